@@ -1,0 +1,190 @@
+//! Buffers lent with a completion, bytes held longer, and the budget that bounds what is held.
+
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
+
+/// Received bytes, lent by the engine with a completion. Whoever takes one gives it back by
+/// [`Engine::recycle`](crate::Engine::recycle) before the turn ends; bytes that must live longer
+/// move to a [`Held`].
+#[derive(Debug)]
+pub struct Buffer {
+    block: Box<[u8]>,
+    /// `filled <= block.len()`; the bytes after it are of no meaning.
+    filled: usize,
+}
+
+impl Buffer {
+    /// The size of the block behind every buffer: the most that one receive can bring.
+    pub const SIZE: usize = 64 * 1024;
+
+    /// A buffer with nothing in it, for engines.
+    pub fn new() -> Self {
+        Self { block: vec![0; Self::SIZE].into_boxed_slice(), filled: 0 }
+    }
+
+    /// The whole block, for an engine to receive into.
+    pub fn block(&mut self) -> &mut [u8] {
+        &mut self.block
+    }
+
+    /// Says how many bytes from the block's start are meant.
+    ///
+    /// # Panics
+    /// When `filled` is above [`Buffer::SIZE`].
+    pub fn set_filled(&mut self, filled: usize) {
+        assert!(filled <= Self::SIZE);
+        self.filled = filled;
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.block[..self.filled]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.block[..self.filled]
+    }
+}
+
+/// How many bytes a worker may hold beyond a turn, in all. Shared by the engine, which stops
+/// receiving while it is exhausted, and everybody who holds. Not a limit that is ever exceeded by
+/// an error: what was received before it ran out may still be held, so the true bound is `max`
+/// plus one [`Buffer::SIZE`] for each receive of the turn in which it ran out.
+#[derive(Clone, Debug)]
+pub struct Budget(Rc<BudgetState>);
+
+#[derive(Debug)]
+struct BudgetState {
+    used: Cell<usize>,
+    max: usize,
+}
+
+impl Budget {
+    /// A budget of `max` bytes, none used.
+    pub fn new(max: usize) -> Self {
+        Self(Rc::new(BudgetState { used: Cell::new(0), max }))
+    }
+
+    /// Bytes held now.
+    pub fn used(&self) -> usize {
+        self.0.used.get()
+    }
+
+    /// Bytes that may be held.
+    pub fn max(&self) -> usize {
+        self.0.max
+    }
+
+    /// Whether receiving has to wait until somebody lets go.
+    pub fn is_exhausted(&self) -> bool {
+        self.used() >= self.0.max
+    }
+
+    fn take(&self, bytes: usize) {
+        self.0.used.set(self.used() + bytes);
+    }
+
+    fn give(&self, bytes: usize) {
+        assert!(bytes <= self.used(), "what is given back was taken before");
+        self.0.used.set(self.used() - bytes);
+    }
+}
+
+/// Bytes that outlive their turn, counted against a [`Budget`] by their capacity until dropped.
+#[derive(Debug)]
+pub struct Held {
+    bytes: Vec<u8>,
+    /// `read <= bytes.len()`; what is before it was consumed.
+    read: usize,
+    /// What the budget was charged; equals `bytes.capacity()`.
+    charged: usize,
+    budget: Budget,
+}
+
+impl Held {
+    /// Holds a copy of `parts`, one after the other, in exactly as much memory as they need.
+    pub fn copy(budget: &Budget, parts: &[&[u8]]) -> Self {
+        let mut bytes = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+        for part in parts {
+            bytes.extend_from_slice(part);
+        }
+        let charged = bytes.capacity();
+        budget.take(charged);
+        Self { bytes, read: 0, charged, budget: budget.clone() }
+    }
+
+    /// Adds bytes at the end.
+    pub fn append(&mut self, bytes: &[u8]) {
+        if self.read == self.bytes.len() {
+            self.bytes.clear();
+            self.read = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+        let charged = self.bytes.capacity();
+        if charged > self.charged {
+            self.budget.take(charged - self.charged);
+        } else {
+            self.budget.give(self.charged - charged);
+        }
+        self.charged = charged;
+    }
+
+    /// Drops the first `count` bytes.
+    ///
+    /// # Panics
+    /// When fewer are held.
+    pub fn consume(&mut self, count: usize) {
+        assert!(count <= self.len());
+        self.read += count;
+    }
+}
+
+impl Deref for Held {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.read..]
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.read..]
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.budget.give(self.charged);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_charged_until_dropped() {
+        let budget = Budget::new(8);
+        let mut held = Held::copy(&budget, &[b"abc", b"", b"de"]);
+        assert_eq!((&held[..], budget.used(), budget.is_exhausted()), (&b"abcde"[..], 5, false));
+        held.consume(4);
+        held.append(b"fghij");
+        assert_eq!(&held[..], b"efghij");
+        assert!(budget.used() >= 6 && budget.is_exhausted());
+        drop(held);
+        assert_eq!(budget.used(), 0);
+    }
+}

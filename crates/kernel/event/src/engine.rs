@@ -1,0 +1,154 @@
+//! The trait that a worker is generic over, and the data that crosses it.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Budget, Buffer, Error, Instant, Token};
+
+/// A descriptor as its engine knows it. Neither copied nor cloned: whoever holds it ends it by
+/// [`Engine::close`] or [`Engine::reset`]. What an engine makes of the number is its own affair.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Fd(pub u32);
+
+/// Where to connect to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Address {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// UDP, connected: datagrams of this one peer. A receive brings one datagram.
+    Udp(SocketAddr),
+    /// A Unix stream socket by its path.
+    Unix(Arc<Path>),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) | Self::Udp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Which direction of a connection ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HowToShut {
+    /// Nothing more will be sent: the peer reads the end of the stream.
+    Write,
+    /// Both directions.
+    Both,
+}
+
+/// An operation that ended, given to the one whose token it carries.
+#[derive(Debug)]
+pub struct Completion {
+    /// As it was when the operation was queued; its owner may be gone since (see [`Token`]).
+    pub token: Token,
+    /// Which operation it was and how it ended.
+    pub event: Event,
+}
+
+/// How an operation ended.
+#[derive(Debug)]
+pub enum Event {
+    /// One connection of an armed listener, with the client's address (`None`: a Unix socket).
+    /// After an error the listener is no longer armed.
+    Accepted(Result<(Fd, Option<SocketAddr>), Error>),
+    /// The connection is there, or will not be. The descriptor has to be closed in both cases.
+    Connected(Result<(), Error>),
+    /// At least one byte; an empty buffer is the end of the stream. To be recycled in any case.
+    Received(Result<Buffer, Error>),
+    /// Every byte of every part was taken by the kernel; or none or some were, and no more can be.
+    Sent(Result<(), Error>),
+    /// So many bytes moved, at least one; zero is the end of the source.
+    Spliced(Result<usize, Error>),
+    /// Somebody used the engine's waker: mailboxes are to be read.
+    Woken,
+}
+
+/// Completions over one kernel, real or simulated.
+///
+/// Rules that every engine keeps, and that callers rely on:
+/// * An operation is queued by a call that never blocks and never runs its caller's code; its one
+///   completion comes from [`Engine::next`], in no order promised between descriptors.
+/// * At most one operation is outstanding for a descriptor and direction (receiving: `recv`,
+///   `splice` from it, `accept`; sending: `connect`, `send`, `splice` into it). A second one is the
+///   caller's bug and panics.
+/// * Every buffer that the kernel reads or writes belongs to the engine, never to a caller.
+/// * After `close`, `reset` or `detach` no completion for the descriptor is given any more, and
+///   whatever it had outstanding is ended in the right order by the engine: a number is reused
+///   only when the kernel has forgotten the old one.
+/// * While the budget is exhausted nothing is received; receives that are ready wait for it in the
+///   order in which they became ready. Everything else goes on.
+pub trait Engine {
+    /// A descriptor on its way to another worker's engine.
+    type Detached: Send + 'static;
+    /// Ends another worker's wait.
+    type Waker: Wake;
+
+    /// The clock as it stood when this turn began.
+    fn now(&self) -> Instant;
+    /// The time of day, since 1970, as it stood when this turn began.
+    fn time_of_day(&self) -> Duration;
+    /// A random number: unpredictable in a real engine, from the seed in the simulator.
+    fn random(&mut self) -> u64;
+    /// The bytes that this engine's worker may hold.
+    fn budget(&self) -> &Budget;
+    /// A handle by which other threads end this engine's wait.
+    fn waker(&self) -> Self::Waker;
+
+    /// Begins a turn: submits what was queued, waits for at least one completion or until
+    /// `deadline` (`None`: for ever), and reads the clock.
+    fn turn(&mut self, deadline: Option<Instant>);
+    /// The next completion of this turn; `None` ends it. Operations queued meanwhile may complete
+    /// in the same turn, but an engine bounds how many it gives before it looks at the kernel again.
+    fn next(&mut self) -> Option<Completion>;
+    /// Takes a lent buffer back.
+    fn recycle(&mut self, buffer: Buffer);
+
+    /// Takes over a descriptor: a listener, or a connection from another worker.
+    fn adopt(&mut self, detached: Self::Detached) -> Result<Fd, Error>;
+    /// Gives up a connection that has nothing outstanding but perhaps a receive.
+    fn detach(&mut self, fd: Fd) -> Self::Detached;
+
+    /// Arms a listener: every connection gives a completion until [`Engine::accept_stop`] or an
+    /// error. Connections arrive non-blocking, with TCP_NODELAY.
+    fn accept(&mut self, listener: &Fd, token: Token);
+    /// Disarms a listener. Connections accepted before still come.
+    fn accept_stop(&mut self, listener: &Fd);
+    /// Opens a connection; [`Event::Connected`] follows unless an error is returned at once.
+    fn connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error>;
+    /// Receives up to `max` bytes (`1 <= max <= Buffer::SIZE`).
+    fn recv(&mut self, fd: &Fd, max: usize, token: Token);
+    /// Sends every byte of `parts`, in order. They are read before the call returns; what the
+    /// kernel does not take at once is held by the engine, charged to the budget.
+    fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token);
+    /// Bytes of the outstanding send that the kernel has not taken; 0 when none is outstanding.
+    /// For deadlines that follow progress.
+    fn unsent(&self, fd: &Fd) -> usize;
+    /// Ends a direction; nothing may be outstanding in it.
+    fn shutdown(&mut self, fd: &Fd, how: HowToShut);
+    /// Closes. Bytes that the kernel took still reach the peer, unless bytes from it are unread.
+    fn close(&mut self, fd: Fd);
+    /// Closes at once with a reset, so that the peer cannot take what it got for the whole.
+    fn reset(&mut self, fd: Fd);
+
+    /// A pipe: (end to read from, end to write into).
+    fn pipe(&mut self) -> Result<(Fd, Fd), Error>;
+    /// Moves up to `max` bytes between a socket and a pipe, once it can move at least one. A pipe
+    /// is filled only when empty, and emptied before it is filled again: so the side that has to
+    /// be waited for is always the socket.
+    fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token);
+
+    /// Appends whole records to the access log; never blocks the worker.
+    fn log(&mut self, records: &[u8]);
+}
+
+/// The other end of [`Event::Woken`].
+pub trait Wake: Clone + Send + Sync + 'static {
+    /// Ends the engine's wait, now or, if it is not waiting, the next one. Wakes may fold together.
+    fn wake(&self);
+}

@@ -1,0 +1,149 @@
+//! What an engine knows of one descriptor: whose it is, what the kernel last said about it, and
+//! the operation outstanding in each direction.
+
+use std::os::fd::OwnedFd;
+
+use crate::{Error, Held, Token};
+
+/// One descriptor, at the index that its [`Fd`](crate::Fd) holds. The index is not the kernel's
+/// number: numbers are shared by all workers, so a table by number would be as long for each of
+/// them as for all together, and a number says nothing about events of its last owner.
+#[derive(Debug)]
+pub(super) struct Descriptor {
+    pub(super) fd: OwnedFd,
+    pub(super) role: Role,
+    /// A receive may find something. Cleared by a call that shows that there is nothing more, set
+    /// by the next edge.
+    pub(super) readable: bool,
+    /// A send may find room; likewise.
+    pub(super) writable: bool,
+    /// The end of the stream, an error or urgent data was announced. That is not announced again,
+    /// so a receive that got less than it asked for does not show that nothing is left.
+    pub(super) to_be_drained: bool,
+    /// Whether each direction has an entry in the queue of what is ready.
+    pub(super) receive_queued: bool,
+    pub(super) send_queued: bool,
+    /// Whether the entry of `receive_queued` is among those that wait for the budget.
+    pub(super) parked: bool,
+    pub(super) receiving: Receiving,
+    pub(super) sending: Sending,
+}
+
+const _: () = assert!(size_of::<Descriptor>() <= 64);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    /// A stream socket: TCP or Unix.
+    Stream,
+    /// A UDP socket. It never ends, and one receive says nothing about the next.
+    Datagram,
+    Listener,
+    /// An end of a pipe: known to this table only, not to epoll.
+    Pipe,
+}
+
+/// The operation outstanding in the receiving direction.
+#[derive(Debug)]
+pub(super) enum Receiving {
+    Idle,
+    Receive {
+        max: u32,
+        token: Token,
+    },
+    Accept {
+        token: Token,
+        /// The turn in which it last gave a connection, and how many it gave in it.
+        turn: u32,
+        count: u32,
+    },
+    /// Into the pipe at this index, whose sending side is [`Sending::Filled`].
+    Splice {
+        pipe: u32,
+        max: u32,
+        token: Token,
+    },
+    /// This is a pipe that the socket at this index is emptying.
+    Emptied {
+        socket: u32,
+    },
+}
+
+/// The operation outstanding in the sending direction.
+#[derive(Debug)]
+pub(super) enum Sending {
+    Idle,
+    Connect {
+        token: Token,
+    },
+    /// Boxed because a send rarely has a rest.
+    Send {
+        token: Token,
+        rest: Box<Held>,
+    },
+    /// Out of the pipe at this index, whose receiving side is [`Receiving::Emptied`].
+    Splice {
+        pipe: u32,
+        max: u32,
+        token: Token,
+    },
+    /// This is a pipe that the socket at this index is filling.
+    Filled {
+        socket: u32,
+    },
+    /// Ended already, not given yet.
+    Connected {
+        token: Token,
+        result: Result<(), Error>,
+    },
+    /// Ended already, not given yet.
+    Sent {
+        token: Token,
+        result: Result<(), Error>,
+    },
+}
+
+impl Descriptor {
+    pub(super) fn new(fd: OwnedFd, role: Role) -> Self {
+        Self {
+            fd,
+            role,
+            readable: false,
+            writable: false,
+            to_be_drained: false,
+            receive_queued: false,
+            send_queued: false,
+            parked: false,
+            receiving: Receiving::Idle,
+            sending: Sending::Idle,
+        }
+    }
+
+    /// # Panics
+    /// When an operation is outstanding in the receiving direction.
+    pub(super) fn begin_receiving(&mut self, operation: Receiving) {
+        let idle = matches!(self.receiving, Receiving::Idle);
+        assert!(idle, "one receiving operation at a time: {:?}", self.receiving);
+        self.receiving = operation;
+    }
+
+    /// # Panics
+    /// When an operation is outstanding in the sending direction.
+    pub(super) fn begin_sending(&mut self, operation: Sending) {
+        let idle = matches!(self.sending, Sending::Idle);
+        assert!(idle, "one sending operation at a time: {:?}", self.sending);
+        self.sending = operation;
+    }
+
+    /// Whether an edge of readability is what the receiving direction waits for.
+    pub(super) fn waits_to_receive(&self) -> bool {
+        !matches!(self.receiving, Receiving::Idle | Receiving::Emptied { .. })
+    }
+
+    /// Whether an edge of room to write is what the sending direction waits for.
+    pub(super) fn waits_to_send(&self) -> bool {
+        matches!(
+            self.sending,
+            Sending::Connect { .. } | Sending::Send { .. } | Sending::Splice { .. }
+        )
+    }
+}

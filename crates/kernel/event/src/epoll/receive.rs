@@ -1,0 +1,155 @@
+//! The receiving direction: connections accepted, bytes received.
+
+use std::os::fd::AsFd;
+
+use millrace_sys::{self as sys, Errno};
+
+use super::descriptor::{Receiving, Role};
+use super::queue::{Direction, Ready};
+use super::{Epoll, completion};
+use crate::limits::ACCEPTS_MAX;
+use crate::{Buffer, Completion, Error, Event, Fd, Key, Token};
+
+impl Epoll {
+    pub(super) fn begin_receive(&mut self, fd: &Fd, max: usize, token: Token) {
+        assert!((1..=Buffer::SIZE).contains(&max), "a receive fits one buffer");
+        let (key, descriptor) = self.open(fd);
+        assert!(matches!(descriptor.role, Role::Stream | Role::Datagram));
+        descriptor.begin_receiving(Receiving::Receive { max: max as u32, token });
+        if descriptor.readable {
+            self.enqueue(key, Direction::Receiving);
+        }
+    }
+
+    pub(super) fn begin_accept(&mut self, listener: &Fd, token: Token) {
+        let turn = self.turn;
+        let (key, descriptor) = self.open(listener);
+        assert_eq!(descriptor.role, Role::Listener);
+        descriptor.begin_receiving(Receiving::Accept { token, turn, count: 0 });
+        // After running out of descriptors the listener is still readable, and no edge tells of
+        // the connections that wait: so the first try is now.
+        if descriptor.readable {
+            self.enqueue(key, Direction::Receiving);
+        }
+    }
+
+    pub(super) fn end_accept(&mut self, listener: &Fd) {
+        let (_, descriptor) = self.open(listener);
+        assert_eq!(descriptor.role, Role::Listener);
+        descriptor.receiving = Receiving::Idle;
+    }
+
+    /// Runs the operation of a descriptor that may find something.
+    pub(super) fn run_receiving(&mut self, key: Key) -> Option<Completion> {
+        let may_receive = !self.budget.is_exhausted();
+        let descriptor = self.descriptors.get_mut(key)?;
+        descriptor.receive_queued = false;
+        descriptor.parked = false;
+        match descriptor.receiving {
+            Receiving::Receive { .. } if !may_receive => {
+                descriptor.receive_queued = true;
+                descriptor.parked = true;
+                self.counters.parked_receives += 1;
+                self.queue.park(Ready { key, direction: Direction::Receiving });
+                None
+            }
+            Receiving::Receive { max, token } => self.receive(key, max as usize, token),
+            Receiving::Accept { token, turn, count } => {
+                let count = if turn == self.turn { count } else { 0 };
+                self.accept_one(key, token, count)
+            }
+            Receiving::Splice { pipe, max, token } => self.splice_in(key, pipe, max, token),
+            Receiving::Idle | Receiving::Emptied { .. } => None,
+        }
+    }
+
+    fn receive(&mut self, key: Key, max: usize, token: Token) -> Option<Completion> {
+        let mut buffer = self.stock.pop().unwrap_or_default();
+        let descriptor = self.descriptors.get_mut(key)?;
+        let received = sys::receive(descriptor.fd.as_fd(), &mut buffer.block()[..max]);
+        self.counters.receives += 1;
+        match received {
+            // An empty datagram is neither bytes nor an end: the next one is what is asked for.
+            Ok(0) if descriptor.role == Role::Datagram => {
+                self.stock.push(buffer);
+                self.enqueue(key, Direction::Receiving);
+                None
+            }
+            Ok(count) => {
+                descriptor.receiving = Receiving::Idle;
+                // A stream that gave less than was asked for has no more, and its next bytes are
+                // an edge (epoll(7), questions and answers, 9).
+                let emptied = count < max && descriptor.role == Role::Stream;
+                descriptor.readable = !emptied || descriptor.to_be_drained;
+                buffer.set_filled(count);
+                self.lent += 1;
+                self.moved += count;
+                self.counters.bytes_received += count as u64;
+                completion(token, Event::Received(Ok(buffer)))
+            }
+            Err(Errno::AGAIN) => {
+                descriptor.readable = false;
+                descriptor.to_be_drained = false;
+                self.counters.would_block += 1;
+                self.stock.push(buffer);
+                None
+            }
+            Err(error) => {
+                descriptor.receiving = Receiving::Idle;
+                self.stock.push(buffer);
+                completion(token, Event::Received(Err(Error::of(error))))
+            }
+        }
+    }
+
+    /// Accepts one connection; the listener then queues behind everything else that is ready.
+    fn accept_one(&mut self, key: Key, token: Token, count: u32) -> Option<Completion> {
+        let turn = self.turn;
+        let descriptor = self.descriptors.get_mut(key)?;
+        if count >= ACCEPTS_MAX {
+            descriptor.receive_queued = true;
+            self.queue.defer(Ready { key, direction: Direction::Receiving });
+            return None;
+        }
+        let accepted = sys::accept(descriptor.fd.as_fd());
+        self.counters.accepts += 1;
+        descriptor.receiving = Receiving::Accept { token, turn, count: count + 1 };
+        let result = match accepted {
+            Ok((connection, peer)) => self.register_ready(connection).map(|fd| (fd, peer)),
+            Err(Errno::AGAIN) => {
+                descriptor.readable = false;
+                self.counters.would_block += 1;
+                return None;
+            }
+            Err(error) if died_waiting(error) => {
+                self.enqueue(key, Direction::Receiving);
+                return None;
+            }
+            Err(error) => Err(Error::of(error)),
+        };
+        if result.is_ok() {
+            self.enqueue(key, Direction::Receiving);
+        } else {
+            self.descriptors.get_mut(key)?.receiving = Receiving::Idle;
+        }
+        completion(token, Event::Accepted(result))
+    }
+}
+
+/// Whether accept(2) failed because of the one connection that it took out of the backlog: Linux
+/// passes errors that are pending on the new socket ("Error handling" there).
+fn died_waiting(error: Errno) -> bool {
+    [
+        Errno::CONNABORTED,
+        Errno::NETDOWN,
+        Errno::PROTO,
+        Errno::NOPROTOOPT,
+        Errno::HOSTDOWN,
+        Errno::NONET,
+        Errno::HOSTUNREACH,
+        Errno::NETUNREACH,
+        Errno::TIMEDOUT,
+        Errno::PERM,
+    ]
+    .contains(&error)
+}

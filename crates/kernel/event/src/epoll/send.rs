@@ -1,0 +1,173 @@
+//! The sending direction: connections opened, bytes sent.
+
+use std::os::fd::AsFd;
+
+use millrace_sys::{self as sys, Errno};
+
+use super::descriptor::{Descriptor, Role, Sending};
+use super::queue::Direction;
+use super::{Counters, Epoll, completion};
+use crate::{Address, Completion, Error, Event, Fd, Held, Key, Token};
+
+impl Epoll {
+    /// What is wrong with the address itself, or with us, is said at once; what is wrong with the
+    /// way to it or with the peer comes as a completion, whether it is known already or not.
+    pub(super) fn begin_connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error> {
+        let (opened, role) = match address {
+            Address::Tcp(address) => (sys::connect_tcp(*address), Role::Stream),
+            Address::Udp(address) => (sys::connect_udp(*address), Role::Datagram),
+            Address::Unix(path) => (sys::connect_unix(path), Role::Stream),
+        };
+        self.counters.connects += 1;
+        let (fd, connected) = opened.map_err(Error::of)?;
+        let mut descriptor = Descriptor::new(fd, role);
+        descriptor.sending = match connected {
+            Ok(false) => Sending::Connect { token },
+            Ok(true) => Sending::Connected { token, result: Ok(()) },
+            // A Unix listener whose backlog is full: nothing tells when it has room again.
+            Err(Errno::AGAIN) => Sending::Connected { token, result: Err(Error::Refused) },
+            Err(error) => Sending::Connected { token, result: Err(Error::of(error)) },
+        };
+        descriptor.writable = connected == Ok(true);
+        let ended = matches!(descriptor.sending, Sending::Connected { .. });
+        // Registered only now: a socket that is not even connecting would be reported as ended.
+        let fd = self.register(descriptor)?;
+        if ended {
+            let (key, _) = self.open(&fd);
+            self.enqueue(key, Direction::Sending);
+        }
+        Ok(fd)
+    }
+
+    pub(super) fn begin_send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
+        let total = parts.iter().map(|part| part.len()).sum();
+        let key = self.open(fd).0;
+        let Some(descriptor) = self.descriptors.get_mut(key) else { return };
+        assert!(matches!(descriptor.role, Role::Stream | Role::Datagram));
+        descriptor.begin_sending(Sending::Idle);
+        let sent = if descriptor.writable && total > 0 {
+            send_parts(descriptor, parts, &mut self.counters)
+        } else {
+            Ok(0)
+        };
+        match sent {
+            Ok(taken) if taken < total => {
+                descriptor.writable = false;
+                let rest = Box::new(hold(&self.budget, parts, taken));
+                descriptor.sending = Sending::Send { token, rest };
+                self.moved += taken;
+                self.counters.bytes_sent += taken as u64;
+                self.counters.short_sends += 1;
+                return;
+            }
+            Ok(taken) => {
+                descriptor.sending = Sending::Sent { token, result: Ok(()) };
+                self.moved += taken;
+                self.counters.bytes_sent += taken as u64;
+            }
+            Err(error) => {
+                descriptor.sending = Sending::Sent { token, result: Err(Error::of(error)) };
+            }
+        }
+        self.enqueue(key, Direction::Sending);
+    }
+
+    /// Gives what ended already, or goes on with the operation of a descriptor that may have room.
+    pub(super) fn run_sending(&mut self, key: Key) -> Option<Completion> {
+        let descriptor = self.descriptors.get_mut(key)?;
+        descriptor.send_queued = false;
+        match descriptor.sending {
+            Sending::Sent { token, result } => {
+                descriptor.sending = Sending::Idle;
+                completion(token, Event::Sent(result))
+            }
+            Sending::Connected { token, result } => {
+                descriptor.sending = Sending::Idle;
+                completion(token, Event::Connected(result))
+            }
+            Sending::Connect { token } => {
+                let result = sys::take_error(descriptor.fd.as_fd()).map_err(Error::of);
+                descriptor.sending = Sending::Idle;
+                descriptor.writable = result.is_ok();
+                completion(token, Event::Connected(result))
+            }
+            Sending::Send { token, .. } => self.send_rest(key, token),
+            Sending::Splice { pipe, max, token } => self.splice_out(key, pipe, max, token),
+            Sending::Idle | Sending::Filled { .. } => None,
+        }
+    }
+
+    fn send_rest(&mut self, key: Key, token: Token) -> Option<Completion> {
+        let descriptor = self.descriptors.get_mut(key)?;
+        let Sending::Send { rest, .. } = &mut descriptor.sending else { return None };
+        self.counters.sends += 1;
+        let result = match sys::send(descriptor.fd.as_fd(), &[&**rest], false) {
+            Ok(taken) => {
+                self.moved += taken;
+                self.counters.bytes_sent += taken as u64;
+                rest.consume(taken);
+                if !rest.is_empty() {
+                    descriptor.writable = false;
+                    return None;
+                }
+                Ok(())
+            }
+            Err(Errno::AGAIN) => {
+                descriptor.writable = false;
+                self.counters.would_block += 1;
+                return None;
+            }
+            Err(error) => Err(Error::of(error)),
+        };
+        descriptor.sending = Sending::Idle;
+        completion(token, Event::Sent(result))
+    }
+
+    pub(super) fn bytes_unsent(&self, fd: &Fd) -> usize {
+        match self.descriptors.key_at(fd.0).and_then(|key| self.descriptors.get(key)) {
+            Some(Descriptor { sending: Sending::Send { rest, .. }, .. }) => rest.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// Sends as much of `parts` as the kernel takes, and gives how many bytes. A stream that takes less
+/// than it is given is full, and its next room is an edge.
+fn send_parts(
+    descriptor: &Descriptor,
+    parts: &[&[u8]],
+    counters: &mut Counters,
+) -> Result<usize, Errno> {
+    let mut groups = parts.chunks(sys::PARTS_MAX).peekable();
+    let mut taken = 0;
+    while let Some(group) = groups.next() {
+        let more = groups.peek().is_some();
+        assert!(!more || descriptor.role == Role::Stream, "a datagram is sent by one call");
+        counters.sends += 1;
+        match sys::send(descriptor.fd.as_fd(), group, more) {
+            Ok(count) => {
+                taken += count;
+                if count < group.iter().map(|part| part.len()).sum() {
+                    break;
+                }
+            }
+            Err(Errno::AGAIN) => {
+                counters.would_block += 1;
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(taken)
+}
+
+/// Copies what comes after the first `taken` bytes of `parts`.
+fn hold(budget: &crate::Budget, parts: &[&[u8]], mut taken: usize) -> Held {
+    let mut rests = Vec::with_capacity(parts.len());
+    for part in parts {
+        let skipped = taken.min(part.len());
+        taken -= skipped;
+        rests.push(&part[skipped..]);
+    }
+    Held::copy(budget, &rests)
+}

@@ -1,0 +1,23 @@
+//! Every bound of this crate, with what happens at it.
+
+/// Operations run in one turn, completed or not; then the kernel is looked at again.
+pub(crate) const TURN_STEPS_MAX: u32 = 1024;
+/// Bytes moved in one turn, after which the kernel is looked at again: some 100 microseconds, so
+/// that a few large transfers do not keep new events waiting.
+pub(crate) const TURN_BYTES_MAX: usize = 1024 * 1024;
+/// Connections that one listener gives in one turn; the others stay in its backlog until the next.
+pub(crate) const ACCEPTS_MAX: u32 = 64;
+/// Events taken in one look at the kernel; the others are found by the next one.
+pub(crate) const EVENTS_MAX: usize = 512;
+/// Descriptors of one engine; above it, opening says [`Error::OutOfDescriptors`](crate::Error).
+pub(crate) const DESCRIPTORS_MAX: u32 = 1 << 22;
+/// Buffers kept for the next receive; further ones are freed. One is in use at most times.
+pub(crate) const STOCK_MAX: usize = 8;
+/// Bytes moved by one splice; a larger maximum is cut down to it.
+pub(crate) const SPLICE_MAX: usize = 256 * 1024;
+/// Bytes of access log that wait for the disk; further records are dropped and counted.
+pub(crate) const LOG_WAITING_MAX: usize = 1024 * 1024;
+/// Bytes of access log at which they are written without waiting longer.
+pub(crate) const LOG_BATCH: usize = 64 * 1024;
+/// How long records wait for a batch to fill.
+pub(crate) const LOG_WAIT: std::time::Duration = std::time::Duration::from_secs(1);

@@ -1,0 +1,200 @@
+//! The access log: records of all workers, written by a thread of its own.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crate::limits::{LOG_BATCH, LOG_WAIT, LOG_WAITING_MAX};
+
+/// A file that whole records are appended to. Copies share the file and its writer.
+///
+/// Records wait in memory until there are 64 KB of them, but no longer than a second. Up to 1 MB
+/// waits; when the disk is slower than that, further records are dropped and counted: a worker
+/// never waits for a disk.
+#[derive(Clone, Debug)]
+pub struct LogSink(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    state: Mutex<State>,
+    /// Notified when the writer has a reason to look at the state.
+    changed: Condvar,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// `waiting.len() <= LOG_WAITING_MAX`.
+    waiting: Vec<u8>,
+    /// When the first of them came.
+    since: Option<Instant>,
+    dropped_records: u64,
+    /// What the writer goes on with.
+    reopened: Option<File>,
+    closing: bool,
+}
+
+impl LogSink {
+    /// Opens `path` for appending, creating it if it is missing, and starts the writer.
+    ///
+    /// # Errors
+    /// Those of open(2), and of starting a thread.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = open(path)?;
+        let shared = Arc::new(Shared {
+            path: path.to_owned(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            writer: Mutex::new(None),
+        });
+        let of_writer = shared.clone();
+        let writer = std::thread::Builder::new()
+            .name("access-log".to_owned())
+            .spawn(move || of_writer.write(file))?;
+        *lock(&shared.writer) = Some(writer);
+        Ok(Self(shared))
+    }
+
+    /// Takes over whole records, each ended by a line feed. Never blocks for longer than it takes
+    /// another worker to do the same.
+    pub fn append(&self, records: &[u8]) {
+        let mut state = lock(&self.0.state);
+        if state.closing || state.waiting.len() + records.len() > LOG_WAITING_MAX {
+            state.dropped_records += records.iter().filter(|&&byte| byte == b'\n').count() as u64;
+            return;
+        }
+        let before = state.waiting.len();
+        state.waiting.extend_from_slice(records);
+        state.since.get_or_insert_with(Instant::now);
+        // The writer is woken twice for a batch at most: to begin its second, and to end it early.
+        if before == 0 || (before < LOG_BATCH && state.waiting.len() >= LOG_BATCH) {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Records that were dropped: because too many waited, or the file could not be written.
+    pub fn dropped_records(&self) -> u64 {
+        lock(&self.0.state).dropped_records
+    }
+
+    /// Opens the path again, after something moved the file away (SIGUSR1). What waits already may
+    /// go to either file.
+    ///
+    /// # Errors
+    /// Those of open(2); the old file then stays in use.
+    pub fn reopen(&self) -> io::Result<()> {
+        let file = open(&self.0.path)?;
+        lock(&self.0.state).reopened = Some(file);
+        self.0.changed.notify_one();
+        Ok(())
+    }
+
+    /// Writes everything that waits and ends the writer. Records that come later are dropped.
+    pub fn close(&self) {
+        lock(&self.0.state).closing = true;
+        self.0.changed.notify_one();
+        if let Some(writer) = lock(&self.0.writer).take() {
+            writer.join().expect("the log's writer does not panic");
+        }
+    }
+}
+
+impl Shared {
+    /// The writer: swaps what waits for an empty block, and writes it with nothing locked.
+    fn write(&self, mut file: File) {
+        let mut batch = Vec::with_capacity(LOG_BATCH);
+        loop {
+            let mut state = self.wait_for_batch();
+            std::mem::swap(&mut batch, &mut state.waiting);
+            state.since = None;
+            let closing = state.closing;
+            let reopened = state.reopened.take();
+            drop(state);
+            if file.write_all(&batch).is_err() {
+                let records = batch.iter().filter(|&&byte| byte == b'\n').count();
+                lock(&self.state).dropped_records += records as u64;
+            }
+            batch.clear();
+            file = reopened.unwrap_or(file);
+            if closing {
+                return;
+            }
+        }
+    }
+
+    fn wait_for_batch(&self) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        while !(state.closing || state.reopened.is_some() || state.waiting.len() >= LOG_BATCH) {
+            let Some(since) = state.since else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let waited = since.elapsed();
+            if waited >= LOG_WAIT {
+                break;
+            }
+            let wait = self.changed.wait_timeout(state, LOG_WAIT - waited);
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+/// No thread leaves the state half changed, so one that panicked elsewhere spoils nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_all_threads_are_in_the_file_after_closing() {
+        let path = std::env::temp_dir().join(format!("millrace-log-{}", std::process::id()));
+        let moved = path.with_extension("1");
+        let log = LogSink::open(&path).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let log = log.clone();
+                scope.spawn(move || {
+                    for record in 0..1000 {
+                        log.append(format!("{thread} {record}\n").as_bytes());
+                    }
+                });
+            }
+        });
+        std::fs::rename(&path, &moved).unwrap();
+        log.reopen().unwrap();
+        log.append(b"last\n");
+        log.close();
+        log.append(b"too late\n");
+        let mut written = std::fs::read_to_string(&moved).unwrap();
+        written.push_str(&std::fs::read_to_string(&path).unwrap());
+        assert_eq!((written.lines().count(), log.dropped_records()), (4001, 1));
+        for thread in ["0 ", "1 ", "2 ", "3 "] {
+            let records: Vec<_> =
+                written.lines().filter_map(|line| line.strip_prefix(thread)).collect();
+            assert!(records.iter().enumerate().all(|(index, record)| *record == index.to_string()));
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&moved).unwrap();
+    }
+
+    #[test]
+    fn what_a_slow_disk_cannot_take_is_counted() {
+        let log = LogSink::open(Path::new("/dev/full")).unwrap();
+        log.append(b"one\ntwo\n");
+        log.append(&vec![b'\n'; LOG_WAITING_MAX]);
+        log.close();
+        assert_eq!(log.dropped_records(), 2 + LOG_WAITING_MAX as u64);
+    }
+}

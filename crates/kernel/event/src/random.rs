@@ -1,0 +1,80 @@
+//! Random numbers: from the kernel for the data plane, from a seed for tests.
+
+/// Random numbers taken from the kernel a block at a time, so that few of them cost a system call.
+#[derive(Debug)]
+pub(crate) struct Random {
+    block: [u64; 64],
+    /// Numbers not given yet: `left <= block.len()`.
+    left: usize,
+}
+
+impl Random {
+    pub(crate) fn new() -> Self {
+        Self { block: [0; 64], left: 0 }
+    }
+
+    pub(crate) fn number(&mut self) -> u64 {
+        if self.left == 0 {
+            let mut bytes = [0; 64 * 8];
+            millrace_sys::fill_random(&mut bytes);
+            for (number, bytes) in self.block.iter_mut().zip(bytes.as_chunks().0) {
+                *number = u64::from_ne_bytes(*bytes);
+            }
+            self.left = self.block.len();
+        }
+        self.left -= 1;
+        self.block[self.left]
+    }
+}
+
+/// The generator SplitMix64 (Steele, Lea and Flood, 2014): small, and good enough for tests.
+#[cfg(test)]
+pub(crate) struct SplitMix(pub(crate) u64);
+
+#[cfg(test)]
+impl SplitMix {
+    pub(crate) fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut number = self.0;
+        number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        number ^ (number >> 31)
+    }
+
+    /// A number from 0 up to, but not, `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.number() % bound
+    }
+
+    /// A number of at most so many bits, each count of bits about as likely.
+    pub(crate) fn scaled(&mut self, bits: std::ops::Range<u64>) -> u64 {
+        let bits = bits.start + self.below(bits.end - bits.start);
+        self.below(1 << bits)
+    }
+}
+
+/// The seed of a random test: SEED of the environment, else a fresh one. Printed, so that a failure
+/// can be run again.
+#[cfg(test)]
+pub(crate) fn test_seed() -> u64 {
+    let seed = match std::env::var("SEED") {
+        Ok(text) => text.parse().expect("SEED is a number"),
+        Err(_) => Random::new().number(),
+    };
+    println!("SEED={seed}");
+    seed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_do_not_repeat() {
+        let mut random = Random::new();
+        let mut numbers: Vec<u64> = (0..1000).map(|_| random.number()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 1000);
+    }
+}

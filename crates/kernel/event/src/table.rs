@@ -1,0 +1,213 @@
+//! Objects by index and generation: where a worker keeps what its tokens name.
+
+use crate::{Kind, Token};
+
+/// Where an object is in its [`Table`], and which of the objects that were ever there is meant.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Key {
+    /// The index; reused once the object is removed.
+    pub slot: u32,
+    /// Differs for 2^32 objects in a row of one slot.
+    pub generation: u32,
+}
+
+impl Key {
+    /// The token that names the object to an engine.
+    ///
+    /// # Panics
+    /// When the slot is above [`Token::SLOT_MAX`], which no table lets happen.
+    pub const fn token(self, kind: Kind) -> Token {
+        Token::new(kind, self.slot, self.generation)
+    }
+}
+
+impl From<Token> for Key {
+    fn from(token: Token) -> Self {
+        Self { slot: token.slot(), generation: token.generation() }
+    }
+}
+
+/// A bounded table of objects with stable indices. Takes memory as it first fills and keeps it;
+/// the slot that was freed last, whose memory is likely still in the CPU's cache, is reused first.
+#[derive(Debug)]
+pub struct Table<T> {
+    slots: Vec<Slot<T>>,
+    /// The first free slot of a list through the free slots, or [`NONE`].
+    free: u32,
+    /// `len <= slots.len() <= bound`.
+    len: u32,
+    bound: u32,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// That of the object here or, while there is none, of the next one.
+    generation: u32,
+    content: Content<T>,
+}
+
+#[derive(Debug)]
+enum Content<T> {
+    Free { next: u32 },
+    Used(T),
+}
+
+const NONE: u32 = u32::MAX;
+
+impl<T> Table<T> {
+    /// An empty table for up to `bound` objects.
+    ///
+    /// # Panics
+    /// When a token could not name that many.
+    pub const fn new(bound: u32) -> Self {
+        assert!(bound <= Token::SLOT_MAX + 1);
+        Self { slots: Vec::new(), free: NONE, len: 0, bound }
+    }
+
+    /// Objects in the table.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there is no object.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the next [`Table::insert`] gives `None`.
+    pub fn is_full(&self) -> bool {
+        self.len == self.bound
+    }
+
+    /// Puts an object in. `None`, and the object is dropped, when the table is full: ask
+    /// [`Table::is_full`] first if the object has to be ended in its own way.
+    pub fn insert(&mut self, object: T) -> Option<Key> {
+        if self.is_full() {
+            return None;
+        }
+        if self.free == NONE {
+            self.free = self.slots.len() as u32;
+            self.slots.push(Slot { generation: 1, content: Content::Free { next: NONE } });
+        }
+        let slot = self.free;
+        let place = &mut self.slots[slot as usize];
+        let Content::Free { next } = place.content else { unreachable!("a listed slot is free") };
+        self.free = next;
+        place.content = Content::Used(object);
+        self.len += 1;
+        Some(Key { slot, generation: place.generation })
+    }
+
+    /// The key that the next [`Table::insert`] will give; `None` when the table is full. For
+    /// objects that have to name themselves, to the engine or a timer, before they are whole.
+    pub fn next_key(&self) -> Option<Key> {
+        if self.is_full() {
+            return None;
+        }
+        match self.slots.get(self.free as usize) {
+            Some(place) => Some(Key { slot: self.free, generation: place.generation }),
+            None => Some(Key { slot: self.slots.len() as u32, generation: 1 }),
+        }
+    }
+
+    /// Takes an object out; `None` when it is there no longer.
+    pub fn remove(&mut self, key: Key) -> Option<T> {
+        self.get(key)?;
+        let place = &mut self.slots[key.slot as usize];
+        let Content::Used(object) =
+            std::mem::replace(&mut place.content, Content::Free { next: self.free })
+        else {
+            unreachable!("get found it");
+        };
+        place.generation = place.generation.wrapping_add(1);
+        self.free = key.slot;
+        self.len -= 1;
+        Some(object)
+    }
+
+    /// The object, if it is still there.
+    pub fn get(&self, key: Key) -> Option<&T> {
+        let place = self.slots.get(key.slot as usize)?;
+        match &place.content {
+            Content::Used(object) if place.generation == key.generation => Some(object),
+            _ => None,
+        }
+    }
+
+    /// The object, if it is still there.
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let place = self.slots.get_mut(key.slot as usize)?;
+        match &mut place.content {
+            Content::Used(object) if place.generation == key.generation => Some(object),
+            _ => None,
+        }
+    }
+
+    /// The key of whatever object is at `slot`: to walk the table a few slots at a time, from 0 up
+    /// to [`Table::slots`], while it changes.
+    pub fn key_at(&self, slot: u32) -> Option<Key> {
+        let place = self.slots.get(slot as usize)?;
+        let used = matches!(place.content, Content::Used(_));
+        used.then_some(Key { slot, generation: place.generation })
+    }
+
+    /// Slots that were ever used: the bound of [`Key::slot`].
+    pub fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// All objects, in the order of their slots.
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+        self.slots.iter().zip(0..).filter_map(|(place, slot)| match &place.content {
+            Content::Used(object) => Some((Key { slot, generation: place.generation }, object)),
+            Content::Free { .. } => None,
+        })
+    }
+
+    /// All objects, in the order of their slots.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
+        self.slots.iter_mut().zip(0..).filter_map(|(place, slot)| match &mut place.content {
+            Content::Used(object) => Some((Key { slot, generation: place.generation }, object)),
+            Content::Free { .. } => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_one_object_only() {
+        let mut table = Table::new(2);
+        let first = table.insert("first").unwrap();
+        let second = table.insert("second").unwrap();
+        assert!(table.is_full() && table.insert("third").is_none());
+        assert_eq!(table.remove(first), Some("first"));
+        assert_eq!((table.remove(first), table.get(first), table.len()), (None, None, 1));
+        let third = table.insert("third").unwrap();
+        assert_eq!((third.slot, third == first), (first.slot, false));
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.get_mut(third), Some(&mut "third"));
+        let all: Vec<_> = table.iter().map(|(key, object)| (key, *object)).collect();
+        assert_eq!(all, [(third, "third"), (second, "second")]);
+        let token = third.token(Kind::Client);
+        assert_eq!(Key::from(token), third);
+    }
+
+    #[test]
+    fn a_table_is_walked_by_slot_while_it_changes() {
+        let mut table = Table::new(100);
+        let keys: Vec<_> = (0..100).map(|number| table.insert(number).unwrap()).collect();
+        for key in keys.iter().step_by(3) {
+            table.remove(*key);
+        }
+        for slot in 0..table.slots() {
+            if let Some(key) = table.key_at(slot) {
+                assert_eq!(table.remove(key), Some(slot));
+            }
+        }
+        assert!(table.is_empty() && table.iter().next().is_none());
+        assert_eq!(table.slots(), 100);
+    }
+}

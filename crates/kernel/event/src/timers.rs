@@ -1,0 +1,367 @@
+//! The timer wheel: one entry an object, holding its nearest deadline.
+//!
+//! A hierarchy of [`LEVELS`] wheels of 64 slots. A tick is [`TICK_NANOSECONDS`]; a slot of level 0
+//! is one tick, a slot of each further level is the whole wheel below it. An entry is filed at the
+//! level of the highest group of six bits in which its tick differs from the current one, so that
+//! every occupied slot lies ahead of the current one in its wheel, and every slot of a level comes
+//! before those of the next. When the current tick reaches a slot, its entries are filed anew,
+//! each at a lower level or as due. An entry may wait in any slot that begins no later than its
+//! deadline: this is why moving a deadline later writes one field only.
+//!
+//! The scheme is that of "Hashed and Hierarchical Timing Wheels" (Varghese and Lauck, 1987),
+//! scheme 7. A heap was refused: most deadlines are moved many times for each time they expire.
+
+use crate::{Instant, Token};
+
+/// One entry of [`Timers`]. Its owner names it until [`Timers::remove`], and not after.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimerId(u32);
+
+/// Deadlines of a worker's objects. Expiry comes never before the deadline, and at most one tick
+/// ([`Timers::TICK_NANOSECONDS`]) after it as far as [`Timers::expired`] is asked in time.
+#[derive(Debug)]
+pub struct Timers {
+    entries: Vec<Entry>,
+    /// Heads of the lists of entries, level by level.
+    slots: [[u32; SLOTS]; LEVELS],
+    /// For each level, which slots have entries.
+    occupied: [u64; LEVELS],
+    /// The list of entries whose tick was reached.
+    due: u32,
+    /// The list of entries that are nobody's, by `next`.
+    free: u32,
+    /// Entries that are somebody's.
+    len: u32,
+    /// The tick up to which slots were emptied: `current <= TICK_MAX`.
+    current: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    token: Token,
+    deadline: Instant,
+    next: u32,
+    previous: u32,
+    place: Place,
+}
+
+/// Which list an entry is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// None, and it is nobody's.
+    Free,
+    /// None: it expired and was not set since.
+    Idle,
+    Due,
+    Slot {
+        level: u8,
+        slot: u8,
+    },
+}
+
+const _: () = assert!(size_of::<Entry>() <= 32);
+
+const LEVELS: usize = 6;
+const SLOTS: usize = 64;
+const SLOT_BITS: u32 = 6;
+/// No entry.
+const NONE: u32 = u32::MAX;
+/// 18 years after the engine's zero, when every later deadline expires too.
+const TICK_MAX: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
+const TICK_BITS: u32 = 23;
+
+impl Timers {
+    /// 8.4 ms: far below what a timeout is given in, and a power of two.
+    pub const TICK_NANOSECONDS: u64 = 1 << TICK_BITS;
+
+    /// No entries; the clock stands at `now`.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            entries: Vec::new(),
+            slots: [[NONE; SLOTS]; LEVELS],
+            occupied: [0; LEVELS],
+            due: NONE,
+            free: NONE,
+            len: 0,
+            current: tick_before(now),
+        }
+    }
+
+    /// Entries, set or not.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A new entry for the object that `token` names.
+    pub fn insert(&mut self, token: Token, deadline: Instant) -> TimerId {
+        let entry = Entry { token, deadline, next: NONE, previous: NONE, place: Place::Idle };
+        let index = if self.free == NONE {
+            self.entries.push(entry);
+            self.entries.len() as u32 - 1
+        } else {
+            let index = self.free;
+            self.free = self.entries[index as usize].next;
+            self.entries[index as usize] = entry;
+            index
+        };
+        self.len += 1;
+        self.file(index);
+        TimerId(index)
+    }
+
+    /// Moves the deadline, or sets it again after it expired.
+    pub fn set(&mut self, id: TimerId, deadline: Instant) {
+        let tick = tick_after(deadline);
+        let current = self.current;
+        let entry = self.used(id);
+        entry.deadline = deadline;
+        if let Place::Slot { level, slot } = entry.place
+            && tick >= slot_tick(current, level.into(), slot.into())
+        {
+            return;
+        }
+        self.unlink(id.0);
+        self.file(id.0);
+    }
+
+    /// Ends an entry.
+    pub fn remove(&mut self, id: TimerId) {
+        self.used(id);
+        self.unlink(id.0);
+        let free = self.free;
+        let entry = &mut self.entries[id.0 as usize];
+        entry.place = Place::Free;
+        entry.next = free;
+        self.free = id.0;
+        self.len -= 1;
+    }
+
+    /// One entry whose deadline has come. It stays its owner's, at rest until it is set again.
+    pub fn expired(&mut self, now: Instant) -> Option<(TimerId, Token)> {
+        self.advance(tick_before(now));
+        while self.due != NONE {
+            let index = self.due;
+            self.unlink(index);
+            let entry = &self.entries[index as usize];
+            // At the end of the wheel's time nothing can wait any longer.
+            if entry.deadline <= now || self.current == TICK_MAX {
+                return Some((TimerId(index), entry.token));
+            }
+            self.file(index);
+        }
+        None
+    }
+
+    /// When [`Timers::expired`] has to be asked again at the latest. May be earlier than any
+    /// deadline (entries are then filed anew), and is at most a tick after the nearest.
+    pub fn next(&self) -> Option<Instant> {
+        let tick = if self.due == NONE { self.first()?.2 } else { self.current };
+        Some(Instant::from_nanoseconds(tick << TICK_BITS))
+    }
+
+    fn used(&mut self, id: TimerId) -> &mut Entry {
+        let entry = &mut self.entries[id.0 as usize];
+        assert!(entry.place != Place::Free, "a removed timer is not used again");
+        entry
+    }
+
+    /// The first occupied slot: (level, slot, the tick at which it begins).
+    fn first(&self) -> Option<(usize, usize, u64)> {
+        let level = self.occupied.iter().position(|&slots| slots != 0)?;
+        let slot = self.occupied[level].trailing_zeros() as usize;
+        Some((level, slot, slot_tick(self.current, level, slot)))
+    }
+
+    /// Moves the current tick on to `tick`, emptying every slot that begins until then.
+    fn advance(&mut self, tick: u64) {
+        while let Some((level, slot, begins)) = self.first().filter(|first| first.2 <= tick) {
+            debug_assert!(begins > self.current);
+            self.current = begins;
+            let mut index = std::mem::replace(&mut self.slots[level][slot], NONE);
+            self.occupied[level] &= !(1 << slot);
+            while index != NONE {
+                let next = self.entries[index as usize].next;
+                self.entries[index as usize].place = Place::Idle;
+                self.file(index);
+                index = next;
+            }
+        }
+        self.current = self.current.max(tick);
+    }
+
+    /// Puts an entry that is in no list where its deadline belongs.
+    fn file(&mut self, index: u32) {
+        debug_assert!(self.entries[index as usize].place == Place::Idle);
+        let tick = tick_after(self.entries[index as usize].deadline);
+        let (head, place) = if tick <= self.current {
+            (&mut self.due, Place::Due)
+        } else {
+            let level = (tick ^ self.current).ilog2() / SLOT_BITS;
+            let slot = (tick >> (level * SLOT_BITS)) as usize % SLOTS;
+            self.occupied[level as usize] |= 1 << slot;
+            let place = Place::Slot { level: level as u8, slot: slot as u8 };
+            (&mut self.slots[level as usize][slot], place)
+        };
+        let next = std::mem::replace(head, index);
+        if next != NONE {
+            self.entries[next as usize].previous = index;
+        }
+        let entry = &mut self.entries[index as usize];
+        (entry.next, entry.previous, entry.place) = (next, NONE, place);
+    }
+
+    /// Takes an entry out of its list, if it is in one.
+    fn unlink(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        let (next, previous) = (entry.next, entry.previous);
+        let place = std::mem::replace(&mut entry.place, Place::Idle);
+        let head = match place {
+            Place::Free | Place::Idle => return,
+            Place::Due => &mut self.due,
+            Place::Slot { level, slot } => &mut self.slots[level as usize][slot as usize],
+        };
+        if previous == NONE {
+            *head = next;
+            if let Place::Slot { level, slot } = place
+                && next == NONE
+            {
+                self.occupied[level as usize] &= !(1 << slot);
+            }
+        } else {
+            self.entries[previous as usize].next = next;
+        }
+        if next != NONE {
+            self.entries[next as usize].previous = previous;
+        }
+    }
+}
+
+/// The last tick that is not after `now`.
+fn tick_before(now: Instant) -> u64 {
+    (now.nanoseconds() >> TICK_BITS).min(TICK_MAX)
+}
+
+/// The first tick that is not before `deadline`.
+fn tick_after(deadline: Instant) -> u64 {
+    deadline.nanoseconds().div_ceil(Timers::TICK_NANOSECONDS).min(TICK_MAX)
+}
+
+/// The tick at which an occupied slot begins: its own bits below those of the current tick that
+/// stand above its level.
+fn slot_tick(current: u64, level: usize, slot: usize) -> u64 {
+    let bits = level as u32 * SLOT_BITS;
+    (current >> (bits + SLOT_BITS) << SLOT_BITS | slot as u64) << bits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+    use std::collections::BTreeMap;
+
+    const TICK: u64 = Timers::TICK_NANOSECONDS;
+
+    fn at(nanoseconds: u64) -> Instant {
+        Instant::from_nanoseconds(nanoseconds)
+    }
+
+    fn token(slot: u32) -> Token {
+        Token::new(Kind::Client, slot, 1)
+    }
+
+    #[test]
+    fn a_deadline_moved_later_expires_once_and_late() {
+        let mut timers = Timers::new(at(5));
+        let id = timers.insert(token(1), at(10 * TICK));
+        timers.set(id, at(100 * TICK));
+        assert!(timers.next().unwrap() <= at(10 * TICK));
+        assert_eq!(timers.expired(at(99 * TICK)), None);
+        assert_eq!(timers.next(), Some(at(100 * TICK)));
+        assert_eq!(timers.expired(at(100 * TICK)), Some((id, token(1))));
+        assert_eq!((timers.expired(at(1 << 50)), timers.next()), (None, None));
+        timers.set(id, at(3));
+        assert_eq!(timers.expired(at(1 << 50)), Some((id, token(1))));
+        timers.remove(id);
+        assert!(timers.is_empty());
+    }
+
+    #[test]
+    fn a_deadline_in_the_past_is_due_at_once_and_the_end_of_time_never() {
+        let mut timers = Timers::new(at(1000 * TICK));
+        let past = timers.insert(token(1), at(0));
+        let never = timers.insert(token(2), at(u64::MAX));
+        assert!(timers.next().unwrap() <= at(1000 * TICK));
+        assert_eq!(timers.expired(at(1000 * TICK)), Some((past, token(1))));
+        assert_eq!(timers.expired(at(TICK_MAX * TICK - 1)), None);
+        assert_eq!(timers.expired(at(u64::MAX - 1)), Some((never, token(2))));
+    }
+
+    #[test]
+    #[should_panic = "a removed timer is not used again"]
+    fn a_removed_timer_is_not_set() {
+        let mut timers = Timers::new(at(0));
+        let id = timers.insert(token(1), at(5));
+        timers.remove(id);
+        timers.set(id, at(6));
+    }
+
+    /// Random operations beside a model that knows every deadline.
+    #[test]
+    fn the_wheel_agrees_with_a_sorted_map() {
+        let seed = crate::random::test_seed();
+        let mut random = crate::random::SplitMix(seed);
+        for _ in 0..64 {
+            agree(&mut random);
+        }
+    }
+
+    fn agree(random: &mut crate::random::SplitMix) {
+        let mut now = random.below(1 << 40);
+        let mut timers = Timers::new(at(now));
+        let mut model: BTreeMap<u32, (TimerId, Option<u64>)> = BTreeMap::new();
+        for step in 0..500 {
+            let deadline = now.saturating_sub(50 * TICK) + random.scaled(20..48);
+            let chosen = model.keys().nth(random.below(model.len() as u64 + 1) as usize).copied();
+            match (random.below(5), chosen) {
+                (0 | 1, _) => {
+                    model.insert(step, (timers.insert(token(step), at(deadline)), Some(deadline)));
+                }
+                (2, Some(slot)) => {
+                    let entry = model.get_mut(&slot).unwrap();
+                    timers.set(entry.0, at(deadline));
+                    entry.1 = Some(deadline);
+                }
+                (3, Some(slot)) => timers.remove(model.remove(&slot).unwrap().0),
+                (4, _) => {
+                    now += random.scaled(10..42);
+                    expire(&mut timers, &mut model, now);
+                }
+                _ => {}
+            }
+            assert_eq!(timers.len(), model.len());
+            let nearest = model.values().filter_map(|entry| entry.1).min();
+            match (timers.next(), nearest) {
+                (Some(next), Some(nearest)) => {
+                    assert!(next.nanoseconds() < nearest.max(now) + TICK);
+                }
+                (next, nearest) => assert_eq!(next.is_some(), nearest.is_some()),
+            }
+        }
+    }
+
+    fn expire(timers: &mut Timers, model: &mut BTreeMap<u32, (TimerId, Option<u64>)>, now: u64) {
+        while let Some((id, token)) = timers.expired(at(now)) {
+            let entry = model.get_mut(&token.slot()).unwrap();
+            assert_eq!(entry.0, id);
+            assert!(entry.1.take().unwrap() <= now, "an entry expires once and not early");
+        }
+        for (_, deadline) in model.values() {
+            assert!(deadline.is_none_or(|deadline| deadline + TICK > now), "an entry is not late");
+        }
+    }
+}

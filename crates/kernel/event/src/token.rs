@@ -1,0 +1,87 @@
+//! Tokens: who asked for an operation, and whether the one who asked is still the same.
+
+use std::fmt;
+
+/// What kind of object a token names; the worker dispatches on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// A listening socket; the slot is its index in the configuration.
+    Listener = 1,
+    /// A client connection.
+    Client = 2,
+    /// An origin connection.
+    Origin = 3,
+    /// A name query's socket.
+    Name = 4,
+    /// One candidate address of a connection being opened.
+    Dial = 5,
+    /// The worker itself; the slot is 0. What its engine's waker completes.
+    Worker = 6,
+}
+
+/// (kind, slot, generation): a completion whose generation is no longer that of its slot is stale.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(u64);
+
+impl Token {
+    /// The largest slot that a token can name.
+    pub const SLOT_MAX: u32 = (1 << 24) - 1;
+
+    /// A token for `slot` of the table of `kind`.
+    ///
+    /// # Panics
+    /// When `slot` is above [`Token::SLOT_MAX`]: tables are bounded far below it.
+    pub const fn new(kind: Kind, slot: u32, generation: u32) -> Self {
+        assert!(slot <= Self::SLOT_MAX);
+        Self((kind as u64) << 56 | (slot as u64) << 32 | generation as u64)
+    }
+
+    /// The table that the slot belongs to.
+    pub const fn kind(self) -> Kind {
+        match (self.0 >> 56) as u8 {
+            1 => Kind::Listener,
+            2 => Kind::Client,
+            3 => Kind::Origin,
+            4 => Kind::Name,
+            5 => Kind::Dial,
+            6 => Kind::Worker,
+            _ => panic!("a token is only made by Token::new"),
+        }
+    }
+
+    /// The index in that table.
+    pub const fn slot(self) -> u32 {
+        (self.0 >> 32) as u32 & Self::SLOT_MAX
+    }
+
+    /// Which owner of the slot is meant.
+    pub const fn generation(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}:{}.{}", self.kind(), self.slot(), self.generation())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_gives_back_its_parts() {
+        use Kind::{Client, Dial, Listener, Name, Origin, Worker};
+        for kind in [Listener, Client, Origin, Name, Dial, Worker] {
+            for (slot, generation) in [(0, 0), (7, u32::MAX), (Token::SLOT_MAX, 1)] {
+                let token = Token::new(kind, slot, generation);
+                assert_eq!(
+                    (token.kind(), token.slot(), token.generation()),
+                    (kind, slot, generation)
+                );
+            }
+        }
+    }
+}

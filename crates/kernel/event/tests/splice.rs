@@ -1,0 +1,227 @@
+//! Bytes moved through pipes, and whole relays made of the engine's operations.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+
+use common::*;
+use millrace_event::{Completion, Engine, Epoll, Error, Event, Fd, HowToShut};
+
+fn spliced(engine: &mut Epoll) -> Result<usize, Error> {
+    match next(engine) {
+        Completion { event: Event::Spliced(result), .. } => result,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_body_is_moved_to_a_slow_reader() {
+    let mut engine = engine();
+    let (source, mut writer) = pair(&mut engine);
+    let (target, mut reader) = narrow_pair(&mut engine);
+    let (pipe_out, pipe_in) = engine.pipe().unwrap();
+    let bytes = pattern(24 << 20);
+    let expected = bytes.clone();
+    let writing = std::thread::spawn(move || writer.write_all(&bytes).unwrap());
+    let reading = std::thread::spawn(move || {
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        read
+    });
+    loop {
+        engine.splice(&source, &pipe_in, 1 << 30, token(1));
+        let mut held = spliced(&mut engine).unwrap();
+        assert!(held <= 256 * 1024);
+        if held == 0 {
+            break;
+        }
+        while held > 0 {
+            engine.splice(&pipe_out, &target, held, token(2));
+            held -= spliced(&mut engine).unwrap();
+        }
+    }
+    engine.shutdown(&target, HowToShut::Write);
+    writing.join().unwrap();
+    assert_eq!(reading.join().unwrap(), expected);
+    for fd in [source, target, pipe_in, pipe_out] {
+        engine.close(fd);
+    }
+    assert_eq!(engine.counters().bytes_spliced, 2 * expected.len() as u64);
+    assert_eq!((engine.descriptors(), engine.budget().used()), (0, 0));
+}
+
+#[test]
+fn a_splice_moves_no_more_than_was_asked_for() {
+    let mut engine = engine();
+    let (source, mut writer) = pair(&mut engine);
+    let (pipe_out, pipe_in) = engine.pipe().unwrap();
+    writer.write_all(b"body;next request").unwrap();
+    engine.splice(&source, &pipe_in, 5, token(1));
+    assert_eq!(spliced(&mut engine), Ok(5));
+    engine.recv(&source, 100, token(2));
+    assert_eq!(received(&mut engine).1.unwrap(), b"next request");
+    for fd in [source, pipe_in, pipe_out] {
+        engine.close(fd);
+    }
+}
+
+#[test]
+fn either_side_closed_ends_the_splice() {
+    let mut engine = engine();
+    for close_pipe in [false, true] {
+        let (source, mut writer) = pair(&mut engine);
+        let (pipe_out, pipe_in) = engine.pipe().unwrap();
+        engine.splice(&source, &pipe_in, 100, token(1));
+        assert!(all(&mut engine).is_empty());
+        writer.write_all(b"too late").unwrap();
+        engine.turn(None);
+        let (closed, left) = if close_pipe { (pipe_in, source) } else { (source, pipe_in) };
+        engine.close(closed);
+        assert!(all(&mut engine).is_empty());
+        if close_pipe {
+            engine.recv(&left, 100, token(2));
+            assert_eq!(received(&mut engine).1.unwrap(), b"too late");
+        }
+        engine.close(left);
+        engine.close(pipe_out);
+    }
+    assert_eq!(engine.descriptors(), 0);
+}
+
+#[test]
+fn errors_of_both_sides_are_told() {
+    let mut engine = engine();
+    let (source, mut writer) = pair(&mut engine);
+    let (target, reader) = pair(&mut engine);
+    let (pipe_out, pipe_in) = engine.pipe().unwrap();
+    writer.write_all(b"for nobody").unwrap();
+    engine.splice(&source, &pipe_in, 100, token(1));
+    assert_eq!(spliced(&mut engine), Ok(10));
+    millrace_sys::reset_on_close(reader.as_fd()).unwrap();
+    drop(reader);
+    engine.splice(&pipe_out, &target, 10, token(2));
+    assert!(matches!(spliced(&mut engine), Err(Error::Reset | Error::BrokenPipe)));
+    millrace_sys::reset_on_close(writer.as_fd()).unwrap();
+    drop(writer);
+    let (_, pipe_in_2) = engine.pipe().unwrap();
+    engine.splice(&source, &pipe_in_2, 100, token(3));
+    assert_eq!(spliced(&mut engine), Err(Error::Reset));
+}
+
+/// One relay from `source` to `target`: by copying, or by its pipe (out, in).
+struct Relay {
+    source: Fd,
+    target: Fd,
+    pipe: Option<(Fd, Fd)>,
+    /// Bytes in the pipe.
+    held: usize,
+    done: bool,
+}
+
+impl Relay {
+    fn read(&self, engine: &mut Epoll, number: u32) {
+        match &self.pipe {
+            Some((_, into)) => engine.splice(&self.source, into, 100_000, token(number)),
+            None => engine.recv(&self.source, 30_000 + number as usize, token(number)),
+        }
+    }
+
+    fn handle(&mut self, engine: &mut Epoll, number: u32, event: Event) {
+        match event {
+            Event::Received(Ok(buffer)) => {
+                if buffer.is_empty() {
+                    self.end(engine);
+                } else {
+                    engine.send(&self.target, &[&buffer[..1], &buffer[1..]], token(number));
+                }
+                engine.recycle(buffer);
+            }
+            Event::Sent(Ok(())) => self.read(engine, number),
+            Event::Spliced(Ok(count)) => {
+                let (out, _) = self.pipe.as_ref().unwrap();
+                match (self.held, count) {
+                    (0, 0) => self.end(engine),
+                    (0, count) => {
+                        self.held = count;
+                        engine.splice(out, &self.target, count, token(number));
+                    }
+                    (held, count) if held > count => {
+                        self.held -= count;
+                        engine.splice(out, &self.target, self.held, token(number));
+                    }
+                    _ => {
+                        self.held = 0;
+                        self.read(engine, number);
+                    }
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn end(&mut self, engine: &mut Epoll) {
+        engine.shutdown(&self.target, HowToShut::Write);
+        self.done = true;
+    }
+}
+
+/// Many relays at once, half by copying and half by splicing, all bytes compared.
+#[test]
+fn many_relays_at_once_keep_their_bytes_apart() {
+    const RELAYS: u32 = 32;
+    let mut engine = engine();
+    let mut relays = Vec::new();
+    let mut writers = Vec::new();
+    let mut readers = Vec::new();
+    for number in 0..RELAYS {
+        let (source, writer) = pair(&mut engine);
+        let (target, reader) = pair(&mut engine);
+        let pipe = (number % 2 == 0).then(|| engine.pipe().unwrap());
+        let relay = Relay { source, target, pipe, held: 0, done: false };
+        relay.read(&mut engine, number);
+        relays.push(relay);
+        writers.push(std::thread::spawn(move || write(writer, number)));
+        readers.push(std::thread::spawn(move || read(reader)));
+    }
+    while relays.iter().any(|relay| !relay.done) {
+        let Completion { token, event } = next(&mut engine);
+        relays[token.slot() as usize].handle(&mut engine, token.slot(), event);
+    }
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    for (number, reader) in readers.into_iter().enumerate() {
+        assert!(reader.join().unwrap() == body(number as u32), "relay {number}");
+    }
+    for relay in relays {
+        engine.close(relay.source);
+        engine.close(relay.target);
+        if let Some((out, into)) = relay.pipe {
+            engine.close(out);
+            engine.close(into);
+        }
+    }
+    assert_eq!((engine.descriptors(), engine.budget().used()), (0, 0));
+}
+
+fn body(number: u32) -> Vec<u8> {
+    pattern(1_000_000 + number as usize * 7777).into_iter().skip(number as usize).collect()
+}
+
+fn write(mut stream: TcpStream, number: u32) {
+    for chunk in body(number).chunks(17 + number as usize * 3000) {
+        stream.write_all(chunk).unwrap();
+        if number.is_multiple_of(3) {
+            std::thread::yield_now();
+        }
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+}
+
+fn read(mut stream: TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    bytes
+}

@@ -1,0 +1,33 @@
+//! The doors to Linux: owned descriptors, sockets, pipes, readiness, clocks, signals and limits.
+//!
+//! The one crate that calls `rustix` and `libc`. Its functions are thin: one function is one
+//! system call, or one idiom that is always the same calls. They retry nothing but EINTR, keep no
+//! state, and hand errors up by their number. What an error means is decided above.
+
+mod clock;
+mod limits;
+mod listen;
+mod pipe;
+mod poller;
+mod process;
+mod random;
+mod signals;
+mod socket;
+
+pub use clock::{cpu_time, monotonic_nanoseconds, time_of_day};
+pub use limits::{descriptor_limit, lower_descriptor_limit, raise_descriptor_limit};
+pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
+pub use pipe::{pipe, splice};
+pub use poller::{EventFd, Events, Poller, Readiness};
+pub use process::{descriptor_count, resident_bytes};
+pub use random::fill_random;
+pub use rustix::io::Errno;
+pub use rustix::net::Shutdown;
+pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
+pub use socket::{
+    Connecting, PARTS_MAX, accept, connect_tcp, connect_udp, connect_unix, nodelay, receive,
+    reset_on_close, send, set_nodelay, shutdown, take_error,
+};
+
+/// What every function here gives: a value, or the kernel's error number (errno(3)).
+pub type Result<T> = std::result::Result<T, Errno>;

@@ -1,0 +1,175 @@
+//! Readiness: epoll instances and the eventfds that wake them.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+
+use crate::Result;
+
+/// An epoll instance (epoll(7)). Registrations carry a number of the caller's choice, and end by
+/// themselves once the last descriptor of the open file is closed.
+#[derive(Debug)]
+pub struct Poller(OwnedFd);
+
+impl Poller {
+    /// An instance with nothing registered.
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE, ENOMEM.
+    pub fn new() -> Result<Self> {
+        epoll::create(CreateFlags::CLOEXEC).map(Self)
+    }
+
+    /// Registers a connection for edges of readability, room to write, urgent data, and either
+    /// side's end.
+    ///
+    /// # Errors
+    /// ENOMEM; ENOSPC when the user has too many registrations (/proc/sys/fs/epoll).
+    pub fn add_connection(&self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        let read = EventFlags::IN | EventFlags::PRI | EventFlags::RDHUP;
+        let flags = read | EventFlags::OUT | EventFlags::ET;
+        epoll::add(&self.0, fd, EventData::new_u64(data), flags)
+    }
+
+    /// Registers a listener, or an eventfd, for edges of readability. Of several instances that
+    /// have the same listener only one or few are woken (EPOLLEXCLUSIVE, since Linux 4.5).
+    ///
+    /// # Errors
+    /// As [`Poller::add_connection`].
+    pub fn add_listener(&self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        let flags = EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE;
+        epoll::add(&self.0, fd, EventData::new_u64(data), flags)
+    }
+
+    /// Ends a registration; needed when the open file lives on elsewhere.
+    ///
+    /// # Errors
+    /// ENOENT when it is not registered.
+    pub fn delete(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        epoll::delete(&self.0, fd)
+    }
+
+    /// Waits until something is ready or, at most, `wait_ms_max` (`None`: for ever), and puts what
+    /// is ready in the place of what `events` held.
+    ///
+    /// # Errors
+    /// EINTR; `events` is empty then.
+    pub fn wait(&self, events: &mut Events, wait_ms_max: Option<u32>) -> Result<()> {
+        let timeout = wait_ms_max.map(|ms| Timespec {
+            tv_sec: (ms / 1000).into(),
+            tv_nsec: (ms % 1000 * 1_000_000).into(),
+        });
+        events.filled = 0;
+        events.filled = epoll::wait(&self.0, &mut events.block[..], timeout.as_ref())?;
+        Ok(())
+    }
+}
+
+/// Room for what one wait finds ready.
+pub struct Events {
+    block: Box<[epoll::Event]>,
+    /// `filled <= block.len()`.
+    filled: usize,
+}
+
+impl Events {
+    /// Room for `count` events; what does not fit is found by the next wait.
+    pub fn new(count: usize) -> Self {
+        let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        Self { block: vec![empty; count].into_boxed_slice(), filled: 0 }
+    }
+
+    /// How many the last wait found.
+    pub fn len(&self) -> usize {
+        self.filled
+    }
+
+    /// Whether the last wait found none.
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
+    /// The number given at the registration, and what became ready.
+    ///
+    /// # Panics
+    /// When `index` is not below [`Events::len`].
+    pub fn get(&self, index: usize) -> (u64, Readiness) {
+        let event = self.block[..self.filled][index];
+        (event.data.u64(), Readiness(event.flags))
+    }
+}
+
+/// What became ready, as epoll_ctl(2) names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Readiness(EventFlags);
+
+impl Readiness {
+    /// A read would not wait: for bytes, a connection, the end of the stream, or an error.
+    pub fn readable(self) -> bool {
+        self.0.intersects(EventFlags::IN) || self.to_be_drained()
+    }
+
+    /// A write would not wait: for room, or because it fails.
+    pub fn writable(self) -> bool {
+        self.0.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR)
+    }
+
+    /// Reading has to go on until it finds nothing (EAGAIN). The end of the stream, a failure, or
+    /// urgent data is there, at which a read stops short of bytes that no further event announces.
+    pub fn to_be_drained(self) -> bool {
+        let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        self.0.intersects(ends | EventFlags::PRI)
+    }
+}
+
+/// A counter that makes an epoll instance return (eventfd(2)). Registered for edges it need not be
+/// read: every write is an edge.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// A counter at zero.
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE, ENOMEM.
+    pub fn new() -> Result<Self> {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
+    }
+
+    /// Adds one. Never blocks: the counter would be full after 584 years of nanoseconds.
+    pub fn signal(&self) {
+        match rustix::io::retry_on_intr(|| rustix::io::write(&self.0, &1u64.to_ne_bytes())) {
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(error) => panic!("an eventfd takes a number: {error}"),
+        }
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_signal_of_an_unread_eventfd_is_an_edge() {
+        let (poller, eventfd) = (Poller::new().unwrap(), EventFd::new().unwrap());
+        poller.add_listener(eventfd.as_fd(), 7).unwrap();
+        let mut events = Events::new(4);
+        for _ in 0..3 {
+            eventfd.signal();
+            poller.wait(&mut events, Some(10_000)).unwrap();
+            assert_eq!(events.len(), 1);
+            let (data, readiness) = events.get(0);
+            assert!(data == 7 && readiness.readable() && !readiness.to_be_drained());
+            poller.wait(&mut events, Some(0)).unwrap();
+            assert!(events.is_empty());
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Signals, for the supervising thread: blocked everywhere and waited for in one place, so that no
+//! handler ever runs.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::Result;
+
+/// A signal that the supervisor acts on (signal(7)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Signal {
+    /// SIGTERM: end.
+    Terminate,
+    /// SIGINT: end, asked for at the terminal.
+    Interrupt,
+    /// SIGHUP: read the configuration again.
+    HangUp,
+    /// SIGUSR1: open the log files again.
+    User1,
+}
+
+impl Signal {
+    const ALL: [Self; 4] = [Self::Terminate, Self::Interrupt, Self::HangUp, Self::User1];
+
+    const fn number(self) -> i32 {
+        match self {
+            Self::Terminate => libc::SIGTERM,
+            Self::Interrupt => libc::SIGINT,
+            Self::HangUp => libc::SIGHUP,
+            Self::User1 => libc::SIGUSR1,
+        }
+    }
+}
+
+/// The signals of [`Signal`], blocked; proof that they may be waited for.
+pub struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Blocks the signals in the calling thread and in every thread and program that it starts
+    /// from now on. To be called before any thread is started: a signal goes to whichever thread
+    /// does not block it. A program started later inherits the mask and has to be given an empty
+    /// one.
+    ///
+    /// # Errors
+    /// Those of pthread_sigmask(3); none is known for these signals.
+    pub fn block() -> Result<Self> {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `set` is writable memory for a sigset_t; the call fills all of it.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: sigemptyset filled it.
+        let mut set = unsafe { set.assume_init() };
+        for signal in Signal::ALL {
+            // SAFETY: `set` is a filled signal set that this function alone has.
+            unsafe { libc::sigaddset(&raw mut set, signal.number()) };
+        }
+        // SAFETY: `set` is filled and outlives the call; a null old set is allowed.
+        let error =
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) };
+        if error == 0 { Ok(Self(set)) } else { Err(Errno::from_raw_os_error(error)) }
+    }
+
+    /// Waits for the next signal, at most `wait_max`; `None` when none came.
+    ///
+    /// # Errors
+    /// Those of sigtimedwait(2) but EAGAIN and EINTR, which are `None`.
+    pub fn wait(&self, wait_max: Duration) -> Result<Option<Signal>> {
+        let timeout = libc::timespec {
+            tv_sec: libc::time_t::try_from(wait_max.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: wait_max.subsec_nanos().into(),
+        };
+        // SAFETY: the set is filled, a null siginfo is allowed, and both outlive the call.
+        let number =
+            unsafe { libc::sigtimedwait(&raw const self.0, ptr::null_mut(), &raw const timeout) };
+        if number >= 0 {
+            return Ok(Signal::ALL.into_iter().find(|signal| signal.number() == number));
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+            error => Err(Errno::from_raw_os_error(error.unwrap_or(libc::EIO))),
+        }
+    }
+}
+
+/// Makes writing to a closed pipe or socket an error (EPIPE) instead of the end of the process.
+/// Sends say so themselves (MSG_NOSIGNAL); splice(2) has no such flag.
+pub fn ignore_broken_pipe_signal() {
+    // SAFETY: SIG_IGN runs no code, and SIGPIPE may be ignored.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocked_signal_is_waited_for() {
+        let signals = Signals::block().unwrap();
+        assert_eq!(signals.wait(Duration::ZERO).unwrap(), None);
+        for signal in Signal::ALL {
+            // SAFETY: the signal is blocked in this thread, to which alone it is sent.
+            unsafe { libc::raise(signal.number()) };
+            assert_eq!(signals.wait(Duration::from_secs(10)).unwrap(), Some(signal));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Connections: opened, accepted, read, written and ended, never blocking.
+
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType, sockopt,
+};
+
+use crate::Result;
+
+/// Slices that one call of [`send`] looks at. Far below IOV_MAX (1024), because they are gathered
+/// on the stack; a head, a body and its framing are three.
+pub const PARTS_MAX: usize = 64;
+
+/// The next connection of a listener, non-blocking and closed on exec, and its peer's address
+/// (`None`: a Unix socket).
+///
+/// # Errors
+/// EAGAIN when none waits; errors that the connection died of (accept(2), "Error handling");
+/// EMFILE, ENFILE, ENOBUFS, ENOMEM, which leave it waiting.
+pub fn accept(listener: BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAddr>)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (fd, address) = retry_on_intr(|| rustix::net::acceptfrom_with(listener, flags))?;
+    Ok((fd, address.and_then(|address| SocketAddr::try_from(address).ok())))
+}
+
+/// A socket, and whether connecting it is done (`Ok(true)`), under way (`Ok(false)`) or failed.
+pub type Connecting = (OwnedFd, Result<bool>);
+
+/// Begins a TCP connection, with TCP_NODELAY.
+///
+/// # Errors
+/// When there is no socket: EMFILE, ENFILE, ENOMEM, EAFNOSUPPORT.
+pub fn connect_tcp(address: SocketAddr) -> Result<Connecting> {
+    let fd = internet_socket(address, SocketType::STREAM)?;
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    let connected = began(rustix::net::connect(&fd, &address));
+    Ok((fd, connected))
+}
+
+/// A UDP socket that sends to and receives from `address` alone.
+///
+/// # Errors
+/// As [`connect_tcp`].
+pub fn connect_udp(address: SocketAddr) -> Result<Connecting> {
+    let fd = internet_socket(address, SocketType::DGRAM)?;
+    let connected = began(rustix::net::connect(&fd, &address));
+    Ok((fd, connected))
+}
+
+/// Connects to a Unix stream socket, which is done or fails at once: EAGAIN when the listener's
+/// backlog is full.
+///
+/// # Errors
+/// As [`connect_tcp`]; EINVAL or ENAMETOOLONG for a path of more than 107 bytes.
+pub fn connect_unix(path: &Path) -> Result<Connecting> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let connected = began(rustix::net::connect(&fd, &address));
+    Ok((fd, connected))
+}
+
+/// An error that the socket has kept since the last call, given once (SO_ERROR): how a connection
+/// that was under way ended.
+///
+/// # Errors
+/// That error.
+pub fn take_error(fd: BorrowedFd<'_>) -> Result<()> {
+    sockopt::socket_error(fd)?
+}
+
+/// Whether small sends go out at once (TCP_NODELAY).
+///
+/// # Errors
+/// EOPNOTSUPP when the socket is not TCP.
+pub fn nodelay(fd: BorrowedFd<'_>) -> Result<bool> {
+    sockopt::tcp_nodelay(fd)
+}
+
+/// Makes small sends go out at once (TCP_NODELAY).
+///
+/// # Errors
+/// EOPNOTSUPP when the socket is not TCP.
+pub fn set_nodelay(fd: BorrowedFd<'_>) -> Result<()> {
+    sockopt::set_tcp_nodelay(fd, true)
+}
+
+/// Receives into `bytes` and gives how many; 0 is the end of the stream (recv(2)). A datagram that
+/// is longer than `bytes` is cut off.
+///
+/// # Errors
+/// EAGAIN when there is nothing yet; ECONNRESET, ETIMEDOUT, ECONNREFUSED (of a datagram sent
+/// before).
+pub fn receive(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize> {
+    retry_on_intr(|| rustix::net::recv(fd, &mut *bytes, RecvFlags::empty())).map(|(count, _)| count)
+}
+
+/// Sends the first [`PARTS_MAX`] of `parts` in one call, and gives how many bytes the kernel took.
+/// No signal comes of a closed connection (MSG_NOSIGNAL). `more` says that the rest follows
+/// at once, so that no short packet need go out in between (MSG_MORE).
+///
+/// # Errors
+/// EAGAIN when nothing could be taken; EPIPE, ECONNRESET, ETIMEDOUT.
+pub fn send(fd: BorrowedFd<'_>, parts: &[&[u8]], more: bool) -> Result<usize> {
+    let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
+    if let [part] = parts {
+        return retry_on_intr(|| rustix::net::send(fd, part, flags));
+    }
+    let mut slices = [IoSlice::new(&[]); PARTS_MAX];
+    for (slice, part) in slices.iter_mut().zip(parts) {
+        *slice = IoSlice::new(part);
+    }
+    let slices = &slices[..parts.len().min(PARTS_MAX)];
+    let mut control = SendAncillaryBuffer::default();
+    retry_on_intr(|| rustix::net::sendmsg(fd, slices, &mut control, flags))
+}
+
+/// Ends one or both directions (shutdown(2)).
+///
+/// # Errors
+/// ENOTCONN when the connection is gone already.
+pub fn shutdown(fd: BorrowedFd<'_>, how: Shutdown) -> Result<()> {
+    rustix::net::shutdown(fd, how)
+}
+
+/// Makes closing a TCP connection reset it: SO_LINGER on, with a time of zero (socket(7)). On a
+/// Unix socket this does nothing.
+///
+/// # Errors
+/// ENOTSOCK.
+pub fn reset_on_close(fd: BorrowedFd<'_>) -> Result<()> {
+    sockopt::set_socket_linger(fd, Some(Duration::ZERO))
+}
+
+fn internet_socket(address: SocketAddr, kind: SocketType) -> Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(family, kind, flags, None)
+}
+
+/// EINTR of connect(2) leaves it under way (POSIX), so it must not be called again.
+fn began(connected: Result<()>) -> Result<bool> {
+    match connected {
+        Ok(()) => Ok(true),
+        Err(Errno::INPROGRESS | Errno::INTR) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, UdpSocket};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn parts_arrive_in_order_and_so_many_at_a_time() {
+        let (sender, mut receiver) = UnixStream::pair().unwrap();
+        let texts: Vec<String> = (0..PARTS_MAX + 1).map(|index| format!("{index};")).collect();
+        let parts: Vec<&[u8]> = texts.iter().map(|text| text.as_bytes()).collect();
+        let whole: String = texts[..PARTS_MAX].concat();
+        assert_eq!(send(sender.as_fd(), &parts, false).unwrap(), whole.len());
+        let mut bytes = vec![0; whole.len()];
+        receiver.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, whole.as_bytes());
+        drop(receiver);
+        assert_eq!(send(sender.as_fd(), &parts[..1], false).unwrap_err(), Errno::PIPE);
+        assert_eq!(send(sender.as_fd(), &parts[..2], false).unwrap_err(), Errno::PIPE);
+    }
+
+    #[test]
+    fn a_reset_is_what_the_peer_sees() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (fd, _) = connect_tcp(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        assert!(nodelay(fd.as_fd()).unwrap());
+        take_error(fd.as_fd()).unwrap();
+        peer.write_all(b"x").unwrap();
+        reset_on_close(fd.as_fd()).unwrap();
+        drop(fd);
+        let error = peer.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn datagrams_come_one_at_a_time() {
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (fd, connected) = connect_udp(peer.local_addr().unwrap()).unwrap();
+        assert_eq!(connected, Ok(true));
+        assert_eq!(receive(fd.as_fd(), &mut [0; 8]).unwrap_err(), Errno::AGAIN);
+        send(fd.as_fd(), &[b"question"], false).unwrap();
+        let (_, from) = peer.recv_from(&mut [0; 8]).unwrap();
+        peer.send_to(b"one", from).unwrap();
+        peer.send_to(b"three", from).unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!(receive(fd.as_fd(), &mut bytes).unwrap(), 3);
+        assert_eq!(receive(fd.as_fd(), &mut bytes[..4]).unwrap(), 4);
+        assert_eq!(receive(fd.as_fd(), &mut bytes).unwrap_err(), Errno::AGAIN);
+    }
+}
