@@ -1,0 +1,268 @@
+//! The head of an answer: its status line, and the fields after it.
+
+use std::ops::Deref;
+
+use crate::class::VALUE;
+use crate::head::{bare_cr_or, version};
+use crate::{Fields, HeadError, HeadLimits, HeadScan, Span, Version};
+
+/// An answer head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps
+/// the memory. Its fields are reached through [`Fields`], to which it dereferences.
+///
+/// As strict as a request head, with no empty line before it. One thing is accepted beyond RFC 9112
+/// section 4, since it can be read in one way only and origins send it: a status line that ends
+/// after the status, without the space.
+#[derive(Clone, Debug, Default)]
+pub struct AnswerHead {
+    fields: Fields,
+    version: Version,
+    /// `100..=599` once a head was parsed.
+    status: u16,
+    reason: Span,
+}
+
+impl Deref for AnswerHead {
+    type Target = Fields;
+
+    fn deref(&self) -> &Fields {
+        &self.fields
+    }
+}
+
+impl AnswerHead {
+    /// Reads a head from the start of `input`, which is everything received since the last message
+    /// ended. Otherwise as [`RequestHead::parse`](crate::RequestHead::parse).
+    ///
+    /// # Errors
+    /// As soon as the line is whole that is wrong, whatever the split.
+    pub fn parse(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<Option<usize>, HeadError> {
+        self.clear();
+        let parsed = self.parse_whole(input, scan, limits);
+        if !matches!(parsed, Ok(Some(_))) {
+            // Ranges of a copy that was not taken must not be followed.
+            self.clear();
+        }
+        parsed
+    }
+
+    fn parse_whole(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<Option<usize>, HeadError> {
+        let is_resumed = scan.is_started;
+        let Some(mut end) = self.walk(input, scan, limits)? else { return Ok(None) };
+        if is_resumed {
+            // The lines before were read in an earlier call, perhaps into another head.
+            self.clear();
+            *scan = HeadScan::default();
+            end = self.walk(input, scan, limits)?.expect("it was whole a moment ago");
+        }
+        self.fields.finish(&input[..end])?;
+        Ok(Some(end))
+    }
+
+    fn walk(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<Option<usize>, HeadError> {
+        if !scan.is_started {
+            // What does not begin like this is not HTTP/1, and may never send a line end.
+            if input.iter().zip(b"HTTP/").any(|(seen, wanted)| seen != wanted) {
+                return Err(HeadError::VersionInvalid);
+            }
+            let Some(line) = scan.next_line(input, limits)? else { return Ok(None) };
+            self.status_line(&input[line])?;
+            scan.is_started = true;
+        }
+        self.fields.walk(input, scan, limits)
+    }
+
+    /// RFC 9112 section 4.
+    fn status_line(&mut self, line: &[u8]) -> Result<(), HeadError> {
+        let version_len = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
+        let (version_bytes, rest) = line.split_at(version_len);
+        self.version = version(version_bytes)?;
+        let (digits, rest) = match rest {
+            [b' ', digits @ ..] if digits.len() == 3 => (digits, &[][..]),
+            [b' ', a, b, c, b' ', ..] if [a, b, c].iter().all(|byte| byte.is_ascii_digit()) => {
+                (&rest[1..4], &rest[5..])
+            }
+            _ => return Err(bare_cr_or(rest, HeadError::StatusInvalid)),
+        };
+        self.status = status(digits)?;
+        if !VALUE.has_all(rest) {
+            return Err(bare_cr_or(rest, HeadError::ReasonInvalid));
+        }
+        self.reason = Span::new(line.len() - rest.len()..line.len());
+        Ok(())
+    }
+
+    /// Forgets the answer, keeps the memory.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = Self { fields, ..Self::default() };
+    }
+
+    /// The version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The status, 100 to 599.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The reason as received; may be empty. No control bytes but tabs.
+    pub fn reason(&self) -> &[u8] {
+        self.reason.of(&self.fields.bytes)
+    }
+}
+
+/// RFC 9110 section 15: three digits from 100 to 599; clients take others as they like.
+fn status(digits: &[u8]) -> Result<u16, HeadError> {
+    match digits {
+        [a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9'] => {
+            let digit = |byte: &u8| u16::from(byte - b'0');
+            Ok(digit(a) * 100 + digit(b) * 10 + digit(c))
+        }
+        _ => Err(bare_cr_or(digits, HeadError::StatusInvalid)),
+    }
+}
+
+/// Checks, for any bytes: split anywhere they give the same head or the same error as in one piece,
+/// no more bytes are used than there are, every range is inside the head, and what is understood,
+/// written in canonical form, is understood in the same way.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn fuzz_answer_head(data: &[u8]) {
+    let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 0 };
+    let mut head = AnswerHead::default();
+    let whole = head.parse(data, &mut HeadScan::default(), &limits);
+    let mut piecewise = AnswerHead::default();
+    let mut scan = HeadScan::default();
+    let mut seen = Ok(None);
+    for end in 0..=data.len().min(limits.bytes_max + 1) {
+        // Another head in between, as when a worker has one for all its connections.
+        piecewise.clear();
+        seen = piecewise.parse(&data[..end], &mut scan, &limits);
+        if seen != Ok(None) {
+            break;
+        }
+    }
+    assert_eq!(seen, whole);
+    let Ok(Some(used)) = whole else {
+        assert_eq!(head.fuzz_meaning(), AnswerHead::default().fuzz_meaning());
+        return;
+    };
+    assert!(used <= limits.bytes_max);
+    assert_eq!(&data[..used], head.bytes());
+    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
+    let canonical = head.fuzz_canonical();
+    // The space that a status line may lack.
+    let limits = HeadLimits { bytes_max: limits.bytes_max + 1, ..limits };
+    let used = piecewise.parse(&canonical, &mut HeadScan::default(), &limits);
+    assert_eq!(used, Ok(Some(canonical.len())));
+    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
+}
+
+impl AnswerHead {
+    /// Everything that a reader can learn from the head, as one text.
+    fn fuzz_meaning(&self) -> String {
+        use crate::Method::{Connect, Get, Head};
+        let framings = [Get, Head, Connect].map(|method| crate::answer_framing(self, method));
+        let forwarded: Vec<_> =
+            crate::forwarded_fields(self).map(|field| self.name_of(field)).collect();
+        let fields = self.fields.fuzz_meaning();
+        format!(
+            "{:?} {} {:?} {framings:?} {fields} {forwarded:?}",
+            self.version,
+            self.status,
+            self.reason(),
+        )
+    }
+
+    fn fuzz_canonical(&self) -> Vec<u8> {
+        let status = format!("{} {} ", self.version.as_str(), self.status);
+        self.fields.fuzz_canonical([status.as_bytes(), self.reason(), b"\r\n"].concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::corpus::{LIMITS, answer};
+
+    #[test]
+    fn a_status_line_gives_version_status_and_reason() {
+        let head = answer("HTTP/1.0 404 Not  Found \r\nServer: x\r\n\r\nrest").unwrap();
+        assert_eq!((head.version(), head.status()), (Version::Http10, 404));
+        assert_eq!(head.reason(), b"Not  Found ");
+        assert_eq!(head.bytes(), b"HTTP/1.0 404 Not  Found \r\nServer: x\r\n\r\n");
+        for reason in ["", " ", " \u{e9}\t"] {
+            let head = answer(format!("HTTP/1.1 599{reason}\r\n\r\n")).unwrap();
+            assert_eq!(head.reason(), reason.strip_prefix(' ').unwrap_or("").as_bytes());
+        }
+    }
+
+    #[test]
+    fn odd_status_lines_are_refused() {
+        use HeadError::*;
+        for (line, error) in [
+            ("HTTP/1.1 99 x\r\n", StatusInvalid),
+            ("HTTP/1.1 000 x\r\n", StatusInvalid),
+            ("HTTP/1.1 099 x\r\n", StatusInvalid),
+            ("HTTP/1.1 600 x\r\n", StatusInvalid),
+            ("HTTP/1.1 999 x\r\n", StatusInvalid),
+            ("HTTP/1.1 1000 x\r\n", StatusInvalid),
+            ("HTTP/1.1 +20 x\r\n", StatusInvalid),
+            ("HTTP/1.1 2 0 x\r\n", StatusInvalid),
+            ("HTTP/1.1  200 x\r\n", StatusInvalid),
+            ("HTTP/1.1 200\tx\r\n", StatusInvalid),
+            ("HTTP/1.1 200x\r\n", StatusInvalid),
+            ("HTTP/1.1 \r\n", StatusInvalid),
+            ("HTTP/1.1\r\n", StatusInvalid),
+            ("HTTP/1.1\t200 x\r\n", VersionInvalid),
+            ("HTTP/1.1 200 a\0b\r\n", ReasonInvalid),
+            ("HTTP/1.1 200 a\x7f\r\n", ReasonInvalid),
+            ("HTTP/1.1 200 a\rb\r\n", BareCr),
+            ("HTTP/1.1 200\r\r\n", BareCr),
+            ("HTTP/1.1 200 x\n", BareLf),
+            ("HTTP/2.0 200 x\r\n", VersionUnsupported),
+            ("HTTP/1.2 200 x\r\n", VersionUnsupported),
+            ("HTTP/1.10 200 x\r\n", VersionInvalid),
+            ("HTTP/1 200 x\r\n", VersionInvalid),
+            ("http/1.1 200 x\r\n", VersionInvalid),
+            ("ICY 200 OK\r\n", VersionInvalid),
+            (" HTTP/1.1 200 x\r\n", VersionInvalid),
+            ("\r\nHTTP/1.1 200 x\r\n", VersionInvalid),
+            ("\nHTTP/1.1 200 x\r\n", VersionInvalid),
+        ] {
+            assert_eq!(answer(format!("{line}\r\n")).err(), Some(error), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn another_protocol_is_refused_at_its_first_byte() {
+        let mut head = AnswerHead::default();
+        let mut scan = HeadScan::default();
+        assert_eq!(head.parse(b"HTTP", &mut scan, &LIMITS), Ok(None));
+        assert_eq!(head.parse(b"HTTPS", &mut scan, &LIMITS), Err(HeadError::VersionInvalid));
+    }
+
+    #[test]
+    fn the_corpus_keeps_the_invariants() {
+        crate::corpus::run("answer_head", fuzz_answer_head);
+    }
+}

@@ -1,0 +1,514 @@
+//! The chunked coding, RFC 9112 section 7.1, from bytes to payload.
+//!
+//! Valid by the grammar, yet refused, because readers differ about it: white space anywhere in the
+//! line of a chunk's size, also the "bad" one around extensions; more than 16 digits, leading zeros
+//! included; sizes from 2^63 on; extensions above 256 bytes a chunk or 16 KiB a body; more than 64
+//! trailer lines or 8 KiB of them. Extensions are checked and dropped, section 7.1.1. So that
+//! nothing of a sender's notation reaches the next hop, a body is written anew, beginning with
+//! [`write_chunk_size`].
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::HeadError;
+use crate::class::{TOKEN, VALUE};
+use crate::limits::{
+    BODY_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, EXTENSION_BYTES_ALL_MAX, EXTENSION_BYTES_MAX,
+};
+use crate::trailer::Trailers;
+
+/// Reads one chunked body that arrives in pieces. The default one is at a body's start.
+#[derive(Debug, Default)]
+pub struct ChunkedDecoder {
+    /// Bytes of this chunk's data still to come; while its size is read, what was read of it.
+    remaining: u64,
+    /// Bytes of extensions in all chunks so far, at most [`EXTENSION_BYTES_ALL_MAX`].
+    extension_bytes_all: u32,
+    /// Those of this chunk, at most [`EXTENSION_BYTES_MAX`].
+    extension_bytes: u16,
+    /// Digits of this chunk's size so far, at most [`CHUNK_SIZE_DIGITS_MAX`].
+    digits: u8,
+    state: State,
+    /// Only bodies that have trailers pay for them.
+    trailers: Option<Box<Trailers>>,
+}
+
+const _: () = assert!(size_of::<ChunkedDecoder>() <= 64);
+
+/// What the next byte belongs to.
+///
+/// ```text
+///   Size -> SizeDigits -+----------------------> SizeLf -+-> Data -> DataCr -> DataLf -> Size
+///                       |                          ^     |
+///                       +-> ExtensionName.. -> .. -+     +-> Trailer -+-> LastLf -> Ended
+///                             (name [= value | = "text"])    ^        |
+///                                                            +- line -+
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum State {
+    /// The first digit.
+    #[default]
+    Size,
+    SizeDigits,
+    /// The first byte of an extension's name.
+    ExtensionStart,
+    ExtensionName,
+    /// The first byte of an extension's value.
+    ExtensionValueStart,
+    ExtensionValue,
+    ExtensionQuoted,
+    /// After a backslash in a quoted value.
+    ExtensionPair,
+    /// After the quote that closes a value.
+    ExtensionQuotedEnd,
+    SizeLf,
+    Data,
+    DataCr,
+    DataLf,
+    /// The first byte of a trailer line, or of the last, empty one.
+    Trailer,
+    TrailerLine,
+    LastLf,
+    Ended,
+}
+
+/// What one call of [`ChunkedDecoder::decode`] did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// How many bytes from the start of the input were read: all of them, unless the body ended.
+    pub consumed: usize,
+    /// Where in the input the payload lies now, in one piece. May be empty.
+    pub payload: Range<usize>,
+    /// Whether the body ended, trailers included. What follows is the next message's.
+    pub ended: bool,
+}
+
+/// Why a chunked body is refused. The sender's fault; where the body ends is not certain, so the
+/// connection is of no more use, and the message must not look whole to its receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChunkError {
+    /// No hex digit, or a byte after the digits that does not belong there.
+    SizeInvalid,
+    /// More than 16 digits, or 2^63 and more.
+    SizeTooLong,
+    /// An extension that is not a token with perhaps a token or quoted string as its value.
+    ExtensionInvalid,
+    /// Extensions of more than 256 bytes in a chunk, or 16 KiB in all.
+    ExtensionsTooLong,
+    /// The line of a size, or the last line, does not end in CR LF.
+    LineEndInvalid,
+    /// No CR LF where the data should end.
+    DataEndInvalid,
+    /// A trailer line is malformed.
+    TrailerInvalid(HeadError),
+    /// Trailer lines of more than 8 KiB.
+    TrailersTooLong,
+    /// More than 64 trailer lines.
+    TrailersTooMany,
+}
+
+impl fmt::Display for ChunkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SizeInvalid => "a chunk size is not a hex number",
+            Self::SizeTooLong => "a chunk size is too large",
+            Self::ExtensionInvalid => "a chunk extension is malformed",
+            Self::ExtensionsTooLong => "the chunk extensions are too long",
+            Self::LineEndInvalid => "a chunk's line does not end in CR LF",
+            Self::DataEndInvalid => "a chunk's data does not end where its size says",
+            Self::TrailerInvalid(error) => return write!(f, "in the trailers: {error}"),
+            Self::TrailersTooLong => "the trailers are too long",
+            Self::TrailersTooMany => "there are too many trailers",
+        })
+    }
+}
+
+impl std::error::Error for ChunkError {}
+
+impl ChunkedDecoder {
+    /// Reads from the start of `input`, which is what came after the last call's `consumed` bytes,
+    /// and moves the payload of several chunks together, in place: so `input[..consumed]` is not
+    /// what was received any more. Never reads past the end of the body, and nothing after it.
+    ///
+    /// # Errors
+    /// See [`ChunkError`]. The payload of the failing call is lost, and the decoder with it.
+    pub fn decode(&mut self, input: &mut [u8]) -> Result<Step, ChunkError> {
+        let mut at = 0;
+        let mut payload = 0..0;
+        while at < input.len() && self.state != State::Ended {
+            match self.state {
+                State::Data => {
+                    let left = input.len() - at;
+                    let len = usize::try_from(self.remaining).map_or(left, |data| data.min(left));
+                    if payload.is_empty() {
+                        payload = at..at;
+                    } else {
+                        input.copy_within(at..at + len, payload.end);
+                    }
+                    payload.end += len;
+                    at += len;
+                    self.remaining -= len as u64;
+                    if self.remaining == 0 {
+                        self.state = State::DataCr;
+                    }
+                }
+                State::TrailerLine => {
+                    let trailers = self.trailers.get_or_insert_default();
+                    let (used, is_line_whole) = trailers.read(&input[at..])?;
+                    at += used;
+                    if is_line_whole {
+                        self.state = State::Trailer;
+                    }
+                }
+                State::Trailer if input[at] != b'\r' => self.state = State::TrailerLine,
+                _ => {
+                    self.state = self.next(input[at])?;
+                    at += 1;
+                }
+            }
+        }
+        Ok(Step { consumed: at, payload, ended: self.is_finished() })
+    }
+
+    /// Whether the body ended, trailers included.
+    pub fn is_finished(&self) -> bool {
+        self.state == State::Ended
+    }
+
+    /// The trailer lines that may be passed on, each as `Name: value` and CR LF; complete once the
+    /// body ended, and empty when there are none.
+    ///
+    /// RFC 9110 section 6.5.1: a trailer may not frame, route, authenticate, or control the message
+    /// or its content, lest somebody merges it into the head. Those are dropped.
+    pub fn trailers(&self) -> &[u8] {
+        self.trailers.as_ref().map_or(&[], |trailers| trailers.kept())
+    }
+
+    /// The state after a byte that is neither data nor in a trailer line.
+    fn next(&mut self, byte: u8) -> Result<State, ChunkError> {
+        match (self.state, byte) {
+            (State::Size | State::SizeDigits, _) if byte.is_ascii_hexdigit() => self.digit(byte),
+            (State::SizeDigits, b';') => {
+                self.extension_bytes = 0;
+                self.extension(byte)
+            }
+            (State::SizeDigits, b'\r') => Ok(State::SizeLf),
+            (State::SizeDigits, b'\n') => Err(ChunkError::LineEndInvalid),
+            (State::Size | State::SizeDigits, _) => Err(ChunkError::SizeInvalid),
+            (State::SizeLf, b'\n') => {
+                self.digits = 0;
+                Ok(if self.remaining == 0 { State::Trailer } else { State::Data })
+            }
+            (State::DataCr, b'\r') => Ok(State::DataLf),
+            (State::DataLf, b'\n') => Ok(State::Size),
+            (State::DataCr | State::DataLf, _) => Err(ChunkError::DataEndInvalid),
+            (State::Trailer, b'\r') => Ok(State::LastLf),
+            (State::LastLf, b'\n') => Ok(State::Ended),
+            (State::SizeLf | State::LastLf, _) => Err(ChunkError::LineEndInvalid),
+            _ => self.extension(byte),
+        }
+    }
+
+    fn digit(&mut self, byte: u8) -> Result<State, ChunkError> {
+        if self.digits == CHUNK_SIZE_DIGITS_MAX || self.remaining > BODY_BYTES_MAX >> 4 {
+            return Err(ChunkError::SizeTooLong);
+        }
+        let digit = (byte as char).to_digit(16).expect("its caller asked");
+        self.digits += 1;
+        self.remaining = self.remaining << 4 | u64::from(digit);
+        Ok(State::SizeDigits)
+    }
+
+    /// The state after a byte of an extension, RFC 9112 section 7.1.1, or of what ends it.
+    fn extension(&mut self, byte: u8) -> Result<State, ChunkError> {
+        if byte == b'\n' {
+            return Err(ChunkError::LineEndInvalid);
+        }
+        self.extension_bytes += 1;
+        self.extension_bytes_all += 1;
+        if self.extension_bytes > EXTENSION_BYTES_MAX
+            || self.extension_bytes_all > EXTENSION_BYTES_ALL_MAX
+        {
+            return Err(ChunkError::ExtensionsTooLong);
+        }
+        match (self.state, byte) {
+            (State::ExtensionStart | State::ExtensionName, _) if TOKEN.has(byte) => {
+                Ok(State::ExtensionName)
+            }
+            (State::ExtensionName, b'=') => Ok(State::ExtensionValueStart),
+            (State::ExtensionValueStart, b'"') => Ok(State::ExtensionQuoted),
+            (State::ExtensionValueStart | State::ExtensionValue, _) if TOKEN.has(byte) => {
+                Ok(State::ExtensionValue)
+            }
+            (State::ExtensionQuoted, b'"') => Ok(State::ExtensionQuotedEnd),
+            (State::ExtensionQuoted, b'\\') => Ok(State::ExtensionPair),
+            (State::ExtensionQuoted | State::ExtensionPair, _) if VALUE.has(byte) => {
+                Ok(State::ExtensionQuoted)
+            }
+            (
+                State::SizeDigits
+                | State::ExtensionName
+                | State::ExtensionValue
+                | State::ExtensionQuotedEnd,
+                b';',
+            ) => Ok(State::ExtensionStart),
+            (State::ExtensionName | State::ExtensionValue | State::ExtensionQuotedEnd, b'\r') => {
+                Ok(State::SizeLf)
+            }
+            _ => Err(ChunkError::ExtensionInvalid),
+        }
+    }
+}
+
+/// Appends the line before a chunk of `len` bytes, in lower case without leading zeros. After the
+/// data comes CR LF. `len` of 0 is the last chunk: trailers and an empty line follow.
+pub fn write_chunk_size(out: &mut Vec<u8>, len: usize) {
+    let digits = (usize::BITS - len.leading_zeros()).div_ceil(4).max(1);
+    for place in (0..digits).rev() {
+        out.push(b"0123456789abcdef"[len >> (4 * place) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Checks, for any bytes: split anywhere they give the same payload, trailers, end and error as in
+/// one piece, nothing beyond the end is touched, and what comes out, written anew and read again,
+/// is the same.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn fuzz_chunked(data: &[u8]) {
+    let whole = fuzz::decode(data, data.len().max(1));
+    let stride = data.first().map_or(1, |&byte| usize::from(byte % 29) + 2);
+    assert_eq!(whole, fuzz::decode(data, 1));
+    assert_eq!(whole, fuzz::decode(data, stride));
+    let Ok(whole) = whole else { return };
+    let mut again = Vec::new();
+    if !whole.payload.is_empty() {
+        write_chunk_size(&mut again, whole.payload.len());
+        again.extend_from_slice(&whole.payload);
+        again.extend_from_slice(b"\r\n");
+    }
+    write_chunk_size(&mut again, 0);
+    again.extend_from_slice(&whole.trailers);
+    again.extend_from_slice(b"\r\n");
+    if whole.ended {
+        let expected = fuzz::Decoded { consumed: again.len(), ..whole };
+        assert_eq!(fuzz::decode(&again, again.len()), Ok(expected));
+    }
+}
+
+mod fuzz {
+    use super::{ChunkError, ChunkedDecoder};
+
+    #[derive(PartialEq, Eq, Debug)]
+    pub(super) struct Decoded {
+        pub(super) payload: Vec<u8>,
+        pub(super) trailers: Vec<u8>,
+        pub(super) consumed: usize,
+        pub(super) ended: bool,
+    }
+
+    /// Decodes in pieces of `size` bytes.
+    pub(super) fn decode(data: &[u8], size: usize) -> Result<Decoded, ChunkError> {
+        let mut decoder = ChunkedDecoder::default();
+        let (mut payload, mut consumed, mut ended) = (Vec::new(), 0, false);
+        for piece in data.chunks(size) {
+            let mut piece_read = piece.to_vec();
+            let step = decoder.decode(&mut piece_read)?;
+            assert!(step.payload.end <= step.consumed && step.consumed <= piece.len());
+            assert!(step.ended || step.consumed == piece.len(), "only the end stops it");
+            assert_eq!(piece_read[step.consumed..], piece[step.consumed..], "the rest is whole");
+            assert!(!ended || step.consumed == 0, "nothing is read after the end");
+            payload.extend_from_slice(&piece_read[step.payload]);
+            consumed += step.consumed;
+            ended |= step.ended;
+        }
+        Ok(Decoded { payload, trailers: decoder.trailers().to_vec(), consumed, ended })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(body: impl AsRef<[u8]>) -> Result<fuzz::Decoded, ChunkError> {
+        fuzz_chunked(body.as_ref());
+        fuzz::decode(body.as_ref(), usize::MAX)
+    }
+
+    fn payload(body: impl AsRef<[u8]>) -> Option<String> {
+        let decoded = decode(body).unwrap();
+        decoded.ended.then(|| String::from_utf8(decoded.payload).unwrap())
+    }
+
+    #[test]
+    fn payload_is_moved_together_and_the_next_message_left_alone() {
+        let mut input = *b"3\r\nabc\r\nA;x=\"y\"\r\n0123456789\r\n00\r\nT: 1\r\n\r\nGET / HTTP/1.1";
+        let mut decoder = ChunkedDecoder::default();
+        let step = decoder.decode(&mut input).unwrap();
+        assert_eq!(&input[step.payload], b"abc0123456789");
+        assert_eq!(&input[step.consumed..], b"GET / HTTP/1.1");
+        assert!(step.ended);
+        assert_eq!(decoder.trailers(), b"T: 1\r\n");
+        let after = decoder.decode(&mut input).unwrap();
+        assert_eq!(after, Step { consumed: 0, payload: 0..0, ended: true });
+    }
+
+    #[test]
+    fn sizes_are_hex_and_nothing_else() {
+        assert_eq!(payload("0\r\n\r\n").as_deref(), Some(""));
+        assert_eq!(payload("0000000000000003\r\nabc\r\n0\r\n\r\n").as_deref(), Some("abc"));
+        assert_eq!(decode("7fffffffffffffff\r\nab").unwrap().payload, b"ab");
+        for body in [
+            "\r\n",
+            "0x3\r\n",
+            "+3\r\n",
+            "-3\r\n",
+            "_3\r\n",
+            "3_0\r\n",
+            " 3\r\n",
+            "3 \r\n",
+            "3\t\r\n",
+            "g\r\n",
+            "3,\r\n",
+            "3 ;a\r\n",
+            "\u{0}3\r\n",
+            "3\u{b}\r\n",
+            "\n",
+            ";a\r\n",
+        ] {
+            assert_eq!(decode(body), Err(ChunkError::SizeInvalid), "{body:?}");
+        }
+        for body in ["8000000000000000\r\n", "ffffffffffffffff\r\n", "00000000000000003\r\n"] {
+            assert_eq!(decode(body), Err(ChunkError::SizeTooLong), "{body:?}");
+        }
+        let overflow = "1".repeat(17) + "\r\n";
+        assert_eq!(decode(overflow), Err(ChunkError::SizeTooLong));
+    }
+
+    #[test]
+    fn line_ends_are_exact() {
+        for body in
+            ["3\nabc", "3\rabc", "3;a\n", "3;a=b\n", "3;a=\"\n", "3\r\rabc", "0\r\n\r\r", "0\n"]
+        {
+            assert_eq!(decode(body), Err(ChunkError::LineEndInvalid), "{body:?}");
+        }
+        for body in ["3\r\nabc0\r\n", "3\r\nabcd\r\n", "3\r\nabc\n", "3\r\nabc\r0", "3\r\nabc\n\r"]
+        {
+            assert_eq!(decode(body), Err(ChunkError::DataEndInvalid), "{body:?}");
+        }
+        assert_eq!(payload("3\r\nab"), None, "a body that stops is not whole");
+        assert_eq!(payload("3\r\nabc\r\n0\r\n"), None);
+    }
+
+    #[test]
+    fn extensions_are_checked_and_dropped() {
+        for extension in [";a", ";a=b", ";a=\"b;\\\"\u{e9}\t\";c", ";a;b;c=d", ";a=\"\""] {
+            let body = format!("1{extension}\r\nx\r\n0{extension}\r\n\r\n");
+            assert_eq!(payload(body).as_deref(), Some("x"), "{extension}");
+        }
+        for extension in [
+            ";",
+            ";;",
+            ";=a",
+            ";a=",
+            ";a=;",
+            "; a",
+            ";a =b",
+            ";a= b",
+            ";a b",
+            ";a=b c",
+            ";a=\"b\"c",
+            ";a=\"\u{0}\"",
+            ";a=\"\\\u{1}\"",
+            ";\u{e9}",
+            ";a=\"\r\n",
+            ";a=\r\n",
+            ";\r\n",
+            ";a\u{0}",
+            ";a\"",
+        ] {
+            let body = format!("1{extension}\r\nx\r\n0\r\n\r\n");
+            assert_eq!(decode(body), Err(ChunkError::ExtensionInvalid), "{extension:?}");
+        }
+        let long =
+            |len: usize, count: usize| format!("1;{}\r\nx\r\n", "a".repeat(len - 1)).repeat(count);
+        // The byte after the name counts as well, be it the CR.
+        assert!(decode(long(255, 64)).is_ok());
+        assert_eq!(decode(long(256, 1)), Err(ChunkError::ExtensionsTooLong));
+        assert_eq!(decode(long(255, 65)), Err(ChunkError::ExtensionsTooLong));
+    }
+
+    #[test]
+    fn trailers_are_strict_and_those_that_control_are_dropped() {
+        let trailers = |lines: &str| decode(format!("0\r\n{lines}\r\n")).map(|it| it.trailers);
+        let kept = b"Grpc-Status: 0\r\nx: y\r\nempty: \r\n".to_vec();
+        assert_eq!(trailers("Grpc-Status:0\r\nx:\t y \r\nempty:\r\n"), Ok(kept));
+        for name in [
+            "Content-Length",
+            "Transfer-Encoding",
+            "HOST",
+            "Connection",
+            "Authorization",
+            "Cookie",
+            "Set-Cookie",
+            "X-Forwarded-For",
+            "x-forwarded-anything",
+            "Content-Type",
+            "Trailer",
+            "TE",
+            "Cache-Control",
+            "Content-Security-Policy",
+            "transfer_encoding",
+            "If-None-Match",
+            "Vary",
+            "Access-Control-Allow-Origin",
+            "Upgrade",
+            "Proxy-Foo",
+            "Max-Forwards",
+            "Via",
+            "Location",
+        ] {
+            assert_eq!(
+                trailers(&format!("a: 1\r\n{name}: 1\r\n")),
+                Ok(b"a: 1\r\n".to_vec()),
+                "{name}"
+            );
+        }
+        for (line, error) in [
+            ("a : 1\r\n", HeadError::SpaceBeforeColon),
+            ("a: 1\r\n b\r\n", HeadError::FoldedLine),
+            ("a\r\n", HeadError::ColonMissing),
+            (": a\r\n", HeadError::NameEmpty),
+            ("a: \0\r\n", HeadError::ValueInvalid),
+            ("a: b\n", HeadError::BareLf),
+            ("a: b\rc\r\n", HeadError::BareCr),
+            ("\n", HeadError::BareLf),
+            ("GET / HTTP/1.1\r\n", HeadError::ColonMissing),
+        ] {
+            assert_eq!(trailers(line), Err(ChunkError::TrailerInvalid(error)), "{line:?}");
+        }
+        assert!(trailers(&"a:1\r\n".repeat(64)).is_ok());
+        assert_eq!(trailers(&"a:1\r\n".repeat(65)), Err(ChunkError::TrailersTooMany));
+        let long = format!("a: {}\r\n", "b".repeat(8187));
+        assert!(trailers(&long).is_ok());
+        assert_eq!(trailers(&format!("b{long}")), Err(ChunkError::TrailersTooLong));
+        let longer_as_it_goes_on = format!("a:{}\r\n", "b".repeat(8188));
+        assert_eq!(trailers(&longer_as_it_goes_on), Err(ChunkError::TrailersTooLong));
+        assert_eq!(decode(format!("0\r\n{}", "a".repeat(8193))), Err(ChunkError::TrailersTooLong));
+    }
+
+    #[test]
+    fn sizes_are_written_as_they_are_read() {
+        for len in [0, 1, 9, 10, 15, 16, 255, 256, 65_536, usize::MAX] {
+            let mut out = Vec::new();
+            write_chunk_size(&mut out, len);
+            assert_eq!(out, format!("{len:x}\r\n").into_bytes());
+        }
+    }
+
+    #[test]
+    fn the_corpus_keeps_the_invariants() {
+        crate::corpus::run("chunked", fuzz_chunked);
+    }
+}

@@ -1,0 +1,85 @@
+//! Why a head is refused.
+
+use std::fmt;
+
+/// What is wrong with a head. All are the sender's fault, and none goes away with more bytes: the
+/// connection cannot be used any further, because where the head ends is not certain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeadError {
+    /// The head is longer than [`HeadLimits::bytes_max`](crate::HeadLimits::bytes_max).
+    BytesTooMany,
+    /// It has more fields than [`HeadLimits::fields_max`](crate::HeadLimits::fields_max).
+    FieldsTooMany,
+    /// The target is longer than
+    /// [`HeadLimits::target_bytes_max`](crate::HeadLimits::target_bytes_max).
+    TargetTooLong,
+    /// The method has more than 32 bytes.
+    MethodTooLong,
+    /// More than one empty line, or half a line end, before the request line.
+    EmptyLine,
+    /// A line ends in LF without CR.
+    BareLf,
+    /// A CR that no LF follows.
+    BareCr,
+    /// The method is empty or not a token.
+    MethodInvalid,
+    /// The target is empty, or has a byte that no target may have.
+    TargetInvalid,
+    /// More than one space, or a tab, between the parts of a request line.
+    RequestLineSpaces,
+    /// No version: HTTP/0.9.
+    VersionMissing,
+    /// The version is not `HTTP/`, a digit, a dot and a digit.
+    VersionInvalid,
+    /// A version in good form, but neither 1.0 nor 1.1.
+    VersionUnsupported,
+    /// The status is not three digits from 100 to 599, or no space follows it.
+    StatusInvalid,
+    /// The reason has a control byte.
+    ReasonInvalid,
+    /// A line that begins with a space or tab: a folded value, or a name that would be read as one.
+    FoldedLine,
+    /// A field line without a colon.
+    ColonMissing,
+    /// A field line that begins with its colon.
+    NameEmpty,
+    /// A space or tab between a field's name and its colon.
+    SpaceBeforeColon,
+    /// A field name with a byte that is not of a token.
+    NameInvalid,
+    /// A field value with a control byte.
+    ValueInvalid,
+    /// More than 32 options in the `Connection` fields.
+    ConnectionOptionsTooMany,
+}
+
+impl fmt::Display for HeadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BytesTooMany => "the head is too long",
+            Self::FieldsTooMany => "the head has too many fields",
+            Self::TargetTooLong => "the request target is too long",
+            Self::MethodTooLong => "the method is too long",
+            Self::EmptyLine => "more than one empty line comes before the request",
+            Self::BareLf => "a line of the head ends in LF without CR",
+            Self::BareCr => "a line of the head has a CR without LF",
+            Self::MethodInvalid => "the method is not a token",
+            Self::TargetInvalid => "the request target has a byte that no target may have",
+            Self::RequestLineSpaces => "the parts of the request line are not one space apart",
+            Self::VersionMissing => "the request line has no HTTP version",
+            Self::VersionInvalid => "the HTTP version is malformed",
+            Self::VersionUnsupported => "the HTTP version is neither 1.0 nor 1.1",
+            Self::StatusInvalid => "the status is not three digits from 100 to 599",
+            Self::ReasonInvalid => "the reason phrase has a control byte",
+            Self::FoldedLine => "a field line begins with white space",
+            Self::ColonMissing => "a field line has no colon",
+            Self::NameEmpty => "a field has no name",
+            Self::SpaceBeforeColon => "white space comes before a field's colon",
+            Self::NameInvalid => "a field name is not a token",
+            Self::ValueInvalid => "a field value has a control byte",
+            Self::ConnectionOptionsTooMany => "the Connection field has too many options",
+        })
+    }
+}
+
+impl std::error::Error for HeadError {}

@@ -1,0 +1,316 @@
+//! What fields mean to an intermediary: lists, connection options, what goes on and what does not.
+
+use memchr::memchr3;
+
+use crate::class::{is_token, trim};
+use crate::{AnswerHead, Field, Fields, Method, Name, RequestHead, Version};
+
+/// The members of a comma-separated list of tokens, trimmed, without the empty ones (RFC 9110
+/// section 5.6.1). For fields whose members may be quoted there is [`items`].
+pub fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b',').map(trim).filter(|member| !member.is_empty())
+}
+
+/// The members of a comma-separated list, trimmed, without the empty ones. A comma in a quoted
+/// string ends nothing; a string that is not closed reaches to the end of the value.
+pub fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(value);
+    std::iter::from_fn(move || {
+        let value = rest?;
+        let end = item_end(value);
+        rest = value.get(end + 1..);
+        Some(trim(&value[..end]))
+    })
+    .filter(|member| !member.is_empty())
+}
+
+/// Where the comma is that ends the first member, or the length.
+fn item_end(value: &[u8]) -> usize {
+    let mut is_quoted = false;
+    let mut at = 0;
+    while let Some(found) = value.get(at..).and_then(|rest| memchr3(b',', b'"', b'\\', rest)) {
+        at += found;
+        match value[at] {
+            b'"' => is_quoted = !is_quoted,
+            b'\\' if is_quoted => at += 1,
+            b',' if !is_quoted => return at,
+            _ => {}
+        }
+        at += 1;
+    }
+    value.len()
+}
+
+/// Whether a list of tokens has this one, in whatever case.
+pub fn has_token(value: &[u8], token: &[u8]) -> bool {
+    tokens(value).any(|member| member.eq_ignore_ascii_case(token))
+}
+
+/// Reads plain decimal digits: no sign, no space; `None` for anything else and for overflow.
+/// Leading zeros are read.
+pub fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |value, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        value.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// Whether a field is for the next hop only, RFC 9110 section 7.6.1, and never passed on. Those of
+/// proxy authentication are among them: they are for this proxy, or from nobody that may ask.
+pub fn is_hop_by_hop(name: Name) -> bool {
+    matches!(
+        name,
+        Name::Connection
+            | Name::KeepAlive
+            | Name::ProxyConnection
+            | Name::Te
+            | Name::TransferEncoding
+            | Name::Upgrade
+            | Name::Http2Settings
+            | Name::ProxyAuthorization
+            | Name::ProxyAuthenticate
+            | Name::ProxyAuthenticationInfo
+    )
+}
+
+/// What the `Connection` fields of a head say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ConnectionOptions {
+    /// `close`
+    pub close: bool,
+    /// `keep-alive`
+    pub keep_alive: bool,
+    /// `upgrade`: the `Upgrade` field counts.
+    pub upgrade: bool,
+    /// `te`: the `TE` field counts.
+    pub te: bool,
+    /// Names of other fields, which may have to be removed.
+    pub others: bool,
+}
+
+impl ConnectionOptions {
+    /// Whether the sender wants the connection to last beyond this exchange, RFC 9112 section 9.3.
+    pub fn is_persistent(self, version: Version) -> bool {
+        !self.close && (version == Version::Http11 || self.keep_alive)
+    }
+}
+
+/// Reads the `Connection` fields of a head.
+pub fn connection_options(fields: &Fields) -> ConnectionOptions {
+    let mut options = ConnectionOptions::default();
+    for option in fields.values(Name::Connection).flat_map(tokens) {
+        let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
+        match option.len() {
+            5 if is("close") => options.close = true,
+            10 if is("keep-alive") => options.keep_alive = true,
+            7 if is("upgrade") => options.upgrade = true,
+            2 if is("te") => options.te = true,
+            _ => options.others = true,
+        }
+    }
+    options
+}
+
+/// The fields of a head that go on to the other side, in their order.
+///
+/// Left out are those of [`is_hop_by_hop`]; those that `Connection` names; [`Name::Disguised`]; and
+/// `Content-Length`, which the caller writes itself from the framing or
+/// [`declared_length`](crate::declared_length), so that it is there once and in plain form.
+///
+/// RFC 9110 section 7.6.1: `Connection` may not name a field that is meant for every recipient. So
+/// it removes only fields that this crate does not know; all that frame, route, authenticate,
+/// attest or control caches are known, and stay.
+pub fn forwarded_fields(fields: &Fields) -> impl Iterator<Item = &Field> {
+    let may_be_named = connection_options(fields).others;
+    fields.fields().iter().filter(move |field| match field.known {
+        Name::ContentLength | Name::Disguised => false,
+        Name::Other => !(may_be_named && is_named_by_connection(fields, field)),
+        known => !is_hop_by_hop(known),
+    })
+}
+
+fn is_named_by_connection(fields: &Fields, field: &Field) -> bool {
+    let name = fields.name_of(field);
+    fields.values(Name::Connection).any(|value| has_token(value, name))
+}
+
+/// What a request expects before it sends its body, RFC 9110 section 10.1.1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Expectation {
+    /// Nothing. So it is with HTTP/1.0, whatever it says.
+    #[default]
+    None,
+    /// `100-continue`
+    Continue,
+    /// Something else, or several things: status 417.
+    Unknown,
+}
+
+/// Reads the `Expect` fields of a request.
+pub fn expectation(head: &RequestHead) -> Expectation {
+    if head.version() == Version::Http10 {
+        return Expectation::None;
+    }
+    let mut values = head.values(Name::Expect);
+    match (values.next(), values.next()) {
+        (None, _) => Expectation::None,
+        (Some(value), None) if value.eq_ignore_ascii_case(b"100-continue") => Expectation::Continue,
+        _ => Expectation::Unknown,
+    }
+}
+
+/// The protocols that a head offers or accepts to switch to, each a token with perhaps `/` and
+/// another. None unless `Connection` says `upgrade` (RFC 9110 section 7.8), and none when one of
+/// them is malformed: what it means to the other side is not certain.
+pub fn upgrade_protocols(fields: &Fields) -> impl Iterator<Item = &[u8]> {
+    let protocols = || fields.values(Name::Upgrade).flat_map(tokens);
+    let is_meant = connection_options(fields).upgrade && protocols().all(is_protocol);
+    protocols().filter(move |_| is_meant)
+}
+
+fn is_protocol(bytes: &[u8]) -> bool {
+    let mut parts = bytes.splitn(2, |&byte| byte == b'/');
+    parts.all(is_token)
+}
+
+/// Whether a request asks for WebSocket and for nothing else, RFC 6455 section 4.1. Other
+/// protocols, h2c above all, would carry requests that the proxy never sees.
+pub fn is_websocket_upgrade(head: &RequestHead) -> bool {
+    let mut protocols = upgrade_protocols(head);
+    head.method() == Method::Get
+        && head.version() == Version::Http11
+        && protocols.next().is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
+        && protocols.next().is_none()
+}
+
+/// Whether an answer switches to what its request offered: status 101, and only protocols that the
+/// request named.
+pub fn upgrade_accepted(request: &RequestHead, answer: &AnswerHead) -> bool {
+    let is_offered = |protocol: &[u8]| {
+        upgrade_protocols(request).any(|offered| offered.eq_ignore_ascii_case(protocol))
+    };
+    answer.status() == 101
+        && upgrade_protocols(answer).next().is_some()
+        && upgrade_protocols(answer).all(is_offered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::corpus::{answer, request};
+
+    fn forwarded(head: &str) -> Vec<String> {
+        let head = request(format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n")).unwrap();
+        let names = forwarded_fields(&head).map(|field| head.name_of(field));
+        names.map(|name| String::from_utf8(name.to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn lists_are_split_at_commas_outside_quotes() {
+        let split = |value| tokens(value).collect::<Vec<_>>();
+        assert_eq!(split(b" a ,, b\t,"), [b"a", b"b"]);
+        assert!(split(b", ,").is_empty() && split(b"").is_empty());
+        let split = |value| items(value).collect::<Vec<_>>();
+        assert_eq!(split(b"a=\"x,y\", b"), [&b"a=\"x,y\""[..], b"b"]);
+        assert_eq!(split(br#""\",", c,,"#), [&br#""\",""#[..], b"c"]);
+        assert_eq!(split(b"\"open, d"), [b"\"open, d"]);
+        assert_eq!(split(b"a\\,b"), [&b"a\\"[..], b"b"]);
+        assert!(has_token(b"x, Close", b"close") && !has_token(b"closed", b"close"));
+    }
+
+    #[test]
+    fn decimal_is_digits_only() {
+        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
+        for bytes in [&b"18446744073709551616"[..], b"", b"+1", b"-1", b" 1", b"1 ", b"0x1", b"1_0"]
+        {
+            assert_eq!(decimal(bytes), None);
+        }
+    }
+
+    #[test]
+    fn hop_by_hop_fields_stay_behind() {
+        let hop_by_hop = "Connection: close\r\nKeep-Alive: 1\r\nProxy-Connection: x\r\n\
+                          TE: trailers\r\n\
+                          Transfer-Encoding: chunked\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\
+                          Proxy-Authorization: x\r\nProxy-Authenticate: x\r\nContent-Length: 1\r\n";
+        assert_eq!(forwarded(&format!("{hop_by_hop}X-Kept: 1\r\n")), ["Host", "X-Kept"]);
+    }
+
+    #[test]
+    fn connection_removes_only_what_is_not_known() {
+        let named = "Connection: X-Gone,host, Cookie ,X-Forwarded-For,Cache-Control\r\n\
+                     Connection: authorization, via, Max-Forwards\r\n";
+        let fields = "x-gone: 1\r\nCookie: 1\r\nX-Forwarded-For: 1\r\nCache-Control: 1\r\n\
+                      Authorization: 1\r\nVia: 1\r\nMax-Forwards: 1\r\nX-Gone-Not: 1\r\n";
+        let kept = ["Host", "Cookie", "X-Forwarded-For", "Cache-Control", "Authorization", "Via"];
+        let kept = [&kept[..], &["Max-Forwards", "X-Gone-Not"]].concat();
+        assert_eq!(forwarded(&format!("{named}{fields}")), kept);
+    }
+
+    #[test]
+    fn disguised_names_stay_behind() {
+        let fields = "Content_Length: 5\r\nTransfer_Encoding: chunked\r\nX_Forwarded-For: 1\r\n";
+        assert_eq!(forwarded(&format!("{fields}my_own: 1\r\n")), ["Host", "my_own"]);
+    }
+
+    #[test]
+    fn persistence_follows_version_and_options() {
+        let persists = |version: &str, connection: &str| {
+            let head = format!("GET / {version}\r\nHost: a\r\nConnection: {connection}\r\n\r\n");
+            let head = request(&head).unwrap();
+            connection_options(&head).is_persistent(head.version())
+        };
+        assert!(persists("HTTP/1.1", "") && persists("HTTP/1.0", "x, Keep-Alive"));
+        assert!(!persists("HTTP/1.0", "") && !persists("HTTP/1.1", "CLOSE"));
+        assert!(!persists("HTTP/1.1", "keep-alive, close"));
+    }
+
+    #[test]
+    fn expectations_are_one_or_refused() {
+        let expects = |fields: &str, version: &str| {
+            let head = format!("POST / {version}\r\nHost: a\r\n{fields}\r\n");
+            expectation(&request(&head).unwrap())
+        };
+        assert_eq!(expects("", "HTTP/1.1"), Expectation::None);
+        assert_eq!(expects("Expect: 100-Continue\r\n", "HTTP/1.1"), Expectation::Continue);
+        assert_eq!(expects("Expect: 100-continue\r\n", "HTTP/1.0"), Expectation::None);
+        for odd in ["Expect: 200-ok", "Expect:", "Expect: 100-continue, x", "Expect: 100-continuex"]
+        {
+            assert_eq!(expects(&format!("{odd}\r\n"), "HTTP/1.1"), Expectation::Unknown, "{odd}");
+        }
+        let twice = "Expect: 100-continue\r\n".repeat(2);
+        assert_eq!(expects(&twice, "HTTP/1.1"), Expectation::Unknown);
+    }
+
+    #[test]
+    fn only_what_was_offered_may_be_switched_to() {
+        let head =
+            |fields: &str| request(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")).unwrap();
+        let offer = head("Upgrade: WebSocket\r\nConnection: Upgrade\r\n");
+        assert!(is_websocket_upgrade(&offer));
+        for other in [
+            "Upgrade: websocket\r\n",
+            "Connection: upgrade\r\n",
+            "Upgrade: h2c\r\nConnection: Upgrade\r\n",
+            "Upgrade: websocket, h2c\r\nConnection: Upgrade\r\n",
+            "Upgrade: websocket, \"h2c\r\nConnection: Upgrade\r\n",
+            "Upgrade: websocket\r\nUpgrade: a/b/c\r\nConnection: Upgrade\r\n",
+        ] {
+            assert!(!is_websocket_upgrade(&head(other)), "{other}");
+        }
+        let both = head("Upgrade: a/1, b\r\nUpgrade: c\r\nConnection: x, upgrade\r\n");
+        assert_eq!(upgrade_protocols(&both).collect::<Vec<_>>(), [&b"a/1"[..], b"b", b"c"]);
+        let accepts = |status: &str| {
+            let answer = answer(format!("HTTP/1.1 {status}\r\n\r\n")).unwrap();
+            upgrade_accepted(&offer, &answer)
+        };
+        assert!(accepts("101 x\r\nConnection: upgrade\r\nUpgrade: websocket"));
+        assert!(!accepts("200 x\r\nConnection: upgrade\r\nUpgrade: websocket"));
+        assert!(!accepts("101 x\r\nConnection: upgrade\r\nUpgrade: h2c"));
+        assert!(!accepts("101 x\r\nConnection: upgrade\r\nUpgrade: websocket, h2c"));
+        assert!(!accepts("101 x\r\nUpgrade: websocket") && !accepts("101 x"));
+    }
+}

@@ -1,0 +1,295 @@
+//! Where a body ends, RFC 9112 section 6.3, decided from a head alone.
+//!
+//! Refused, although a rule for reading them exists: `Transfer-Encoding` together with
+//! `Content-Length`; several `Content-Length` fields or a list in one, even if equal; leading zeros
+//! in a length, which some read as octal; lengths from 2^63 on, which are negative to some; codings
+//! other than `chunked` once; `Transfer-Encoding` in HTTP/1.0; in answers also an unknown coding,
+//! that could be read until the connection closes.
+
+use std::fmt;
+
+use crate::class::is_token;
+use crate::limits::BODY_BYTES_MAX;
+use crate::{AnswerHead, Fields, Method, Name, RequestHead, Version, decimal, tokens};
+
+/// How the end of a body is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Framing {
+    /// There is no body: the message ends with its head.
+    #[default]
+    None,
+    /// So many bytes, at most 2^63 - 1.
+    Length(u64),
+    /// By the chunked coding.
+    Chunked,
+    /// By the end of the connection; answers only.
+    UntilClose,
+}
+
+/// Why the end of a body is not certain. The sender's fault; the connection is of no more use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FramingError {
+    /// `Content-Length` is not one plain decimal number below 2^63.
+    LengthInvalid,
+    /// More than one `Content-Length`, in fields or in one list.
+    LengthDuplicate,
+    /// Both `Transfer-Encoding` and `Content-Length`.
+    Both,
+    /// `Transfer-Encoding` in HTTP/1.0, which does not have it.
+    CodingInHttp10,
+    /// `Transfer-Encoding` is malformed, or does not end in `chunked`, or has it twice.
+    CodingInvalid,
+    /// Other codings, well formed, before the `chunked`: for requests status 501.
+    CodingUnsupported,
+    /// A body announced where none may be: with CONNECT, or in an answer of status 1xx or 204.
+    BodyForbidden,
+}
+
+impl fmt::Display for FramingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LengthInvalid => "Content-Length is not a plain number",
+            Self::LengthDuplicate => "there is more than one Content-Length",
+            Self::Both => "there are both Transfer-Encoding and Content-Length",
+            Self::CodingInHttp10 => "Transfer-Encoding is not part of HTTP/1.0",
+            Self::CodingInvalid => "Transfer-Encoding does not end in one chunked",
+            Self::CodingUnsupported => "Transfer-Encoding has a coding other than chunked",
+            Self::BodyForbidden => "a body is announced where none may be",
+        })
+    }
+}
+
+impl std::error::Error for FramingError {}
+
+/// How the end of a request's body is found: never [`Framing::UntilClose`], and
+/// [`Framing::Length`] of 0 where that is said.
+///
+/// # Errors
+/// When two readers could find different ends.
+pub fn request_framing(head: &RequestHead) -> Result<Framing, FramingError> {
+    let framing = declared(head, head.version())?;
+    match framing {
+        // RFC 9110 section 9.3.6: a body would be taken for the tunnel's first bytes, or the
+        // other way round.
+        Some(Framing::Chunked | Framing::Length(1..)) if head.method() == Method::Connect => {
+            Err(FramingError::BodyForbidden)
+        }
+        Some(framing) => Ok(framing),
+        None => Ok(Framing::None),
+    }
+}
+
+/// How the end of an answer's body is found. `request_method` is of the request that it answers.
+///
+/// What an answer to HEAD, or of status 304, says about its body is checked and then not meant; see
+/// [`declared_length`]. Statuses 1xx and 204 may announce neither (RFC 9110 section 8.6, RFC 9112
+/// section 6.1); only `Content-Length: 0` is let pass there, since origins send it and no reader
+/// waits for anything. After CONNECT a status 2xx begins the tunnel and both fields are ignored,
+/// RFC 9110 section 9.3.6.
+///
+/// # Errors
+/// When two readers could find different ends.
+pub fn answer_framing(head: &AnswerHead, request_method: Method) -> Result<Framing, FramingError> {
+    let status = head.status();
+    if request_method == Method::Connect && (200..300).contains(&status) {
+        return Ok(Framing::None);
+    }
+    let framing = declared(head, head.version())?;
+    if status < 200 || status == 204 {
+        return match framing {
+            None | Some(Framing::Length(0)) => Ok(Framing::None),
+            Some(_) => Err(FramingError::BodyForbidden),
+        };
+    }
+    if request_method == Method::Head || status == 304 {
+        return Ok(Framing::None);
+    }
+    Ok(framing.unwrap_or(Framing::UntilClose))
+}
+
+/// The value of `Content-Length`, if there is one: to be passed on with answers that have no body
+/// themselves (HEAD, 304).
+///
+/// # Errors
+/// [`FramingError::LengthInvalid`] and [`FramingError::LengthDuplicate`].
+pub fn declared_length(fields: &Fields) -> Result<Option<u64>, FramingError> {
+    let mut values = fields.values(Name::ContentLength);
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() || tokens(value).count() > 1 {
+        return Err(FramingError::LengthDuplicate);
+    }
+    let is_plain = value == b"0" || !value.starts_with(b"0");
+    let length = decimal(value).filter(|&length| is_plain && length <= BODY_BYTES_MAX);
+    length.map(Some).ok_or(FramingError::LengthInvalid)
+}
+
+/// What the two fields say together.
+fn declared(fields: &Fields, version: Version) -> Result<Option<Framing>, FramingError> {
+    let length = declared_length(fields)?;
+    let mut codings = fields.values(Name::TransferEncoding);
+    let Some(coding) = codings.next() else { return Ok(length.map(Framing::Length)) };
+    if length.is_some() {
+        return Err(FramingError::Both);
+    }
+    if version == Version::Http10 {
+        return Err(FramingError::CodingInHttp10);
+    }
+    if codings.next().is_none() && coding.eq_ignore_ascii_case(b"chunked") {
+        return Ok(Some(Framing::Chunked));
+    }
+    Err(refused_codings(fields))
+}
+
+/// RFC 9112 section 6.3: without `chunked` at the end the body has no certain end, status 400;
+/// section 6.1: with it, but with others that are not understood before it, status 501.
+fn refused_codings(fields: &Fields) -> FramingError {
+    let members = || {
+        let values = fields.values(Name::TransferEncoding);
+        values.flat_map(|value| value.split(|&byte| byte == b',')).map(crate::class::trim)
+    };
+    let is_chunked = |member: &[u8]| member.eq_ignore_ascii_case(b"chunked");
+    let is_supportable = members().all(is_token)
+        && members().last().is_some_and(is_chunked)
+        && members().filter(|member| is_chunked(member)).count() == 1;
+    if is_supportable { FramingError::CodingUnsupported } else { FramingError::CodingInvalid }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::corpus::{answer, request};
+
+    fn of_request(start: &str, fields: &str) -> Result<Framing, FramingError> {
+        request_framing(&request(format!("{start}\r\nHost: a\r\n{fields}\r\n")).unwrap())
+    }
+
+    fn post(fields: &str) -> Result<Framing, FramingError> {
+        of_request("POST / HTTP/1.1", fields)
+    }
+
+    fn of_answer(status: u16, method: Method, fields: &str) -> Result<Framing, FramingError> {
+        answer_framing(&answer(format!("HTTP/1.1 {status} x\r\n{fields}\r\n")).unwrap(), method)
+    }
+
+    #[test]
+    fn lengths_are_one_plain_number() {
+        let length = |value: &str| post(&format!("Content-Length:{value}\r\n"));
+        assert_eq!(post(""), Ok(Framing::None));
+        assert_eq!(length("0"), Ok(Framing::Length(0)));
+        assert_eq!(length(" \t42 "), Ok(Framing::Length(42)));
+        assert_eq!(length("9223372036854775807"), Ok(Framing::Length(i64::MAX as u64)));
+        for value in [
+            "",
+            "+1",
+            "-1",
+            "0x1",
+            "1Z",
+            "1 2",
+            "1.0",
+            "1e3",
+            "01",
+            "00",
+            "1;a",
+            "\"1\"",
+            "1,",
+            ",1",
+            "9223372036854775808",
+            "18446744073709551616",
+            "99999999999999999999999",
+            "\u{b2}",
+        ] {
+            assert_eq!(length(value), Err(FramingError::LengthInvalid), "{value:?}");
+        }
+        for value in ["1,1", "1, 2", "1\r\nContent-Length: 1", "1\r\ncontent-length:2"] {
+            assert_eq!(length(value), Err(FramingError::LengthDuplicate), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn the_coding_is_chunked_once() {
+        let coding = |value: &str| post(&format!("Transfer-Encoding:{value}\r\n"));
+        assert_eq!(coding(" chunked"), Ok(Framing::Chunked));
+        assert_eq!(coding("Chunked\t"), Ok(Framing::Chunked));
+        for value in [
+            "",
+            "chunked,chunked",
+            "chunked, chunked",
+            ",chunked",
+            "chunked,",
+            "chunked, gzip",
+            "identity",
+            "gzip",
+            "xchunked",
+            "chunked;q=1",
+            "\"chunked\"",
+            "chunked\u{85}",
+            "chunked chunked",
+            "chunked\r\nTransfer-Encoding: chunked",
+            "chunked\r\nTransfer-Encoding: identity",
+            "chunked\r\nTransfer-Encoding:",
+        ] {
+            assert_eq!(coding(value), Err(FramingError::CodingInvalid), "{value:?}");
+        }
+        for value in ["gzip, chunked", "gzip\r\nTransfer-Encoding: chunked", "identity,CHUNKED"] {
+            assert_eq!(coding(value), Err(FramingError::CodingUnsupported), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn two_framings_and_old_versions_are_refused() {
+        let both = "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n";
+        assert_eq!(post(both), Err(FramingError::Both));
+        assert_eq!(of_answer(200, Method::Get, both), Err(FramingError::Both));
+        assert_eq!(of_answer(304, Method::Get, both), Err(FramingError::Both));
+        let chunked = "Transfer-Encoding: chunked\r\n";
+        let old = of_request("POST / HTTP/1.0", chunked);
+        assert_eq!(old, Err(FramingError::CodingInHttp10));
+        let old = answer(format!("HTTP/1.0 200 x\r\n{chunked}\r\n")).unwrap();
+        assert_eq!(answer_framing(&old, Method::Get), Err(FramingError::CodingInHttp10));
+    }
+
+    #[test]
+    fn connect_has_no_body() {
+        let connect = |fields| of_request("CONNECT a:1 HTTP/1.1", fields);
+        assert_eq!(connect(""), Ok(Framing::None));
+        assert_eq!(connect("Content-Length: 0\r\n"), Ok(Framing::Length(0)));
+        assert_eq!(connect("Content-Length: 1\r\n"), Err(FramingError::BodyForbidden));
+        assert_eq!(connect("Transfer-Encoding: chunked\r\n"), Err(FramingError::BodyForbidden));
+        let chunked = "Transfer-Encoding: chunked\r\n";
+        assert_eq!(of_answer(200, Method::Connect, chunked), Ok(Framing::None));
+        assert_eq!(of_answer(403, Method::Connect, chunked), Ok(Framing::Chunked));
+    }
+
+    #[test]
+    fn answers_without_body_are_known_by_status_and_method() {
+        use Method::{Get, Head};
+        let (long, empty) = ("Content-Length: 5\r\n", "Content-Length: 0\r\n");
+        let chunked = "Transfer-Encoding: chunked\r\n";
+        assert_eq!(of_answer(200, Get, long), Ok(Framing::Length(5)));
+        assert_eq!(of_answer(200, Get, chunked), Ok(Framing::Chunked));
+        assert_eq!(of_answer(200, Get, ""), Ok(Framing::UntilClose));
+        for fields in ["", long, chunked] {
+            assert_eq!(of_answer(200, Head, fields), Ok(Framing::None));
+            assert_eq!(of_answer(304, Get, fields), Ok(Framing::None));
+        }
+        for status in [100, 101, 103, 204] {
+            assert_eq!(of_answer(status, Get, ""), Ok(Framing::None));
+            assert_eq!(of_answer(status, Get, empty), Ok(Framing::None));
+            assert_eq!(of_answer(status, Get, long), Err(FramingError::BodyForbidden));
+            assert_eq!(of_answer(status, Head, chunked), Err(FramingError::BodyForbidden));
+        }
+        let twice = long.repeat(2);
+        assert_eq!(of_answer(200, Head, &twice), Err(FramingError::LengthDuplicate));
+        assert_eq!(
+            of_answer(200, Get, "Transfer-Encoding: x\r\n"),
+            Err(FramingError::CodingInvalid)
+        );
+    }
+
+    #[test]
+    fn an_answer_without_body_may_still_declare_its_length() {
+        let head = answer("HTTP/1.1 304 x\r\nContent-Length: 7\r\n\r\n").unwrap();
+        assert_eq!(declared_length(&head), Ok(Some(7)));
+        assert_eq!(answer_framing(&head, Method::Get), Ok(Framing::None));
+    }
+}

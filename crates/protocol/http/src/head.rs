@@ -1,0 +1,251 @@
+//! What the heads of requests and answers share: their lines, their fields, and where a head that
+//! arrives in pieces was left. It never looks at what a field means.
+
+use std::ops::Range;
+
+use memchr::memchr;
+
+use crate::class::{TOKEN, VALUE, trim};
+use crate::limits::CONNECTION_OPTIONS_MAX;
+use crate::{HeadError, Name, Version, tokens};
+
+/// A range of a head's own bytes: `start + len <= bytes().len()`, as long as the head is not parsed
+/// again or cleared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// Where it begins.
+    pub start: u32,
+    /// How many bytes it has.
+    pub len: u32,
+}
+
+impl Span {
+    pub(crate) fn new(range: Range<usize>) -> Self {
+        Self { start: range.start as u32, len: range.len() as u32 }
+    }
+
+    pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
+        &bytes[self.start as usize..][..self.len as usize]
+    }
+}
+
+/// One field line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Field {
+    /// The name as received: a token.
+    pub name: Span,
+    /// The value without the spaces and tabs around it; may be empty. No control bytes but tabs.
+    pub value: Span,
+    /// The name by its meaning.
+    pub known: Name,
+}
+
+/// The most that a head may be. Every one of them is a refusal, with its own error.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadLimits {
+    /// Bytes from the first of the start line to the end of the empty line.
+    pub bytes_max: usize,
+    /// Field lines.
+    pub fields_max: usize,
+    /// Bytes of a request target; of no meaning to answers.
+    pub target_bytes_max: usize,
+}
+
+/// How far a head that is not whole yet was looked at. Its owner keeps it beside the bytes received
+/// so far, hands it to each `parse` of the same growing bytes, and replaces it by the default for
+/// the next head. It is what makes a head that arrives byte by byte cost no more than two passes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HeadScan {
+    /// Where the start line begins: after the empty line, if there was one. 0 or 2.
+    pub(crate) begin: u32,
+    /// Where the first line begins that is not whole: `begin <= line <= looked`.
+    pub(crate) line: u32,
+    /// No line ends between `line` and here.
+    pub(crate) looked: u32,
+    /// Field lines before `line`.
+    pub(crate) fields: u32,
+    /// Whether the start line was read.
+    pub(crate) is_started: bool,
+}
+
+impl HeadScan {
+    /// The next whole line without its line end, as a range of `input`; `None`: it is not there
+    /// yet. The line may still have a CR inside, which its parser will refuse.
+    pub(crate) fn next_line(
+        &mut self,
+        input: &[u8],
+        limits: &HeadLimits,
+    ) -> Result<Option<Range<usize>>, HeadError> {
+        let begin = self.begin as usize;
+        let Some(found) = memchr(b'\n', &input[self.looked as usize..]) else {
+            self.looked = input.len() as u32;
+            let is_too_long = input.len() - begin > limits.bytes_max;
+            return if is_too_long { Err(HeadError::BytesTooMany) } else { Ok(None) };
+        };
+        let line_feed = self.looked as usize + found;
+        if line_feed + 1 - begin > limits.bytes_max {
+            return Err(HeadError::BytesTooMany);
+        }
+        let line = self.line as usize..line_feed;
+        if input[line.clone()].last() != Some(&b'\r') {
+            return Err(HeadError::BareLf);
+        }
+        self.line = line_feed as u32 + 1;
+        self.looked = self.line;
+        Ok(Some(line.start..line.end - 1))
+    }
+}
+
+/// The fields of a head, in their order, and the bytes that they are ranges of.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    /// The head as received; a request may keep a little of its own behind it.
+    pub(crate) bytes: Vec<u8>,
+    /// How many of `bytes` were received: `received <= bytes.len()`.
+    pub(crate) received: usize,
+    list: Vec<Field>,
+}
+
+impl Fields {
+    /// Forgets everything but the memory.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.received = 0;
+        self.list.clear();
+    }
+
+    /// Reads field lines until the empty line. Gives the length of the head with it, counted from
+    /// the start of `input`; then the fields are valid, if the walk began at the first one.
+    pub(crate) fn walk(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<Option<usize>, HeadError> {
+        while let Some(line) = scan.next_line(input, limits)? {
+            if line.is_empty() {
+                return Ok(Some(scan.line as usize));
+            }
+            if scan.fields as usize >= limits.fields_max {
+                return Err(HeadError::FieldsTooMany);
+            }
+            scan.fields += 1;
+            let offset = line.start - scan.begin as usize;
+            self.list.push(field(&input[line], offset)?);
+        }
+        Ok(None)
+    }
+
+    /// Takes the copy that the fields are ranges of, and checks what only whole heads show.
+    pub(crate) fn finish(&mut self, head: &[u8]) -> Result<(), HeadError> {
+        self.bytes.extend_from_slice(head);
+        self.received = head.len();
+        let options = self.values(Name::Connection).flat_map(tokens).count();
+        if options > CONNECTION_OPTIONS_MAX {
+            return Err(HeadError::ConnectionOptionsTooMany);
+        }
+        Ok(())
+    }
+
+    /// The fields as they came.
+    pub fn fields(&self) -> &[Field] {
+        &self.list
+    }
+
+    /// A field's name, as received.
+    pub fn name_of(&self, field: &Field) -> &[u8] {
+        field.name.of(&self.bytes)
+    }
+
+    /// A field's value, trimmed.
+    pub fn value_of(&self, field: &Field) -> &[u8] {
+        field.value.of(&self.bytes)
+    }
+
+    /// The first field of this name.
+    pub fn find(&self, name: Name) -> Option<&Field> {
+        self.list.iter().find(|field| field.known == name)
+    }
+
+    /// The values of all fields of this name, in their order.
+    pub fn values(&self, name: Name) -> impl Iterator<Item = &[u8]> {
+        self.list.iter().filter(move |field| field.known == name).map(|field| self.value_of(field))
+    }
+
+    /// The head as received, from its start line to the empty line, both included.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.received]
+    }
+}
+
+impl Fields {
+    /// Everything that a reader can learn from the fields, for the fuzz bodies.
+    pub(crate) fn fuzz_meaning(&self) -> String {
+        let lines = self.list.iter().map(|field| {
+            let (name, value) = (self.name_of(field), self.value_of(field));
+            assert_eq!(field.known, Name::of(name));
+            assert_eq!(value, trim(value));
+            (name, value)
+        });
+        format!("{:?} {:?}", lines.collect::<Vec<_>>(), crate::connection_options(self))
+    }
+
+    /// The head with its fields in canonical form after `start`, for the fuzz bodies.
+    pub(crate) fn fuzz_canonical(&self, mut start: Vec<u8>) -> Vec<u8> {
+        for field in &self.list {
+            for part in [self.name_of(field), b":", self.value_of(field), b"\r\n"] {
+                start.extend_from_slice(part);
+            }
+        }
+        start.extend_from_slice(b"\r\n");
+        start
+    }
+}
+
+/// Reads one field line, RFC 9112 section 5. `offset` is where it begins in its head.
+pub(crate) fn field(line: &[u8], offset: usize) -> Result<Field, HeadError> {
+    // RFC 9112 section 5.2: a folded line may be refused; section 2.2: so may white space before
+    // the first field.
+    if matches!(line[0], b' ' | b'\t') {
+        return Err(HeadError::FoldedLine);
+    }
+    let colon = memchr(b':', line).ok_or_else(|| bare_cr_or(line, HeadError::ColonMissing))?;
+    let name = &line[..colon];
+    if name.is_empty() {
+        return Err(HeadError::NameEmpty);
+    }
+    if !TOKEN.has_all(name) {
+        let is_space = matches!(name[colon - 1], b' ' | b'\t') && TOKEN.has_all(trim(name));
+        let error = if is_space { HeadError::SpaceBeforeColon } else { HeadError::NameInvalid };
+        return Err(bare_cr_or(name, error));
+    }
+    let value = trim(&line[colon + 1..]);
+    if !VALUE.has_all(value) {
+        return Err(bare_cr_or(value, HeadError::ValueInvalid));
+    }
+    let leading = line[colon + 1..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let value_start = offset + colon + 1 + if value.is_empty() { 0 } else { leading };
+    Ok(Field {
+        name: Span::new(offset..offset + colon),
+        value: Span::new(value_start..value_start + value.len()),
+        known: Name::of(name),
+    })
+}
+
+/// The error for bytes that are not what they should be: a CR among them says more than its place.
+pub(crate) fn bare_cr_or(bytes: &[u8], error: HeadError) -> HeadError {
+    if memchr(b'\r', bytes).is_some() { HeadError::BareCr } else { error }
+}
+
+/// Reads `HTTP/1.0` and `HTTP/1.1`, RFC 9112 section 2.3: case-sensitive, one digit each. Other
+/// minor versions of 1 are refused as well: nobody sends them, and origins differ about them.
+pub(crate) fn version(bytes: &[u8]) -> Result<Version, HeadError> {
+    match bytes {
+        b"HTTP/1.1" => Ok(Version::Http11),
+        b"HTTP/1.0" => Ok(Version::Http10),
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
+            Err(HeadError::VersionUnsupported)
+        }
+        _ => Err(bare_cr_or(bytes, HeadError::VersionInvalid)),
+    }
+}

@@ -1,0 +1,48 @@
+//! HTTP/1 as bytes in, meaning out: heads, fields, targets, body framing, the chunked coding, and
+//! the PROXY protocol header that may come before them.
+//!
+//! The crate does no input or output and reads no clock. A head owns one copy of its bytes, and its
+//! fields are ranges in it; nothing is allocated for a single field.
+//!
+//! Its law is RFC 9112 read strictly: bytes that two parsers could read as two different messages
+//! are an error here, never repaired. What that refuses although a grammar allows it is listed
+//! where it is decided: [`RequestHead`], [`AnswerHead`], [`target`], [`framing`] and [`chunked`].
+//!
+//! The line splitting is our own and not a library's: heads arrive in pieces, each byte may be
+//! looked at only a bounded number of times, and most of what a lenient tokenizer hides (bare LF,
+//! repeated spaces, folded lines) has to be seen here to be refused.
+#![forbid(unsafe_code)]
+
+mod answer;
+pub mod chunked;
+mod class;
+mod error;
+mod fields;
+pub mod framing;
+mod head;
+mod limits;
+mod method;
+mod name;
+mod proxy_header;
+mod request;
+pub mod target;
+mod trailer;
+
+#[cfg(test)]
+mod corpus;
+
+pub use answer::{AnswerHead, fuzz_answer_head};
+pub use chunked::{ChunkError, ChunkedDecoder, Step, fuzz_chunked, write_chunk_size};
+pub use error::HeadError;
+pub use fields::{
+    ConnectionOptions, Expectation, connection_options, decimal, expectation, forwarded_fields,
+    has_token, is_hop_by_hop, is_websocket_upgrade, items, tokens, upgrade_accepted,
+    upgrade_protocols,
+};
+pub use framing::{Framing, FramingError, answer_framing, declared_length, request_framing};
+pub use head::{Field, Fields, HeadLimits, HeadScan, Span};
+pub use method::{Method, Version};
+pub use name::Name;
+pub use proxy_header::{ProxyHeader, ProxyHeaderError, fuzz_proxy_header, parse_proxy_header};
+pub use request::{RequestHead, fuzz_request_head};
+pub use target::{Authority, Destination, Host, TargetError, TargetForm, destination};

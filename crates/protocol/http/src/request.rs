@@ -1,0 +1,481 @@
+//! The head of a request: its line, and the fields after it.
+
+use std::ops::Deref;
+
+use memchr::{memchr, memchr2};
+
+use crate::class::{PATH, QUERY, TOKEN};
+use crate::head::{bare_cr_or, version};
+use crate::limits::METHOD_BYTES_MAX;
+use crate::target;
+use crate::{Fields, HeadError, HeadLimits, HeadScan, Method, Span, TargetForm, Version};
+
+/// A request head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps
+/// the memory. Its fields are reached through [`Fields`], to which it dereferences.
+///
+/// Valid by a grammar, yet refused, because origins disagree about them:
+///
+/// | what | where it is allowed |
+/// | --- | --- |
+/// | more than one empty line before the request | RFC 9112 section 2.2 asks for at least one |
+/// | lines that end in LF alone; repeated spaces in the request line | sections 2.2, 3: may be |
+/// | minor versions above 1 | RFC 9110 section 2.5 would read them as 1.1 |
+/// | folded values | RFC 9112 section 5.2: a proxy may refuse them |
+/// | methods above 32 bytes, more than 32 connection options | our bound |
+#[derive(Clone, Debug, Default)]
+pub struct RequestHead {
+    fields: Fields,
+    method: Method,
+    version: Version,
+    form: TargetForm,
+    method_span: Span,
+    target_span: Span,
+    /// See [`target::path_of`].
+    path_span: Span,
+}
+
+impl Deref for RequestHead {
+    type Target = Fields;
+
+    fn deref(&self) -> &Fields {
+        &self.fields
+    }
+}
+
+impl RequestHead {
+    /// Reads a head from the start of `input`, which is everything received since the last message
+    /// ended. One empty line before it is skipped, RFC 9112 section 2.2.
+    ///
+    /// Gives how many bytes of `input` were used, or `None` when the head is not whole: call again
+    /// with the same bytes and more, and the same `scan`. Unless it gives `Some`, the head is empty
+    /// and of no meaning.
+    ///
+    /// # Errors
+    /// As soon as the line is whole that is wrong, and for methods and lengths as soon as the byte
+    /// is there. The error does not depend on how the bytes were split.
+    pub fn parse(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<Option<usize>, HeadError> {
+        self.clear();
+        let parsed = self.parse_whole(input, scan, limits);
+        if !matches!(parsed, Ok(Some(_))) {
+            // Ranges of a copy that was not taken must not be followed.
+            self.clear();
+        }
+        parsed
+    }
+
+    fn parse_whole(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<Option<usize>, HeadError> {
+        let is_resumed = scan.is_started;
+        let Some(mut end) = self.walk(input, scan, limits)? else { return Ok(None) };
+        if is_resumed {
+            // The lines before were read in an earlier call, perhaps into another head.
+            self.clear();
+            *scan = HeadScan::default();
+            end = self.walk(input, scan, limits)?.expect("it was whole a moment ago");
+        }
+        self.fields.finish(&input[scan.begin as usize..end])?;
+        self.path_span = target::path_of(self.form, self.target_span, &mut self.fields.bytes);
+        Ok(Some(end))
+    }
+
+    fn walk(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<Option<usize>, HeadError> {
+        if !scan.is_started {
+            if !skip_empty_line(input, scan)? {
+                return Ok(None);
+            }
+            check_beginning(&input[scan.begin as usize..], limits)?;
+            let Some(line) = scan.next_line(input, limits)? else { return Ok(None) };
+            self.request_line(&input[line], limits)?;
+            scan.is_started = true;
+        }
+        self.fields.walk(input, scan, limits)
+    }
+
+    /// RFC 9112 section 3: method, target and version with one space between them.
+    fn request_line(&mut self, line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
+        let method_end = memchr(b' ', line).ok_or(HeadError::MethodInvalid)?;
+        let rest = &line[method_end + 1..];
+        let target_len = memchr2(b' ', b'\t', rest).unwrap_or(rest.len());
+        let (target, rest) = rest.split_at(target_len);
+        if target.len() > limits.target_bytes_max {
+            return Err(HeadError::TargetTooLong);
+        }
+        match rest {
+            [] if target.is_empty() => return Err(HeadError::TargetInvalid),
+            [] => return Err(bare_cr_or(target, HeadError::VersionMissing)),
+            _ if target.is_empty() => return Err(HeadError::RequestLineSpaces),
+            [b'\t', ..] | [b' ', b' ' | b'\t', ..] | [.., b' ' | b'\t'] => {
+                return Err(HeadError::RequestLineSpaces);
+            }
+            _ => {}
+        }
+        self.version = version(&rest[1..])?;
+        check_target(target)?;
+        self.method = Method::of(&line[..method_end]);
+        self.form = target::form_of(self.method, target);
+        self.method_span = Span::new(0..method_end);
+        self.target_span = Span::new(method_end + 1..method_end + 1 + target_len);
+        Ok(())
+    }
+
+    /// Forgets the request, keeps the memory.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = Self { fields, ..Self::default() };
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The method as received: a token of 1 to 32 bytes.
+    pub fn method_bytes(&self) -> &[u8] {
+        self.method_span.of(&self.fields.bytes)
+    }
+
+    /// The target as received: not empty, and of the bytes that [`target`] lists.
+    pub fn target(&self) -> &[u8] {
+        self.target_span.of(&self.fields.bytes)
+    }
+
+    /// What the target looks like. Whether the method may have such a target is said by
+    /// [`destination`](crate::destination).
+    pub fn form(&self) -> TargetForm {
+        self.form
+    }
+
+    /// The version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The target's path and query; empty where it has neither.
+    pub(crate) fn path_and_query(&self) -> &[u8] {
+        self.path_span.of(&self.fields.bytes)
+    }
+}
+
+/// Sets where the head begins, or gives `false` when that is not certain yet.
+fn skip_empty_line(input: &[u8], scan: &mut HeadScan) -> Result<bool, HeadError> {
+    let begin = match input {
+        [] | [b'\r'] | [b'\r', b'\n'] => return Ok(false),
+        [b'\r', b'\n', b'\r' | b'\n', ..] => return Err(HeadError::EmptyLine),
+        [b'\r', b'\n', ..] => 2,
+        [b'\r', ..] => return Err(HeadError::BareCr),
+        [b'\n', ..] => return Err(HeadError::BareLf),
+        _ => 0,
+    };
+    scan.begin = begin;
+    scan.line = begin;
+    scan.looked = scan.looked.max(begin);
+    Ok(true)
+}
+
+/// Refuses what cannot become a request line, however it goes on: bytes of another protocol, or a
+/// line without end. Looks at few bytes, because it is done again for each piece that arrives.
+fn check_beginning(line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
+    let seen = &line[..line.len().min(METHOD_BYTES_MAX + 1)];
+    match seen.iter().position(|&byte| !TOKEN.has(byte)) {
+        Some(end) if seen[end] != b' ' || end == 0 => return Err(HeadError::MethodInvalid),
+        None if seen.len() > METHOD_BYTES_MAX => return Err(HeadError::MethodTooLong),
+        _ => {}
+    }
+    // A method, a target, a version, two spaces and the CR.
+    let line_max = (METHOD_BYTES_MAX + limits.target_bytes_max + 11).min(limits.bytes_max);
+    if line.len() > line_max && memchr(b'\n', &line[..=line_max]).is_none() {
+        return Err(HeadError::TargetTooLong);
+    }
+    Ok(())
+}
+
+fn check_target(target: &[u8]) -> Result<(), HeadError> {
+    let query = memchr(b'?', target).unwrap_or(target.len());
+    if PATH.has_all(&target[..query]) && QUERY.has_all(&target[query..]) {
+        return Ok(());
+    }
+    Err(bare_cr_or(target, HeadError::TargetInvalid))
+}
+
+/// Checks, for any bytes: split anywhere they give the same head or the same error as in one piece,
+/// no more bytes are used than there are, every range is inside the head, and what is understood,
+/// written in canonical form, is understood in the same way.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn fuzz_request_head(data: &[u8]) {
+    let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 1024 };
+    let mut head = RequestHead::default();
+    let whole = head.parse(data, &mut HeadScan::default(), &limits);
+    let mut piecewise = RequestHead::default();
+    let mut scan = HeadScan::default();
+    let mut seen = Ok(None);
+    for end in 0..=data.len().min(limits.bytes_max + 3) {
+        // Another head in between, as when a worker has one for all its connections.
+        piecewise.clear();
+        seen = piecewise.parse(&data[..end], &mut scan, &limits);
+        if seen != Ok(None) {
+            break;
+        }
+    }
+    assert_eq!(seen, whole);
+    let Ok(Some(used)) = whole else {
+        assert_eq!(head.fuzz_meaning(), RequestHead::default().fuzz_meaning());
+        return;
+    };
+    assert!(used <= data.len() && used <= limits.bytes_max + 2);
+    assert!(data[..used].ends_with(head.bytes()));
+    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
+    let canonical = head.fuzz_canonical();
+    let used = piecewise.parse(&canonical, &mut HeadScan::default(), &limits);
+    assert_eq!(used, Ok(Some(canonical.len())));
+    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
+    fuzz_destination(&head);
+}
+
+/// Whatever authority is understood is written as one that is understood in the same way.
+fn fuzz_destination(head: &RequestHead) {
+    let Ok(destination) = target::destination(head) else { return };
+    let Some(authority) = destination.authority else { return };
+    let text = authority.to_string();
+    assert_eq!(crate::Authority::parse(text.as_bytes()), Ok(authority));
+    let path = destination.path_and_query;
+    assert_eq!(path.is_empty(), head.method() == Method::Connect);
+    assert!(path.is_empty() || path == b"*" || path.starts_with(b"/"));
+}
+
+impl RequestHead {
+    /// Everything that a reader can learn from the head, as one text.
+    fn fuzz_meaning(&self) -> String {
+        let fields = self.fields.fuzz_meaning();
+        let forwarded: Vec<_> =
+            crate::forwarded_fields(self).map(|field| self.name_of(field)).collect();
+        format!(
+            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {fields} {forwarded:?}",
+            self.method,
+            self.method_bytes(),
+            self.target(),
+            self.form,
+            self.version,
+            target::destination(self),
+            crate::request_framing(self),
+            crate::expectation(self),
+            crate::is_websocket_upgrade(self),
+        )
+    }
+
+    fn fuzz_canonical(&self) -> Vec<u8> {
+        let version = self.version.as_str().as_bytes();
+        let start = [self.method_bytes(), b" ", self.target(), b" ", version, b"\r\n"].concat();
+        self.fields.fuzz_canonical(start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::corpus::{LIMITS, request};
+
+    #[test]
+    fn a_head_gives_its_parts_and_what_it_used() {
+        let bytes = b"\r\nPOST /a?b HTTP/1.0\r\nHost:\t a \r\nX:\r\nx-Y: \xff\tz\r\n\r\nbody";
+        let mut head = RequestHead::default();
+        let used = head.parse(bytes, &mut HeadScan::default(), &LIMITS);
+        assert_eq!(used, Ok(Some(bytes.len() - 4)));
+        assert_eq!((head.method(), head.method_bytes()), (Method::Post, &b"POST"[..]));
+        assert_eq!((head.target(), head.form()), (&b"/a?b"[..], TargetForm::Origin));
+        assert_eq!(head.version(), Version::Http10);
+        let fields: Vec<_> =
+            head.fields().iter().map(|it| (head.name_of(it), head.value_of(it))).collect();
+        let expected = [(&b"Host"[..], &b"a"[..]), (b"X", b""), (b"x-Y", b"\xff\tz")];
+        assert_eq!(fields, expected);
+        assert_eq!(head.bytes(), &bytes[2..bytes.len() - 4]);
+        assert_eq!(head.find(crate::Name::Host).map(|it| head.value_of(it)), Some(&b"a"[..]));
+    }
+
+    #[test]
+    fn any_token_is_a_method() {
+        let head = request("M-SEARCH!#$%&'*+.^_`|~ * HTTP/1.1\r\n\r\n").unwrap();
+        assert_eq!((head.method(), head.method_bytes().len()), (Method::Other, 22));
+        assert_eq!(request("get / HTTP/1.1\r\n\r\n").unwrap().method(), Method::Other);
+    }
+
+    #[test]
+    fn odd_request_lines_are_refused() {
+        use HeadError::*;
+        for (line, error) in [
+            ("GET /\r\n", VersionMissing),
+            ("GET\r\n", MethodInvalid),
+            (" GET / HTTP/1.1\r\n", MethodInvalid),
+            ("G\tET / HTTP/1.1\r\n", MethodInvalid),
+            ("GET\t/ HTTP/1.1\r\n", MethodInvalid),
+            ("G(T / HTTP/1.1\r\n", MethodInvalid),
+            ("G\u{e9} / HTTP/1.1\r\n", MethodInvalid),
+            ("\0GET / HTTP/1.1\r\n", MethodInvalid),
+            ("GET  / HTTP/1.1\r\n", RequestLineSpaces),
+            ("GET /  HTTP/1.1\r\n", RequestLineSpaces),
+            ("GET /\tHTTP/1.1\r\n", RequestLineSpaces),
+            ("GET / \tHTTP/1.1\r\n", RequestLineSpaces),
+            ("GET / HTTP/1.1 \r\n", RequestLineSpaces),
+            ("GET / \r\n", RequestLineSpaces),
+            ("GET \r\n", TargetInvalid),
+            ("GET /a b HTTP/1.1\r\n", VersionInvalid),
+            ("GET / HTTP/1.1\n", BareLf),
+            ("GET / HTTP/1.1\r\r\n", BareCr),
+            ("GET /\rHTTP/1.1\r\n", BareCr),
+            ("GET /\r HTTP/1.1\r\n", BareCr),
+            ("\rGET / HTTP/1.1\r\n", BareCr),
+            ("\nGET / HTTP/1.1\r\n", BareLf),
+            ("\r\n\r\nGET / HTTP/1.1\r\n", EmptyLine),
+            ("\r\n\nGET / HTTP/1.1\r\n", EmptyLine),
+            ("GET / HTTP/1.2\r\n", VersionUnsupported),
+            ("GET / HTTP/2.0\r\n", VersionUnsupported),
+            ("PRI * HTTP/2.0\r\n", VersionUnsupported),
+            ("GET / HTTP/0.9\r\n", VersionUnsupported),
+            ("GET / HTTP/1.10\r\n", VersionInvalid),
+            ("GET / HTTP/1.01\r\n", VersionInvalid),
+            ("GET / HTTP/1,1\r\n", VersionInvalid),
+            ("GET / HTTP/1\r\n", VersionInvalid),
+            ("GET / HTTP/+1.1\r\n", VersionInvalid),
+            ("GET / http/1.1\r\n", VersionInvalid),
+            ("GET / XHTTP/1.1\r\n", VersionInvalid),
+            ("GET / HTTPS/1.1\r\n", VersionInvalid),
+            ("GET / HTTP/1.1x\r\n", VersionInvalid),
+            ("GET / HTTP /1.1\r\n", VersionInvalid),
+            ("GET /a#b HTTP/1.1\r\n", TargetInvalid),
+            ("GET /\0 HTTP/1.1\r\n", TargetInvalid),
+            ("GET /\u{e9} HTTP/1.1\r\n", TargetInvalid),
+        ] {
+            assert_eq!(request(format!("{line}Host: a\r\n\r\n")).err(), Some(error), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn odd_field_lines_are_refused() {
+        use HeadError::*;
+        for (line, error) in [
+            ("A : b\r\n", SpaceBeforeColon),
+            ("A\t: b\r\n", SpaceBeforeColon),
+            (" A: b\r\n", FoldedLine),
+            ("\tA: b\r\n", FoldedLine),
+            ("A: b\r\n c\r\n", FoldedLine),
+            ("A: b\r\n\t\r\n", FoldedLine),
+            (" \r\n", FoldedLine),
+            (": b\r\n", NameEmpty),
+            ("A\r\n", ColonMissing),
+            ("A b: c\r\n", NameInvalid),
+            ("A\0: b\r\n", NameInvalid),
+            ("A\u{b}: b\r\n", NameInvalid),
+            ("\u{b}A: b\r\n", NameInvalid),
+            ("A\u{e9}: b\r\n", NameInvalid),
+            ("A\u{b} : b\r\n", NameInvalid),
+            ("(A): b\r\n", NameInvalid),
+            ("\"A\": b\r\n", NameInvalid),
+            ("A\r: b\r\n", BareCr),
+            ("A\rB\r\n", BareCr),
+            ("A: b\0c\r\n", ValueInvalid),
+            ("A: \u{b}c\r\n", ValueInvalid),
+            ("A: \u{7f}\r\n", ValueInvalid),
+            ("A: b\u{1b}[0m\r\n", ValueInvalid),
+            ("A: b\rc: d\r\n", BareCr),
+            ("A: b\r\r\n", BareCr),
+            ("A:\r\r\n", BareCr),
+            ("\rA: b\r\n", BareCr),
+            ("A: b\nC: d\r\n", BareLf),
+            ("A: b\n", BareLf),
+            ("\n", BareLf),
+            ("\r\r\n", BareCr),
+        ] {
+            let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{line}\r\n");
+            assert_eq!(request(head).err(), Some(error), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn every_limit_is_exact() {
+        let parse = |bytes: &[u8], limits: HeadLimits| {
+            RequestHead::default().parse(bytes, &mut HeadScan::default(), &limits)
+        };
+        let bytes = b"GET /23456789 HTTP/1.1\r\nA: b\r\nC: d\r\n\r\n";
+        let exact = HeadLimits { bytes_max: bytes.len(), fields_max: 2, target_bytes_max: 9 };
+        let empty_line_first = [b"\r\n", &bytes[..]].concat();
+        assert_eq!(parse(bytes, exact), Ok(Some(bytes.len())));
+        assert_eq!(parse(&empty_line_first, exact), Ok(Some(bytes.len() + 2)));
+        let limits = HeadLimits { bytes_max: bytes.len() - 1, ..exact };
+        assert_eq!(parse(bytes, limits), Err(HeadError::BytesTooMany));
+        assert_eq!(parse(&bytes[..bytes.len() - 1], limits), Ok(None));
+        let limits = HeadLimits { fields_max: 1, ..exact };
+        assert_eq!(parse(bytes, limits), Err(HeadError::FieldsTooMany));
+        let limits = HeadLimits { target_bytes_max: 8, ..exact };
+        assert_eq!(parse(bytes, limits), Err(HeadError::TargetTooLong));
+    }
+
+    #[test]
+    fn lines_without_end_are_refused_before_their_end() {
+        let parse =
+            |bytes: &[u8]| RequestHead::default().parse(bytes, &mut HeadScan::default(), &LIMITS);
+        let long_target = [b"GET /", &[b'a'; 1024 + 64][..]].concat();
+        assert_eq!(parse(&long_target), Err(HeadError::TargetTooLong));
+        assert_eq!(parse(&[b'A'; 33]), Err(HeadError::MethodTooLong));
+        assert_eq!(parse(&[b'A'; 32]), Ok(None));
+        assert_eq!(parse(b"\x16\x03\x01"), Err(HeadError::MethodInvalid));
+        let long_value = [b"GET / HTTP/1.1\r\nA: ", &[b'a'; 4096][..]].concat();
+        assert_eq!(parse(&long_value), Err(HeadError::BytesTooMany));
+        let early = b"GET / HTTP/1.1\r\nA : b\r\nrest is not needed";
+        assert_eq!(parse(early), Err(HeadError::SpaceBeforeColon));
+    }
+
+    #[test]
+    fn connection_options_are_bounded() {
+        let head = |count| format!("GET / HTTP/1.1\r\nConnection: {}\r\n\r\n", "a,".repeat(count));
+        assert!(request(head(32)).is_ok());
+        assert_eq!(request(head(33)).err(), Some(HeadError::ConnectionOptionsTooMany));
+    }
+
+    #[test]
+    fn a_head_in_pieces_is_looked_at_twice_at_most() {
+        let bytes = [b"GET / HTTP/1.1\r\nA: ", &[b'a'; 3000][..], b"\r\n\r\n"].concat();
+        let mut scan = HeadScan::default();
+        for end in 0..bytes.len() {
+            let parsed = RequestHead::default().parse(&bytes[..end], &mut scan, &LIMITS);
+            assert_eq!(parsed, Ok(None));
+            let line = if end < 16 { 0 } else { 16 };
+            let line = if end < bytes.len() - 2 { line } else { bytes.len() - 2 };
+            assert_eq!((scan.line as usize, scan.looked as usize), (line, end.max(line)));
+        }
+        let parsed = RequestHead::default().parse(&bytes, &mut scan, &LIMITS);
+        assert_eq!(parsed, Ok(Some(bytes.len())));
+    }
+
+    #[test]
+    fn a_head_that_failed_is_empty() {
+        let mut head = request("HEAD /a HTTP/1.0\r\nHost: a\r\n\r\n").unwrap();
+        for bytes in [&b"POST /b HTTP/1.0\r\nA\r\n\r\n"[..], b"POST /b HTTP/1.0\r\nA: b\r\n"] {
+            let parsed = head.parse(bytes, &mut HeadScan::default(), &LIMITS);
+            assert!(!matches!(parsed, Ok(Some(_))));
+            assert_eq!((head.method(), head.version()), (Method::Get, Version::Http11));
+            assert!(head.method_bytes().is_empty() && head.target().is_empty());
+            assert!(head.fields().is_empty() && head.bytes().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_corpus_keeps_the_invariants() {
+        crate::corpus::run("request_head", fuzz_request_head);
+    }
+}

@@ -1,0 +1,488 @@
+//! Request targets and hosts: where a request wants to go. Nothing is resolved or normalised here.
+//!
+//! A target may have the characters of RFC 3986 without `#`, and those that browsers send although
+//! RFC 3986 does not have them: ``| ^ ` { }`` anywhere, `[ ]` anywhere and not only around an
+//! address, `\` after the first `?` only, because some origins read it as `/` in a path. Refused
+//! are controls, spaces, `" < > #` and bytes above 127.
+//!
+//! Percent-encoding is passed on as it came, even where it is malformed (`%zz`, a `%` at the end)
+//! or hides a `/`: it is not undone here, so what the origin reads is what the client sent. Empty
+//! and dot segments, too, are the origin's business.
+//!
+//! Hosts are strict, because an access rule, a resolver and an origin have to read the same one.
+//! Valid by RFC 3986, yet refused: user information, percent-encoding and sub-delimiters in a name,
+//! addresses of future versions, zone identifiers, an empty port, port 0, leading zeros in a port,
+//! and names whose last label is a number but that are no dotted quad (`127.1`, `0x7f.1`,
+//! `017700000001`): resolvers read those as different addresses, or as names.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use memchr::memchr2;
+
+use crate::class::HOST;
+use crate::limits::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
+use crate::{Method, Name, RequestHead, Span, Version};
+
+/// The four forms of RFC 9112 section 3.2.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TargetForm {
+    /// `/path?query`
+    #[default]
+    Origin,
+    /// `scheme://host/path?query`
+    Absolute,
+    /// `host:port`
+    Authority,
+    /// `*`
+    Asterisk,
+}
+
+/// A host and the port that was written beside it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Authority<'a> {
+    /// The host.
+    pub host: Host<'a>,
+    /// The port, 1 to 65535; `None` where none was written.
+    pub port: Option<u16>,
+}
+
+/// A host that every resolver reads alike.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Host<'a> {
+    /// A name as received, in whatever case: labels of 1 to 63 letters, digits, `-` and `_`, at
+    /// most 253 bytes, perhaps with a dot at the end. Not an address in any notation.
+    Name(&'a [u8]),
+    /// A dotted quad.
+    V4(Ipv4Addr),
+    /// What stood in brackets.
+    V6(Ipv6Addr),
+}
+
+/// Where a request wants to go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Destination<'a> {
+    /// From the target, or from `Host` where the target has none. `None` only for HTTP/1.0 without
+    /// `Host`. With CONNECT the port is there.
+    pub authority: Option<Authority<'a>>,
+    /// For the origin's request line: begins with `/`, or is `*`; empty for CONNECT.
+    pub path_and_query: &'a [u8],
+}
+
+/// Why a target or host is refused. All are the client's fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TargetError {
+    /// The target's form and the method do not go together: `*` without OPTIONS, `host:port`
+    /// without CONNECT, anything else with CONNECT, or none of the four forms.
+    FormInvalid,
+    /// An absolute target of another scheme than `http`.
+    SchemeUnsupported,
+    /// HTTP/1.1 without `Host`.
+    HostMissing,
+    /// More than one `Host`.
+    HostDuplicate,
+    /// An empty host.
+    HostEmpty,
+    /// A host that is neither a sane name nor an address in its one notation.
+    HostInvalid,
+    /// User information before the host.
+    UserInformation,
+    /// A port that is not 1 to 65535 in plain decimal.
+    PortInvalid,
+    /// CONNECT without a port.
+    PortMissing,
+}
+
+impl fmt::Display for TargetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FormInvalid => "the request target's form does not fit the method",
+            Self::SchemeUnsupported => "the request target's scheme is not http",
+            Self::HostMissing => "the request has no Host field",
+            Self::HostDuplicate => "the request has more than one Host field",
+            Self::HostEmpty => "the host is empty",
+            Self::HostInvalid => "the host is neither a name nor an address",
+            Self::UserInformation => "the host has user information before it",
+            Self::PortInvalid => "the port is not a number from 1 to 65535",
+            Self::PortMissing => "the CONNECT target has no port",
+        })
+    }
+}
+
+impl std::error::Error for TargetError {}
+
+impl<'a> Authority<'a> {
+    /// Reads `host` or `host:port`, RFC 3986 section 3.2 without user information.
+    ///
+    /// # Errors
+    /// What the module's text lists.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, TargetError> {
+        if bytes.contains(&b'@') {
+            return Err(TargetError::UserInformation);
+        }
+        let (host, rest) = match bytes {
+            [b'[', inner @ ..] => {
+                let end = inner.iter().position(|&byte| byte == b']');
+                let end = end.ok_or(TargetError::HostInvalid)?;
+                (v6(&inner[..end])?, &inner[end + 1..])
+            }
+            _ => {
+                let end = bytes.iter().position(|&byte| byte == b':').unwrap_or(bytes.len());
+                (name_or_v4(&bytes[..end])?, &bytes[end..])
+            }
+        };
+        let port = match rest {
+            [] => None,
+            [b':', digits @ ..] => Some(port(digits)?),
+            _ => return Err(TargetError::HostInvalid),
+        };
+        Ok(Self { host, port })
+    }
+}
+
+/// As it is written in a `Host` field or before a path, IPv6 in brackets.
+impl fmt::Display for Authority<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.host)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+impl fmt::Display for Host<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => name.iter().try_for_each(|&byte| write!(f, "{}", byte as char)),
+            Self::V4(address) => write!(f, "{address}"),
+            Self::V6(address) => write!(f, "[{address}]"),
+        }
+    }
+}
+
+/// Says where a request wants to go, RFC 9112 section 3.2. An absolute target wins over `Host`,
+/// section 3.2.2, but `Host` has to be valid all the same: whoever comes next may look at it.
+///
+/// # Errors
+/// When the target does not fit the method, or the host is not certain. The method matters only
+/// with `*` and `host:port`.
+pub fn destination(head: &RequestHead) -> Result<Destination<'_>, TargetError> {
+    let host = host_field(head)?;
+    let is_connect = head.method() == Method::Connect;
+    let path_and_query = head.path_and_query();
+    match head.form() {
+        TargetForm::Authority if is_connect => {
+            let authority = Authority::parse(head.target())?;
+            authority.port.ok_or(TargetError::PortMissing)?;
+            Ok(Destination { authority: Some(authority), path_and_query })
+        }
+        TargetForm::Authority => Err(TargetError::FormInvalid),
+        _ if is_connect => Err(TargetError::FormInvalid),
+        TargetForm::Asterisk if head.method() != Method::Options => Err(TargetError::FormInvalid),
+        TargetForm::Origin | TargetForm::Asterisk => {
+            Ok(Destination { authority: host, path_and_query })
+        }
+        TargetForm::Absolute => {
+            let (scheme, authority) = split_absolute(head.target());
+            if !scheme.eq_ignore_ascii_case(b"http") {
+                return Err(TargetError::SchemeUnsupported);
+            }
+            let authority = Some(Authority::parse(authority)?);
+            let path_and_query = match path_and_query {
+                // RFC 9112 section 3.2.4: OPTIONS about the whole server.
+                [] if head.method() == Method::Options => b"*",
+                [] => b"/",
+                _ => path_and_query,
+            };
+            Ok(Destination { authority, path_and_query })
+        }
+    }
+}
+
+/// RFC 9112 section 3.2: exactly one in HTTP/1.1, and a valid one.
+fn host_field(head: &RequestHead) -> Result<Option<Authority<'_>>, TargetError> {
+    let mut values = head.values(Name::Host);
+    match (values.next(), values.next()) {
+        (Some(_), Some(_)) => Err(TargetError::HostDuplicate),
+        (Some(value), None) => Authority::parse(value).map(Some),
+        (None, _) if head.version() == Version::Http10 => Ok(None),
+        (None, _) => Err(TargetError::HostMissing),
+    }
+}
+
+/// The form that a target has. CONNECT is asked for, since `host:port` can look like a scheme.
+pub(crate) fn form_of(method: Method, target: &[u8]) -> TargetForm {
+    match target {
+        b"*" => TargetForm::Asterisk,
+        [b'/', ..] => TargetForm::Origin,
+        _ if method == Method::Connect => TargetForm::Authority,
+        _ if is_absolute(target) => TargetForm::Absolute,
+        _ => TargetForm::Authority,
+    }
+}
+
+/// RFC 3986 section 3.1: a letter, then letters, digits, `+`, `-` and `.`.
+fn is_absolute(target: &[u8]) -> bool {
+    let scheme_len = target
+        .iter()
+        .position(|byte| !(byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')))
+        .unwrap_or(target.len());
+    target[0].is_ascii_alphabetic() && target[scheme_len..].starts_with(b"://")
+}
+
+/// The scheme and the authority of an absolute target.
+fn split_absolute(target: &[u8]) -> (&[u8], &[u8]) {
+    let scheme_len = target.iter().position(|&byte| byte == b':').expect("the form says so");
+    let rest = &target[scheme_len + "://".len()..];
+    (&target[..scheme_len], &rest[..memchr2(b'/', b'?', rest).unwrap_or(rest.len())])
+}
+
+/// Where in a head's bytes its path and query are; nowhere for CONNECT and for a host alone. RFC
+/// 9112 section 3.2.1: an empty path before a query is sent as `/`, so that one is appended to the
+/// bytes, behind what was received.
+pub(crate) fn path_of(form: TargetForm, target: Span, bytes: &mut Vec<u8>) -> Span {
+    match form {
+        TargetForm::Origin | TargetForm::Asterisk => return target,
+        TargetForm::Authority => return Span::default(),
+        TargetForm::Absolute => {}
+    }
+    let (scheme, authority) = split_absolute(target.of(bytes));
+    let before = scheme.len() + "://".len() + authority.len();
+    let range = target.start as usize + before..(target.start + target.len) as usize;
+    if bytes[range.clone()].first() != Some(&b'?') {
+        return Span::new(range);
+    }
+    let start = bytes.len();
+    bytes.push(b'/');
+    bytes.extend_from_within(range);
+    Span::new(start..bytes.len())
+}
+
+fn v6(bytes: &[u8]) -> Result<Host<'static>, TargetError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| TargetError::HostInvalid)?;
+    text.parse().map(Host::V6).map_err(|_| TargetError::HostInvalid)
+}
+
+fn name_or_v4(bytes: &[u8]) -> Result<Host<'_>, TargetError> {
+    if bytes.is_empty() {
+        return Err(TargetError::HostEmpty);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| TargetError::HostInvalid)?;
+    if let Ok(address) = text.parse() {
+        return Ok(Host::V4(address));
+    }
+    let labels = bytes.strip_suffix(b".").unwrap_or(bytes);
+    let is_label = |label: &[u8]| matches!(label.len(), 1..=LABEL_BYTES_MAX) && HOST.has_all(label);
+    let is_name = labels.len() <= HOST_BYTES_MAX
+        && labels.split(|&byte| byte == b'.').all(is_label)
+        && !labels.rsplit(|&byte| byte == b'.').next().is_some_and(is_number);
+    if is_name { Ok(Host::Name(bytes)) } else { Err(TargetError::HostInvalid) }
+}
+
+/// Whether a resolver may take the label for the last part of an address: decimal, octal or hex.
+fn is_number(label: &[u8]) -> bool {
+    match label {
+        [b'0', b'x' | b'X', digits @ ..] => digits.iter().all(u8::is_ascii_hexdigit),
+        _ => label.iter().all(u8::is_ascii_digit),
+    }
+}
+
+fn port(digits: &[u8]) -> Result<u16, TargetError> {
+    let is_plain = !digits.starts_with(b"0") && digits.len() <= 5;
+    let value = crate::decimal(digits).filter(|_| is_plain);
+    value.and_then(|value| u16::try_from(value).ok()).ok_or(TargetError::PortInvalid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::HeadError;
+    use crate::corpus::request;
+
+    /// The authority and path of a request, or the error, for a target and the fields after it.
+    fn resolve(line: &str, fields: &str) -> Result<(String, String), TargetError> {
+        let head = request(format!("{line}\r\n{fields}\r\n")).unwrap();
+        let destination = destination(&head)?;
+        let authority = destination.authority.map_or(String::new(), |it| it.to_string());
+        Ok((authority, String::from_utf8_lossy(destination.path_and_query).into_owned()))
+    }
+
+    fn get(target: &str) -> Result<(String, String), TargetError> {
+        resolve(&format!("GET {target} HTTP/1.1"), "Host: h\r\n")
+    }
+
+    fn goes_to(authority: &str, path: &str) -> Result<(String, String), TargetError> {
+        Ok((authority.to_owned(), path.to_owned()))
+    }
+
+    #[test]
+    fn every_form_gives_its_destination() {
+        assert_eq!(get("/a?b=c"), goes_to("h", "/a?b=c"));
+        assert_eq!(get("//a"), goes_to("h", "//a"));
+        assert_eq!(get("http://x:81/a?b"), goes_to("x:81", "/a?b"));
+        assert_eq!(get("HTTP://x"), goes_to("x", "/"));
+        assert_eq!(get("http://x?q/r?s"), goes_to("x", "/?q/r?s"));
+        assert_eq!(get("http://[::1]:8080/"), goes_to("[::1]:8080", "/"));
+        let options = |target| resolve(&format!("OPTIONS {target} HTTP/1.1"), "Host: h\r\n");
+        assert_eq!(options("*"), goes_to("h", "*"));
+        assert_eq!(options("http://x:1"), goes_to("x:1", "*"));
+        assert_eq!(options("http://x:1/"), goes_to("x:1", "/"));
+        assert_eq!(resolve("CONNECT x:443 HTTP/1.1", "Host: x\r\n"), goes_to("x:443", ""));
+        assert_eq!(resolve("GET / HTTP/1.0", ""), goes_to("", "/"));
+    }
+
+    #[test]
+    fn what_was_received_stays_as_it_was_behind_an_added_slash() {
+        let line = "GET http://x?q HTTP/1.1\r\nHost: x\r\n\r\n";
+        let head = request(line).unwrap();
+        assert_eq!((head.bytes(), head.target()), (line.as_bytes(), &b"http://x?q"[..]));
+    }
+
+    #[test]
+    fn forms_and_methods_must_fit() {
+        for line in [
+            "GET *",
+            "POST h:80",
+            "GET h",
+            "GET http:/x",
+            "GET http:x",
+            "GET ?a",
+            "GET %2f",
+            "OPTIONS **",
+            "CONNECT /",
+            "CONNECT *",
+            "GET 1http://x/",
+            "GET ://x/",
+            "OPTIONS h:1",
+        ] {
+            let resolved = resolve(&format!("{line} HTTP/1.1"), "Host: h\r\n");
+            assert_eq!(resolved, Err(TargetError::FormInvalid), "{line}");
+        }
+        assert_eq!(get("https://x/"), Err(TargetError::SchemeUnsupported));
+        assert_eq!(get("ftp://x/"), Err(TargetError::SchemeUnsupported));
+        let connect = |target| resolve(&format!("CONNECT {target} HTTP/1.1"), "Host: h\r\n");
+        assert_eq!(connect("x"), Err(TargetError::PortMissing));
+        assert_eq!(connect("x:0"), Err(TargetError::PortInvalid));
+        assert_eq!(connect("a@x:1"), Err(TargetError::UserInformation));
+        assert_eq!(connect("http://x:1"), Err(TargetError::PortInvalid));
+    }
+
+    #[test]
+    fn absolute_targets_have_a_sane_authority() {
+        assert_eq!(get("http://user@x/"), Err(TargetError::UserInformation));
+        assert_eq!(get("http://user:a@x/"), Err(TargetError::UserInformation));
+        assert_eq!(get("http:///a"), Err(TargetError::HostEmpty));
+        assert_eq!(get("http://:80/a"), Err(TargetError::HostEmpty));
+        assert_eq!(get("http://x:/"), Err(TargetError::PortInvalid));
+        assert_eq!(get("http://x%2ey/"), Err(TargetError::HostInvalid));
+        assert_eq!(get("http://a?@b/"), goes_to("a", "/?@b/"));
+    }
+
+    #[test]
+    fn host_is_one_and_valid_even_if_not_needed() {
+        for line in ["GET / HTTP/1.1", "GET http://x/ HTTP/1.1", "CONNECT x:1 HTTP/1.1"] {
+            assert_eq!(resolve(line, ""), Err(TargetError::HostMissing));
+            assert_eq!(resolve(line, "Host: a\r\nhost: a\r\n"), Err(TargetError::HostDuplicate));
+            assert_eq!(resolve(line, "Host:\r\n"), Err(TargetError::HostEmpty));
+            assert_eq!(resolve(line, "Host: a b\r\n"), Err(TargetError::HostInvalid));
+            assert_eq!(resolve(line, "Host: a,b\r\n"), Err(TargetError::HostInvalid));
+            assert_eq!(resolve(line, "Host: a/b\r\n"), Err(TargetError::HostInvalid));
+            assert_eq!(resolve(line, "Host: u@b\r\n"), Err(TargetError::UserInformation));
+            assert_eq!(resolve(line, "Host: http://a\r\n"), Err(TargetError::PortInvalid));
+        }
+        let twice = "Host: a\r\nHost: a\r\n";
+        assert_eq!(resolve("GET / HTTP/1.0", twice), Err(TargetError::HostDuplicate));
+    }
+
+    #[test]
+    fn hosts_have_one_reading() {
+        let good = [
+            "example.com",
+            "EXAMPLE.com.",
+            "a-b_c.d1",
+            "1.2.3.4",
+            "0.0.0.0",
+            "1.2.3.x4",
+            "0x7g",
+            "1a",
+            "xn--nxasmq6b",
+            "[::]",
+            "[2001:db8::1]",
+            "[::ffff:1.2.3.4]",
+            "a:1",
+            "a:65535",
+            "x.0y",
+        ];
+        for host in good {
+            assert!(Authority::parse(host.as_bytes()).is_ok(), "{host}");
+        }
+        let long_label = "a".repeat(64);
+        let long_name = "a.".repeat(127) + "b";
+        let bad = [
+            "",
+            ".",
+            "a..b",
+            ".a",
+            "a b",
+            "127.1",
+            "0x7f.1",
+            "017700000001",
+            "2130706433",
+            "1.2.3.4.",
+            "1.2.3.256",
+            "01.2.3.4",
+            "1.2.3.4.5",
+            "0x7f000001",
+            "0X",
+            "a.0x1",
+            "a.1",
+            "a%41",
+            "\u{e9}",
+            "a/b",
+            "a?b",
+            "a#b",
+            "a\\b",
+            "[::1",
+            "::1",
+            "[::1]a",
+            "[::1%25lo]",
+            "[fe80::1%lo]",
+            "[v1.x]",
+            "[1.2.3.4]",
+            "[]",
+            "a:b",
+            "a:",
+            "a:0",
+            "a:00080",
+            "a:080",
+            "a:65536",
+            "a:+1",
+            "a:1:2",
+            "a: 1",
+            "a:99999999999999999999",
+            "a!",
+            "a$",
+            "(a)",
+            "a;b",
+            &long_label,
+            &long_name,
+            "a@b",
+            "[[::1]]",
+        ];
+        for host in bad {
+            assert!(Authority::parse(host.as_bytes()).is_err(), "{host}");
+        }
+    }
+
+    #[test]
+    fn targets_keep_odd_bytes_that_are_harmless_and_no_others() {
+        for target in ["/|[]{}^`", "/%zz%", "/a?b\\c?d", "/..//./", "/a%2fb%00", "/;a=b,c'()*!$&+"]
+        {
+            assert_eq!(get(target), goes_to("h", target));
+        }
+        for byte in (0..=b' ').chain(*b"\"<>#\x7f\x80\xff") {
+            let line = [b"GET /a", &[byte][..], b"b HTTP/1.1\r\nHost: h\r\n\r\n"].concat();
+            assert!(request(&line).is_err(), "{byte}");
+        }
+        let path = request("GET /a\\b HTTP/1.1\r\nHost: h\r\n\r\n");
+        assert_eq!(path.err(), Some(HeadError::TargetInvalid));
+    }
+}
