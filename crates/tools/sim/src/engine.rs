@@ -1,0 +1,323 @@
+//! The simulated kernel as a worker sees it: an [`Engine`] that also checks what the contract asks
+//! of its caller, and panics with the reason where it is broken.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use millrace_event::{
+    Address, Budget, Buffer, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Kind, Token,
+    Wake,
+};
+
+use crate::descriptor::{Direction, Object, Owner, Work};
+use crate::kernel::{Kernel, Pipe};
+
+/// One worker's engine in a [`World`](crate::World).
+#[derive(Debug)]
+pub struct Sim {
+    kernel: Rc<RefCell<Kernel>>,
+    index: usize,
+    budget: Budget,
+    wake: Arc<AtomicBool>,
+}
+
+/// A descriptor on its way to an engine of the same world.
+#[derive(Debug)]
+pub struct SimDetached(pub(crate) u32);
+
+/// Ends the wait of one [`Sim`].
+#[derive(Clone, Debug)]
+pub struct SimWaker(Arc<AtomicBool>);
+
+impl Wake for SimWaker {
+    fn wake(&self) {
+        // Release pairs with the Acquire swap in `Sim::next`: what was put into a mailbox before
+        // the wake is seen by the worker that is woken.
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// The time of day at a world's zero: some moment of 2026.
+const TIME_OF_DAY_AT_ZERO: Duration = Duration::from_secs(1_780_000_000);
+
+/// What [`Event::Woken`] carries.
+const WAKE_TOKEN: Token = Token::new(Kind::Worker, 0, 0);
+
+impl Sim {
+    pub(crate) fn new(kernel: Rc<RefCell<Kernel>>, index: usize) -> Self {
+        let (budget, wake) = {
+            let state = &kernel.borrow().engines[index];
+            (state.budget.clone(), state.wake.clone())
+        };
+        Self { kernel, index, budget, wake }
+    }
+
+    /// The address of a listener that this engine adopted, with the port that was picked.
+    pub fn local_address(&self, listener: &Fd) -> Address {
+        self.kernel.borrow_mut().listens_at(listener.0)
+    }
+
+    /// Whatever is next in this turn, woken or tried with success.
+    fn next_event(&self, kernel: &mut Kernel) -> Option<Completion> {
+        // Acquire pairs with the Release store in `SimWaker::wake`.
+        if self.wake.swap(false, Ordering::Acquire) {
+            return Some(Completion { token: WAKE_TOKEN, event: Event::Woken });
+        }
+        loop {
+            let state = &mut kernel.engines[self.index];
+            let exhausted = self.budget.is_exhausted();
+            let parked = if exhausted { None } else { state.parked.pop_front() };
+            let attempt = parked.or_else(|| state.batch.pop_front())?;
+            let receives = kernel
+                .attempted(attempt)
+                .is_some_and(|operation| matches!(operation.work, Work::Receive { .. }));
+            if exhausted && receives {
+                kernel.record("parked", attempt.descriptor, 0, None);
+                kernel.engines[self.index].parked.push_back(attempt);
+                continue;
+            }
+            if let Some((token, event)) = kernel.attempt(self.index, attempt) {
+                let (what, count) = describe(&event);
+                kernel.record(what, attempt.descriptor, count, Some(token));
+                return Some(Completion { token, event });
+            }
+        }
+    }
+}
+
+impl Engine for Sim {
+    type Detached = SimDetached;
+    type Waker = SimWaker;
+
+    fn now(&self) -> Instant {
+        self.kernel.borrow().engines[self.index].now
+    }
+
+    fn time_of_day(&self) -> Duration {
+        TIME_OF_DAY_AT_ZERO + self.now().since(Instant::default())
+    }
+
+    fn random(&mut self) -> u64 {
+        self.kernel.borrow_mut().engines[self.index].random.bits()
+    }
+
+    fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn waker(&self) -> SimWaker {
+        SimWaker(self.wake.clone())
+    }
+
+    /// Never waits: the world calls the worker again when something is there or `deadline` has
+    /// come.
+    ///
+    /// # Panics
+    /// When buffers of the last turn were not given back.
+    fn turn(&mut self, deadline: Option<Instant>) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let now = kernel.now;
+        let state = &mut kernel.engines[self.index];
+        assert!(state.lent == 0, "{} buffers were not recycled before the turn ended", state.lent);
+        state.now = now;
+        state.deadline = deadline;
+        state.given = 0;
+        state.busy = false;
+        let mut ready = std::mem::take(&mut state.ready);
+        kernel.random.shuffle(&mut ready);
+        kernel.engines[self.index].batch.extend(ready);
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let batch_max = kernel.plan.batch_max;
+        let state = &mut kernel.engines[self.index];
+        if state.given >= batch_max {
+            state.busy = true;
+            return None;
+        }
+        let completion = self.next_event(kernel)?;
+        let state = &mut kernel.engines[self.index];
+        state.given += 1;
+        state.busy = true;
+        Some(completion)
+    }
+
+    /// # Panics
+    /// When more buffers come back than were lent.
+    fn recycle(&mut self, buffer: Buffer) {
+        let state = &mut self.kernel.borrow_mut().engines[self.index];
+        assert!(state.lent > 0, "a buffer is recycled that was not lent");
+        state.lent -= 1;
+        state.stock.push(buffer);
+    }
+
+    fn adopt(&mut self, detached: SimDetached) -> Result<Fd, Error> {
+        let descriptor = &mut *self.kernel.borrow_mut();
+        let descriptor = descriptor.descriptor(detached.0);
+        assert!(descriptor.owner == Owner::Transit, "only what was detached is adopted");
+        descriptor.owner = Owner::Engine(self.index);
+        Ok(Fd(detached.0))
+    }
+
+    /// # Panics
+    /// When something other than a receive is outstanding.
+    fn detach(&mut self, fd: Fd) -> SimDetached {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let descriptor = kernel.own(self.index, fd.0);
+        assert!(descriptor.send.is_none(), "detach of {} with a send outstanding", fd.0);
+        if let Some(operation) = descriptor.receive.take() {
+            let plain = matches!(operation.work, Work::Receive { .. });
+            assert!(plain, "detach of {} with {operation:?} outstanding", fd.0);
+        }
+        descriptor.owner = Owner::Transit;
+        SimDetached(fd.0)
+    }
+
+    fn accept(&mut self, listener: &Fd, token: Token) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.submit(self.index, listener.0, Direction::Receive, Work::Accept, token);
+    }
+
+    fn accept_stop(&mut self, listener: &Fd) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let descriptor = kernel.own(self.index, listener.0);
+        let is_listener = matches!(descriptor.object, Object::Listener { .. });
+        assert!(is_listener, "accept_stop on {}, which is no listener", listener.0);
+        descriptor.receive = None;
+    }
+
+    fn connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        if kernel.descriptors_exhausted() {
+            kernel.note("no descriptor", &format!("to connect to {address}"));
+            return Err(Error::OutOfDescriptors);
+        }
+        let number = kernel.connect(Owner::Engine(self.index), address, None);
+        kernel.submit(self.index, number, Direction::Send, Work::Connect, token);
+        Ok(Fd(number))
+    }
+
+    /// # Panics
+    /// When `max` is out of its bounds, or a receive is outstanding.
+    fn recv(&mut self, fd: &Fd, max: usize, token: Token) {
+        assert!((1..=Buffer::SIZE).contains(&max), "a receive of {max} bytes");
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.submit(self.index, fd.0, Direction::Receive, Work::Receive { max }, token);
+    }
+
+    /// # Panics
+    /// When a send is outstanding or the direction was shut.
+    fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, fd.0).send.is_some();
+        assert!(!outstanding, "send on {} while a send is outstanding", fd.0);
+        let work = kernel.begin_send(fd.0, parts, &self.budget);
+        kernel.submit(self.index, fd.0, Direction::Send, work, token);
+    }
+
+    fn unsent(&self, fd: &Fd) -> usize {
+        let kernel = &mut *self.kernel.borrow_mut();
+        match kernel.own(self.index, fd.0).send.as_ref().map(|operation| &operation.work) {
+            Some(Work::Send { rest: Some(rest), .. }) => rest.len(),
+            _ => 0,
+        }
+    }
+
+    /// # Panics
+    /// When something is outstanding in the direction.
+    fn shutdown(&mut self, fd: &Fd, how: HowToShut) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let descriptor = kernel.own(self.index, fd.0);
+        let both = how == HowToShut::Both;
+        assert!(descriptor.send.is_none(), "shutdown of {} with a send outstanding", fd.0);
+        let receives = both && descriptor.receive.is_some();
+        assert!(!receives, "shutdown of {} with a receive outstanding", fd.0);
+        let (connection, side) = kernel.stream_of(fd.0);
+        kernel.record("shuts", fd.0, usize::from(both), None);
+        kernel.connections[connection].sides[side].read_shut |= both;
+        kernel.finish(connection, side);
+    }
+
+    fn close(&mut self, fd: Fd) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.own(self.index, fd.0);
+        kernel.engines[self.index].busy = true;
+        kernel.close(fd.0, false);
+    }
+
+    fn reset(&mut self, fd: Fd) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.own(self.index, fd.0);
+        kernel.engines[self.index].busy = true;
+        kernel.close(fd.0, true);
+    }
+
+    fn pipe(&mut self) -> Result<(Fd, Fd), Error> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        if kernel.descriptors_exhausted() {
+            return Err(Error::OutOfDescriptors);
+        }
+        let index = kernel.pipes.len();
+        let capacity = kernel.plan.pipe_capacity;
+        kernel.pipes.push(Pipe { bytes: VecDeque::new(), capacity, ended: false });
+        let owner = Owner::Engine(self.index);
+        let ends = [Object::PipeOut(index), Object::PipeIn(index)];
+        let [from, into] = ends.map(|end| Fd(kernel.open(owner, end)));
+        Ok((from, into))
+    }
+
+    /// # Panics
+    /// When not exactly one of the two is a pipe, the pipe is not empty before it is filled or
+    /// empty before it is emptied, or an operation is outstanding in a direction.
+    fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {
+        assert!(max > 0, "a splice of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let fills = matches!(kernel.own(self.index, into.0).object, Object::PipeIn(_));
+        if fills {
+            let pipe = kernel.pipe_of(into.0);
+            let left = kernel.pipes[pipe].bytes.len();
+            assert!(left == 0, "splice into pipe {} with {left} bytes in it", into.0);
+            let partner = Work::Partner { socket: from.0 };
+            kernel.submit(self.index, into.0, Direction::Send, partner, token);
+            let work = Work::Fill { pipe: into.0, max };
+            kernel.submit(self.index, from.0, Direction::Receive, work, token);
+        } else {
+            let pipe = kernel.pipe_of(from.0);
+            assert!(!kernel.pipes[pipe].bytes.is_empty(), "splice from pipe {}, empty", from.0);
+            let (connection, side) = kernel.stream_of(into.0);
+            let finished = kernel.connections[connection].sides[side].out.finished;
+            assert!(!finished, "splice into descriptor {} after its shutdown", into.0);
+            let partner = Work::Partner { socket: into.0 };
+            kernel.submit(self.index, from.0, Direction::Receive, partner, token);
+            let work = Work::Empty { pipe: from.0, max };
+            kernel.submit(self.index, into.0, Direction::Send, work, token);
+        }
+    }
+
+    fn log(&mut self, records: &[u8]) {
+        assert!(records.ends_with(b"\n"), "a log takes whole records");
+        self.kernel.borrow_mut().engines[self.index].log.extend_from_slice(records);
+    }
+}
+
+/// One word and a count for the trace.
+fn describe(event: &Event) -> (&'static str, usize) {
+    match event {
+        Event::Accepted(Ok((fd, _))) => ("accept", fd.0 as usize),
+        Event::Accepted(Err(_)) => ("accept fails", 0),
+        Event::Connected(Ok(())) => ("connected", 0),
+        Event::Connected(Err(_)) => ("connect fails", 0),
+        Event::Received(Ok(buffer)) => ("received", buffer.len()),
+        Event::Received(Err(_)) => ("receive fails", 0),
+        Event::Sent(Ok(())) => ("sent", 0),
+        Event::Sent(Err(_)) => ("send fails", 0),
+        Event::Spliced(Ok(count)) => ("spliced", *count),
+        Event::Spliced(Err(_)) => ("splice fails", 0),
+        Event::Woken => ("woken", 0),
+    }
+}

@@ -1,0 +1,132 @@
+//! What a seed decides about its world before anything happens in it: sizes of buffers and
+//! segments, delays, and how likely each fault is.
+
+use std::time::Duration;
+
+use crate::random::Random;
+
+/// How unkind a world is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Faults {
+    /// Large buffers, short delays, everything at once: the loopback of an idle machine.
+    None,
+    /// Everything that a working network and kernel do: short reads and writes, small buffers,
+    /// delays, segments cut anywhere, completions in any order.
+    Benign,
+    /// Also what broken ones do: resets, refusals, lost datagrams, stalls of minutes, descriptors
+    /// running out.
+    Hostile,
+}
+
+/// The character of one world; every number is drawn once from the seed.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Which class of faults it was drawn for.
+    pub faults: Faults,
+    /// Bytes that the kernel holds for a sender, at least 1.
+    pub send_capacity: usize,
+    /// Bytes that the kernel holds for a receiver, at least 1.
+    pub receive_capacity: usize,
+    /// The largest segment, at least 1; see [`Plan::segment_max`].
+    pub segment: usize,
+    /// The longest ordinary delay of a segment, in nanoseconds.
+    pub delay_ns: u64,
+    /// The longest time between readiness and the completion of an operation, in nanoseconds.
+    pub jitter_ns: u64,
+    /// How often, of a thousand, an operation that could end at once is made to wait.
+    pub wait: u64,
+    /// How often, of a thousand, a receive or send is cut short.
+    pub short: u64,
+    /// How often, of a thousand segments, one is late by up to a second, as after a loss.
+    pub loss: u64,
+    /// The most completions that one turn gives, at least 1.
+    pub batch_max: usize,
+    /// Bytes that a pipe holds.
+    pub pipe_capacity: usize,
+    /// How often, of a thousand connections, one is reset at a random moment.
+    pub reset: u64,
+    /// How often, of a thousand, a connection is refused, unreachable or lost in the network.
+    pub connect_fault: u64,
+    /// How often, of a thousand, accept, connect or pipe find no descriptor left.
+    pub descriptors: u64,
+    /// How often, of a thousand streams, one stops for up to five minutes.
+    pub stall: u64,
+    /// How often, of a thousand datagrams, one is lost.
+    pub datagram_loss: u64,
+}
+
+/// Bytes of a stream after which segments grow, so that a large body does not cost a million
+/// events where the cuts have long been made.
+const FINE_BYTES: u64 = 16 * 1024;
+
+impl Plan {
+    /// The plan of a world with `faults`.
+    pub fn draw(faults: Faults, random: &mut Random) -> Self {
+        let mut plan = Self::kind();
+        if faults == Faults::None {
+            return plan;
+        }
+        plan.faults = faults;
+        // Tiny sizes come with short delays: a head of a kilobyte, sent byte by byte, has to
+        // arrive well before the proxy's deadlines in a world that is meant to work.
+        let (size, delay_us) =
+            random.choose(&[(8, 5), (64, 40), (700, 400), (1460, 2_000), (65_536, 20_000)]);
+        plan.segment = random.length(size);
+        plan.send_capacity = random.length(size * 4).max(plan.segment.min(4));
+        plan.receive_capacity = random.length(size * 4).max(plan.segment.min(4));
+        plan.delay_ns = random.between(1, delay_us) * 1000;
+        plan.jitter_ns = random.between(0, delay_us * 200);
+        plan.wait = random.choose(&[0, 200, 800]);
+        plan.short = random.choose(&[0, 100, 500]);
+        plan.loss = if size > 64 { random.choose(&[0, 2]) } else { 0 };
+        plan.batch_max = random.choose(&[1, 3, 1000]);
+        plan.pipe_capacity = random.choose(&[4096, 65_536, 262_144]);
+        if faults == Faults::Hostile {
+            plan.reset = random.choose(&[0, 50, 200]);
+            plan.connect_fault = random.choose(&[0, 100, 300]);
+            plan.descriptors = random.choose(&[0, 20, 100]);
+            plan.stall = random.choose(&[0, 30, 100]);
+            plan.datagram_loss = random.choose(&[0, 100, 500]);
+        }
+        plan
+    }
+
+    fn kind() -> Self {
+        Self {
+            faults: Faults::None,
+            send_capacity: 256 * 1024,
+            receive_capacity: 256 * 1024,
+            segment: 65_536,
+            delay_ns: 20_000,
+            jitter_ns: 0,
+            wait: 0,
+            short: 0,
+            loss: 0,
+            batch_max: 1000,
+            pipe_capacity: 262_144,
+            reset: 0,
+            connect_fault: 0,
+            descriptors: 0,
+            stall: 0,
+            datagram_loss: 0,
+        }
+    }
+
+    /// The largest segment, and the least room in buffers, of a stream that has carried `carried`
+    /// bytes.
+    pub fn segment_max(&self, carried: u64) -> usize {
+        if carried < FINE_BYTES { self.segment } else { self.segment.max(16 * 1024) }
+    }
+
+    /// `capacity`, or more for a stream that is past its fine part.
+    pub fn capacity(&self, capacity: usize, carried: u64) -> usize {
+        if carried < FINE_BYTES { capacity } else { capacity.max(32 * 1024) }
+    }
+
+    /// How long the next segment is under way.
+    pub fn segment_delay(&self, random: &mut Random) -> Duration {
+        let lost = random.chance(self.loss);
+        let late = if lost { random.between(200_000_000, 1_000_000_000) } else { 0 };
+        Duration::from_nanos(late + random.between(self.delay_ns / 10, self.delay_ns))
+    }
+}
