@@ -1,0 +1,90 @@
+//! The listeners of a worker, and whether they are armed.
+
+use millrace_event::{Engine, Fd, Kind, Token};
+
+/// Listeners, armed or paused.
+#[derive(Debug)]
+pub(crate) struct Accepting {
+    listeners: Vec<Listener>,
+    /// Idle connections are to be closed, to make room.
+    pub(crate) shed: bool,
+    /// A connection came since somebody asked.
+    came: bool,
+    /// Nothing is accepted any more.
+    ended: bool,
+    /// The operator was told of a pause.
+    said: bool,
+}
+
+#[derive(Debug)]
+struct Listener {
+    index: u16,
+    fd: Fd,
+    armed: bool,
+}
+
+impl Accepting {
+    pub(crate) fn new(listeners: Vec<(u16, Fd)>) -> Self {
+        let listeners =
+            listeners.into_iter().map(|(index, fd)| Listener { index, fd, armed: false }).collect();
+        Self { listeners, shed: false, came: false, ended: false, said: false }
+    }
+
+    /// Arms what is not armed.
+    pub(crate) fn resume(&mut self, engine: &mut impl Engine) {
+        for listener in self.listeners.iter_mut().filter(|listener| !listener.armed) {
+            engine.accept(&listener.fd, Token::new(Kind::Listener, u32::from(listener.index), 0));
+            listener.armed = true;
+        }
+    }
+
+    /// Disarms what is armed. Gives whether anything was.
+    pub(crate) fn pause(&mut self, engine: &mut impl Engine) -> bool {
+        let mut any = false;
+        for listener in self.listeners.iter_mut().filter(|listener| listener.armed) {
+            engine.accept_stop(&listener.fd);
+            listener.armed = false;
+            any = true;
+        }
+        any
+    }
+
+    /// The engine has disarmed a listener, after an error.
+    pub(crate) fn disarmed(&mut self, index: u16) {
+        for listener in self.listeners.iter_mut().filter(|listener| listener.index == index) {
+            listener.armed = false;
+        }
+    }
+
+    /// Notes that a connection came.
+    pub(crate) fn came(&mut self) {
+        self.came = true;
+    }
+
+    /// Whether a connection came since this was asked last.
+    pub(crate) fn came_since_asked(&mut self) -> bool {
+        std::mem::take(&mut self.came)
+    }
+
+    /// Accepts no more, for good, and closes the listeners.
+    pub(crate) fn end(&mut self, engine: &mut impl Engine) {
+        self.pause(engine);
+        for listener in std::mem::take(&mut self.listeners) {
+            engine.close(listener.fd);
+        }
+        self.ended = true;
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.listeners.iter().any(|listener| !listener.armed)
+    }
+
+    /// Whether this is the first pause that there is something to say about.
+    pub(crate) fn say_once(&mut self) -> bool {
+        !std::mem::replace(&mut self.said, true)
+    }
+}

@@ -1,0 +1,546 @@
+//! Who may come in and where a forward proxy may go. Pure decisions over addresses: nothing here
+//! resolves a name, and nothing is remembered.
+//!
+//! The target that is judged is the very address handed to connect, never a name: a name server
+//! could answer differently a moment later. IPv6 addresses that carry an IPv4 address for a
+//! translator or a tunnel (mapped, NAT64, 6to4, Teredo) are judged by what they carry as well, or
+//! `64:ff9b::a9fe:a9fe` would be a way around the refusal of 169.254.169.254.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::config::{Cidr, Service, TargetRules};
+
+/// Whether a client may use a service. `client` is its address, believed PROXY headers applied;
+/// `None` is a client on a Unix socket, whom the permissions of the socket's file have admitted.
+pub fn may_use(service: &Service, client: Option<IpAddr>) -> bool {
+    let Some(client) = client else { return true };
+    service.clients.is_empty() || service.clients.iter().any(|block| block.contains(client))
+}
+
+/// Whether a peer's Forwarded, X-Forwarded-* and PROXY headers are believed: its own address is
+/// listed. A peer on a Unix socket is believed: whoever may open the socket's file is the one that
+/// the operator put before us.
+pub fn is_trusted(service: &Service, peer: Option<IpAddr>) -> bool {
+    let Some(peer) = peer else { return true };
+    service.trusted.iter().any(|block| block.contains(peer))
+}
+
+/// Why a target may not be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Denied {
+    /// Not the address of one host: unspecified, multicast, broadcast, or port 0. Never allowed.
+    NotAHost,
+    /// One of our own listeners. Never allowed: the request would come back to us.
+    Own,
+    /// In [`TargetRules::denied`].
+    Listed,
+    /// Link-local, or where a cloud keeps the credentials of its machines. Only
+    /// [`TargetRules::allowed`] opens it.
+    Metadata,
+    /// Loopback, private or otherwise not on the public internet.
+    Private,
+    /// A port below 1024 that is neither 80, 443 nor in [`TargetRules::ports`].
+    Port,
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAHost => "not the address of a host",
+            Self::Own => "an address of this proxy itself",
+            Self::Listed => "an address on the list of denied targets",
+            Self::Metadata => "a link-local or cloud metadata address",
+            Self::Private => "a loopback, private or special-purpose address",
+            Self::Port => "a port that may not be reached",
+        })
+    }
+}
+
+/// Whether a connection to `target` may be opened under `rules`.
+///
+/// `own` are the bound addresses of this process: listeners and admin. A listener on a wildcard
+/// address is reached by every address of the machine, and those are not known here: at its port,
+/// every address of its family is refused (of both families for `[::]`, which accepts IPv4 too),
+/// except one in `allowed` that is not loopback, since there the operator has said that it is
+/// somebody else's. A program that wants it finer gives the interface addresses instead.
+pub fn may_reach(
+    rules: &TargetRules,
+    own: &[SocketAddr],
+    target: SocketAddr,
+) -> Result<(), Denied> {
+    let mut open = true;
+    for form in forms(target.ip()) {
+        open &= may_reach_form(rules, own, form, target.port())?;
+    }
+    if open || may_reach_port(rules, target.port()) { Ok(()) } else { Err(Denied::Port) }
+}
+
+/// Judges one form of the target's address. True when the operator allowed it by name, and with
+/// it every port.
+fn may_reach_form(
+    rules: &TargetRules,
+    own: &[SocketAddr],
+    address: IpAddr,
+    port: u16,
+) -> Result<bool, Denied> {
+    let class = Class::of(address);
+    if port == 0 || class == Class::NotAHost {
+        return Err(Denied::NotAHost);
+    }
+    let allowed = rules.allowed.iter().any(|block| block.contains(address));
+    if own.iter().any(|own| is_own(*own, address, port, allowed)) {
+        return Err(Denied::Own);
+    }
+    if rules.denied.iter().any(|block| block.contains(address)) {
+        return Err(Denied::Listed);
+    }
+    match class {
+        _ if allowed => Ok(true),
+        Class::Metadata => Err(Denied::Metadata),
+        Class::Private if !rules.private => Err(Denied::Private),
+        Class::Private | Class::Public | Class::NotAHost => Ok(false),
+    }
+}
+
+fn is_own(own: SocketAddr, address: IpAddr, port: u16, allowed: bool) -> bool {
+    if own.port() != port {
+        return false;
+    }
+    match own.ip().to_canonical() {
+        IpAddr::V4(own) if own.is_unspecified() => {
+            address.is_ipv4() && (address.is_loopback() || !allowed)
+        }
+        IpAddr::V6(own) if own.is_unspecified() => address.is_loopback() || !allowed,
+        own => own == address,
+    }
+}
+
+fn may_reach_port(rules: &TargetRules, port: u16) -> bool {
+    matches!(port, 80 | 443 | 1024..) || rules.ports.contains(&port) || rules.ports.contains(&0)
+}
+
+/// The addresses that one address stands for: itself (an IPv4-mapped one as the IPv4 address that
+/// the kernel makes of it), then those that it carries for a translator or a tunnel.
+fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
+    let address = address.to_canonical();
+    let inner = match address {
+        IpAddr::V4(_) => [None; 4],
+        IpAddr::V6(address) => carried(address),
+    };
+    std::iter::once(address).chain(inner.into_iter().flatten().map(IpAddr::V4))
+}
+
+/// The IPv4 addresses inside an IPv6 address that is not an IPv4-mapped one.
+fn carried(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
+    let octets = address.octets();
+    // The octets of an IPv4 address by their places, and whether they are inverted.
+    let at = |places: [usize; 4], mask: u8| {
+        let [a, b, c, d] = places.map(|place| octets[place] ^ mask);
+        Some(Ipv4Addr::new(a, b, c, d))
+    };
+    const LAST: [usize; 4] = [12, 13, 14, 15];
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => [None; 4],
+        // IPv4-compatible (RFC 4291 section 2.5.5.1) and IPv4-translated (RFC 2765 section 2.1).
+        [0, 0, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] => [at(LAST, 0), None, None, None],
+        // NAT64's well-known prefix (RFC 6052 section 2.1).
+        [0x64, 0xff9b, 0, 0, 0, 0, _, _] => [at(LAST, 0), None, None, None],
+        // NAT64 prefixes of somebody's own choice (RFC 8215). Which length they chose is not to be
+        // seen, so all four places that RFC 6052 section 2.2 leaves are read. A reading in 0.0.0.0/8
+        // is an address that no translator sends to: it only shows that the length was another.
+        [0x64, 0xff9b, 1, _, _, _, _, _] => [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], LAST]
+            .map(|places| at(places, 0).filter(|inner| inner.octets()[0] != 0)),
+        // 6to4 (RFC 3056 section 2).
+        [0x2002, ..] => [at([2, 3, 4, 5], 0), None, None, None],
+        // Teredo (RFC 4380 section 4): the server, and the client's inverted address.
+        [0x2001, 0, ..] => [at([4, 5, 6, 7], 0), at(LAST, 0xff), None, None],
+        _ => [None; 4],
+    }
+}
+
+/// What an address is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Class {
+    /// No connection can be opened to it, or it reaches whoever happens to listen.
+    NotAHost,
+    /// Link-local, or a cloud's metadata service at another address.
+    Metadata,
+    /// Not globally reachable.
+    Private,
+    /// Everything else.
+    Public,
+}
+
+impl Class {
+    /// The class of a canonical address.
+    fn of(address: IpAddr) -> Self {
+        // One of the last two rows of the table fits any address.
+        CLASSES
+            .iter()
+            .find(|(block, _)| block.contains(address))
+            .map_or(Self::Private, |(_, class)| *class)
+    }
+}
+
+const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Cidr {
+    Cidr { network: IpAddr::V4(Ipv4Addr::new(a, b, c, d)), prefix }
+}
+
+const fn v6(first: [u16; 4], last: u16, prefix: u8) -> Cidr {
+    let [a, b, c, d] = first;
+    Cidr { network: IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, last)), prefix }
+}
+
+/// The first block that fits gives the class, so narrow ones come before wide ones. From the
+/// registries of special-purpose addresses that IANA keeps (RFC 6890, RFC 8190), of multicast
+/// addresses and of the IPv6 address space; the metadata services from their clouds' manuals.
+const CLASSES: &[(Cidr, Class)] = &[
+    (v4(0, 0, 0, 0, 32), Class::NotAHost), // RFC 1122 section 3.2.1.3: unspecified
+    (v4(255, 255, 255, 255, 32), Class::NotAHost), // RFC 8190: limited broadcast
+    (v4(224, 0, 0, 0, 4), Class::NotAHost), // RFC 5771: multicast
+    (v4(169, 254, 0, 0, 16), Class::Metadata), // RFC 3927: link-local
+    (v4(100, 100, 100, 200, 32), Class::Metadata), // Alibaba Cloud
+    (v4(168, 63, 129, 16, 32), Class::Metadata), // Azure; a public address, used inside
+    (v4(192, 0, 0, 192, 32), Class::Metadata), // Oracle Cloud
+    (v4(0, 0, 0, 0, 8), Class::Private),   // RFC 791: this network
+    (v4(10, 0, 0, 0, 8), Class::Private),  // RFC 1918
+    (v4(100, 64, 0, 0, 10), Class::Private), // RFC 6598: shared with a provider's NAT
+    (v4(127, 0, 0, 0, 8), Class::Private), // RFC 1122: loopback
+    (v4(172, 16, 0, 0, 12), Class::Private), // RFC 1918
+    (v4(192, 0, 0, 9, 32), Class::Public), // RFC 7723: port control, anycast
+    (v4(192, 0, 0, 10, 32), Class::Public), // RFC 8155: TURN, anycast
+    (v4(192, 0, 0, 0, 24), Class::Private), // RFC 6890: IETF protocol assignments
+    (v4(192, 0, 2, 0, 24), Class::Private), // RFC 5737: documentation
+    (v4(192, 88, 99, 0, 24), Class::Private), // RFC 7526: 6to4 relays, given up
+    (v4(192, 168, 0, 0, 16), Class::Private), // RFC 1918
+    (v4(198, 18, 0, 0, 15), Class::Private), // RFC 2544: benchmarking
+    (v4(198, 51, 100, 0, 24), Class::Private), // RFC 5737: documentation
+    (v4(203, 0, 113, 0, 24), Class::Private), // RFC 5737: documentation
+    (v4(240, 0, 0, 0, 4), Class::Private), // RFC 1112: reserved
+    (v4(0, 0, 0, 0, 0), Class::Public),
+    (v6([0; 4], 0, 128), Class::NotAHost), // RFC 4291: unspecified
+    (v6([0xff00, 0, 0, 0], 0, 8), Class::NotAHost), // RFC 4291: multicast
+    (v6([0xfe80, 0, 0, 0], 0, 10), Class::Metadata), // RFC 4291: link-local
+    (v6([0xfd00, 0xec2, 0, 0], 0x254, 128), Class::Metadata), // Amazon EC2
+    (v6([0xfd20, 0xce, 0, 0], 0x254, 128), Class::Metadata), // Google Cloud
+    (v6([0x64, 0xff9b, 0, 0], 0, 96), Class::Public), // RFC 6052: as public as what it carries
+    (v6([0x2001, 1, 0, 0], 1, 128), Class::Public), // RFC 7723: port control, anycast
+    (v6([0x2001, 1, 0, 0], 2, 128), Class::Public), // RFC 8155: TURN, anycast
+    (v6([0x2001, 1, 0, 0], 3, 128), Class::Public), // RFC 9665: service registration, anycast
+    (v6([0x2001, 3, 0, 0], 0, 32), Class::Public), // RFC 7450: multicast tunnels
+    (v6([0x2001, 4, 0x112, 0], 0, 48), Class::Public), // RFC 7535: AS112
+    (v6([0x2001, 0x20, 0, 0], 0, 28), Class::Public), // RFC 7343: ORCHIDv2
+    (v6([0x2001, 0x30, 0, 0], 0, 28), Class::Public), // RFC 9374: drone identifiers
+    (v6([0x2001, 0, 0, 0], 0, 23), Class::Private), // RFC 2928: IETF assignments, Teredo too
+    (v6([0x2001, 0xdb8, 0, 0], 0, 32), Class::Private), // RFC 3849: documentation
+    (v6([0x2002, 0, 0, 0], 0, 16), Class::Private), // RFC 3056: 6to4
+    (v6([0x3fff, 0, 0, 0], 0, 20), Class::Private), // RFC 9637: documentation
+    (v6([0x2000, 0, 0, 0], 0, 3), Class::Public), // RFC 4291 section 2.4: global unicast
+    // Loopback, local-use NAT64 (RFC 8215), discard (RFC 6666, RFC 9780), segment identifiers
+    // (RFC 9602), unique local (RFC 4193), site-local (RFC 3879), and what nobody was given yet.
+    (v6([0; 4], 0, 0), Class::Private),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Role;
+
+    fn block(text: &str) -> Cidr {
+        let (network, prefix) = text.split_once('/').unwrap();
+        Cidr { network: network.parse().unwrap(), prefix: prefix.parse().unwrap() }
+    }
+
+    fn reach(rules: &TargetRules, own: &[&str], target: &str) -> Result<(), Denied> {
+        let own: Vec<SocketAddr> = own.iter().map(|own| own.parse().unwrap()).collect();
+        may_reach(rules, &own, target.parse().unwrap())
+    }
+
+    /// A port that any rule reaches, on `address`.
+    fn reach_host(rules: &TargetRules, address: &str) -> Result<(), Denied> {
+        may_reach(rules, &[], SocketAddr::new(address.parse().unwrap(), 80))
+    }
+
+    fn public_only() -> TargetRules {
+        TargetRules::default()
+    }
+
+    fn private_too() -> TargetRules {
+        TargetRules { private: true, ..TargetRules::default() }
+    }
+
+    #[test]
+    fn clients_are_admitted_by_list_or_all() {
+        let mut service =
+            Service { role: Role::Boost(Vec::new()), clients: Vec::new(), trusted: Vec::new() };
+        assert!(may_use(&service, Some("203.0.113.9".parse().unwrap())));
+        service.clients = vec![block("10.0.0.0/8"), block("2001:db8::/32")];
+        for (client, admitted) in [
+            ("10.255.255.255", true),
+            ("11.0.0.0", false),
+            ("9.255.255.255", false),
+            ("::ffff:10.1.2.3", true),
+            ("::ffff:11.1.2.3", false),
+            ("2001:db8::1", true),
+            ("2001:db9::1", false),
+            ("::1", false),
+        ] {
+            assert_eq!(may_use(&service, Some(client.parse().unwrap())), admitted, "{client}");
+        }
+        assert!(may_use(&service, None), "a Unix client was admitted by the file's permissions");
+    }
+
+    #[test]
+    fn peers_are_believed_by_list_only() {
+        let mut service =
+            Service { role: Role::Boost(Vec::new()), clients: Vec::new(), trusted: Vec::new() };
+        let believed =
+            |service: &Service, peer: &str| is_trusted(service, Some(peer.parse().unwrap()));
+        assert!(!believed(&service, "127.0.0.1"), "an empty list is nobody");
+        service.trusted = vec![block("127.0.0.0/8")];
+        assert!(believed(&service, "127.0.0.1") && believed(&service, "::ffff:127.9.9.9"));
+        assert!(!believed(&service, "::1") && !believed(&service, "128.0.0.1"));
+        assert!(is_trusted(&service, None));
+    }
+
+    #[test]
+    fn blocks_have_no_bits_below_their_prefix_and_no_row_hides_behind_a_wider_one() {
+        for (index, (cidr, _)) in CLASSES.iter().enumerate() {
+            let bits = if cidr.network.is_ipv4() { 32 } else { 128 };
+            assert!(cidr.prefix <= bits);
+            let number = match cidr.network {
+                IpAddr::V4(network) => u128::from(u32::from(network)) << 96,
+                IpAddr::V6(network) => u128::from(network),
+            };
+            assert_eq!(number.checked_shl(u32::from(cidr.prefix)).unwrap_or(0), 0, "{cidr:?}");
+            for (wider, _) in &CLASSES[..index] {
+                assert!(
+                    wider.prefix > cidr.prefix || !wider.contains(cidr.network),
+                    "{cidr:?} is never found behind {wider:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn each_special_block_is_refused_at_both_of_its_ends_and_not_beyond() {
+        for (before, first, last, after) in [
+            ("9.255.255.255", "10.0.0.0", "10.255.255.255", "11.0.0.0"),
+            ("100.63.255.255", "100.64.0.0", "100.127.255.255", "100.128.0.0"),
+            ("126.255.255.255", "127.0.0.0", "127.255.255.255", "128.0.0.0"),
+            ("172.15.255.255", "172.16.0.0", "172.31.255.255", "172.32.0.0"),
+            ("191.255.255.255", "192.0.0.0", "192.0.0.8", "192.0.0.9"),
+            ("192.0.0.10", "192.0.0.11", "192.0.0.255", "192.0.1.0"),
+            ("192.0.1.255", "192.0.2.0", "192.0.2.255", "192.0.3.0"),
+            ("192.88.98.255", "192.88.99.0", "192.88.99.255", "192.88.100.0"),
+            ("192.167.255.255", "192.168.0.0", "192.168.255.255", "192.169.0.0"),
+            ("198.17.255.255", "198.18.0.0", "198.19.255.255", "198.20.0.0"),
+            ("198.51.99.255", "198.51.100.0", "198.51.100.255", "198.51.101.0"),
+            ("203.0.112.255", "203.0.113.0", "203.0.113.255", "203.0.114.0"),
+            ("2000:ffff::", "2001::", "2001:0:ffff::", "2001:1::1"),
+            ("2001:1::3", "2001:1::4", "2001:2:ffff:ffff::", "2001:3::"),
+            ("2001:3:ffff::", "2001:4::", "2001:4:111::", "2001:4:112::"),
+            ("2001:4:112::1", "2001:4:113::", "2001:1f:ffff::", "2001:20::"),
+            ("2001:3f:ffff::", "2001:40::", "2001:1ff:ffff::", "2001:200::"),
+            ("2001:db7:ffff::", "2001:db8::", "2001:db8:ffff::", "2001:db9::"),
+            ("2001:ffff::", "2002:808:808::", "2002:ffff:808::", "2003::"),
+            ("3ffe:ffff::", "3fff::", "3fff:fff:ffff::", "3fff:1000::"),
+        ] {
+            assert_eq!(reach_host(&public_only(), before), Ok(()), "{before}");
+            assert!(reach_host(&public_only(), first).is_err(), "{first}");
+            assert!(reach_host(&public_only(), last).is_err(), "{last}");
+            assert_eq!(reach_host(&public_only(), after), Ok(()), "{after}");
+        }
+        for special in [
+            "0.0.0.1",
+            "0.255.255.255",
+            "240.0.0.1",
+            "255.255.255.254",
+            "::1",
+            "::2",
+            "100::1",
+            "100:0:0:1::1",
+            "1fff:ffff::1",
+            "4000::1",
+            "5f00::1",
+            "fc00::1",
+            "fdff::1",
+            "fec0::1",
+            "64:ff9b:1::808:808",
+            "64:ff9a::1",
+            "64:ff9b:2::1",
+        ] {
+            assert_eq!(reach_host(&public_only(), special), Err(Denied::Private), "{special}");
+            assert_eq!(reach_host(&private_too(), special), Ok(()), "{special}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_no_host_are_refused_whatever_the_rules_say() {
+        let everything = TargetRules {
+            private: true,
+            allowed: vec![block("0.0.0.0/0"), block("::/0")],
+            denied: Vec::new(),
+            ports: vec![0],
+        };
+        for address in [
+            "0.0.0.0",
+            "255.255.255.255",
+            "224.0.0.1",
+            "239.255.255.255",
+            "::",
+            "ff02::1",
+            "ff0e::1",
+            "::ffff:0.0.0.0",
+            "::ffff:224.0.0.1",
+            "64:ff9b::",
+            "64:ff9b::e000:1",
+            "2002:e000:1::1",
+            "::224.0.0.1",
+            "::ffff:0:255.255.255.255",
+        ] {
+            assert_eq!(reach_host(&everything, address), Err(Denied::NotAHost), "{address}");
+        }
+        assert_eq!(reach(&everything, &[], "93.184.216.34:0"), Err(Denied::NotAHost));
+    }
+
+    #[test]
+    fn metadata_needs_to_be_allowed_by_name() {
+        for address in [
+            "169.254.169.254",
+            "169.254.0.1",
+            "169.254.255.255",
+            "fe80::1",
+            "febf::1",
+            "100.100.100.200",
+            "168.63.129.16",
+            "192.0.0.192",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+        ] {
+            assert_eq!(reach_host(&public_only(), address), Err(Denied::Metadata), "{address}");
+            assert_eq!(reach_host(&private_too(), address), Err(Denied::Metadata), "{address}");
+            let named = Cidr {
+                network: address.parse().unwrap(),
+                prefix: if address.contains(':') { 128 } else { 32 },
+            };
+            let rules = TargetRules { allowed: vec![named], ..TargetRules::default() };
+            assert_eq!(reach_host(&rules, address), Ok(()), "{address}");
+        }
+    }
+
+    #[test]
+    fn what_an_address_carries_is_judged_too() {
+        for address in [
+            "::ffff:169.254.169.254",
+            "::169.254.169.254",
+            "::ffff:0:169.254.169.254",
+            "64:ff9b::169.254.169.254",
+            "64:ff9b:1::169.254.169.254",
+            "64:ff9b:1:a9fe:a9:fe00::",
+            "64:ff9b:1:12a9:fe:a9fe::",
+            "64:ff9b:1:1234:a9:fea9:fe00:0",
+            "64:ff9b:1:1234:5678:9abc:169.254.169.254",
+            "2002:a9fe:a9fe::1",
+            "2001:0:808:808::5601:5601",
+            "2001:0:a9fe:a9fe::f7f7:f7f7",
+        ] {
+            assert_eq!(reach_host(&private_too(), address), Err(Denied::Metadata), "{address}");
+        }
+        for address in ["64:ff9b::8.8.8.8", "::ffff:8.8.8.8"] {
+            assert_eq!(reach_host(&public_only(), address), Ok(()), "{address}");
+        }
+        for address in ["64:ff9b::10.0.0.1", "::ffff:10.0.0.1", "::ffff:127.0.0.1"] {
+            assert_eq!(reach_host(&public_only(), address), Err(Denied::Private), "{address}");
+            assert_eq!(reach_host(&private_too(), address), Ok(()), "{address}");
+        }
+        // To allow the translator's prefix is not to allow what lies behind it.
+        let rules = TargetRules { allowed: vec![block("64:ff9b::/96")], ..private_too() };
+        assert_eq!(reach_host(&rules, "64:ff9b::a9fe:a9fe"), Err(Denied::Metadata));
+        let rules = TargetRules { denied: vec![block("8.8.8.0/24")], ..private_too() };
+        for address in ["8.8.8.8", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2002:808:808::"] {
+            assert_eq!(reach_host(&rules, address), Err(Denied::Listed), "{address}");
+        }
+    }
+
+    #[test]
+    fn lists_win_in_their_order() {
+        let rules = TargetRules {
+            private: false,
+            allowed: vec![block("10.1.0.0/16")],
+            denied: vec![block("10.1.1.0/24"), block("1.1.1.1/32")],
+            ports: Vec::new(),
+        };
+        assert_eq!(reach(&rules, &[], "10.1.0.1:22"), Ok(()), "an allowed block opens its ports");
+        assert_eq!(reach(&rules, &[], "10.2.0.1:80"), Err(Denied::Private));
+        assert_eq!(reach(&rules, &[], "10.1.1.1:80"), Err(Denied::Listed));
+        assert_eq!(reach(&rules, &[], "1.1.1.1:80"), Err(Denied::Listed));
+    }
+
+    #[test]
+    fn ports_are_http_unprivileged_or_named() {
+        for (port, open) in [
+            (1, false),
+            (22, false),
+            (25, false),
+            (79, false),
+            (80, true),
+            (81, false),
+            (442, false),
+            (443, true),
+            (444, false),
+            (1023, false),
+            (1024, true),
+            (65535, true),
+        ] {
+            let target = SocketAddr::new("8.8.8.8".parse().unwrap(), port);
+            let judged = |ports: &[u16]| {
+                may_reach(&TargetRules { ports: ports.to_vec(), ..public_only() }, &[], target)
+            };
+            assert_eq!(judged(&[]), if open { Ok(()) } else { Err(Denied::Port) }, "{port}");
+            assert_eq!(judged(&[7, port]), Ok(()), "{port}");
+            assert_eq!(judged(&[0]), Ok(()), "{port}");
+        }
+    }
+
+    #[test]
+    fn own_addresses_are_refused_in_every_form() {
+        let rules = TargetRules { allowed: vec![block("127.0.0.0/8")], ..private_too() };
+        let own = ["127.0.0.1:3128", "[::1]:9090"];
+        for (target, outcome) in [
+            ("127.0.0.1:3128", Err(Denied::Own)),
+            ("[::ffff:127.0.0.1]:3128", Err(Denied::Own)),
+            ("[64:ff9b::127.0.0.1]:3128", Err(Denied::Own)),
+            ("[::1]:9090", Err(Denied::Own)),
+            ("127.0.0.1:9090", Ok(())),
+            ("127.0.0.2:3128", Ok(())),
+            ("[::1]:3128", Ok(())),
+        ] {
+            assert_eq!(reach(&rules, &own, target), outcome, "{target}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_listener_is_every_address_of_its_family() {
+        let rules = TargetRules {
+            allowed: vec![block("127.0.0.0/8"), block("10.9.0.0/16")],
+            ..private_too()
+        };
+        for (own, target, outcome) in [
+            ("0.0.0.0:3128", "127.0.0.1:3128", Err(Denied::Own)),
+            ("0.0.0.0:3128", "127.9.9.9:3128", Err(Denied::Own)),
+            ("0.0.0.0:3128", "8.8.8.8:3128", Err(Denied::Own)),
+            ("0.0.0.0:3128", "10.9.0.1:3128", Ok(())),
+            ("0.0.0.0:3128", "[::1]:3128", Ok(())),
+            ("0.0.0.0:3128", "8.8.8.8:3129", Ok(())),
+            ("[::]:3128", "8.8.8.8:3128", Err(Denied::Own)),
+            ("[::]:3128", "[::1]:3128", Err(Denied::Own)),
+            ("[::]:3128", "127.0.0.1:3128", Err(Denied::Own)),
+            ("[::]:3128", "[2a00::1]:3128", Err(Denied::Own)),
+            ("[::]:3128", "[2a00::1]:3129", Ok(())),
+        ] {
+            assert_eq!(reach(&rules, &[own], target), outcome, "{own} {target}");
+        }
+    }
+}

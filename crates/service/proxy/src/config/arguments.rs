@@ -1,0 +1,271 @@
+//! Reads the command line by clap, whose commands are built from the table of options. clap sees
+//! every value as text: what it means is decided in `build`, as for files. clap's messages of many
+//! lines are replaced by ours of one.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::ValueParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches};
+
+use super::error::{ConfigError, nearest};
+use super::given::{Given, LimitGiven, ServiceGiven, Tables, Values};
+use super::options::{COMMANDS, Kind, Row, Scope};
+
+/// What a command line asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Run the service that the options describe.
+    Serve(Tables),
+    /// Run what a file describes, with these options before its own.
+    Run {
+        /// The file.
+        file: PathBuf,
+        /// Options of the process.
+        over: Tables,
+    },
+    /// Check the same and print it.
+    Check {
+        /// The file.
+        file: PathBuf,
+        /// Options of the process.
+        over: Tables,
+    },
+    /// Say what this machine offers to a process with these options.
+    Doctor(Tables),
+    /// Run the demonstration.
+    Demo,
+    /// Print a page of the reference, by its name.
+    Reference(String),
+    /// Print this text: help, or the version.
+    Print(String),
+}
+
+/// The width of help, in columns.
+const HELP_COLUMNS: usize = 92;
+
+/// Reads a command line whose first word is the program's name.
+pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
+    let matches = match program().try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(error)
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
+        {
+            return Ok(Command::Print(error.render().to_string()));
+        }
+        Err(error) => return Err(refused(words, &error)),
+    };
+    let (name, matches) = matches.subcommand().expect("clap insists on a command");
+    let file = || PathBuf::from(text_of(matches, "FILE"));
+    Ok(match name {
+        "run" => Command::Run { file: file(), over: tables(name, matches)? },
+        "check" => Command::Check { file: file(), over: tables(name, matches)? },
+        "doctor" => Command::Doctor(tables(name, matches)?),
+        "demo" => Command::Demo,
+        "reference" => Command::Reference(text_of(matches, "PAGE")),
+        _ => Command::Serve(tables(name, matches)?),
+    })
+}
+
+/// The page that `--help` prints for a command, or for the program if it has no such command.
+pub fn help(command: &str) -> String {
+    let mut program = program();
+    program.build();
+    match program.find_subcommand_mut(command) {
+        Some(command) => command.render_long_help().to_string(),
+        None => program.render_long_help().to_string(),
+    }
+}
+
+fn program() -> clap::Command {
+    let commands = COMMANDS.iter().map(|(name, about)| {
+        let rows = Row::TABLE.iter().filter(|row| row.is_of_command(name));
+        let command = clap::Command::new(*name).about(*about).args(rows.map(argument));
+        match *name {
+            "run" | "check" => command
+                .arg(Arg::new("FILE").required(true).help("A configuration, see millrace.toml(5)")),
+            _ => command,
+        }
+    });
+    let reference = clap::Command::new("reference").hide(true).arg(Arg::new("PAGE").required(true));
+    clap::Command::new("millrace")
+        .about("An HTTP proxy: forward proxy and booster")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+        .subcommands(commands)
+        .subcommand(reference)
+}
+
+fn argument(row: &Row) -> Arg {
+    let flag = row.flag.expect("rows of a command have a flag");
+    let argument = Arg::new(row.key).long(flag).help(help_of(row)).next_line_help(true);
+    // The short form of the one option whose name is longer than its meaning.
+    let argument = if flag == "allow-private" { argument.alias("private") } else { argument };
+    if row.kind == Kind::Flag {
+        return argument.action(ArgAction::SetTrue);
+    }
+    let action = if row.is_repeatable() { ArgAction::Append } else { ArgAction::Set };
+    argument.value_name(row.kind.placeholder()).value_parser(ValueParser::string()).action(action)
+}
+
+fn help_of(row: &Row) -> String {
+    let mut text = row.text.to_owned();
+    if row.kind != Kind::Flag {
+        text.push_str(&format!(" Allowed: {}.", row.kind.allowed()));
+        text.push_str(&format!(" Default: {}.", row.default));
+    }
+    if row.is_repeatable() {
+        text.push_str(" May be given several times.");
+    }
+    wrapped(&text, HELP_COLUMNS - 10)
+}
+
+/// Breaks a text into lines of at most `columns` where its words allow.
+fn wrapped(text: &str, columns: usize) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for word in text.split(' ') {
+        if column > 0 && column + 1 + word.len() > columns {
+            out.push('\n');
+            column = 0;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += word.len();
+    }
+    out
+}
+
+fn text_of(matches: &ArgMatches, name: &str) -> String {
+    matches.get_one::<String>(name).cloned().unwrap_or_default()
+}
+
+/// The values of a command as the tables of a file would have them.
+fn tables(command: &str, matches: &ArgMatches) -> Result<Tables, ConfigError> {
+    let values = || Values { place: command.to_owned(), is_command_line: true, given: Vec::new() };
+    let mut tables = Tables { process: values(), ..Tables::default() };
+    let (mut service, mut route) = (values(), values());
+    for row in Row::TABLE.iter().filter(|row| row.is_of_command(command)) {
+        let place = format!("--{}", row.flag.unwrap_or(row.key));
+        for text in texts(row, matches) {
+            if row.kind == Kind::Limit {
+                tables.limits.push(limit(&place, &text)?);
+                continue;
+            }
+            let values = match row.scope {
+                Scope::Process => &mut tables.process,
+                Scope::Service | Scope::Forward => &mut service,
+                Scope::Route => &mut route,
+            };
+            values.add(row, Given { place: place.clone(), text })?;
+        }
+    }
+    let routes = match command {
+        "forward" => None,
+        "boost" => Some(vec![route]),
+        _ => return Ok(tables),
+    };
+    tables.services.push(ServiceGiven { routes, values: service });
+    Ok(tables)
+}
+
+/// The texts given for a row; a list in one word is taken apart.
+fn texts(row: &Row, matches: &ArgMatches) -> Vec<String> {
+    if row.kind == Kind::Flag {
+        return if matches.get_flag(row.key) { vec!["true".to_owned()] } else { Vec::new() };
+    }
+    let words = matches.get_many::<String>(row.key).into_iter().flatten();
+    match row.kind {
+        Kind::Origin => words.flat_map(|word| word.split(',')).map(str::to_owned).collect(),
+        _ => words.cloned().collect(),
+    }
+}
+
+fn limit(place: &str, text: &str) -> Result<LimitGiven, ConfigError> {
+    let given = Given { place: place.to_owned(), text: text.to_owned() };
+    let Some((name, value)) = text.split_once('=') else {
+        return Err(given.error("has no = in it", Kind::Limit.allowed()));
+    };
+    Ok(LimitGiven {
+        name: name.to_owned(),
+        name_place: place.to_owned(),
+        value: Given { place: format!("{place} {name}"), text: value.to_owned() },
+    })
+}
+
+/// One line for what clap refuses.
+fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
+    let command = words
+        .get(1)
+        .and_then(|word| COMMANDS.iter().map(|(name, _)| *name).find(|name| word == *name));
+    let place = command.unwrap_or("command line").to_owned();
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(", "),
+        _ => String::new(),
+    };
+    // clap shows an option with its placeholder, "--workers <N>".
+    let option = context(ContextKind::InvalidArg);
+    let option = option.split(' ').next().unwrap_or_default().to_owned();
+    match error.kind() {
+        ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => {
+            let found = match option.is_empty() {
+                true => context(ContextKind::InvalidSubcommand),
+                false => option,
+            };
+            unknown(place, command, found)
+        }
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            rule(place, "no command is given", command_names().join(", "))
+        }
+        ErrorKind::InvalidUtf8 => rule(place, "a word is not UTF-8", "UTF-8".to_owned()),
+        ErrorKind::MissingRequiredArgument => rule(
+            place,
+            "the file is missing",
+            format!("millrace {} FILE", command.unwrap_or("run")),
+        ),
+        ErrorKind::ArgumentConflict => rule(option, "is given twice", "one value".to_owned()),
+        ErrorKind::InvalidValue | ErrorKind::NoEquals => {
+            rule(option.clone(), "has no value", allowed_for(&option))
+        }
+        ErrorKind::TooManyValues => rule(option, "takes no value", "the option alone".to_owned()),
+        kind => rule(place, &format!("{kind}"), allowed_for(&option)),
+    }
+}
+
+fn rule(place: String, wrong: &str, allowed: String) -> ConfigError {
+    ConfigError::Rule { place, wrong: wrong.to_owned(), allowed }
+}
+
+fn command_names() -> Vec<&'static str> {
+    COMMANDS.iter().map(|(name, _)| *name).collect()
+}
+
+fn unknown(place: String, command: Option<&str>, found: String) -> ConfigError {
+    let allowed: Vec<String> = match command {
+        None => {
+            command_names().into_iter().chain(["--help", "--version"]).map(str::to_owned).collect()
+        }
+        Some(command) => Row::TABLE
+            .iter()
+            .filter(|row| row.is_of_command(command))
+            .filter_map(|row| Some(format!("--{}", row.flag?)))
+            .chain(["--help".to_owned()])
+            .collect(),
+    };
+    ConfigError::Unknown {
+        place,
+        nearest: nearest(&found, allowed.iter().map(String::as_str)),
+        found,
+        allowed: allowed.join(", "),
+    }
+}
+
+fn allowed_for(option: &str) -> String {
+    let row = Row::TABLE.iter().find(|row| row.flag == option.strip_prefix("--"));
+    row.map_or_else(|| "what --help shows".to_owned(), |row| row.kind.allowed())
+}

@@ -1,0 +1,284 @@
+//! From what was given to a configuration: values are read by their rows, then checked together.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::num::NonZero;
+use std::path::PathBuf;
+
+use super::error::{ConfigError, nearest};
+use super::given::{LimitGiven, ServiceGiven, Tables, Values};
+use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
+use super::value::{self, Wrong};
+use super::{
+    AccessLog, Balance, Config, EngineChoice, HostSent, ListenAddress, Listener, LogFormat, Role,
+    Route, Service, TargetRules,
+};
+use crate::limits::{Limit, Limits};
+
+/// The configuration that `tables` mean, as snapshot 1.
+pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
+    let process = &tables.process;
+    let mut config = process_only(tables)?;
+    for (service, given) in tables.services.iter().enumerate() {
+        let addresses = listen_addresses(given)?;
+        let proxy_protocol = given.values.one("proxy-protocol", value::switch)?.unwrap_or_default();
+        config.services.push(build_service(given, &addresses, proxy_protocol)?);
+        config.listeners.extend(addresses.into_iter().map(|address| Listener {
+            address,
+            service,
+            proxy_protocol,
+        }));
+    }
+    if config.services.is_empty() {
+        return Err(ConfigError::Rule {
+            place: process.place.clone(),
+            wrong: "describes no service".to_owned(),
+            allowed: "at least one table [[forward]] or [[boost]]".to_owned(),
+        });
+    }
+    check_addresses(&config, tables)?;
+    Ok(config)
+}
+
+/// A configuration without services.
+pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
+    let process = &tables.process;
+    let scope = Scope::Process;
+    let engine = process.one_or_default("engine", scope, |text| match text {
+        "auto" => Ok(EngineChoice::Auto),
+        "epoll" => Ok(EngineChoice::Epoll),
+        _ => Err("is not an engine of this version"),
+    })?;
+    let workers = match process.one("workers", |text| bounded("workers", text))? {
+        Some(workers) => workers,
+        None => std::thread::available_parallelism().map_or(1, NonZero::get) as u64,
+    };
+    let memory_bytes = process.one_or_default("memory", scope, |text| bounded("memory", text))?;
+    if memory_bytes / workers < MEMORY_BYTES_PER_WORKER_MIN {
+        return Err(ConfigError::Rule {
+            place: process.place_of("memory").to_owned(),
+            wrong: format!(
+                "{} is too little for {workers} workers",
+                value::write_size(memory_bytes)
+            ),
+            allowed: format!("at least {workers}M, or fewer workers"),
+        });
+    }
+    process.one("no-cache", value::switch)?;
+    Ok(Config {
+        number: 1,
+        engine,
+        workers: usize::try_from(workers).unwrap_or(1),
+        memory_bytes,
+        listeners: Vec::new(),
+        services: Vec::new(),
+        access_log: access_log(process)?,
+        admin: process.one_or_default("admin", scope, admin)?,
+        limits: limits(&tables.limits)?,
+    })
+}
+
+fn access_log(process: &Values) -> Result<Option<AccessLog>, ConfigError> {
+    let format = process.one_or_default("log-format", Scope::Process, |text| match text {
+        "common" => Ok(LogFormat::Common),
+        "combined" => Ok(LogFormat::Combined),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("is not a form of the access log"),
+    })?;
+    let path = process.one_or_default("access-log", Scope::Process, |text| match text {
+        "off" | "false" => Ok(None),
+        _ => value::file_path(text).map(Some),
+    })?;
+    Ok(path.map(|path: PathBuf| AccessLog { path, format }))
+}
+
+fn admin(text: &str) -> Result<Option<SocketAddr>, Wrong> {
+    match text {
+        "off" | "false" => Ok(None),
+        _ => value::socket_address(text).map(Some),
+    }
+}
+
+/// Reads a number or size of the process and checks it against the bounds of its row.
+fn bounded(key: &str, text: &str) -> Result<u64, Wrong> {
+    let row = Row::of_key(key, &[Scope::Process]).expect("the key is one of the table");
+    let (number, least, most) = match row.kind {
+        Kind::Number { least, most } => (value::number(text)?, least, most),
+        Kind::Size { least, most } => (value::size(text)?, least, most),
+        _ => unreachable!("only rows with bounds are asked for"),
+    };
+    within(number, least, most)
+}
+
+fn within(number: u64, least: u64, most: u64) -> Result<u64, Wrong> {
+    match number {
+        _ if number < least => Err("is too small"),
+        _ if number > most => Err("is too large"),
+        _ => Ok(number),
+    }
+}
+
+fn limits(given: &[LimitGiven]) -> Result<Limits, ConfigError> {
+    let mut limits = Limits::default();
+    for LimitGiven { name, name_place, value } in given {
+        let Some(row) = Limits::TABLE.iter().find(|row| row.name == name) else {
+            let names = || Limits::TABLE.iter().map(|row| row.name);
+            return Err(ConfigError::Unknown {
+                place: name_place.clone(),
+                found: name.clone(),
+                nearest: nearest(name, names()),
+                allowed: names().collect::<Vec<_>>().join(", "),
+            });
+        };
+        let number =
+            read_limit(row, &value.text).map_err(|wrong| value.error(wrong, allowed_limit(row)))?;
+        assert!(limits.set(row.name, number), "every row of the table can be set");
+    }
+    Ok(limits)
+}
+
+/// A limit's value: times and sizes may carry their unit.
+fn read_limit(row: &Limit, text: &str) -> Result<u64, Wrong> {
+    let number = match row.unit {
+        "milliseconds" => value::milliseconds(text)?,
+        "bytes" | "bytes a second" => value::size(text)?,
+        _ => value::number(text)?,
+    };
+    within(number, row.bounds.0, row.bounds.1)
+}
+
+/// What a limit's value may be, as the end of a sentence.
+pub(super) fn allowed_limit(row: &Limit) -> String {
+    let (least, most) = row.bounds;
+    match row.unit {
+        "milliseconds" => format!(
+            "{} to {}, in milliseconds or with ms, s, m or h",
+            value::write_milliseconds(least),
+            value::write_milliseconds(most)
+        ),
+        "bytes" | "bytes a second" => {
+            format!("{least} to {most} {}, or with K, M or G", row.unit)
+        }
+        unit => format!("{least} to {most} {unit}"),
+    }
+}
+
+fn listen_addresses(given: &ServiceGiven) -> Result<Vec<ListenAddress>, ConfigError> {
+    let mut addresses = given.values.all("listen", value::listen_address)?;
+    if addresses.is_empty() {
+        let port = if given.routes.is_none() { 3128 } else { 8080 };
+        addresses.push(ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], port))));
+    }
+    Ok(addresses)
+}
+
+fn build_service(
+    given: &ServiceGiven,
+    addresses: &[ListenAddress],
+    proxy_protocol: bool,
+) -> Result<Service, ConfigError> {
+    let values = &given.values;
+    let clients = values.all("allow-client", value::cidr)?;
+    let trusted = values.all("trust", value::cidr)?;
+    if proxy_protocol && trusted.is_empty() {
+        return Err(ConfigError::Rule {
+            place: values.place_of("proxy-protocol").to_owned(),
+            wrong: format!("nobody may send PROXY headers without {}", values.name_of("trust")),
+            allowed: format!("{} CIDR with who sends them", values.name_of("trust")),
+        });
+    }
+    let local = addresses.iter().all(ListenAddress::is_local);
+    let role = match &given.routes {
+        None => {
+            if !local && clients.is_empty() {
+                return Err(open_proxy(values));
+            }
+            Role::Forward(target_rules(values, local)?)
+        }
+        Some(routes) if routes.is_empty() => {
+            return Err(ConfigError::Rule {
+                place: values.place.clone(),
+                wrong: "has no route".to_owned(),
+                allowed: "at least one [[boost.route]] with origins".to_owned(),
+            });
+        }
+        Some(routes) => Role::Boost(routes.iter().map(route).collect::<Result<_, _>>()?),
+    };
+    Ok(Service { role, clients, trusted })
+}
+
+/// DESIGN.md, "Who may go where": an open proxy is what spammers look for, so it does not start.
+fn open_proxy(values: &Values) -> ConfigError {
+    let option = values.name_of("allow-client");
+    ConfigError::Rule {
+        place: values.place_of("listen").to_owned(),
+        wrong: format!(
+            "other machines can reach this forward proxy, and no {option} says which may use it"
+        ),
+        allowed: format!("{option} CIDR, or a loopback or unix: address to listen on"),
+    }
+}
+
+fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError> {
+    let mut ports = values.all("allow-port", value::port)?;
+    if ports.is_empty() && local {
+        // Whoever is on this machine can connect to any port without the proxy's help.
+        ports.push(0);
+    }
+    Ok(TargetRules {
+        private: values.one("allow-private", value::switch)?.unwrap_or(local),
+        allowed: values.all("allow-target", value::cidr)?,
+        denied: values.all("deny-target", value::cidr)?,
+        ports,
+    })
+}
+
+fn route(values: &Values) -> Result<Route, ConfigError> {
+    let scope = Scope::Route;
+    let origins = values.all("origins", value::origin)?;
+    if origins.is_empty() {
+        return Err(ConfigError::Rule {
+            place: values.place_of("origins").to_owned(),
+            wrong: format!("{} is missing", values.name_of("origins")),
+            allowed: Kind::Origin.allowed(),
+        });
+    }
+    Ok(Route {
+        host: values.one("host", value::host_pattern)?,
+        path: values.one_or_default("path", scope, value::path_prefix)?,
+        origins,
+        balance: values.one_or_default("balance", scope, |text| match text {
+            "round-robin" => Ok(Balance::RoundRobin),
+            "least-outstanding" => Ok(Balance::LeastOutstanding),
+            _ => Err("is not a way to balance"),
+        })?,
+        host_sent: values.one_or_default("host-sent", scope, |text| match text {
+            "client" => Ok(HostSent::Client),
+            "origin" => Ok(HostSent::Origin),
+            _ => Err("is not a choice of Host"),
+        })?,
+    })
+}
+
+/// No address may be listened on twice: workers share a TCP port by SO_REUSEPORT, so the kernel
+/// would not object but split the clients between two services.
+fn check_addresses(config: &Config, tables: &Tables) -> Result<(), ConfigError> {
+    let mut seen = HashSet::new();
+    let admin = config.admin.map(ListenAddress::Tcp);
+    let admin = admin.iter().map(|address| (address, tables.process.place_of("admin")));
+    let listeners = config.listeners.iter().map(|listener| {
+        (&listener.address, tables.services[listener.service].values.place_of("listen"))
+    });
+    for (address, place) in admin.chain(listeners) {
+        let picked_by_kernel =
+            matches!(address, ListenAddress::Tcp(address) if address.port() == 0);
+        if !picked_by_kernel && !seen.insert(address) {
+            return Err(ConfigError::Rule {
+                place: place.to_owned(),
+                wrong: format!("{address} is listened on twice"),
+                allowed: "each address once".to_owned(),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! Tests of files and command lines: what they mean, what is refused and with which words.
+
+use super::options::{Kind, Row};
+use super::*;
+
+const FULL: &str = r#"
+workers = 3
+memory = "64M"
+engine = "epoll"
+access-log = "access.log"
+log-format = "json"
+admin = "127.0.0.1:9180"
+
+[limits]
+head_ms = "10s"
+connections = 1000
+
+[[boost]]
+listen = ["127.0.0.1:8080", "unix:/run/millrace.sock"]
+trust = ["10.0.0.0/8"]
+proxy-protocol = true
+
+[[boost.route]]
+host = "*.Example.org"
+path = "/static/"
+origins = ["http://10.0.0.2:8081", "http://[::1]:8082", "unix:/run/app,1.sock"]
+balance = "least-outstanding"
+host-sent = "origin"
+
+[[boost.route]]
+origins = "http://app.example:8083"
+
+[[forward]]
+listen = "0.0.0.0:3128"
+allow-client = ["192.168.0.0/16", "::1"]
+allow-port = [25, "all"]
+deny-target = ["1.2.3.4"]
+"#;
+
+#[test]
+fn a_file_means_what_it_says() {
+    let config = from_toml(FULL).unwrap();
+    assert_eq!((config.workers, config.memory_bytes), (3, 64 << 20));
+    assert_eq!((config.limits.head_ms, config.limits.connections), (10_000, 1000));
+    assert_eq!(config.access_log.as_ref().unwrap().format, LogFormat::Json);
+    let [forward, boost] = config.services.as_slice() else { panic!("two services") };
+    let Role::Forward(rules) = &forward.role else { panic!("forward proxies come first") };
+    assert_eq!((rules.private, rules.ports.as_slice()), (false, &[25, 0][..]));
+    assert_eq!((forward.clients.len(), rules.denied[0].prefix), (2, 32));
+    let Role::Boost(routes) = &boost.role else { panic!("boosters come last") };
+    assert_eq!(routes[0].host.as_deref(), Some("*.example.org"));
+    assert_eq!((routes[0].origins.len(), routes[0].host_sent), (3, HostSent::Origin));
+    assert_eq!((routes[1].path.as_str(), routes[1].balance), ("/", Balance::RoundRobin));
+    let of_boost: Vec<_> = config.listeners.iter().filter(|l| l.service == 1).collect();
+    assert!(of_boost.len() == 2 && of_boost.iter().all(|l| l.proxy_protocol));
+    fuzz_configuration(FULL.as_bytes());
+}
+
+#[test]
+fn a_command_line_means_the_same_as_its_file() {
+    let words = "boost --origin http://a:1,unix:/b --origin http://[::1] --balance \
+                 least-outstanding --host origin --listen [::1]:0 --workers 2 --limit idle_ms=5s \
+                 --access-log - --no-cache --allow-client 10.0.0.0/8";
+    let file = r#"
+        workers = 2
+        access-log = "-"
+        no-cache = true
+        limits = { idle_ms = 5000 }
+        boost = { listen = "[::1]:0", allow-client = "10.0.0.0/8", route = { host-sent = "origin",
+            origins = ["http://a:1", "unix:/b", "http://[::1]:80"], balance = "least-outstanding" } }
+    "#;
+    assert_eq!(from_arguments(words.split_whitespace()), from_toml(file));
+    let forward = from_arguments(["forward", "--workers", "1"]).unwrap();
+    assert_eq!(forward.listeners[0].address.to_string(), "127.0.0.1:3128");
+    assert_eq!(Ok(forward), from_toml("workers = 1\n[[forward]]"));
+}
+
+#[test]
+fn options_of_a_command_line_come_before_those_of_the_file() {
+    let words = ["millrace", "check", "f", "--workers", "7", "--limit", "fields=9"];
+    let Command::Check { over, .. } = command(words.map(OsString::from)).unwrap() else {
+        panic!("the command is check");
+    };
+    let file = "workers = 2\nmemory = \"32M\"\n[limits]\nfields = 8\n[[forward]]";
+    let config = from_named_toml("f", file, &over).unwrap();
+    assert_eq!((config.workers, config.limits.fields), (7, 9));
+    assert_eq!(config.memory_bytes, 32 << 20);
+}
+
+#[test]
+fn who_may_go_where_follows_from_who_can_reach_the_listener() {
+    let rules =
+        |words: &str| match from_arguments(words.split(' ')).unwrap().services.remove(0).role {
+            Role::Forward(rules) => rules,
+            Role::Boost(_) => panic!("a forward proxy was asked for"),
+        };
+    let local = rules("forward --listen 127.0.0.1:0 --listen [::1]:0 --listen unix:/a");
+    assert!(local.private && local.ports == [0]);
+    let open = rules("forward --listen 127.0.0.1:0 --listen 0.0.0.0:0 --allow-client 10.0.0.0/8");
+    assert!(!open.private && open.ports.is_empty());
+    let told = rules("forward --listen 10.0.0.1:0 --allow-client 10.0.0.0/8 --allow-private on");
+    assert!(told.private && told.ports.is_empty());
+    assert!(!rules("forward --private off").private);
+}
+
+/// Asserts that each text is refused with one line that holds all of its parts.
+fn refused<T: fmt::Debug>(
+    cases: &[(&str, &[&str])],
+    read: impl Fn(&str) -> Result<T, ConfigError>,
+) {
+    for (text, parts) in cases {
+        let message = read(text).expect_err(text).to_string();
+        assert!(!message.contains('\n') && message.contains("; allowed: "), "{message}");
+        for part in *parts {
+            assert!(message.contains(part), "{text:?} says {message:?}, not {part:?}");
+        }
+    }
+}
+
+#[test]
+fn a_bad_file_is_refused_with_line_key_and_what_is_allowed() {
+    refused(
+        &[
+            ("workers = 0\n[[forward]]", &["configuration:1: workers", "\"0\"", "1 to 1024"]),
+            ("\n\nworkers = [1]", &["configuration:3: workers", "wrong type"]),
+            ("workers = 1.5", &["\"1.5\"", "wrong type"]),
+            (
+                "worker = 1",
+                &["configuration:1", "\"worker\" is not known", "\"workers\"", "memory"],
+            ),
+            ("limit = 'a=1'", &["\"limit\" is not known", "limits"]),
+            ("[limits]\nheads_ms = 1", &["configuration:2", "\"head_ms\"", "connect_ms"]),
+            ("[limits]\nhead_ms = 1", &["configuration:2: head_ms", "too small", "100ms to 1h"]),
+            ("[limits]\nfields = -1", &["\"-1\" is not a whole number", "8 to 4096 fields"]),
+            ("limits = 1", &["limits", "[limits]"]),
+            ("workers = 2", &["no service", "[[forward]]"]),
+            ("[[boost]]", &["configuration:1: [[boost]]", "no route", "[[boost.route]]"]),
+            ("[[boost]]\n[[boost.route]]", &["[[boost.route]]", "origins is missing", "http://"]),
+            ("[[boost]]\nallow-port = 1", &["\"allow-port\" is not known", "allow-client, trust"]),
+            ("boost = 1", &["boost", "not a table"]),
+            ("boost = [1]", &["boost", "not a table"]),
+            ("[[forward]]\nlisten = ['a']", &["configuration:2: listen", "no port", "unix:PATH"]),
+            ("[[forward]]\nlisten = '0.0.0.0:1'", &["listen", "allow-client says which"]),
+            ("[[forward]]\nproxy-protocol = true", &["proxy-protocol", "without trust"]),
+            ("[[forward]]\n[[forward]]", &["127.0.0.1:3128 is listened on twice"]),
+            ("admin = '127.0.0.1:3128'\n[[forward]]", &["listened on twice"]),
+            ("workers = 64\nmemory = '8M'\n[[forward]]", &["configuration:2: memory", "64M"]),
+            ("engine = 'uring'\n[[forward]]", &["engine", "\"uring\"", "auto, epoll"]),
+            ("a = = 1", &["configuration:1", "TOML"]),
+            ("workers = 1\nworkers = 2", &["configuration:2", "TOML"]),
+        ],
+        from_toml,
+    );
+}
+
+#[test]
+fn a_bad_command_line_is_refused_with_option_and_what_is_allowed() {
+    refused(
+        &[
+            ("", &["no command", "forward, boost, run, check, doctor, demo"]),
+            ("serve", &["\"serve\" is not known", "forward, boost"]),
+            ("bost", &["did you mean \"boost\""]),
+            ("--workers 2", &["\"--workers\" is not known", "forward"]),
+            (
+                "forward --worker 2",
+                &["forward: \"--worker\"", "did you mean \"--workers\"", "--engine"],
+            ),
+            ("forward --origin http://a", &["forward: \"--origin\" is not known"]),
+            ("forward --workers", &["--workers: has no value", "1 to 1024"]),
+            ("forward --workers many", &["--workers: \"many\" is not a whole number", "1 to 1024"]),
+            ("forward --workers 1 --workers 2", &["--workers: is given twice"]),
+            ("forward --engine uring", &["--engine: \"uring\"", "auto, epoll"]),
+            ("forward --memory 1B", &["--memory: \"1B\" is not a size", "1M to 16T"]),
+            ("forward --no-cache=1", &["--no-cache: takes no value"]),
+            ("forward --listen 0.0.0.0:1", &["--listen", "--allow-client"]),
+            ("forward --limit x", &["--limit", "NAME=VALUE"]),
+            (
+                "forward --limit idle=5",
+                &["--limit: \"idle\" is not known", "did you mean", "idle_ms"],
+            ),
+            (
+                "forward --limit idle_ms=5x",
+                &["--limit idle_ms: \"5x\" is not a time", "100ms to 24h"],
+            ),
+            ("forward --allow-port 0", &["--allow-port: \"0\" is not a port", "65535"]),
+            ("forward --allow-private maybe", &["--allow-private: \"maybe\"", "on, off"]),
+            ("forward extra", &["forward: \"extra\" is not known"]),
+            ("boost", &["boost: --origin is missing", "http://"]),
+            ("boost --origin https://a", &["--origin", "TLS", "http://HOST"]),
+            ("boost --origin http://a --proxy-protocol", &["--proxy-protocol", "--trust CIDR"]),
+            ("boost --origin http://a --trust 10.0.0.1/8", &["--trust", "below its prefix"]),
+            ("run", &["run: the file is missing", "millrace run FILE"]),
+            ("demo --workers 1", &["demo: \"--workers\" is not known"]),
+        ],
+        |text| from_arguments(text.split_whitespace()).map(|_| ()),
+    );
+}
+
+#[test]
+fn every_row_is_in_help_and_in_every_page() {
+    for row in Row::TABLE {
+        let roff = |text: &str| text.replace('-', "\\-");
+        for (command, _) in options::COMMANDS {
+            let help = help(command);
+            if let Some(flag) = row.flag.filter(|_| row.is_of_command(command)) {
+                assert!(help.contains(&format!("--{flag}")), "{command} {flag}");
+                let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+                assert!(words.contains(row.text), "{command} {flag}: {words}");
+            }
+        }
+        if let Some(flag) = row.flag {
+            assert!(page("man").unwrap().contains(&format!("\\-\\-{}", roff(flag))), "{flag}");
+        }
+        assert!(page("markdown").unwrap().contains(row.text), "{}", row.key);
+        if row.kind != Kind::Limit {
+            assert!(
+                page("toml").unwrap().contains(&format!(".B {}\n", roff(row.key))),
+                "{}",
+                row.key
+            );
+        }
+    }
+    for row in Limits::TABLE {
+        assert!(page("toml").unwrap().contains(&format!(".B {}\n", row.name)), "{}", row.name);
+        assert!(page("markdown").unwrap().contains(&format!("`{}`", row.name)), "{}", row.name);
+    }
+}
+
+#[test]
+fn every_default_that_is_a_value_is_one() {
+    for row in Row::TABLE.iter().filter(|row| !row.default.starts_with('(')) {
+        let flag = row.flag.filter(|_| row.kind != Kind::Flag);
+        let Some(flag) = flag else { continue };
+        let command = if row.is_of_command("forward") { "forward" } else { "boost" };
+        let origin = if command == "boost" { vec!["--origin", "http://a"] } else { vec![] };
+        let option = format!("--{flag}={}", row.default);
+        let plain = from_arguments([vec![command], origin.clone()].concat()).unwrap();
+        let given = from_arguments([vec![command, &option], origin].concat()).unwrap();
+        assert_eq!(plain, given, "{flag}");
+    }
+}
+
+#[test]
+fn the_committed_pages_are_those_of_the_table() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    for (name, file) in PAGES {
+        let committed = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+        assert!(
+            committed == page(name).unwrap(),
+            "{file} differs; write it by: millrace reference {name} > {file}"
+        );
+    }
+}
+
+#[test]
+fn the_corpus_is_clean() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/configuration");
+    let mut count = 0;
+    for entry in std::fs::read_dir(corpus).unwrap() {
+        let text = std::fs::read(entry.unwrap().path()).unwrap();
+        fuzz_configuration(&text);
+        // Every beginning of an entry, and every entry with one byte missing, is one too.
+        for end in 0..text.len() {
+            fuzz_configuration(&text[..end]);
+            fuzz_configuration(&[&text[..end], &text[end + 1..]].concat());
+        }
+        count += 1;
+    }
+    assert!(count >= 10, "the corpus has {count} entries");
+}

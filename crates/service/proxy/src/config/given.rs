@@ -1,0 +1,160 @@
+//! What was given, before it is understood: the texts of values, each with the place where it was
+//! written. Command line and file are read into the same form, so that they cannot differ in what
+//! they mean.
+
+use super::error::ConfigError;
+use super::options::{Row, Scope};
+use super::value::Wrong;
+
+/// One value as it was written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Given {
+    /// The option, as messages call it: `--workers`, or `millrace.toml:3: workers`.
+    pub(super) place: String,
+    /// The value; numbers and true or false of a file as they stand there.
+    pub(super) text: String,
+}
+
+/// The values of one table of a file, or of a command line's part that is like it.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Values {
+    /// What messages call the table: `millrace.toml:3: [[boost]]`, or `boost`.
+    pub(super) place: String,
+    /// Whether it came from a command line, where options have dashes before them.
+    pub(super) is_command_line: bool,
+    /// In the order given; the row decides how often it may stand here.
+    pub(super) given: Vec<(&'static Row, Given)>,
+}
+
+/// One service as given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ServiceGiven {
+    /// `None`: a forward proxy; else a booster with these routes.
+    pub(super) routes: Option<Vec<Values>>,
+    /// Its values of [`Scope::Service`] and [`Scope::Forward`].
+    pub(super) values: Values,
+}
+
+/// A whole configuration as given.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Tables {
+    /// Values of [`Scope::Process`], limits apart.
+    pub(super) process: Values,
+    /// Limits as (place, name, value), in the order given; the last of a name counts.
+    pub(super) limits: Vec<LimitGiven>,
+    /// Forward proxies first, then boosters, each kind in the order given.
+    pub(super) services: Vec<ServiceGiven>,
+}
+
+/// One limit as given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct LimitGiven {
+    /// The name, not yet looked up.
+    pub(super) name: String,
+    /// Where its name stands, for messages that complain about the name.
+    pub(super) name_place: String,
+    /// The value; its place names the limit too.
+    pub(super) value: Given,
+}
+
+impl Tables {
+    /// These tables with the process's values of `other` in place of their own: a command line's
+    /// options before those of the file that it runs.
+    #[must_use]
+    pub fn overridden_by(mut self, other: &Self) -> Self {
+        let replaced = |key| other.process.given.iter().any(|(row, _)| row.key == key);
+        self.process.given.retain(|(row, _)| !replaced(row.key));
+        self.process.given.extend(other.process.given.iter().cloned());
+        self.limits.extend(other.limits.iter().cloned());
+        self
+    }
+}
+
+impl Values {
+    /// Every value of a key, read by `read`.
+    pub(super) fn all<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Result<Vec<T>, ConfigError> {
+        self.given
+            .iter()
+            .filter(|(row, _)| row.key == key)
+            .map(|(row, given)| given.read(row, &read))
+            .collect()
+    }
+
+    /// The one value of a key, read by `read`; `None`: not given.
+    pub(super) fn one<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Result<Option<T>, ConfigError> {
+        Ok(self.all(key, read)?.pop())
+    }
+
+    /// The one value of a key, or the row's default, which must then be a value itself.
+    pub(super) fn one_or_default<T>(
+        &self,
+        key: &str,
+        scope: Scope,
+        read: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Result<T, ConfigError> {
+        let row = Row::of_key(key, &[scope]).expect("the keys asked for are those of the table");
+        let default = || Given { place: "default".to_owned(), text: row.default.to_owned() };
+        match self.one(key, &read)? {
+            Some(value) => Ok(value),
+            None => default().read(row, &read),
+        }
+    }
+
+    /// Where a key was given, or the table if it was not.
+    pub(super) fn place_of(&self, key: &str) -> &str {
+        self.given
+            .iter()
+            .find(|(row, _)| row.key == key)
+            .map_or(self.place.as_str(), |(_, given)| given.place.as_str())
+    }
+
+    /// What a key is called where these values were written.
+    pub(super) fn name_of(&self, key: &'static str) -> String {
+        let flag = Row::TABLE.iter().find(|row| row.key == key).and_then(|row| row.flag);
+        match flag {
+            Some(flag) if self.is_command_line => format!("--{flag}"),
+            _ => key.to_owned(),
+        }
+    }
+
+    /// Adds a value, unless its row has as many as it takes.
+    pub(super) fn add(&mut self, row: &'static Row, given: Given) -> Result<(), ConfigError> {
+        let count = self.given.iter().filter(|(other, _)| other.key == row.key).count();
+        if count == row.values_max {
+            return Err(ConfigError::Rule {
+                place: given.place,
+                wrong: "is given too often".to_owned(),
+                allowed: match row.values_max {
+                    1 => "one value".to_owned(),
+                    most => format!("up to {most} values"),
+                },
+            });
+        }
+        self.given.push((row, given));
+        Ok(())
+    }
+}
+
+impl Given {
+    /// The value, or the error that says what its row allows.
+    fn read<T>(
+        &self,
+        row: &Row,
+        read: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Result<T, ConfigError> {
+        read(&self.text).map_err(|wrong| self.error(wrong, row.kind.allowed()))
+    }
+
+    /// An error about this value.
+    pub(super) fn error(&self, wrong: Wrong, allowed: String) -> ConfigError {
+        ConfigError::Value { place: self.place.clone(), found: self.text.clone(), wrong, allowed }
+    }
+}

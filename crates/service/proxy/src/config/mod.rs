@@ -1,0 +1,331 @@
+//! Configuration: one immutable, numbered snapshot of all that a worker needs to know.
+//!
+//! It comes from a command line ([`arguments`]) or a file ([`file`]); both are read by the one
+//! table of options ([`options`]) into what was [`given`], from which [`build`] makes a [`Config`].
+//! [`write`] is the way back. Nothing here opens a file or a socket.
+
+mod arguments;
+mod build;
+mod error;
+mod file;
+mod given;
+pub mod options;
+mod reference;
+mod value;
+mod write;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::limits::Limits;
+
+pub use arguments::{Command, help};
+pub use error::ConfigError;
+pub use file::FILE_BYTES_MAX;
+pub use given::Tables;
+pub use reference::{PAGES, page};
+pub use write::to_toml;
+
+/// Reads a file's text. Messages call it `configuration`.
+///
+/// # Errors
+/// The first thing that is wrong, on one line.
+pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
+    from_named_toml("configuration", text, &Tables::default())
+}
+
+/// Reads the text of the file that messages call `name`; the options of the process in `over`,
+/// from a command line, come before the file's own.
+///
+/// # Errors
+/// The first thing that is wrong, on one line with the file's name, line and key.
+pub fn from_named_toml(name: &str, text: &str, over: &Tables) -> Result<Config, ConfigError> {
+    build::build(&file::read(name, text)?.overridden_by(over))
+}
+
+/// The configuration of a command line that holds one whole: of `forward` or `boost`. The first
+/// of `words` is the command, not the program.
+///
+/// # Errors
+/// The first thing that is wrong, on one line with the option's name.
+pub fn from_arguments<T: Into<OsString>>(
+    words: impl IntoIterator<Item = T>,
+) -> Result<Config, ConfigError> {
+    let program = std::iter::once(OsString::from("millrace"));
+    match command(program.chain(words.into_iter().map(Into::into)))? {
+        Command::Serve(tables) => from_tables(&tables),
+        _ => Err(ConfigError::Rule {
+            place: "command line".to_owned(),
+            wrong: "holds no configuration".to_owned(),
+            allowed: "forward, boost".to_owned(),
+        }),
+    }
+}
+
+/// What a command line, its first word the program's name, asks for.
+///
+/// # Errors
+/// A word that is not known or has no value; values themselves are read later, by [`from_tables`]
+/// and [`from_named_toml`].
+pub fn command(words: impl IntoIterator<Item = OsString>) -> Result<Command, ConfigError> {
+    arguments::read(&words.into_iter().collect::<Vec<_>>())
+}
+
+/// The configuration that a command line's values mean.
+///
+/// # Errors
+/// The first thing that is wrong, on one line with the option's name.
+pub fn from_tables(tables: &Tables) -> Result<Config, ConfigError> {
+    build::build(tables)
+}
+
+/// The configuration of the process alone, without any service: what `doctor` judges by.
+///
+/// # Errors
+/// The first thing that is wrong, on one line with the option's name.
+pub fn process_from_tables(tables: &Tables) -> Result<Config, ConfigError> {
+    build::process_only(tables)
+}
+
+/// Reads any bytes as a file and checks what must hold of the outcome; for fuzzing.
+///
+/// # Panics
+/// When a message is not one line of text, or a configuration does not survive being written.
+pub fn fuzz_configuration(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match from_toml(text) {
+        Ok(config) => {
+            let written = to_toml(&config);
+            let again = from_toml(&written);
+            assert_eq!(again.as_ref(), Ok(&config), "written as\n{written}");
+        }
+        Err(error) => {
+            let message = error.to_string();
+            assert!(!message.is_empty() && !message.chars().any(char::is_control), "{message:?}");
+        }
+    }
+}
+
+/// A snapshot. Workers switch to a newer one between turns; an exchange keeps the one it began with.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// Counts the snapshots of this process, from 1.
+    pub number: u64,
+    /// Which engine presents completions.
+    pub engine: EngineChoice,
+    /// Worker threads, at least 1.
+    pub workers: usize,
+    /// Bytes that all workers' pools may take together.
+    pub memory_bytes: u64,
+    /// Where clients come in.
+    pub listeners: Vec<Listener>,
+    /// What is done with a request that came in at a listener; see [`Listener::service`].
+    pub services: Vec<Service>,
+    /// Where finished exchanges are recorded, and how.
+    pub access_log: Option<AccessLog>,
+    /// Where metrics and health are asked for; a loopback address unless told otherwise.
+    pub admin: Option<SocketAddr>,
+    /// The table of limits.
+    pub limits: Limits,
+}
+
+/// The engines that can be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EngineChoice {
+    /// The best that this kernel has.
+    Auto,
+    /// Edge-triggered epoll(7).
+    Epoll,
+}
+
+/// Where clients come in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listener {
+    /// The address to listen on.
+    pub address: ListenAddress,
+    /// Index into [`Config::services`].
+    pub service: usize,
+    /// Whether each connection begins with a PROXY protocol header (version 1 or 2). Only
+    /// connections from [`Service::trusted`] addresses may bring one, and they must.
+    pub proxy_protocol: bool,
+}
+
+/// An address to listen on.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum ListenAddress {
+    /// TCP; port 0 lets the kernel pick one.
+    Tcp(SocketAddr),
+    /// A Unix stream socket.
+    Unix(PathBuf),
+}
+
+impl ListenAddress {
+    /// Whether only this machine can reach it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    /// As it is given and announced.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// What is done with requests.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Service {
+    /// Forward proxy or booster.
+    pub role: Role,
+    /// Clients that may use the service; empty: every client.
+    pub clients: Vec<Cidr>,
+    /// Peers whose Forwarded, X-Forwarded-* and PROXY headers are believed.
+    pub trusted: Vec<Cidr>,
+}
+
+/// The two kinds of service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Goes wherever the request says and the rules allow.
+    Forward(TargetRules),
+    /// Stands before the origins of its routes; the first route that matches is taken.
+    Boost(Vec<Route>),
+}
+
+/// Where a forward proxy may go (DESIGN.md, "Who may go where").
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TargetRules {
+    /// Whether loopback, private and other special addresses may be reached.
+    pub private: bool,
+    /// Addresses that may be reached whatever the other rules say, link-local ones included.
+    pub allowed: Vec<Cidr>,
+    /// Addresses never reached; wins over `allowed`.
+    pub denied: Vec<Cidr>,
+    /// Ports that may be reached beside 80, 443 and those from 1024; all ports if it holds 0.
+    pub ports: Vec<u16>,
+}
+
+/// Requests of one kind and the origins that answer them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// The host asked for, in lower case without a port; `None`: any. `*.example.org` means every
+    /// name below example.org.
+    pub host: Option<String>,
+    /// A prefix of the path, beginning with a slash.
+    pub path: String,
+    /// At least one.
+    pub origins: Vec<Origin>,
+    /// How one of them is picked.
+    pub balance: Balance,
+    /// What the origin sees as Host.
+    pub host_sent: HostSent,
+}
+
+/// How an origin of a route is picked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Balance {
+    /// In turn.
+    RoundRobin,
+    /// The one with the fewest requests that this worker has outstanding there; in turn among equals.
+    LeastOutstanding,
+}
+
+/// What the origin sees as Host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostSent {
+    /// What the client asked for.
+    Client,
+    /// The origin's own name and port, as configured.
+    Origin,
+}
+
+/// An origin server.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Origin {
+    /// `http://HOST:PORT`; the host is a name or an address literal without brackets.
+    Tcp {
+        /// Name or address.
+        host: String,
+        /// 1 to 65535.
+        port: u16,
+    },
+    /// `unix:PATH`.
+    Unix(Arc<Path>),
+}
+
+/// A block of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cidr {
+    /// Its first address; the bits below the prefix are zero. Never an IPv4-mapped one.
+    pub network: IpAddr,
+    /// 0 to 32 or 128.
+    pub prefix: u8,
+}
+
+impl Cidr {
+    /// Whether `address` lies in the block; an IPv4-mapped address counts as the IPv4 one.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.network, address.to_canonical()) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                let shift = 32 - u32::from(self.prefix);
+                u32::from(network).checked_shr(shift) == u32::from(address).checked_shr(shift)
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                let shift = 128 - u32::from(self.prefix);
+                u128::from(network).checked_shr(shift) == u128::from(address).checked_shr(shift)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Where and how finished exchanges are recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AccessLog {
+    /// The file, appended to; `-` is standard output.
+    pub path: PathBuf,
+    /// The form of a record.
+    pub format: LogFormat,
+}
+
+/// The form of an access log record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogFormat {
+    /// The Common Log Format.
+    Common,
+    /// The Combined Log Format: with Referer and User-Agent.
+    Combined,
+    /// One JSON object a line.
+    Json,
+}
+
+#[cfg(test)]
+mod files;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_contains_its_addresses_and_no_others() {
+        let block = |network: &str, prefix| Cidr { network: network.parse().unwrap(), prefix };
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(block("10.0.0.0", 8).contains(address("10.255.0.1")));
+        assert!(block("10.0.0.0", 8).contains(address("::ffff:10.1.2.3")));
+        assert!(!block("10.0.0.0", 8).contains(address("11.0.0.0")));
+        assert!(block("0.0.0.0", 0).contains(address("255.255.255.255")));
+        assert!(!block("0.0.0.0", 0).contains(address("::1")));
+        assert!(block("::1", 128).contains(address("::1")));
+        assert!(!block("fe80::", 10).contains(address("fec0::")));
+    }
+}

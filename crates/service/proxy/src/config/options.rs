@@ -1,0 +1,386 @@
+//! The one table of options. The command line, the file format, `--help`, the reference pages and
+//! the error for a bad value all come from a row; nothing about an option is said anywhere else.
+//! Limits have a table of their own, [`Limits::TABLE`](crate::limits::Limits::TABLE), reached
+//! through the row `limit`.
+
+use super::value;
+
+/// One option.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Its name on the command line, without the dashes; `None`: only in files.
+    pub flag: Option<&'static str>,
+    /// Its key in files.
+    pub key: &'static str,
+    /// Where it belongs.
+    pub scope: Scope,
+    /// Its type and bounds.
+    pub kind: Kind,
+    /// The value where none is given, as written, or in words between parentheses.
+    pub default: &'static str,
+    /// How many values it takes; above 1 the option is repeatable, in files a list.
+    pub values_max: usize,
+    /// What it is for.
+    pub text: &'static str,
+}
+
+/// What an option is about; decides the commands and the tables of a file that take it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// The whole process: every command that runs or reads a configuration; a file's top.
+    Process,
+    /// One service of either kind: `forward` and `boost`; `[[forward]]` and `[[boost]]`.
+    Service,
+    /// One forward proxy: `forward`; `[[forward]]`.
+    Forward,
+    /// One route of a booster: `boost`; `[[boost.route]]`.
+    Route,
+}
+
+/// The commands that take options from the table.
+pub const COMMANDS: &[(&str, &str)] = &[
+    ("forward", "Run a forward proxy for browsers, package managers and programs; CONNECT too"),
+    ("boost", "Run a booster (reverse proxy) in front of web servers"),
+    ("run", "Run what a file describes"),
+    ("check", "Check a file and print the whole configuration that it means"),
+    ("doctor", "Say what this machine offers and what millrace would do on it"),
+    ("demo", "Run a booster before a small built-in site, and say what happens as it happens"),
+];
+
+/// The type of a value, with its bounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A flag without a value; true or false in files.
+    Flag,
+    /// On or off; true or false in files too.
+    Switch,
+    /// A whole number.
+    Number {
+        /// The least allowed.
+        least: u64,
+        /// The greatest allowed.
+        most: u64,
+    },
+    /// Bytes.
+    Size {
+        /// The least allowed, in bytes.
+        least: u64,
+        /// The greatest allowed, in bytes.
+        most: u64,
+    },
+    /// One of a few words.
+    Choice(&'static [&'static str]),
+    /// An address to listen on.
+    Listen,
+    /// A TCP address to listen on, or `off`.
+    Admin,
+    /// A file to append to, `-` for standard output, or `off`.
+    Log,
+    /// An origin server.
+    Origin,
+    /// A block of addresses.
+    Block,
+    /// A port, or `all`.
+    Port,
+    /// A host to match.
+    Host,
+    /// The beginning of a path to match.
+    Path,
+    /// A limit and its value.
+    Limit,
+}
+
+impl Row {
+    /// Whether a command takes the option.
+    pub fn is_of_command(&self, command: &str) -> bool {
+        self.flag.is_some()
+            && match self.scope {
+                Scope::Process => command != "demo",
+                Scope::Service => matches!(command, "forward" | "boost"),
+                Scope::Forward => command == "forward",
+                Scope::Route => command == "boost",
+            }
+    }
+
+    /// The tables of a file that take the option, for the reference.
+    pub fn tables(&self) -> &'static str {
+        match self.scope {
+            Scope::Process if self.kind == Kind::Limit => "[limits]",
+            Scope::Process => "top of the file",
+            Scope::Service => "[[forward]] and [[boost]]",
+            Scope::Forward => "[[forward]]",
+            Scope::Route => "[[boost.route]]",
+        }
+    }
+
+    /// Whether it may be given more than once.
+    pub fn is_repeatable(&self) -> bool {
+        self.values_max > 1
+    }
+
+    /// The row of a key within a scope that takes it.
+    pub(super) fn of_key(key: &str, scopes: &[Scope]) -> Option<&'static Self> {
+        Self::TABLE.iter().find(|row| row.key == key && scopes.contains(&row.scope))
+    }
+}
+
+impl Kind {
+    /// What `--help` shows in place of a value.
+    pub fn placeholder(&self) -> &'static str {
+        match self {
+            Self::Flag => "",
+            Self::Switch => "on|off",
+            Self::Number { .. } => "N",
+            Self::Size { .. } => "SIZE",
+            Self::Choice(_) => "WORD",
+            Self::Listen => "ADDRESS",
+            Self::Admin => "ADDRESS:PORT",
+            Self::Log => "FILE|off",
+            Self::Origin => "URL",
+            Self::Block => "CIDR",
+            Self::Port => "PORT",
+            Self::Host => "HOST",
+            Self::Path => "PATH",
+            Self::Limit => "NAME=VALUE",
+        }
+    }
+
+    /// What is allowed, as the end of a sentence.
+    pub fn allowed(&self) -> String {
+        match self {
+            Self::Flag => "true, false".to_owned(),
+            Self::Switch => "on, off".to_owned(),
+            Self::Number { least, most } => format!("a whole number from {least} to {most}"),
+            Self::Size { least, most } => format!(
+                "bytes from {} to {}, with K, M, G or T for powers of 1024",
+                value::write_size(*least),
+                value::write_size(*most)
+            ),
+            Self::Choice(words) => words.join(", "),
+            Self::Listen => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH".to_owned(),
+            Self::Admin => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, off".to_owned(),
+            Self::Log => "a file's path, - for standard output, off".to_owned(),
+            Self::Origin => "http://HOST[:PORT], http://[IPV6][:PORT], unix:PATH".to_owned(),
+            Self::Block => "ADDRESS, ADDRESS/BITS".to_owned(),
+            Self::Port => "a port from 1 to 65535, all".to_owned(),
+            Self::Host => "a host name, *.NAME for all names below it, an address".to_owned(),
+            Self::Path => "a path from its slash on, without ? and #".to_owned(),
+            Self::Limit => "NAME=VALUE with a name of the table of limits".to_owned(),
+        }
+    }
+}
+
+/// A memory of one worker below which nothing moves; see `memory`.
+pub(super) const MEMORY_BYTES_PER_WORKER_MIN: u64 = 1 << 20;
+
+/// A row that is the whole process's, given once.
+const fn process(key: &'static str, kind: Kind, default: &'static str, text: &'static str) -> Row {
+    Row { flag: Some(key), key, scope: Scope::Process, kind, default, values_max: 1, text }
+}
+
+/// A row of something that can stand many times in one configuration.
+const fn row(
+    key: &'static str,
+    scope: Scope,
+    kind: Kind,
+    default: &'static str,
+    values_max: usize,
+    text: &'static str,
+) -> Row {
+    Row { flag: Some(key), key, scope, kind, default, values_max, text }
+}
+
+impl Row {
+    /// The rows, in the order of the reference.
+    pub const TABLE: &'static [Self] = &[
+        row(
+            "listen",
+            Scope::Service,
+            Kind::Listen,
+            "(127.0.0.1:3128 for forward, 127.0.0.1:8080 for boost)",
+            64,
+            "Take clients at this address. Port 0 lets the kernel pick one; it is printed.",
+        ),
+        Row {
+            flag: Some("origin"),
+            ..row(
+                "origins",
+                Scope::Route,
+                Kind::Origin,
+                "(none: at least one is needed)",
+                256,
+                "Pass requests to this web server. Several share the load; on the command line \
+                 commas may stand between them.",
+            )
+        },
+        row(
+            "balance",
+            Scope::Route,
+            Kind::Choice(&["round-robin", "least-outstanding"]),
+            "round-robin",
+            1,
+            "Pick an origin in turn, or the one with the fewest requests under way.",
+        ),
+        Row {
+            flag: Some("host"),
+            ..row(
+                "host-sent",
+                Scope::Route,
+                Kind::Choice(&["client", "origin"]),
+                "client",
+                1,
+                "Send the origin the Host that the client asked for, or its own name.",
+            )
+        },
+        Row {
+            flag: None,
+            ..row(
+                "host",
+                Scope::Route,
+                Kind::Host,
+                "(any)",
+                1,
+                "Take requests for this host only. The first route that matches is taken.",
+            )
+        },
+        Row {
+            flag: None,
+            ..row(
+                "path",
+                Scope::Route,
+                Kind::Path,
+                "/",
+                1,
+                "Take requests whose path begins with this only.",
+            )
+        },
+        row(
+            "allow-client",
+            Scope::Service,
+            Kind::Block,
+            "(every client)",
+            1024,
+            "Serve clients from these addresses only. A forward proxy that other machines can \
+             reach does not start without it.",
+        ),
+        row(
+            "allow-private",
+            Scope::Forward,
+            Kind::Switch,
+            "(on if only this machine can reach the proxy, else off)",
+            1,
+            "Let clients reach loopback, private and other special addresses. Link-local ones, \
+             where clouds keep their metadata, need allow-target all the same.",
+        ),
+        row(
+            "allow-target",
+            Scope::Forward,
+            Kind::Block,
+            "(none)",
+            1024,
+            "Let clients reach these addresses, whatever allow-private says.",
+        ),
+        row(
+            "deny-target",
+            Scope::Forward,
+            Kind::Block,
+            "(none)",
+            1024,
+            "Never let clients reach these addresses; wins over allow-target.",
+        ),
+        row(
+            "allow-port",
+            Scope::Forward,
+            Kind::Port,
+            "(all if only this machine can reach the proxy, else none)",
+            1024,
+            "Let clients reach this port beside 80, 443 and those from 1024.",
+        ),
+        row(
+            "trust",
+            Scope::Service,
+            Kind::Block,
+            "(none)",
+            1024,
+            "Believe the Forwarded, X-Forwarded-* and PROXY headers that come from these \
+             addresses.",
+        ),
+        row(
+            "proxy-protocol",
+            Scope::Service,
+            Kind::Flag,
+            "false",
+            1,
+            "Expect a PROXY protocol header, version 1 or 2, at the beginning of each connection. \
+             Needs trust.",
+        ),
+        process(
+            "engine",
+            Kind::Choice(&["auto", "epoll"]),
+            "auto",
+            "How to wait for sockets. auto takes the best that this kernel has.",
+        ),
+        process(
+            "workers",
+            Kind::Number { least: 1, most: 1024 },
+            "(the processors that the process may use)",
+            "Worker threads.",
+        ),
+        process(
+            "memory",
+            Kind::Size { least: MEMORY_BYTES_PER_WORKER_MIN, most: 1 << 44 },
+            "256M",
+            "What all pools may take together; at least 1M a worker. At it, reading pauses.",
+        ),
+        process(
+            "no-cache",
+            Kind::Flag,
+            "false",
+            "Store nothing. There is no cache in this version, so nothing is stored anyway.",
+        ),
+        process(
+            "access-log",
+            Kind::Log,
+            "off",
+            "Append a record of each finished exchange to this file. SIGUSR1 reopens it.",
+        ),
+        process(
+            "log-format",
+            Kind::Choice(&["common", "combined", "json"]),
+            "combined",
+            "The form of the access log's records.",
+        ),
+        process(
+            "admin",
+            Kind::Admin,
+            "off",
+            "Answer GET /metrics, /healthz and /config here. There is no password: keep it local.",
+        ),
+        Row {
+            values_max: 256,
+            ..process(
+                "limit",
+                Kind::Limit,
+                "(the table of limits)",
+                "Set a row of the table of limits, such as head_ms=10s.",
+            )
+        },
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart_and_sentences_end() {
+        for (index, row) in Row::TABLE.iter().enumerate() {
+            assert!(row.text.ends_with('.'), "{}", row.key);
+            assert!(row.flag.is_some() || row.scope == Scope::Route, "{}", row.key);
+            for other in &Row::TABLE[index + 1..] {
+                assert!(row.key != other.key || row.scope != other.scope, "{}", row.key);
+                assert!(row.flag.is_none() || row.flag != other.flag, "{}", row.key);
+            }
+        }
+    }
+}

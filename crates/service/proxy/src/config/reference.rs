@@ -1,0 +1,200 @@
+//! The reference pages, written from the tables: two man pages and their like in Markdown. The
+//! committed copies are compared with these by a test; `millrace reference PAGE` prints one.
+
+use std::fmt::Write;
+
+use super::build::allowed_limit;
+use super::options::{COMMANDS, Kind, Row, Scope};
+use crate::limits::Limits;
+
+/// The pages: (name, the file of the project that holds it).
+pub const PAGES: &[(&str, &str)] = &[
+    ("man", "man/millrace.1"),
+    ("toml", "man/millrace.toml.5"),
+    ("markdown", "docs/reference.md"),
+];
+
+/// The text of a page, if there is one of that name.
+pub fn page(name: &str) -> Option<String> {
+    match name {
+        "man" => Some(program_page()),
+        "toml" => Some(file_page()),
+        "markdown" => Some(markdown()),
+        _ => None,
+    }
+}
+
+/// The tables of a file, with what each is.
+const TABLES: &[(&str, &[Scope], &str)] = &[
+    ("Top of the file", &[Scope::Process], "Of the whole process."),
+    (
+        "[[forward]]",
+        &[Scope::Service, Scope::Forward],
+        "One forward proxy. Only its listeners share its rules, so several tables make several \
+         proxies with rules of their own.",
+    ),
+    ("[[boost]]", &[Scope::Service], "One booster, with at least one route."),
+    (
+        "[[boost.route]]",
+        &[Scope::Route],
+        "A route of the booster above it. The first one that matches takes a request; a request \
+         that none takes is answered 404.",
+    ),
+];
+
+const MARK: &str = "This page is written by `millrace reference` from the tables of options and \
+                    limits; change it there.";
+
+/// Rows of a file's table, limits apart.
+fn keys_of(scopes: &'static [Scope]) -> impl Iterator<Item = &'static Row> {
+    Row::TABLE.iter().filter(move |row| scopes.contains(&row.scope) && row.kind != Kind::Limit)
+}
+
+fn program_page() -> String {
+    let mut out = head("MILLRACE", 1);
+    out.push_str(".SH NAME\nmillrace \\- an HTTP proxy: forward proxy and booster\n.SH SYNOPSIS\n");
+    for (name, _) in COMMANDS {
+        let file = if matches!(*name, "run" | "check") { " \\fIFILE.toml\\fR" } else { "" };
+        let options = if *name == "demo" { "" } else { " [\\fIOPTION\\fR]..." };
+        let _ = writeln!(out, ".B millrace {name}\\fR{file}{options}\n.br");
+    }
+    out.push_str(".SH COMMANDS\n");
+    for (name, about) in COMMANDS {
+        let _ = writeln!(out, ".TP\n.B {name}\n{}.", roff(about));
+    }
+    out.push_str(".SH OPTIONS\n");
+    for row in Row::TABLE {
+        let Some(flag) = row.flag else { continue };
+        let _ = writeln!(
+            out,
+            ".TP\n.BI \\-\\-{} \" {}\"\n{}",
+            roff(flag),
+            roff(row.kind.placeholder()),
+            roff(row.text)
+        );
+        let commands =
+            COMMANDS.iter().map(|(name, _)| *name).filter(|name| row.is_of_command(name));
+        let commands: Vec<_> = commands.collect();
+        roff_facts(&mut out, row, &format!("Commands: {}.", commands.join(", ")));
+    }
+    out.push_str(PROGRAM_TAIL);
+    out
+}
+
+const PROGRAM_TAIL: &str = "\
+.SH SIGNALS
+.TP
+.B SIGTERM, SIGINT
+Take no more connections, finish the requests under way, then end with status 0; what is left
+after the limit drain_ms is cut off. A second SIGINT ends at once.
+.TP
+.B SIGUSR1, SIGHUP
+Reopen the access log.
+.SH EXIT STATUS
+0 after a drain; 1 when the machine refuses what is needed (a port in use, say); 2 for an option or
+file that is wrong; 130 after a second SIGINT. One line on standard error explains all but the first.
+.SH SEE ALSO
+.BR millrace.toml (5)
+";
+
+fn file_page() -> String {
+    let mut out = head("MILLRACE.TOML", 5);
+    out.push_str(
+        ".SH NAME\nmillrace.toml \\- configuration of millrace\n.SH DESCRIPTION\n\
+         A TOML file for\n.BR \"millrace run\" \" and\" \" millrace check\" .\n\
+         Unknown keys are errors. Options of the process on the command line come before the\n\
+         file's own.\n",
+    );
+    for (name, scopes, text) in TABLES {
+        let _ = writeln!(out, ".SH \"{}\"\n{}", roff(name), roff(text));
+        for row in keys_of(scopes) {
+            let _ = writeln!(out, ".TP\n.B {}\n{}", roff(row.key), roff(row.text));
+            roff_facts(&mut out, row, "");
+        }
+    }
+    out.push_str(".SH \"[limits]\"\nLimits and timeouts, with what happens at each.\n");
+    for row in Limits::TABLE {
+        let _ = writeln!(
+            out,
+            ".TP\n.B {}\n{}\nAllowed: {}. Default: {} {}.",
+            roff(row.name),
+            roff(row.text.trim()),
+            roff(&allowed_limit(row)),
+            row.default,
+            row.unit
+        );
+    }
+    out.push_str(".SH SEE ALSO\n.BR millrace (1)\n");
+    out
+}
+
+fn head(title: &str, section: u8) -> String {
+    format!(
+        ".\\\" {}\n.TH {title} {section} \"\" \"millrace {}\"\n",
+        MARK,
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// What follows the text of an option in a man page.
+fn roff_facts(out: &mut String, row: &Row, more: &str) {
+    let several = if row.is_repeatable() { " May be given several times." } else { "" };
+    let facts =
+        format!("Allowed: {}. Default: {}.{several} {more}", row.kind.allowed(), row.default);
+    let _ = writeln!(out, "{}", roff(facts.trim_end()));
+}
+
+/// Text that roff takes literally. No line of ours begins with a dot or a quote.
+fn roff(text: &str) -> String {
+    text.replace('\\', "\\e").replace('-', "\\-")
+}
+
+fn markdown() -> String {
+    let mut out = format!("# Reference\n\n{MARK}\n\n## Commands\n\n");
+    for (name, about) in COMMANDS {
+        let _ = writeln!(out, "- `millrace {name}`: {about}.");
+    }
+    out.push_str(
+        "\n## Options\n\n| option | key in files | commands | allowed | default | what for |\n\
+         | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for row in Row::TABLE {
+        let commands =
+            COMMANDS.iter().map(|(name, _)| *name).filter(|name| row.is_of_command(name));
+        let commands: Vec<_> = commands.collect();
+        let flag = row.flag.map_or_else(String::new, |flag| format!("`--{flag}`"));
+        let several = if row.is_repeatable() { " May be given several times." } else { "" };
+        let key = if row.kind == Kind::Limit { String::new() } else { format!("`{}`, ", row.key) };
+        let cells = [
+            flag,
+            format!("{key}{}", row.tables()),
+            commands.join(", "),
+            row.kind.allowed(),
+            row.default.to_owned(),
+            format!("{}{several}", row.text),
+        ];
+        let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
+    }
+    out.push_str("\n## Tables of a file\n\n");
+    for (name, scopes, text) in TABLES {
+        let keys: Vec<_> = keys_of(scopes).map(|row| format!("`{}`", row.key)).collect();
+        let _ = writeln!(out, "- **{name}**: {text} Keys: {}.", keys.join(", "));
+    }
+    out.push_str(
+        "- **[limits]**: the table below.\n\n## Limits\n\n\
+         | limit | default | allowed | what is limited, and what happens at it |\n\
+         | --- | --- | --- | --- |\n",
+    );
+    for row in Limits::TABLE {
+        let _ = writeln!(
+            out,
+            "| `{}` | {} {} | {} | {} |",
+            row.name,
+            row.default,
+            row.unit,
+            allowed_limit(row),
+            row.text.trim()
+        );
+    }
+    out
+}

@@ -1,0 +1,123 @@
+//! Writes a configuration in the file format, every value spelt out: what `check` and the admin
+//! address show. What is written means the same configuration when it is read.
+
+use std::fmt::Write;
+
+use super::value::{write_origin, write_port};
+use super::{
+    Balance, Cidr, Config, EngineChoice, HostSent, Listener, LogFormat, Role, Route, Service,
+    TargetRules,
+};
+use crate::limits::Limits;
+
+/// The file that means `config`; its number apart, which belongs to the running process.
+pub fn to_toml(config: &Config) -> String {
+    let mut out = String::new();
+    process(&mut out, config);
+    out.push_str("\n[limits]\n");
+    for row in Limits::TABLE {
+        let value = config.limits.get(row.name).expect("every row of the table has a value");
+        line(&mut out, row.name, value);
+    }
+    for (index, service) in config.services.iter().enumerate() {
+        let listeners =
+            config.listeners.iter().filter(|listener| listener.service == index).collect();
+        write_service(&mut out, service, listeners);
+    }
+    out
+}
+
+fn process(out: &mut String, config: &Config) {
+    let engine = match config.engine {
+        EngineChoice::Auto => "auto",
+        EngineChoice::Epoll => "epoll",
+    };
+    line(out, "engine", quoted(engine));
+    line(out, "workers", config.workers);
+    line(out, "memory", quoted(&super::value::write_size(config.memory_bytes)));
+    match &config.access_log {
+        None => line(out, "access-log", quoted("off")),
+        Some(log) => {
+            line(out, "access-log", quoted(&log.path.display().to_string()));
+            let format = match log.format {
+                LogFormat::Common => "common",
+                LogFormat::Combined => "combined",
+                LogFormat::Json => "json",
+            };
+            line(out, "log-format", quoted(format));
+        }
+    }
+    let admin = config.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    line(out, "admin", quoted(&admin));
+}
+
+fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>) {
+    out.push_str(match service.role {
+        Role::Forward(_) => "\n[[forward]]\n",
+        Role::Boost(_) => "\n[[boost]]\n",
+    });
+    let addresses = listeners.iter().map(|listener| listener.address.to_string());
+    line(out, "listen", list(addresses));
+    line(out, "allow-client", blocks(&service.clients));
+    line(out, "trust", blocks(&service.trusted));
+    // The file format has one switch for all listeners of a service.
+    line(out, "proxy-protocol", listeners.iter().any(|listener| listener.proxy_protocol));
+    match &service.role {
+        Role::Forward(rules) => target_rules(out, rules),
+        Role::Boost(routes) => routes.iter().for_each(|route| write_route(out, route)),
+    }
+}
+
+fn target_rules(out: &mut String, rules: &TargetRules) {
+    line(out, "allow-private", rules.private);
+    line(out, "allow-target", blocks(&rules.allowed));
+    line(out, "deny-target", blocks(&rules.denied));
+    line(out, "allow-port", list(rules.ports.iter().map(|port| write_port(*port))));
+}
+
+fn write_route(out: &mut String, route: &Route) {
+    out.push_str("\n[[boost.route]]\n");
+    if let Some(host) = &route.host {
+        line(out, "host", quoted(host));
+    }
+    line(out, "path", quoted(&route.path));
+    line(out, "origins", list(route.origins.iter().map(write_origin)));
+    let balance = match route.balance {
+        Balance::RoundRobin => "round-robin",
+        Balance::LeastOutstanding => "least-outstanding",
+    };
+    line(out, "balance", quoted(balance));
+    let host_sent = match route.host_sent {
+        HostSent::Client => "client",
+        HostSent::Origin => "origin",
+    };
+    line(out, "host-sent", quoted(host_sent));
+}
+
+fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
+    writeln!(out, "{key} = {value}").expect("a string takes every write");
+}
+
+fn blocks(blocks: &[Cidr]) -> String {
+    list(blocks.iter().map(|block| format!("{}/{}", block.network, block.prefix)))
+}
+
+fn list(values: impl Iterator<Item = String>) -> String {
+    format!("[{}]", values.map(|value| quoted(&value)).collect::<Vec<_>>().join(", "))
+}
+
+/// A basic string of TOML.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            _ if character.is_control() => {
+                write!(out, "\\u{:04x}", u32::from(character)).expect("a string takes every write");
+            }
+            _ => out.push(character),
+        }
+    }
+    out.push('"');
+    out
+}

@@ -1,0 +1,107 @@
+//! What a worker counts. Only the worker writes its counters; metrics, `demo` and other workers read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that one thread writes and others read.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// The number as it was a moment ago.
+    pub fn get(&self) -> u64 {
+        // Pairs with the stores below. Nothing else is read by what this says: relaxed is enough.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Adds. A load and a store, not one atomic operation: there is only one writer.
+    pub(crate) fn add(&self, more: u64) {
+        // Pairs with the load in `get`.
+        self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+    }
+
+    /// Says what a gauge stands at.
+    pub(crate) fn set(&self, value: u64) {
+        // Pairs with the load in `get`.
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $kind:ident $name:ident;)*) => {
+        /// The counters and gauges of one worker.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $name: Counter,)*
+        }
+
+        impl Counters {
+            /// Each counter: its name, its help, whether it may fall, and how to read it.
+            pub const TABLE: &'static [Row] = &[$(Row {
+                name: stringify!($name),
+                help: concat!($($doc),+),
+                kind: RowKind::$kind,
+                read: |counters| counters.$name.get(),
+            }),*];
+        }
+    };
+}
+
+/// How one counter is presented.
+pub struct Row {
+    /// Its name, without the prefix of the metrics page.
+    pub name: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+    /// Whether it may fall.
+    pub kind: RowKind,
+    /// Reads it.
+    pub read: fn(&Counters) -> u64,
+}
+
+/// Whether a number only rises.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowKind {
+    /// It only rises.
+    Counter,
+    /// It stands at what is there now.
+    Gauge,
+}
+
+counters! {
+    /// Client connections accepted.
+    Counter connections_accepted;
+    /// Client connections closed at once, for the limit of their address.
+    Counter connections_refused;
+    /// Client connections handed to another worker.
+    Counter connections_handed_over;
+    /// Idle client connections closed to make room.
+    Counter connections_shed;
+    /// Client connections open.
+    Gauge connections;
+    /// Times that accepting paused for want of connections or descriptors.
+    Counter accept_pauses;
+    /// Exchanges that ended.
+    Counter exchanges;
+    /// Exchanges under way.
+    Gauge exchanges_open;
+    /// Answers that millrace made itself.
+    Counter answers_own;
+    /// Answers cut short because the origin, or the client, broke off.
+    Counter answers_aborted;
+    /// Tunnels opened, by CONNECT or Upgrade.
+    Counter tunnels;
+    /// Connections opened to origins.
+    Counter origin_connections_opened;
+    /// Requests that went over an origin connection kept from an earlier one.
+    Counter origin_connections_reused;
+    /// Origin connections open, idle ones included.
+    Gauge origin_connections;
+    /// Requests tried again on another connection.
+    Counter retries;
+    /// Bytes of bodies and tunnels from clients to origins.
+    Counter bytes_uploaded;
+    /// Bytes of bodies and tunnels from origins to clients.
+    Counter bytes_downloaded;
+    /// Bytes held in user memory beyond a turn.
+    Gauge held_bytes;
+}

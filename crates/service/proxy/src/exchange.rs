@@ -1,0 +1,114 @@
+//! One request and its answer, from the end of the request head to the log record.
+
+use std::rc::Rc;
+
+use millrace_event::{Instant, Key};
+use millrace_http::{AnswerHead, Framing, Name, RequestHead};
+
+use crate::flow::Stage;
+use crate::origin::Transaction;
+use crate::reason::Reason;
+use crate::snapshot::Snapshot;
+use crate::transfer::Transfer;
+
+/// What is done with a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Plan {
+    /// It has not been routed yet.
+    #[default]
+    Unrouted,
+    /// An answer is fetched: the origin is one of this route's.
+    Route(u16),
+    /// An answer is fetched from where the target says.
+    Target,
+    /// CONNECT: bytes are moved both ways.
+    Tunnel,
+    /// Answered without an origin.
+    Here(Own),
+}
+
+/// An answer that millrace makes itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Own {
+    /// The request is refused, or could not be served.
+    Refusal(Reason),
+    /// `Max-Forwards: 0` with OPTIONS (RFC 9110 section 7.6.2).
+    Options,
+    /// `Max-Forwards: 0` with TRACE (RFC 9110 section 9.3.8).
+    Trace,
+}
+
+/// An exchange. Recycled with the memory of its heads: see [`Exchange::reset`].
+#[derive(Debug, Default)]
+pub(crate) struct Exchange {
+    pub(crate) stage: Stage,
+    /// The client connection; outlives the exchange.
+    pub(crate) conn: Option<Key>,
+    /// The one after it on that connection.
+    pub(crate) next: Option<Key>,
+    /// The configuration that it began with.
+    pub(crate) snapshot: Option<Rc<Snapshot>>,
+    /// Index into the configuration's services.
+    pub(crate) service: u16,
+    pub(crate) plan: Plan,
+    pub(crate) request: RequestHead,
+    /// Whether `request` holds a head; not so where the head was refused.
+    pub(crate) request_is_whole: bool,
+    pub(crate) framing: Framing,
+    pub(crate) answer: AnswerHead,
+    pub(crate) transaction: Transaction,
+    pub(crate) upload: Transfer,
+    pub(crate) download: Transfer,
+    pub(crate) started: Option<Instant>,
+    /// The status sent to the client; 0 before one was.
+    pub(crate) status: u16,
+    /// Whether the client's connection goes on after this exchange.
+    pub(crate) persistent: bool,
+    /// Whether both transfers are directions of a tunnel.
+    pub(crate) tunnel: bool,
+    /// Whether it broke off, so that the client's connection is reset.
+    pub(crate) aborted: bool,
+    /// Why it did not end as it should.
+    pub(crate) reason: Option<Reason>,
+    /// Bytes of heads and bodies sent to the client.
+    pub(crate) head_bytes_sent: u64,
+}
+
+impl Exchange {
+    /// Makes it as new, keeping the memory of its heads.
+    pub(crate) fn reset(&mut self) {
+        let mut request = std::mem::take(&mut self.request);
+        let mut answer = std::mem::take(&mut self.answer);
+        request.clear();
+        answer.clear();
+        *self = Self { request, answer, ..Self::default() };
+    }
+
+    /// Whether requests that follow may be read, and those that are safe be served beside this one
+    /// (RFC 9112 section 9.3.2), before it is answered. After others it is not even certain that
+    /// what follows is a request.
+    pub(crate) fn lets_others_pass(&self) -> bool {
+        self.request_is_whole
+            && self.persistent
+            && self.framing == Framing::None
+            && self.request.method().is_safe()
+            && self.request.find(Name::Upgrade).is_none()
+    }
+
+    /// Whether nothing of the request is still to come from the client.
+    pub(crate) fn request_was_taken(&self) -> bool {
+        self.request_is_whole
+            && (matches!(self.framing, Framing::None | Framing::Length(0))
+                || self.upload.source_is_done())
+    }
+
+    /// The client connection.
+    pub(crate) fn conn(&self) -> Key {
+        self.conn.expect("set when the exchange begins, never taken")
+    }
+
+    /// The configuration in force for this exchange.
+    pub(crate) fn snapshot(&self) -> &Rc<Snapshot> {
+        self.snapshot.as_ref().expect("set when the exchange begins, never taken")
+    }
+}

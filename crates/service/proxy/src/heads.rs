@@ -1,0 +1,358 @@
+//! Heads as they leave: what of a received head goes on, in its order, and what is added. Hop-by-hop
+//! fields never go on; the framing is always written here, in one form.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use millrace_http::{
+    Authority, Framing, Method, Name, RequestHead, Version, decimal, declared_length, destination,
+    forwarded_fields, has_token, upgrade_protocols,
+};
+
+use crate::config::{HostSent, Role};
+use crate::exchange::{Exchange, Own, Plan};
+use crate::origin::Place;
+use crate::reason::{Reason, phrase};
+use crate::record::Dates;
+use crate::snapshot::Snapshot;
+
+/// Where a request comes from, as far as the origin is told.
+pub(crate) struct Sender {
+    pub(crate) client: Option<IpAddr>,
+    /// Whether what it says of those before it is believed.
+    pub(crate) trusted: bool,
+}
+
+/// Writes the request for the origin at `place`. Gives whether an Upgrade goes with it.
+pub(crate) fn write_request(
+    out: &mut Vec<u8>,
+    exchange: &Exchange,
+    place: &Place,
+    sender: &Sender,
+) -> bool {
+    let request = &exchange.request;
+    let snapshot = exchange.snapshot();
+    let destination = destination(request).expect("the route stage has read it");
+    out.extend_from_slice(request.method_bytes());
+    out.push(b' ');
+    out.extend_from_slice(destination.path_and_query);
+    out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+    match (host_sent(exchange, snapshot), &destination.authority) {
+        (HostSent::Client, Some(authority)) => put(out, format_args!("{authority}")),
+        _ => write_place(out, place),
+    }
+    out.extend_from_slice(b"\r\n");
+    let boosting = matches!(exchange.plan, Plan::Route(_));
+    for field in forwarded_fields(request) {
+        let value = request.value_of(field);
+        match field.known {
+            Name::Host => continue,
+            Name::Expect if request.version() == Version::Http10 => continue,
+            Name::Forwarded | Name::XForwardedFor | Name::XForwardedProto | Name::XForwardedHost
+                if boosting =>
+            {
+                continue;
+            }
+            Name::XForwardedPort | Name::XRealIp if boosting && !sender.trusted => continue,
+            Name::MaxForwards if matches!(request.method(), Method::Options | Method::Trace) => {
+                let left = decimal(value).map_or(0, |count| count.saturating_sub(1));
+                put(out, format_args!("Max-Forwards: {left}\r\n"));
+                continue;
+            }
+            _ => {}
+        }
+        write_field(out, request.name_of(field), value);
+    }
+    if boosting {
+        write_forwarded(out, request, sender, destination.authority);
+    }
+    write_via(out, request.version(), snapshot);
+    write_framing(out, exchange.framing, exchange.framing == Framing::Chunked);
+    let takes_trailers =
+        request.version() == Version::Http11 && request.values(Name::Te).any(|te| has_token(te, b"trailers"));
+    let upgrade = upgrade_to_send(exchange);
+    match (upgrade, takes_trailers) {
+        (true, _) => write_upgrade(out, request),
+        (false, true) => out.extend_from_slice(b"TE: trailers\r\nConnection: TE\r\n"),
+        (false, false) => {}
+    }
+    out.extend_from_slice(b"\r\n");
+    upgrade
+}
+
+fn host_sent(exchange: &Exchange, snapshot: &Snapshot) -> HostSent {
+    match (&snapshot.service(exchange.service).role, exchange.plan) {
+        (Role::Boost(routes), Plan::Route(index)) => routes[index as usize].host_sent,
+        _ => HostSent::Client,
+    }
+}
+
+fn write_place(out: &mut Vec<u8>, place: &Place) {
+    match place {
+        Place::Unix(_) => out.extend_from_slice(b"localhost"),
+        Place::Host(host, port) => {
+            let is_v6 = host.contains(&b':');
+            out.extend_from_slice(if is_v6 { b"[" } else { b"" });
+            out.extend_from_slice(host);
+            out.extend_from_slice(if is_v6 { b"]" } else { b"" });
+            if *port != 80 {
+                put(out, format_args!(":{port}"));
+            }
+        }
+    }
+}
+
+/// RFC 7239 and its predecessors. What was there before is kept only from a trusted sender.
+fn write_forwarded(
+    out: &mut Vec<u8>,
+    request: &RequestHead,
+    sender: &Sender,
+    host: Option<Authority<'_>>,
+) {
+    write_list_before(out, b"X-Forwarded-For", Name::XForwardedFor, request, sender);
+    match sender.client {
+        Some(client) => put(out, format_args!("{client}\r\n")),
+        None => out.extend_from_slice(b"unknown\r\n"),
+    }
+    write_list_before(out, b"Forwarded", Name::Forwarded, request, sender);
+    match sender.client {
+        Some(IpAddr::V4(client)) => put(out, format_args!("for={client};proto=http")),
+        Some(IpAddr::V6(client)) => put(out, format_args!("for=\"[{client}]\";proto=http")),
+        None => out.extend_from_slice(b"for=unknown;proto=http"),
+    }
+    if let Some(host) = host {
+        put(out, format_args!(";host=\"{host}\""));
+    }
+    out.extend_from_slice(b"\r\n");
+    // The next two have one value: the first proxy's, if it is believed.
+    let before = |known| request.values(known).next().filter(|_| sender.trusted);
+    write_field(out, b"X-Forwarded-Proto", before(Name::XForwardedProto).unwrap_or(b"http"));
+    match (before(Name::XForwardedHost), host) {
+        (Some(first), _) => write_field(out, b"X-Forwarded-Host", first),
+        (None, Some(host)) => put(out, format_args!("X-Forwarded-Host: {host}\r\n")),
+        (None, None) => {}
+    }
+}
+
+/// Begins a list field with the members that it had, where they are believed.
+fn write_list_before(
+    out: &mut Vec<u8>,
+    name: &[u8],
+    known: Name,
+    request: &RequestHead,
+    sender: &Sender,
+) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    let before = request.values(known).filter(|value| sender.trusted && !value.is_empty());
+    for value in before {
+        out.extend_from_slice(value);
+        out.extend_from_slice(b", ");
+    }
+}
+
+/// Whether an Upgrade goes on. Not one with a body, which the origin could read as the other
+/// protocol; and not h2c or another HTTP, whose requests would pass unseen (RFC 9113 section 3.1).
+fn upgrade_to_send(exchange: &Exchange) -> bool {
+    let request = &exchange.request;
+    let mut protocols = upgrade_protocols(request).peekable();
+    exchange.framing == Framing::None
+        && request.version() == Version::Http11
+        && protocols.peek().is_some()
+        && protocols.all(|protocol| {
+            let is = |prefix: &[u8]| {
+                protocol.len() >= prefix.len() && protocol[..prefix.len()].eq_ignore_ascii_case(prefix)
+            };
+            !is(b"h2c") && !is(b"HTTP") && !is(b"TLS")
+        })
+}
+
+/// RFC 9110 section 7.8: the protocols offered, or the ones switched to.
+fn write_upgrade(out: &mut Vec<u8>, fields: &millrace_http::Fields) {
+    out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
+    for (index, protocol) in upgrade_protocols(fields).enumerate() {
+        out.extend_from_slice(if index > 0 { b", " } else { b"" });
+        out.extend_from_slice(protocol);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// What the head of an answer says beside what the origin said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AnswerForm {
+    /// How the body leaves.
+    pub(crate) framing: Framing,
+    /// Whether it leaves in chunks.
+    pub(crate) chunked: bool,
+    /// Whether the client's connection goes on.
+    pub(crate) persistent: bool,
+}
+
+/// Writes the final answer of an origin, or a 101 that was asked for.
+pub(crate) fn write_answer(
+    out: &mut Vec<u8>,
+    exchange: &Exchange,
+    form: AnswerForm,
+    dates: &mut Dates,
+    now: std::time::Duration,
+) {
+    let answer = &exchange.answer;
+    write_status(out, answer.status(), answer.reason());
+    let mut has_date = false;
+    for field in forwarded_fields(answer) {
+        has_date |= field.known == Name::Date;
+        write_field(out, answer.name_of(field), answer.value_of(field));
+    }
+    if !has_date {
+        write_field(out, b"Date", dates.at(now).http_date());
+    }
+    write_via(out, answer.version(), exchange.snapshot());
+    match form.framing {
+        Framing::None if answer.status() >= 200 && answer.status() != 204 => {
+            // HEAD and 304 may say how long the body would be.
+            if let Ok(Some(length)) = declared_length(answer) {
+                put(out, format_args!("Content-Length: {length}\r\n"));
+            }
+        }
+        Framing::None => {}
+        framing => write_framing(out, framing, form.chunked),
+    }
+    if answer.status() == 101 {
+        write_upgrade(out, answer);
+    } else {
+        write_persistence(out, exchange.request.version(), form.persistent);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes an interim answer (RFC 9110 section 15.2).
+pub(crate) fn write_interim(out: &mut Vec<u8>, exchange: &Exchange) {
+    let answer = &exchange.answer;
+    write_status(out, answer.status(), answer.reason());
+    for field in forwarded_fields(answer) {
+        write_field(out, answer.name_of(field), answer.value_of(field));
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the answer to CONNECT.
+pub(crate) fn write_connected(out: &mut Vec<u8>, exchange: &Exchange) {
+    write_status(out, 200, b"OK");
+    write_via(out, Version::Http11, exchange.snapshot());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes an answer that millrace makes itself, body included.
+pub(crate) fn write_own(
+    out: &mut Vec<u8>,
+    exchange: &Exchange,
+    own: Own,
+    persistent: bool,
+    date: &[u8],
+) {
+    let (status, kind) = match own {
+        Own::Refusal(reason) => (reason.status(), &b"text/plain; charset=utf-8"[..]),
+        Own::Options => (200, &b""[..]),
+        Own::Trace => (200, &b"message/http"[..]),
+    };
+    write_status(out, status, phrase(status).as_bytes());
+    write_field(out, b"Server", b"millrace");
+    write_field(out, b"Date", date);
+    if let Own::Options = own {
+        write_field(out, b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
+    }
+    if let Own::Refusal(Reason::ConnectRefused) = own {
+        write_field(out, b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
+    }
+    if !kind.is_empty() {
+        write_field(out, b"Content-Type", kind);
+    }
+    write_persistence(out, exchange.request.version(), persistent);
+    let is_head = exchange.request_is_whole && exchange.request.method() == Method::Head;
+    let text = match own {
+        Own::Refusal(reason) => reason.text(),
+        Own::Options | Own::Trace => "",
+    };
+    let echo = if own == Own::Trace { traced(&exchange.request) } else { Vec::new() };
+    let length = echo.len() + if text.is_empty() { 0 } else { text.len() + 1 };
+    put(out, format_args!("Content-Length: {length}\r\n\r\n"));
+    if !is_head {
+        out.extend_from_slice(&echo);
+        if !text.is_empty() {
+            out.extend_from_slice(text.as_bytes());
+            out.push(b'\n');
+        }
+    }
+}
+
+/// RFC 9110 section 9.3.8: the request as it came, without what is secret.
+fn traced(request: &RequestHead) -> Vec<u8> {
+    let mut echo = Vec::with_capacity(request.bytes().len());
+    echo.extend_from_slice(request.method_bytes());
+    echo.push(b' ');
+    echo.extend_from_slice(request.target());
+    put(&mut echo, format_args!(" {}\r\n", request.version().as_str()));
+    for field in request.fields() {
+        let is_secret =
+            matches!(field.known, Name::Authorization | Name::Cookie | Name::ProxyAuthorization);
+        if !is_secret {
+            write_field(&mut echo, request.name_of(field), request.value_of(field));
+        }
+    }
+    echo.extend_from_slice(b"\r\n");
+    echo
+}
+
+
+/// Whether the connection that a message came on is bound to who sent it: the schemes that
+/// authenticate a connection instead of a request (RFC 4559 section 6).
+pub(crate) fn binds_connection(fields: &millrace_http::Fields) -> bool {
+    let names = [Name::Authorization, Name::WwwAuthenticate];
+    names.into_iter().flat_map(|name| fields.values(name)).any(|value| {
+        let scheme = value.split(|&byte| byte == b' ' || byte == b',').next().unwrap_or_default();
+        scheme.eq_ignore_ascii_case(b"ntlm") || scheme.eq_ignore_ascii_case(b"negotiate")
+    })
+}
+
+
+fn write_status(out: &mut Vec<u8>, status: u16, reason: &[u8]) {
+    put(out, format_args!("HTTP/1.1 {status} "));
+    out.extend_from_slice(reason);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_via(out: &mut Vec<u8>, received: Version, snapshot: &Snapshot) {
+    out.extend_from_slice(match received {
+        Version::Http10 => b"Via: 1.0 ",
+        Version::Http11 => b"Via: 1.1 ",
+    });
+    out.extend_from_slice(snapshot.pseudonym.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_framing(out: &mut Vec<u8>, framing: Framing, chunked: bool) {
+    if chunked {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    } else if let Framing::Length(length) = framing {
+        put(out, format_args!("Content-Length: {length}\r\n"));
+    }
+}
+
+fn write_persistence(out: &mut Vec<u8>, client: Version, persistent: bool) {
+    match (client, persistent) {
+        (_, false) => out.extend_from_slice(b"Connection: close\r\n"),
+        (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+        (Version::Http11, true) => {}
+    }
+}
+
+fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("a Vec takes every byte");
+}

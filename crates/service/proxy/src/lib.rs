@@ -1,0 +1,33 @@
+//! The proxy: what happens to a request between a client's socket and an origin's, stage by stage.
+//! `flow.rs` has the table of stages and is read first.
+//!
+//! The crate is generic over the engine and calls no kernel itself: the same code serves clients
+//! and runs in the simulator.
+#![forbid(unsafe_code)]
+
+mod accepting;
+pub mod admission;
+mod client_side;
+mod clients;
+pub mod config;
+mod conn;
+pub mod counters;
+mod exchange;
+mod flow;
+mod heads;
+mod input;
+mod letter;
+pub mod limits;
+pub mod names;
+mod origin;
+mod origin_side;
+pub mod reason;
+pub mod record;
+mod snapshot;
+mod stage;
+mod transfer;
+mod tunnel;
+mod worker;
+
+pub use letter::Letter;
+pub use worker::{Setup, Shared, Worker};

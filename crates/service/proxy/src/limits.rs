@@ -1,0 +1,121 @@
+//! The one table of limits and timeouts. Every row is armed by default and safe to expose to the
+//! internet; the command line, the file format, `--help`, the reference page and the error for a
+//! bad value all come from it.
+
+/// One row of the table, as texts and numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// Its name in `[limits]` and for `--limit`.
+    pub name: &'static str,
+    /// Least and greatest value allowed.
+    pub bounds: (u64, u64),
+    /// The value where none is given.
+    pub default: u64,
+    /// What is counted.
+    pub unit: &'static str,
+    /// What is limited, and what happens at the limit.
+    pub text: &'static str,
+}
+
+macro_rules! limits {
+    ($($(#[doc = $doc:literal])+ $name:ident: $default:literal in $least:literal ..= $most:literal $unit:literal;)*) => {
+        /// The values in force; one field a row.
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub struct Limits {
+            $($(#[doc = $doc])+ pub $name: u64,)*
+        }
+
+        impl Limits {
+            /// The rows, in the order of the reference page.
+            pub const TABLE: &'static [Limit] = &[$(Limit {
+                name: stringify!($name),
+                bounds: ($least, $most),
+                default: $default,
+                unit: $unit,
+                text: concat!($($doc),+),
+            }),*];
+
+            /// Sets one row by name, if there is one; its bounds are the caller's to check.
+            pub fn set(&mut self, name: &str, value: u64) -> bool {
+                match name {
+                    $(stringify!($name) => self.$name = value,)*
+                    _ => return false,
+                }
+                true
+            }
+
+            /// The value of one row by name, if there is one.
+            pub fn get(&self, name: &str) -> Option<u64> {
+                match name {
+                    $(stringify!($name) => Some(self.$name),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+
+        $(const _: () = assert!($least <= $default && $default <= $most);)*
+    };
+}
+
+limits! {
+    /// Client connections of the whole process. At it, accepting pauses and the client connections
+    /// that have been idle longest are closed.
+    connections: 65536 in 1..=1000000 "connections";
+    /// Client connections from one address. At it, a new one is closed at once.
+    connections_per_client: 16384 in 1..=1000000 "connections";
+    /// A request head, its line included. Above it: 431, connection closed.
+    request_head_bytes: 32768 in 1024..=65536 "bytes";
+    /// An answer head, its status line included. Above it: 502.
+    answer_head_bytes: 65536 in 1024..=65536 "bytes";
+    /// Fields of a head. Above it: 431 to the client, or 502 for an answer.
+    fields: 200 in 8..=4096 "fields";
+    /// A request target. Above it: 414, connection closed.
+    target_bytes: 16384 in 256..=65536 "bytes";
+    /// Requests of one connection under way at once, where they are pipelined and safe. Those after
+    /// them stay unread.
+    pipelined: 8 in 1..=256 "requests";
+    /// From a request's first byte (or the connection's beginning) to the end of its head. At it:
+    /// 408, connection closed; without a word if no byte came.
+    head_ms: 30000 in 100..=3600000 "milliseconds";
+    /// Between two requests of one client connection. At it, the connection is closed.
+    idle_ms: 75000 in 100..=86400000 "milliseconds";
+    /// Without a byte of a request body. At it: 408, connections closed.
+    body_ms: 30000 in 100..=3600000 "milliseconds";
+    /// Without a byte taken by a client that an answer waits for. At it, the connection is reset.
+    send_ms: 60000 in 100..=3600000 "milliseconds";
+    /// Slowest that a client may send a body or take an answer, averaged over each `body_ms` or
+    /// `send_ms` in which it was waited for. Below it: as if nothing had moved.
+    rate_bytes_per_second: 128 in 0..=1000000000 "bytes a second";
+    /// Opening a connection to an origin, over all its addresses. At it: the next origin, else 504.
+    connect_ms: 5000 in 10..=3600000 "milliseconds";
+    /// From the end of a request to the first byte of its answer. At it: 504.
+    first_byte_ms: 60000 in 10..=86400000 "milliseconds";
+    /// Without a byte of an answer that has begun. At it, the client's connection is reset.
+    answer_ms: 60000 in 10..=86400000 "milliseconds";
+    /// An origin connection kept without a request. At it, it is closed.
+    origin_idle_ms: 60000 in 10..=86400000 "milliseconds";
+    /// Idle connections that a worker keeps for one origin. Above it, the oldest is closed.
+    origin_idle_connections: 512 in 0..=65536 "connections";
+    /// Idle origin connections that a worker keeps in all. Above it, the oldest is closed.
+    origin_idle_connections_all: 4096 in 0..=1000000 "connections";
+    /// A tunnel in which no byte moves in either direction. At it, both sides are closed.
+    tunnel_idle_ms: 900000 in 100..=86400000 "milliseconds";
+    /// Reading away what a refused client still sends, so that it can read the answer. At it, the
+    /// connection is closed.
+    linger_ms: 5000 in 0..=600000 "milliseconds";
+    /// From SIGTERM to the end of the process. At it, what is left is cut off.
+    drain_ms: 30000 in 0..=86400000 "milliseconds";
+    /// A name looked up, over all name servers. At it: 504.
+    name_ms: 5000 in 100..=600000 "milliseconds";
+    /// Names that a worker remembers. Above it, the one that ends first is forgotten.
+    names: 4096 in 16..=1000000 "names";
+    /// Further tries of a request that may be repeated (RFC 9110 section 9.2.2). After them: 502,
+    /// 503 or 504.
+    retries: 2 in 0..=16 "tries";
+}

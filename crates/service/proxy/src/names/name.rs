@@ -1,0 +1,130 @@
+//! A host name that is sound to ask name servers for.
+
+use std::sync::Arc;
+
+/// A checked name in lower case: letters, digits, `-` and `_` in labels of 1 to 63 bytes, at most
+/// 253 bytes in all (RFC 1035 section 2.3.4), with a dot at its end only when it had one: it is
+/// another name to look up then, since no search list applies to it.
+///
+/// The underscore is no host name's by RFC 952, but container networks give such names. Nothing
+/// beyond these is let through: no name server can answer for it, and a name is also a cache key
+/// and a log text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Name(Arc<[u8]>);
+
+impl Name {
+    /// Bytes of the longest name, the dot at its end not counted.
+    pub(super) const LENGTH_MAX: usize = 253;
+    /// Bytes of the longest label.
+    const LABEL_MAX: usize = 63;
+
+    /// Checks a name; `None` when it is none, or is an address in one of the many spellings that
+    /// inet_aton(3) reads: those end in a number, as no name does (RFC 1123 section 2.1).
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let bare = text.strip_suffix(b".").unwrap_or(text);
+        let sound = (1..=Self::LENGTH_MAX).contains(&bare.len())
+            && bare.split(|&byte| byte == b'.').all(is_label)
+            && !bare.rsplit(|&byte| byte == b'.').next().is_some_and(is_number);
+        sound.then(|| Self(text.to_ascii_lowercase().into()))
+    }
+
+    /// The name without a dot at its end.
+    pub(super) fn bare(&self) -> &[u8] {
+        self.0.strip_suffix(b".").unwrap_or(&self.0)
+    }
+
+    /// Whether the name is whole: no search list applies to it.
+    pub(super) fn is_absolute(&self) -> bool {
+        self.0.ends_with(b".")
+    }
+
+    /// Dots between labels.
+    pub(super) fn dots(&self) -> usize {
+        self.bare().iter().filter(|&&byte| byte == b'.').count()
+    }
+
+    /// Whether the name is `domain` or below it.
+    pub(super) fn is_within(&self, domain: &[u8]) -> bool {
+        self.bare()
+            .strip_suffix(domain)
+            .is_some_and(|before| before.is_empty() || before.ends_with(b"."))
+    }
+
+    /// This name below `domain`; `None` when that is too long.
+    pub(super) fn below(&self, domain: &Name) -> Option<Self> {
+        let name = [self.bare(), b".", domain.bare()].concat();
+        (name.len() <= Self::LENGTH_MAX).then(|| Self(name.into()))
+    }
+}
+
+fn is_label(label: &[u8]) -> bool {
+    (1..=Name::LABEL_MAX).contains(&label.len())
+        && label.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
+fn is_number(label: &[u8]) -> bool {
+    let hex = label.strip_prefix(b"0x").or_else(|| label.strip_prefix(b"0X"));
+    label.iter().all(u8::is_ascii_digit)
+        || hex.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sound_names_are_lowered_and_others_refused() {
+        for (text, key) in [
+            ("Example.ORG", "example.org"),
+            ("example.org.", "example.org."),
+            ("a", "a"),
+            ("xn--caf-dma.example", "xn--caf-dma.example"),
+            ("my_service", "my_service"),
+            ("1.example", "1.example"),
+            ("3com", "3com"),
+            ("0x.example", "0x.example"),
+        ] {
+            assert_eq!(&*Name::parse(text.as_bytes()).unwrap().0, key.as_bytes());
+        }
+        let long_label = "a".repeat(64);
+        let long_name = ["a".repeat(63).as_str(); 4].join(".");
+        assert_eq!(long_name.len(), 255);
+        for text in [
+            "",
+            ".",
+            "..",
+            "a..b",
+            ".a",
+            "a..",
+            "a b",
+            "a/b",
+            "a:b",
+            "a%2eb",
+            "caf\u{e9}",
+            "a\0",
+            "127.1",
+            "2130706433",
+            "0x7f.1",
+            "example.0x7F",
+            "1.2.3.4",
+            "1.2.3.4.",
+            "a.0x",
+            &long_label,
+            &long_name,
+        ] {
+            assert_eq!(Name::parse(text.as_bytes()), None, "{text:?}");
+        }
+        assert!(Name::parse(&long_name.as_bytes()[..253]).is_some());
+    }
+
+    #[test]
+    fn domains_hold_what_is_below_them() {
+        let within = |name: &str, domain: &str| {
+            Name::parse(name.as_bytes()).unwrap().is_within(domain.as_bytes())
+        };
+        assert!(within("localhost", "localhost"));
+        assert!(within("a.localhost.", "localhost"));
+        assert!(!within("notlocalhost", "localhost"));
+        assert!(!within("localhost.example", "localhost"));
+    }
+}

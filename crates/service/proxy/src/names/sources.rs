@@ -1,0 +1,226 @@
+//! What this machine says about names: the hosts file and the resolver's configuration.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::name::Name;
+
+/// The contents of `/etc/hosts` and `/etc/resolv.conf`, parsed once and shared by all workers.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// Addresses by bare name, in the order of the file.
+    hosts: BTreeMap<Box<[u8]>, Arc<[IpAddr]>>,
+    /// Name servers in the order in which they are asked; at least one.
+    pub(super) servers: Vec<SocketAddr>,
+    /// Domains that a short name may be in.
+    search: Vec<Name>,
+    /// A name with fewer dots than this is tried in the search list first.
+    dots: usize,
+    /// How long a server may take to answer.
+    pub(super) timeout: Duration,
+    /// How often each server is asked; at least 1.
+    pub(super) attempts: usize,
+}
+
+impl Sources {
+    /// Name servers that are used of a resolv.conf, as in the C library; more are left out.
+    const SERVERS_MAX: usize = 3;
+    /// Domains that are used of a search list; more are left out.
+    const SEARCH_MAX: usize = 32;
+
+    /// Reads the texts of a hosts(5) and a resolv.conf(5) file, either possibly empty. `servers`
+    /// are asked instead of those that `resolv` names, unless empty.
+    ///
+    /// As in the C library, lines that make no sense are passed over, and without any name server
+    /// the one on this machine is asked. Of the options, `ndots`, `timeout` and `attempts` count;
+    /// addresses with the name of an interface as their zone are passed over.
+    pub fn parse(hosts: &[u8], resolv: &[u8], servers: &[SocketAddr]) -> Self {
+        let mut sources = Self {
+            hosts: parse_hosts(hosts),
+            servers: Vec::new(),
+            search: Vec::new(),
+            dots: 1,
+            timeout: Duration::from_secs(5),
+            attempts: 2,
+        };
+        for line in resolv.split(|&byte| byte == b'\n') {
+            sources.read_resolv_line(line);
+        }
+        if !servers.is_empty() {
+            sources.servers = servers.to_vec();
+        } else if sources.servers.is_empty() {
+            sources.servers.push(SocketAddr::from((Ipv4Addr::LOCALHOST, 53)));
+        }
+        sources
+    }
+
+    fn read_resolv_line(&mut self, line: &[u8]) {
+        if matches!(line.first(), Some(b'#' | b';')) {
+            return;
+        }
+        let mut words = words(line);
+        match words.next() {
+            Some(b"nameserver") if self.servers.len() < Self::SERVERS_MAX => {
+                self.servers.extend(words.next().and_then(parse_server));
+            }
+            // The last of these lines counts.
+            Some(b"search" | b"domain") => {
+                self.search = words.filter_map(Name::parse).take(Self::SEARCH_MAX).collect();
+            }
+            Some(b"options") => {
+                for option in words {
+                    self.read_option(option);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn read_option(&mut self, option: &[u8]) {
+        let Ok(option) = std::str::from_utf8(option) else { return };
+        let Some((name, value)) = option.split_once(':') else { return };
+        let Ok(value) = value.parse::<u32>() else { return };
+        // The bounds are those of resolv.conf(5).
+        match name {
+            "ndots" => self.dots = value.min(15) as usize,
+            "timeout" => self.timeout = Duration::from_secs(u64::from(value.clamp(1, 30))),
+            "attempts" => self.attempts = value.clamp(1, 5) as usize,
+            _ => {}
+        }
+    }
+
+    /// The addresses that this machine knows by itself: for `localhost` and names below it always
+    /// loopback ones, whatever anybody says (RFC 6761 section 6.3), else those of the hosts file.
+    pub(super) fn known(&self, name: &Name) -> Option<Arc<[IpAddr]>> {
+        let hosts = self.hosts.get(name.bare());
+        if !name.is_within(b"localhost") {
+            return hosts.cloned();
+        }
+        match hosts.filter(|addresses| addresses.iter().all(IpAddr::is_loopback)) {
+            Some(addresses) => Some(addresses.clone()),
+            None => Some([Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()].into()),
+        }
+    }
+
+    /// The names to ask for, one after the other until one has an address: as it is first when it
+    /// has `ndots` dots, last when it has fewer; only as it is when it is absolute.
+    pub(super) fn candidates(&self, name: &Name) -> Vec<Name> {
+        if name.is_absolute() {
+            return vec![name.clone()];
+        }
+        let mut names: Vec<Name> =
+            self.search.iter().filter_map(|domain| name.below(domain)).collect();
+        let first = if name.dots() >= self.dots { 0 } else { names.len() };
+        names.insert(first, name.clone());
+        names
+    }
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
+}
+
+fn parse_server(word: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(word).ok()?;
+    match text.parse::<IpAddr>() {
+        Ok(address) => Some(SocketAddr::new(address, 53)),
+        // A zone by its number: `fe80::1%2`.
+        Err(_) => format!("[{text}]:53").parse().ok(),
+    }
+}
+
+fn parse_hosts(text: &[u8]) -> BTreeMap<Box<[u8]>, Arc<[IpAddr]>> {
+    let mut hosts: BTreeMap<Box<[u8]>, Vec<IpAddr>> = BTreeMap::new();
+    for line in text.split(|&byte| byte == b'\n') {
+        let content = line.split(|&byte| byte == b'#').next().unwrap_or_default();
+        let mut words = words(content);
+        let address = words.next().and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
+        let Some(address) = address else { continue };
+        for name in words.filter_map(Name::parse) {
+            let addresses = hosts.entry(name.bare().into()).or_default();
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+    }
+    hosts.into_iter().map(|(name, addresses)| (name, addresses.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::parse(text.as_bytes()).unwrap()
+    }
+
+    fn known(sources: &Sources, text: &str) -> Option<Vec<String>> {
+        let addresses = sources.known(&name(text))?;
+        Some(addresses.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn hosts_files_are_read_as_they_are_found() {
+        let hosts = b"127.0.0.1\tlocalhost\n# 10.0.0.1 commented\n::1 localhost ip6-localhost\n\
+            10.0.0.2  Build.Example build # the farm\n10.0.0.3 build\n10.0.0.2 build\n\
+            not-an-address name\n10.0.0.4\nfe80::1%eth0 zoned\n\xff\xfe odd\n2001:db8::5 five";
+        let sources = Sources::parse(hosts, b"", &[]);
+        let addresses = |list: &[&str]| Some(list.iter().map(ToString::to_string).collect());
+        assert_eq!(known(&sources, "localhost"), addresses(&["127.0.0.1", "::1"]));
+        assert_eq!(known(&sources, "BUILD"), addresses(&["10.0.0.2", "10.0.0.3"]));
+        assert_eq!(known(&sources, "build.example."), addresses(&["10.0.0.2"]));
+        assert_eq!(known(&sources, "five"), addresses(&["2001:db8::5"]));
+        for unknown in ["commented", "name", "zoned", "odd", "example"] {
+            assert_eq!(known(&sources, unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn localhost_is_loopback_whatever_the_hosts_file_says() {
+        for hosts in ["", "192.0.2.1 localhost a.localhost"] {
+            let sources = Sources::parse(hosts.as_bytes(), b"", &[]);
+            for text in ["localhost", "LocalHost.", "a.localhost", "a.b.localhost."] {
+                let both = Some(vec!["::1".to_owned(), "127.0.0.1".to_owned()]);
+                assert_eq!(known(&sources, text), both, "{text}");
+            }
+            assert_eq!(known(&sources, "localhost.example"), None);
+        }
+    }
+
+    #[test]
+    fn resolver_files_are_read_as_they_are_found() {
+        let resolv = b"; a comment\n# another\nnameserver 192.0.2.1\nnameserver\t2001:db8::1\n\
+            nameserver nonsense\nnameserver fe80::1%2\nnameserver 192.0.2.9\n\
+            domain old.example\nsearch corp.example. lab.example\n\
+            options rotate timeout:2 attempts:99 ndots:2 edns0 ndots:x\n";
+        let sources = Sources::parse(b"", resolv, &[]);
+        let servers: Vec<String> = sources.servers.iter().map(ToString::to_string).collect();
+        assert_eq!(servers, ["192.0.2.1:53", "[2001:db8::1]:53", "[fe80::1%2]:53"]);
+        assert_eq!(sources.search, [name("corp.example."), name("lab.example")]);
+        assert_eq!((sources.dots, sources.attempts), (2, 5));
+        assert_eq!(sources.timeout, Duration::from_secs(2));
+
+        let local = ["127.0.0.1:53".parse().unwrap()];
+        assert_eq!(Sources::parse(b"", b"", &[]).servers, local);
+        let given = ["127.0.0.1:5300".parse().unwrap()];
+        assert_eq!(Sources::parse(b"", resolv, &given).servers, given);
+    }
+
+    #[test]
+    fn short_names_are_searched_first_and_long_ones_last() {
+        let sources = Sources::parse(b"", b"search a.example b.example\noptions ndots:2", &[]);
+        for (text, candidates) in [
+            ("x", &["x.a.example", "x.b.example", "x"][..]),
+            ("x.y", &["x.y.a.example", "x.y.b.example", "x.y"]),
+            ("x.y.z", &["x.y.z", "x.y.z.a.example", "x.y.z.b.example"]),
+            ("x.", &["x."]),
+        ] {
+            let candidates: Vec<Name> = candidates.iter().map(|text| name(text)).collect();
+            assert_eq!(sources.candidates(&name(text)), candidates, "{text}");
+        }
+        let long = ["a".repeat(49).as_str(); 5].join(".");
+        assert_eq!(sources.candidates(&name(&long)), [name(&long)], "too long below a domain");
+    }
+}

@@ -1,0 +1,289 @@
+//! The origins that a worker knows, and its connections to them: in use, or kept for the next
+//! request to the same place.
+//!
+//! A connection is kept only when its answer was read to the end, nothing follows it, and nothing
+//! ties it to one client. While kept it has a receive outstanding: an end of stream, or bytes that
+//! nobody asked for, end it before anyone can be given them.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use millrace_event::{Fd, Instant, Key, Table, TimerId};
+
+use crate::config::Origin;
+use crate::input::Input;
+
+/// An origin by its index in the worker's table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct OriginId(u32);
+
+/// Where an origin is, as configured or asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// A name in lower case or an address literal, and a port.
+    Host(Box<[u8]>, u16),
+    Unix(Arc<std::path::Path>),
+}
+
+impl From<&Origin> for Place {
+    fn from(origin: &Origin) -> Self {
+        match origin {
+            Origin::Tcp { host, port } => Self::Host(host.as_bytes().to_ascii_lowercase().into(), *port),
+            Origin::Unix(path) => Self::Unix(path.clone()),
+        }
+    }
+}
+
+/// What an origin connection does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    /// Kept; since when is in the pool's order.
+    Idle,
+    /// Serves this exchange.
+    Busy(Key),
+}
+
+/// One open connection to an origin.
+#[derive(Debug)]
+pub(crate) struct OriginConn {
+    pub(crate) fd: Fd,
+    pub(crate) input: Input,
+    pub(crate) origin: OriginId,
+    /// Where it leads; `None`: to a Unix socket.
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) used_for: Use,
+    pub(crate) timer: TimerId,
+    /// When it was last kept.
+    pub(crate) idle_since: Instant,
+    /// A receive is outstanding.
+    pub(crate) receiving: bool,
+    /// A send is outstanding.
+    pub(crate) sending: bool,
+    /// The origin takes no more of the request: a send failed.
+    pub(crate) deaf: bool,
+}
+
+impl OriginConn {
+    /// A connection that was just opened for `exchange`.
+    pub(crate) fn new(
+        fd: Fd,
+        origin: OriginId,
+        address: Option<SocketAddr>,
+        exchange: Key,
+        timer: TimerId,
+    ) -> Self {
+        Self {
+            fd,
+            input: Input::Empty,
+            origin,
+            address,
+            used_for: Use::Busy(exchange),
+            timer,
+            idle_since: Instant::default(),
+            receiving: false,
+            sending: false,
+            deaf: false,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Known {
+    /// What tells it from every other one: the service, whose rules admitted it, and the place.
+    name: Box<[u8]>,
+    place: Place,
+    /// Kept connections, the latest last.
+    idle: Vec<Key>,
+    /// Exchanges that have it picked.
+    outstanding: u32,
+    /// It stands in the configuration, so it is never forgotten.
+    configured: bool,
+}
+
+/// All origins of a worker.
+#[derive(Debug)]
+pub(crate) struct Origins {
+    pub(crate) connections: Table<OriginConn>,
+    by_name: HashMap<Box<[u8]>, OriginId>,
+    known: Vec<Option<Known>>,
+    free: Vec<u32>,
+    /// Kept connections in the order in which they became idle. An entry is stale when its
+    /// connection is gone or has been used since: `idle_since` tells.
+    idle_order: VecDeque<(Key, Instant)>,
+    idle_count: usize,
+    name: Vec<u8>,
+}
+
+impl Origins {
+    pub(crate) fn new(connections_max: u32) -> Self {
+        Self {
+            connections: Table::new(connections_max),
+            by_name: HashMap::new(),
+            known: Vec::new(),
+            free: Vec::new(),
+            idle_order: VecDeque::new(),
+            idle_count: 0,
+            name: Vec::new(),
+        }
+    }
+
+    /// The origin that a service's configuration names.
+    pub(crate) fn configured(&mut self, service: u16, origin: &Origin) -> OriginId {
+        self.name.clear();
+        self.name.extend_from_slice(&service.to_be_bytes());
+        match origin {
+            Origin::Tcp { host, port } => {
+                self.name.extend_from_slice(&port.to_be_bytes());
+                self.name.extend(host.bytes().map(|byte| byte.to_ascii_lowercase()));
+            }
+            Origin::Unix(path) => {
+                self.name.extend_from_slice(&0u16.to_be_bytes());
+                self.name.extend_from_slice(path.as_os_str().as_encoded_bytes());
+            }
+        }
+        let id = self.named(|| origin.into());
+        self.known_mut(id).configured = true;
+        id
+    }
+
+    /// The origin at a host (a name in any case, or an address literal) and port that a client of a
+    /// forwarding service asked for.
+    pub(crate) fn asked_for(&mut self, service: u16, host: &[u8], port: u16) -> OriginId {
+        self.name.clear();
+        self.name.extend_from_slice(&service.to_be_bytes());
+        self.name.extend_from_slice(&port.to_be_bytes());
+        self.name.extend(host.iter().map(|byte| byte.to_ascii_lowercase()));
+        self.named(|| Place::Host(host.to_ascii_lowercase().into(), port))
+    }
+
+    fn named(&mut self, place: impl FnOnce() -> Place) -> OriginId {
+        if let Some(&id) = self.by_name.get(&self.name[..]) {
+            return id;
+        }
+        let name: Box<[u8]> = self.name.as_slice().into();
+        let known = Known {
+            name: name.clone(),
+            place: place(),
+            idle: Vec::new(),
+            outstanding: 0,
+            configured: false,
+        };
+        let index = self.free.pop().unwrap_or(self.known.len() as u32);
+        let id = OriginId(index);
+        if index as usize == self.known.len() {
+            self.known.push(Some(known));
+        } else {
+            self.known[index as usize] = Some(known);
+        }
+        self.by_name.insert(name, id);
+        id
+    }
+
+    fn known(&self, id: OriginId) -> &Known {
+        self.known[id.0 as usize].as_ref().expect("an origin in use is known")
+    }
+
+    fn known_mut(&mut self, id: OriginId) -> &mut Known {
+        self.known[id.0 as usize].as_mut().expect("an origin in use is known")
+    }
+
+    pub(crate) fn place(&self, id: OriginId) -> &Place {
+        &self.known(id).place
+    }
+
+    pub(crate) fn outstanding(&self, id: OriginId) -> u32 {
+        self.known(id).outstanding
+    }
+
+    /// Kept connections of all origins.
+    pub(crate) fn idle_count(&self) -> usize {
+        self.idle_count
+    }
+
+    /// An exchange picks the origin; [`Origins::unpick`] follows.
+    pub(crate) fn note_picked(&mut self, id: OriginId) {
+        self.known_mut(id).outstanding += 1;
+    }
+
+    /// The exchange is done with the origin.
+    pub(crate) fn unpick(&mut self, id: OriginId) {
+        let known = self.known_mut(id);
+        assert!(known.outstanding > 0, "picked before");
+        known.outstanding -= 1;
+        self.forget_unused(id);
+    }
+
+    fn forget_unused(&mut self, id: OriginId) {
+        let known = self.known(id);
+        if known.outstanding == 0 && known.idle.is_empty() && !known.configured {
+            let known = self.known[id.0 as usize].take().expect("looked at just now");
+            self.by_name.remove(&known.name);
+            self.free.push(id.0);
+        }
+    }
+
+    /// Takes the connection that was kept latest, if any: it is the least likely to have ended.
+    pub(crate) fn take_idle(&mut self, id: OriginId, exchange: Key) -> Option<Key> {
+        let key = self.known_mut(id).idle.pop()?;
+        self.idle_count -= 1;
+        let connection = self.connections.get_mut(key).expect("kept connections are open");
+        connection.used_for = Use::Busy(exchange);
+        Some(key)
+    }
+
+    /// Keeps a connection. The caller enforces the limits by [`Origins::surplus`].
+    pub(crate) fn keep(&mut self, key: Key, now: Instant) {
+        let connection = self.connections.get_mut(key).expect("the caller holds it open");
+        connection.used_for = Use::Idle;
+        connection.idle_since = now;
+        let id = connection.origin;
+        self.known_mut(id).idle.push(key);
+        self.idle_count += 1;
+        self.idle_order.push_back((key, now));
+        if self.idle_order.len() > 2 * self.idle_count + 64 {
+            let Self { idle_order, connections, .. } = self;
+            idle_order.retain(|entry| is_current(connections, *entry));
+        }
+    }
+
+    /// A kept connection that should be closed: the oldest of an origin with more than `per_origin`,
+    /// or of all while there are more than `all`.
+    pub(crate) fn surplus(&mut self, id: OriginId, per_origin: usize, all: usize) -> Option<Key> {
+        if self.known(id).idle.len() > per_origin {
+            return self.known(id).idle.first().copied();
+        }
+        if self.idle_count > all { self.oldest_idle() } else { None }
+    }
+
+    /// The kept connection that has been idle longest.
+    pub(crate) fn oldest_idle(&mut self) -> Option<Key> {
+        while let Some(&entry) = self.idle_order.front() {
+            if is_current(&self.connections, entry) {
+                return Some(entry.0);
+            }
+            self.idle_order.pop_front();
+        }
+        None
+    }
+
+    /// Takes a connection out of the table, kept or not; its descriptor is the caller's to close.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<OriginConn> {
+        let connection = self.connections.remove(key)?;
+        let id = connection.origin;
+        if connection.used_for == Use::Idle {
+            let idle = &mut self.known_mut(id).idle;
+            let position = idle.iter().rposition(|&other| other == key);
+            idle.remove(position.expect("an idle connection is in its origin's list"));
+            self.idle_count -= 1;
+            self.forget_unused(id);
+        }
+        Some(connection)
+    }
+}
+
+fn is_current(connections: &Table<OriginConn>, (key, since): (Key, Instant)) -> bool {
+    connections
+        .get(key)
+        .is_some_and(|connection| connection.used_for == Use::Idle && connection.idle_since == since)
+}

@@ -1,0 +1,63 @@
+//! One request at an origin: how far it has come, and what it may still try.
+
+use std::net::SocketAddr;
+
+use millrace_event::{Instant, Key};
+use millrace_http::{Framing, HeadScan};
+
+use crate::origin::{Dial, OriginId};
+
+/// How far a request has come at its origin.
+///
+/// ```text
+///  Start ──> Naming ──> Dialing ──> Asked ──> Answered
+///    │ └────────────────────^ ^       │
+///    └── a kept connection ───┼───────┘ once more, on another connection: back to Start
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Phase {
+    /// No origin was picked yet.
+    #[default]
+    Start,
+    /// Its name is being looked up.
+    Naming,
+    /// A connection is being opened.
+    Dialing,
+    /// The request is on its way; the answer's head has not ended.
+    Asked,
+    /// The head of the final answer is there.
+    Answered,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    pub(crate) phase: Phase,
+    pub(crate) origin: Option<OriginId>,
+    /// The connection in use, from the time that it is open until its answer was read.
+    pub(crate) connection: Option<Key>,
+    /// The address of that connection; `None`: a Unix socket, or none yet.
+    pub(crate) address: Option<SocketAddr>,
+    /// When the head of the final answer was there.
+    pub(crate) answered: Option<Instant>,
+    /// Whether that connection had served an earlier request: it may have ended in the meantime.
+    pub(crate) reused: bool,
+    /// The connection being opened.
+    pub(crate) dial: Option<Box<Dial>>,
+    /// Tries made before this one.
+    pub(crate) tries: u32,
+    /// The origin that the try before this one failed at.
+    pub(crate) tried: Option<OriginId>,
+    /// How far the answer's head was looked at.
+    pub(crate) scan: HeadScan,
+    /// Whether an Upgrade field was sent on; only what it offered may be switched to.
+    pub(crate) upgrade_sent: bool,
+    /// Interim answers passed on.
+    pub(crate) interim: u32,
+    /// How the answer's body arrives.
+    pub(crate) framing: Framing,
+    /// When the request, or the latest sign of its answer, was complete.
+    pub(crate) since: Instant,
+}
+
+/// More interim answers than any server has a reason to send for one request.
+pub(crate) const INTERIM_MAX: u32 = 64;

@@ -1,0 +1,235 @@
+//! The origin's side of the worker: what came from an origin connection, when it is read, and how
+//! it ends. The client's side, in `client_side.rs`, has the same set of functions.
+
+use std::time::Duration;
+
+use millrace_event::{Buffer, Engine, Error, Instant, Key, Kind};
+use millrace_http::{Framing, connection_options};
+
+use crate::exchange::Exchange;
+use crate::heads;
+use crate::limits::Limits;
+use crate::origin::{self, Dial, OriginConn, Phase, Use};
+use crate::reason::Reason;
+use crate::stage::{deliver, fetch};
+use crate::transfer::Waits;
+use crate::worker::Worker;
+
+impl<E: Engine> Worker<E> {
+    /// An exchange that its caller knows to be under way.
+    pub(crate) fn exchange(&mut self, key: Key) -> &mut Exchange {
+        self.exchanges.get_mut(key).expect("the caller's exchange is under way")
+    }
+
+    /// The race for a connection of an exchange that is in one.
+    pub(crate) fn dial(&mut self, key: Key) -> &mut Dial {
+        self.exchange(key).transaction.dial.as_mut().expect("the caller's race is under way")
+    }
+
+    /// The origin connection of an exchange that has one.
+    pub(crate) fn origin_of(&mut self, key: Key) -> &mut OriginConn {
+        let slot = self.exchange(key).transaction.connection;
+        let slot = slot.expect("the caller's exchange has a connection");
+        self.origins.connections.get_mut(slot).expect("held by the exchange")
+    }
+
+    /// Asks for bytes of the exchange's origin, unless they were asked for before.
+    pub(crate) fn receive_origin(&mut self, key: Key) {
+        let slot = self.exchange(key).transaction.connection;
+        let slot = slot.expect("the caller's exchange has a connection");
+        let Self { engine, origins, .. } = self;
+        let connection = origins.connections.get_mut(slot).expect("held by the exchange");
+        if !connection.receiving {
+            connection.receiving = true;
+            engine.recv(&connection.fd, RECEIVE_MAX, slot.token(Kind::Origin));
+        }
+    }
+
+    pub(crate) fn origin_received(&mut self, slot: Key, result: Result<Buffer, Error>) {
+        let Self { engine, origins, .. } = self;
+        let Some(connection) = origins.connections.get_mut(slot) else {
+            if let Ok(buffer) = result {
+                engine.recycle(buffer);
+            }
+            return;
+        };
+        connection.receiving = false;
+        let used_for = connection.used_for;
+        let came = match result {
+            Ok(buffer) if buffer.is_empty() => {
+                engine.recycle(buffer);
+                Came::End
+            }
+            Ok(buffer) => {
+                connection.input.take(buffer, engine);
+                Came::Bytes
+            }
+            Err(_) => Came::Break,
+        };
+        match used_for {
+            // The end, or an answer that nobody asked for (RFC 9112 section 9.5).
+            Use::Idle => self.close_origin(slot),
+            Use::Busy(exchange) => self.origin_came(exchange, came),
+        }
+        let Self { engine, origins, .. } = self;
+        if let Some(connection) = origins.connections.get_mut(slot) {
+            connection.input.settle(engine);
+        }
+    }
+
+    fn origin_came(&mut self, key: Key, came: Came) {
+        let exchange = self.exchange(key);
+        match (exchange.transaction.phase, came) {
+            (Phase::Asked, Came::Bytes) => fetch::answer(self, key),
+            (Phase::Asked, Came::End | Came::Break) => fetch::origin_ended(self, key),
+            (Phase::Answered, Came::Bytes) if exchange.download.waits() == Waits::Source => {
+                deliver::download(self, key, false);
+            }
+            // It waits for its turn; or it follows the answer, and then the connection is not kept.
+            (Phase::Answered, Came::Bytes) => {}
+            (Phase::Answered, Came::End) => deliver::origin_ended(self, key),
+            (Phase::Answered, Came::Break) => deliver::abort(self, key, Reason::AnswerCut),
+            (phase, came) => unreachable!("{came:?} in {phase:?}, before there is a connection"),
+        }
+    }
+
+    pub(crate) fn origin_sent(&mut self, slot: Key, result: Result<(), Error>) {
+        let Some(connection) = self.origins.connections.get_mut(slot) else { return };
+        connection.sending = false;
+        if let Use::Busy(exchange) = connection.used_for {
+            fetch::sent(self, exchange, result);
+        }
+    }
+
+    /// A connection's timer is due. It may have been set before the present wait began.
+    pub(crate) fn origin_deadline(&mut self, slot: Key) {
+        let Self { engine, exchanges, origins, snapshot, timers, .. } = self;
+        let now = engine.now();
+        let connection = origins.connections.get(slot).expect("a timer ends with its connection");
+        let limits = snapshot.limits();
+        let (deadline, over) = match connection.used_for {
+            Use::Idle => {
+                let wait = Duration::from_millis(limits.origin_idle_ms);
+                (Some(connection.idle_since + wait), None)
+            }
+            Use::Busy(key) => {
+                let exchange = exchanges.get(key).expect("it holds the connection");
+                let (deadline, reason) = origin_deadline(exchange, limits);
+                // Without a receive or send it is the client, or its turn, that is waited for.
+                let waits_here = connection.receiving || connection.sending;
+                (deadline.filter(|_| waits_here), Some((key, reason)))
+            }
+        };
+        if deadline.is_none_or(|deadline| deadline > now) {
+            let check = now + snapshot.origin_check;
+            timers.set(connection.timer, deadline.map_or(check, |deadline| deadline.min(check)));
+            return;
+        }
+        match over {
+            None => self.close_origin(slot),
+            Some((key, reason)) => fetch::fail(self, key, reason),
+        }
+    }
+
+    /// The exchange is done with its origin, and the connection can serve others if nothing is
+    /// wrong with it.
+    pub(crate) fn release_origin(&mut self, key: Key) {
+        let Some(slot) = self.exchange(key).transaction.connection.take() else { return };
+        let may_be_kept = self.may_be_kept(key, slot);
+        let id = self.exchange(key).transaction.origin.take().expect("picked before it was used");
+        if may_be_kept && !self.draining {
+            let now = self.engine.now();
+            self.origins.keep(slot, now);
+            let Self { engine, origins, .. } = self;
+            let connection = origins.connections.get_mut(slot).expect("kept just now");
+            if !connection.receiving {
+                connection.receiving = true;
+                engine.recv(&connection.fd, RECEIVE_MAX, slot.token(Kind::Origin));
+            }
+            let limits = self.snapshot.limits();
+            let per_origin = limits.origin_idle_connections as usize;
+            let all = limits.origin_idle_connections_all as usize;
+            if let Some(surplus) = self.origins.surplus(id, per_origin, all) {
+                self.close_origin(surplus);
+            }
+        } else {
+            self.close_origin(slot);
+        }
+        self.origins.unpick(id);
+    }
+
+    /// Whether a connection whose answer was read has nothing left of the exchange.
+    fn may_be_kept(&mut self, key: Key, slot: Key) -> bool {
+        let connection = self.origins.connections.get_mut(slot).expect("held by the exchange");
+        let is_clean = connection.input.is_empty() && !connection.deaf && !connection.sending;
+        let exchange = self.exchange(key);
+        let answer = &exchange.answer;
+        is_clean
+            && exchange.transaction.framing != Framing::UntilClose
+            && connection_options(answer).is_persistent(answer.version())
+            && !heads::binds_connection(answer)
+            && !heads::binds_connection(&exchange.request)
+    }
+
+    /// The exchange gives up whatever it has at its origin: what is under way ends unfinished.
+    pub(crate) fn leave_origin(&mut self, key: Key) {
+        if self.exchange(key).transaction.phase == Phase::Naming {
+            self.names.forget(key);
+        }
+        origin::abandon(self, key);
+        if let Some(slot) = self.exchange(key).transaction.connection.take() {
+            self.close_origin(slot);
+        }
+        if let Some(id) = self.exchange(key).transaction.origin.take() {
+            self.origins.unpick(id);
+        }
+    }
+
+    /// Closes an origin connection, kept or in use.
+    pub(crate) fn close_origin(&mut self, slot: Key) {
+        let mut connection = self.origins.remove(slot).expect("the caller's connection is open");
+        connection.input.clear(&mut self.engine);
+        self.timers.remove(connection.timer);
+        self.engine.close(connection.fd);
+    }
+}
+
+/// What came from an origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Came {
+    Bytes,
+    /// The origin ended its stream.
+    End,
+    /// The connection broke.
+    Break,
+}
+
+/// When an exchange has waited long enough for its origin, and what is then said; `None` while it
+/// waits for its client, whose own deadlines hold.
+fn origin_deadline(exchange: &Exchange, limits: &Limits) -> (Option<Instant>, Reason) {
+    let wait = Duration::from_millis;
+    let (upload, download) = (&exchange.upload, &exchange.download);
+    if exchange.tunnel {
+        return (None, Reason::TunnelIdle);
+    }
+    if upload.waits() == Waits::Sink {
+        let reason = match exchange.transaction.phase {
+            Phase::Answered => Reason::AnswerTimedOut,
+            _ => Reason::OriginTimedOut,
+        };
+        return (Some(upload.since() + wait(limits.first_byte_ms)), reason);
+    }
+    match exchange.transaction.phase {
+        Phase::Asked if upload.waits() != Waits::Source => {
+            let since = exchange.transaction.since;
+            (Some(since + wait(limits.first_byte_ms)), Reason::OriginTimedOut)
+        }
+        Phase::Answered if download.waits() == Waits::Source => {
+            (Some(download.since() + wait(limits.answer_ms)), Reason::AnswerTimedOut)
+        }
+        _ => (None, Reason::OriginTimedOut),
+    }
+}
+
+/// The most that is received of an origin at once.
+const RECEIVE_MAX: usize = Buffer::SIZE;

@@ -1,0 +1,180 @@
+//! Why millrace answers a request itself, or ends a connection before its time: each reason with
+//! its status, its sentence for the client, and its word for the log.
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident = $status:literal $word:literal $text:literal;)*) => {
+        /// A reason. The same value goes into the answer's body, the access log and the counters.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Reason {
+            $($(#[doc = $doc])+ $name,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// The status of the answer that says so; 0 where the client gets no answer.
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$name => $status,)* }
+            }
+
+            /// The word in the log.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$name => $word,)* }
+            }
+
+            /// One sentence for the person who reads the answer.
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    // The client's fault, seen in its request head.
+    /// RFC 9112 sections 2 to 5: the head breaks the grammar.
+    MalformedHead = 400 "malformed-head" "The request head is malformed.";
+    /// RFC 9112 section 6.3: the body's length can be read in two ways, or in none.
+    MalformedFraming = 400 "malformed-framing" "The length of the request body is not stated in one clear way.";
+    /// RFC 9112 section 7.1: a chunk breaks the grammar.
+    MalformedBody = 400 "malformed-body" "The chunked request body is malformed.";
+    /// RFC 9112 sections 3.2 and 3.3: no destination can be read from target and Host.
+    MalformedTarget = 400 "malformed-target" "The request target or Host field is malformed.";
+    /// The connection does not begin with the PROXY protocol header that its listener asks for.
+    /// Nothing is answered: what came may not even be HTTP.
+    MalformedProxyHeader = 0 "malformed-proxy-header" "The PROXY protocol header is missing or malformed.";
+    /// The target is longer than `target_bytes`.
+    TargetTooLong = 414 "target-too-long" "The request target is too long.";
+    /// The head is longer than `request_head_bytes`, or has more than `fields` fields.
+    HeadTooLarge = 431 "head-too-large" "The request head is too large.";
+    /// RFC 9112 section 6.1: a transfer coding that is not known.
+    CodingUnknown = 501 "coding-unknown" "The request uses a transfer coding other than chunked.";
+    /// RFC 9110 section 15.6.6: a major version other than 1.
+    VersionUnsupported = 505 "version-unsupported" "Only HTTP/1.0 and HTTP/1.1 are spoken here.";
+    /// RFC 9110 section 10.1.1: an expectation other than 100-continue.
+    ExpectationUnknown = 417 "expectation-unknown" "The only expectation known here is 100-continue.";
+    /// RFC 9112 section 8: the client ended its stream before the body was whole.
+    BodyCut = 400 "body-cut" "The request body ended early.";
+    /// The head did not end within `head_ms`.
+    HeadTimedOut = 408 "head-timed-out" "The request head took too long to arrive.";
+    /// The body stood still for `body_ms`, or was slower than `rate_bytes_per_second`.
+    BodyTimedOut = 408 "body-timed-out" "The request body took too long to arrive.";
+
+    // What the request asks for is not done here.
+    /// The client's address is not among those that may use this listener.
+    ClientDenied = 403 "client-denied" "Your address may not use this proxy.";
+    /// The target's address or port is outside what this listener may reach.
+    TargetDenied = 403 "target-denied" "This proxy may not connect to that address or port.";
+    /// A request in origin-form reached a forward proxy: a web browser's, not a proxy client's.
+    NotAProxyRequest = 400 "not-a-proxy-request" "This is a proxy: it needs an absolute http:// URL or CONNECT.";
+    /// An absolute target whose scheme is not http.
+    SchemeUnsupported = 400 "scheme-unsupported" "Only http:// URLs and CONNECT are served here.";
+    /// CONNECT came in at a booster.
+    ConnectRefused = 405 "connect-refused" "CONNECT is not served here.";
+    /// No route matches host and path.
+    NoRoute = 404 "no-route" "Nothing is configured for this host and path.";
+    /// RFC 9110 section 7.6.3: the request has been here before.
+    Loop = 508 "loop" "The request has already passed through this proxy.";
+
+    // The origin's fault.
+    /// The name has no address.
+    NameUnknown = 502 "name-unknown" "The origin's name has no address.";
+    /// The name servers failed or contradict themselves.
+    NameFailed = 502 "name-failed" "The origin's name could not be looked up.";
+    /// No name server answered within `name_ms`.
+    NameTimedOut = 504 "name-timed-out" "The lookup of the origin's name took too long.";
+    /// No address accepted the connection.
+    ConnectFailed = 502 "connect-failed" "The origin refused the connection or cannot be reached.";
+    /// No address answered within `connect_ms`.
+    ConnectTimedOut = 504 "connect-timed-out" "The connection to the origin took too long.";
+    /// The origin closed or reset its connection before it answered.
+    OriginClosed = 502 "origin-closed" "The origin closed the connection before it answered.";
+    /// The answer head did not come within `first_byte_ms`.
+    OriginTimedOut = 504 "origin-timed-out" "The origin took too long to answer.";
+    /// The answer head breaks the grammar or is too large.
+    MalformedAnswer = 502 "malformed-answer" "The origin's answer is malformed.";
+    /// The length of the answer's body can be read in two ways.
+    MalformedAnswerFraming = 502 "malformed-answer-framing" "The length of the origin's answer is not stated in one clear way.";
+    /// 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
+    UpgradeUnasked = 502 "upgrade-unasked" "The origin switched to a protocol that was not asked for.";
+    /// More interim answers than a client should have to read.
+    TooManyInterim = 502 "too-many-interim" "The origin sent too many interim answers.";
+
+    // Ours.
+    /// Descriptors, kernel memory or a table ran out.
+    Overloaded = 503 "overloaded" "This proxy is out of resources; try again soon.";
+
+    // Too late for an answer: it has begun, or nobody listens. The connection tells.
+    /// The client closed or reset its connection.
+    ClientClosed = 0 "client-closed" "The client closed the connection.";
+    /// The client took nothing for `send_ms`, or took it too slowly.
+    ClientTimedOut = 0 "client-timed-out" "The client stopped taking the answer.";
+    /// The answer's body ended early or broke the grammar.
+    AnswerCut = 0 "answer-cut" "The origin cut its answer short.";
+    /// The answer's body stood still for `answer_ms`.
+    AnswerTimedOut = 0 "answer-timed-out" "The origin stopped in the middle of its answer.";
+    /// A tunnel stood still for `tunnel_idle_ms`.
+    TunnelIdle = 0 "tunnel-idle" "Nothing moved in the tunnel.";
+    /// The process ends, and the time for draining is over.
+    Draining = 0 "draining" "This proxy is being stopped.";
+}
+
+impl Reason {
+    /// Whether the client's connection cannot go on: where its next request begins is unknown, or
+    /// what it sends is not to be trusted.
+    pub const fn closes(self) -> bool {
+        use Reason::*;
+        matches!(
+            self,
+            MalformedHead
+                | MalformedFraming
+                | MalformedBody
+                | MalformedTarget
+                | BodyCut
+                | TargetTooLong
+                | HeadTooLarge
+                | CodingUnknown
+                | VersionUnsupported
+                | HeadTimedOut
+                | BodyTimedOut
+                | ClientDenied
+                | Overloaded
+        ) || self.status() == 0
+    }
+}
+
+/// The reason phrase of a status that millrace makes itself.
+pub const fn phrase(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        414 => "URI Too Long",
+        417 => "Expectation Failed",
+        431 => "Request Header Fields Too Large",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        508 => "Loop Detected",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_of_the_table_has_a_phrase_and_every_word_is_used_once() {
+        for (index, reason) in Reason::ALL.iter().enumerate() {
+            assert!(reason.status() == 0 || !phrase(reason.status()).is_empty(), "{reason:?}");
+            assert!(Reason::ALL[..index].iter().all(|other| other.word() != reason.word()));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Stage accept: a listener's connection becomes a `Conn`, or is refused before it costs anything.
+
+use std::net::SocketAddr;
+
+use millrace_event::{Engine, Error, Fd, Key, Kind};
+use millrace_http::{HeadScan, parse_proxy_header};
+
+use crate::conn::{Conn, Standing};
+use crate::input::Input;
+use crate::letter::Letter;
+use crate::stage::parse;
+use crate::worker::Worker;
+
+/// What a listener gave.
+pub(crate) fn handle<E: Engine>(
+    worker: &mut Worker<E>,
+    listener: u16,
+    accepted: Result<(Fd, Option<SocketAddr>), Error>,
+) {
+    match accepted {
+        Ok((fd, peer)) => {
+            worker.counters.connections_accepted.add(1);
+            worker.accepting.came();
+            if let Some(fd) = hand_over(worker, fd, peer, listener) {
+                admit(worker, fd, peer, listener);
+            }
+        }
+        Err(error) => {
+            worker.accepting.disarmed(listener);
+            worker.pause_accepting(&format!("cannot accept: {error}"));
+            if error == Error::OutOfDescriptors {
+                worker.accepting.shed = true;
+            }
+        }
+    }
+}
+
+/// Takes a connection in: one that this worker accepted, or was handed.
+pub(crate) fn admit<E: Engine>(
+    worker: &mut Worker<E>,
+    fd: Fd,
+    peer: Option<SocketAddr>,
+    listener: u16,
+) {
+    let now = worker.engine.now();
+    let per_client = worker.snapshot.limits().connections_per_client;
+    if !worker.clients.admit(peer.map(|address| address.ip()), per_client) {
+        worker.counters.connections_refused.add(1);
+        worker.engine.reset(fd);
+        return;
+    }
+    let Some(key) = worker.conns.next_key() else {
+        // Accepting has paused before the table filled; what was accepted until then still comes.
+        worker.clients.leave(peer.map(|address| address.ip()));
+        worker.counters.connections_refused.add(1);
+        worker.engine.reset(fd);
+        return;
+    };
+    let timer = worker.timers.insert(key.token(Kind::Client), now + worker.snapshot.client_check);
+    let proxied = worker.snapshot.config.listeners[listener as usize].proxy_protocol;
+    worker.conns.insert(Conn {
+        fd,
+        input: Input::Empty,
+        client: peer,
+        peer,
+        standing: if proxied { Standing::Greeting } else { Standing::Fresh },
+        since: now,
+        timer,
+        scan: HeadScan::default(),
+        first: None,
+        last: None,
+        under_way: 0,
+        listener,
+        receiving: false,
+        sending: false,
+        ended: false,
+    });
+    worker.receive_client(key);
+    if worker.conns.len() >= worker.connections_max() {
+        worker.accepting.shed = true;
+        worker.pause_accepting("the limit of connections is reached");
+    }
+}
+
+/// Gives a connection to the worker with the fewest, where that is far below ours. Gives it back if
+/// it stays here.
+fn hand_over<E: Engine>(
+    worker: &mut Worker<E>,
+    fd: Fd,
+    peer: Option<SocketAddr>,
+    listener: u16,
+) -> Option<Fd> {
+    let open = |index: usize| worker.shared.counters[index].connections.get() as usize;
+    let mine = worker.conns.len();
+    let least = (0..worker.shared.counters.len()).min_by_key(|&index| open(index))?;
+    if least == worker.index || mine < open(least) * 5 / 4 + HAND_OVER_LEAD {
+        return Some(fd);
+    }
+    let socket = worker.engine.detach(fd);
+    let letter = Letter::Connection { socket, peer, listener };
+    match worker.mail.send(least, letter) {
+        Ok(()) => {
+            worker.counters.connections_handed_over.add(1);
+            None
+        }
+        Err(Letter::Connection { socket, .. }) => worker.engine.adopt(socket).ok(),
+        Err(_) => unreachable!("the letter that comes back is the one that was sent"),
+    }
+}
+
+/// Reads the PROXY protocol header that must come first. It is believed only from a trusted peer.
+pub(crate) fn greet<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let now = worker.engine.now();
+    let snapshot = worker.snapshot.clone();
+    let conn = worker.conn(key);
+    let service = snapshot.config.listeners[conn.listener as usize].service;
+    let peer = conn.peer.map(|address| address.ip());
+    let trusted = crate::admission::is_trusted(&snapshot.config.services[service], peer);
+    match parse_proxy_header(conn.input.bytes()) {
+        Ok(Some((length, header))) if trusted => {
+            conn.input.consume(length);
+            if let Some(source) = header.source {
+                conn.client = Some(source);
+            }
+            conn.stand(Standing::Fresh, now);
+            parse::run(worker, key);
+        }
+        Ok(None) if trusted => worker.receive_client(key),
+        _ => {
+            worker.counters.connections_refused.add(1);
+            worker.close_conn(key);
+        }
+    }
+}
+
+/// A worker hands a connection over when it has a quarter more than the least loaded one, and this
+/// many beside: below, moving costs more than it evens out.
+const HAND_OVER_LEAD: usize = 16;

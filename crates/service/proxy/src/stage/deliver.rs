@@ -1,0 +1,200 @@
+//! Stage deliver: an answer's head goes to the client, and its body follows by the download, or a
+//! tunnel begins. Here the exchange also ends: when everything was taken, or by breaking off.
+
+use millrace_event::{Engine, Error, Key, Kind};
+use millrace_http::{Framing, Version};
+
+use crate::exchange::{Exchange, Own, Plan};
+use crate::flow::{self, Stage, Step};
+use crate::heads::{self, AnswerForm};
+use crate::reason::Reason;
+use crate::transfer::Waits;
+use crate::tunnel;
+use crate::worker::Worker;
+
+/// Writes the head of the answer and starts what follows it.
+pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
+    let exchange = worker.exchange(key);
+    let (plan, conn) = (exchange.plan, exchange.conn());
+    let conn = worker.conn(conn);
+    if conn.sending || conn.first != Some(key) {
+        // An interim answer is on its way, and `sent` comes back here when the client has taken
+        // it; or answers to earlier requests come first, and `flow::resume` comes back.
+        return Step::Wait;
+    }
+    worker.out.clear();
+    match plan {
+        Plan::Here(own) => write_own(worker, key, own),
+        Plan::Tunnel => {
+            let Worker { out, exchanges, .. } = worker;
+            let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+            heads::write_connected(out, exchange);
+            exchange.status = 200;
+            tunnel::begin(worker, key);
+        }
+        Plan::Route(_) | Plan::Target => write_answer(worker, key),
+        Plan::Unrouted => unreachable!("the route stage comes first"),
+    }
+    Step::Wait
+}
+
+fn write_own<E: Engine>(worker: &mut Worker<E>, key: Key, own: Own) {
+    let now = worker.engine.now();
+    let draining = worker.draining;
+    let Worker { out, exchanges, dates, engine, counters, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let closes = matches!(own, Own::Refusal(reason) if reason.closes());
+    exchange.persistent &= !closes && !draining && exchange.request_was_taken();
+    exchange.status = match own {
+        Own::Refusal(reason) => reason.status(),
+        Own::Options | Own::Trace => 200,
+    };
+    let date = dates.at(engine.time_of_day()).http_date();
+    heads::write_own(out, exchange, own, exchange.persistent, date);
+    exchange.download.start(Framing::None, false, now);
+    counters.answers_own.add(1);
+    download(worker, key, true);
+}
+
+fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let now = worker.engine.now();
+    let draining = worker.draining;
+    let Worker { out, exchanges, dates, engine, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let framing = exchange.transaction.framing;
+    let client_is_new = exchange.request.version() == Version::Http11;
+    let chunked = client_is_new && matches!(framing, Framing::Chunked | Framing::UntilClose);
+    // RFC 9112 section 6.3: without a length or chunks the end of the connection ends the body.
+    let ends_by_close = !chunked && matches!(framing, Framing::Chunked | Framing::UntilClose);
+    let persistent = exchange.persistent && !ends_by_close && !draining && exchange.request_was_taken();
+    exchange.persistent = persistent;
+    exchange.status = exchange.answer.status();
+    let form = AnswerForm { framing, chunked, persistent };
+    heads::write_answer(out, exchange, form, dates, engine.time_of_day());
+    if exchange.status == 101 {
+        tunnel::begin(worker, key);
+    } else {
+        exchange.download.start(framing, chunked, now);
+        download(worker, key, true);
+    }
+}
+
+/// Moves the answer on: `with_head`, the head in `worker.out` goes first.
+pub(crate) fn download<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
+    let Worker { engine, exchanges, conns, origins, out, counters, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let conn_key = exchange.conn();
+    let conn = conns.get_mut(conn_key).expect("an exchange has its connection");
+    let origin = exchange.transaction.connection.and_then(|slot| origins.connections.get_mut(slot));
+    let mut nothing = Default::default();
+    let source = origin.map_or(&mut nothing, |origin| &mut origin.input);
+    let head = if with_head { &out[..] } else { &[] };
+    let sink = (&conn.fd, conn_key.token(Kind::Client));
+    let before = exchange.download.moved();
+    let result = exchange.download.pump(engine, source, sink, head);
+    exchange.head_bytes_sent += head.len() as u64;
+    counters.bytes_downloaded.add(exchange.download.moved() - before);
+    match result {
+        Ok(Waits::Sink) => {
+            conn.sending = true;
+            finish_origin(worker, key);
+        }
+        Ok(Waits::Source) => worker.receive_origin(key),
+        Ok(Waits::Off | Waits::Ended) => finish_if_done(worker, key),
+        Err(_) => abort(worker, key, Reason::AnswerCut),
+    }
+}
+
+/// The origin's stream ended while its answer's body, or a tunnel, is read from it.
+pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    if worker.exchange(key).tunnel {
+        tunnel::origin_ended(worker, key);
+        return;
+    }
+    let Worker { engine, exchanges, conns, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    if exchange.download.source_is_done() {
+        // The answer is whole; the request is not, and nobody is left to take the rest of it.
+        exchange.upload.abandon();
+        exchange.persistent = false;
+        worker.leave_origin(key);
+        finish_if_done(worker, key);
+        return;
+    }
+    let conn_key = exchange.conn();
+    let conn = conns.get_mut(conn_key).expect("an exchange has its connection");
+    match exchange.download.source_ended(engine, (&conn.fd, conn_key.token(Kind::Client))) {
+        Ok(waits) => {
+            conn.sending = waits == Waits::Sink;
+            exchange.upload.abandon();
+            worker.leave_origin(key);
+            finish_if_done(worker, key);
+        }
+        Err(_) => abort(worker, key, Reason::AnswerCut),
+    }
+}
+
+/// The client took what was sent, or will not.
+pub(crate) fn sent<E: Engine>(worker: &mut Worker<E>, key: Key, result: Result<(), Error>) {
+    let exchange = worker.exchange(key);
+    match result {
+        Err(_) => abort(worker, key, Reason::ClientClosed),
+        Ok(()) if exchange.stage == Stage::Fetch => super::fetch::answer(worker, key),
+        Ok(()) if exchange.download.waits() == Waits::Off => flow::run(worker, key),
+        Ok(()) => download(worker, key, false),
+    }
+}
+
+/// The origin's part is over once the answer was received and the request was sent: its connection
+/// serves others while the client is still being served.
+fn finish_origin<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let exchange = worker.exchange(key);
+    if exchange.tunnel || !exchange.download.source_is_done() {
+        return;
+    }
+    if upload_is_over(exchange) {
+        worker.release_origin(key);
+    } else if exchange.transaction.connection.is_some() {
+        worker.receive_origin(key);
+    }
+}
+
+fn upload_is_over(exchange: &Exchange) -> bool {
+    matches!(exchange.upload.waits(), Waits::Off | Waits::Ended)
+}
+
+/// Ends the exchange if both of its transfers have.
+pub(crate) fn finish_if_done<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    finish_origin(worker, key);
+    let exchange = worker.exchange(key);
+    if exchange.download.has_ended() && upload_is_over(exchange) {
+        flow::go(worker, key, Stage::Log);
+        flow::run(worker, key);
+    }
+}
+
+/// The client gets an answer of our own instead of what it asked for. Leaves the exchange before
+/// the deliver stage's run.
+pub(crate) fn refuse<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
+    worker.leave_origin(key);
+    let exchange = worker.exchange(key);
+    exchange.plan = Plan::Here(Own::Refusal(reason));
+    exchange.reason = Some(reason);
+    exchange.persistent &= exchange.request_was_taken();
+    exchange.upload.abandon();
+    flow::go(worker, key, Stage::Deliver);
+}
+
+/// Breaks off: what the client has got is not the whole, and it has to see that.
+pub(crate) fn abort<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
+    worker.leave_origin(key);
+    worker.counters.answers_aborted.add(1);
+    let exchange = worker.exchange(key);
+    exchange.reason.get_or_insert(reason);
+    exchange.persistent = false;
+    exchange.aborted = true;
+    if exchange.stage < Stage::Log {
+        flow::go(worker, key, Stage::Log);
+    }
+    flow::run(worker, key);
+}

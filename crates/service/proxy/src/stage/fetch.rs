@@ -1,0 +1,355 @@
+//! Stage fetch: the request goes to an origin, and the head of its answer comes back. It picks the
+//! origin and the connection, sends the request's head (its body follows by the upload), passes
+//! interim answers on, and begins again elsewhere where that is sound.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use millrace_event::{Engine, Error, Key};
+use millrace_http::{
+    Authority, Framing, HeadScan, Host, Version, answer_framing, destination,
+    upgrade_accepted,
+};
+
+use crate::config::Role;
+use crate::exchange::{Exchange, Plan};
+use crate::flow::{self, Stage, Step};
+use crate::heads::{self, Sender};
+use crate::names::{Answered, NameError};
+use crate::origin::{self, INTERIM_MAX, OriginId, Phase, Place, pick};
+use crate::reason::Reason;
+use crate::stage::deliver;
+use crate::transfer::Waits;
+use crate::tunnel;
+use crate::worker::Worker;
+
+/// Picks an origin and asks it, over a kept connection or a new one.
+pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
+    let phase = worker.exchange(key).transaction.phase;
+    assert_eq!(phase, Phase::Start, "completions, not the driver, take a started fetch on");
+    let Some(id) = pick_origin(worker, key) else {
+        return Step::Refuse(Reason::MalformedTarget);
+    };
+    worker.origins.note_picked(id);
+    let exchange = worker.exchange(key);
+    exchange.transaction.origin = Some(id);
+    let is_tunnel = exchange.plan == Plan::Tunnel;
+    let kept = if is_tunnel { None } else { worker.origins.take_idle(id, key) };
+    if kept.is_some() {
+        let transaction = &mut worker.exchange(key).transaction;
+        (transaction.connection, transaction.reused) = (kept, true);
+        worker.counters.origin_connections_reused.add(1);
+        connected(worker, key);
+    } else {
+        open(worker, key, id);
+    }
+    Step::Wait
+}
+
+fn pick_origin<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<OriginId> {
+    let exchange = worker.exchanges.get(key).expect("the caller's exchange is there");
+    let snapshot = exchange.snapshot();
+    if let Plan::Route(index) = exchange.plan {
+        let Role::Boost(routes) = &snapshot.service(exchange.service).role else {
+            unreachable!("only a booster has routes");
+        };
+        let route = &snapshot.routes[exchange.service as usize][index as usize];
+        let mut turn = route.turn.get();
+        let tried = exchange.transaction.tried;
+        let balance = routes[index as usize].balance;
+        let id = pick(&worker.origins, &route.origins, balance, &mut turn, tried);
+        route.turn.set(turn);
+        return Some(id);
+    }
+    let Authority { host, port } = destination(&exchange.request).ok()?.authority?;
+    let port = port.unwrap_or(80);
+    Some(match host {
+        Host::Name(name) => {
+            worker.origins.asked_for(exchange.service, name.strip_suffix(b".").unwrap_or(name), port)
+        }
+        Host::V4(ip) => worker.origins.asked_for(exchange.service, ip.to_string().as_bytes(), port),
+        Host::V6(ip) => worker.origins.asked_for(exchange.service, ip.to_string().as_bytes(), port),
+    })
+}
+
+/// Opens a connection to an origin: its address is known, or has to be looked up first.
+fn open<E: Engine>(worker: &mut Worker<E>, key: Key, id: OriginId) {
+    let (host, port) = match worker.origins.place(id) {
+        Place::Unix(path) => {
+            let path = path.clone();
+            return origin::dial_unix(worker, key, path);
+        }
+        Place::Host(host, port) => (host.clone(), *port),
+    };
+    if let Some(ip) = std::str::from_utf8(&host).ok().and_then(|text| text.parse::<IpAddr>().ok()) {
+        return origin::dial(worker, key, Arc::new([ip]), port);
+    }
+    match worker.names.lookup(&mut worker.engine, &host, key) {
+        Answered::Ready(addresses) => origin::dial(worker, key, addresses, port),
+        Answered::Pending => worker.exchange(key).transaction.phase = Phase::Naming,
+        Answered::Failed(error) => connect_failed(worker, key, error.reason()),
+    }
+}
+
+/// A name was looked up for the exchange.
+pub(crate) fn named<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    result: Result<Arc<[IpAddr]>, NameError>,
+) {
+    let transaction = &worker.exchange(key).transaction;
+    assert_eq!(transaction.phase, Phase::Naming);
+    let id = transaction.origin.expect("picked before it was looked up");
+    match result {
+        Ok(addresses) => {
+            let Place::Host(_, port) = *worker.origins.place(id) else {
+                unreachable!("only hosts have names");
+            };
+            origin::dial(worker, key, addresses, port);
+        }
+        Err(error) => connect_failed(worker, key, error.reason()),
+    }
+}
+
+/// The connection is there: the request goes out.
+pub(crate) fn connected<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let now = worker.engine.now();
+    if worker.exchange(key).plan == Plan::Tunnel {
+        worker.exchange(key).transaction.phase = Phase::Answered;
+        flow::go(worker, key, Stage::Deliver);
+        flow::run(worker, key);
+        return;
+    }
+    let address = worker.origin_of(key).address;
+    worker.exchange(key).transaction.address = address;
+    let sender = sender(worker, key);
+    let exchange = worker.exchanges.get_mut(key).expect("a connection is for a live exchange");
+    let id = exchange.transaction.origin.expect("picked before it was connected to");
+    worker.out.clear();
+    let place = worker.origins.place(id);
+    let upgrade = heads::write_request(&mut worker.out, exchange, place, &sender);
+    let transaction = &mut exchange.transaction;
+    transaction.upgrade_sent = upgrade;
+    transaction.phase = Phase::Asked;
+    transaction.since = now;
+    transaction.scan = HeadScan::default();
+    exchange.upload.start(exchange.framing, exchange.framing == Framing::Chunked, now);
+    worker.receive_origin(key);
+    upload(worker, key, true);
+}
+
+fn sender<E: Engine>(worker: &mut Worker<E>, key: Key) -> Sender {
+    let conn = worker.exchange(key).conn();
+    let conn = worker.conn(conn);
+    let (client, peer) = (conn.client, conn.peer);
+    let exchange = worker.exchange(key);
+    let service = exchange.snapshot().service(exchange.service);
+    Sender {
+        client: client.map(|address| address.ip()),
+        trusted: crate::admission::is_trusted(service, peer.map(|address| address.ip())),
+    }
+}
+
+/// Moves the request on: `with_head`, the head in `worker.out` goes first.
+pub(crate) fn upload<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
+    let Worker { engine, exchanges, conns, origins, out, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let conn = conns.get_mut(exchange.conn()).expect("an exchange has its connection");
+    let slot = exchange.transaction.connection.expect("an upload has its origin connection");
+    let origin = origins.connections.get_mut(slot).expect("held by the exchange");
+    let head = if with_head { &out[..] } else { &[] };
+    let sink = (&origin.fd, slot.token(millrace_event::Kind::Origin));
+    let before = exchange.upload.moved();
+    let result = exchange.upload.pump(engine, &mut conn.input, sink, head);
+    worker.counters.bytes_uploaded.add(exchange.upload.moved() - before);
+    match result {
+        Ok(Waits::Sink) => origin.sending = true,
+        Ok(Waits::Source) if conn.ended => client_ended(worker, key),
+        Ok(Waits::Source) => {
+            let conn = exchange.conn();
+            worker.receive_client(conn);
+        }
+        Ok(Waits::Off | Waits::Ended) => {
+            exchange.transaction.since = engine.now();
+            let conn = exchange.conn();
+            worker.watch_client(conn);
+            deliver::finish_if_done(worker, key);
+        }
+        Err(_) => fail(worker, key, Reason::MalformedBody),
+    }
+}
+
+/// The client ended its stream while its request's body, or a tunnel, is read from it.
+pub(crate) fn client_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    if worker.exchange(key).tunnel {
+        tunnel::client_ended(worker, key);
+    } else {
+        fail(worker, key, Reason::BodyCut);
+    }
+}
+
+/// The origin took what was sent, or will not.
+pub(crate) fn sent<E: Engine>(worker: &mut Worker<E>, key: Key, result: Result<(), Error>) {
+    match result {
+        Ok(()) => upload(worker, key, false),
+        Err(_) if worker.exchange(key).tunnel => fail(worker, key, Reason::AnswerCut),
+        Err(_) => {
+            // It may have answered before it stopped reading (RFC 9112 section 9.5): what is in the
+            // receive queue decides. Nothing more is sent, and neither side is used again.
+            worker.origin_of(key).deaf = true;
+            let now = worker.engine.now();
+            let exchange = worker.exchange(key);
+            exchange.upload.abandon();
+            exchange.persistent = exchange.persistent && exchange.framing == Framing::None;
+            exchange.transaction.since = now;
+            worker.receive_origin(key);
+            deliver::finish_if_done(worker, key);
+        }
+    }
+}
+
+/// Reads the answer's head from what the origin has sent. Called when bytes have come, and when an
+/// interim answer that was in the way has been taken by the client, or its turn has come.
+pub(crate) fn answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    loop {
+        let Worker { exchanges, origins, conns, engine, .. } = worker;
+        let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+        let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
+        if conn.sending || conn.first != Some(key) {
+            return;
+        }
+        let Exchange { transaction, answer, snapshot, .. } = &mut **exchange;
+        let slot = transaction.connection.expect("an answer comes on a connection");
+        let input = &mut origins.connections.get_mut(slot).expect("held by the exchange").input;
+        let limits = &snapshot.as_ref().expect("set at its beginning").answer_limits;
+        match answer.parse(input.bytes(), &mut transaction.scan, limits) {
+            Ok(Some(length)) => {
+                input.consume(length);
+                transaction.scan = HeadScan::default();
+            }
+            Ok(None) => return worker.receive_origin(key),
+            Err(_) => return fail(worker, key, Reason::MalformedAnswer),
+        }
+        match status(exchange) {
+            Ok(Status::Interim) => pass_interim(worker, key),
+            Ok(Status::Final(framing)) => {
+                exchange.transaction.framing = framing;
+                exchange.transaction.phase = Phase::Answered;
+                exchange.transaction.answered = Some(engine.now());
+                flow::go(worker, key, Stage::Deliver);
+                return flow::run(worker, key);
+            }
+            Err(reason) => return fail(worker, key, reason),
+        }
+    }
+}
+
+/// What an answer's head means for the exchange.
+enum Status {
+    Interim,
+    Final(Framing),
+}
+
+fn status(exchange: &mut Exchange) -> Result<Status, Reason> {
+    let Exchange { transaction, answer, request, .. } = exchange;
+    let framing =
+        answer_framing(answer, request.method()).map_err(|_| Reason::MalformedAnswerFraming)?;
+    match answer.status() {
+        101 if transaction.upgrade_sent && upgrade_accepted(request, answer) => {
+            Ok(Status::Final(Framing::None))
+        }
+        101 => Err(Reason::UpgradeUnasked),
+        100..=199 if transaction.interim >= INTERIM_MAX => Err(Reason::TooManyInterim),
+        100..=199 => {
+            transaction.interim += 1;
+            Ok(Status::Interim)
+        }
+        _ => Ok(Status::Final(framing)),
+    }
+}
+
+/// RFC 9110 section 15.2: an interim answer goes on to the client, unless it speaks HTTP/1.0, which
+/// has none.
+fn pass_interim<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let Worker { engine, exchanges, conns, out, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    exchange.transaction.since = engine.now();
+    if exchange.request.version() == Version::Http10 {
+        return;
+    }
+    out.clear();
+    heads::write_interim(out, exchange);
+    exchange.head_bytes_sent += out.len() as u64;
+    let slot = exchange.conn();
+    let conn = conns.get_mut(slot).expect("an exchange has its connection");
+    engine.send(&conn.fd, &[out], slot.token(millrace_event::Kind::Client));
+    conn.sending = true;
+}
+
+/// The origin's stream ended, or broke, before the head of its answer did.
+pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let exchange = worker.exchange(key);
+    let request_is_held = exchange.framing == Framing::None || exchange.framing == Framing::Length(0);
+    let may_repeat = exchange.request.method().is_idempotent() && request_is_held;
+    let silent = exchange.transaction.interim == 0 && worker.origin_of(key).input.is_empty();
+    // RFC 9110 section 9.2.2, RFC 9112 section 9.5: a kept connection may end at any time; a fresh
+    // one that ends without a word is worth another origin, if there is one.
+    let exchange = worker.exchange(key);
+    if may_repeat && silent && (exchange.transaction.reused || has_other_origin(exchange)) {
+        again(worker, key, Reason::OriginClosed);
+    } else {
+        fail(worker, key, Reason::OriginClosed);
+    }
+}
+
+/// No connection came about. Nothing was sent, so any request may try elsewhere.
+pub(crate) fn connect_failed<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
+    if has_other_origin(worker.exchange(key)) {
+        again(worker, key, reason);
+    } else {
+        fail(worker, key, reason);
+    }
+}
+
+fn has_other_origin(exchange: &Exchange) -> bool {
+    match exchange.plan {
+        Plan::Route(index) => {
+            exchange.snapshot().routes[exchange.service as usize][index as usize].origins.len() > 1
+        }
+        _ => false,
+    }
+}
+
+/// The one backward move (see `flow.rs`): the fetch begins again, if tries are left.
+fn again<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
+    let tries = worker.snapshot.limits().retries;
+    let exchange = worker.exchange(key);
+    assert_eq!(exchange.stage, Stage::Fetch, "nothing has reached the client");
+    if u64::from(exchange.transaction.tries) >= tries || exchange.upload.moved() > 0 {
+        fail(worker, key, reason);
+        return;
+    }
+    worker.counters.retries.add(1);
+    // A kept connection that had ended says nothing about its origin.
+    let transaction = &worker.exchange(key).transaction;
+    let tried = transaction.origin.filter(|_| !transaction.reused);
+    let tries = transaction.tries + 1;
+    worker.leave_origin(key);
+    let exchange = worker.exchange(key);
+    exchange.upload = Default::default();
+    exchange.transaction = origin::Transaction { tries, tried, ..Default::default() };
+    flow::run(worker, key);
+}
+
+/// The exchange cannot be served: an answer says why if one still can, else the client's
+/// connection is reset, so that nobody takes what it got for the whole.
+pub(crate) fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
+    worker.leave_origin(key);
+    if worker.exchange(key).stage < Stage::Deliver && reason.status() != 0 {
+        deliver::refuse(worker, key, reason);
+        flow::run(worker, key);
+    } else {
+        deliver::abort(worker, key, reason);
+    }
+}
+

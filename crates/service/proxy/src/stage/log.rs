@@ -1,0 +1,82 @@
+//! Stage log: an exchange has ended. It is recorded, its memory goes back, and its connection goes
+//! on to the next request or ends.
+
+use millrace_event::{Engine, Key};
+use millrace_http::Name;
+
+use crate::exchange::Exchange;
+use crate::reason::Reason;
+use crate::record::{OriginAddress, Record, write_record};
+use crate::worker::Worker;
+
+pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let exchange = worker.exchange(key);
+    let conn = exchange.conn();
+    let (persistent, aborted) = (exchange.persistent, exchange.aborted);
+    let unread = !exchange.tunnel && !exchange.request_was_taken();
+    finish(worker, key);
+    if aborted {
+        worker.reset_conn(conn);
+    } else if persistent {
+        worker.resume_conn(conn);
+    } else if unread || !worker.conn(conn).input.is_empty() {
+        worker.linger_conn(conn);
+    } else {
+        worker.close_conn(conn);
+    }
+}
+
+/// Ends an exchange that was begun ahead of its turn, because its connection ends.
+pub(crate) fn end<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
+    worker.exchange(key).reason.get_or_insert(reason);
+    finish(worker, key);
+}
+
+/// Records the first exchange of a connection and takes it out.
+fn finish<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    worker.leave_origin(key);
+    worker.counters.exchanges.add(1);
+    let exchange = worker.exchanges.remove(key).expect("the caller's exchange is there");
+    let conn = worker.conn(exchange.conn());
+    assert_eq!(conn.first, Some(key), "exchanges end in the order of their requests");
+    conn.first = exchange.next;
+    conn.last = conn.last.filter(|_| exchange.next.is_some());
+    conn.under_way -= 1;
+    if exchange.snapshot().config.access_log.is_some() {
+        record(worker, &exchange);
+    }
+    worker.spare(exchange);
+}
+
+fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange) {
+    let Worker { conns, records, dates, engine, .. } = worker;
+    let client = conns.get(exchange.conn()).and_then(|conn| conn.client);
+    let request = &exchange.request;
+    let whole = exchange.request_is_whole;
+    let field = |name| request.find(name).filter(|_| whole).map(|field| request.value_of(field));
+    let started = exchange.started.unwrap_or_default();
+    let (method, target, version) = match whole {
+        true => (request.method_bytes(), request.target(), request.version().as_str().as_bytes()),
+        false => (&b""[..], &b""[..], &b""[..]),
+    };
+    let record = Record {
+        client: client.map(|address| address.ip()),
+        time_of_day: engine.time_of_day(),
+        method,
+        target,
+        version,
+        status: exchange.status,
+        bytes_from_client: exchange.upload.moved(),
+        bytes_to_client: exchange.download.moved() + exchange.head_bytes_sent,
+        host: field(Name::Host),
+        referer: field(Name::Referer),
+        user_agent: field(Name::UserAgent),
+        duration: engine.now().since(started),
+        origin: exchange.transaction.address.map(OriginAddress::Tcp),
+        origin_first_byte: exchange.transaction.answered.map(|answered| answered.since(started)),
+        close_reason: exchange.reason.map_or("", |reason| reason.word()),
+    };
+    let format = exchange.snapshot().config.access_log.as_ref().map(|log| log.format);
+    let format = format.expect("the caller has seen that there is a log");
+    write_record(format, &record, dates, records);
+}

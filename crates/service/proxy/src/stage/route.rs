@@ -1,0 +1,126 @@
+//! Stage route: what is done with a request, by what its head alone says.
+
+use millrace_event::{Engine, Key};
+use millrace_http::{
+    Destination, Expectation, Framing, Host, Method, Name, TargetError, TargetForm, decimal,
+    destination, expectation, items,
+};
+
+use crate::admission;
+use crate::config::{Role, Route, Service};
+use crate::exchange::{Exchange, Own, Plan};
+use crate::flow::{Stage, Step};
+use crate::reason::Reason;
+use crate::worker::Worker;
+
+pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
+    let conn = worker.exchange(key).conn();
+    let client = worker.conn(conn).client.map(|address| address.ip());
+    let exchange = worker.exchange(key);
+    let snapshot = exchange.snapshot().clone();
+    let service = snapshot.service(exchange.service);
+    if !admission::may_use(service, client) {
+        return Step::Refuse(Reason::ClientDenied);
+    }
+    if has_passed_here(exchange, &snapshot.pseudonym) {
+        return Step::Refuse(Reason::Loop);
+    }
+    if expectation(&exchange.request) == Expectation::Unknown {
+        return Step::Refuse(Reason::ExpectationUnknown);
+    }
+    if let Some(own) = ends_here(exchange) {
+        exchange.plan = Plan::Here(own);
+        return Step::Go(Stage::Deliver);
+    }
+    match plan(exchange, service) {
+        Ok(plan) => {
+            exchange.plan = plan;
+            Step::Go(if plan == Plan::Tunnel { Stage::Fetch } else { Stage::Lookup })
+        }
+        Err(reason) => Step::Refuse(reason),
+    }
+}
+
+fn plan(exchange: &Exchange, service: &Service) -> Result<Plan, Reason> {
+    let request = &exchange.request;
+    let destination = destination(request).map_err(|error| match error {
+        TargetError::SchemeUnsupported => Reason::SchemeUnsupported,
+        _ => Reason::MalformedTarget,
+    })?;
+    match &service.role {
+        Role::Boost(_) if request.method() == Method::Connect => Err(Reason::ConnectRefused),
+        Role::Boost(routes) => {
+            let found = routes.iter().position(|route| matches(route, &destination));
+            found.map(|index| Plan::Route(index as u16)).ok_or(Reason::NoRoute)
+        }
+        Role::Forward(_) => match request.form() {
+            TargetForm::Authority => Ok(Plan::Tunnel),
+            TargetForm::Absolute => Ok(Plan::Target),
+            TargetForm::Origin | TargetForm::Asterisk => Err(Reason::NotAProxyRequest),
+        },
+    }
+}
+
+fn matches(route: &Route, destination: &Destination<'_>) -> bool {
+    let path = destination.path_and_query;
+    let path_matches = path.starts_with(route.path.as_bytes()) || path == b"*";
+    path_matches
+        && route.host.as_ref().is_none_or(|wanted| {
+            let host = destination.authority.as_ref().map(|authority| authority.host);
+            host.is_some_and(|host| host_matches(wanted, host))
+        })
+}
+
+fn host_matches(wanted: &str, host: Host<'_>) -> bool {
+    match host {
+        Host::Name(name) => {
+            let name = name.strip_suffix(b".").unwrap_or(name);
+            match wanted.strip_prefix('*') {
+                Some(below) => name
+                    .len()
+                    .checked_sub(below.len())
+                    .is_some_and(|at| at > 0 && name[at..].eq_ignore_ascii_case(below.as_bytes())),
+                None => name.eq_ignore_ascii_case(wanted.as_bytes()),
+            }
+        }
+        Host::V4(address) => wanted.parse() == Ok(address),
+        Host::V6(address) => wanted.trim_matches(['[', ']']).parse() == Ok(address),
+    }
+}
+
+/// RFC 9110 section 7.6.2: OPTIONS and TRACE with `Max-Forwards: 0` are answered by whom they reach.
+fn ends_here(exchange: &Exchange) -> Option<Own> {
+    let request = &exchange.request;
+    let own = match request.method() {
+        Method::Options => Own::Options,
+        Method::Trace if exchange.framing == Framing::None => Own::Trace,
+        _ => return None,
+    };
+    let field = request.find(Name::MaxForwards)?;
+    (decimal(request.value_of(field)) == Some(0)).then_some(own)
+}
+
+/// RFC 9110 section 7.6.3: our own name in Via says that the request goes round in a circle.
+fn has_passed_here(exchange: &Exchange, pseudonym: &str) -> bool {
+    exchange.request.values(Name::Via).flat_map(items).any(|hop| {
+        let mut words = hop.split(|byte| byte.is_ascii_whitespace());
+        words.nth(1) == Some(pseudonym.as_bytes())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wildcard_means_names_below_and_never_the_name_itself() {
+        let name = |text: &'static str| Host::Name(text.as_bytes());
+        assert!(host_matches("*.example.org", name("WWW.example.ORG.")));
+        assert!(!host_matches("*.example.org", name("example.org")));
+        assert!(!host_matches("*.example.org", name("notexample.org")));
+        assert!(host_matches("example.org", name("Example.org")));
+        assert!(!host_matches("example.org", name("example.org.net")));
+        assert!(host_matches("10.0.0.1", Host::V4([10, 0, 0, 1].into())));
+        assert!(host_matches("[::1]", Host::V6(std::net::Ipv6Addr::LOCALHOST)));
+    }
+}

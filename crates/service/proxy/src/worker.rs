@@ -1,0 +1,391 @@
+//! A worker: one thread's loop, tables and pools, over whichever engine. It gives completions to
+//! the object that waited for them, and keeps the rules of connections that no stage owns: when a
+//! receive is armed, when a deadline is over, and the order in which things end.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_event::{
+    Completion, Engine, Event, Inbox, Instant, Key, Kind, Mail, Table, Timers, Wake,
+};
+
+use crate::accepting::Accepting;
+use crate::clients::{AllClients, Clients};
+use crate::config::Config;
+use crate::conn::Conn;
+use crate::counters::Counters;
+use crate::exchange::Exchange;
+use crate::letter::Letter;
+use crate::names::{Names, Sources};
+use crate::origin::{self, Attempt, Origins};
+use crate::reason::Reason;
+use crate::record::Dates;
+use crate::snapshot::Snapshot;
+use crate::stage::{accept, deliver, fetch};
+
+/// What a worker is made of, beside its engine.
+pub struct Setup<E: Engine> {
+    /// The first snapshot.
+    pub config: Arc<Config>,
+    /// This worker's number, from 0.
+    pub index: usize,
+    /// Listening sockets: the index in the configuration, and the socket.
+    pub listeners: Vec<(u16, E::Detached)>,
+    /// Letters from the supervisor.
+    pub inbox: Inbox<Letter<E::Detached>, E::Waker>,
+    /// Letters to and from the other workers.
+    pub mail: Mail<Letter<E::Detached>, E::Waker>,
+    /// What all workers share.
+    pub shared: Arc<Shared>,
+    /// Where names are looked up.
+    pub names: Arc<Sources>,
+    /// Descriptors that this worker may open. Half of them are for clients.
+    pub descriptors: u64,
+}
+
+/// What all workers of a process share.
+#[derive(Debug)]
+pub struct Shared {
+    /// One a worker.
+    pub counters: Vec<Arc<Counters>>,
+    /// Our own addresses, listeners and admin: never connected to.
+    pub own: Arc<[SocketAddr]>,
+    /// The name of this process in Via; no other process in the network should have it.
+    pub pseudonym: Arc<str>,
+    /// Says something once to whoever operates the process.
+    pub notice: fn(&str),
+    all_clients: AllClients,
+}
+
+impl Shared {
+    /// For `workers` workers.
+    pub fn new(
+        workers: usize,
+        own: Vec<SocketAddr>,
+        pseudonym: String,
+        notice: fn(&str),
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            counters: (0..workers).map(|_| Arc::default()).collect(),
+            own: own.into(),
+            pseudonym: pseudonym.into(),
+            notice,
+            all_clients: AllClients::default(),
+        })
+    }
+}
+
+/// One worker.
+pub struct Worker<E: Engine> {
+    pub(crate) engine: E,
+    pub(crate) index: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) snapshot: Rc<Snapshot>,
+    pub(crate) conns: Table<Conn>,
+    pub(crate) exchanges: Table<Box<Exchange>>,
+    pub(crate) attempts: Table<Attempt>,
+    pub(crate) origins: Origins,
+    pub(crate) names: Names<Key>,
+    pub(crate) timers: Timers,
+    pub(crate) clients: Clients,
+    pub(crate) accepting: Accepting,
+    pub(crate) mail: Mail<Letter<E::Detached>, E::Waker>,
+    inbox: Inbox<Letter<E::Detached>, E::Waker>,
+    /// Ended exchanges, for the memory of their heads.
+    #[expect(clippy::vec_box, reason = "they go back and forth between here and the table")]
+    spare: Vec<Box<Exchange>>,
+    /// The head being written.
+    pub(crate) out: Vec<u8>,
+    /// Access log records not given to the engine yet.
+    pub(crate) records: Vec<u8>,
+    pub(crate) dates: Dates,
+    pub(crate) draining: bool,
+    /// When housekeeping is due, if there is any.
+    housekeeping: Option<Instant>,
+    connections_max: usize,
+}
+
+impl<E: Engine> Worker<E> {
+    /// A worker that listens from its first turn on.
+    ///
+    /// # Errors
+    /// When the engine cannot take a listener over.
+    pub fn new(mut engine: E, setup: Setup<E>) -> Result<Self, millrace_event::Error> {
+        let workers = setup.shared.counters.len() as u64;
+        let limits = &setup.config.limits;
+        let share = limits.connections.div_ceil(workers).min(setup.descriptors / 2).max(1);
+        let connections_max = share as u32;
+        let origins_max = (setup.descriptors / 2).clamp(1, u64::from(millrace_event::Token::SLOT_MAX));
+        let mut origins = Origins::new(origins_max as u32);
+        let names = Names::new(setup.names, limits, engine.now());
+        let snapshot = Rc::new(Snapshot::new(
+            setup.config,
+            &mut origins,
+            setup.shared.pseudonym.clone(),
+            setup.shared.own.clone(),
+        ));
+        let mut listeners = Vec::with_capacity(setup.listeners.len());
+        for (index, socket) in setup.listeners {
+            listeners.push((index, engine.adopt(socket)?));
+        }
+        setup.mail.set_wake(&engine.waker());
+        setup.inbox.set_wake(engine.waker());
+        let now = engine.now();
+        let mut worker = Self {
+            index: setup.index,
+            counters: setup.shared.counters[setup.index].clone(),
+            shared: setup.shared,
+            snapshot,
+            // Room for connections that were accepted before accepting paused.
+            conns: Table::new(connections_max + ACCEPTED_AHEAD_MAX),
+            // One for each connection, and as many begun ahead: see `Worker::has_room_ahead`.
+            exchanges: Table::new(2 * connections_max + ACCEPTED_AHEAD_MAX),
+            attempts: Table::new(origins_max as u32),
+            origins,
+            names,
+            timers: Timers::new(now),
+            clients: Clients::default(),
+            accepting: Accepting::new(listeners),
+            mail: setup.mail,
+            inbox: setup.inbox,
+            spare: Vec::new(),
+            out: Vec::new(),
+            records: Vec::new(),
+            dates: Dates::new(),
+            draining: false,
+            housekeeping: None,
+            connections_max: connections_max as usize,
+            engine,
+        };
+        worker.accepting.resume(&mut worker.engine);
+        // Letters may have come before there was anybody to wake.
+        worker.engine.waker().wake();
+        Ok(worker)
+    }
+
+    /// One turn: waits for completions, handles each, then timers, letters and housekeeping. False
+    /// once the worker has drained and has nothing left.
+    pub fn turn(&mut self) -> bool {
+        let deadline = [self.timers.next(), self.names.next_deadline(), self.housekeeping];
+        self.engine.turn(deadline.into_iter().flatten().min());
+        while let Some(completion) = self.engine.next() {
+            self.handle(completion);
+        }
+        let now = self.engine.now();
+        while let Some((_, token)) = self.timers.expired(now) {
+            match token.kind() {
+                Kind::Client => self.client_deadline(token.into()),
+                Kind::Origin => self.origin_deadline(token.into()),
+                Kind::Dial => origin::handle_deadline(self, token.into()),
+                kind => unreachable!("{kind:?} has no timer here"),
+            }
+        }
+        self.names.handle_deadlines(&mut self.engine, now);
+        self.finish_names();
+        self.read_letters();
+        self.mail.flush();
+        self.keep_house(now);
+        !(self.draining && self.conns.is_empty() && self.accepting.has_ended())
+    }
+
+    /// Objects in use: client connections, exchanges, origin connections, attempts. All are zero
+    /// after a drain, idle origin connections apart.
+    pub fn live(&self) -> [usize; 4] {
+        [
+            self.conns.len(),
+            self.exchanges.len(),
+            self.origins.connections.len() - self.origins.idle_count(),
+            self.attempts.len(),
+        ]
+    }
+
+    /// Ends what a drained worker still holds, and gives its engine back.
+    pub fn finish(mut self) -> E {
+        while let Some(key) = self.origins.oldest_idle() {
+            self.close_origin(key);
+        }
+        self.accepting.end(&mut self.engine);
+        self.names.end(&mut self.engine);
+        self.flush_records();
+        self.engine
+    }
+
+    fn handle(&mut self, completion: Completion) {
+        let key = Key::from(completion.token);
+        match (completion.token.kind(), completion.event) {
+            (_, Event::Woken) => {}
+            (Kind::Listener, Event::Accepted(accepted)) => {
+                accept::handle(self, key.slot as u16, accepted);
+            }
+            (Kind::Client, Event::Received(result)) => self.client_received(key, result),
+            (Kind::Client, Event::Sent(result)) => self.client_sent(key, result),
+            (Kind::Origin, Event::Received(result)) => self.origin_received(key, result),
+            (Kind::Origin, Event::Sent(result)) => self.origin_sent(key, result),
+            (Kind::Dial, Event::Connected(result)) => origin::handle_connected(self, key, result),
+            (Kind::Name, event) => {
+                self.names.handle(&mut self.engine, completion.token, event);
+                self.finish_names();
+            }
+            (kind, event) => unreachable!("no {kind:?} asks for what gives {event:?}"),
+        }
+    }
+
+    fn finish_names(&mut self) {
+        while let Some((exchange, result)) = self.names.poll_finished() {
+            fetch::named(self, exchange, result);
+        }
+    }
+
+    fn read_letters(&mut self) {
+        let mut letters: VecDeque<_> = self.inbox.drain().collect();
+        self.mail.drain(|_, letter| letters.push_back(letter));
+        for letter in letters {
+            match letter {
+                Letter::Configure(config) => self.configure(config),
+                Letter::Drain => self.drain(),
+                Letter::Stop => self.stop(),
+                Letter::Connection { socket, peer, listener } => {
+                    if let Ok(fd) = self.engine.adopt(socket) {
+                        accept::admit(self, fd, peer, listener);
+                    }
+                }
+            }
+        }
+    }
+
+    fn configure(&mut self, config: Arc<Config>) {
+        let own = self.shared.own.clone();
+        let pseudonym = self.shared.pseudonym.clone();
+        self.snapshot = Rc::new(Snapshot::new(config, &mut self.origins, pseudonym, own));
+    }
+
+    /// Ends what is idle, takes in what the listeners still have queued, and then accepts no more;
+    /// what is under way is finished.
+    pub fn drain(&mut self) {
+        self.draining = true;
+        self.accepting.resume(&mut self.engine);
+        self.housekeeping = Some(self.engine.now() + HOUSEKEEPING);
+        let keys: Vec<Key> = self.conns.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            if self.conn(key).is_idle() {
+                self.close_conn(key);
+            }
+        }
+    }
+
+    /// Breaks off everything.
+    fn stop(&mut self) {
+        self.draining = true;
+        self.accepting.end(&mut self.engine);
+        let keys: Vec<Key> = self.conns.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            match self.conns.get(key).map(|conn| conn.first) {
+                Some(Some(exchange)) => deliver::abort(self, exchange, Reason::Draining),
+                Some(None) => self.close_conn(key),
+                None => {}
+            }
+        }
+    }
+
+    fn keep_house(&mut self, now: Instant) {
+        self.counters.connections.set(self.conns.len() as u64);
+        self.counters.exchanges_open.set(self.exchanges.len() as u64);
+        self.counters.origin_connections.set(self.origins.connections.len() as u64);
+        self.counters.held_bytes.set(self.engine.budget().used() as u64);
+        if self.records.len() >= RECORDS_FLUSH_BYTES {
+            self.flush_records();
+        }
+        if std::mem::take(&mut self.accepting.shed) {
+            self.shed_idle();
+        }
+        if self.housekeeping.is_some_and(|due| due <= now) {
+            self.housekeeping = None;
+            self.clients.tell(&self.shared.all_clients);
+            self.flush_records();
+            if self.draining && !self.accepting.came_since_asked() {
+                self.accepting.end(&mut self.engine);
+            } else if self.accepting.is_paused() && self.conns.len() < self.connections_max {
+                self.accepting.resume(&mut self.engine);
+            }
+        }
+        let has_work = self.clients.has_news()
+            || self.accepting.is_paused()
+            || !self.records.is_empty()
+            || (self.draining && !self.accepting.has_ended());
+        if has_work && self.housekeeping.is_none() {
+            self.housekeeping = Some(now + HOUSEKEEPING);
+        }
+    }
+
+    fn flush_records(&mut self) {
+        if !self.records.is_empty() {
+            self.engine.log(&self.records);
+            self.records.clear();
+        }
+    }
+
+    /// Takes an ended exchange back, for the memory of its heads.
+    pub(crate) fn spare(&mut self, mut exchange: Box<Exchange>) {
+        if self.spare.len() < SPARE_MAX {
+            exchange.reset();
+            self.spare.push(exchange);
+        }
+    }
+
+    /// An exchange as new.
+    pub(crate) fn new_exchange(&mut self) -> Box<Exchange> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Whether an exchange may begin beside others of its connection. Those that begin alone always
+    /// have room: there is one for each connection even when this many were begun ahead.
+    pub(crate) fn has_room_ahead(&self) -> bool {
+        self.exchanges.len() < self.connections_max
+    }
+
+    pub(crate) fn connections_max(&self) -> usize {
+        self.connections_max
+    }
+
+    /// Stops accepting until there is room again, and says so once.
+    pub(crate) fn pause_accepting(&mut self, why: &str) {
+        if self.accepting.pause(&mut self.engine) {
+            self.counters.accept_pauses.add(1);
+        }
+        if self.accepting.say_once() {
+            (self.shared.notice)(&format!("accepting pauses: {why}; idle connections are closed"));
+        }
+    }
+
+    /// Closes the client connections that have been idle longest, an eighth of the idle ones at a
+    /// time, and as many kept origin connections.
+    fn shed_idle(&mut self) {
+        let idle = self.conns.iter().filter(|(_, conn)| conn.is_idle());
+        let mut idle: Vec<(Instant, Key)> = idle.map(|(key, conn)| (conn.since, key)).collect();
+        let count = idle.len().div_ceil(8);
+        if count > 0 && count < idle.len() {
+            idle.select_nth_unstable_by_key(count, |entry| entry.0);
+        }
+        for &(_, key) in &idle[..count] {
+            self.counters.connections_shed.add(1);
+            self.close_conn(key);
+        }
+        for _ in 0..self.origins.idle_count().div_ceil(8) {
+            let Some(key) = self.origins.oldest_idle() else { break };
+            self.close_origin(key);
+        }
+    }
+}
+
+/// Ended exchanges kept; each may hold up to two heads of the largest size allowed.
+const SPARE_MAX: usize = 256;
+/// How often counts are exchanged, records written and a paused listener tried again.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// Connections that an engine may have accepted before it heard that accepting pauses.
+const ACCEPTED_AHEAD_MAX: u32 = 1024;
+/// Records are given to the engine when there are so many bytes of them, or by housekeeping.
+const RECORDS_FLUSH_BYTES: usize = 64 * 1024;
