@@ -1,0 +1,154 @@
+//! `millrace demo`: a booster before a small web server, both in this process and on loopback
+//! only, with lines that say what the requests did as they happen.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_proxy::config::{self, ListenAddress};
+use millrace_proxy::counters::Counters;
+
+use crate::failure::Failure;
+use crate::supervisor::Running;
+use crate::{say, site};
+
+/// The ports that are taken if nobody else has them.
+const PORT: u16 = 8080;
+const ADMIN_PORT: u16 = 9180;
+/// How often the counters are read. Only the rhythm of the lines depends on it.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Runs until it is told to end.
+///
+/// # Errors
+/// When the machine refuses sockets or threads.
+pub(crate) fn run() -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::Machine(format!("no web server: {error}"));
+    let origin = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+    let origin_address = origin.local_addr().map_err(failed)?;
+    let admin = free(ADMIN_PORT).map_err(failed)?;
+    let config = config::from_arguments([
+        "boost".to_owned(),
+        format!("--origin=http://{origin_address}"),
+        format!("--listen={}", free(PORT).map_err(failed)?),
+        format!("--admin={admin}"),
+    ])?;
+    let running = Running::start(config)?;
+    // After the start, which blocks signals in the threads that are made from then on.
+    site::start(origin).map_err(failed)?;
+    let [ListenAddress::Tcp(address)] = running.addresses() else {
+        unreachable!("the demo listens on one TCP address");
+    };
+    say::output(&welcome(*address, admin, origin_address));
+    let mut before = Totals::default();
+    running.wait(Some(LOOK_EVERY), |counters| {
+        let now = Totals::of(counters);
+        if let Some(line) = now.line_since(&before) {
+            say::output(&line);
+            before = now;
+        }
+    })
+}
+
+/// The loopback address with `port`, or with another one if that is taken.
+fn free(port: u16) -> std::io::Result<SocketAddr> {
+    let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    match TcpListener::bind(wanted) {
+        Ok(listener) => listener.local_addr(),
+        Err(_) => TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr(),
+    }
+}
+
+fn welcome(address: SocketAddr, admin: SocketAddr, origin: SocketAddr) -> String {
+    format!(
+        "\n  A millrace booster is in front of a small web server ({origin}).\n\n  \
+         In a browser:         http://{address}/\n  \
+         In another terminal:  curl -v http://{address}/\n                        \
+         curl -o /dev/null http://{address}/pattern\n                        \
+         for i in 1 2 3 4 5 6 7 8; do curl -s -o /dev/null http://{address}/; done\n                        \
+         curl http://{admin}/metrics\n\n  \
+         Ctrl-C ends it. What happens is told here:\n\n"
+    )
+}
+
+/// The counters of all workers, added up.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Totals {
+    exchanges: u64,
+    own: u64,
+    accepted: u64,
+    opened: u64,
+    reused: u64,
+    bytes: u64,
+}
+
+impl Totals {
+    fn of(workers: &[Arc<Counters>]) -> Self {
+        let sum = |read: fn(&Counters) -> u64| workers.iter().map(|worker| read(worker)).sum();
+        Self {
+            exchanges: sum(|counters| counters.exchanges.get()),
+            own: sum(|counters| counters.answers_own.get()),
+            accepted: sum(|counters| counters.connections_accepted.get()),
+            opened: sum(|counters| counters.origin_connections_opened.get()),
+            reused: sum(|counters| counters.origin_connections_reused.get()),
+            bytes: sum(|counters| counters.bytes_uploaded.get() + counters.bytes_downloaded.get()),
+        }
+    }
+
+    /// What happened since `before`, if a request ended since.
+    fn line_since(&self, before: &Self) -> Option<String> {
+        let exchanges = self.exchanges.checked_sub(before.exchanges).filter(|count| *count > 0)?;
+        let mut line = format!(
+            "  {} over {}: {} to the server opened, {} reused; {} of bodies passed on",
+            counted(exchanges, "request"),
+            counted(self.accepted - before.accepted, "new connection"),
+            counted(self.opened - before.opened, "connection"),
+            self.reused - before.reused,
+            say::bytes(self.bytes - before.bytes),
+        );
+        if self.own > before.own {
+            line.push_str(&format!(
+                "; {} by millrace itself",
+                counted(self.own - before.own, "answer")
+            ));
+        }
+        line.push_str(&format!(
+            ".\n    In all: {} and {} to the server: {} saved.\n",
+            counted(self.exchanges, "request"),
+            counted(self.opened, "connection"),
+            self.exchanges.saturating_sub(self.own).saturating_sub(self.opened),
+        ));
+        Some(line)
+    }
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_replaced_by_a_free_one_on_loopback() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let free = free(port).unwrap();
+        assert!(free.port() != port && free.ip().is_loopback());
+    }
+
+    #[test]
+    fn lines_say_what_was_saved() {
+        let before = Totals { exchanges: 2, opened: 1, ..Totals::default() };
+        let now = Totals { exchanges: 5, opened: 2, reused: 2, accepted: 1, bytes: 2048, own: 0 };
+        assert_eq!(now.line_since(&now), None);
+        assert_eq!(
+            now.line_since(&before).unwrap(),
+            "  3 requests over 1 new connection: 1 connection to the server opened, 2 reused; \
+             2.0 KB of bodies passed on.\n    In all: 5 requests and 2 connections to the server: \
+             3 saved.\n"
+        );
+    }
+}

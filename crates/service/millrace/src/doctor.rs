@@ -1,0 +1,305 @@
+//! `millrace doctor`: what this machine offers, and what millrace would do with it. It only reads;
+//! it opens nothing that could disturb a running proxy.
+
+use std::fs;
+use std::num::NonZero;
+
+use millrace_proxy::config::{Config, EngineChoice};
+
+use crate::failure::Failure;
+use crate::say;
+
+/// Prints the findings about this machine for a process with this configuration.
+///
+/// # Errors
+/// When something found makes millrace unable to run.
+pub(crate) fn run(config: &Config) -> Result<(), Failure> {
+    let machine = Machine::look();
+    let findings = findings(&machine, config);
+    let mut page = format!("millrace {}\n\n", env!("CARGO_PKG_VERSION"));
+    for finding in &findings {
+        let mark = match finding.verdict {
+            Verdict::Good => "ok  ",
+            Verdict::Note => "note",
+            Verdict::Bad => "BAD ",
+        };
+        page.push_str(&format!("{mark}  {:<18}{}\n", finding.name, finding.value));
+        if !finding.word.is_empty() {
+            page.push_str(&format!("      {:<18}{}\n", "", finding.word));
+        }
+    }
+    say::output(&page);
+    match findings.iter().find(|finding| finding.verdict == Verdict::Bad) {
+        None => Ok(()),
+        Some(bad) => Err(Failure::Machine(format!("cannot run here: {}: {}", bad.name, bad.word))),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// As it should be.
+    Good,
+    /// It works, but somebody should know.
+    Note,
+    /// millrace cannot run.
+    Bad,
+}
+
+struct Finding {
+    name: &'static str,
+    value: String,
+    word: String,
+    verdict: Verdict,
+}
+
+/// What was read of this machine; `None`: it could not be read.
+#[derive(Clone, Default)]
+struct Machine {
+    kernel: Option<String>,
+    processors: u64,
+    memory_bytes: Option<u64>,
+    descriptors_now: u64,
+    descriptors_max: u64,
+    name_servers: Vec<String>,
+    congestion: Option<String>,
+    congestion_available: Option<String>,
+    backlog: Option<u64>,
+    port_min: Option<u64>,
+}
+
+impl Machine {
+    fn look() -> Self {
+        let proc = |path: &str| {
+            fs::read_to_string(format!("/proc/{path}")).ok().map(|text| text.trim().to_owned())
+        };
+        let number = |path: &str| proc(path).and_then(|text| text.parse().ok());
+        let descriptors_now = millrace_sys::descriptor_limit();
+        // Raising is what a start would do, and ends with this process.
+        let descriptors_max = millrace_sys::raise_descriptor_limit().unwrap_or(descriptors_now);
+        Self {
+            kernel: proc("sys/kernel/osrelease"),
+            processors: std::thread::available_parallelism().map_or(1, NonZero::get) as u64,
+            memory_bytes: proc("meminfo").as_deref().and_then(memory_available),
+            descriptors_now,
+            descriptors_max,
+            name_servers: name_servers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()),
+            congestion: proc("sys/net/ipv4/tcp_congestion_control"),
+            congestion_available: proc("sys/net/ipv4/tcp_available_congestion_control"),
+            backlog: number("sys/net/core/somaxconn"),
+            port_min: number("sys/net/ipv4/ip_unprivileged_port_start"),
+        }
+    }
+}
+
+/// Bytes that can be had without swapping (proc_meminfo(5)).
+fn memory_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// The name servers of resolv.conf(5).
+fn name_servers(resolv: &str) -> Vec<String> {
+    let server = |line: &str| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some("nameserver")).then(|| words.next().map(str::to_owned)).flatten()
+    };
+    resolv.lines().filter_map(server).collect()
+}
+
+fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
+    vec![
+        kernel(machine),
+        engine(config),
+        workers(machine, config),
+        descriptors(machine, config),
+        memory(machine, config),
+        names(machine),
+        congestion(machine),
+        backlog(machine),
+        privileges(machine),
+    ]
+}
+
+fn finding(name: &'static str, verdict: Verdict, value: String, word: &str) -> Finding {
+    Finding { name, value, word: word.to_owned(), verdict }
+}
+
+/// What could not be read is told as such; it does not stop anything.
+fn told<T: ToString>(value: &Option<T>) -> String {
+    value.as_ref().map_or_else(|| "cannot be read here".to_owned(), T::to_string)
+}
+
+/// The oldest kernel that has every call that is used: epoll_pwait2 came last, with 5.11.
+const KERNEL_MIN: (u32, u32) = (5, 11);
+
+fn kernel(machine: &Machine) -> Finding {
+    let value = format!("Linux {}, {}", told(&machine.kernel), std::env::consts::ARCH);
+    let mut numbers = machine.kernel.as_deref().unwrap_or_default().split(['.', '-']);
+    let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    let version = number().zip(number());
+    match version {
+        Some(version) if version < KERNEL_MIN => {
+            let word = "older than 5.11, the first kernel with epoll_pwait2";
+            finding("kernel", Verdict::Bad, value, word)
+        }
+        _ => finding("kernel", Verdict::Good, value, ""),
+    }
+}
+
+fn engine(config: &Config) -> Finding {
+    let word = match config.engine {
+        EngineChoice::Auto => "auto takes epoll, the only engine of this version",
+        EngineChoice::Epoll => "asked for; auto would take it too",
+    };
+    finding("engine", Verdict::Good, "epoll".to_owned(), word)
+}
+
+fn workers(machine: &Machine, config: &Config) -> Finding {
+    let value = format!("{} of {} processors", config.workers, machine.processors);
+    if config.workers as u64 > machine.processors {
+        return finding(
+            "workers",
+            Verdict::Note,
+            value,
+            "more workers than processors gain nothing",
+        );
+    }
+    finding("workers", Verdict::Good, value, "")
+}
+
+/// A proxied connection has a descriptor on either side.
+const DESCRIPTORS_PER_CONNECTION: u64 = 2;
+/// Listeners, wakers, logs and the like.
+const DESCRIPTORS_OTHER: u64 = 64;
+
+fn descriptors(machine: &Machine, config: &Config) -> Finding {
+    let (now, most) = (machine.descriptors_now, machine.descriptors_max);
+    let value = match most == u64::MAX {
+        true => "without limit".to_owned(),
+        false if now == most => format!("{most}"),
+        false => format!("{now}, raised to {most} at start"),
+    };
+    let connections = config.limits.connections;
+    let needed = connections.saturating_mul(DESCRIPTORS_PER_CONNECTION) + DESCRIPTORS_OTHER;
+    if most < DESCRIPTORS_OTHER {
+        return finding("descriptors", Verdict::Bad, value, "too few to open sockets with");
+    }
+    if most < needed {
+        let reached = (most - DESCRIPTORS_OTHER) / DESCRIPTORS_PER_CONNECTION;
+        let word = format!(
+            "limits.connections is {connections}; from about {reached} busy ones on accepting \
+             pauses. Raise the hard limit (ulimit -Hn) or lower the limit."
+        );
+        return finding("descriptors", Verdict::Note, value, &word);
+    }
+    let word = format!("enough for limits.connections = {connections}");
+    finding("descriptors", Verdict::Good, value, &word)
+}
+
+fn memory(machine: &Machine, config: &Config) -> Finding {
+    let available = machine.memory_bytes.map(say::bytes);
+    let value = format!("{} for pools, {} free", say::bytes(config.memory_bytes), told(&available));
+    match machine.memory_bytes {
+        Some(bytes) if bytes < config.memory_bytes => {
+            finding("memory", Verdict::Note, value, "less is free than --memory may take")
+        }
+        _ => finding("memory", Verdict::Good, value, ""),
+    }
+}
+
+fn names(machine: &Machine) -> Finding {
+    if machine.name_servers.is_empty() {
+        let word = "only names of /etc/hosts, and addresses, can be reached";
+        return finding("name servers", Verdict::Note, "none in /etc/resolv.conf".to_owned(), word);
+    }
+    finding("name servers", Verdict::Good, machine.name_servers.join(", "), "")
+}
+
+fn congestion(machine: &Machine) -> Finding {
+    let available = told(&machine.congestion_available);
+    let value = format!("{} (this kernel has: {available})", told(&machine.congestion));
+    if machine.congestion.as_deref() == Some("bbr") {
+        let word = "bbr paces every segment: between machines close by it costs several times \
+                    cubic's CPU. See sysctl net.ipv4.tcp_congestion_control.";
+        return finding("congestion", Verdict::Note, value, word);
+    }
+    finding("congestion", Verdict::Good, value, "")
+}
+
+/// What listen(2) is asked for.
+const BACKLOG: u64 = 4096;
+
+fn backlog(machine: &Machine) -> Finding {
+    let value = told(&machine.backlog);
+    match machine.backlog {
+        Some(most) if most < BACKLOG => {
+            let word = "net.core.somaxconn cuts the queue of new connections below 4096";
+            finding("backlog", Verdict::Note, value, word)
+        }
+        _ => finding("backlog", Verdict::Good, value, ""),
+    }
+}
+
+fn privileges(machine: &Machine) -> Finding {
+    let word = format!(
+        "ports below {} need CAP_NET_BIND_SERVICE; nothing else does",
+        machine.port_min.unwrap_or(1024)
+    );
+    finding("privileges", Verdict::Good, "none needed".to_owned(), &word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(words: &str) -> Config {
+        millrace_proxy::config::from_arguments(words.split(' ')).unwrap()
+    }
+
+    fn verdict_of(name: &str, machine: &Machine, config: &Config) -> Verdict {
+        let mut all = findings(machine, config).into_iter();
+        all.find(|finding| finding.name == name).unwrap().verdict
+    }
+
+    #[test]
+    fn this_machine_can_run_millrace() {
+        let machine = Machine::look();
+        assert!(
+            machine.kernel.is_some() && machine.processors > 0 && machine.memory_bytes > Some(0)
+        );
+        for finding in findings(&machine, &config("forward")) {
+            assert!(finding.verdict != Verdict::Bad, "{}: {}", finding.name, finding.word);
+        }
+    }
+
+    #[test]
+    fn what_falls_short_is_said() {
+        let machine = |kernel: &str| Machine {
+            kernel: Some(kernel.to_owned()),
+            processors: 2,
+            memory_bytes: Some(100 << 20),
+            descriptors_now: 512,
+            descriptors_max: 4096,
+            congestion: Some("bbr".to_owned()),
+            backlog: Some(128),
+            ..Machine::default()
+        };
+        let (new, default) = (machine("6.1.0-13-amd64"), config("forward --workers 2"));
+        assert_eq!(verdict_of("kernel", &new, &default), Verdict::Good);
+        assert_eq!(verdict_of("kernel", &machine("5.10.0-1"), &default), Verdict::Bad);
+        for name in ["descriptors", "memory", "name servers", "congestion", "backlog"] {
+            assert_eq!(verdict_of(name, &new, &default), Verdict::Note, "{name}");
+        }
+        let small = config("forward --workers 4 --memory 64M --limit connections=1000");
+        assert_eq!(verdict_of("descriptors", &new, &small), Verdict::Good);
+        assert_eq!(verdict_of("memory", &new, &small), Verdict::Good);
+        assert_eq!(verdict_of("workers", &new, &small), Verdict::Note);
+    }
+
+    #[test]
+    fn name_servers_are_read_as_the_resolver_reads_them() {
+        let text = "# nameserver 9.9.9.9\nnameserver 127.0.0.53\nsearch a\nnameserver\t::1 x\n";
+        assert_eq!(name_servers(text), ["127.0.0.53", "::1"]);
+    }
+}

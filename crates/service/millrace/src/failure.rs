@@ -1,0 +1,46 @@
+//! Why the program ends without having done what it was asked for.
+
+use std::fmt;
+
+use millrace_proxy::config::ConfigError;
+
+/// A failure, told in one line.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// An option or file is wrong. Whoever wrote it can mend it.
+    Config(ConfigError),
+    /// The machine refuses what is needed: a port, a file, a thread. Another try may go well.
+    Machine(String),
+    /// It was asked to end at once while requests were under way.
+    Interrupted,
+}
+
+impl Failure {
+    /// The exit status.
+    pub(crate) const fn status(&self) -> u8 {
+        match self {
+            Self::Config(_) => 2,
+            Self::Machine(_) => 1,
+            // What shells report for a program that SIGINT ended: 128 and the signal's number.
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(error) => write!(f, "{error}"),
+            Self::Machine(text) => f.write_str(text),
+            Self::Interrupted => f.write_str("ended at once; requests under way were cut off"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}

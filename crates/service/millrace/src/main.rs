@@ -1,0 +1,26 @@
+//! millrace, the program: command line, supervision of the workers, the admin address, `doctor`
+//! and `demo`. What happens to a request is in `millrace-proxy`.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod command;
+mod demo;
+mod doctor;
+mod failure;
+mod listeners;
+mod metrics;
+mod say;
+mod site;
+mod supervisor;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match command::run(std::env::args_os()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            say::error(&failure.to_string());
+            ExitCode::from(failure.status())
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The metrics page: the workers' counters and the process's own numbers, in the OpenMetrics text
+//! format. Counters are read when they are asked for; nothing is kept here.
+
+use std::fmt;
+use std::sync::Arc;
+
+use millrace_event::LogSink;
+use millrace_proxy::counters::{Counters, RowKind};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+/// What the page is, in Content-Type.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What the page is made of.
+pub(crate) struct Metrics {
+    registry: Registry,
+}
+
+impl Metrics {
+    /// Metrics over the counters of all workers, in their order, and the access log's.
+    pub(crate) fn new(workers: Vec<Arc<Counters>>, log: Option<LogSink>) -> Self {
+        let mut registry = Registry::with_prefix("millrace");
+        registry.register_collector(Box::new(Workers(workers)));
+        registry.register_collector(Box::new(Process { log }));
+        Self { registry }
+    }
+
+    /// The page as it is now.
+    pub(crate) fn page(&self) -> String {
+        let mut page = String::new();
+        text::encode(&mut page, &self.registry).expect("a string takes every write");
+        page
+    }
+}
+
+struct Workers(Vec<Arc<Counters>>);
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} workers", self.0.len())
+    }
+}
+
+impl Collector for Workers {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for row in Counters::TABLE {
+            let kind = match row.kind {
+                RowKind::Counter => MetricType::Counter,
+                RowKind::Gauge => MetricType::Gauge,
+            };
+            let mut family = encoder.encode_descriptor(row.name, row.help.trim(), None, kind)?;
+            for (index, counters) in self.0.iter().enumerate() {
+                let value = (row.read)(counters);
+                let labels = [("worker", index.to_string())];
+                let encoder = family.encode_family(&labels)?;
+                match row.kind {
+                    RowKind::Counter => ConstCounter::new(value).encode(encoder)?,
+                    RowKind::Gauge => gauge(value).encode(encoder)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Process {
+    log: Option<LogSink>,
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        if let Some(log) = &self.log {
+            let counter = ConstCounter::new(log.dropped_records());
+            let help = "Records that the access log could not take.";
+            let name = "access_log_records_dropped";
+            counter.encode(encoder.encode_descriptor(
+                name,
+                help,
+                None,
+                counter.metric_type(),
+            )?)?;
+        }
+        let mut write = |name: &str, help: &str, value: u64| {
+            let gauge = gauge(value);
+            let encoder = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(encoder)
+        };
+        // A number that cannot be read is left out: zero would be believed.
+        if let Ok(bytes) = millrace_sys::resident_bytes() {
+            write("process_resident_bytes", "Physical memory of the process.", bytes)?;
+        }
+        if let Ok(count) = millrace_sys::descriptor_count() {
+            write("process_descriptors", "Descriptors that are open.", count as u64)?;
+        }
+        let limit = millrace_sys::descriptor_limit();
+        write("process_descriptors_max", "Descriptors that may be open.", limit)
+    }
+}
+
+fn gauge(value: u64) -> ConstGauge<i64> {
+    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_is_on_the_page_for_every_worker() {
+        let page = Metrics::new(vec![Arc::default(), Arc::default()], None).page();
+        for row in Counters::TABLE {
+            let total = if row.kind == RowKind::Counter { "_total" } else { "" };
+            for worker in 0..2 {
+                let line = format!("\nmillrace_{}{total}{{worker=\"{worker}\"}} 0\n", row.name);
+                assert!(page.contains(&line), "{line:?} is not in {page}");
+            }
+        }
+        assert!(page.contains("\nmillrace_process_descriptors_max "));
+        assert!(page.ends_with("# EOF\n"));
+    }
+}

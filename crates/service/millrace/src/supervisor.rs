@@ -1,0 +1,382 @@
+//! Runs a configuration: opens what has to be open, starts a thread a worker, then waits for
+//! signals until the last worker has ended. It touches no request.
+//!
+//! ```text
+//! start -> running --SIGTERM, SIGINT--> draining --last worker ended--> done
+//!                                          |  \---limits.drain_ms---> breaking off -> done
+//!                                          \---second SIGINT---> interrupted
+//! ```
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use millrace_event::{
+    Clock, Epoll, EpollOptions, EpollWaker, Inbox, LogSink, Mail, Outbox, mailbox, mesh,
+};
+use millrace_proxy::config::{self, Config, ListenAddress};
+use millrace_proxy::counters::Counters;
+use millrace_proxy::names::Sources;
+use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_sys::{Signal, Signals};
+
+use crate::admin::Admin;
+use crate::failure::Failure;
+use crate::listeners::{self, Listeners};
+use crate::metrics::Metrics;
+use crate::say;
+
+type Post = Letter<OwnedFd>;
+
+/// Letters that a mailbox holds. The supervisor sends two in a worker's life; workers keep what
+/// does not fit until their next turn.
+const MAILBOX_LETTERS: usize = 256;
+/// Descriptors that are neither a client's nor an origin's and are opened after the workers were
+/// given their shares: the admin address's connections, a reopened log.
+const DESCRIPTORS_SPARE: u64 = 32;
+/// What a worker's engine has open for itself: its poller and its waker.
+const DESCRIPTORS_PER_ENGINE: u64 = 2;
+/// How often it is looked whether a draining worker has ended. Decides how soon the process ends
+/// after the last one, nothing else.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
+/// How long a running process sleeps when nobody asks for a shorter time.
+const IDLE_LOOK: Duration = Duration::from_secs(3600);
+/// What workers have to break off what is left, once the time for draining is over.
+const BREAK_OFF: Duration = Duration::from_secs(2);
+
+/// Runs until the process is told to end.
+///
+/// # Errors
+/// When the machine refuses what the configuration needs, or the end was not awaited.
+pub(crate) fn run(config: Config) -> Result<(), Failure> {
+    Running::start(config)?.wait(None, |_| {})
+}
+
+/// A process whose workers run.
+pub(crate) struct Running {
+    config: Arc<Config>,
+    signals: Signals,
+    /// The files of Unix sockets that are listened on; empty once draining.
+    files: Vec<PathBuf>,
+    addresses: Vec<ListenAddress>,
+    outboxes: Vec<Outbox<Post, EpollWaker>>,
+    workers: Vec<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    admin: Option<Arc<Admin>>,
+    log: Option<LogSink>,
+}
+
+impl Running {
+    /// Starts everything and says where it listens.
+    ///
+    /// # Errors
+    /// When the machine refuses an address, a file, a thread or memory.
+    pub(crate) fn start(mut config: Config) -> Result<Self, Failure> {
+        // Before any thread: signals go to whichever thread does not block them.
+        let signals = Signals::block().map_err(|error| machine("signals", error))?;
+        end_on_panic();
+        if let Err(error) = millrace_sys::raise_descriptor_limit() {
+            say::error(&format!("the limit of descriptors stays as it is: {error}"));
+        }
+        let log = open_log(&config)?;
+        let admin = open_admin(&mut config)?;
+        let opened = Listeners::open(&config.listeners, config.workers)?;
+        for (listener, address) in config.listeners.iter_mut().zip(&opened.addresses) {
+            listener.address = address.clone();
+        }
+        let files = opened.files();
+        let mut running = Self {
+            shared: shared(&config),
+            config: Arc::new(config),
+            signals,
+            files,
+            addresses: opened.addresses,
+            outboxes: Vec::new(),
+            workers: Vec::new(),
+            admin: None,
+            log,
+        };
+        let started = running.start_workers(opened.of_workers);
+        if let Err(failure) = started.and_then(|()| running.start_admin(admin)) {
+            listeners::remove(&running.files);
+            return Err(failure);
+        }
+        running.announce();
+        Ok(running)
+    }
+
+    /// Where it listens, with the ports that the kernel picked.
+    pub(crate) fn addresses(&self) -> &[ListenAddress] {
+        &self.addresses
+    }
+
+    /// Waits until the process is told to end and has drained. Calls `look` with the workers'
+    /// counters each `every`.
+    ///
+    /// # Errors
+    /// [`Failure::Interrupted`] after a second SIGINT; waiting for signals itself may fail.
+    pub(crate) fn wait(
+        mut self,
+        every: Option<Duration>,
+        mut look: impl FnMut(&[Arc<Counters>]),
+    ) -> Result<(), Failure> {
+        let mut interrupts = 0;
+        let mut draining = None;
+        loop {
+            let patience = match draining {
+                Some(_) => DRAIN_LOOK,
+                None => every.unwrap_or(IDLE_LOOK),
+            };
+            let signal = self.signals.wait(patience).map_err(|error| machine("signals", error))?;
+            look(&self.shared.counters);
+            match signal {
+                Some(Signal::HangUp | Signal::User1) => self.reopen_log(),
+                Some(signal) => {
+                    interrupts += u32::from(signal == Signal::Interrupt);
+                    if interrupts > 1 {
+                        self.close_log();
+                        return Err(Failure::Interrupted);
+                    }
+                    draining.get_or_insert_with(|| self.drain());
+                }
+                None => {}
+            }
+            if let Some(deadline) = &mut draining
+                && self.has_drained(deadline)
+            {
+                self.close_log();
+                return Ok(());
+            }
+        }
+    }
+
+    fn start_workers(&mut self, sockets: Vec<Vec<(usize, OwnedFd)>>) -> Result<(), Failure> {
+        let count = self.config.workers;
+        let descriptors = descriptors_of_a_worker(count);
+        let names = Sources::parse(
+            &std::fs::read("/etc/hosts").unwrap_or_default(),
+            &std::fs::read("/etc/resolv.conf").unwrap_or_default(),
+            &[],
+        );
+        let clock = Clock::new();
+        let (ready, started) = channel();
+        let mails = mesh(count, MAILBOX_LETTERS);
+        for (index, (listeners, mail)) in sockets.into_iter().zip(mails).enumerate() {
+            let (outbox, inbox) = mailbox(MAILBOX_LETTERS);
+            self.outboxes.push(outbox);
+            let seat = Seat {
+                index,
+                config: Arc::clone(&self.config),
+                shared: Arc::clone(&self.shared),
+                listeners,
+                inbox,
+                mail,
+                names: names.clone(),
+                descriptors,
+                options: EpollOptions {
+                    budget_bytes: (self.config.memory_bytes / count as u64) as usize,
+                    log: self.log.clone(),
+                    clock,
+                },
+                ready: ready.clone(),
+            };
+            let worker = std::thread::Builder::new().name(format!("worker-{index}"));
+            let worker =
+                worker.spawn(|| seat.work()).map_err(|error| machine("a worker", error))?;
+            self.workers.push(worker);
+        }
+        drop(ready);
+        wait_until_ready(&started, count)
+    }
+
+    fn start_admin(&mut self, listener: Option<TcpListener>) -> Result<(), Failure> {
+        let Some(listener) = listener else { return Ok(()) };
+        let metrics = Metrics::new(self.shared.counters.clone(), self.log.clone());
+        let admin = Arc::new(Admin::new(metrics, config::to_toml(&self.config)));
+        self.admin = Some(Arc::clone(&admin));
+        admin.start(listener)
+    }
+
+    fn announce(&self) {
+        if let Some(address) = self.config.admin {
+            say::error(&format!("admin at {address}"));
+        }
+        for address in &self.addresses {
+            say::error(&format!("listening on {address}"));
+        }
+    }
+
+    /// Tells every worker to take no more. Gives the time by which they should have ended.
+    fn drain(&mut self) -> Instant {
+        say::error("draining");
+        if let Some(admin) = &self.admin {
+            admin.set_draining();
+        }
+        // A successor may listen at the same path from now on; its file must not be removed.
+        listeners::remove(&std::mem::take(&mut self.files));
+        self.tell_workers(|| Letter::Drain);
+        Instant::now() + Duration::from_millis(self.config.limits.drain_ms)
+    }
+
+    /// Whether every worker has ended, or none will be waited for any more. Moves the deadline
+    /// when it tells the workers to break off.
+    fn has_drained(&mut self, deadline: &mut Instant) -> bool {
+        self.workers.retain(|worker| !worker.is_finished());
+        if self.workers.is_empty() {
+            return true;
+        }
+        if Instant::now() < *deadline {
+            return false;
+        }
+        if self.outboxes.is_empty() {
+            say::error("some workers did not end");
+            return true;
+        }
+        say::error("the time for draining is over; what is left is cut off");
+        self.tell_workers(|| Letter::Stop);
+        self.outboxes.clear();
+        *deadline = Instant::now() + BREAK_OFF;
+        false
+    }
+
+    fn tell_workers(&mut self, letter: impl Fn() -> Post) {
+        for outbox in &mut self.outboxes {
+            assert!(outbox.send(letter()).is_ok(), "a mailbox holds all that is ever sent to it");
+            outbox.flush();
+        }
+    }
+
+    fn reopen_log(&self) {
+        let Some(log) = &self.log else { return };
+        match log.reopen() {
+            Ok(()) => say::error("access log reopened"),
+            Err(error) => say::error(&format!("access log not reopened: {error}")),
+        }
+    }
+
+    fn close_log(&self) {
+        if let Some(log) = &self.log {
+            log.close();
+        }
+    }
+}
+
+/// What a worker's thread takes with it.
+struct Seat {
+    index: usize,
+    config: Arc<Config>,
+    shared: Arc<Shared>,
+    listeners: Vec<(usize, OwnedFd)>,
+    inbox: Inbox<Post, EpollWaker>,
+    mail: Mail<Post, EpollWaker>,
+    names: Sources,
+    descriptors: u64,
+    options: EpollOptions,
+    ready: Sender<Result<(), millrace_event::Error>>,
+}
+
+impl Seat {
+    /// The life of a worker's thread.
+    fn work(self) {
+        // The supervisor waits for the word of every worker, so it is there to hear it.
+        let worker = Epoll::new(self.options).and_then(|engine| {
+            let listeners = self.listeners.into_iter();
+            let setup = Setup {
+                config: self.config,
+                index: self.index,
+                listeners: listeners.map(|(index, socket)| (index as u16, socket)).collect(),
+                inbox: self.inbox,
+                mail: self.mail,
+                shared: self.shared,
+                names: self.names.into(),
+                descriptors: self.descriptors,
+            };
+            Worker::new(engine, setup)
+        });
+        match worker {
+            Ok(mut worker) => {
+                let _ = self.ready.send(Ok(()));
+                drop(self.ready);
+                while worker.turn() {}
+                drop(worker.finish());
+            }
+            Err(error) => {
+                let _ = self.ready.send(Err(error));
+            }
+        }
+    }
+}
+
+fn wait_until_ready(
+    started: &Receiver<Result<(), millrace_event::Error>>,
+    count: usize,
+) -> Result<(), Failure> {
+    for _ in 0..count {
+        match started.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(machine("a worker", error)),
+            Err(_) => return Err(machine("a worker", "it ended")),
+        }
+    }
+    Ok(())
+}
+
+/// What all workers share. The process's name in Via (RFC 9110 section 7.6.3) is random, so that
+/// no two proxies take each other's requests for their own.
+fn shared(config: &Config) -> Arc<Shared> {
+    let tcp = config.listeners.iter().filter_map(|listener| match listener.address {
+        ListenAddress::Tcp(address) => Some(address),
+        ListenAddress::Unix(_) => None,
+    });
+    let own: Vec<SocketAddr> = tcp.chain(config.admin).collect();
+    let mut random = [0; 8];
+    millrace_sys::fill_random(&mut random);
+    let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
+    Shared::new(config.workers, own, pseudonym, say::error)
+}
+
+/// Descriptors that one of `workers` may open, after what the process has open already.
+fn descriptors_of_a_worker(workers: usize) -> u64 {
+    let workers = workers as u64;
+    let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;
+    let taken = open + DESCRIPTORS_SPARE + workers * DESCRIPTORS_PER_ENGINE;
+    (millrace_sys::descriptor_limit().saturating_sub(taken) / workers).max(1)
+}
+
+fn open_log(config: &Config) -> Result<Option<LogSink>, Failure> {
+    let Some(log) = &config.access_log else { return Ok(None) };
+    let path = if log.path == Path::new("-") { Path::new("/dev/stdout") } else { &log.path };
+    let failed = |error| machine(&format!("the access log {}", path.display()), error);
+    LogSink::open(path).map(Some).map_err(failed)
+}
+
+/// Opens the admin address, and writes the port that the kernel picked into the configuration.
+fn open_admin(config: &mut Config) -> Result<Option<TcpListener>, Failure> {
+    let Some(address) = &mut config.admin else { return Ok(None) };
+    let failed = |error: std::io::Error| match millrace_sys::Errno::from_io_error(&error) {
+        Some(number) => listeners::refused(address, number),
+        None => machine("the admin address", error),
+    };
+    let listener = TcpListener::bind(*address).map_err(failed)?;
+    *address = listener.local_addr().map_err(|error| machine("the admin address", error))?;
+    Ok(Some(listener))
+}
+
+fn machine(what: &str, error: impl std::fmt::Display) -> Failure {
+    Failure::Machine(format!("cannot start {what}: {error}"))
+}
+
+/// A panic is a bug of ours, after which a worker's tables are not to be trusted: the process says
+/// which thread it was and ends, so that whoever supervises it starts another.
+fn end_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let text = format!("{} panicked: {panic}", thread.name().unwrap_or("a thread"));
+        say::error(&text.replace('\n', " "));
+        std::process::exit(1);
+    }));
+}

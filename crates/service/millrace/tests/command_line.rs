@@ -1,0 +1,384 @@
+//! The program as its users meet it: words in, lines and exit statuses out.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
+
+fn command(words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    command.args(words.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+fn output(words: &str) -> Output {
+    command(words).output().expect("the program starts")
+}
+
+/// Asserts that `words` are refused with `status` and one line that holds all `parts`.
+fn refused(words: &str, status: i32, parts: &[&str]) {
+    let output = output(words);
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "millrace {words} says {line:?}");
+    assert!(line.starts_with("millrace: ") && line.lines().count() == 1, "{words}: {line:?}");
+    assert!(output.stdout.is_empty(), "{words}");
+    for part in parts {
+        assert!(line.contains(part), "millrace {words} says {line:?}, not {part:?}");
+    }
+}
+
+/// A folder of its own for a test, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("millrace-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running millrace, killed if its test fails.
+struct Running {
+    child: Child,
+    errors: BufReader<ChildStderr>,
+    addresses: Vec<String>,
+    admin: Option<String>,
+}
+
+impl Running {
+    /// Starts it and reads until it listens on so many addresses.
+    fn start(words: &str, addresses: usize) -> Self {
+        let mut child = command(words)
+            .stderr(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let errors = BufReader::new(child.stderr.take().unwrap());
+        let mut running = Self { child, errors, addresses: Vec::new(), admin: None };
+        while running.addresses.len() < addresses {
+            let line = running.line();
+            if let Some(address) = line.strip_prefix("millrace: listening on ") {
+                running.addresses.push(address.to_owned());
+            } else if let Some(address) = line.strip_prefix("millrace: admin at ") {
+                running.admin = Some(address.to_owned());
+            }
+        }
+        running
+    }
+
+    /// The next line on standard error.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.errors.read_line(&mut line).unwrap() > 0, "the program ended");
+        line.trim_end().to_owned()
+    }
+
+    fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    /// Waits for the end; gives the status and what else was said.
+    fn end(mut self) -> (ExitStatus, String) {
+        let mut rest = String::new();
+        self.errors.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap(), rest)
+    }
+
+    fn admin_page(&self, path: &str) -> String {
+        get(self.admin.as_ref().expect("--admin was given"), path)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One GET over a connection of its own; the whole answer.
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_wrong_option_is_one_line_that_says_what_is_allowed_and_status_2() {
+    for (words, parts) in [
+        ("", &["no command", "forward, boost, run, check, doctor, demo"][..]),
+        ("serve .", &["\"serve\" is not known"]),
+        ("forwad", &["did you mean \"forward\"?"]),
+        ("forward --prot 1", &["\"--prot\" is not known", "--listen"]),
+        ("forward --workers", &["--workers: has no value", "1 to 1024"]),
+        ("forward --workers 0", &["--workers: \"0\" is too small", "1 to 1024"]),
+        ("forward --workers 1 --workers 2", &["--workers: is given twice"]),
+        ("forward --memory lots", &["--memory: \"lots\" is not a size"]),
+        ("forward --engine uring", &["--engine: \"uring\"", "allowed: auto, epoll"]),
+        ("forward --engine poll", &["--engine: \"poll\"", "allowed: auto, epoll"]),
+        ("forward --listen 3128", &["--listen: \"3128\" has no port", "unix:PATH"]),
+        ("forward --listen 0.0.0.0:0", &["--listen", "other machines", "--allow-client CIDR"]),
+        ("forward --allow-client 10.0.0.1/8", &["--allow-client", "ADDRESS/BITS"]),
+        ("forward --allow-target x", &["--allow-target: \"x\""]),
+        ("forward --allow-port 70000", &["--allow-port: \"70000\"", "1 to 65535"]),
+        ("forward --limit idle_ms=0", &["--limit idle_ms: \"0\" is too small", "100ms to 24h"]),
+        ("forward --limit nothing=1", &["--limit: \"nothing\" is not known", "idle_ms"]),
+        ("forward --admin 9180", &["--admin: \"9180\" has no port", "off"]),
+        ("forward --log-format xml", &["--log-format: \"xml\"", "common, combined, json"]),
+        ("boost", &["--origin is missing", "http://HOST"]),
+        ("boost --origin https://a", &["--origin: \"https://a\"", "TLS", "http://HOST"]),
+        ("boost --origin http://a/b", &["--origin: \"http://a/b\" has a path"]),
+        ("boost --origin http://a --balance best", &["--balance", "least-outstanding"]),
+        ("boost --origin http://a --host mine", &["--host: \"mine\"", "client, origin"]),
+        ("boost --origin http://a --proxy-protocol", &["--proxy-protocol", "--trust CIDR"]),
+        ("boost --origin http://a --listen [::1]:5 --admin [::1]:5", &["listened on twice"]),
+        ("run", &["the file is missing"]),
+        ("demo --listen 0.0.0.0:80", &["\"--listen\" is not known"]),
+        ("reference latin", &["\"latin\" is not known", "man, toml, markdown"]),
+    ] {
+        refused(words, 2, parts);
+    }
+}
+
+#[test]
+fn a_wrong_file_is_one_line_with_file_line_and_key() {
+    let folder = Folder::new("files");
+    for (text, parts) in [
+        (&b"workers = 0\n[[forward]]"[..], &[":1: workers: \"0\"", "1 to 1024"][..]),
+        (b"[[forward]]\nlisen = 1", &[":2: \"lisen\" is not known", "did you mean \"listen\"?"]),
+        (b"[limits]\nhead_ms = '1d'\n[[forward]]", &[":2: head_ms", "100ms to 1h"]),
+        (b"[[forward]\n", &[":1: ", "TOML"]),
+        (b"workers = 2", &["no service", "[[forward]]"]),
+        (b"\xff", &["is not UTF-8"]),
+    ] {
+        let file = folder.file("wrong.toml", text);
+        let named: Vec<String> = parts
+            .iter()
+            .map(
+                |part| if part.starts_with(':') { format!("{file}{part}") } else { (*part).into() },
+            )
+            .collect();
+        let named: Vec<&str> = named.iter().map(String::as_str).collect();
+        refused(&format!("check {file}"), 2, &named);
+        refused(&format!("run {file}"), 2, &named);
+    }
+    refused("check /nowhere.toml", 2, &["/nowhere.toml: No such file", "can be read"]);
+    refused("run /", 2, &["/: Is a directory"]);
+    refused("check /dev/zero", 2, &["/dev/zero: "]);
+}
+
+#[test]
+fn every_example_is_checked_and_what_is_printed_means_the_same() {
+    let folder = Folder::new("examples");
+    let mut count = 0;
+    for entry in std::fs::read_dir(Path::new(ROOT).join("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        let checked = output(&format!("check {}", path.display()));
+        assert!(checked.status.success(), "{path:?}: {:?}", String::from_utf8(checked.stderr));
+        let again = output(&format!("check {}", folder.file("again.toml", &checked.stdout)));
+        assert_eq!(String::from_utf8(again.stdout), String::from_utf8(checked.stdout));
+        count += 1;
+    }
+    assert!(count >= 3);
+    let example = Path::new(ROOT).join("examples/boost.toml");
+    let checked = output(&format!("check {} --workers 3", example.display()));
+    assert!(String::from_utf8(checked.stdout).unwrap().contains("\nworkers = 3\n"));
+}
+
+#[test]
+fn help_version_and_reference_are_printed() {
+    for command in ["forward", "boost", "run", "check", "doctor", "demo"] {
+        let help = output(&format!("{command} --help"));
+        let text = String::from_utf8(help.stdout).unwrap();
+        assert!(help.status.success() && text.contains(&format!("Usage: millrace {command}")));
+        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+    }
+    let text = String::from_utf8(output("--help").stdout).unwrap();
+    assert!(text.contains("boost") && !text.contains("reference"));
+    let version = String::from_utf8(output("--version").stdout).unwrap();
+    assert_eq!(version, concat!("millrace ", env!("CARGO_PKG_VERSION"), "\n"));
+    // Whether the pages are those of the project is tested beside the table.
+    for name in ["man", "toml", "markdown"] {
+        let page = output(&format!("reference {name}"));
+        assert!(page.status.success() && page.stdout.len() > 1000, "{name}");
+    }
+}
+
+#[test]
+fn the_doctor_says_what_it_found() {
+    let found = output("doctor --limit connections=100");
+    let text = String::from_utf8(found.stdout).unwrap();
+    assert!(found.status.success(), "{text}");
+    for name in
+        ["kernel", "engine", "workers", "descriptors", "memory", "name servers", "congestion"]
+    {
+        assert!(text.contains(name), "{name} is missing in {text}");
+    }
+    refused("doctor --engine select", 2, &["auto, epoll"]);
+}
+
+#[test]
+fn an_address_in_use_is_one_line_and_status_1() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let word = format!("cannot listen on {address}: somebody else listens there");
+    for workers in [1, 2] {
+        refused(&format!("forward --workers {workers} --listen {address}"), 1, &[&word]);
+        let admin = format!("forward --workers {workers} --listen 127.0.0.1:0 --admin {address}");
+        refused(&admin, 1, &[&word]);
+    }
+    refused("forward --listen unix:/nowhere/a", 1, &["unix:/nowhere/a: its folder does not exist"]);
+    let running = Running::start("forward --workers 2 --listen 127.0.0.1:0", 1);
+    let address = &running.addresses[0];
+    let word = format!("cannot listen on {address}: somebody else listens there");
+    refused(&format!("forward --workers 2 --listen {address}"), 1, &[&word]);
+}
+
+#[test]
+fn it_says_where_it_listens_and_ends_with_0_when_told_to() {
+    let folder = Folder::new("run");
+    let socket = folder.0.join("socket");
+    let words = format!(
+        "boost --origin http://127.0.0.1:1 --listen 127.0.0.1:0 --listen [::1]:0 \
+         --listen unix:{} --workers 2 --admin 127.0.0.1:0",
+        socket.display()
+    );
+    for signal in ["TERM", "INT"] {
+        let running = Running::start(&words, 3);
+        for address in &running.addresses[..2] {
+            assert!(!address.ends_with(":0"), "{address}");
+            TcpStream::connect(address).unwrap();
+        }
+        UnixStream::connect(&socket).unwrap();
+        let metrics = running.admin_page("/metrics");
+        assert!(metrics.contains("\nmillrace_connections_accepted_total{worker=\"1\"} "));
+        assert!(running.admin_page("/healthz").starts_with("HTTP/1.1 200 OK\r\n"));
+        let config = running.admin_page("/config");
+        let (_, config) = config.split_once("\r\n\r\n").unwrap();
+        assert!(config.contains(&running.addresses[0]));
+        assert!(output(&format!("check {}", folder.file("a.toml", config))).status.success());
+        running.signal(signal);
+        let (status, rest) = running.end();
+        assert_eq!(status.code(), Some(0), "{signal}: {rest}");
+        assert!(!socket.exists());
+    }
+}
+
+/// A client of `running` that waits for an answer, and the connection on which `origin` was asked
+/// for it.
+fn request_under_way(origin: &TcpListener, running: &Running) -> (TcpStream, TcpStream) {
+    let mut client = TcpStream::connect(&running.addresses[0]).unwrap();
+    client.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let (mut asked, _) = origin.accept().unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        asked.read_exact(&mut byte).unwrap();
+        head.extend_from_slice(&byte);
+    }
+    (client, asked)
+}
+
+#[test]
+fn a_request_under_way_is_finished_before_the_end() {
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let words = format!(
+        "boost --origin http://{} --listen 127.0.0.1:0 --admin 127.0.0.1:0 --workers 2",
+        origin.local_addr().unwrap()
+    );
+    let mut running = Running::start(&words, 1);
+    let (mut client, mut asked) = request_under_way(&origin, &running);
+    running.signal("TERM");
+    assert_eq!(running.line(), "millrace: draining");
+    assert!(running.admin_page("/healthz").starts_with("HTTP/1.1 503 "));
+    asked.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("late"), "{answer}");
+    let (status, rest) = running.end();
+    assert_eq!((status.code(), rest.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn draining_has_an_end_and_a_second_interrupt_does_not_wait_for_it() {
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let words = format!(
+        "boost --origin http://{} --listen 127.0.0.1:0 --workers 2 --limit drain_ms=",
+        origin.local_addr().unwrap()
+    );
+    let running = Running::start(&format!("{words}50"), 1);
+    let _under_way = request_under_way(&origin, &running);
+    running.signal("TERM");
+    let (status, rest) = running.end();
+    assert!(status.code() == Some(0) && rest.contains("is cut off"), "{status} {rest}");
+
+    let mut running = Running::start(&format!("{words}24h"), 1);
+    let _under_way = request_under_way(&origin, &running);
+    running.signal("INT");
+    assert_eq!(running.line(), "millrace: draining");
+    running.signal("INT");
+    let (status, rest) = running.end();
+    assert!(status.code() == Some(130) && rest.contains("ended at once"), "{status} {rest}");
+}
+
+#[test]
+fn a_file_is_run_and_its_log_reopened() {
+    let folder = Folder::new("log");
+    let log = folder.0.join("access.log");
+    let text = format!("access-log = '{}'\n[[forward]]\nlisten = '127.0.0.1:0'", log.display());
+    let file = folder.file("run.toml", text);
+    let mut running = Running::start(&format!("run {file} --workers 1"), 1);
+    for signal in ["USR1", "HUP"] {
+        std::fs::rename(&log, folder.0.join("old.log")).unwrap();
+        running.signal(signal);
+        assert_eq!(running.line(), "millrace: access log reopened");
+        assert!(log.exists());
+    }
+    running.signal("TERM");
+    assert_eq!(running.end().0.code(), Some(0));
+}
+
+#[test]
+fn the_demo_serves_its_site_and_tells_what_happened() {
+    let mut running = Running::start("demo", 1);
+    let mut lines = BufReader::new(running.child.stdout.take().unwrap()).lines();
+    let mut line_with = |part: &str| {
+        let mut found = lines.by_ref().map(Result::unwrap);
+        found.find(|line| line.contains(part)).unwrap_or_else(|| panic!("no line with {part:?}"))
+    };
+    let address = running.addresses[0].clone();
+    assert!(address.starts_with("127.0.0.1:"));
+    line_with(&format!("In a browser:         http://{address}/"));
+    let page = get(&address, "/");
+    assert!(
+        page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("<h1>It runs.</h1>"),
+        "{page}"
+    );
+    line_with("1 connection to the server opened");
+    let pattern = get(&address, "/pattern");
+    assert_eq!(pattern.split_once("\r\n\r\n").unwrap().1.len(), 1 << 20);
+    line_with("1.0 MB of bodies passed on");
+    line_with("In all: 2 requests");
+    running.signal("INT");
+    assert_eq!(running.end().0.code(), Some(0));
+}

@@ -1,0 +1,99 @@
+"""The real program, started as a user starts it, known by its process id only."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import threading
+
+from . import PROJECT
+
+READY = re.compile(r"^millrace: listening on (\S+)$")
+START_SECONDS_MAX = 30
+STOP_SECONDS_MAX = 60
+
+
+def program():
+    """Path of the program under test: MILLRACE, or the build of this tree."""
+    path = os.environ.get("MILLRACE") or str(PROJECT / "target" / "debug" / "millrace")
+    if not os.access(path, os.X_OK):
+        raise FileNotFoundError(f"{path}: build it (cargo build -p millrace) or set MILLRACE")
+    return path
+
+
+class Millrace:
+    """One running millrace. `address` is (host, port) of its first TCP listener."""
+
+    def __init__(self, *arguments, descriptors_max=None):
+        self.lines = []
+        self._ready = threading.Event()
+        self.addresses = []
+
+        def limit():
+            if descriptors_max:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors_max, descriptors_max))
+
+        self.process = subprocess.Popen(
+            [program(), *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            preexec_fn=limit,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._ready.wait(START_SECONDS_MAX) or not self.addresses:
+            self.kill()
+            raise RuntimeError(f"millrace {arguments} does not listen: {self.lines}")
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+            found = READY.match(self.lines[-1])
+            if found:
+                self.addresses.append(found[1])
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def address(self):
+        host, _, port = self.addresses[0].rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def url(self):
+        return f"http://{self.addresses[0]}"
+
+    def rss_bytes(self):
+        """Resident memory, counted page by page: VmRSS lags behind by a batch per thread."""
+        with open(f"/proc/{self.process.pid}/smaps_rollup") as rollup:
+            return next(int(line.split()[1]) for line in rollup if line.startswith("Rss:")) * 1024
+
+    def terminate(self):
+        """Asks it to drain and end, without waiting."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self):
+        """Its exit status, once it has ended."""
+        status = self.process.wait(STOP_SECONDS_MAX)
+        self._reader.join(STOP_SECONDS_MAX)
+        self.process.stderr.close()
+        return status
+
+    def stop(self):
+        """Ends it in the orderly way and gives its exit status."""
+        if self.process.poll() is None:
+            self.terminate()
+        try:
+            return self.wait()
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self):
+        """Ends it at once."""
+        self.process.kill()
+        self.process.wait()

@@ -1,0 +1,113 @@
+"""nginx as an origin: Debian's program with a configuration of its own in a scratch folder."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+
+CONFIGURATION = """
+daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log warn;
+events {{ worker_connections 8192; }}
+http {{
+  types {{ text/html html; text/css css; text/javascript js; image/svg+xml svg;
+           application/json json; }}
+  default_type application/octet-stream;
+  log_format seen '$request_method|$request_uri|$status|$http_via|$http_host|$connection';
+  access_log {folder}/access.log seen;
+  sendfile on;
+  keepalive_timeout 300s;
+  keepalive_requests 1000000;
+  send_timeout 300s;
+  gzip_min_length 256;
+  gzip_types text/plain application/json;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxied;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{
+    listen {listen};
+    {tls}
+    root {root};
+    location / {{ {location} }}
+    {extra}
+  }}
+}}
+"""
+
+
+def executable():
+    """nginx lives in a folder that ordinary users do not search."""
+    return shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+
+
+def free_port(host="127.0.0.1"):
+    """A port that was free a moment ago: nginx cannot be asked which one it picked."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind((host, 0))
+        return listener.getsockname()[1]
+
+
+class Nginx:
+    """Serves `root` from 127.0.0.1; `certificate` (a pair of files) makes it TLS."""
+
+    def __init__(self, folder, root, *, certificate=None, host="127.0.0.1", location="", extra=""):
+        self.folder = folder / f"nginx-{free_port()}"
+        self.folder.mkdir()
+        self.port = free_port(host)
+        self.host = f"[{host}]" if ":" in host else host
+        self.scheme = "https" if certificate else "http"
+        tls = ""
+        if certificate:
+            tls = f"ssl_certificate {certificate[0]}; ssl_certificate_key {certificate[1]};"
+        text = CONFIGURATION.format(
+            folder=self.folder,
+            root=root,
+            # A bounded send buffer: a thousand stalled answers shall not fill the kernel's memory.
+            listen=f"{self.host}:{self.port} backlog=4096 sndbuf=256k" + " ssl" * bool(certificate),
+            tls=tls,
+            location=location,
+            extra=extra,
+        )
+        if os.getuid() == 0:
+            text = "user root;" + text
+        configuration = self.folder / "nginx.conf"
+        configuration.write_text(text)
+        self.process = subprocess.Popen(
+            [executable(), "-p", self.folder, "-c", configuration, "-e", self.folder / "error.log"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=open(self.folder / "stderr", "wb"),
+        )
+        self._wait_until_it_listens(host)
+
+    def _wait_until_it_listens(self, host):
+        for _ in range(600):
+            if self.process.poll() is not None:
+                break
+            try:
+                socket.create_connection((host, self.port), 5).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise RuntimeError(f"nginx does not listen: {(self.folder / 'stderr').read_text()}")
+
+    @property
+    def url(self):
+        return f"{self.scheme}://{self.host}:{self.port}"
+
+    def requests(self):
+        """What it has seen: dictionaries with method, target, status, via, host, connection."""
+        names = ("method", "target", "status", "via", "host", "connection")
+        text = (self.folder / "access.log").read_text()
+        return [dict(zip(names, line.split("|"))) for line in text.splitlines()]
+
+    def stop(self):
+        """Ends the master, which ends its worker."""
+        self.process.terminate()
+        self.process.wait(30)

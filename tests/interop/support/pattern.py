@@ -1,0 +1,40 @@
+"""Bodies whose every part is different, so that a lost, doubled or moved part changes the hash."""
+
+import hashlib
+import random
+
+BLOCK = 1 << 20
+
+
+def blocks(length, seed=1):
+    """Yields `length` bytes in pieces of at most 1 MiB: noise that begins with its own number."""
+    noise = random.Random(seed).randbytes(BLOCK)
+    for number in range(-(-length // BLOCK)):
+        block = number.to_bytes(8, "big") + noise[8:]
+        yield block[: min(BLOCK, length - number * BLOCK)]
+
+
+def write(path, length, seed=1):
+    """Writes such a file and gives the hash of what it wrote."""
+    digest = hashlib.sha256()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        for block in blocks(length, seed):
+            digest.update(block)
+            file.write(block)
+    return digest.hexdigest()
+
+
+def of_file(path):
+    """The SHA-256 of a file, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(
+            hashlib, "file_digest"
+        ) else _read_through(file)
+
+
+def _read_through(file):
+    digest = hashlib.sha256()
+    while block := file.read(BLOCK):
+        digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,29 @@
+"""A certificate authority of the test's own, made anew each time with openssl."""
+
+import subprocess
+
+
+def certificate(folder):
+    """Makes an authority and a certificate for 127.0.0.1 and localhost signed by it; gives the
+    files (authority, (certificate, key))."""
+    authority, authority_key = folder / "authority.pem", folder / "authority.key"
+    request, signed, key = folder / "site.csr", folder / "site.pem", folder / "site.key"
+    names = folder / "names"
+    names.write_text("subjectAltName = IP:127.0.0.1, DNS:localhost\nbasicConstraints = CA:FALSE\n")
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl(
+        *["req", "-x509", *curve, "-subj", "/CN=interop authority", "-days", "2"],
+        *["-addext", "basicConstraints=critical,CA:TRUE"],
+        *["-keyout", authority_key, "-out", authority],
+    )
+    openssl("req", *curve, "-subj", "/CN=127.0.0.1", "-keyout", key, "-out", request)
+    openssl(
+        *["x509", "-req", "-in", request, "-CA", authority, "-CAkey", authority_key],
+        *["-CAcreateserial", "-days", "2", "-extfile", names, "-out", signed],
+    )
+    return authority, (signed, key)
+
+
+def openssl(*arguments):
+    """Runs openssl; what it says is shown when it fails."""
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)

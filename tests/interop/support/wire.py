@@ -1,0 +1,120 @@
+"""A plain client on a raw socket: it reads answers by their framing, byte for byte, and trusts
+nothing that a library would quietly repair."""
+
+import hashlib
+import socket
+
+PATIENCE_SECONDS = 120
+
+
+class Answer:
+    """Status, fields (names in lower case; the last of a name wins), body length and hash."""
+
+    def __init__(self, version, status, fields, length, digest, body):
+        self.version, self.status, self.fields = version, status, fields
+        self.length, self.digest, self.body = length, digest, body
+
+
+class Connection:
+    """A TCP connection to `address` (host, port)."""
+
+    def __init__(self, address, *, receive_buffer=None, segment=None):
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.socket = socket.socket(family)
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        if segment:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
+        self.socket.settimeout(PATIENCE_SECONDS)
+        self.socket.connect(address)
+        self.held = b""
+
+    def send(self, data):
+        self.socket.sendall(data)
+
+    def get(self, target, host="interop.test", extra=""):
+        """Sends a GET."""
+        self.send(f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{extra}\r\n".encode())
+
+    def _more(self):
+        data = self.socket.recv(1 << 20)
+        if not data:
+            raise EOFError(f"the connection ended after {self.held[:200]!r}")
+        self.held += data
+
+    def line(self):
+        """One line without its CRLF."""
+        while b"\r\n" not in self.held:
+            self._more()
+        line, self.held = self.held.split(b"\r\n", 1)
+        return line
+
+    def exactly(self, length, sink):
+        """Gives exactly `length` bytes to `sink`, piece by piece; nothing is kept."""
+        while length:
+            if not self.held:
+                self._more()
+            piece, self.held = self.held[:length], self.held[length:]
+            length -= len(piece)
+            sink(piece)
+
+    def head(self):
+        """(version, status, fields) of an answer."""
+        version, status = self.line().split(b" ", 2)[:2]
+        fields = {}
+        while line := self.line():
+            name, value = line.decode("latin-1").split(":", 1)
+            fields[name.lower()] = value.strip()
+        return version.decode(), int(status), fields
+
+    def answer(self, *, method="GET", keep=1 << 20):
+        """Reads one final answer; interim ones are skipped. Up to `keep` bytes of the body are
+        kept, all of them are counted and hashed."""
+        version, status, fields = self.head()
+        while 100 <= status < 200 and status != 101:
+            version, status, fields = self.head()
+        digest, kept, length = hashlib.sha256(), [], 0
+
+        def sink(piece):
+            nonlocal length
+            digest.update(piece)
+            if length < keep:
+                kept.append(piece)
+            length += len(piece)
+
+        if method == "HEAD" or status in (101, 204, 304):
+            pass
+        elif "chunked" in fields.get("transfer-encoding", ""):
+            self._chunks(sink)
+        elif "content-length" in fields:
+            self.exactly(int(fields["content-length"]), sink)
+        else:
+            self._until_close(sink)
+        return Answer(version, status, fields, length, digest.hexdigest(), b"".join(kept)[:keep])
+
+    def _chunks(self, sink):
+        while size := int(self.line().split(b";")[0], 16):
+            self.exactly(size, sink)
+            if self.line():
+                raise ValueError("bytes after the chunk's end")
+        while self.line():
+            pass
+
+    def _until_close(self, sink):
+        sink(self.held)
+        self.held = b""
+        while data := self.socket.recv(1 << 20):
+            sink(data)
+
+    def close(self):
+        self.socket.close()
+
+
+def get(address, target, **how):
+    """One GET on a connection of its own."""
+    connection = Connection(address)
+    try:
+        connection.get(target, extra="Connection: close\r\n")
+        return connection.answer(**how)
+    finally:
+        connection.close()

@@ -1,0 +1,218 @@
+//! Cases and the files that they stand in.
+
+use std::fs;
+use std::path::Path;
+
+use super::literal::Role;
+
+/// What must become of one request of a case.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It reached the origin and the origin's answer reached the client.
+    Forwarded,
+    /// The program answered for itself and closed; no byte reached the origin.
+    Refused(Own),
+    /// As `Refused`, but the origin may have seen the beginning of it, never the whole.
+    Cut(Own),
+    /// The program answered for itself; no byte reached the origin.
+    Served(Own),
+    /// It reached the origin, and the client saw the program's own answer.
+    Answered(Own),
+    /// The origin answered before the request's end, and the answer reached the client; the origin
+    /// may or may not have seen the rest.
+    Early,
+    /// It reached the origin; the client saw at most the beginning of an answer.
+    Aborted,
+    /// Nothing reached the client, at most a beginning reached the origin.
+    Closed,
+    /// A tunnel is open: what follows is between the client and the origin.
+    Tunnel,
+    /// The origin switched protocols; then the client saw these bytes, which the origin sent back.
+    Upgraded(String),
+}
+
+/// An answer of the program's own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Own {
+    /// Its status.
+    pub status: u16,
+    /// What its body says, in part; in whatever case.
+    pub words: String,
+}
+
+impl Outcome {
+    /// Whether the whole request reaches the origin.
+    pub fn reaches(&self) -> bool {
+        matches!(
+            self,
+            Self::Forwarded | Self::Answered(_) | Self::Early | Self::Aborted | Self::Upgraded(_)
+        )
+    }
+
+    /// Whether the client sees what the origin answered.
+    pub fn shows(&self) -> bool {
+        matches!(self, Self::Forwarded | Self::Early | Self::Upgraded(_))
+    }
+}
+
+/// One connection of a client, and what must come of it.
+#[derive(Clone, Debug, Default)]
+pub struct Case {
+    /// Unique in the whole corpus.
+    pub name: String,
+    /// The folder it stands in: a class of hostile messages.
+    pub class: String,
+    /// The file and line, for messages.
+    pub place: String,
+    /// Only under this command; `None`: under both.
+    pub role: Option<Role>,
+    /// Whether the RFC allows to send what is refused here: it then stands in docs/refused.md.
+    pub valid: bool,
+    /// What the client sends.
+    pub sent: Vec<String>,
+    /// What the origin must see, a block a message; empty: what was sent, as it was sent.
+    pub seen: Vec<Vec<String>>,
+    /// What the origin says, a block a message; a missing one is an answer that names the request.
+    pub said: Vec<Vec<String>>,
+    /// What the client must see, a block a message; a missing one is what the origin said.
+    pub received: Vec<Vec<String>>,
+    /// What becomes of each request.
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Case {
+    /// Whether it is to be run under this command.
+    pub fn runs(&self, role: Role) -> bool {
+        self.role.is_none_or(|only| only == role)
+    }
+}
+
+/// Reads every case below `folder`, in the order of the files' names.
+///
+/// # Panics
+/// If a file cannot be read or a line is not understood; the corpus is part of the test.
+pub fn load(folder: &Path) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for class in sorted(folder) {
+        if !class.is_dir() {
+            continue;
+        }
+        for file in sorted(&class) {
+            let text = fs::read_to_string(&file).expect("a corpus file is readable UTF-8");
+            let class = class.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            parse(&text, &class, &name, &mut cases);
+        }
+    }
+    for (index, case) in cases.iter().enumerate() {
+        let earlier = cases[..index].iter().find(|other| other.name == case.name);
+        assert!(earlier.is_none(), "{}: a second case called `{}`", case.place, case.name);
+        assert!(!case.sent.is_empty(), "{}: a case in which nothing is sent", case.place);
+        assert!(!case.outcomes.is_empty(), "{}: a case without an outcome", case.place);
+    }
+    cases
+}
+
+fn sorted(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).expect("the corpus is there");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("a readable entry").path()).collect();
+    paths.sort();
+    paths
+}
+
+fn parse(text: &str, class: &str, file: &str, cases: &mut Vec<Case>) {
+    let mut last = "";
+    for (index, line) in text.lines().enumerate() {
+        let place = format!("{class}/{file}:{}", index + 1);
+        let prefix = line.get(..2).unwrap_or(line);
+        let rest = line.get(2..).unwrap_or_default();
+        let content = rest.strip_prefix(' ').unwrap_or(rest);
+        if prefix == "==" {
+            cases.push(Case {
+                name: content.to_owned(),
+                class: class.to_owned(),
+                place,
+                ..Case::default()
+            });
+        } else if line.is_empty() || line.starts_with('#') {
+            // Between cases and blocks.
+        } else if let Some(case) = cases.last_mut() {
+            read_line(case, prefix, content, last == prefix, line, &place);
+        } else {
+            panic!("{place}: a line before the first case");
+        }
+        last = prefix;
+    }
+}
+
+fn read_line(case: &mut Case, prefix: &str, content: &str, goes_on: bool, line: &str, place: &str) {
+    let block = |blocks: &mut Vec<Vec<String>>| match blocks.last_mut() {
+        Some(block) if goes_on => block.push(content.to_owned()),
+        _ => blocks.push(vec![content.to_owned()]),
+    };
+    match prefix {
+        "C>" => case.sent.push(content.to_owned()),
+        "O<" => block(&mut case.seen),
+        "O>" => block(&mut case.said),
+        "C<" => block(&mut case.received),
+        "=>" => {
+            let times =
+                content.split_once(' ').and_then(|(count, rest)| Some((count.parse().ok()?, rest)));
+            let (count, text) = times.unwrap_or((1, content));
+            case.outcomes.extend(std::iter::repeat_n(outcome(text, place), count));
+        }
+        _ => match line {
+            "role: boost" => case.role = Some(Role::Boost),
+            "role: forward" => case.role = Some(Role::Forward),
+            "valid" => case.valid = true,
+            _ => panic!("{place}: not understood: {line}"),
+        },
+    }
+}
+
+fn outcome(text: &str, place: &str) -> Outcome {
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let quoted = |text: &str| {
+        let inner = text.trim().strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+        inner.unwrap_or_else(|| panic!("{place}: no quoted words")).to_owned()
+    };
+    let own = || {
+        let (status, words) = rest.split_once(' ').unwrap_or((rest, "\"\""));
+        let status = status.parse().unwrap_or_else(|_| panic!("{place}: no status"));
+        Own { status, words: quoted(words) }
+    };
+    match word {
+        "forwarded" => Outcome::Forwarded,
+        "refused" => Outcome::Refused(own()),
+        "cut" => Outcome::Cut(own()),
+        "served" => Outcome::Served(own()),
+        "answered" => Outcome::Answered(own()),
+        "early" => Outcome::Early,
+        "aborted" => Outcome::Aborted,
+        "closed" => Outcome::Closed,
+        "tunnel" => Outcome::Tunnel,
+        "upgraded" => Outcome::Upgraded(quoted(rest)),
+        _ => panic!("{place}: no such outcome: {text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_and_outcomes() {
+        let text = "# a file\n== one\nrole: boost\nvalid\nC> GET / HTTP/1.1\nC>\nO< a\nO< b\n\n\
+                    O< c\n=> forwarded\n=> refused 400 \"bad thing\"\n== two\nC> x\n=> cut 400\n";
+        let mut cases = Vec::new();
+        parse(text, "class", "file.txt", &mut cases);
+        let [one, two] = &cases[..] else { panic!("two cases") };
+        assert_eq!((one.name.as_str(), one.role, one.valid), ("one", Some(Role::Boost), true));
+        assert_eq!(one.sent, ["GET / HTTP/1.1", ""]);
+        assert_eq!(one.seen, [vec!["a", "b"], vec!["c"]]);
+        let own = |words: &str| Own { status: 400, words: words.to_owned() };
+        assert_eq!(one.outcomes, [Outcome::Forwarded, Outcome::Refused(own("bad thing"))]);
+        assert_eq!(two.outcomes, [Outcome::Cut(own(""))]);
+        assert!(two.runs(Role::Boost) && two.runs(Role::Forward) && !one.runs(Role::Forward));
+    }
+}

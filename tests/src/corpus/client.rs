@@ -1,0 +1,169 @@
+//! One client connection.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+
+use super::lane::{PATIENCE, PAUSE, TRICKLE};
+use super::literal::{Step, escaped};
+use super::origin::Origin;
+use crate::strict::{self, Asked, Message};
+
+/// A client: what it has received and not yet looked at.
+pub struct Client {
+    stream: TcpStream,
+    received: Vec<u8>,
+    ended: bool,
+}
+
+/// How the bytes of a literal are cut into segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// As the literal says.
+    Whole,
+    /// The first bytes each alone, so that a pause falls into every token.
+    EveryByte,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If the program does not accept, in the system's words.
+    pub fn connect(address: SocketAddr) -> Result<Self, String> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)
+            .map_err(|error| format!("the program does not accept: {error}"))?;
+        let set = |result: std::io::Result<()>| result.map_err(|error| error.to_string());
+        set(stream.set_nodelay(true))?;
+        set(stream.set_read_timeout(Some(PATIENCE)))?;
+        set(stream.set_write_timeout(Some(PATIENCE)))?;
+        Ok(Self { stream, received: Vec::new(), ended: false })
+    }
+
+    /// Does the steps of a literal. That the program no longer reads is not an error: what it
+    /// answered is looked at later.
+    ///
+    /// # Errors
+    /// If an answer that is waited for does not come.
+    pub fn send(&mut self, steps: &[Step], pace: Pace, origin: &Origin) -> Result<(), String> {
+        let mut waits = 0;
+        let connects =
+            matches!(steps.first(), Some(Step::Bytes(it)) if it.starts_with(b"CONNECT "));
+        let first = Asked::with(if connects { "CONNECT" } else { "GET" });
+        for step in steps {
+            match step {
+                Step::Bytes(bytes) if pace == Pace::EveryByte => self.trickle(bytes),
+                Step::Bytes(bytes) => drop(self.stream.write_all(bytes)),
+                Step::Pause => thread::sleep(PAUSE),
+                Step::Wait => {
+                    waits += 1;
+                    self.wait(waits, &first)?;
+                    origin.settle()?;
+                }
+                Step::End => drop(self.stream.shutdown(Shutdown::Write)),
+                Step::Body | Step::Close => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// One byte a segment; beyond the first bytes, where all tokens are, the rest at once.
+    fn trickle(&mut self, bytes: &[u8]) {
+        const ALONE: usize = 400;
+        let (alone, rest) = bytes.split_at(bytes.len().min(ALONE));
+        for byte in alone.chunks(1) {
+            if self.stream.write_all(byte).is_err() {
+                return;
+            }
+            thread::sleep(TRICKLE);
+        }
+        let _ = self.stream.write_all(rest);
+    }
+
+    /// Waits until `count` answers have come since the beginning, interim ones included.
+    fn wait(&mut self, count: usize, first: &Asked) -> Result<(), String> {
+        let later = Asked::with("GET");
+        loop {
+            let mut at = 0;
+            let mut found = 0;
+            while let Ok(Some(message)) = strict::answer(
+                &self.received[at..],
+                if found == 0 { first } else { &later },
+                self.ended,
+            ) {
+                at += message.bytes;
+                found += 1;
+                if found == count {
+                    return Ok(());
+                }
+            }
+            if !self.read()? {
+                return Err(format!("no answer to wait for; got: {}", escaped(&self.received)));
+            }
+        }
+    }
+
+    /// Takes the next answer, interim ones too.
+    ///
+    /// # Errors
+    /// If it is doubtful, or does not come to its end.
+    pub fn answer(&mut self, asked: &Asked) -> Result<Message, String> {
+        loop {
+            match strict::answer(&self.received, asked, self.ended) {
+                Ok(Some(message)) => {
+                    self.received.drain(..message.bytes);
+                    return Ok(message);
+                }
+                Ok(None) if self.ended => {
+                    let got = escaped(&self.received);
+                    return Err(format!("the connection ended inside an answer: {got}"));
+                }
+                Ok(None) => drop(self.read()?),
+                Err(doubt) => {
+                    let got = escaped(&self.received);
+                    return Err(format!("a doubtful answer at the client ({doubt}): {got}"));
+                }
+            }
+        }
+    }
+
+    /// Waits for so many bytes, or the end, and takes them.
+    ///
+    /// # Errors
+    /// If neither comes.
+    pub fn bytes(&mut self, length: usize) -> Result<Vec<u8>, String> {
+        while self.received.len() < length && self.read()? {}
+        let length = length.min(self.received.len());
+        Ok(self.received.drain(..length).collect())
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn finish(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Takes everything up to the connection's end; a reset is an end too.
+    ///
+    /// # Errors
+    /// If the end does not come.
+    pub fn rest(&mut self) -> Result<Vec<u8>, String> {
+        while self.read()? {}
+        Ok(std::mem::take(&mut self.received))
+    }
+
+    /// Gives whether the connection goes on.
+    fn read(&mut self) -> Result<bool, String> {
+        let mut chunk = [0; 65536];
+        match self.stream.read(&mut chunk) {
+            Ok(0) => self.ended = true,
+            Ok(length) => self.received.extend_from_slice(&chunk[..length]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                let got = escaped(&self.received);
+                return Err(format!("neither bytes nor an end within {PATIENCE:?}; got: {got}"));
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => self.ended = true,
+        }
+        Ok(!self.ended)
+    }
+}

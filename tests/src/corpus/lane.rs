@@ -1,0 +1,169 @@
+//! One running program and the origin behind it.
+
+use std::collections::VecDeque;
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use super::client::{Client, Pace};
+use super::literal::{Place, Role, fill};
+use super::origin::{Origin, Seen};
+
+/// How long anything may take before it counts as hanging. It bounds a failure; no success waits
+/// for it.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The pause between two segments: long enough that the other side nearly always reads them one by
+/// one. No verdict depends on it.
+pub const PAUSE: Duration = Duration::from_millis(4);
+
+/// The pause between single bytes.
+pub const TRICKLE: Duration = Duration::from_micros(200);
+
+/// A program with an origin of its own; the program ends with the lane.
+pub struct Lane {
+    /// What it was started as.
+    pub role: Role,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The origin behind it.
+    pub origin: Origin,
+    /// What the program calls itself in Via.
+    via: String,
+    child: Child,
+    said: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Lane {
+    /// Starts an origin and the program before it.
+    ///
+    /// # Panics
+    /// If the program is missing or does not say where it listens.
+    pub fn start(role: Role) -> Self {
+        let origin = Origin::start();
+        let mut command = Command::new(program());
+        command.args(arguments(role, origin.address));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program can be started");
+        let lines = BufReader::new(child.stderr.take().expect("standard error is piped"));
+        let said = Arc::new(Mutex::new(VecDeque::new()));
+        let keep = Arc::clone(&said);
+        let (send, receive) = mpsc::channel();
+        thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                if let Some(address) = line.strip_prefix("millrace: listening on ") {
+                    let _ = send.send(address.to_owned());
+                }
+                let mut said = keep.lock().expect("nobody panics holding it");
+                if said.len() == 20 {
+                    said.pop_front();
+                }
+                said.push_back(line);
+            }
+        });
+        let address = receive.recv_timeout(PATIENCE).ok().and_then(|text| text.parse().ok());
+        let via = String::new();
+        let lane = |address| Self { role, address, origin, via, child, said };
+        match address {
+            Some(address) => lane(address).introduced(),
+            None => {
+                let lane = lane(SocketAddr::from(([127, 0, 0, 1], 0)));
+                panic!("the program did not say where it listens; it said: {}", lane.words());
+            }
+        }
+    }
+
+    /// What the literals of a case are filled in with here.
+    pub fn place(&self) -> Place {
+        Place {
+            host: self.origin.address.to_string(),
+            role: self.role,
+            own: self.address.to_string(),
+            via: self.via.clone(),
+        }
+    }
+
+    /// Learns from a first request what the program calls itself in Via.
+    fn introduced(mut self) -> Self {
+        let lines = ["GET {/} HTTP/1.1", "Host: {host}", "Connection: close", ""];
+        let first = fill(&lines.map(str::to_owned), &self.place(), true).expect("known marks");
+        let talk = || -> Result<Vec<Seen>, String> {
+            let mut client = Client::connect(self.address)?;
+            client.send(&first.steps, Pace::Whole, &self.origin)?;
+            client.rest()?;
+            self.origin.settle()
+        };
+        let seen = talk().unwrap_or_else(|why| panic!("a first request: {why}; {}", self.words()));
+        let [Seen::Whole(message)] = &seen[..] else { panic!("a first request came as {seen:?}") };
+        let via = message.fields.iter().find(|field| field.is("via"));
+        let via = via.map(|field| String::from_utf8_lossy(&field.value).into_owned());
+        self.via = via.and_then(|via| Some(via.split_once(' ')?.1.to_owned())).unwrap_or_default();
+        self
+    }
+
+    /// The last lines that the program said.
+    pub fn words(&self) -> String {
+        let said = self.said.lock().expect("nobody panics holding it");
+        said.iter().cloned().collect::<Vec<_>>().join("\n")
+    }
+
+    /// Whether the program has ended, which it must not.
+    pub fn ended(&mut self) -> Option<String> {
+        match self.child.try_wait() {
+            Ok(Some(status)) => Some(format!("the program ended ({status}): {}", self.words())),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn arguments(role: Role, origin: SocketAddr) -> Vec<String> {
+    let mut arguments = match role {
+        Role::Boost => vec!["boost".to_owned(), "--origin".to_owned(), format!("http://{origin}")],
+        Role::Forward => vec!["forward".to_owned()],
+    };
+    for argument in ["--listen", "127.0.0.1:0", "--no-cache", "--workers", "1"] {
+        arguments.push(argument.to_owned());
+    }
+    if role == Role::Forward {
+        // Every address but those of this machine: no mutant may try to leave it.
+        for network in [
+            "0.0.0.0/2",
+            "64.0.0.0/3",
+            "96.0.0.0/4",
+            "112.0.0.0/5",
+            "120.0.0.0/6",
+            "124.0.0.0/7",
+            "126.0.0.0/8",
+            "128.0.0.0/1",
+            "::/0",
+        ] {
+            arguments.extend(["--deny-target".to_owned(), network.to_owned()]);
+        }
+    }
+    arguments
+}
+
+/// The program under test: `MILLRACE` names it, else it lies beside this test's folder.
+fn program() -> PathBuf {
+    if let Some(path) = env::var_os("MILLRACE") {
+        return PathBuf::from(path);
+    }
+    let test = env::current_exe().expect("a running program knows its own path");
+    let profile = test.parent().and_then(|deps| deps.parent()).expect("tests lie in deps/");
+    let path = profile.join("millrace");
+    let hint = "build it by `cargo build -p millrace`, or name another in MILLRACE";
+    assert!(path.exists(), "the program is missing: {}; {hint}", path.display());
+    path
+}

@@ -1,0 +1,8 @@
+//! Black-box tests of millrace, and what they are made of.
+#![forbid(unsafe_code)]
+
+pub mod corpus;
+pub mod real;
+pub mod scenario;
+pub mod simulated;
+pub mod strict;

@@ -1,0 +1,273 @@
+//! Plays a scenario against the real program: a process, sockets of this machine, a thread for
+//! each connection.
+//!
+//! Waiting is bounded by [`PATIENCE`], which no healthy run comes near; no verdict depends on how
+//! long anything took.
+
+mod process;
+mod stream;
+
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::scenario::{Board, End, Listen, Names, Need, OriginKind, Play, Scenario, Script};
+use process::Process;
+use stream::{Accepting, Stream};
+
+/// How long anything may take before the run counts as hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a wait looks whether something else happened.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// What the threads of one run share.
+struct Stage {
+    names: Names,
+    board: Board,
+    begun: Instant,
+    /// The clients have ended: origins need not wait for connections any more.
+    over: AtomicBool,
+    /// Connections that origins hold.
+    playing: AtomicUsize,
+    failures: Mutex<Vec<String>>,
+}
+
+/// Plays `scenario` with the program at `program`.
+///
+/// # Errors
+/// Every expectation that did not hold, and what the program said on standard error.
+pub fn play(scenario: &Scenario, program: &Path) -> Result<(), String> {
+    let folder = std::env::temp_dir().join(format!(
+        "millrace-scenario-{}-{}",
+        std::process::id(),
+        scenario.name
+    ));
+    std::fs::create_dir_all(&folder).map_err(|error| format!("a folder for sockets: {error}"))?;
+    let result = play_in(scenario, program, &folder);
+    // What is left behind in a temporary folder does no harm.
+    let _ = std::fs::remove_dir_all(&folder);
+    result
+}
+
+fn play_in(scenario: &Scenario, program: &Path, folder: &Path) -> Result<(), String> {
+    let mut names = Names::default();
+    let mut listeners = Vec::new();
+    for origin in &scenario.origins {
+        let listener = listen(origin.kind, &folder.join(&origin.name));
+        let listener = listener.map_err(|error| format!("origin {}: {error}", origin.name))?;
+        names.set(&origin.name, &listener.address());
+        listeners.push(listener);
+    }
+    let listen = match &scenario.listen {
+        Listen::Tcp(address) => address.clone(),
+        Listen::Unix => format!("unix:{}", folder.join("proxy").display()),
+    };
+    let words = scenario.command.iter().map(|word| names.fill(word));
+    let process = Process::start(program, words, &listen)?;
+    names.set("proxy", process.address());
+    let stage = Arc::new(Stage {
+        names,
+        board: Board::default(),
+        begun: Instant::now(),
+        over: AtomicBool::new(false),
+        playing: AtomicUsize::new(0),
+        failures: Mutex::new(Vec::new()),
+    });
+    std::thread::scope(|scope| {
+        for (origin, listener) in scenario.origins.iter().zip(&listeners) {
+            let stage = &stage;
+            scope.spawn(move || play_origin(stage, origin, listener));
+        }
+        let clients: Vec<_> = scenario
+            .clients
+            .iter()
+            .map(|client| {
+                let (stage, address) = (&stage, process.address());
+                scope.spawn(move || {
+                    let ended = play_client(stage, client, address);
+                    stage.fail(&client.name, ended);
+                    stage.board.signal(&ended_signal(&client.name));
+                })
+            })
+            .collect();
+        for client in clients {
+            if client.join().is_err() {
+                stage.fail("a client", Err("its thread panicked".to_owned()));
+            }
+        }
+        // Whoever waits for a failed script shall not wait until the patience ends.
+        stage.over.store(true, Ordering::Release);
+    });
+    let stopped = process.stop(PATIENCE);
+    let mut failures = stage.failures.lock().map_or_else(|_| Vec::new(), |it| it.clone());
+    match stopped {
+        Ok(said) if !failures.is_empty() => failures.push(format!("the program said:\n{said}")),
+        Ok(_) => {}
+        Err(wrong) => failures.push(wrong),
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+impl Stage {
+    fn now(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn fail(&self, who: &str, result: Result<(), String>) {
+        if let (Err(why), Ok(mut failures)) = (result, self.failures.lock()) {
+            failures.push(format!("{who}: {why}"));
+        }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failures.lock().map_or(true, |failures| !failures.is_empty())
+    }
+}
+
+fn ended_signal(client: &str) -> String {
+    format!("client {client} has ended")
+}
+
+fn listen(kind: OriginKind, path: &PathBuf) -> std::io::Result<Accepting> {
+    match kind {
+        OriginKind::Tcp => TcpListener::bind("127.0.0.1:0").map(Accepting::Tcp),
+        OriginKind::Tcp6 => TcpListener::bind("[::1]:0").map(Accepting::Tcp),
+        OriginKind::Unix => UnixListener::bind(path).map(Accepting::Unix),
+        OriginKind::Refusing => stream::refusing(),
+    }
+}
+
+fn play_client(stage: &Stage, client: &crate::scenario::Client, at: &str) -> Result<(), String> {
+    for other in &client.after {
+        while !stage.board.has(&ended_signal(other)) {
+            std::thread::sleep(GLANCE);
+        }
+    }
+    let mut stream = Stream::connect(at).map_err(|error| format!("connect: {error}"))?;
+    let mut play = Play::new(&client.script, &stage.names, &stage.board, false);
+    drive(stage, &mut stream, &mut play)?;
+    if !play.inbox().is_empty() {
+        return Err(format!("more came: \"{}\"", play.inbox().escape_ascii()));
+    }
+    Ok(())
+}
+
+fn play_origin(stage: &Stage, origin: &crate::scenario::Origin, listener: &Accepting) {
+    let mut accepted = 0;
+    std::thread::scope(|scope| {
+        while !stage.over.load(Ordering::Acquire) {
+            let Some(stream) = listener.accept(GLANCE) else { continue };
+            let script = origin.scripts.get(accepted).or(origin.each.as_ref());
+            accepted += 1;
+            let name = format!("{} connection {accepted}", origin.name);
+            let Some(script) = script else {
+                stage.fail(&name, Err("nobody expected it".to_owned()));
+                continue;
+            };
+            stage.playing.fetch_add(1, Ordering::AcqRel);
+            scope.spawn(move || {
+                stage.fail(&name, play_accepted(stage, stream, script));
+                stage.playing.fetch_sub(1, Ordering::AcqRel);
+            });
+        }
+    });
+    if accepted < origin.scripts.len() {
+        let wanted = origin.scripts.len();
+        stage.fail(&origin.name, Err(format!("{accepted} connections came for {wanted}")));
+    }
+}
+
+/// Plays an origin's connection and keeps it open until the proxy closes it or all is over: an
+/// origin that has said its part does not end connections by itself.
+fn play_accepted(stage: &Stage, mut stream: Stream, script: &Script) -> Result<(), String> {
+    let mut play = Play::new(script, &stage.names, &stage.board, false);
+    if drive(stage, &mut stream, &mut play)? == Left::Closed {
+        return Ok(());
+    }
+    let mut rest = play.inbox().to_vec();
+    while rest.is_empty() && !stage.over.load(Ordering::Acquire) {
+        match stream.read(GLANCE) {
+            Ok(Some(bytes)) if bytes.is_empty() => return Ok(()),
+            Ok(Some(bytes)) => rest = bytes,
+            Ok(None) => {}
+            Err(_) => return Ok(()),
+        }
+    }
+    match rest.is_empty() {
+        true => Ok(()),
+        false => Err(format!("more came: \"{}\"", rest.escape_ascii())),
+    }
+}
+
+/// What a script left behind.
+#[derive(PartialEq, Eq)]
+enum Left {
+    Open,
+    Closed,
+}
+
+fn drive(stage: &Stage, stream: &mut Stream, play: &mut Play) -> Result<Left, String> {
+    let begun = Instant::now();
+    loop {
+        if begun.elapsed() > PATIENCE || (stage.has_failed() && begun.elapsed() > PATIENCE / 10) {
+            let inbox = play.inbox().escape_ascii().to_string();
+            return Err(format!("line {}: waits in vain; came: \"{inbox}\"", play.line()));
+        }
+        match play.need(stage.now()) {
+            Need::Write(bytes) => match stream.write(bytes, GLANCE) {
+                Ok(count) => play.written(count),
+                Err(_) => play.broken(),
+            },
+            Need::Read => read(stream, play, GLANCE),
+            Need::ReadUntil(until) => {
+                let left = Duration::from_millis(until.saturating_sub(stage.now()).max(1));
+                read(stream, play, left.min(GLANCE));
+            }
+            Need::Until(until) => {
+                let left = Duration::from_millis(until.saturating_sub(stage.now()));
+                std::thread::sleep(left.min(GLANCE));
+            }
+            Need::Board => std::thread::sleep(Duration::from_millis(1)),
+            Need::Finish => {
+                stream.finish();
+                play.advance();
+            }
+            Need::Close => {
+                stream.close();
+                return Ok(Left::Closed);
+            }
+            Need::Reset => {
+                stream.reset();
+                return Ok(Left::Closed);
+            }
+            Need::Over => return Ok(Left::Open),
+            Need::Failed(why) => return Err(why),
+        }
+    }
+}
+
+fn read(stream: &mut Stream, play: &mut Play, wait: Duration) {
+    match stream.read(wait) {
+        Ok(Some(bytes)) if bytes.is_empty() => play.ended(End::Finished),
+        Ok(Some(bytes)) => play.received(&bytes),
+        Ok(None) => {}
+        Err(_) => play.ended(End::Reset),
+    }
+}
+
+/// The program as built beside the test that runs.
+///
+/// # Errors
+/// When it is not there, with the command that builds it.
+pub fn program() -> Result<PathBuf, String> {
+    let test = std::env::current_exe().map_err(|error| format!("where is this test? {error}"))?;
+    let profile = test.parent().and_then(Path::parent).unwrap_or(Path::new("."));
+    let program = profile.join("millrace");
+    if program.is_file() {
+        return Ok(program);
+    }
+    Err(format!("{} is not built: run `cargo build -p millrace` before", program.display()))
+}

@@ -1,0 +1,105 @@
+//! The program as a process: started, listening, stopped.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A running program. Killed when dropped.
+pub(super) struct Process {
+    child: Child,
+    lines: Receiver<String>,
+    said: String,
+    address: String,
+}
+
+const START: Duration = Duration::from_secs(20);
+const READY: &str = "millrace: listening on ";
+
+impl Process {
+    /// Starts `program` and waits until it listens.
+    pub(super) fn start(
+        program: &Path,
+        words: impl Iterator<Item = String>,
+        listen: &str,
+    ) -> Result<Self, String> {
+        let mut command = Command::new(program);
+        command.args(words).args(["--listen", listen]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
+        let stderr = child.stderr.take().expect("it was asked for");
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut process = Self { child, lines, said: String::new(), address: String::new() };
+        let begun = Instant::now();
+        while process.address.is_empty() {
+            let left = START.saturating_sub(begun.elapsed());
+            match process.lines.recv_timeout(left) {
+                Ok(line) => process.hear(&line),
+                Err(why) => return Err(format!("does not listen ({why}): {}", process.said)),
+            }
+        }
+        Ok(process)
+    }
+
+    /// Where it listens, as it said.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Tells it to drain and end; gives what it said.
+    pub(super) fn stop(mut self, patience: Duration) -> Result<String, String> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or("a process without a number")?;
+        kill_process(pid, Signal::TERM).map_err(|error| format!("SIGTERM: {error}"))?;
+        let begun = Instant::now();
+        let status: ExitStatus = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if begun.elapsed() < patience => {}
+                other => return Err(format!("does not end: {other:?}; it said:\n{}", self.said)),
+            }
+            match self.lines.recv_timeout(Duration::from_millis(10)) {
+                Ok(line) => self.hear(&line),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        };
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(100)) {
+            self.hear(&line);
+        }
+        match status.success() {
+            true => Ok(std::mem::take(&mut self.said)),
+            false => Err(format!("ended with {status}; it said:\n{}", self.said)),
+        }
+    }
+
+    fn hear(&mut self, line: &str) {
+        if let Some(address) = line.strip_prefix(READY)
+            && self.address.is_empty()
+        {
+            self.address = address.to_owned();
+        }
+        self.said.push_str(line);
+        self.said.push('\n');
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // After an orderly end there is nobody left to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

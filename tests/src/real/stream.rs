@@ -1,0 +1,157 @@
+//! Sockets of both families, with bounded waits.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+/// An origin's address.
+pub(super) enum Accepting {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+    /// Bound, so that nobody else takes the port, but not listening.
+    Refusing(#[allow(dead_code, reason = "held open, never used")] OwnedFd, SocketAddr),
+}
+
+/// A TCP port of 127.0.0.1 where connections are refused.
+pub(super) fn refusing() -> io::Result<Accepting> {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    let address = rustix::net::getsockname(&socket)?;
+    let address = SocketAddr::try_from(address).map_err(|_| ErrorKind::AddrNotAvailable)?;
+    Ok(Accepting::Refusing(socket, address))
+}
+
+impl Accepting {
+    /// As it stands in a command line: `HOST:PORT`, or `unix:PATH`.
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::Tcp(listener) => {
+                listener.local_addr().map_or_else(|_| String::new(), |it| it.to_string())
+            }
+            Self::Unix(listener) => {
+                let address = listener.local_addr().ok();
+                let path = address.as_ref().and_then(|address| address.as_pathname());
+                path.map_or_else(String::new, |path| format!("unix:{}", path.display()))
+            }
+            Self::Refusing(_, address) => address.to_string(),
+        }
+    }
+
+    /// A connection, if one comes within `wait`.
+    pub(super) fn accept(&self, wait: Duration) -> Option<Stream> {
+        let accepted = match self {
+            Self::Tcp(listener) => {
+                listener.set_nonblocking(true).ok();
+                listener.accept().ok().map(|(stream, _)| Stream::Tcp(stream))
+            }
+            Self::Unix(listener) => {
+                listener.set_nonblocking(true).ok();
+                listener.accept().ok().map(|(stream, _)| Stream::Unix(stream))
+            }
+            Self::Refusing(..) => None,
+        };
+        if accepted.is_none() {
+            std::thread::sleep(wait);
+        }
+        accepted.inspect(Stream::make_blocking)
+    }
+}
+
+/// A connection.
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Closed,
+}
+
+impl Stream {
+    /// Connects to an address as the program prints it.
+    pub(super) fn connect(address: &str) -> io::Result<Self> {
+        match address.strip_prefix("unix:") {
+            Some(path) => UnixStream::connect(path).map(Self::Unix),
+            None => TcpStream::connect(address).map(Self::Tcp),
+        }
+    }
+
+    fn make_blocking(&self) {
+        match self {
+            Self::Tcp(stream) => stream.set_nonblocking(false).ok(),
+            Self::Unix(stream) => stream.set_nonblocking(false).ok(),
+            Self::Closed => None,
+        };
+    }
+
+    /// What came within `wait`: empty is the end, `None` nothing.
+    pub(super) fn read(&mut self, wait: Duration) -> io::Result<Option<Vec<u8>>> {
+        let mut bytes = vec![0; 64 * 1024];
+        let result = match self {
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(Some(wait))?;
+                stream.read(&mut bytes)
+            }
+            Self::Unix(stream) => {
+                stream.set_read_timeout(Some(wait))?;
+                stream.read(&mut bytes)
+            }
+            Self::Closed => Ok(0),
+        };
+        match result {
+            Ok(count) => {
+                bytes.truncate(count);
+                Ok(Some(bytes))
+            }
+            Err(error) if is_timeout(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Bytes that were taken within `wait`, perhaps none.
+    pub(super) fn write(&mut self, bytes: &[u8], wait: Duration) -> io::Result<usize> {
+        let result = match self {
+            Self::Tcp(stream) => {
+                stream.set_write_timeout(Some(wait))?;
+                stream.write(bytes)
+            }
+            Self::Unix(stream) => {
+                stream.set_write_timeout(Some(wait))?;
+                stream.write(bytes)
+            }
+            Self::Closed => Err(ErrorKind::BrokenPipe.into()),
+        };
+        match result {
+            Err(error) if is_timeout(&error) => Ok(0),
+            other => other,
+        }
+    }
+
+    /// Half-closes. That the peer is gone already is seen by the next step.
+    pub(super) fn finish(&self) {
+        match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Write).ok(),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Write).ok(),
+            Self::Closed => None,
+        };
+    }
+
+    /// Closes.
+    pub(super) fn close(&mut self) {
+        *self = Self::Closed;
+    }
+
+    /// Aborts; a Unix socket is just closed.
+    pub(super) fn reset(&mut self) {
+        if let Self::Tcp(stream) = self {
+            // Without it the close is an orderly one, which the next expectation would show.
+            let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
+        }
+        self.close();
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}

@@ -1,0 +1,268 @@
+//! What a message must look like, judged by the strict parser of [`crate::strict`].
+
+use super::{Names, Piece};
+use crate::strict::{self, Asked, Field, Framing, Message};
+
+/// An expected message.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// Its first line.
+    pub subject: Subject,
+    /// Only the head is looked at and taken; what follows it is left for the next steps.
+    pub head_only: bool,
+    /// What its fields must be.
+    pub checks: Vec<Check>,
+    /// Its content; `None`: any.
+    pub body: Option<Vec<Piece>>,
+}
+
+/// A first line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Subject {
+    /// A request.
+    Request {
+        /// Exactly this method.
+        method: String,
+        /// Exactly this target, after placeholders.
+        target: String,
+    },
+    /// An answer.
+    Answer {
+        /// Exactly this status.
+        status: u16,
+        /// The method that it answers: it decides the framing.
+        method: String,
+        /// Whether the request was of HTTP/1.0.
+        old: bool,
+    },
+}
+
+/// One thing that must hold for a message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Check {
+    /// Exactly one field of that name, with that value.
+    Field(String, String),
+    /// At least one field of that name.
+    Has(String),
+    /// No field of that name.
+    Absent(String),
+    /// Exactly one trailer of that name, with that value.
+    Trailer(String, String),
+    /// `length`, `chunked`, `close` or `none`.
+    Framing(String),
+}
+
+/// What the bytes so far say about an expected message.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// Nothing wrong yet.
+    More,
+    /// It is there and takes so many bytes.
+    Met(usize),
+    /// It is whole, but an answer that the proxy may make where origins fail.
+    OwnAnswer,
+    /// It is another message, or none.
+    Failed(String),
+}
+
+impl Expected {
+    /// Judges the bytes that came so far. `body` is what [`Expected::body`] means; `ended` says
+    /// that no more will come.
+    pub(super) fn judge(
+        &self,
+        names: &Names,
+        body: Option<&[u8]>,
+        input: &[u8],
+        ended: bool,
+    ) -> Verdict {
+        if self.head_only {
+            return self.judge_head(names, input, ended);
+        }
+        // The strict parser starts over each time: it is not asked again for each piece of a large
+        // body that cannot be whole yet.
+        let least = body.map_or(0, <[u8]>::len);
+        if !ended && input.len() > 8192 && input.len() < least {
+            return Verdict::More;
+        }
+        let parsed = match &self.subject {
+            Subject::Request { .. } => strict::request(input),
+            Subject::Answer { method, old, .. } => {
+                strict::answer(input, &Asked { method: method.clone(), old: *old }, ended)
+            }
+        };
+        match parsed {
+            Err(doubt) => Verdict::Failed(format!("{doubt}: {}", shown(input))),
+            Ok(None) if ended => Verdict::Failed(format!("cut short: {}", shown(input))),
+            Ok(None) => Verdict::More,
+            Ok(Some(message)) => {
+                let wrong =
+                    self.wrong_start(names, &message).or_else(|| self.wrong(names, body, &message));
+                match wrong {
+                    None => Verdict::Met(message.bytes),
+                    Some(_) if matches!(message.status(), 408 | 502..=504) => Verdict::OwnAnswer,
+                    Some(wrong) => Verdict::Failed(format!("{wrong}: {}", shown(input))),
+                }
+            }
+        }
+    }
+
+    /// Judges what came of a message whose connection ended before its end: as far as it came, it
+    /// must be the right one.
+    pub(super) fn judge_cut(&self, body: Option<&[u8]>, input: &[u8]) -> Result<(), String> {
+        let Some(head) = head_length(input) else { return Ok(()) };
+        let text = String::from_utf8_lossy(&input[..head]).to_ascii_lowercase();
+        let status = text.split(' ').nth(1).and_then(|word| word.parse::<u16>().ok());
+        match (&self.subject, status) {
+            (Subject::Answer { .. }, Some(408 | 502..=504)) => return Ok(()),
+            (Subject::Answer { status: wanted, .. }, Some(status)) if *wanted != status => {
+                return Err(format!("status {status} for {wanted}: {}", shown(input)));
+            }
+            _ => {}
+        }
+        let chunked = text.contains("\r\ntransfer-encoding: chunked\r\n");
+        let came = if chunked { joined(&input[head..]) } else { input[head..].to_vec() };
+        match body {
+            Some(body) if !body.starts_with(&came) => {
+                Err(format!("the cut body is no beginning of the right one: {}", shown(input)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn judge_head(&self, names: &Names, input: &[u8], ended: bool) -> Verdict {
+        let Some(length) = head_length(input) else {
+            let wrong = || Verdict::Failed(format!("no head: {}", shown(input)));
+            return if ended { wrong() } else { Verdict::More };
+        };
+        let text = String::from_utf8_lossy(&input[..length]);
+        let mut lines = text.split("\r\n");
+        let first = lines.next().unwrap_or_default();
+        let fields = lines.filter_map(|line| line.split_once(':')).map(|(name, value)| Field {
+            name: name.to_owned(),
+            value: value.trim().as_bytes().to_vec(),
+        });
+        let fields: Vec<Field> = fields.collect();
+        let wanted = match &self.subject {
+            Subject::Request { method, target } => {
+                format!("{method} {} HTTP/1.1", names.fill(target))
+            }
+            Subject::Answer { status, .. } => format!("HTTP/1.1 {status} "),
+        };
+        let wrong =
+            (!first.starts_with(&wanted)).then(|| format!("`{first}` for `{wanted}`")).or_else(
+                || self.checks.iter().find_map(|check| check.wrong(names, &fields, &[], None)),
+            );
+        let own = ["408", "502", "503", "504"].iter();
+        match wrong {
+            None => Verdict::Met(length),
+            Some(_)
+                if own.clone().any(|status| first.starts_with(&format!("HTTP/1.1 {status} "))) =>
+            {
+                Verdict::OwnAnswer
+            }
+            Some(wrong) => Verdict::Failed(format!("{wrong}: {}", shown(input))),
+        }
+    }
+
+    fn wrong_start(&self, names: &Names, message: &Message) -> Option<String> {
+        match &self.subject {
+            Subject::Request { method, target } => {
+                let target = names.fill(target);
+                let right = message.method() == method && message.target() == target;
+                (!right).then(|| {
+                    format!("{} {} for {method} {target}", message.method(), message.target())
+                })
+            }
+            Subject::Answer { status, .. } => (message.status() != *status)
+                .then(|| format!("status {} for {status}", message.status())),
+        }
+    }
+
+    fn wrong(&self, names: &Names, body: Option<&[u8]>, message: &Message) -> Option<String> {
+        let framing = Some(message.framing);
+        let checks = self.checks.iter();
+        let mut wrong = checks
+            .filter_map(|check| check.wrong(names, &message.fields, &message.trailers, framing));
+        if let Some(wrong) = wrong.next() {
+            return Some(wrong);
+        }
+        let body = body?;
+        if message.body == body {
+            return None;
+        }
+        let same = message.body.iter().zip(body).take_while(|(one, other)| one == other).count();
+        Some(format!(
+            "a body of {} bytes for {}, different from byte {same} on",
+            message.body.len(),
+            body.len()
+        ))
+    }
+}
+
+impl Check {
+    fn wrong(
+        &self,
+        names: &Names,
+        fields: &[Field],
+        trailers: &[Field],
+        framing: Option<Framing>,
+    ) -> Option<String> {
+        let values = |fields: &[Field], name: &str| -> Vec<String> {
+            let named = fields.iter().filter(|field| field.is(name));
+            named.map(|field| String::from_utf8_lossy(&field.value).into_owned()).collect()
+        };
+        let right = match self {
+            Self::Field(name, value) => values(fields, name) == [names.fill(value)],
+            Self::Trailer(name, value) => values(trailers, name) == [names.fill(value)],
+            Self::Has(name) => !values(fields, name).is_empty(),
+            Self::Absent(name) => values(fields, name).is_empty(),
+            Self::Framing(word) => match framing {
+                Some(Framing::None) => word == "none",
+                Some(Framing::Length(_)) => word == "length",
+                Some(Framing::Chunked) => word == "chunked",
+                Some(Framing::UntilClose) => word == "close",
+                None => true,
+            },
+        };
+        (!right).then(|| format!("not so: {self:?}"))
+    }
+}
+
+/// The length of the head at the beginning of `input`, its empty line included.
+pub(super) fn head_length(input: &[u8]) -> Option<usize> {
+    input.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
+}
+
+/// The data of as many chunks as came.
+fn joined(mut input: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Some(at) = input.windows(2).position(|two| two == b"\r\n") {
+        let size = String::from_utf8_lossy(&input[..at]);
+        let Ok(size) = usize::from_str_radix(&size, 16) else { break };
+        let end = input.len().min(at + 2 + size);
+        bytes.extend_from_slice(&input[at + 2..end]);
+        input = input.get(end + 2..).unwrap_or_default();
+    }
+    bytes
+}
+
+/// The beginning of `bytes`, to read.
+pub(super) fn shown(bytes: &[u8]) -> String {
+    let more = if bytes.len() > 600 { "..." } else { "" };
+    let beginning = &bytes[..bytes.len().min(600)];
+    format!("{} bytes \"{}\"{more}", bytes.len(), beginning.escape_ascii())
+}
+
+/// Method and target of the request at the beginning of `input`, once its head is there.
+///
+/// # Errors
+/// When the strict parser doubts the request.
+pub fn next_request(input: &[u8]) -> Result<Option<(String, String)>, String> {
+    let Some(length) = head_length(input) else { return Ok(None) };
+    if let Err(doubt) = strict::request(input) {
+        return Err(format!("{doubt}: {}", shown(input)));
+    }
+    let head = String::from_utf8_lossy(&input[..length]);
+    let mut words = head.split(' ');
+    Ok(words.next().zip(words.next()).map(|(one, other)| (one.to_owned(), other.to_owned())))
+}

@@ -1,0 +1,341 @@
+//! Reads a scenario's text, line by line.
+
+use super::{
+    Action, Check, Client, Expected, Listen, Origin, OriginKind, Piece, Scenario, Script, Step,
+    Subject,
+};
+
+/// Where steps go.
+enum Place {
+    Nowhere,
+    Origin,
+    Accept,
+    Each,
+    Client,
+}
+
+pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, String> {
+    let mut scenario = Scenario {
+        name: name.to_owned(),
+        command: Vec::new(),
+        listen: Listen::Tcp("127.0.0.1:0".to_owned()),
+        real: true,
+        simulated: true,
+        names: Vec::new(),
+        origins: Vec::new(),
+        clients: Vec::new(),
+    };
+    let mut place = Place::Nowhere;
+    for (number, line) in joined_lines(text) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let done = if line.starts_with(' ') {
+            inner(&mut scenario, &mut place, number, line.trim())
+        } else {
+            outer(&mut scenario, &mut place, &words)
+        };
+        done.map_err(|wrong| format!("line {number}: {wrong}"))?;
+    }
+    if scenario.command.is_empty() || scenario.clients.is_empty() {
+        return Err("a scenario has a proxy and at least one client".to_owned());
+    }
+    Ok(scenario)
+}
+
+/// What a piece begins with: such a line continues the one above.
+const PIECES: [&str; 4] = ["\"", "fill ", "pattern ", "chunk "];
+
+/// Lines with their numbers, comments and empty ones left out, continuations joined.
+fn joined_lines(text: &str) -> Vec<(usize, String)> {
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let trimmed = line.trim();
+        match lines.last_mut() {
+            _ if trimmed.is_empty() || trimmed.starts_with('#') => {}
+            Some((_, last)) if PIECES.iter().any(|word| trimmed.starts_with(word)) => {
+                last.push(' ');
+                last.push_str(trimmed);
+            }
+            _ => lines.push((index + 1, line.to_owned())),
+        }
+    }
+    lines
+}
+
+fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(), String> {
+    match words {
+        ["proxy", command @ ..] => {
+            scenario.command = command.iter().map(|word| (*word).to_owned()).collect();
+        }
+        ["listen", "unix"] => scenario.listen = Listen::Unix,
+        ["listen", address] => scenario.listen = Listen::Tcp((*address).to_owned()),
+        ["only", "real"] => scenario.simulated = false,
+        ["only", "simulated"] => scenario.real = false,
+        ["name", name, address] => {
+            let address = address.parse().map_err(|_| format!("`{address}` is no address"))?;
+            scenario.names.push(((*name).to_owned(), address));
+        }
+        ["origin", name, kind @ ..] => {
+            let kind = match kind {
+                [] | ["tcp"] => OriginKind::Tcp,
+                ["tcp6"] => OriginKind::Tcp6,
+                ["unix"] => OriginKind::Unix,
+                ["refusing"] => OriginKind::Refusing,
+                _ => return Err("an origin is tcp, tcp6, unix or refusing".to_owned()),
+            };
+            let name = (*name).to_owned();
+            scenario.origins.push(Origin { name, kind, scripts: Vec::new(), each: None });
+            *place = Place::Origin;
+        }
+        ["client", name, after @ ..] => {
+            let after = match after {
+                [] => Vec::new(),
+                ["after", names @ ..] => names.iter().map(|name| (*name).to_owned()).collect(),
+                _ => return Err("a client may only be `after` others".to_owned()),
+            };
+            let name = (*name).to_owned();
+            scenario.clients.push(Client { name, after, script: Script::default() });
+            *place = Place::Client;
+        }
+        _ => return Err(format!("what is `{}`?", words.join(" "))),
+    }
+    Ok(())
+}
+
+fn inner(
+    scenario: &mut Scenario,
+    place: &mut Place,
+    line: usize,
+    text: &str,
+) -> Result<(), String> {
+    let origin = scenario.origins.last_mut();
+    match (text, &*place, origin) {
+        ("accept", Place::Origin | Place::Accept, Some(origin)) => {
+            origin.scripts.push(Script::default());
+            *place = Place::Accept;
+            return Ok(());
+        }
+        ("accept each", Place::Origin | Place::Accept, Some(origin)) => {
+            origin.each = Some(Script::default());
+            *place = Place::Each;
+            return Ok(());
+        }
+        _ => {}
+    }
+    let script = match place {
+        Place::Accept => scenario.origins.last_mut().and_then(|it| it.scripts.last_mut()),
+        Place::Each => scenario.origins.last_mut().and_then(|it| it.each.as_mut()),
+        Place::Client => scenario.clients.last_mut().map(|it| &mut it.script),
+        Place::Nowhere | Place::Origin => None,
+    };
+    let script = script.ok_or("a step needs a client, or an `accept`, above it")?;
+    if let Some(Step { action: Action::Message(expected), .. }) = script.steps.last_mut()
+        && check(expected, text)?
+    {
+        return Ok(());
+    }
+    script.steps.push(Step { line, action: action(text)? });
+    Ok(())
+}
+
+/// Reads a line below an expected message; false when it is a step of its own.
+fn check(expected: &mut Expected, text: &str) -> Result<bool, String> {
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let pair = || match rest.split_once(':') {
+        Some((name, value)) => Ok((name.to_owned(), value.trim().to_owned())),
+        None => Err("a field has a colon".to_owned()),
+    };
+    let check = match word {
+        "field" => pair().map(|(name, value)| Check::Field(name, value))?,
+        "trailer" => pair().map(|(name, value)| Check::Trailer(name, value))?,
+        "has" => Check::Has(rest.to_owned()),
+        "absent" => Check::Absent(rest.to_owned()),
+        "framing" => Check::Framing(rest.to_owned()),
+        "body" => {
+            expected.body = if rest == "any" { None } else { Some(pieces(rest)?) };
+            return Ok(true);
+        }
+        _ => return Ok(false),
+    };
+    expected.checks.push(check);
+    Ok(true)
+}
+
+fn action(text: &str) -> Result<Action, String> {
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let milliseconds = || rest.parse::<u64>().map_err(|_| format!("`{rest}` is no time in ms"));
+    Ok(match (word, rest) {
+        ("send", _) => Action::Send { pieces: pieces(rest)?, may_fail: false },
+        ("try", _) => {
+            let rest = rest.strip_prefix("send ").ok_or("only `try send` is known")?;
+            Action::Send { pieces: pieces(rest)?, may_fail: true }
+        }
+        ("expect", "end") => Action::End { reset: false },
+        ("expect", "cut") => Action::End { reset: true },
+        ("expect", _) => expect(rest)?,
+        ("finish", "") => Action::Finish,
+        ("close", "") => Action::Close,
+        ("reset", "") => Action::Reset,
+        ("pause", _) => Action::Pause(milliseconds()?),
+        ("signal", _) => Action::Signal(rest.to_owned()),
+        ("await", _) => Action::Await(rest.to_owned()),
+        _ => return Err(format!("what is `{text}`?")),
+    })
+}
+
+fn expect(text: &str) -> Result<Action, String> {
+    let (text, head_only) = match text.strip_prefix("head of ") {
+        Some(text) => (text, true),
+        None => (text, false),
+    };
+    let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let subject = match word {
+        "bytes" => return Ok(Action::Bytes(pieces(rest)?)),
+        "nothing" => {
+            let time = rest.parse().map_err(|_| format!("`{rest}` is no time in ms"))?;
+            return Ok(Action::Nothing(time));
+        }
+        "request" => {
+            let (method, target) = rest.split_once(' ').ok_or("a request has a target")?;
+            Subject::Request { method: method.to_owned(), target: target.to_owned() }
+        }
+        "answer" => answer(&rest.split_whitespace().collect::<Vec<_>>())?,
+        _ => return Err(format!("what is expected by `{text}`?")),
+    };
+    Ok(Action::Message(Expected { subject, head_only, checks: Vec::new(), body: Some(Vec::new()) }))
+}
+
+fn answer(words: &[&str]) -> Result<Subject, String> {
+    let (status, asked) = match words {
+        [status] => (*status, "GET"),
+        [status, "to", asked] => (*status, *asked),
+        _ => return Err("an answer has a status, and perhaps `to METHOD`".to_owned()),
+    };
+    let status = status.parse().map_err(|_| format!("`{status}` is no status"))?;
+    let (method, old) = match asked.strip_suffix("/1.0") {
+        Some(method) => (method, true),
+        None => (asked, false),
+    };
+    Ok(Subject::Answer { status, method: method.to_owned(), old })
+}
+
+fn pieces(text: &str) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let piece;
+        (piece, rest) = match rest.strip_prefix('"') {
+            Some(inside) => quoted(inside)?,
+            None => numbers(rest)?,
+        };
+        pieces.push(piece);
+        rest = rest.trim_start();
+    }
+    if pieces.is_empty() { Err("no bytes are given".to_owned()) } else { Ok(pieces) }
+}
+
+/// A text from behind its opening quote, and what follows the closing one.
+fn quoted(text: &str) -> Result<(Piece, &str), String> {
+    let mut bytes = Vec::new();
+    let mut characters = text.char_indices();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '"' => return Ok((Piece::Text(bytes), &text[at + 1..])),
+            '\\' => {
+                let escape = characters.next().map(|(_, escape)| escape);
+                bytes.push(match escape {
+                    Some('r') => b'\r',
+                    Some('n') => b'\n',
+                    Some('t') => b'\t',
+                    Some('0') => 0,
+                    Some('"') => b'"',
+                    Some('\\') => b'\\',
+                    Some('x') => {
+                        let digits = text.get(at + 2..at + 4).unwrap_or_default();
+                        characters.nth(1);
+                        u8::from_str_radix(digits, 16).map_err(|_| format!("\\x{digits}?"))?
+                    }
+                    _ => return Err("an escape is one of \\r \\n \\t \\0 \\\" \\\\ \\xHH".to_owned()),
+                });
+            }
+            other => bytes.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    Err("a quote is not closed".to_owned())
+}
+
+/// `fill LENGTH`, `pattern LENGTH SEED` or `chunk LENGTH SEED`, and what follows.
+fn numbers(text: &str) -> Result<(Piece, &str), String> {
+    let wrong = || format!("`{text}` is no piece");
+    if let Some(rest) = text.strip_prefix("fill ") {
+        let (length, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        return Ok((Piece::Fill(length.parse().map_err(|_| wrong())?), rest));
+    }
+    let mut words = text.splitn(4, ' ');
+    let word = words.next().unwrap_or_default();
+    let length = words.next().and_then(|it| it.parse().ok()).ok_or_else(wrong)?;
+    let seed = words.next().and_then(|it| it.parse().ok()).ok_or_else(wrong)?;
+    let piece = match word {
+        "pattern" => Piece::Pattern(length, seed),
+        "chunk" => Piece::Chunk(length, seed),
+        _ => return Err(wrong()),
+    };
+    Ok((piece, words.next().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Names;
+
+    const STORY: &str = r#"
+# A comment.
+proxy boost --origin http://{o1}
+origin o1
+  accept
+    expect request GET /a
+      field Host: {proxy}
+      absent Connection
+    send "HTTP/1.1 200 OK\r\n"
+         "Content-Length: 2\r\n\r\n" pattern 2 7
+  accept each
+    close
+client c1
+  send "GET /a HTTP/1.1\r\n\x00\r\n"
+  expect answer 200 to HEAD/1.0
+client c2 after c1
+  pause 10
+"#;
+
+    #[test]
+    fn a_story_is_read() {
+        let story = Scenario::parse("story", STORY).unwrap();
+        assert_eq!(story.command, ["boost", "--origin", "http://{o1}"]);
+        assert_eq!(story.origins[0].scripts[0].steps.len(), 2);
+        assert!(story.origins[0].each.is_some());
+        assert_eq!(story.clients[1].after, ["c1"]);
+        let mut names = Names::default();
+        names.set("o1", "127.0.0.1:80");
+        assert_eq!(names.fill("http://{o1}/{o1.port}/{x}"), "http://127.0.0.1:80/80/{x}");
+        let Action::Send { pieces, .. } = &story.clients[0].script.steps[0].action else {
+            panic!()
+        };
+        assert_eq!(names.bytes(pieces), b"GET /a HTTP/1.1\r\n\0\r\n");
+        let Action::Send { pieces, .. } = &story.origins[0].scripts[0].steps[1].action else {
+            panic!()
+        };
+        assert!(names.bytes(pieces).starts_with(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"));
+    }
+
+    #[test]
+    fn mistakes_name_their_line() {
+        for (text, line) in [
+            ("proxy boost\nnonsense here", "line 2"),
+            ("proxy boost\nclient c\n  expect the unexpected", "line 3"),
+            ("proxy boost\nclient c\n  send \"open", "line 3"),
+            ("proxy boost\n  send \"a\"", "line 2"),
+        ] {
+            let wrong = Scenario::parse("wrong", text).unwrap_err();
+            assert!(wrong.starts_with(line), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! One script being played over one connection. It does no I/O: it says what it needs next and is
+//! told what came, so that both runners play the same.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use super::check::{Verdict, shown};
+use super::{Action, Names, Script, Step};
+
+/// What scripts tell each other.
+#[derive(Clone, Default, Debug)]
+pub struct Board(Arc<Mutex<BTreeSet<String>>>);
+
+impl Board {
+    /// Tells everybody.
+    ///
+    /// # Panics
+    /// When another script's thread panicked here.
+    pub fn signal(&self, name: &str) {
+        self.0.lock().expect("nobody panics with the lock").insert(name.to_owned());
+    }
+
+    /// How much was told.
+    ///
+    /// # Panics
+    /// When another script's thread panicked here.
+    pub fn told(&self) -> usize {
+        self.0.lock().expect("nobody panics with the lock").len()
+    }
+
+    /// Whether it was told.
+    ///
+    /// # Panics
+    /// When another script's thread panicked here.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.lock().expect("nobody panics with the lock").contains(name)
+    }
+}
+
+/// How a connection ended, as seen by a reader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// In order.
+    Finished,
+    /// By a reset or another error.
+    Reset,
+}
+
+/// What a script needs next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Need<'a> {
+    /// These bytes are to be written; see [`Play::written`].
+    Write(&'a [u8]),
+    /// More bytes, or the end.
+    Read,
+    /// The same, but at the latest at that time, in milliseconds.
+    ReadUntil(u64),
+    /// Nothing until that time, in milliseconds.
+    Until(u64),
+    /// A word on the board.
+    Board,
+    /// Half-close, once; see [`Play::advance`].
+    Finish,
+    /// The script has ended: close, abort, or leave the connection as it is.
+    Close,
+    /// Abort.
+    Reset,
+    /// Nothing more.
+    Over,
+    /// An expectation failed.
+    Failed(String),
+}
+
+/// A script and how far it is.
+#[derive(Debug)]
+pub struct Play {
+    steps: Arc<[Step]>,
+    /// `at <= steps.len()`.
+    at: usize,
+    names: Names,
+    board: Board,
+    /// Connections may be cut and the proxy may answer for a broken origin: see [`Play::given_up`].
+    hostile: bool,
+    given_up: bool,
+    /// Came and was not taken by a step.
+    inbox: Vec<u8>,
+    end: Option<End>,
+    /// What the step at `at` sends or expects; made when it begins.
+    bytes: Option<Vec<u8>>,
+    /// Of `bytes`, what was written.
+    written: usize,
+    broken: bool,
+    /// When the step at `at` ends, if it waits for time.
+    until: Option<u64>,
+}
+
+impl Play {
+    /// The beginning of a script.
+    pub fn new(script: &Script, names: &Names, board: &Board, hostile: bool) -> Self {
+        Self {
+            steps: script.steps.clone().into(),
+            at: 0,
+            names: names.clone(),
+            board: board.clone(),
+            hostile,
+            given_up: false,
+            inbox: Vec::new(),
+            end: None,
+            bytes: None,
+            written: 0,
+            broken: false,
+            until: None,
+        }
+    }
+
+    /// Bytes came.
+    pub fn received(&mut self, bytes: &[u8]) {
+        self.inbox.extend_from_slice(bytes);
+    }
+
+    /// The connection ended for reading.
+    pub fn ended(&mut self, end: End) {
+        self.end.get_or_insert(end);
+    }
+
+    /// So many bytes of [`Need::Write`] were taken.
+    pub fn written(&mut self, count: usize) {
+        self.written += count;
+    }
+
+    /// Nothing can be written any more.
+    pub fn broken(&mut self) {
+        self.broken = true;
+    }
+
+    /// Ends the present step; for [`Need::Finish`].
+    pub fn advance(&mut self) {
+        self.at += 1;
+        (self.bytes, self.written, self.until) = (None, 0, None);
+    }
+
+    /// Whether every step was done. A script given up in a hostile world counts.
+    pub fn is_over(&self) -> bool {
+        self.given_up || self.at == self.steps.len()
+    }
+
+    /// Whether it ended early because the world is hostile: by a cut or an answer of the proxy's
+    /// own, after only right bytes.
+    pub fn given_up(&self) -> bool {
+        self.given_up
+    }
+
+    /// Whether the world may cut connections.
+    pub fn is_hostile(&self) -> bool {
+        self.hostile
+    }
+
+    /// The line of the step at which it is, or of the last one.
+    pub fn line(&self) -> usize {
+        self.steps.get(self.at).or(self.steps.last()).map_or(0, |step| step.line)
+    }
+
+    /// What came and was not taken.
+    pub fn inbox(&self) -> &[u8] {
+        &self.inbox
+    }
+
+    /// Goes on as far as possible at time `now`, in milliseconds.
+    pub fn need(&mut self, now: u64) -> Need<'_> {
+        loop {
+            if self.given_up {
+                return Need::Close;
+            }
+            let steps = Arc::clone(&self.steps);
+            let Some(step) = steps.get(self.at) else { return Need::Over };
+            match self.try_step(&step.action, now) {
+                Did::Done => self.advance(),
+                Did::Wait(wait) => return self.wait(wait),
+                Did::Failed(_) if self.hostile && self.excused(&step.action) => self.give_up(),
+                Did::Failed(why) => return Need::Failed(format!("line {}: {why}", step.line)),
+            }
+        }
+    }
+
+    /// Ends the script, where the world is to blame. Those who wait for its signals go on.
+    pub fn give_up(&mut self) {
+        self.given_up = true;
+        for step in self.steps.iter() {
+            if let Action::Signal(name) = &step.action {
+                self.board.signal(name);
+            }
+        }
+    }
+
+    fn wait(&self, wait: Wait) -> Need<'_> {
+        match wait {
+            Wait::Write => Need::Write(&self.bytes.as_deref().unwrap_or_default()[self.written..]),
+            Wait::Read => Need::Read,
+            Wait::ReadUntil(until) => Need::ReadUntil(until),
+            Wait::Until(until) => Need::Until(until),
+            Wait::Board => Need::Board,
+            Wait::Finish => Need::Finish,
+            Wait::Close => Need::Close,
+            Wait::Reset => Need::Reset,
+        }
+    }
+
+    fn try_step(&mut self, action: &Action, now: u64) -> Did {
+        match action {
+            Action::Send { pieces, may_fail } => {
+                let bytes = self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
+                match (self.written == bytes.len(), self.broken) {
+                    (true, _) => Did::Done,
+                    (false, true) if *may_fail => Did::Done,
+                    (false, true) => Did::Failed("the connection takes no more".to_owned()),
+                    (false, false) => Did::Wait(Wait::Write),
+                }
+            }
+            Action::Bytes(pieces) => {
+                let bytes = self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
+                let came = self.inbox.len().min(bytes.len());
+                if self.inbox[..came] != bytes[..came] {
+                    let wanted = shown(bytes);
+                    return Did::Failed(format!("{} for {wanted}", shown(&self.inbox)));
+                }
+                let missing = came < bytes.len();
+                match (missing, self.end) {
+                    (true, None) => return Did::Wait(Wait::Read),
+                    (true, Some(end)) => return Did::Failed(format!("{end:?} after {came} bytes")),
+                    (false, _) => drop(self.inbox.drain(..came)),
+                }
+                Did::Done
+            }
+            Action::Message(expected) => {
+                if let Some(pieces) = &expected.body {
+                    self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
+                }
+                let ended = self.end == Some(End::Finished);
+                let cut = self.end == Some(End::Reset);
+                let body = self.bytes.as_deref();
+                match expected.judge(&self.names, body, &self.inbox, ended) {
+                    Verdict::Met(count) => {
+                        self.inbox.drain(..count);
+                        Did::Done
+                    }
+                    Verdict::More if cut => Did::Failed(format!("reset: {}", shown(&self.inbox))),
+                    Verdict::More => Did::Wait(Wait::Read),
+                    Verdict::OwnAnswer => Did::Failed(format!("own: {}", shown(&self.inbox))),
+                    Verdict::Failed(why) => Did::Failed(why),
+                }
+            }
+            Action::End { reset } => self.try_end(*reset),
+            Action::Nothing(time) => {
+                let until = *self.until.get_or_insert(now + time);
+                match (self.inbox.is_empty() && self.end.is_none(), now >= until) {
+                    (true, true) => Did::Done,
+                    (true, false) => Did::Wait(Wait::ReadUntil(until)),
+                    (false, _) => {
+                        Did::Failed(format!("{:?} after {}", self.end, shown(&self.inbox)))
+                    }
+                }
+            }
+            Action::Finish => Did::Wait(Wait::Finish),
+            Action::Close => Did::Wait(Wait::Close),
+            Action::Reset => Did::Wait(Wait::Reset),
+            Action::Pause(time) => {
+                let until = *self.until.get_or_insert(now + time);
+                if now >= until { Did::Done } else { Did::Wait(Wait::Until(until)) }
+            }
+            Action::Signal(name) => {
+                self.board.signal(name);
+                Did::Done
+            }
+            Action::Await(name) if self.board.has(name) => Did::Done,
+            Action::Await(_) => Did::Wait(Wait::Board),
+        }
+    }
+
+    fn try_end(&self, reset: bool) -> Did {
+        match self.end {
+            _ if !self.inbox.is_empty() => {
+                Did::Failed(format!("more came before the end: {}", shown(&self.inbox)))
+            }
+            Some(End::Reset) if !reset => Did::Failed("reset instead of the end".to_owned()),
+            Some(_) => Did::Done,
+            None => Did::Wait(Wait::Read),
+        }
+    }
+
+    /// Whether a failed step can be the world's fault: what came is right as far as it goes, or the
+    /// proxy said in its own words that an origin failed.
+    fn excused(&self, action: &Action) -> bool {
+        match action {
+            Action::Send { .. } => true,
+            Action::Bytes(_) => {
+                let bytes = self.bytes.as_deref().unwrap_or_default();
+                self.end.is_some() && bytes.starts_with(&self.inbox)
+            }
+            Action::Message(expected) => {
+                let body = self.bytes.as_deref();
+                let finished = self.end == Some(End::Finished);
+                match expected.judge(&self.names, body, &self.inbox, finished) {
+                    Verdict::OwnAnswer => true,
+                    _ => self.end.is_some() && expected.judge_cut(body, &self.inbox).is_ok(),
+                }
+            }
+            Action::End { .. } | Action::Nothing(_) => self.inbox.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+/// Where a step stands.
+enum Did {
+    Done,
+    Wait(Wait),
+    Failed(String),
+}
+
+/// What a step waits for; [`Need`] without what it borrows.
+enum Wait {
+    Write,
+    Read,
+    ReadUntil(u64),
+    Until(u64),
+    Board,
+    Finish,
+    Close,
+    Reset,
+}

@@ -1,0 +1,294 @@
+//! Plays a scenario in the simulator: the proxy's own workers over the simulated engine, in a world
+//! that a seed makes.
+//!
+//! In a world that works every expectation holds exactly. In a hostile one the model holds: a
+//! client gets its own bytes, or a beginning of them and a broken connection, or an answer of the
+//! proxy's own; no request reaches an origin that no client sent, and none that may not be repeated
+//! twice; every wait ends; nothing is left behind.
+
+mod cast;
+mod name_server;
+mod origin;
+mod seat;
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_event::{Address, Outbox, mailbox, mesh};
+use millrace_proxy::config::{self, Config, ListenAddress};
+use millrace_proxy::names::Sources;
+use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_sim::{Actor, Ended, Faults, Sim, SimDetached, SimWaker, Turn, World, run};
+
+use crate::scenario::{Board, Listen, Names, Origin, OriginKind, Scenario};
+use cast::Cast;
+use name_server::NameServer;
+use origin::OriginSeat;
+
+/// Virtual time that a scenario may take in a world that works.
+const TIME: Duration = Duration::from_secs(600);
+/// The same in a hostile one: beyond every deadline and stall.
+const TIME_HOSTILE: Duration = Duration::from_secs(4 * 3600);
+/// Letters that a mailbox holds.
+const LETTERS: usize = 256;
+
+type Post = Outbox<Letter<SimDetached>, SimWaker>;
+
+/// Plays `scenario` in the world of `seed`; gives the hash of what happened.
+///
+/// # Errors
+/// What did not hold, with the trace.
+///
+/// # Panics
+/// When the proxy breaks the contract of its engine, or one of its own assertions.
+pub fn play(scenario: &Scenario, seed: u64, faults: Faults) -> Result<u64, String> {
+    let world = World::new(seed, faults);
+    let mut stage = Stage::new(scenario, &world, faults)?;
+    let result = stage.play(&world, scenario);
+    match result {
+        Ok(()) => Ok(world.trace_hash()),
+        Err(why) => Err(format!(
+            "{} with SEED={seed} {faults:?}:\n{}\n{why}\n{}",
+            scenario.name,
+            world.trace(),
+            stage.cast.state()
+        )),
+    }
+}
+
+/// A worker of the proxy, for the driver.
+struct Running(Worker<Sim>);
+
+impl Turn for Running {
+    fn turn(&mut self) -> bool {
+        self.0.turn()
+    }
+}
+
+/// Everything of one run.
+struct Stage {
+    config: Arc<Config>,
+    workers: Vec<Running>,
+    outboxes: Vec<Post>,
+    cast: Cast,
+    name_server: NameServer,
+    hostile: bool,
+}
+
+impl Stage {
+    fn new(scenario: &Scenario, world: &World, faults: Faults) -> Result<Self, String> {
+        let hostile = faults == Faults::Hostile;
+        let (mut names, board) = (Names::default(), Board::default());
+        let listeners: Vec<_> =
+            scenario.origins.iter().map(|origin| listen(world, origin, &mut names)).collect();
+        let config = Arc::new(configure(scenario, world, &mut names)?);
+        let origins = scenario.origins.iter().zip(listeners);
+        let origins = origins
+            .map(|(origin, listener)| OriginSeat::new(origin, listener, &names, &board, hostile))
+            .collect();
+        let proxy = address_of(&config.listeners[0].address);
+        let cast = Cast {
+            clients: scenario.clients.iter().map(|client| (client.clone(), None)).collect(),
+            origins,
+            proxy,
+            names,
+            board,
+            hostile,
+            failures: Vec::new(),
+            over: Rc::new(Cell::new(false)),
+        };
+        let name_server = NameServer::new(world, &scenario.names);
+        let (workers, outboxes) = start(&config, world, &name_server)?;
+        Ok(Self { config, workers, outboxes, cast, name_server, hostile })
+    }
+
+    fn play(&mut self, world: &World, scenario: &Scenario) -> Result<(), String> {
+        let over = self.cast.over.clone();
+        let time = if self.hostile { TIME_HOSTILE } else { TIME };
+        let ended = self.run(world, time, &mut |_| over.get());
+        if !self.cast.failures.is_empty() {
+            return Err(self.cast.failures.join("\n"));
+        }
+        if ended != Ended::Done {
+            return Err(format!("{ended:?}"));
+        }
+        self.drain(world)?;
+        if !self.cast.failures.is_empty() {
+            return Err(self.cast.failures.join("\n"));
+        }
+        self.check_repeats(scenario)?;
+        self.check_leaks(world)
+    }
+
+    fn run(
+        &mut self,
+        world: &World,
+        time: Duration,
+        done: &mut dyn FnMut(&World) -> bool,
+    ) -> Ended {
+        let mut workers: Vec<&mut dyn Turn> = Vec::new();
+        workers.extend(self.workers.iter_mut().map(|worker| worker as &mut dyn Turn));
+        let mut actors: [&mut dyn Actor; 2] = [&mut self.cast, &mut self.name_server];
+        run(world, &mut workers, &mut actors, time, done)
+    }
+
+    /// What the supervisor does at SIGTERM.
+    fn drain(&mut self, world: &World) -> Result<(), String> {
+        self.tell(|| Letter::Drain);
+        let patience = Duration::from_millis(self.config.limits.drain_ms);
+        if self.run(world, patience, &mut |_| false) == Ended::Done {
+            return Ok(());
+        }
+        if !self.hostile {
+            return Err("the workers do not drain".to_owned());
+        }
+        self.tell(|| Letter::Stop);
+        match self.run(world, Duration::from_secs(10), &mut |_| false) {
+            Ended::Done => Ok(()),
+            ended => Err(format!("the workers do not stop: {ended:?}")),
+        }
+    }
+
+    fn tell(&mut self, letter: impl Fn() -> Letter<SimDetached>) {
+        for outbox in &mut self.outboxes {
+            assert!(outbox.send(letter()).is_ok(), "a mailbox holds two letters");
+            outbox.flush();
+        }
+    }
+
+    /// A request that is not idempotent reaches origins at most as often as clients send it.
+    fn check_repeats(&self, scenario: &Scenario) -> Result<(), String> {
+        let sent: Vec<String> =
+            scenario.clients.iter().map(|client| client.script.sent(&self.cast.names)).collect();
+        for origin in &self.cast.origins {
+            for ((method, target), times) in &origin.seen {
+                let idempotent =
+                    ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&&method[..]);
+                let asked: usize = sent.iter().map(|sent| requests_in(sent, method, target)).sum();
+                if !idempotent && *times > asked {
+                    let why = format!("{method} {target} was sent {asked} times, came {times}");
+                    return Err(why);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing of the proxy's is left when its workers have ended.
+    fn check_leaks(&mut self, world: &World) -> Result<(), String> {
+        for (index, Running(worker)) in self.workers.drain(..).enumerate() {
+            let live = worker.live();
+            if live != [0; 4] {
+                return Err(format!("worker {index} keeps {live:?} objects"));
+            }
+            drop(worker.finish());
+        }
+        self.cast.close(world);
+        match &world.leaks()[..] {
+            [] => Ok(()),
+            leaks => Err(format!("left behind:\n{}", leaks.join("\n"))),
+        }
+    }
+}
+
+/// How often a client's bytes hold the request line of `method` for `target`.
+fn requests_in(sent: &str, method: &str, target: &str) -> usize {
+    let begins = format!("{method} ");
+    sent.match_indices(&begins)
+        .filter(|(at, _)| {
+            let line = sent[at + begins.len()..].split("\r\n").next().unwrap_or_default();
+            line.split(' ').next().is_some_and(|asked| asked.ends_with(target))
+        })
+        .count()
+}
+
+/// Opens an origin's address and names it.
+fn listen(world: &World, origin: &Origin, names: &mut Names) -> Option<millrace_sim::Socket> {
+    let address = match origin.kind {
+        OriginKind::Tcp | OriginKind::Refusing => Address::Tcp(local("127.0.0.1:0")),
+        OriginKind::Tcp6 => Address::Tcp(local("[::1]:0")),
+        OriginKind::Unix => Address::Unix(Path::new(&format!("/sim/{}", origin.name)).into()),
+    };
+    let listener = world.actor_listen(&address);
+    names.set(&origin.name, &world.local_address(listener).to_string());
+    if origin.kind == OriginKind::Refusing {
+        world.close(listener);
+        return None;
+    }
+    Some(listener)
+}
+
+/// The proxy's configuration: by the program's own parser, then with the port that was picked.
+fn configure(scenario: &Scenario, world: &World, names: &mut Names) -> Result<Config, String> {
+    let listen = match &scenario.listen {
+        Listen::Tcp(address) => address.clone(),
+        Listen::Unix => "unix:/sim/proxy".to_owned(),
+    };
+    let mut words: Vec<String> = scenario.command.iter().map(|word| names.fill(word)).collect();
+    words.extend(["--listen".to_owned(), listen]);
+    if !words.iter().any(|word| word == "--workers") {
+        words.extend(["--workers".to_owned(), (1 + world.random() % 2).to_string()]);
+    }
+    let mut config = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+    for listener in &mut config.listeners {
+        let picked = world.actor_listen(&address_of(&listener.address));
+        listener.address = match world.local_address(picked) {
+            Address::Tcp(address) | Address::Udp(address) => ListenAddress::Tcp(address),
+            Address::Unix(path) => ListenAddress::Unix(path.to_path_buf()),
+        };
+        world.close(picked);
+    }
+    names.set("proxy", &config.listeners[0].address.to_string());
+    Ok(config)
+}
+
+fn start(
+    config: &Arc<Config>,
+    world: &World,
+    name_server: &NameServer,
+) -> Result<(Vec<Running>, Vec<Post>), String> {
+    let own = config.listeners.iter().filter_map(|listener| match listener.address {
+        ListenAddress::Tcp(address) => Some(address),
+        ListenAddress::Unix(_) => None,
+    });
+    let shared =
+        Shared::new(config.workers, own.collect(), "millrace-simulated".to_owned(), |_| {});
+    let mut outboxes = Vec::new();
+    let mut workers = Vec::new();
+    for (index, mail) in mesh(config.workers, LETTERS).into_iter().enumerate() {
+        let (outbox, inbox) = mailbox(LETTERS);
+        outboxes.push(outbox);
+        let listeners = config.listeners.iter().enumerate();
+        let setup = Setup {
+            config: config.clone(),
+            index,
+            listeners: listeners
+                .map(|(at, listener)| (at as u16, world.listen(&address_of(&listener.address))))
+                .collect(),
+            inbox,
+            mail,
+            shared: shared.clone(),
+            names: Arc::new(Sources::parse(b"", b"", &[name_server.address()])),
+            descriptors: 1000,
+        };
+        let engine = world.engine((config.memory_bytes / config.workers as u64) as usize);
+        let worker = Worker::new(engine, setup).map_err(|error| format!("a worker: {error}"))?;
+        workers.push(Running(worker));
+    }
+    Ok((workers, outboxes))
+}
+
+fn address_of(address: &ListenAddress) -> Address {
+    match address {
+        ListenAddress::Tcp(address) => Address::Tcp(*address),
+        ListenAddress::Unix(path) => Address::Unix(path.as_path().into()),
+    }
+}
+
+fn local(text: &str) -> SocketAddr {
+    text.parse().expect("an address literal")
+}

@@ -1,0 +1,81 @@
+//! A name server of the simulated world: answers A and AAAA from a table, and that there is no such
+//! name for every other.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_event::Instant;
+use millrace_sim::{Actor, Socket, World};
+
+/// A name server and what it knows.
+pub(super) struct NameServer {
+    socket: Socket,
+    address: SocketAddr,
+    names: Vec<(String, IpAddr)>,
+}
+
+const TYPE_A: u16 = 1;
+const TYPE_AAAA: u16 = 28;
+
+impl NameServer {
+    pub(super) fn new(world: &World, names: &[(String, IpAddr)]) -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 53], 53));
+        Self { socket: world.actor_datagrams(address), address, names: names.to_vec() }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The answer to a query of one question (RFC 1035 section 4.1); `None` where it is none.
+    fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
+        let mut at = 12;
+        let mut labels = Vec::new();
+        loop {
+            let length = usize::from(*query.get(at)?);
+            if length == 0 {
+                break;
+            }
+            labels.push(String::from_utf8_lossy(query.get(at + 1..at + 1 + length)?).to_string());
+            at += 1 + length;
+        }
+        let question = query.get(12..at + 5)?;
+        let kind = u16::from_be_bytes([question[question.len() - 4], question[question.len() - 3]]);
+        let name = labels.join(".").to_ascii_lowercase();
+        let known: Vec<IpAddr> =
+            self.names.iter().filter(|(other, _)| *other == name).map(|(_, ip)| *ip).collect();
+        let wanted = known.iter().filter(|ip| match ip {
+            IpAddr::V4(_) => kind == TYPE_A,
+            IpAddr::V6(_) => kind == TYPE_AAAA,
+        });
+        let records: Vec<u8> = wanted.clone().flat_map(|ip| record(kind, *ip)).collect();
+        let count = wanted.count() as u8;
+        // A response with recursion; code 3 is NXDOMAIN.
+        let code = if known.is_empty() { 3 } else { 0 };
+        let mut answer = vec![query[0], query[1], 0x81, 0x80 | code, 0, 1, 0, count, 0, 0, 0, 0];
+        answer.extend_from_slice(question);
+        answer.extend(records);
+        Some(answer)
+    }
+}
+
+/// One record: a pointer to the question's name, type, class IN, 60 seconds, the address.
+fn record(kind: u16, ip: IpAddr) -> Vec<u8> {
+    let address = match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let mut record = vec![0xc0, 12, 0, kind as u8, 0, 1, 0, 0, 0, 60, 0, address.len() as u8];
+    record.extend(address);
+    record
+}
+
+impl Actor for NameServer {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        while let Some((from, query)) = world.receive_from(self.socket) {
+            if let Some(answer) = self.answer(&query) {
+                world.send_to(self.socket, from, &answer);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,135 @@
+//! One script at one socket of the simulated world.
+
+use millrace_event::Instant;
+use millrace_sim::{Read, Socket, World};
+
+use crate::scenario::{End, Need, Play};
+
+/// A script and its socket.
+pub(super) struct Seat {
+    /// Client or origin, for messages.
+    pub(super) name: String,
+    socket: Option<Socket>,
+    pub(super) play: Play,
+    /// When a hostile world makes it give up waiting, in milliseconds.
+    patience: Option<u64>,
+    /// The last need was to read, and nothing has come since.
+    idle: bool,
+    over: bool,
+}
+
+/// How long a script in a hostile world waits for anything: longer than every deadline of the
+/// proxy and every stall of the network together.
+const PATIENCE_MS: u64 = 3_600_000;
+
+impl Seat {
+    pub(super) fn new(name: String, socket: Socket, play: Play, world: &World) -> Self {
+        let patience = play.is_hostile().then(|| world.now().milliseconds() + PATIENCE_MS);
+        Self { name, socket: Some(socket), play, patience, idle: false, over: false }
+    }
+
+    /// Whether the script has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Whether the socket is still open.
+    pub(super) fn socket(&self) -> Option<Socket> {
+        self.socket
+    }
+
+    /// Plays on; says when to look again. A script that is over leaves its socket open.
+    pub(super) fn step(&mut self, world: &World) -> Result<Option<Instant>, String> {
+        let Some(socket) = self.socket.filter(|_| !self.over) else { return Ok(None) };
+        match world.connected(socket) {
+            None => return Ok(None),
+            Some(Ok(())) => {}
+            Some(Err(error)) if self.play.is_hostile() => {
+                world.note("given up", &format!("{}: {error}", self.name));
+                self.play.give_up();
+            }
+            Some(Err(error)) => return Err(format!("{}: connect: {error}", self.name)),
+        }
+        let now = world.now().milliseconds();
+        if self.patience.is_some_and(|patience| now >= patience) {
+            return Err(format!("{}: line {}: waits in vain", self.name, self.play.line()));
+        }
+        if self.idle && !self.read(world, socket) {
+            return Ok(self.look(None));
+        }
+        self.idle = false;
+        self.play_on(world, socket, now)
+    }
+
+    fn play_on(
+        &mut self,
+        world: &World,
+        socket: Socket,
+        now: u64,
+    ) -> Result<Option<Instant>, String> {
+        loop {
+            match self.play.need(now) {
+                Need::Write(bytes) => match world.write(socket, bytes) {
+                    Ok(0) => return Ok(self.look(None)),
+                    Ok(count) => self.play.written(count),
+                    Err(_) => self.play.broken(),
+                },
+                Need::Read => {
+                    if !self.read(world, socket) {
+                        self.idle = true;
+                        return Ok(self.look(None));
+                    }
+                }
+                Need::ReadUntil(until) => {
+                    if !self.read(world, socket) {
+                        return Ok(self.look(Some(until)));
+                    }
+                }
+                Need::Until(until) => return Ok(self.look(Some(until))),
+                Need::Board => return Ok(self.look(None)),
+                Need::Finish => {
+                    world.finish(socket);
+                    self.play.advance();
+                }
+                Need::Close => {
+                    self.over = true;
+                    self.close(world);
+                    return Ok(None);
+                }
+                Need::Reset => {
+                    (self.socket, self.over) = (None, true);
+                    world.reset(socket);
+                    return Ok(None);
+                }
+                Need::Over => {
+                    self.over = true;
+                    return Ok(None);
+                }
+                Need::Failed(why) => return Err(format!("{}: {why}", self.name)),
+            }
+        }
+    }
+
+    /// Closes the socket, if that has not happened.
+    pub(super) fn close(&mut self, world: &World) {
+        if let Some(socket) = self.socket.take() {
+            world.close(socket);
+        }
+    }
+
+    /// Reads once; false when nothing was there.
+    fn read(&mut self, world: &World, socket: Socket) -> bool {
+        match world.read(socket, 64 * 1024) {
+            Read::Bytes(bytes) => self.play.received(&bytes),
+            Read::End => self.play.ended(End::Finished),
+            Read::Failed(_) => self.play.ended(End::Reset),
+            Read::Nothing => return false,
+        }
+        true
+    }
+
+    fn look(&self, until: Option<u64>) -> Option<Instant> {
+        let until = until.into_iter().chain(self.patience).min()?;
+        Some(Instant::from_nanoseconds(until * 1_000_000))
+    }
+}

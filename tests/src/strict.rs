@@ -1,0 +1,371 @@
+//! The judge behind the proxy: an HTTP/1.1 parser that accepts a message only if every other parser
+//! would read it in the same way.
+//!
+//! It owns no connection and shares no code with the proxy, so that a mistake there is not repeated
+//! here. It is far narrower than RFC 9112: one spelling for each thing, and what the RFC leaves to
+//! the recipient's mercy (bare LF, folded lines, leading zeros, chunk extensions) is doubtful. It
+//! never repairs, and it starts over from the first byte at each call: it judges, it does not serve.
+
+mod body;
+mod fields;
+mod target;
+
+use std::fmt;
+
+/// Why a message could be read in two ways, in one sentence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Doubt(pub String);
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One field line: the name as spelt, the value without white space around it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Field {
+    /// A token.
+    pub name: String,
+    /// Tabs, visible characters, spaces and high bytes; may be empty.
+    pub value: Vec<u8>,
+}
+
+impl Field {
+    /// Whether the field has this name, in whatever case.
+    pub fn is(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name)
+    }
+}
+
+/// How the end of a message is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Framing {
+    /// It ends with its head.
+    None,
+    /// So many bytes follow the head.
+    Length(u64),
+    /// Chunks, the last one empty, then trailers.
+    Chunked,
+    /// The connection's end; answers only.
+    UntilClose,
+}
+
+/// The first line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// Of a request.
+    Request {
+        /// A token, case kept.
+        method: String,
+        /// Origin-form, or the asterisk of OPTIONS.
+        target: String,
+    },
+    /// Of an answer.
+    Answer {
+        /// 100 to 599.
+        status: u16,
+        /// May be empty.
+        reason: Vec<u8>,
+    },
+}
+
+/// A message with one meaning.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Message {
+    /// The first line.
+    pub start: Start,
+    /// The fields in their order, those that frame included.
+    pub fields: Vec<Field>,
+    /// How its end was found.
+    pub framing: Framing,
+    /// The content, chunks joined.
+    pub body: Vec<u8>,
+    /// The fields after the last chunk.
+    pub trailers: Vec<Field>,
+    /// How many bytes of the input it took, `> 0`.
+    pub bytes: usize,
+}
+
+impl Message {
+    /// The method of a request; empty for an answer.
+    pub fn method(&self) -> &str {
+        match &self.start {
+            Start::Request { method, .. } => method,
+            Start::Answer { .. } => "",
+        }
+    }
+
+    /// The target of a request; empty for an answer.
+    pub fn target(&self) -> &str {
+        match &self.start {
+            Start::Request { target, .. } => target,
+            Start::Answer { .. } => "",
+        }
+    }
+
+    /// The status of an answer; 0 for a request.
+    pub fn status(&self) -> u16 {
+        match self.start {
+            Start::Request { .. } => 0,
+            Start::Answer { status, .. } => status,
+        }
+    }
+
+    /// Whether an answer is interim: another one to the same request follows.
+    pub fn interim(&self) -> bool {
+        (100..200).contains(&self.status()) && self.status() != 101
+    }
+
+    /// Whether the sender says that this is the connection's last message.
+    pub fn closes(&self) -> bool {
+        fields::tokens(&self.fields, "connection").any(|token| token == "close")
+    }
+}
+
+/// What an answer is the answer to: its framing depends on it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Asked {
+    /// The request's method.
+    pub method: String,
+    /// Whether the request said HTTP/1.0, whose clients do not know chunks.
+    pub old: bool,
+}
+
+impl Asked {
+    /// A request of HTTP/1.1 with this method.
+    pub fn with(method: &str) -> Self {
+        Self { method: method.to_owned(), old: false }
+    }
+}
+
+/// Parses the request at the beginning of `input`.
+///
+/// Gives `None` if more bytes are needed and nothing so far is doubtful.
+///
+/// # Errors
+/// Says what another parser could read differently.
+pub fn request(input: &[u8]) -> Result<Option<Message>, Doubt> {
+    let Some((line, rest)) = line(input, 0)? else { return Ok(None) };
+    let line = text(line)?;
+    let mut parts = line.split(' ');
+    let (Some(method), Some(target), Some(version), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return doubt("a request line that is not three words with single spaces");
+    };
+    if !fields::is_token(method) {
+        return doubt("a method that is no token");
+    }
+    if version != "HTTP/1.1" {
+        return doubt("a version other than HTTP/1.1");
+    }
+    target::check(method, target)?;
+    let Some((fields, after)) = fields::section(input, rest)? else { return Ok(None) };
+    fields::check_request(&fields)?;
+    let framing = body::framing(&fields)?.unwrap_or(Framing::None);
+    if method == "TRACE" && framing != Framing::None {
+        return doubt("a TRACE with a body");
+    }
+    let start = Start::Request { method: method.to_owned(), target: target.to_owned() };
+    finish(input, start, fields, framing, after, false)
+}
+
+/// Parses the answer to `asked` at the beginning of `input`; `ended` says that no byte will follow.
+///
+/// Gives `None` if more bytes are needed and nothing so far is doubtful.
+///
+/// # Errors
+/// Says what another parser could read differently.
+pub fn answer(input: &[u8], asked: &Asked, ended: bool) -> Result<Option<Message>, Doubt> {
+    let Some((line, rest)) = line(input, 0)? else { return Ok(None) };
+    let Some(after_version) = line.strip_prefix(b"HTTP/1.1 ") else {
+        return doubt("a status line that does not begin with HTTP/1.1 and one space");
+    };
+    let [a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9', b' ', reason @ ..] = after_version
+    else {
+        return doubt("a status that is not three digits from 100 to 599 and one space");
+    };
+    let status = [a, b, c].iter().fold(0, |sum, digit| sum * 10 + u16::from(**digit - b'0'));
+    let Some((fields, after)) = fields::section(input, rest)? else { return Ok(None) };
+    fields::check_answer(&fields, status)?;
+    let declared = body::framing(&fields)?;
+    // RFC 9110 section 9.3.6: a success begins the tunnel.
+    let tunnel = asked.method == "CONNECT" && (200..300).contains(&status);
+    let bodiless = status < 200 || status == 204 || tunnel;
+    if bodiless && declared.is_some() {
+        return doubt("an answer that can have no body and says how long it is");
+    }
+    if asked.old && declared == Some(Framing::Chunked) {
+        return doubt("chunks for a client of HTTP/1.0");
+    }
+    let framing = if bodiless || status == 304 || asked.method == "HEAD" {
+        Framing::None
+    } else {
+        declared.unwrap_or(Framing::UntilClose)
+    };
+    let start = Start::Answer { status, reason: reason.to_owned() };
+    let message = finish(input, start, fields, framing, after, ended)?;
+    // RFC 9112 section 9.6: who ends a message with the connection says so beforehand, or the
+    // recipient could take the end for a cut.
+    match message {
+        Some(message) if framing == Framing::UntilClose && !message.closes() => {
+            doubt("an answer until close that does not announce the close")
+        }
+        message => Ok(message),
+    }
+}
+
+fn finish(
+    input: &[u8],
+    start: Start,
+    fields: Vec<Field>,
+    framing: Framing,
+    after: usize,
+    ended: bool,
+) -> Result<Option<Message>, Doubt> {
+    let Some(content) = body::take(input, after, framing, ended)? else { return Ok(None) };
+    let body::Content { body, trailers, end } = content;
+    Ok(Some(Message { start, fields, framing, body, trailers, bytes: end }))
+}
+
+/// The line from `at` without its CR LF, and where the next one begins.
+fn line(input: &[u8], at: usize) -> Result<Option<(&[u8], usize)>, Doubt> {
+    for (offset, byte) in input[at..].iter().enumerate() {
+        let here = at + offset;
+        match byte {
+            b'\r' => match input.get(here + 1) {
+                Some(b'\n') => return Ok(Some((&input[at..here], here + 2))),
+                Some(_) => return doubt("a CR that no LF follows"),
+                None => return Ok(None),
+            },
+            b'\n' => return doubt("a LF without a CR before it"),
+            b'\t' | b' '..=b'~' | 0x80..=0xff => {}
+            _ => return doubt("a control character"),
+        }
+    }
+    Ok(None)
+}
+
+fn text(line: &[u8]) -> Result<&str, Doubt> {
+    match std::str::from_utf8(line) {
+        Ok(text) if text.is_ascii() => Ok(text),
+        _ => doubt("high bytes in a request line"),
+    }
+}
+
+fn doubt<T>(why: &str) -> Result<T, Doubt> {
+    Err(Doubt(why.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &str = "Host: a.test\r\n";
+
+    fn whole(input: &str) -> Message {
+        request(input.as_bytes()).expect(input).expect(input)
+    }
+
+    fn doubtful(input: &str) {
+        assert!(request(input.as_bytes()).is_err(), "accepted: {}", input.escape_debug());
+    }
+
+    fn answered(input: &str, method: &str, ended: bool) -> Result<Option<Message>, Doubt> {
+        answer(input.as_bytes(), &Asked::with(method), ended)
+    }
+
+    #[test]
+    fn a_plain_request_is_whole_at_its_last_byte_and_not_before() {
+        let input = format!("POST /a?b HTTP/1.1\r\n{HOST}Content-Length: 3\r\n\r\nabcGET");
+        for end in 0..input.len() - 3 {
+            assert_eq!(request(&input.as_bytes()[..end]), Ok(None), "{end}");
+        }
+        let message = whole(&input);
+        assert_eq!(message.bytes, input.len() - 3);
+        assert_eq!((message.method(), message.target()), ("POST", "/a?b"));
+        assert_eq!(message.body, b"abc");
+    }
+
+    #[test]
+    fn first_lines_have_one_spelling() {
+        for line in [
+            "GET  / HTTP/1.1",
+            "GET /  HTTP/1.1",
+            "GET\t/ HTTP/1.1",
+            " GET / HTTP/1.1",
+            "GET / HTTP/1.1 ",
+            "GET / HTTP/1.0",
+            "GET / http/1.1",
+            "GET / HTTP/1.10",
+            "GET /",
+            "G@T / HTTP/1.1",
+            " / HTTP/1.1",
+            "",
+        ] {
+            doubtful(&format!("{line}\r\n{HOST}\r\n"));
+        }
+        doubtful(&format!("GET / HTTP/1.1\n{HOST}\r\n"));
+        doubtful(&format!("GET / HTTP/1.1\r{HOST}\r\n"));
+        doubtful("GET /\0 HTTP");
+        doubtful("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+
+    #[test]
+    fn framing_is_said_once() {
+        for fields in [
+            "Content-Length: 1\r\nContent-Length: 1\r\n",
+            "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
+            "Content-Length: 1, 1\r\n",
+            "Content-Length: 01\r\n",
+            "Content-Length: +1\r\n",
+            "Content-Length: \r\n",
+            "Content-Length: 18446744073709551616\r\n",
+            "Transfer-Encoding: Chunked\r\n",
+            "Transfer-Encoding: gzip, chunked\r\n",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        ] {
+            doubtful(&format!("POST / HTTP/1.1\r\n{HOST}{fields}\r\n"));
+        }
+        doubtful(&format!("TRACE / HTTP/1.1\r\n{HOST}Content-Length: 1\r\n\r\na"));
+    }
+
+    #[test]
+    fn answers_are_framed_by_what_was_asked() {
+        let ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        assert!(answered(ok, "CONNECT", false).is_err());
+        assert!(answered("HTTP/1.1 200 OK\r\n\r\n", "CONNECT", false).unwrap().is_some());
+        assert_eq!(answered(ok, "GET", false).unwrap().unwrap().body, b"ok");
+        assert_eq!(answered(ok, "HEAD", false).unwrap().unwrap().bytes, ok.len() - 2);
+        let open = "HTTP/1.1 200 \r\nConnection: close\r\n\r\nso far";
+        assert_eq!(answered(open, "GET", false), Ok(None));
+        assert_eq!(answered(open, "GET", true).unwrap().unwrap().body, b"so far");
+        assert!(answered("HTTP/1.1 200 OK\r\n\r\nso far", "GET", true).is_err());
+        let not_modified = "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n";
+        assert!(answered(not_modified, "GET", false).unwrap().unwrap().body.is_empty());
+        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+        assert!(answered(chunked, "GET", false).unwrap().is_some());
+        let old = Asked { method: "GET".to_owned(), old: true };
+        assert!(answer(chunked.as_bytes(), &old, false).is_err());
+    }
+
+    #[test]
+    fn doubtful_answers() {
+        for input in [
+            "HTTP/1.0 200 OK\r\n\r\n",
+            "HTTP/1.1  200 OK\r\n\r\n",
+            "HTTP/1.1 200\r\n\r\n",
+            "HTTP/1.1 099 No\r\n\r\n",
+            "HTTP/1.1 600 No\r\n\r\n",
+            "HTTP/1.1 1000 No\r\n\r\n",
+            "HTTP/1.1 200 O\x01K\r\n\r\n",
+            "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 100 Continue\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        ] {
+            assert!(answered(input, "GET", true).is_err(), "{}", input.escape_debug());
+        }
+    }
+}
