@@ -61,13 +61,18 @@ fn free(port: u16) -> std::io::Result<SocketAddr> {
 
 fn welcome(address: SocketAddr, admin: SocketAddr, origin: SocketAddr) -> String {
     format!(
-        "\n  A millrace booster is in front of a small web server ({origin}).\n\n  \
-         In a browser:         http://{address}/\n  \
-         In another terminal:  curl -v http://{address}/\n                        \
-         curl -o /dev/null http://{address}/pattern\n                        \
-         for i in 1 2 3 4 5 6 7 8; do curl -s -o /dev/null http://{address}/; done\n                        \
-         curl http://{admin}/metrics\n\n  \
-         Ctrl-C ends it. What happens is told here:\n\n"
+        "
+  A millrace booster is in front of a small web server ({origin}).
+
+  In a browser:         http://{address}/
+  In another terminal:  curl -v http://{address}/
+                        curl -o /dev/null http://{address}/pattern
+                        for i in 1 2 3 4 5 6; do curl -so /dev/null http://{address}/; done
+                        curl http://{admin}/metrics
+
+  Ctrl-C ends it. What happens is told here:
+
+"
     )
 }
 

@@ -130,8 +130,9 @@ fn told<T: ToString>(value: &Option<T>) -> String {
     value.as_ref().map_or_else(|| "cannot be read here".to_owned(), T::to_string)
 }
 
-/// The oldest kernel that has every call that is used: epoll_pwait2 came last, with 5.11.
-const KERNEL_MIN: (u32, u32) = (5, 11);
+/// The oldest kernel that has all that is used: EPOLLEXCLUSIVE, for listeners that several workers
+/// share, came last.
+const KERNEL_MIN: (u32, u32) = (4, 5);
 
 fn kernel(machine: &Machine) -> Finding {
     let value = format!("Linux {}, {}", told(&machine.kernel), std::env::consts::ARCH);
@@ -140,7 +141,7 @@ fn kernel(machine: &Machine) -> Finding {
     let version = number().zip(number());
     match version {
         Some(version) if version < KERNEL_MIN => {
-            let word = "older than 5.11, the first kernel with epoll_pwait2";
+            let word = "older than 4.5, the first kernel with EPOLLEXCLUSIVE";
             finding("kernel", Verdict::Bad, value, word)
         }
         _ => finding("kernel", Verdict::Good, value, ""),
@@ -210,7 +211,7 @@ fn memory(machine: &Machine, config: &Config) -> Finding {
 
 fn names(machine: &Machine) -> Finding {
     if machine.name_servers.is_empty() {
-        let word = "only names of /etc/hosts, and addresses, can be reached";
+        let word = "127.0.0.1 is asked, as the C library does";
         return finding("name servers", Verdict::Note, "none in /etc/resolv.conf".to_owned(), word);
     }
     finding("name servers", Verdict::Good, machine.name_servers.join(", "), "")
@@ -287,7 +288,7 @@ mod tests {
         };
         let (new, default) = (machine("6.1.0-13-amd64"), config("forward --workers 2"));
         assert_eq!(verdict_of("kernel", &new, &default), Verdict::Good);
-        assert_eq!(verdict_of("kernel", &machine("5.10.0-1"), &default), Verdict::Bad);
+        assert_eq!(verdict_of("kernel", &machine("4.4.0-210-generic"), &default), Verdict::Bad);
         for name in ["descriptors", "memory", "name servers", "congestion", "backlog"] {
             assert_eq!(verdict_of(name, &new, &default), Verdict::Note, "{name}");
         }

@@ -212,10 +212,10 @@ impl Running {
 
     /// Tells every worker to take no more. Gives the time by which they should have ended.
     fn drain(&mut self) -> Instant {
-        say::error("draining");
         if let Some(admin) = &self.admin {
             admin.set_draining();
         }
+        say::error("draining");
         // A successor may listen at the same path from now on; its file must not be removed.
         listeners::remove(&std::mem::take(&mut self.files));
         self.tell_workers(|| Letter::Drain);

@@ -1,16 +1,10 @@
 //! What workers, and the supervisor, tell a worker through its mailboxes.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-
-use crate::config::Config;
 
 /// A message to a worker; `D` is its engine's detached descriptor.
 #[derive(Debug)]
 pub enum Letter<D> {
-    /// A newer snapshot: exchanges that begin from now on use it. Its listeners are those that the
-    /// worker has.
-    Configure(Arc<Config>),
     /// Accept no more, finish what is under way, end.
     Drain,
     /// The time for draining is over: break off what is left.

@@ -245,7 +245,6 @@ impl<E: Engine> Worker<E> {
         self.mail.drain(|_, letter| letters.push_back(letter));
         for letter in letters {
             match letter {
-                Letter::Configure(config) => self.configure(config),
                 Letter::Drain => self.drain(),
                 Letter::Stop => self.stop(),
                 Letter::Connection { socket, peer, listener } => {
@@ -255,12 +254,6 @@ impl<E: Engine> Worker<E> {
                 }
             }
         }
-    }
-
-    fn configure(&mut self, config: Arc<Config>) {
-        let own = self.shared.own.clone();
-        let pseudonym = self.shared.pseudonym.clone();
-        self.snapshot = Rc::new(Snapshot::new(config, &mut self.origins, pseudonym, own));
     }
 
     /// Ends what is idle, takes in what the listeners still have queued, and then accepts no more;

@@ -67,7 +67,8 @@ fn a_command_line_means_the_same_as_its_file() {
         no-cache = true
         limits = { idle_ms = 5000 }
         boost = { listen = "[::1]:0", allow-client = "10.0.0.0/8", route = { host-sent = "origin",
-            origins = ["http://a:1", "unix:/b", "http://[::1]:80"], balance = "least-outstanding" } }
+            origins = ["http://a:1", "unix:/b", "http://[::1]:80"],
+            balance = "least-outstanding" } }
     "#;
     assert_eq!(from_arguments(words.split_whitespace()), from_toml(file));
     let forward = from_arguments(["forward", "--workers", "1"]).unwrap();

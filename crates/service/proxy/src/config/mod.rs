@@ -109,7 +109,8 @@ pub fn fuzz_configuration(data: &[u8]) {
     }
 }
 
-/// A snapshot. Workers switch to a newer one between turns; an exchange keeps the one it began with.
+/// A snapshot. Workers switch to a newer one between turns; an exchange keeps the one that it began
+/// with.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     /// Counts the snapshots of this process, from 1.
@@ -236,7 +237,8 @@ pub struct Route {
 pub enum Balance {
     /// In turn.
     RoundRobin,
-    /// The one with the fewest requests that this worker has outstanding there; in turn among equals.
+    /// The one with the fewest requests that this worker has outstanding there; in turn among
+    /// equals.
     LeastOutstanding,
 }
 

@@ -92,7 +92,7 @@ after the limit drain_ms is cut off. A second SIGINT ends at once.
 Reopen the access log.
 .SH EXIT STATUS
 0 after a drain; 1 when the machine refuses what is needed (a port in use, say); 2 for an option or
-file that is wrong; 130 after a second SIGINT. One line on standard error explains all but the first.
+file that is wrong; 130 after a second SIGINT. One line on standard error explains each but 0.
 .SH SEE ALSO
 .BR millrace.toml (5)
 ";

@@ -106,34 +106,24 @@ pub struct Names<W> {
 }
 
 impl<W: Copy + PartialEq> Names<W> {
-    /// Lookups under way at a time. At it, a further name fails as [`NameError::Overloaded`]: each
-    /// has two descriptors, and the waiters can come back.
-    pub const LOOKUPS_MAX: u32 = 256;
     /// How long an answer is remembered at least and at most. The least also holds for failures,
     /// or a name that many ask for would be asked as often (RFC 9520 section 3.2).
     const REMEMBERED: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(86400)];
     /// How long it is remembered at most that there is nothing.
     const ABSENCE_REMEMBERED_MAX: Duration = Duration::from_secs(60);
 
-    /// A resolver that knows what `sources` say. Of the limits, `name_ms` and `names` count.
+    /// A resolver that knows what `sources` say. Of the limits, `name_ms`, `names` and
+    /// `name_lookups` count.
     pub fn new(sources: Arc<Sources>, limits: &Limits, now: Instant) -> Self {
         Self {
             sources,
             cache: Cache::new(limits.names as usize),
-            lookups: Table::new(Self::LOOKUPS_MAX),
+            lookups: Table::new(limits.name_lookups as u32),
             under_way: BTreeMap::new(),
             timers: Timers::new(now),
             finished: VecDeque::new(),
             limit: Duration::from_millis(limits.name_ms),
         }
-    }
-
-    /// Goes by other sources and limits from now on, and forgets what it learned from the old ones.
-    /// Lookups under way end as they began. The number of names remembered stays.
-    pub fn reload(&mut self, sources: Arc<Sources>, limits: &Limits) {
-        self.sources = sources;
-        self.limit = Duration::from_millis(limits.name_ms);
-        self.cache.clear();
     }
 
     /// Lookups under way: two sockets each at most.

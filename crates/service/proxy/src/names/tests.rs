@@ -513,7 +513,7 @@ fn a_long_answer_is_fetched_over_tcp_in_whatever_pieces() {
         let server = [FIRST.parse().unwrap()];
         let sources = Sources::parse(b"", b"options timeout:30", &server);
         let limits = Limits { name_ms: 120_000, ..Limits::default() };
-        scene.worker.names.reload(Arc::new(sources), &limits);
+        scene.worker.names = Names::new(Arc::new(sources), &limits, Instant::default());
         scene.look_up(&[("www.example", 1)]);
         let addresses = scene.result(1).clone().unwrap();
         assert_eq!((addresses.len(), addresses[0]), (17, "2001:db8::1".parse().unwrap()));
@@ -556,7 +556,7 @@ fn who_is_forgotten_gets_nothing_and_what_ends_leaves_nothing() {
 #[test]
 fn lookups_and_descriptors_are_bounded() {
     let mut scene = Scene::with(|_| Reply::Silence);
-    let many: Vec<(&'static str, u32)> = (0..=Names::<u32>::LOOKUPS_MAX)
+    let many: Vec<(&'static str, u32)> = (0..=Limits::default().name_lookups as u32)
         .map(|number| (&*format!("host{number}.example").leak(), number))
         .collect();
     scene.look_up(&many);
