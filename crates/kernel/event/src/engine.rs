@@ -104,7 +104,8 @@ pub trait Engine {
     /// `deadline` (`None`: for ever), and reads the clock.
     fn turn(&mut self, deadline: Option<Instant>);
     /// The next completion of this turn; `None` ends it. Operations queued meanwhile may complete
-    /// in the same turn, but an engine bounds how many it gives before it looks at the kernel again.
+    /// in the same turn, but an engine bounds how many it gives before it looks at the kernel
+    /// again.
     fn next(&mut self) -> Option<Completion>;
     /// Takes a lent buffer back.
     fn recycle(&mut self, buffer: Buffer);
