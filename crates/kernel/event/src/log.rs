@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -39,7 +40,8 @@ struct State {
 }
 
 impl LogSink {
-    /// Opens `path` for appending, creating it if it is missing, and starts the writer.
+    /// Opens `path` for appending, creating it if it is missing, and starts the writer. `-` is
+    /// standard output.
     ///
     /// # Errors
     /// Those of open(2), and of starting a thread.
@@ -144,7 +146,12 @@ impl Shared {
     }
 }
 
+/// Standard output is taken over, not opened by its name in /proc: it may be a socket, which has
+/// no name to be opened by (open(2), ENXIO).
 fn open(path: &Path) -> io::Result<File> {
+    if path == Path::new("-") {
+        return Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));
+    }
     OpenOptions::new().append(true).create(true).open(path)
 }
 

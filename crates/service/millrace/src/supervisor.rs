@@ -349,9 +349,8 @@ fn descriptors_of_a_worker(workers: usize) -> u64 {
 
 fn open_log(config: &Config) -> Result<Option<LogSink>, Failure> {
     let Some(log) = &config.access_log else { return Ok(None) };
-    let path = if log.path == Path::new("-") { Path::new("/dev/stdout") } else { &log.path };
-    let failed = |error| machine(&format!("the access log {}", path.display()), error);
-    LogSink::open(path).map(Some).map_err(failed)
+    let failed = |error| machine(&format!("the access log {}", log.path.display()), error);
+    LogSink::open(&log.path).map(Some).map_err(failed)
 }
 
 /// Opens the admin address, and writes the port that the kernel picked into the configuration.
@@ -375,7 +374,7 @@ fn machine(what: &str, error: impl std::fmt::Display) -> Failure {
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
-        let text = format!("{} panicked: {panic}", thread.name().unwrap_or("a thread"));
+        let text = format!("{}: {panic}", thread.name().unwrap_or("a thread"));
         say::error(&text.replace('\n', " "));
         std::process::exit(1);
     }));

@@ -12,8 +12,6 @@ pub(crate) struct Accepting {
     came: bool,
     /// Nothing is accepted any more.
     ended: bool,
-    /// The operator was told of a pause.
-    said: bool,
 }
 
 #[derive(Debug)]
@@ -27,7 +25,7 @@ impl Accepting {
     pub(crate) fn new(listeners: Vec<(u16, Fd)>) -> Self {
         let listeners =
             listeners.into_iter().map(|(index, fd)| Listener { index, fd, armed: false }).collect();
-        Self { listeners, shed: false, came: false, ended: false, said: false }
+        Self { listeners, shed: false, came: false, ended: false }
     }
 
     /// Arms what is not armed.
@@ -81,10 +79,5 @@ impl Accepting {
 
     pub(crate) fn is_paused(&self) -> bool {
         self.listeners.iter().any(|listener| !listener.armed)
-    }
-
-    /// Whether this is the first pause that there is something to say about.
-    pub(crate) fn say_once(&mut self) -> bool {
-        !std::mem::replace(&mut self.said, true)
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use millrace_event::{Buffer, Engine, Error, HowToShut, Instant, Key, Kind};
 
 use crate::conn::{Conn, Standing};
-use crate::reason::Reason;
 use crate::flow;
+use crate::reason::Reason;
 use crate::stage::{accept, deliver, fetch, log, parse};
 use crate::transfer::Waits;
 use crate::worker::Worker;

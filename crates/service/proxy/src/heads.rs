@@ -48,7 +48,10 @@ pub(crate) fn write_request(
         match field.known {
             Name::Host => continue,
             Name::Expect if request.version() == Version::Http10 => continue,
-            Name::Forwarded | Name::XForwardedFor | Name::XForwardedProto | Name::XForwardedHost
+            Name::Forwarded
+            | Name::XForwardedFor
+            | Name::XForwardedProto
+            | Name::XForwardedHost
                 if boosting =>
             {
                 continue;
@@ -68,8 +71,8 @@ pub(crate) fn write_request(
     }
     write_via(out, request.version(), snapshot);
     write_framing(out, exchange.framing, exchange.framing == Framing::Chunked);
-    let takes_trailers =
-        request.version() == Version::Http11 && request.values(Name::Te).any(|te| has_token(te, b"trailers"));
+    let takes_trailers = request.version() == Version::Http11
+        && request.values(Name::Te).any(|te| has_token(te, b"trailers"));
     let upgrade = upgrade_to_send(exchange);
     match (upgrade, takes_trailers) {
         (true, _) => write_upgrade(out, request),
@@ -161,7 +164,8 @@ fn upgrade_to_send(exchange: &Exchange) -> bool {
         && protocols.peek().is_some()
         && protocols.all(|protocol| {
             let is = |prefix: &[u8]| {
-                protocol.len() >= prefix.len() && protocol[..prefix.len()].eq_ignore_ascii_case(prefix)
+                protocol.len() >= prefix.len()
+                    && protocol[..prefix.len()].eq_ignore_ascii_case(prefix)
             };
             !is(b"h2c") && !is(b"HTTP") && !is(b"TLS")
         })
@@ -303,7 +307,6 @@ fn traced(request: &RequestHead) -> Vec<u8> {
     echo
 }
 
-
 /// Whether the connection that a message came on is bound to who sent it: the schemes that
 /// authenticate a connection instead of a request (RFC 4559 section 6).
 pub(crate) fn binds_connection(fields: &millrace_http::Fields) -> bool {
@@ -313,7 +316,6 @@ pub(crate) fn binds_connection(fields: &millrace_http::Fields) -> bool {
         scheme.eq_ignore_ascii_case(b"ntlm") || scheme.eq_ignore_ascii_case(b"negotiate")
     })
 }
-
 
 fn write_status(out: &mut Vec<u8>, status: u16, reason: &[u8]) {
     put(out, format_args!("HTTP/1.1 {status} "));

@@ -10,7 +10,10 @@ pub(crate) enum Input {
     Empty,
     /// The engine's buffer, of which the first `read` bytes are consumed; `read <= buffer.len()`.
     /// Never outlives the handling of one completion: see [`Input::settle`].
-    Lent { buffer: Buffer, read: usize },
+    Lent {
+        buffer: Buffer,
+        read: usize,
+    },
     Held(Held),
 }
 

@@ -194,7 +194,13 @@ impl Transfer {
     /// Whether a client that has to be waited for still keeps pace: `rate` bytes a second over
     /// each `limit`, and never `limit` without a byte. To be asked when `limit` is over since
     /// [`Transfer::since`], and when a source that drips has brought bytes again.
-    pub(crate) fn keeps_pace(&mut self, now: Instant, limit: Duration, rate: u64, unsent: usize) -> bool {
+    pub(crate) fn keeps_pace(
+        &mut self,
+        now: Instant,
+        limit: Duration,
+        rate: u64,
+        unsent: usize,
+    ) -> bool {
         let enough = |moved: u64, over: Duration| {
             u128::from(moved) * 1000 >= u128::from(rate) * over.as_millis() && moved > 0
         };
@@ -205,7 +211,8 @@ impl Transfer {
                 if over < limit {
                     return true;
                 }
-                let kept = now.since(self.since) < limit && enough(self.moved - self.paced_at, over);
+                let kept =
+                    now.since(self.since) < limit && enough(self.moved - self.paced_at, over);
                 (self.waited, self.paced_at, self.since) = (Duration::ZERO, self.moved, now);
                 kept
             }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_event::{
@@ -15,7 +16,7 @@ use millrace_event::{
 use crate::accepting::Accepting;
 use crate::clients::{AllClients, Clients};
 use crate::config::Config;
-use crate::conn::Conn;
+use crate::conn::{Conn, Standing};
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::letter::Letter;
@@ -58,6 +59,8 @@ pub struct Shared {
     /// Says something once to whoever operates the process.
     pub notice: fn(&str),
     all_clients: AllClients,
+    /// The operator was told that accepting pauses.
+    said_pause: AtomicBool,
 }
 
 impl Shared {
@@ -74,6 +77,7 @@ impl Shared {
             pseudonym: pseudonym.into(),
             notice,
             all_clients: AllClients::default(),
+            said_pause: AtomicBool::new(false),
         })
     }
 }
@@ -119,7 +123,8 @@ impl<E: Engine> Worker<E> {
         let limits = &setup.config.limits;
         let share = limits.connections.div_ceil(workers).min(setup.descriptors / 2).max(1);
         let connections_max = share as u32;
-        let origins_max = (setup.descriptors / 2).clamp(1, u64::from(millrace_event::Token::SLOT_MAX));
+        let origins_max =
+            (setup.descriptors / 2).clamp(1, u64::from(millrace_event::Token::SLOT_MAX));
         let mut origins = Origins::new(origins_max as u32);
         let names = Names::new(setup.names, limits, engine.now());
         let snapshot = Rc::new(Snapshot::new(
@@ -349,15 +354,21 @@ impl<E: Engine> Worker<E> {
         if self.accepting.pause(&mut self.engine) {
             self.counters.accept_pauses.add(1);
         }
-        if self.accepting.say_once() {
+        // Pairs with itself: whichever worker comes first says it.
+        if !self.shared.said_pause.swap(true, Ordering::Relaxed) {
             (self.shared.notice)(&format!("accepting pauses: {why}; idle connections are closed"));
         }
     }
 
     /// Closes the client connections that have been idle longest, an eighth of the idle ones at a
-    /// time, and as many kept origin connections.
+    /// time, and as many kept origin connections. Not those that have only just come: their
+    /// request is on its way.
     fn shed_idle(&mut self) {
-        let idle = self.conns.iter().filter(|(_, conn)| conn.is_idle());
+        let now = self.engine.now();
+        let is_old = |conn: &Conn| {
+            conn.standing == Standing::Idle || now.since(conn.since) >= FRESH_AT_LEAST
+        };
+        let idle = self.conns.iter().filter(|(_, conn)| conn.is_idle() && is_old(conn));
         let mut idle: Vec<(Instant, Key)> = idle.map(|(key, conn)| (conn.since, key)).collect();
         let count = idle.len().div_ceil(8);
         if count > 0 && count < idle.len() {
@@ -374,6 +385,8 @@ impl<E: Engine> Worker<E> {
     }
 }
 
+/// How long a connection without a byte counts as one whose request is on its way.
+const FRESH_AT_LEAST: Duration = Duration::from_secs(1);
 /// Ended exchanges kept; each may hold up to two heads of the largest size allowed.
 const SPARE_MAX: usize = 256;
 /// How often counts are exchanged, records written and a paused listener tried again.

@@ -255,7 +255,7 @@ fn the_committed_pages_are_those_of_the_table() {
 
 #[test]
 fn the_corpus_is_clean() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/configuration");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/configuration");
     let mut count = 0;
     for entry in std::fs::read_dir(corpus).unwrap() {
         let text = std::fs::read(entry.unwrap().path()).unwrap();

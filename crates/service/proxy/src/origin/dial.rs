@@ -105,8 +105,9 @@ fn admit<E: Engine>(worker: &mut Worker<E>, key: Key, target: SocketAddr) -> Res
     let snapshot = exchange.snapshot();
     match &snapshot.service(exchange.service).role {
         Role::Boost(_) => Ok(()),
-        Role::Forward(rules) => admission::may_reach(rules, &snapshot.own, target)
-            .map_err(|_| Reason::TargetDenied),
+        Role::Forward(rules) => {
+            admission::may_reach(rules, &snapshot.own, target).map_err(|_| Reason::TargetDenied)
+        }
     }
 }
 

@@ -29,7 +29,9 @@ pub(crate) enum Place {
 impl From<&Origin> for Place {
     fn from(origin: &Origin) -> Self {
         match origin {
-            Origin::Tcp { host, port } => Self::Host(host.as_bytes().to_ascii_lowercase().into(), *port),
+            Origin::Tcp { host, port } => {
+                Self::Host(host.as_bytes().to_ascii_lowercase().into(), *port)
+            }
             Origin::Unix(path) => Self::Unix(path.clone()),
         }
     }
@@ -283,7 +285,7 @@ impl Origins {
 }
 
 fn is_current(connections: &Table<OriginConn>, (key, since): (Key, Instant)) -> bool {
-    connections
-        .get(key)
-        .is_some_and(|connection| connection.used_for == Use::Idle && connection.idle_since == since)
+    connections.get(key).is_some_and(|connection| {
+        connection.used_for == Use::Idle && connection.idle_since == since
+    })
 }

@@ -66,7 +66,8 @@ fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let chunked = client_is_new && matches!(framing, Framing::Chunked | Framing::UntilClose);
     // RFC 9112 section 6.3: without a length or chunks the end of the connection ends the body.
     let ends_by_close = !chunked && matches!(framing, Framing::Chunked | Framing::UntilClose);
-    let persistent = exchange.persistent && !ends_by_close && !draining && exchange.request_was_taken();
+    let persistent =
+        exchange.persistent && !ends_by_close && !draining && exchange.request_was_taken();
     exchange.persistent = persistent;
     exchange.status = exchange.answer.status();
     let form = AnswerForm { framing, chunked, persistent };

@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use millrace_event::{Engine, Error, Key};
 use millrace_http::{
-    Authority, Framing, HeadScan, Host, Version, answer_framing, destination,
-    upgrade_accepted,
+    Authority, Framing, HeadScan, Host, Version, answer_framing, destination, upgrade_accepted,
 };
 
 use crate::config::Role;
@@ -64,9 +63,11 @@ fn pick_origin<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<OriginId> 
     let Authority { host, port } = destination(&exchange.request).ok()?.authority?;
     let port = port.unwrap_or(80);
     Some(match host {
-        Host::Name(name) => {
-            worker.origins.asked_for(exchange.service, name.strip_suffix(b".").unwrap_or(name), port)
-        }
+        Host::Name(name) => worker.origins.asked_for(
+            exchange.service,
+            name.strip_suffix(b".").unwrap_or(name),
+            port,
+        ),
         Host::V4(ip) => worker.origins.asked_for(exchange.service, ip.to_string().as_bytes(), port),
         Host::V6(ip) => worker.origins.asked_for(exchange.service, ip.to_string().as_bytes(), port),
     })
@@ -289,7 +290,8 @@ fn pass_interim<E: Engine>(worker: &mut Worker<E>, key: Key) {
 /// The origin's stream ended, or broke, before the head of its answer did.
 pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let exchange = worker.exchange(key);
-    let request_is_held = exchange.framing == Framing::None || exchange.framing == Framing::Length(0);
+    let request_is_held =
+        exchange.framing == Framing::None || exchange.framing == Framing::Length(0);
     let may_repeat = exchange.request.method().is_idempotent() && request_is_held;
     let silent = exchange.transaction.interim == 0 && worker.origin_of(key).input.is_empty();
     // RFC 9110 section 9.2.2, RFC 9112 section 9.5: a kept connection may end at any time; a fresh
@@ -352,4 +354,3 @@ pub(crate) fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) 
         deliver::abort(worker, key, reason);
     }
 }
-
