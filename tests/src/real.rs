@@ -141,15 +141,20 @@ fn listen(kind: OriginKind, path: &PathBuf) -> std::io::Result<Accepting> {
 }
 
 fn play_client(stage: &Stage, client: &crate::scenario::Client, at: &str) -> Result<(), String> {
-    for other in &client.after {
-        while !stage.board.has(&ended_signal(other)) {
-            std::thread::sleep(GLANCE);
+    let ended = client.after.iter().map(|other| ended_signal(other));
+    for signal in ended.chain(client.when.iter().cloned()) {
+        let begun = Instant::now();
+        while !stage.board.has(&signal) {
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("waits in vain for: {signal}"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
     let mut stream = Stream::connect(at).map_err(|error| format!("connect: {error}"))?;
     let mut play = Play::new(&client.script, &stage.names, &stage.board, false);
-    drive(stage, &mut stream, &mut play)?;
-    if !play.inbox().is_empty() {
+    let left = drive(stage, &mut stream, &mut play)?;
+    if left == Left::Open && !play.inbox().is_empty() {
         return Err(format!("more came: \"{}\"", play.inbox().escape_ascii()));
     }
     Ok(())

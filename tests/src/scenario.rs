@@ -9,7 +9,8 @@
 //! only real | only simulated     when it cannot run in the other
 //! name www.example.org 127.0.0.1 what the simulated name server knows
 //! origin o1 [tcp|tcp6|unix|refusing]
-//! client c1 [after c0]           starts with the others, or after one has ended
+//! client c1 [after c0 | when NAME]         connects at once, or when others have ended, or when a
+//!                                          signal was given
 //! ```
 //!
 //! Below an origin each `accept` begins the script of one connection, in the order in which they
@@ -23,6 +24,8 @@
 //! expect request METHOD TARGET   a request, parsed strictly; a target in quotes may have spaces
 //! expect answer STATUS [to METHOD[/1.0]]
 //! expect head of request METHOD TARGET     (or `of answer ...`) the head alone; the rest stays
+//! expect broken answer STATUS [to METHOD]  a beginning of it, perhaps of no byte, then the end or a
+//!                                          reset that shows that it is not whole
 //! expect end                     the peer has finished in order
 //! expect cut                     the peer has finished or reset
 //! expect nothing MS              no byte and no end comes for so long
@@ -36,9 +39,9 @@
 //! (`body any`; without the line there is none).
 //!
 //! Pieces are `"text"` with `\r \n \t \0 \" \\ \xHH`, `pattern LENGTH SEED` (bytes that depend on
-//! the seed), `chunk LENGTH SEED` (the same as one chunk) and `fill LENGTH` (letters). A line that begins with a quote
-//! continues the one above. In texts and in the command line `{o1}` is an origin's address,
-//! `{o1.port}` its port, `{proxy}` the proxy's.
+//! the seed), `chunk LENGTH SEED` (the same as one chunk) and `fill LENGTH` (letters). A line that
+//! begins with a piece continues the one above. In texts and in the command line `{o1}` is an
+//! origin's address, `{o1.port}` its port, `{proxy}` the proxy's.
 
 mod check;
 mod names;
@@ -48,7 +51,7 @@ mod play;
 use std::net::IpAddr;
 use std::path::Path;
 
-pub use check::{Check, Expected, Subject, next_request};
+pub use check::{Check, Expected, Extent, Subject, next_request};
 pub use names::Names;
 pub use play::{Board, End, Need, Play};
 
@@ -113,8 +116,10 @@ pub struct Origin {
 pub struct Client {
     /// Unique among clients.
     pub name: String,
-    /// Clients that end before this one begins.
+    /// Clients that end before this one connects.
     pub after: Vec<String>,
+    /// Signals that are given before it connects.
+    pub when: Vec<String>,
     /// What it does.
     pub script: Script,
 }

@@ -27,7 +27,7 @@ use millrace_sim::{Actor, Ended, Faults, Sim, SimDetached, SimWaker, Turn, World
 use crate::scenario::{Board, Listen, Names, Origin, OriginKind, Scenario};
 use cast::Cast;
 use name_server::NameServer;
-use origin::OriginSeat;
+use origin::{Common, OriginSeat};
 
 /// Virtual time that a scenario may take in a world that works.
 const TIME: Duration = Duration::from_secs(600);
@@ -86,9 +86,12 @@ impl Stage {
         let listeners: Vec<_> =
             scenario.origins.iter().map(|origin| listen(world, origin, &mut names)).collect();
         let config = Arc::new(configure(scenario, world, &mut names)?);
+        let common = Common::new(&scenario.origins);
         let origins = scenario.origins.iter().zip(listeners);
         let origins = origins
-            .map(|(origin, listener)| OriginSeat::new(origin, listener, &names, &board, hostile))
+            .map(|(origin, listener)| {
+                OriginSeat::new(origin, listener, &names, &board, &common, hostile)
+            })
             .collect();
         let proxy = address_of(&config.listeners[0].address);
         let cast = Cast {
@@ -98,6 +101,7 @@ impl Stage {
             names,
             board,
             hostile,
+            seen: common.seen,
             failures: Vec::new(),
             over: Rc::new(Cell::new(false)),
         };
@@ -164,15 +168,12 @@ impl Stage {
     fn check_repeats(&self, scenario: &Scenario) -> Result<(), String> {
         let sent: Vec<String> =
             scenario.clients.iter().map(|client| client.script.sent(&self.cast.names)).collect();
-        for origin in &self.cast.origins {
-            for ((method, target), times) in &origin.seen {
-                let idempotent =
-                    ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&&method[..]);
-                let asked: usize = sent.iter().map(|sent| requests_in(sent, method, target)).sum();
-                if !idempotent && *times > asked {
-                    let why = format!("{method} {target} was sent {asked} times, came {times}");
-                    return Err(why);
-                }
+        for ((method, target), times) in self.cast.seen.borrow().iter() {
+            let idempotent =
+                ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&&method[..]);
+            let asked: usize = sent.iter().map(|sent| requests_in(sent, method, target)).sum();
+            if !idempotent && *times > asked {
+                return Err(format!("{method} {target} was sent {asked} times, came {times}"));
             }
         }
         Ok(())

@@ -86,7 +86,7 @@ fn run_role(cases: &[Case], role: Role, pace: Pace) -> Vec<String> {
     failures
 }
 
-/// `MUTANTS` says how many, `SEED` where the sequence begins.
+/// `MUTANTS` says how many, `SEED` where the sequences begin.
 #[test]
 fn mutants_reach_the_origin_with_one_meaning_or_not_at_all() {
     let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -94,43 +94,60 @@ fn mutants_reach_the_origin_with_one_meaning_or_not_at_all() {
     let seed = number("SEED").unwrap_or(1);
     let cases = cases();
     let roles = [Role::Boost, Role::Forward, Role::Boost, Role::Forward];
-    let results: Vec<Result<u64, String>> = thread::scope(|scope| {
+    let lanes: Vec<Mutants> = thread::scope(|scope| {
         let cases = &cases;
         let start = |(index, role): (usize, Role)| {
             let lanes = roles.len() as u64;
             let seed = seed.wrapping_mul(lanes).wrapping_add(index as u64);
-            scope.spawn(move || {
-                run_mutants(cases, role, seed, mutants / lanes)
-                    .map_err(|why| format!("{role:?}, sequence {seed}: {why}"))
-            })
+            scope.spawn(move || run_mutants(cases, role, seed, mutants / lanes))
         };
         let lanes: Vec<_> = roles.into_iter().enumerate().map(start).collect();
         lanes.into_iter().map(|lane| lane.join().expect("a lane's thread ends")).collect()
     });
-    let reached: u64 = results.iter().flatten().sum();
-    println!("corpus: {mutants} mutants from seed {seed}, {reached} reached the origin");
-    let failures: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+    let run: u64 = lanes.iter().map(|lane| lane.run).sum();
+    let reached: u64 = lanes.iter().map(|lane| lane.reached).sum();
+    let failures: Vec<_> = lanes.into_iter().flat_map(|lane| lane.failures).collect();
+    let failed = failures.len();
+    println!(
+        "corpus: {run} mutants from seed {seed}, {reached} reached the origin, {failed} failed"
+    );
     assert!(failures.is_empty(), "seed {seed}:\n{}", failures.join("\n"));
 }
 
-fn run_mutants(cases: &[Case], role: Role, seed: u64, mutants: u64) -> Result<u64, String> {
+/// What came of one lane's mutants.
+#[derive(Default)]
+struct Mutants {
+    run: u64,
+    reached: u64,
+    failures: Vec<String>,
+}
+
+fn run_mutants(cases: &[Case], role: Role, seed: u64, mutants: u64) -> Mutants {
+    // More of them would hardly tell more, and some take as long as the runner's patience.
+    const FAILURES_MAX: usize = 8;
     let mut lane = Lane::start(role);
     let stock = Stock::new(cases, &lane.place());
     let mut random = Random::new(seed);
-    let mut reached = 0;
-    for count in 0..mutants {
+    let mut all = Mutants::default();
+    while all.run < mutants && all.failures.len() < FAILURES_MAX {
         let verdict = mutate::run(&stock, &mut random, &lane);
-        if let Some(why) = lane.ended() {
-            return Err(format!("mutant {count}: {why}; {verdict:?}"));
+        let fail = |why| format!("{role:?}, sequence {seed}, mutant {}: {why}", all.run);
+        match verdict {
+            Ok(reached) => all.reached += u64::from(reached),
+            Err(why) => all.failures.push(fail(why)),
         }
-        reached += u64::from(verdict.map_err(|why| format!("mutant {count}: {why}"))?);
+        if let Some(why) = lane.ended() {
+            all.failures.push(fail(why));
+            lane = Lane::start(role);
+        }
+        all.run += 1;
     }
     // Even after all of that the program serves: the corpus' first forwarded case still passes.
     let plain = cases.iter().find(|case| case.runs(role) && case.outcomes == [Outcome::Forwarded]);
-    if let Some(case) = plain {
-        judge::run(case, &lane, Pace::Whole)?;
+    if let Some(Err(why)) = plain.map(|case| judge::run(case, &lane, Pace::Whole)) {
+        all.failures.push(format!("{role:?}, after all mutants of sequence {seed}: {why}"));
     }
-    Ok(reached)
+    all
 }
 
 // Compiled in, so that a corpus without its text about itself is noticed.

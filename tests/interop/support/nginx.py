@@ -23,6 +23,7 @@ http {{
   keepalive_requests 1000000;
   send_timeout 300s;
   gzip_min_length 256;
+  gzip_proxied any;
   gzip_types text/plain application/json;
   client_body_temp_path {folder}/body;
   proxy_temp_path {folder}/proxied;

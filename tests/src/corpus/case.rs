@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::literal::Role;
+use super::literal::{Role, unescaped};
 
 /// What must become of one request of a case.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -174,7 +174,8 @@ fn outcome(text: &str, place: &str) -> Outcome {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let quoted = |text: &str| {
         let inner = text.trim().strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-        inner.unwrap_or_else(|| panic!("{place}: no quoted words")).to_owned()
+        let inner = inner.unwrap_or_else(|| panic!("{place}: no quoted words"));
+        unescaped(inner).unwrap_or_else(|why| panic!("{place}: {why}"))
     };
     let own = || {
         let (status, words) = rest.split_once(' ').unwrap_or((rest, "\"\""));

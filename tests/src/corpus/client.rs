@@ -58,7 +58,7 @@ impl Client {
                 Step::Wait => {
                     waits += 1;
                     self.wait(waits, &first)?;
-                    origin.settle()?;
+                    origin.catch_up()?;
                 }
                 Step::End => drop(self.stream.shutdown(Shutdown::Write)),
                 Step::Body | Step::Close => {}

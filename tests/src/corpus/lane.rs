@@ -100,6 +100,7 @@ impl Lane {
         };
         let seen = talk().unwrap_or_else(|why| panic!("a first request: {why}; {}", self.words()));
         let [Seen::Whole(message)] = &seen[..] else { panic!("a first request came as {seen:?}") };
+        self.origin.begin(Vec::new());
         let via = message.fields.iter().find(|field| field.is("via"));
         let via = via.map(|field| String::from_utf8_lossy(&field.value).into_owned());
         self.via = via.and_then(|via| Some(via.split_once(' ')?.1.to_owned())).unwrap_or_default();

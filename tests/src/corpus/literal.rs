@@ -193,6 +193,23 @@ fn escape(text: &str) -> Result<(u8, usize), String> {
     }
 }
 
+/// A text without its escapes; it has no marks.
+///
+/// # Errors
+/// Says which escape is unknown.
+pub fn unescaped(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        let (byte, length) = escape(&rest[at..])?;
+        bytes.extend_from_slice(&rest.as_bytes()[..at]);
+        bytes.push(byte);
+        rest = &rest[at + length..];
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// Bytes as a literal of one line, for messages about failures.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut text = String::new();

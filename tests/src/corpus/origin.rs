@@ -1,11 +1,15 @@
 //! The recording origin: every byte that reaches it goes through the strict parser.
+//!
+//! One thread looks at all connections in turn. So a pass over them that begins after a moment has
+//! seen every byte that was sent before it, which is what lets a case know that nothing more of it
+//! will come, without waiting for a while.
 
 use std::fmt;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::lane::{PATIENCE, PAUSE};
 use super::literal::{Literal, Step, escaped};
@@ -42,8 +46,13 @@ impl fmt::Display for Seen {
 struct State {
     script: Vec<(String, Literal)>,
     seen: Vec<Seen>,
-    /// Connections inside a request or an answer.
+    /// Connections inside a request, after the last pass.
     busy: usize,
+    /// Counts the passes that were asked for.
+    asked: u64,
+    /// The greatest count that a whole pass has begun after; `passed <= asked`.
+    passed: u64,
+    ended: bool,
 }
 
 #[derive(Default)]
@@ -59,24 +68,10 @@ impl Shared {
 
     fn record(&self, seen: Seen) {
         self.state().seen.push(seen);
-        self.changed.notify_all();
-    }
-
-    fn set_busy(&self, was: &mut bool, busy: bool) {
-        if *was != busy {
-            let mut state = self.state();
-            if busy {
-                state.busy += 1;
-            } else {
-                state.busy -= 1;
-            }
-            *was = busy;
-            self.changed.notify_all();
-        }
     }
 }
 
-/// An origin on a loopback port of its own. Its threads end with their connections.
+/// An origin on a loopback port of its own.
 pub struct Origin {
     /// Where it listens.
     pub address: SocketAddr,
@@ -84,48 +79,65 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Starts it; one thread accepts, one more serves each connection.
+    /// Starts it.
     ///
     /// # Panics
     /// If there is no loopback port to be had.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
         let address = listener.local_addr().expect("a bound socket has an address");
+        listener.set_nonblocking(true).expect("sockets can be made non-blocking");
         let shared = Arc::new(Shared::default());
-        let accepting = Arc::clone(&shared);
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let shared = Arc::clone(&accepting);
-                thread::spawn(move || Connection::new(stream, shared).serve());
-            }
-        });
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || serve(&listener, &serving));
         Self { address, shared }
     }
 
-    /// Forgets what was seen, and answers from now on by this script: target and answer. Every other
-    /// target is answered by [`default_answer`].
+    /// Answers from now on by this script: target and answer; every other target is answered by
+    /// [`default_answer`]. Gives what was seen since the last script, and forgets it.
     pub fn begin(&self, script: Vec<(String, Literal)>) -> Vec<Seen> {
         let mut state = self.shared.state();
         state.script = script;
         std::mem::take(&mut state.seen)
     }
 
-    /// Waits until no connection is inside a request or an answer, and gives what was seen since the
-    /// script began.
+    /// Waits until everything that was sent to the origin before this call has been read, and what
+    /// it asks for has been said.
+    ///
+    /// # Errors
+    /// If that does not come to pass within [`PATIENCE`].
+    pub fn catch_up(&self) -> Result<(), String> {
+        self.wait(|_| true).map(|_| ())
+    }
+
+    /// As `catch_up`, and waits until no request is incomplete. Gives what was seen since the script
+    /// began.
     ///
     /// # Errors
     /// If that does not come to pass within [`PATIENCE`].
     pub fn settle(&self) -> Result<Vec<Seen>, String> {
-        let state = self.shared.state();
-        let (state, wait) = self
-            .shared
-            .changed
-            .wait_timeout_while(state, PATIENCE, |state| state.busy > 0)
-            .expect("no thread of the origin panics");
+        self.wait(|state| state.busy == 0).map(|state| state.seen.clone())
+    }
+
+    fn wait(&self, enough: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, String> {
+        let mut state = self.shared.state();
+        state.asked += 1;
+        let pass = state.asked;
+        self.shared.changed.notify_all();
+        let going = |state: &mut State| state.passed < pass || !enough(state);
+        let waited = self.shared.changed.wait_timeout_while(state, PATIENCE, going);
+        let (state, wait) = waited.expect("no thread of the origin panics");
         if wait.timed_out() {
-            return Err(format!("the origin still waits for the rest of {} messages", state.busy));
+            return Err(format!("the origin still waits for the rest of {} requests", state.busy));
         }
-        Ok(state.seen.clone())
+        Ok(state)
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.shared.state().ended = true;
+        self.shared.changed.notify_all();
     }
 }
 
@@ -137,136 +149,185 @@ pub fn default_answer(method: &str, target: &str) -> Vec<u8> {
     format!("{head}{body}").into_bytes()
 }
 
-/// One connection, served by one thread.
+/// How long the thread rests when a pass found nothing.
+const REST: Duration = Duration::from_micros(150);
+
+fn serve(listener: &TcpListener, shared: &Shared) {
+    let mut connections: Vec<Connection> = Vec::new();
+    loop {
+        let pass = shared.state().asked;
+        let mut moved = false;
+        while let Ok((stream, _)) = listener.accept() {
+            connections.push(Connection::new(stream));
+        }
+        for connection in &mut connections {
+            moved |= connection.poll(shared);
+        }
+        connections.retain(|connection| connection.mode != Mode::Ended);
+        let mut state = shared.state();
+        state.busy = connections.iter().filter(|connection| connection.busy()).count();
+        state.passed = pass;
+        shared.changed.notify_all();
+        if state.ended {
+            return;
+        }
+        if !moved && state.asked == pass {
+            drop(shared.changed.wait_timeout(state, REST));
+        }
+    }
+}
+
+/// What is made of the bytes that come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// They are requests.
+    Http,
+    /// The answer came early and this side is closed; closing with unread bytes would take the
+    /// answer away from the proxy.
+    Closing,
+    /// After a switch of protocols: they are sent back.
+    Echo,
+    /// There will be no more.
+    Ended,
+}
+
 struct Connection {
     stream: TcpStream,
-    shared: Arc<Shared>,
     input: Vec<u8>,
-    busy: bool,
+    mode: Mode,
+    /// How many steps of the answer were done at the head of the request in `input`.
+    said: usize,
 }
 
 impl Connection {
-    fn new(stream: TcpStream, shared: Arc<Shared>) -> Self {
+    fn new(stream: TcpStream) -> Self {
+        stream.set_nonblocking(true).expect("sockets can be made non-blocking");
         // Without it a second small segment would wait for the first one's acknowledgement.
         let _ = stream.set_nodelay(true);
-        Self { stream, shared, input: Vec::new(), busy: false }
+        Self { stream, input: Vec::new(), mode: Mode::Http, said: 0 }
     }
 
-    fn serve(mut self) {
-        self.exchange();
-        let rest = std::mem::take(&mut self.input);
-        if !rest.is_empty() {
-            self.shared.record(Seen::Cut(rest));
+    fn busy(&self) -> bool {
+        matches!(self.mode, Mode::Http | Mode::Closing) && !self.input.is_empty()
+    }
+
+    /// Reads and answers what has come. Gives whether anything had.
+    fn poll(&mut self, shared: &Shared) -> bool {
+        let mut moved = false;
+        let mut chunk = [0; 65536];
+        while self.mode != Mode::Ended {
+            match self.stream.read(&mut chunk) {
+                Ok(length) if length > 0 => {
+                    self.input.extend_from_slice(&chunk[..length]);
+                    self.take(shared);
+                    moved = true;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                _ => {
+                    self.end(shared);
+                    moved = true;
+                }
+            }
         }
-        self.shared.set_busy(&mut self.busy, false);
+        moved
     }
 
-    /// Reads and answers until the connection's end, or the script's.
-    fn exchange(&mut self) {
-        // How many steps of the answer were done at the head of the request in `input`.
-        let mut done = 0;
-        loop {
+    fn end(&mut self, shared: &Shared) {
+        let rest = std::mem::take(&mut self.input);
+        if !rest.is_empty() && self.mode != Mode::Echo {
+            shared.record(Seen::Cut(rest));
+        }
+        self.mode = Mode::Ended;
+    }
+
+    /// Takes every whole request from the input and answers it.
+    fn take(&mut self, shared: &Shared) {
+        if self.mode == Mode::Echo {
+            let bytes = std::mem::take(&mut self.input);
+            self.send(&bytes);
+        }
+        while self.mode == Mode::Http {
             match strict::request(&self.input) {
                 Err(doubt) => {
                     let bytes = std::mem::take(&mut self.input);
-                    self.shared.record(Seen::Doubtful(bytes, doubt.0));
-                    return;
+                    shared.record(Seen::Doubtful(bytes, doubt.0));
+                    self.mode = Mode::Ended;
                 }
                 Ok(Some(message)) => {
                     self.input.drain(..message.bytes);
-                    let answer = self.answer(message.method(), message.target());
-                    self.shared.record(Seen::Whole(message));
-                    if !self.say(&answer.steps[done..]) {
-                        return;
-                    }
-                    if answer.bytes().starts_with(b"HTTP/1.1 101") {
-                        return self.echo();
-                    }
-                    done = 0;
-                    continue;
+                    self.answer(message, shared);
                 }
-                Ok(None) => {}
-            }
-            if done == 0 && !self.say_at_head(&mut done) {
-                return self.drain();
-            }
-            let waiting = !self.input.is_empty();
-            self.shared.set_busy(&mut self.busy, waiting);
-            if !self.receive() {
-                return;
+                Ok(None) => {
+                    self.answer_head(shared);
+                    return;
+                }
             }
         }
     }
 
-    /// Sends what the script says before the request's end. Gives whether the connection goes on.
-    fn say_at_head(&mut self, done: &mut usize) -> bool {
-        let Some(end) = self.input.windows(4).position(|four| four == b"\r\n\r\n") else {
-            return true;
-        };
-        let head = String::from_utf8_lossy(&self.input[..end]).into_owned();
-        let mut words = head.split(' ');
-        let answer = self.answer(words.next().unwrap_or(""), words.next().unwrap_or(""));
-        let Some(body) = answer.steps.iter().position(|step| *step == Step::Body) else {
-            return true;
-        };
-        *done = body + 1;
-        self.say(&answer.steps[..body])
+    fn answer(&mut self, message: Message, shared: &Shared) {
+        let answer = answer_to(shared, message.method(), message.target());
+        shared.record(Seen::Whole(message));
+        let said = std::mem::take(&mut self.said);
+        if !self.say(&answer.steps[said..]) {
+            self.end(shared);
+        } else if answer.bytes().starts_with(b"HTTP/1.1 101") {
+            self.mode = Mode::Echo;
+        }
     }
 
-    fn answer(&self, method: &str, target: &str) -> Literal {
-        let state = self.shared.state();
-        match state.script.iter().find(|(scripted, _)| scripted == target) {
-            Some((_, answer)) => answer.clone(),
-            None => Literal::of(default_answer(method, target)),
+    /// Says what the script has before the request's end.
+    fn answer_head(&mut self, shared: &Shared) {
+        let end = self.input.windows(4).position(|four| four == b"\r\n\r\n");
+        let (Some(end), 0) = (end, self.said) else { return };
+        let head = String::from_utf8_lossy(&self.input[..end]).into_owned();
+        let mut words = head.split(' ');
+        let answer = answer_to(shared, words.next().unwrap_or(""), words.next().unwrap_or(""));
+        if let Some(body) = answer.steps.iter().position(|step| *step == Step::Body) {
+            self.said = body + 1;
+            if !self.say(&answer.steps[..body]) {
+                self.mode = Mode::Closing;
+            }
         }
     }
 
     /// Gives whether the connection goes on.
     fn say(&mut self, steps: &[Step]) -> bool {
-        self.shared.set_busy(&mut self.busy, true);
         for step in steps {
             match step {
-                Step::Bytes(bytes) => {
-                    if self.stream.write_all(bytes).is_err() {
-                        return false;
-                    }
-                }
+                Step::Bytes(bytes) if !self.send(bytes) => return false,
                 Step::Pause => thread::sleep(PAUSE),
                 Step::Close => {
                     let _ = self.stream.shutdown(Shutdown::Write);
                     return false;
                 }
-                Step::Wait | Step::End | Step::Body => {}
+                Step::Bytes(_) | Step::Wait | Step::End | Step::Body => {}
             }
         }
         true
     }
 
-    fn receive(&mut self) -> bool {
-        let mut chunk = [0; 65536];
-        match self.stream.read(&mut chunk) {
-            Ok(length) if length > 0 => {
-                self.input.extend_from_slice(&chunk[..length]);
-                true
+    /// Sends all of it, however long the proxy takes; gives whether it took it.
+    fn send(&mut self, mut bytes: &[u8]) -> bool {
+        let begun = Instant::now();
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(length) => bytes = &bytes[length..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(REST),
+                Err(_) => return false,
             }
-            _ => false,
-        }
-    }
-
-    /// After an early close: closing with unread bytes would take the answer away from the proxy.
-    fn drain(&mut self) {
-        while self.receive() {}
-    }
-
-    /// After a switch of protocols: sends everything back.
-    fn echo(&mut self) {
-        self.shared.set_busy(&mut self.busy, false);
-        let _ = self.stream.set_read_timeout(Some(Duration::from_secs(60)));
-        loop {
-            let bytes = std::mem::take(&mut self.input);
-            if self.stream.write_all(&bytes).is_err() || !self.receive() {
-                return;
+            if begun.elapsed() > PATIENCE {
+                return false;
             }
         }
+        true
+    }
+}
+
+fn answer_to(shared: &Shared, method: &str, target: &str) -> Literal {
+    let state = shared.state();
+    match state.script.iter().find(|(scripted, _)| scripted == target) {
+        Some((_, answer)) => answer.clone(),
+        None => Literal::of(default_answer(method, target)),
     }
 }

@@ -8,8 +8,7 @@ use super::case::Case;
 
 /// Compares the table with the corpus: a row for each case marked `valid`, and no other row.
 ///
-/// A row is `| name of the case | section | status | reason |`; the lines before the first row that
-/// is not a heading are prose.
+/// A row is `| name of the case | section | status | reason |`; other lines are prose.
 ///
 /// # Errors
 /// Names the rows that are missing, superfluous or without a section or a reason.
@@ -17,7 +16,8 @@ pub fn compare(file: &Path, cases: &[Case]) -> Result<(), String> {
     let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let mut rows = BTreeSet::new();
     let mut wrong = Vec::new();
-    for line in text.lines().filter(|line| line.starts_with("| ")).skip(1) {
+    // The first two lines are the heading and the rule below it.
+    for line in text.lines().filter(|line| line.starts_with("| ")).skip(2) {
         let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [name, section, _, reason] = cells[..] else {
             wrong.push(format!("not four cells: {line}"));

@@ -8,12 +8,23 @@ use crate::strict::{self, Asked, Field, Framing, Message};
 pub struct Expected {
     /// Its first line.
     pub subject: Subject,
-    /// Only the head is looked at and taken; what follows it is left for the next steps.
-    pub head_only: bool,
+    /// How much of it.
+    pub extent: Extent,
     /// What its fields must be.
     pub checks: Vec<Check>,
     /// Its content; `None`: any.
     pub body: Option<Vec<Piece>>,
+}
+
+/// How much of a message is expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// Only its head is looked at and taken; what follows is left for the next steps.
+    Head,
+    /// A beginning, and the end of the connection before it is whole.
+    Broken,
 }
 
 /// A first line.
@@ -75,7 +86,7 @@ impl Expected {
         input: &[u8],
         ended: bool,
     ) -> Verdict {
-        if self.head_only {
+        if self.extent == Extent::Head {
             return self.judge_head(names, input, ended);
         }
         // The strict parser starts over each time: it is not asked again for each piece of a large

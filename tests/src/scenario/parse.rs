@@ -1,8 +1,8 @@
 //! Reads a scenario's text, line by line.
 
 use super::{
-    Action, Check, Client, Expected, Listen, Origin, OriginKind, Piece, Scenario, Script, Step,
-    Subject,
+    Action, Check, Client, Expected, Extent, Listen, Origin, OriginKind, Piece, Scenario, Script,
+    Step, Subject,
 };
 
 /// Where steps go.
@@ -87,13 +87,19 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
             *place = Place::Origin;
         }
         ["client", name, after @ ..] => {
-            let after = match after {
-                [] => Vec::new(),
-                ["after", names @ ..] => names.iter().map(|name| (*name).to_owned()).collect(),
-                _ => return Err("a client may only be `after` others".to_owned()),
+            let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+            let (after, when) = match after {
+                [] => (Vec::new(), Vec::new()),
+                ["after", names @ ..] => (owned(names), Vec::new()),
+                ["when", names @ ..] => (Vec::new(), owned(names)),
+                _ => {
+                    return Err(
+                        "a client comes `after` others or `when` a signal was given".to_owned()
+                    );
+                }
             };
             let name = (*name).to_owned();
-            scenario.clients.push(Client { name, after, script: Script::default() });
+            scenario.clients.push(Client { name, after, when, script: Script::default() });
             *place = Place::Client;
         }
         _ => return Err(format!("what is `{}`?", words.join(" "))),
@@ -183,9 +189,10 @@ fn action(text: &str) -> Result<Action, String> {
 }
 
 fn expect(text: &str) -> Result<Action, String> {
-    let (text, head_only) = match text.strip_prefix("head of ") {
-        Some(text) => (text, true),
-        None => (text, false),
+    let (text, extent) = match (text.strip_prefix("head of "), text.strip_prefix("broken ")) {
+        (Some(text), _) => (text, Extent::Head),
+        (_, Some(text)) => (text, Extent::Broken),
+        _ => (text, Extent::Whole),
     };
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let subject = match word {
@@ -201,7 +208,7 @@ fn expect(text: &str) -> Result<Action, String> {
         "answer" => answer(&rest.split_whitespace().collect::<Vec<_>>())?,
         _ => return Err(format!("what is expected by `{text}`?")),
     };
-    Ok(Action::Message(Expected { subject, head_only, checks: Vec::new(), body: Some(Vec::new()) }))
+    Ok(Action::Message(Expected { subject, extent, checks: Vec::new(), body: Some(Vec::new()) }))
 }
 
 fn answer(words: &[&str]) -> Result<Subject, String> {

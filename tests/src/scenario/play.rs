@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use super::check::{Verdict, shown};
-use super::{Action, Names, Script, Step};
+use super::{Action, Expected, Extent, Names, Script, Step};
 
 /// What scripts tell each other.
 #[derive(Clone, Default, Debug)]
@@ -235,6 +235,9 @@ impl Play {
                 if let Some(pieces) = &expected.body {
                     self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
                 }
+                if expected.extent == Extent::Broken {
+                    return self.try_broken(expected);
+                }
                 let ended = self.end == Some(End::Finished);
                 let cut = self.end == Some(End::Reset);
                 let body = self.bytes.as_deref();
@@ -273,6 +276,22 @@ impl Play {
             }
             Action::Await(name) if self.board.has(name) => Did::Done,
             Action::Await(_) => Did::Wait(Wait::Board),
+        }
+    }
+
+    fn try_broken(&mut self, expected: &Expected) -> Did {
+        let Some(end) = self.end else { return Did::Wait(Wait::Read) };
+        let body = self.bytes.as_deref();
+        let finished = end == End::Finished;
+        if matches!(expected.judge(&self.names, body, &self.inbox, finished), Verdict::Met(_)) {
+            return Did::Failed(format!("it is whole: {}", shown(&self.inbox)));
+        }
+        match expected.judge_cut(body, &self.inbox) {
+            Ok(()) => {
+                self.inbox.clear();
+                Did::Done
+            }
+            Err(why) => Did::Failed(why),
         }
     }
 

@@ -1,6 +1,7 @@
 //! All actors of one run: clients, origins, the name server.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use millrace_event::{Address, Instant};
@@ -18,6 +19,8 @@ pub(super) struct Cast {
     pub(super) names: Names,
     pub(super) board: Board,
     pub(super) hostile: bool,
+    /// How often each request came in a hostile world, by method and target.
+    pub(super) seen: Rc<RefCell<BTreeMap<(String, String), usize>>>,
     pub(super) failures: Vec<String>,
     /// Every script has ended, or one has failed.
     pub(super) over: Rc<Cell<bool>>,
@@ -67,7 +70,8 @@ impl Cast {
     /// Connects a client when those before it have ended.
     fn begin(&mut self, world: &World, index: usize) {
         let (client, seat) = &self.clients[index];
-        let ready = client.after.iter().all(|other| self.board.has(&ended(other)));
+        let ready = client.after.iter().all(|other| self.board.has(&ended(other)))
+            && client.when.iter().all(|signal| self.board.has(signal));
         if seat.is_some() || !ready {
             return;
         }
@@ -77,12 +81,12 @@ impl Cast {
         self.clients[index].1 = Some(seat);
     }
 
-    /// A client that has said its part closes; nothing may be left for it.
+    /// A client that has said its part closes; unless it did so by itself, nothing may be left.
     fn end(&mut self, world: &World, index: usize) {
         let (client, seat) = &mut self.clients[index];
         let Some(seat) = seat else { return };
         let rest = seat.play.inbox();
-        if !rest.is_empty() && !seat.play.given_up() {
+        if !rest.is_empty() && seat.socket().is_some() {
             let rest = rest.escape_ascii();
             self.failures.push(format!("{}: more came: \"{rest}\"", client.name));
         }

@@ -1,17 +1,35 @@
 //! An origin of the simulated world.
 //!
 //! In a world that works it plays its scripts in the order in which it accepts. In a hostile one
-//! that order means nothing: requests are retried, and connections break before they carry any. It
-//! then reads requests wherever they come and answers each as its scripts do, so that a request
-//! that no client sent, or one that may not be repeated and is, shows.
+//! that order means nothing: requests are retried, also at other origins, and connections break
+//! before they carry any. It then reads requests wherever they come and answers each as any script
+//! does, so that a request that no client sent, or one that may not be repeated and is, shows.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use millrace_event::Instant;
 use millrace_sim::{Read, Socket, World};
 
 use super::seat::Seat;
 use crate::scenario::{Action, Board, Names, Origin, Play, Script, Subject, next_request};
+
+/// What all origins of a run share.
+#[derive(Clone, Default)]
+pub(super) struct Common {
+    /// The scripts of all of them.
+    scripts: Rc<[Script]>,
+    /// How often each request came, by method and target.
+    pub(super) seen: Rc<RefCell<BTreeMap<(String, String), usize>>>,
+}
+
+impl Common {
+    pub(super) fn new(origins: &[Origin]) -> Self {
+        let scripts = origins.iter().flat_map(scripts_of).cloned().collect();
+        Self { scripts, seen: Rc::default() }
+    }
+}
 
 /// An origin and its connections.
 pub(super) struct OriginSeat {
@@ -25,8 +43,7 @@ pub(super) struct OriginSeat {
     accepted: usize,
     playing: Vec<Seat>,
     waiting: Vec<Waiting>,
-    /// How often each request came, by method and target.
-    pub(super) seen: BTreeMap<(String, String), usize>,
+    common: Common,
 }
 
 /// A connection on which no request is being answered.
@@ -42,6 +59,7 @@ impl OriginSeat {
         listener: Option<Socket>,
         names: &Names,
         board: &Board,
+        common: &Common,
         hostile: bool,
     ) -> Self {
         let begins_with_request = |script: &Script| match script.steps.first() {
@@ -59,7 +77,7 @@ impl OriginSeat {
             accepted: 0,
             playing: Vec::new(),
             waiting: Vec::new(),
-            seen: BTreeMap::new(),
+            common: common.clone(),
         }
     }
 
@@ -180,11 +198,15 @@ impl OriginSeat {
         method: String,
         target: String,
     ) -> Result<(), String> {
-        let answers: Vec<Script> = scripts_of(&self.origin)
+        let answers: Vec<Script> = self
+            .common
+            .scripts
+            .iter()
             .flat_map(|script| self.parts(script, &method, &target))
             .collect();
         let Waiting { name, socket, inbox } = self.waiting.swap_remove(index);
-        let times = self.seen.entry((method.clone(), target.clone())).or_default();
+        let mut seen = self.common.seen.borrow_mut();
+        let times = seen.entry((method.clone(), target.clone())).or_default();
         let script = answers.get(*times).or(answers.last());
         *times += 1;
         let Some(script) = script else {

@@ -52,7 +52,11 @@ impl Seat {
         }
         let now = world.now().milliseconds();
         if self.patience.is_some_and(|patience| now >= patience) {
-            return Err(format!("{}: line {}: waits in vain", self.name, self.play.line()));
+            // A signal may never come where the one who gives it was cut off.
+            if self.play.need(now) != Need::Board {
+                return Err(format!("{}: line {}: waits in vain", self.name, self.play.line()));
+            }
+            self.play.give_up();
         }
         if self.idle && !self.read(world, socket) {
             return Ok(self.look(None));

@@ -65,7 +65,11 @@ pub(super) fn check_request(fields: &[Field]) -> Result<(), Doubt> {
         return doubt("an expectation other than 100-continue");
     }
     check_hops(fields)?;
-    let http = |token: String| ["h2", "http", "tls"].iter().any(|other| token.starts_with(other));
+    // RFC 9113 section 3.1: `h2c`, and `h2` for those who do not know that it is for TLS; drafts had
+    // numbers behind them.
+    let http = |token: String| {
+        token == "h2" || ["h2c", "h2-", "http", "tls"].iter().any(|start| token.starts_with(start))
+    };
     if tokens(fields, "upgrade").any(http) {
         return doubt("an upgrade to what carries HTTP unseen");
     }
@@ -185,6 +189,8 @@ mod tests {
             "Connection: host",
             "Connection: close, x-forwarded-for",
             "Connection: upgrade\r\nUpgrade: h2c",
+            "Connection: upgrade\r\nUpgrade: websocket, h2",
+            "Connection: upgrade\r\nUpgrade: TLS/1.0",
             "Upgrade: websocket",
             "TE: trailers",
             "Keep-Alive: timeout=5",

@@ -54,9 +54,13 @@ pub(super) fn check_authority(authority: &str) -> Result<(), Doubt> {
     if host.is_empty() || !host.bytes().all(plain) {
         return doubt("a host that is neither a plain name nor an address");
     }
-    // A last label that begins with a digit makes it a number to some resolvers.
+    // A last label that is a number makes the whole an address to some resolvers.
     let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
-    let numeric = last.starts_with(|first: char| first.is_ascii_digit());
+    let hexadecimal = last.strip_prefix("0x").or(last.strip_prefix("0X"));
+    let numeric = match hexadecimal {
+        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        None => last.bytes().all(|byte| byte.is_ascii_digit()),
+    };
     if numeric && host.parse::<Ipv4Addr>().is_err() {
         return doubt("a numeric host with more than one reading");
     }
@@ -82,7 +86,17 @@ mod tests {
 
     #[test]
     fn authorities() {
-        for authority in ["a", "A-b.c_d", "a.test.", "a:80", "127.0.0.1:8080", "[::1]", "[::1]:1"] {
+        for authority in [
+            "a",
+            "A-b.c_d",
+            "1.2.3.a",
+            "0xg",
+            "a.test.",
+            "a:80",
+            "127.0.0.1:8080",
+            "[::1]",
+            "[::1]:1",
+        ] {
             assert_eq!(check_authority(authority), Ok(()), "{authority}");
         }
         for authority in [
