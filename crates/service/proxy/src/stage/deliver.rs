@@ -2,7 +2,7 @@
 //! tunnel begins. Here the exchange also ends: when everything was taken, or by breaking off.
 
 use millrace_event::{Engine, Error, Key, Kind};
-use millrace_http::{Framing, Version};
+use millrace_http::{Expectation, Framing, Version, connection_options, expectation};
 
 use crate::exchange::{Exchange, Own, Plan};
 use crate::flow::{self, Stage, Step};
@@ -116,10 +116,7 @@ pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     if exchange.download.source_is_done() {
         // The answer is whole; the request is not, and nobody is left to take the rest of it.
-        exchange.upload.abandon();
-        exchange.persistent = false;
-        worker.leave_origin(key);
-        finish_if_done(worker, key);
+        give_up_upload(worker, key);
         return;
     }
     let conn_key = exchange.conn();
@@ -168,10 +165,34 @@ fn upload_is_over(exchange: &Exchange) -> bool {
 pub(crate) fn finish_if_done<E: Engine>(worker: &mut Worker<E>, key: Key) {
     finish_origin(worker, key);
     let exchange = worker.exchange(key);
-    if exchange.download.has_ended() && upload_is_over(exchange) {
+    if !exchange.download.has_ended() {
+        return;
+    }
+    if upload_is_over(exchange) {
         flow::go(worker, key, Stage::Log);
         flow::run(worker, key);
+    } else if !exchange.tunnel && upload_is_pointless(exchange) {
+        give_up_upload(worker, key);
     }
+}
+
+/// After an early answer the upload goes on only while its origin reads it. It does not when it
+/// said that it closes (RFC 9112 section 9.6), nor when it refused what was only announced: then
+/// the client may never send it (RFC 9110 section 10.1.1).
+fn upload_is_pointless(exchange: &Exchange) -> bool {
+    let answer = &exchange.answer;
+    let closes = !connection_options(answer).is_persistent(answer.version());
+    let is_announced = expectation(&exchange.request) == Expectation::Continue;
+    closes || (is_announced && exchange.upload.moved() == 0)
+}
+
+/// The answer was delivered; what is missing of the request is not waited for any longer.
+pub(super) fn give_up_upload<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    worker.leave_origin(key);
+    let exchange = worker.exchange(key);
+    exchange.upload.abandon();
+    exchange.persistent = false;
+    finish_if_done(worker, key);
 }
 
 /// The client gets an answer of our own instead of what it asked for. Leaves the exchange before

@@ -343,11 +343,15 @@ fn again<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
     flow::run(worker, key);
 }
 
-/// The exchange cannot be served: an answer says why if one still can, else the client's
-/// connection is reset, so that nobody takes what it got for the whole.
+/// The exchange cannot be served: an answer says why if one still can. An answer that was begun
+/// ends in a reset, so that nobody takes what it got for the whole; one that was delivered stays
+/// good, and only the rest of its request is given up.
 pub(crate) fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
     worker.leave_origin(key);
-    if worker.exchange(key).stage < Stage::Deliver && reason.status() != 0 {
+    let exchange = worker.exchange(key);
+    if exchange.download.has_ended() && !exchange.tunnel {
+        deliver::give_up_upload(worker, key);
+    } else if exchange.stage < Stage::Deliver && reason.status() != 0 {
         deliver::refuse(worker, key, reason);
         flow::run(worker, key);
     } else {
