@@ -5,8 +5,8 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use millrace_http::{
-    Authority, Framing, Method, Name, RequestHead, Version, decimal, declared_length, destination,
-    forwarded_fields, has_token, upgrade_protocols,
+    Authority, Framing, Method, Name, RequestHead, TargetForm, Version, decimal, declared_length,
+    destination, forwarded_fields, has_token, upgrade_protocols,
 };
 
 use crate::config::{HostSent, Role};
@@ -37,8 +37,10 @@ pub(crate) fn write_request(
     out.push(b' ');
     out.extend_from_slice(destination.path_and_query);
     out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-    match (host_sent(exchange, snapshot), &destination.authority) {
-        (HostSent::Client, Some(authority)) => put(out, format_args!("{authority}")),
+    let host = request.find(Name::Host).filter(|_| request.form() == TargetForm::Origin);
+    match (host_sent(exchange, snapshot), host, &destination.authority) {
+        (HostSent::Client, Some(host), Some(_)) => out.extend_from_slice(request.value_of(host)),
+        (HostSent::Client, None, Some(authority)) => put(out, format_args!("{authority}")),
         _ => write_place(out, place),
     }
     out.extend_from_slice(b"\r\n");
@@ -155,7 +157,8 @@ fn write_list_before(
 }
 
 /// Whether an Upgrade goes on. Not one with a body, which the origin could read as the other
-/// protocol; and not h2c or another HTTP, whose requests would pass unseen (RFC 9113 section 3.1).
+/// protocol; and not to h2, h2c or another HTTP, whose requests would pass unseen (RFC 9113 section
+/// 3.1).
 fn upgrade_to_send(exchange: &Exchange) -> bool {
     let request = &exchange.request;
     let mut protocols = upgrade_protocols(request).peekable();
@@ -167,7 +170,7 @@ fn upgrade_to_send(exchange: &Exchange) -> bool {
                 protocol.len() >= prefix.len()
                     && protocol[..prefix.len()].eq_ignore_ascii_case(prefix)
             };
-            !is(b"h2c") && !is(b"HTTP") && !is(b"TLS")
+            !is(b"h2") && !is(b"HTTP") && !is(b"TLS")
         })
 }
 
