@@ -2,15 +2,17 @@
 //! them.
 //!
 //! A *case* (tests/corpus/README.md has the format) says what a client sends on one connection,
-//! what the origin must see and says, and what the client must see. A *lane* is one running program
-//! with one recording origin behind it; a case is run in a lane alone, so that everything the origin
-//! saw belongs to it. The judge behind the program is [`crate::strict`].
+//! what the origin must see and says, and what the client must see. A *lane* is one running
+//! program with one recording origin behind it; a case is run in a lane alone, so that everything
+//! the origin saw belongs to it. The judge behind the program is [`crate::strict`].
 
 pub mod case;
 pub mod client;
+mod compare;
 pub mod judge;
 pub mod lane;
 pub mod literal;
 pub mod mutate;
 pub mod origin;
+pub mod plan;
 pub mod table;

@@ -4,7 +4,7 @@
 //! It owns no connection and shares no code with the proxy, so that a mistake there is not repeated
 //! here. It is far narrower than RFC 9112: one spelling for each thing, and what the RFC leaves to
 //! the recipient's mercy (bare LF, folded lines, leading zeros, chunk extensions) is doubtful. It
-//! never repairs, and it starts over from the first byte at each call: it judges, it does not serve.
+//! never repairs, and it starts over from the first byte at each call: it judges, it serves nobody.
 
 mod body;
 mod fields;

@@ -25,6 +25,8 @@ pub enum Outcome {
     Aborted,
     /// Nothing reached the client, at most a beginning reached the origin.
     Closed,
+    /// The client has gone; the origin may have seen the request, or the beginning of it.
+    Left,
     /// A tunnel is open: what follows is between the client and the origin.
     Tunnel,
     /// The origin switched protocols; then the client saw these bytes, which the origin sent back.
@@ -45,7 +47,12 @@ impl Outcome {
     pub fn reaches(&self) -> bool {
         matches!(
             self,
-            Self::Forwarded | Self::Answered(_) | Self::Early | Self::Aborted | Self::Upgraded(_)
+            Self::Forwarded
+                | Self::Answered(_)
+                | Self::Early
+                | Self::Aborted
+                | Self::Left
+                | Self::Upgraded(_)
         )
     }
 
@@ -191,6 +198,7 @@ fn outcome(text: &str, place: &str) -> Outcome {
         "early" => Outcome::Early,
         "aborted" => Outcome::Aborted,
         "closed" => Outcome::Closed,
+        "left" => Outcome::Left,
         "tunnel" => Outcome::Tunnel,
         "upgraded" => Outcome::Upgraded(quoted(rest)),
         _ => panic!("{place}: no such outcome: {text}"),

@@ -3,6 +3,9 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
 
 use super::lane::{PATIENCE, PAUSE, TRICKLE};
 use super::literal::{Step, escaped};
@@ -11,7 +14,8 @@ use crate::strict::{self, Asked, Message};
 
 /// A client: what it has received and not yet looked at.
 pub struct Client {
-    stream: TcpStream,
+    /// `None` after a reset.
+    stream: Option<TcpStream>,
     received: Vec<u8>,
     ended: bool,
 }
@@ -37,7 +41,7 @@ impl Client {
         set(stream.set_nodelay(true))?;
         set(stream.set_read_timeout(Some(PATIENCE)))?;
         set(stream.set_write_timeout(Some(PATIENCE)))?;
-        Ok(Self { stream, received: Vec::new(), ended: false })
+        Ok(Self { stream: Some(stream), received: Vec::new(), ended: false })
     }
 
     /// Does the steps of a literal. That the program no longer reads is not an error: what it
@@ -53,18 +57,28 @@ impl Client {
         for step in steps {
             match step {
                 Step::Bytes(bytes) if pace == Pace::EveryByte => self.trickle(bytes),
-                Step::Bytes(bytes) => drop(self.stream.write_all(bytes)),
+                Step::Bytes(bytes) => drop(self.write(bytes)),
                 Step::Pause => thread::sleep(PAUSE),
                 Step::Wait => {
                     waits += 1;
                     self.wait(waits, &first)?;
                     origin.catch_up()?;
                 }
-                Step::End => drop(self.stream.shutdown(Shutdown::Write)),
+                Step::End => self.finish(),
+                Step::Reset => self.reset(),
                 Step::Body | Step::Close => {}
             }
         }
         Ok(())
+    }
+
+    /// Closes without lingering, which sends a RST.
+    fn reset(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            let _ = set_socket_linger(&stream, Some(Duration::ZERO));
+        }
+        self.received.clear();
+        self.ended = true;
     }
 
     /// One byte a segment; beyond the first bytes, where all tokens are, the rest at once.
@@ -72,12 +86,12 @@ impl Client {
         const ALONE: usize = 400;
         let (alone, rest) = bytes.split_at(bytes.len().min(ALONE));
         for byte in alone.chunks(1) {
-            if self.stream.write_all(byte).is_err() {
+            if self.write(byte).is_err() {
                 return;
             }
             thread::sleep(TRICKLE);
         }
-        let _ = self.stream.write_all(rest);
+        let _ = self.write(rest);
     }
 
     /// Waits until `count` answers have come since the beginning, interim ones included.
@@ -121,7 +135,7 @@ impl Client {
                 Ok(None) => drop(self.read()?),
                 Err(doubt) => {
                     let got = escaped(&self.received);
-                    return Err(format!("a doubtful answer at the client ({doubt}): {got}"));
+                    return Err(format!("a DOUBTFUL answer at the client ({doubt}): {got}"));
                 }
             }
         }
@@ -139,7 +153,9 @@ impl Client {
 
     /// Says that nothing more will be sent.
     pub fn finish(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+        if let Some(stream) = &self.stream {
+            let _ = stream.shutdown(Shutdown::Write);
+        }
     }
 
     /// Takes everything up to the connection's end; a reset is an end too.
@@ -151,10 +167,15 @@ impl Client {
         Ok(std::mem::take(&mut self.received))
     }
 
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.as_mut().map_or(Ok(()), |stream| stream.write_all(bytes))
+    }
+
     /// Gives whether the connection goes on.
     fn read(&mut self) -> Result<bool, String> {
         let mut chunk = [0; 65536];
-        match self.stream.read(&mut chunk) {
+        let Some(stream) = &mut self.stream else { return Ok(false) };
+        match stream.read(&mut chunk) {
             Ok(0) => self.ended = true,
             Ok(length) => self.received.extend_from_slice(&chunk[..length]),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {

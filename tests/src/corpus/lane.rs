@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::client::{Client, Pace};
 use super::literal::{Place, Role, fill};
 use super::origin::{Origin, Seen};
+use crate::real;
 
 /// How long anything may take before it counts as hanging. It bounds a failure; no success waits
 /// for it.
@@ -158,13 +159,8 @@ fn arguments(role: Role, origin: SocketAddr) -> Vec<String> {
 
 /// The program under test: `MILLRACE` names it, else it lies beside this test's folder.
 fn program() -> PathBuf {
-    if let Some(path) = env::var_os("MILLRACE") {
-        return PathBuf::from(path);
+    match env::var_os("MILLRACE") {
+        Some(path) => PathBuf::from(path),
+        None => real::program().unwrap_or_else(|why| panic!("{why}")),
     }
-    let test = env::current_exe().expect("a running program knows its own path");
-    let profile = test.parent().and_then(|deps| deps.parent()).expect("tests lie in deps/");
-    let path = profile.join("millrace");
-    let hint = "build it by `cargo build -p millrace`, or name another in MILLRACE";
-    assert!(path.exists(), "the program is missing: {}; {hint}", path.display());
-    path
 }

@@ -36,6 +36,8 @@ pub enum Step {
     Wait,
     /// A client says that it will send no more.
     End,
+    /// A client resets its connection and is gone.
+    Reset,
     /// An origin waits for the end of the request; what stands before is sent at its head.
     Body,
     /// An origin closes the connection.
@@ -138,6 +140,7 @@ fn mark(mark: &str, place: &Place, sent: bool, to: &mut Literal) -> Result<(), S
         "|" => Step::Pause,
         "wait" => Step::Wait,
         "end" => Step::End,
+        "reset" => Step::Reset,
         "body" => Step::Body,
         "close" => Step::Close,
         "host" => {

@@ -110,8 +110,8 @@ impl Origin {
         self.wait(|_| true).map(|_| ())
     }
 
-    /// As `catch_up`, and waits until no request is incomplete. Gives what was seen since the script
-    /// began.
+    /// As `catch_up`, and waits until no request is incomplete. Gives what was seen since the
+    /// script began.
     ///
     /// # Errors
     /// If that does not come to pass within [`PATIENCE`].
@@ -301,7 +301,7 @@ impl Connection {
                     let _ = self.stream.shutdown(Shutdown::Write);
                     return false;
                 }
-                Step::Bytes(_) | Step::Wait | Step::End | Step::Body => {}
+                Step::Bytes(_) | Step::Wait | Step::End | Step::Reset | Step::Body => {}
             }
         }
         true

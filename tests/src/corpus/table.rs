@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::case::Case;
+use super::case::{Case, Outcome};
 
 /// Compares the table with the corpus: a row for each case marked `valid`, and no other row.
 ///
@@ -19,18 +19,28 @@ pub fn compare(file: &Path, cases: &[Case]) -> Result<(), String> {
     // The first two lines are the heading and the rule below it.
     for line in text.lines().filter(|line| line.starts_with("| ")).skip(2) {
         let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let [name, section, _, reason] = cells[..] else {
+        let [name, section, status, reason] = cells[..] else {
             wrong.push(format!("not four cells: {line}"));
             continue;
         };
         if !section.starts_with("RFC ") || reason.is_empty() {
             wrong.push(format!("no section or no reason: {line}"));
         }
-        rows.insert(name.to_owned());
+        rows.insert(format!("{name} ({status})"));
     }
+    let valid = cases.iter().filter(|case| case.valid);
     let valid: BTreeSet<_> =
-        cases.iter().filter(|case| case.valid).map(|case| case.name.clone()).collect();
+        valid.map(|case| format!("{} ({})", case.name, status(case))).collect();
     wrong.extend(valid.difference(&rows).map(|name| format!("valid and refused, no row: {name}")));
     wrong.extend(rows.difference(&valid).map(|name| format!("a row without a case: {name}")));
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+/// The status of the refusal in a case; 0 if there is none.
+fn status(case: &Case) -> u16 {
+    let mut refusals = case.outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Refused(own) | Outcome::Cut(own) | Outcome::Served(own) => Some(own.status),
+        _ => None,
+    });
+    refusals.next_back().unwrap_or(0)
 }

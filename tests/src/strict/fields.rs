@@ -65,8 +65,8 @@ pub(super) fn check_request(fields: &[Field]) -> Result<(), Doubt> {
         return doubt("an expectation other than 100-continue");
     }
     check_hops(fields)?;
-    // RFC 9113 section 3.1: `h2c`, and `h2` for those who do not know that it is for TLS; drafts had
-    // numbers behind them.
+    // RFC 9113 section 3.1: `h2c`, and `h2` for those who do not know that it is for TLS; drafts
+    // had numbers behind them.
     let http = |token: String| {
         token == "h2" || ["h2c", "h2-", "http", "tls"].iter().any(|start| token.starts_with(start))
     };
