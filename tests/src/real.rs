@@ -10,11 +10,11 @@ mod stream;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::scenario::{Board, End, Listen, Names, Need, OriginKind, Play, Scenario, Script};
+use crate::scenario::{Board, End, Listen, Names, Need, OriginKind, Picks, Play, Scenario, Script};
 use process::Process;
 use stream::{Accepting, Stream};
 
@@ -30,8 +30,6 @@ struct Stage {
     begun: Instant,
     /// The clients have ended: origins need not wait for connections any more.
     over: AtomicBool,
-    /// Connections that origins hold.
-    playing: AtomicUsize,
     failures: Mutex<Vec<String>>,
 }
 
@@ -73,7 +71,6 @@ fn play_in(scenario: &Scenario, program: &Path, folder: &Path) -> Result<(), Str
         board: Board::default(),
         begun: Instant::now(),
         over: AtomicBool::new(false),
-        playing: AtomicUsize::new(0),
         failures: Mutex::new(Vec::new()),
     });
     std::thread::scope(|scope| {
@@ -162,20 +159,23 @@ fn play_client(stage: &Stage, client: &crate::scenario::Client, at: &str) -> Res
 
 fn play_origin(stage: &Stage, origin: &crate::scenario::Origin, listener: &Accepting) {
     let mut accepted = 0;
+    let picks = &Picks::new(origin.any.clone(), &stage.names);
     std::thread::scope(|scope| {
         while !stage.over.load(Ordering::Acquire) {
             let Some(stream) = listener.accept(GLANCE) else { continue };
             let script = origin.scripts.get(accepted).or(origin.each.as_ref());
             accepted += 1;
             let name = format!("{} connection {accepted}", origin.name);
-            let Some(script) = script else {
+            if script.is_none() && origin.any.is_empty() {
                 stage.fail(&name, Err("nobody expected it".to_owned()));
                 continue;
-            };
-            stage.playing.fetch_add(1, Ordering::AcqRel);
+            }
             scope.spawn(move || {
-                stage.fail(&name, play_accepted(stage, stream, script));
-                stage.playing.fetch_sub(1, Ordering::AcqRel);
+                let result = match script {
+                    Some(script) => play_accepted(stage, stream, script),
+                    None => play_requests(stage, stream, picks),
+                };
+                stage.fail(&name, result);
             });
         }
     });
@@ -205,6 +205,29 @@ fn play_accepted(stage: &Stage, mut stream: Stream, script: &Script) -> Result<(
         true => Ok(()),
         false => Err(format!("more came: \"{}\"", rest.escape_ascii())),
     }
+}
+
+/// Answers requests as they come, until the proxy closes or all is over.
+fn play_requests(stage: &Stage, mut stream: Stream, picks: &Picks) -> Result<(), String> {
+    let mut inbox = Vec::new();
+    while !stage.over.load(Ordering::Acquire) {
+        if let Some(script) = picks.pick(&inbox)? {
+            let mut play = Play::new(&script, &stage.names, &stage.board, false);
+            play.received(&inbox);
+            if drive(stage, &mut stream, &mut play)? == Left::Closed {
+                return Ok(());
+            }
+            inbox = play.inbox().to_vec();
+            continue;
+        }
+        match stream.read(GLANCE) {
+            Ok(Some(bytes)) if bytes.is_empty() => return Ok(()),
+            Ok(Some(bytes)) => inbox.extend(bytes),
+            Ok(None) => {}
+            Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
 }
 
 /// What a script left behind.

@@ -9,13 +9,17 @@
 //! only real | only simulated     when it cannot run in the other
 //! name www.example.org 127.0.0.1 what the simulated name server knows
 //! origin o1 [tcp|tcp6|unix|refusing]
-//! client c1 [after c0 | when NAME]         connects at once, or when others have ended, or when a
-//!                                          signal was given
+//! descriptors 20                 that the proxy may have open; simulated only
+//! client c1 times 10             as many clients at once, c1.1 and so on
+//! client c1 [after c0 | when NAME]   connects at once, or when others have ended, or when a signal
+//!                                was given
 //! ```
 //!
 //! Below an origin each `accept` begins the script of one connection, in the order in which they
-//! are accepted; `accept each` is for all further ones. Below a client stands its one script; it is
-//! connected when that begins, and closes when it ends. A script's steps, one a line:
+//! are accepted; `accept each` is for all further ones. Instead of that, the scripts of `accept
+//! any` answer requests on whichever connections they come, each request by the steps below it.
+//! Below a client stands its one script; it is connected when that begins, and closes when it ends.
+//! A script's steps, one a line:
 //!
 //! ```text
 //! send PIECES                    all of it is to be taken by the kernel
@@ -23,9 +27,9 @@
 //! expect bytes PIECES            exactly these come next
 //! expect request METHOD TARGET   a request, parsed strictly; a target in quotes may have spaces
 //! expect answer STATUS [to METHOD[/1.0]]
-//! expect head of request METHOD TARGET     (or `of answer ...`) the head alone; the rest stays
-//! expect broken answer STATUS [to METHOD]  a beginning of it, perhaps of no byte, then the end or a
-//!                                          reset that shows that it is not whole
+//! expect head of request METHOD TARGET      (or `of answer ...`) the head alone; the rest stays
+//! expect broken answer STATUS [to METHOD]   a beginning of it, perhaps of no byte, then the end or
+//!                                a reset that shows that it is not whole
 //! expect end                     the peer has finished in order
 //! expect cut                     the peer has finished or reset
 //! expect nothing MS              no byte and no end comes for so long
@@ -46,13 +50,15 @@
 mod check;
 mod names;
 mod parse;
+mod pick;
 mod play;
 
 use std::net::IpAddr;
 use std::path::Path;
 
-pub use check::{Check, Expected, Extent, Subject, next_request};
+pub use check::{Check, Expected, Extent, Subject};
 pub use names::Names;
+pub use pick::Picks;
 pub use play::{Board, End, Need, Play};
 
 /// A whole story.
@@ -68,6 +74,8 @@ pub struct Scenario {
     pub real: bool,
     /// Whether the simulator runs it.
     pub simulated: bool,
+    /// Descriptors that the simulated proxy may have open.
+    pub descriptors: Option<usize>,
     /// What the simulated name server knows.
     pub names: Vec<(String, IpAddr)>,
     /// In the order of the file.
@@ -109,6 +117,15 @@ pub struct Origin {
     pub scripts: Vec<Script>,
     /// For all further connections; none: they are a failure.
     pub each: Option<Script>,
+    /// For further connections, picked by each request that comes.
+    pub any: Vec<Script>,
+}
+
+impl Origin {
+    /// All scripts.
+    pub fn all(&self) -> impl Iterator<Item = &Script> {
+        self.scripts.iter().chain(&self.each).chain(&self.any)
+    }
 }
 
 /// A named client.
@@ -116,12 +133,27 @@ pub struct Origin {
 pub struct Client {
     /// Unique among clients.
     pub name: String,
+    /// How many there are; 1 once the whole scenario was read.
+    count: usize,
     /// Clients that end before this one connects.
     pub after: Vec<String>,
     /// Signals that are given before it connects.
     pub when: Vec<String>,
     /// What it does.
     pub script: Script,
+}
+
+impl Client {
+    /// As many clients as are meant.
+    fn each(self) -> impl Iterator<Item = Self> {
+        (1..=self.count).map(move |number| {
+            let name = match self.count {
+                1 => self.name.clone(),
+                _ => format!("{}.{number}", self.name),
+            };
+            Self { name, count: 1, ..self.clone() }
+        })
+    }
 }
 
 /// Steps over one connection.

@@ -24,10 +24,10 @@ use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Sim, SimDetached, SimWaker, Turn, World, run};
 
-use crate::scenario::{Board, Listen, Names, Origin, OriginKind, Scenario};
+use crate::scenario::{Board, Listen, Names, Origin, OriginKind, Picks, Scenario};
 use cast::Cast;
 use name_server::NameServer;
-use origin::{Common, OriginSeat};
+use origin::OriginSeat;
 
 /// Virtual time that a scenario may take in a world that works.
 const TIME: Duration = Duration::from_secs(600);
@@ -76,6 +76,8 @@ struct Stage {
     outboxes: Vec<Post>,
     cast: Cast,
     name_server: NameServer,
+    /// What came to origins in a hostile world.
+    picks: Rc<Picks>,
     hostile: bool,
 }
 
@@ -86,12 +88,12 @@ impl Stage {
         let listeners: Vec<_> =
             scenario.origins.iter().map(|origin| listen(world, origin, &mut names)).collect();
         let config = Arc::new(configure(scenario, world, &mut names)?);
-        let common = Common::new(&scenario.origins);
+        let scripts = scenario.origins.iter().flat_map(Origin::all).cloned().collect();
+        let picks = Rc::new(Picks::new(scripts, &names));
+        let common = hostile.then_some(&picks);
         let origins = scenario.origins.iter().zip(listeners);
         let origins = origins
-            .map(|(origin, listener)| {
-                OriginSeat::new(origin, listener, &names, &board, &common, hostile)
-            })
+            .map(|(origin, listener)| OriginSeat::new(origin, listener, &names, &board, common))
             .collect();
         let proxy = address_of(&config.listeners[0].address);
         let cast = Cast {
@@ -101,13 +103,14 @@ impl Stage {
             names,
             board,
             hostile,
-            seen: common.seen,
             failures: Vec::new(),
             over: Rc::new(Cell::new(false)),
         };
         let name_server = NameServer::new(world, &scenario.names);
-        let (workers, outboxes) = start(&config, world, &name_server)?;
-        Ok(Self { config, workers, outboxes, cast, name_server, hostile })
+        let descriptors = scenario.descriptors;
+        world.set_descriptors_max(descriptors.unwrap_or(usize::MAX));
+        let (workers, outboxes) = start(&config, world, &name_server, descriptors)?;
+        Ok(Self { config, workers, outboxes, cast, name_server, picks, hostile })
     }
 
     fn play(&mut self, world: &World, scenario: &Scenario) -> Result<(), String> {
@@ -168,11 +171,11 @@ impl Stage {
     fn check_repeats(&self, scenario: &Scenario) -> Result<(), String> {
         let sent: Vec<String> =
             scenario.clients.iter().map(|client| client.script.sent(&self.cast.names)).collect();
-        for ((method, target), times) in self.cast.seen.borrow().iter() {
+        for ((method, target), times) in self.picks.seen() {
             let idempotent =
                 ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&&method[..]);
-            let asked: usize = sent.iter().map(|sent| requests_in(sent, method, target)).sum();
-            if !idempotent && *times > asked {
+            let asked: usize = sent.iter().map(|sent| requests_in(sent, &method, &target)).sum();
+            if !idempotent && times > asked {
                 return Err(format!("{method} {target} was sent {asked} times, came {times}"));
             }
         }
@@ -251,6 +254,7 @@ fn start(
     config: &Arc<Config>,
     world: &World,
     name_server: &NameServer,
+    descriptors: Option<usize>,
 ) -> Result<(Vec<Running>, Vec<Post>), String> {
     let own = config.listeners.iter().filter_map(|listener| match listener.address {
         ListenAddress::Tcp(address) => Some(address),
@@ -274,7 +278,8 @@ fn start(
             mail,
             shared: shared.clone(),
             names: Arc::new(Sources::parse(b"", b"", &[name_server.address()])),
-            descriptors: 1000,
+            descriptors: (descriptors.unwrap_or(1000) / config.workers - config.listeners.len())
+                as u64,
         };
         let engine = world.engine((config.memory_bytes / config.workers as u64) as usize);
         let worker = Worker::new(engine, setup).map_err(|error| format!("a worker: {error}"))?;

@@ -84,8 +84,8 @@ class InteropCase(unittest.TestCase):
             timeout=COMMAND_SECONDS_MAX,
             **how,
         )
-        said = done.stdout[-1500:] + b"\n" + done.stderr[-1500:]
-        self.assertEqual(done.returncode, 0, f"{command[0]} failed: {said.decode(errors='replace')}")
+        said = (done.stdout[-1500:] + b"\n" + done.stderr[-1500:]).decode(errors="replace")
+        self.assertEqual(done.returncode, 0, f"{command[0]} failed: {said}")
         return done
 
     def assert_all_through_the_proxy(self, origin, at_least):

@@ -16,7 +16,8 @@ STOP_SECONDS_MAX = 60
 
 def program():
     """Path of the program under test: MILLRACE, or the build of this tree."""
-    path = os.environ.get("MILLRACE") or str(PROJECT / "target" / "debug" / "millrace")
+    target = os.environ.get("CARGO_TARGET_DIR") or PROJECT / "target"
+    path = os.environ.get("MILLRACE") or os.path.join(target, "debug", "millrace")
     if not os.access(path, os.X_OK):
         raise FileNotFoundError(f"{path}: build it (cargo build -p millrace) or set MILLRACE")
     return path

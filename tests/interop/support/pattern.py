@@ -27,14 +27,8 @@ def write(path, length, seed=1):
 
 def of_file(path):
     """The SHA-256 of a file, in hex."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(
-            hashlib, "file_digest"
-        ) else _read_through(file)
-
-
-def _read_through(file):
     digest = hashlib.sha256()
-    while block := file.read(BLOCK):
-        digest.update(block)
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
     return digest.hexdigest()

@@ -268,7 +268,7 @@ pub(super) fn shown(bytes: &[u8]) -> String {
 ///
 /// # Errors
 /// When the strict parser doubts the request.
-pub fn next_request(input: &[u8]) -> Result<Option<(String, String)>, String> {
+pub(super) fn next_request(input: &[u8]) -> Result<Option<(String, String)>, String> {
     let Some(length) = head_length(input) else { return Ok(None) };
     if let Err(doubt) = strict::request(input) {
         return Err(format!("{doubt}: {}", shown(input)));

@@ -11,6 +11,7 @@ enum Place {
     Origin,
     Accept,
     Each,
+    Any,
     Client,
 }
 
@@ -22,6 +23,7 @@ pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, String> {
         real: true,
         simulated: true,
         names: Vec::new(),
+        descriptors: None,
         origins: Vec::new(),
         clients: Vec::new(),
     };
@@ -35,6 +37,7 @@ pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, String> {
         };
         done.map_err(|wrong| format!("line {number}: {wrong}"))?;
     }
+    scenario.clients = scenario.clients.into_iter().flat_map(Client::each).collect();
     if scenario.command.is_empty() || scenario.clients.is_empty() {
         return Err("a scenario has a proxy and at least one client".to_owned());
     }
@@ -83,8 +86,26 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
                 _ => return Err("an origin is tcp, tcp6, unix or refusing".to_owned()),
             };
             let name = (*name).to_owned();
-            scenario.origins.push(Origin { name, kind, scripts: Vec::new(), each: None });
+            scenario.origins.push(Origin {
+                name,
+                kind,
+                scripts: Vec::new(),
+                each: None,
+                any: Vec::new(),
+            });
             *place = Place::Origin;
+        }
+        ["descriptors", count] => {
+            let count = count.parse().map_err(|_| format!("`{count}` is no number"))?;
+            (scenario.descriptors, scenario.real) = (Some(count), false);
+        }
+        ["client", name, "times", count] => {
+            let count = count.parse::<usize>().map_err(|_| format!("`{count}` is no number"))?;
+            let (after, when) = (Vec::new(), Vec::new());
+            let client =
+                Client { name: (*name).to_owned(), count, after, when, script: Script::default() };
+            scenario.clients.push(client);
+            *place = Place::Client;
         }
         ["client", name, after @ ..] => {
             let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
@@ -99,7 +120,13 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
                 }
             };
             let name = (*name).to_owned();
-            scenario.clients.push(Client { name, after, when, script: Script::default() });
+            scenario.clients.push(Client {
+                name,
+                count: 1,
+                after,
+                when,
+                script: Script::default(),
+            });
             *place = Place::Client;
         }
         _ => return Err(format!("what is `{}`?", words.join(" "))),
@@ -120,6 +147,11 @@ fn inner(
             *place = Place::Accept;
             return Ok(());
         }
+        ("accept any", Place::Origin | Place::Accept | Place::Any, Some(origin)) => {
+            origin.any.push(Script::default());
+            *place = Place::Any;
+            return Ok(());
+        }
         ("accept each", Place::Origin | Place::Accept, Some(origin)) => {
             origin.each = Some(Script::default());
             *place = Place::Each;
@@ -130,6 +162,7 @@ fn inner(
     let script = match place {
         Place::Accept => scenario.origins.last_mut().and_then(|it| it.scripts.last_mut()),
         Place::Each => scenario.origins.last_mut().and_then(|it| it.each.as_mut()),
+        Place::Any => scenario.origins.last_mut().and_then(|it| it.any.last_mut()),
         Place::Client => scenario.clients.last_mut().map(|it| &mut it.script),
         Place::Nowhere | Place::Origin => None,
     };
@@ -261,7 +294,7 @@ fn quoted(text: &str) -> Result<(Piece, &str), String> {
                         characters.nth(1);
                         u8::from_str_radix(digits, 16).map_err(|_| format!("\\x{digits}?"))?
                     }
-                    _ => return Err("an escape is one of \\r \\n \\t \\0 \\\" \\\\ \\xHH".to_owned()),
+                    _ => return Err("an escape is \\r \\n \\t \\0 \\\" \\\\ or \\xHH".to_owned()),
                 });
             }
             other => bytes.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use super::check::{Verdict, shown};
-use super::{Action, Expected, Extent, Names, Script, Step};
+use super::{Action, Expected, Extent, Names, Piece, Script, Step};
 
 /// What scripts tell each other.
 #[derive(Clone, Default, Debug)]
@@ -123,6 +123,11 @@ impl Play {
         self.end.get_or_insert(end);
     }
 
+    /// Whether [`Play::ended`] was said.
+    pub fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
     /// So many bytes of [`Need::Write`] were taken.
     pub fn written(&mut self, count: usize) {
         self.written += count;
@@ -216,42 +221,8 @@ impl Play {
                     (false, false) => Did::Wait(Wait::Write),
                 }
             }
-            Action::Bytes(pieces) => {
-                let bytes = self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
-                let came = self.inbox.len().min(bytes.len());
-                if self.inbox[..came] != bytes[..came] {
-                    let wanted = shown(bytes);
-                    return Did::Failed(format!("{} for {wanted}", shown(&self.inbox)));
-                }
-                let missing = came < bytes.len();
-                match (missing, self.end) {
-                    (true, None) => return Did::Wait(Wait::Read),
-                    (true, Some(end)) => return Did::Failed(format!("{end:?} after {came} bytes")),
-                    (false, _) => drop(self.inbox.drain(..came)),
-                }
-                Did::Done
-            }
-            Action::Message(expected) => {
-                if let Some(pieces) = &expected.body {
-                    self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
-                }
-                if expected.extent == Extent::Broken {
-                    return self.try_broken(expected);
-                }
-                let ended = self.end == Some(End::Finished);
-                let cut = self.end == Some(End::Reset);
-                let body = self.bytes.as_deref();
-                match expected.judge(&self.names, body, &self.inbox, ended) {
-                    Verdict::Met(count) => {
-                        self.inbox.drain(..count);
-                        Did::Done
-                    }
-                    Verdict::More if cut => Did::Failed(format!("reset: {}", shown(&self.inbox))),
-                    Verdict::More => Did::Wait(Wait::Read),
-                    Verdict::OwnAnswer => Did::Failed(format!("own: {}", shown(&self.inbox))),
-                    Verdict::Failed(why) => Did::Failed(why),
-                }
-            }
+            Action::Bytes(pieces) => self.try_bytes(pieces),
+            Action::Message(expected) => self.try_message(expected),
             Action::End { reset } => self.try_end(*reset),
             Action::Nothing(time) => {
                 let until = *self.until.get_or_insert(now + time);
@@ -276,6 +247,41 @@ impl Play {
             }
             Action::Await(name) if self.board.has(name) => Did::Done,
             Action::Await(_) => Did::Wait(Wait::Board),
+        }
+    }
+
+    fn try_bytes(&mut self, pieces: &[Piece]) -> Did {
+        let bytes = self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
+        let came = self.inbox.len().min(bytes.len());
+        if self.inbox[..came] != bytes[..came] {
+            return Did::Failed(format!("{} for {}", shown(&self.inbox), shown(bytes)));
+        }
+        match (came < bytes.len(), self.end) {
+            (true, None) => return Did::Wait(Wait::Read),
+            (true, Some(end)) => return Did::Failed(format!("{end:?} after {came} bytes")),
+            (false, _) => drop(self.inbox.drain(..came)),
+        }
+        Did::Done
+    }
+
+    fn try_message(&mut self, expected: &Expected) -> Did {
+        if let Some(pieces) = &expected.body {
+            self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
+        }
+        if expected.extent == Extent::Broken {
+            return self.try_broken(expected);
+        }
+        let ended = self.end == Some(End::Finished);
+        let cut = self.end == Some(End::Reset);
+        match expected.judge(&self.names, self.bytes.as_deref(), &self.inbox, ended) {
+            Verdict::Met(count) => {
+                self.inbox.drain(..count);
+                Did::Done
+            }
+            Verdict::More if cut => Did::Failed(format!("reset: {}", shown(&self.inbox))),
+            Verdict::More => Did::Wait(Wait::Read),
+            Verdict::OwnAnswer => Did::Failed(format!("own: {}", shown(&self.inbox))),
+            Verdict::Failed(why) => Did::Failed(why),
         }
     }
 

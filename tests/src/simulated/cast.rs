@@ -1,7 +1,6 @@
 //! All actors of one run: clients, origins, the name server.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use millrace_event::{Address, Instant};
@@ -19,8 +18,6 @@ pub(super) struct Cast {
     pub(super) names: Names,
     pub(super) board: Board,
     pub(super) hostile: bool,
-    /// How often each request came in a hostile world, by method and target.
-    pub(super) seen: Rc<RefCell<BTreeMap<(String, String), usize>>>,
     pub(super) failures: Vec<String>,
     /// Every script has ended, or one has failed.
     pub(super) over: Rc<Cell<bool>>,

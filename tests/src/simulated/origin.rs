@@ -5,31 +5,13 @@
 //! before they carry any. It then reads requests wherever they come and answers each as any script
 //! does, so that a request that no client sent, or one that may not be repeated and is, shows.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use millrace_event::Instant;
 use millrace_sim::{Read, Socket, World};
 
 use super::seat::Seat;
-use crate::scenario::{Action, Board, Names, Origin, Play, Script, Subject, next_request};
-
-/// What all origins of a run share.
-#[derive(Clone, Default)]
-pub(super) struct Common {
-    /// The scripts of all of them.
-    scripts: Rc<[Script]>,
-    /// How often each request came, by method and target.
-    pub(super) seen: Rc<RefCell<BTreeMap<(String, String), usize>>>,
-}
-
-impl Common {
-    pub(super) fn new(origins: &[Origin]) -> Self {
-        let scripts = origins.iter().flat_map(scripts_of).cloned().collect();
-        Self { scripts, seen: Rc::default() }
-    }
-}
+use crate::scenario::{Board, Names, Origin, Picks, Play, Script};
 
 /// An origin and its connections.
 pub(super) struct OriginSeat {
@@ -38,12 +20,18 @@ pub(super) struct OriginSeat {
     names: Names,
     board: Board,
     hostile: bool,
-    /// Its scripts begin with requests: they can be picked by what comes.
-    picks: bool,
+    /// Answers requests wherever they come.
+    picks: Rc<Picks>,
     accepted: usize,
-    playing: Vec<Seat>,
+    playing: Vec<Playing>,
     waiting: Vec<Waiting>,
-    common: Common,
+}
+
+/// A connection on which a script is played.
+struct Playing {
+    seat: Seat,
+    /// Other requests may follow.
+    picked: bool,
 }
 
 /// A connection on which no request is being answered.
@@ -54,30 +42,26 @@ struct Waiting {
 }
 
 impl OriginSeat {
+    /// An origin of a world that works, or, with what all origins share in `common`, of a hostile
+    /// one.
     pub(super) fn new(
         origin: &Origin,
         listener: Option<Socket>,
         names: &Names,
         board: &Board,
-        common: &Common,
-        hostile: bool,
+        common: Option<&Rc<Picks>>,
     ) -> Self {
-        let begins_with_request = |script: &Script| match script.steps.first() {
-            Some(step) => is_request(&step.action),
-            None => true,
-        };
-        let picks = hostile && scripts_of(origin).all(begins_with_request);
+        let own = || Rc::new(Picks::new(origin.any.clone(), names));
         Self {
             origin: origin.clone(),
             listener,
             names: names.clone(),
             board: board.clone(),
-            hostile,
-            picks,
+            hostile: common.is_some(),
+            picks: common.map_or_else(own, Rc::clone),
             accepted: 0,
             playing: Vec::new(),
             waiting: Vec::new(),
-            common: common.clone(),
         }
     }
 
@@ -85,12 +69,12 @@ impl OriginSeat {
     pub(super) fn is_over(&self) -> bool {
         self.hostile
             || (self.accepted >= self.origin.scripts.len()
-                && self.playing.iter().all(Seat::is_over))
+                && self.playing.iter().all(|playing| playing.seat.is_over()))
     }
 
     /// What it still waits for.
     pub(super) fn state(&self) -> String {
-        let open = self.playing.iter().filter(|seat| !seat.is_over());
+        let open = self.playing.iter().map(|playing| &playing.seat).filter(|seat| !seat.is_over());
         let lines: Vec<String> =
             open.map(|seat| format!("{} at line {}", seat.name, seat.play.line())).collect();
         let (accepted, wanted) = (self.accepted, self.origin.scripts.len());
@@ -102,24 +86,25 @@ impl OriginSeat {
             self.accepted += 1;
             self.begin(world, socket)?;
         }
-        let mut look = None;
-        for index in (0..self.playing.len()).rev() {
-            let again = self.playing[index].step(world)?;
-            look = look.into_iter().chain(again).min();
-            if self.playing[index].is_over() {
-                self.after(world, index)?;
-            }
-        }
         for index in (0..self.waiting.len()).rev() {
             self.listen(world, index)?;
+        }
+        let mut look = None;
+        for index in (0..self.playing.len()).rev() {
+            let seat = &mut self.playing[index].seat;
+            let again = seat.step(world)?;
+            look = look.into_iter().chain(again).min();
+            if seat.is_over() {
+                self.after(world, index)?;
+            }
         }
         Ok(look)
     }
 
     /// Closes every socket: the world ends.
     pub(super) fn close(&mut self, world: &World) {
-        for seat in &mut self.playing {
-            seat.close(world);
+        for playing in &mut self.playing {
+            playing.seat.close(world);
         }
         for waiting in self.waiting.drain(..) {
             world.close(waiting.socket);
@@ -131,7 +116,11 @@ impl OriginSeat {
 
     fn begin(&mut self, world: &World, socket: Socket) -> Result<(), String> {
         let name = format!("{} connection {}", self.origin.name, self.accepted);
-        if self.picks {
+        let by_request = match self.hostile {
+            true => self.origin.all().all(Script::begins_with_request),
+            false => self.accepted > self.origin.scripts.len() && !self.origin.any.is_empty(),
+        };
+        if by_request {
             self.waiting.push(Waiting { name, socket, inbox: Vec::new() });
             return Ok(());
         }
@@ -140,20 +129,20 @@ impl OriginSeat {
         let script = script.or(self.origin.scripts.last().filter(|_| self.hostile));
         let script = script.ok_or_else(|| format!("{name}: nobody expected it"))?;
         let play = Play::new(script, &self.names, &self.board, self.hostile);
-        self.playing.push(Seat::new(name, socket, play, world));
+        self.playing.push(Playing { seat: Seat::new(name, socket, play, world), picked: false });
         Ok(())
     }
 
     /// A script has ended: its connection stays as it is until the proxy ends it.
     fn after(&mut self, world: &World, index: usize) -> Result<(), String> {
-        let Some(socket) = self.playing[index].socket() else { return Ok(()) };
-        let seat = &mut self.playing[index];
+        let Playing { seat, picked } = &mut self.playing[index];
+        let Some(socket) = seat.socket() else { return Ok(()) };
         let mut inbox = seat.play.inbox().to_vec();
-        if self.picks {
+        if *picked {
             let name = seat.name.clone();
             self.playing.remove(index);
             self.waiting.push(Waiting { name, socket, inbox });
-            return Ok(());
+            return self.listen(world, self.waiting.len() - 1);
         }
         match world.read(socket, 64 * 1024) {
             Read::Bytes(bytes) => inbox.extend(bytes),
@@ -166,7 +155,7 @@ impl OriginSeat {
         }
     }
 
-    /// Looks for a request on a connection that has none.
+    /// Looks for a request on a connection that has none, and begins to answer it.
     fn listen(&mut self, world: &World, index: usize) -> Result<(), String> {
         let waiting = &mut self.waiting[index];
         let ended = match world.read(waiting.socket, 64 * 1024) {
@@ -175,86 +164,17 @@ impl OriginSeat {
                 false
             }
             Read::End | Read::Failed(_) => true,
-            Read::Nothing if waiting.inbox.is_empty() => return Ok(()),
             Read::Nothing => false,
         };
-        if let Some((method, target)) = next_request(&waiting.inbox)
-            .map_err(|why| format!("{}: {why}", self.waiting[index].name))?
-        {
-            return self.answer(world, index, method, target);
-        }
-        if ended {
+        let picked = self.picks.pick(&waiting.inbox);
+        if let Some(script) = picked.map_err(|why| format!("{}: {why}", waiting.name))? {
+            let Waiting { name, socket, inbox } = self.waiting.swap_remove(index);
+            let mut play = Play::new(&script, &self.names, &self.board, self.hostile);
+            play.received(&inbox);
+            self.playing.push(Playing { seat: Seat::new(name, socket, play, world), picked: true });
+        } else if ended {
             world.close(self.waiting.swap_remove(index).socket);
         }
         Ok(())
     }
-
-    /// Answers a request as the scripts do: the first time as the first script that expects it,
-    /// the next time as the second, and so on; the last one serves all that follow.
-    fn answer(
-        &mut self,
-        world: &World,
-        index: usize,
-        method: String,
-        target: String,
-    ) -> Result<(), String> {
-        let answers: Vec<Script> = self
-            .common
-            .scripts
-            .iter()
-            .flat_map(|script| self.parts(script, &method, &target))
-            .collect();
-        let Waiting { name, socket, inbox } = self.waiting.swap_remove(index);
-        let mut seen = self.common.seen.borrow_mut();
-        let times = seen.entry((method.clone(), target.clone())).or_default();
-        let script = answers.get(*times).or(answers.last());
-        *times += 1;
-        let Some(script) = script else {
-            return Err(format!("{name}: nobody expected {method} {target}"));
-        };
-        let mut play = Play::new(script, &self.names, &self.board, true);
-        play.received(&inbox);
-        self.playing.push(Seat::new(name, socket, play, world));
-        Ok(())
-    }
-
-    /// The parts of a script that answer this request, each up to the next request.
-    fn parts(&self, script: &Script, method: &str, target: &str) -> Vec<Script> {
-        let mut parts = Vec::new();
-        let mut part: Option<Script> = None;
-        for step in &script.steps {
-            if is_request(&step.action) {
-                parts.extend(part.take());
-                if self.is_for(&step.action, method, target) {
-                    part = Some(Script::default());
-                }
-            }
-            if let Some(part) = &mut part {
-                part.steps.push(step.clone());
-            }
-        }
-        parts.extend(part);
-        parts
-    }
-
-    fn is_for(&self, action: &Action, method: &str, target: &str) -> bool {
-        match action {
-            Action::Message(expected) => match &expected.subject {
-                Subject::Request { method: wanted, target: at } => {
-                    wanted == method && self.names.fill(at) == target
-                }
-                Subject::Answer { .. } => false,
-            },
-            _ => false,
-        }
-    }
-}
-
-fn scripts_of(origin: &Origin) -> impl Iterator<Item = &Script> {
-    origin.scripts.iter().chain(&origin.each)
-}
-
-fn is_request(action: &Action) -> bool {
-    matches!(action, Action::Message(expected)
-        if matches!(expected.subject, Subject::Request { .. }))
 }

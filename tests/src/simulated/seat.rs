@@ -13,6 +13,8 @@ pub(super) struct Seat {
     pub(super) play: Play,
     /// When a hostile world makes it give up waiting, in milliseconds.
     patience: Option<u64>,
+    /// Does not read while it cannot write, as many programs are written.
+    stubborn: bool,
     /// The last need was to read, and nothing has come since.
     idle: bool,
     over: bool,
@@ -25,7 +27,8 @@ const PATIENCE_MS: u64 = 3_600_000;
 impl Seat {
     pub(super) fn new(name: String, socket: Socket, play: Play, world: &World) -> Self {
         let patience = play.is_hostile().then(|| world.now().milliseconds() + PATIENCE_MS);
-        Self { name, socket: Some(socket), play, patience, idle: false, over: false }
+        let stubborn = play.is_hostile() && world.random().is_multiple_of(2);
+        Self { name, socket: Some(socket), play, patience, stubborn, idle: false, over: false }
     }
 
     /// Whether the script has ended.
@@ -74,7 +77,13 @@ impl Seat {
         loop {
             match self.play.need(now) {
                 Need::Write(bytes) => match world.write(socket, bytes) {
-                    Ok(0) => return Ok(self.look(None)),
+                    Ok(0) => {
+                        // A client that can neither write nor reads would wait for a proxy that
+                        // waits for it, where buffers are tiny.
+                        if self.stubborn || self.play.has_ended() || !self.read(world, socket) {
+                            return Ok(self.look(None));
+                        }
+                    }
                     Ok(count) => self.play.written(count),
                     Err(_) => self.play.broken(),
                 },

@@ -92,6 +92,12 @@ impl Budget {
         self.used() >= self.0.max
     }
 
+    /// Charges `bytes` that are kept somewhere else than in a [`Held`], until the charge is dropped.
+    pub fn charge(&self, bytes: usize) -> Charge {
+        self.take(bytes);
+        Charge { bytes, budget: self.clone() }
+    }
+
     fn take(&self, bytes: usize) {
         self.0.used.set(self.used() + bytes);
     }
@@ -99,6 +105,19 @@ impl Budget {
     fn give(&self, bytes: usize) {
         assert!(bytes <= self.used(), "what is given back was taken before");
         self.0.used.set(self.used() - bytes);
+    }
+}
+
+/// A part of a [`Budget`] that is taken until this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    bytes: usize,
+    budget: Budget,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.give(self.bytes);
     }
 }
 
@@ -125,13 +144,15 @@ impl Held {
         Self { bytes, read: 0, charged, budget: budget.clone() }
     }
 
-    /// Adds bytes at the end.
+    /// Adds bytes at the end. What was consumed goes first, so that no sequence of appending and
+    /// consuming makes it grow beyond what is unread.
     pub fn append(&mut self, bytes: &[u8]) {
-        if self.read == self.bytes.len() {
-            self.bytes.clear();
-            self.read = 0;
-        }
+        self.bytes.drain(..self.read);
+        self.read = 0;
         self.bytes.extend_from_slice(bytes);
+        if self.bytes.capacity() > 2 * self.bytes.len() {
+            self.bytes.shrink_to_fit();
+        }
         let charged = self.bytes.capacity();
         if charged > self.charged {
             self.budget.take(charged - self.charged);
@@ -186,5 +207,21 @@ mod tests {
         assert!(budget.used() >= 6 && budget.is_exhausted());
         drop(held);
         assert_eq!(budget.used(), 0);
+        let charge = budget.charge(5);
+        assert_eq!(budget.used(), 5);
+        drop(charge);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_was_consumed_costs_nothing_though_something_is_always_unread() {
+        let budget = Budget::new(1 << 20);
+        let mut held = Held::copy(&budget, &[b"x"]);
+        for _ in 0..1000 {
+            held.append(&[0; 1000]);
+            held.consume(1000);
+        }
+        assert_eq!(held.len(), 1);
+        assert!(budget.used() <= 4096, "{}", budget.used());
     }
 }

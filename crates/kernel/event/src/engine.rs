@@ -124,6 +124,10 @@ pub trait Engine {
     fn connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error>;
     /// Receives up to `max` bytes (`1 <= max <= Buffer::SIZE`).
     fn recv(&mut self, fd: &Fd, max: usize, token: Token);
+    /// Whether it is known already that the outstanding receive will end: bytes, an end or an error
+    /// were announced, and their completion is not given yet. Costs no system call, so what has
+    /// only just arrived is not seen.
+    fn is_announced(&self, fd: &Fd) -> bool;
     /// Sends every byte of `parts`, in order. They are read before the call returns; what the
     /// kernel does not take at once is held by the engine, charged to the budget.
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token);

@@ -7,9 +7,10 @@
 //! so normally one buffer is in use, whose bytes are still in the CPU's cache when they are read.
 //! Only a send is tried when it is asked for, while its parts are still borrowed.
 //!
-//! Listeners are registered for edges too. With levels, a listener that is disarmed would have to
-//! be taken out of the set or make every wait return at once; with edges, what is not accepted yet
-//! is remembered here, and costs one accept4(2) that finds nothing at the end of each burst.
+//! Listeners are registered for edges too, while they are armed: what is not accepted yet is
+//! remembered here, and costs one accept4(2) that finds nothing at the end of each burst. A listener
+//! that is not armed is out of the set. One that is shared wakes one of those that wait for it, and
+//! the wake would be lost on an engine that does not accept (epoll_ctl(2), EPOLLEXCLUSIVE).
 //!
 //! Events that are already on their way when their descriptor is closed name a key of the table
 //! whose generation is over, and are dropped, whoever has the kernel's number now.
@@ -152,16 +153,10 @@ impl Epoll {
     }
 
     fn register(&mut self, descriptor: Descriptor) -> Result<Fd, Error> {
-        let is_listener = descriptor.role == Role::Listener;
         let key = self.descriptors.insert(descriptor).ok_or(Error::OutOfDescriptors)?;
-        let data = u64::from(key.generation) << 32 | u64::from(key.slot);
+        let data = data_of(key);
         let fd = self.descriptors.get(key).expect("it was just put in").fd.as_fd();
-        let added = if is_listener {
-            self.poller.add_listener(fd, data)
-        } else {
-            self.poller.add_connection(fd, data)
-        };
-        if let Err(error) = added {
+        if let Err(error) = self.poller.add_connection(fd, data) {
             self.descriptors.remove(key);
             return Err(Error::of(error));
         }
@@ -316,9 +311,9 @@ impl Engine for Epoll {
             return self.register_ready(detached);
         }
         sys::prepare_listener(detached.as_fd()).map_err(Error::of)?;
-        let mut descriptor = Descriptor::new(detached, Role::Listener);
-        descriptor.readable = true;
-        self.register(descriptor)
+        let descriptor = Descriptor::new(detached, Role::Listener);
+        let key = self.descriptors.insert(descriptor).ok_or(Error::OutOfDescriptors)?;
+        Ok(Fd(key.slot))
     }
 
     fn detach(&mut self, fd: Fd) -> OwnedFd {
@@ -348,6 +343,12 @@ impl Engine for Epoll {
         self.begin_receive(fd, max, token);
     }
 
+    fn is_announced(&self, fd: &Fd) -> bool {
+        let key = self.descriptors.key_at(fd.0);
+        let descriptor = key.and_then(|key| self.descriptors.get(key));
+        descriptor.is_some_and(|descriptor| descriptor.receive_queued)
+    }
+
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
         self.begin_send(fd, parts, token);
     }
@@ -372,11 +373,11 @@ impl Engine for Epoll {
     }
 
     fn close(&mut self, fd: Fd) {
-        let descriptor = self.take(fd);
-        // The supervisor has the same listener open, so closing ours does not end the registration.
-        if descriptor.role == Role::Listener {
-            let _ = self.poller.delete(descriptor.fd.as_fd());
+        // Others may have the same listener open: closing ours would not take it out of the set.
+        if matches!(self.open(&fd).1.receiving, Receiving::Accept { .. }) {
+            self.end_accept(&fd);
         }
+        self.take(fd);
         self.counters.closes += 1;
     }
 
@@ -398,6 +399,11 @@ impl Engine for Epoll {
             self.records.extend_from_slice(records);
         }
     }
+}
+
+/// What the events of a descriptor carry.
+fn data_of(key: Key) -> u64 {
+    u64::from(key.generation) << 32 | u64::from(key.slot)
 }
 
 fn completion(token: Token, event: Event) -> Option<Completion> {

@@ -22,7 +22,7 @@ mod time;
 mod timers;
 mod token;
 
-pub use buffer::{Budget, Buffer, Held};
+pub use buffer::{Budget, Buffer, Charge, Held};
 pub use clock::Clock;
 pub use engine::{Address, Completion, Engine, Event, Fd, HowToShut, Wake};
 pub use epoll::{Counters, Epoll, EpollOptions, EpollWaker};

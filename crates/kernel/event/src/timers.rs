@@ -1,12 +1,12 @@
 //! The timer wheel: one entry an object, holding its nearest deadline.
 //!
-//! A hierarchy of [`LEVELS`] wheels of 64 slots. A tick is [`TICK_NANOSECONDS`]; a slot of level 0
-//! is one tick, a slot of each further level is the whole wheel below it. An entry is filed at the
-//! level of the highest group of six bits in which its tick differs from the current one, so that
-//! every occupied slot lies ahead of the current one in its wheel, and every slot of a level comes
-//! before those of the next. When the current tick reaches a slot, its entries are filed anew,
-//! each at a lower level or as due. An entry may wait in any slot that begins no later than its
-//! deadline: this is why moving a deadline later writes one field only.
+//! A hierarchy of [`LEVELS`] wheels of 64 slots. A tick is [`Timers::TICK_NANOSECONDS`]; a slot of
+//! level 0 is one tick, a slot of each further level is the whole wheel below it. An entry is filed
+//! at the level of the highest group of six bits in which its tick differs from the current one, so
+//! that every occupied slot lies ahead of the current one in its wheel, and every slot of a level
+//! comes before those of the next. When the current tick reaches a slot, its entries are filed
+//! anew, each at a lower level or as due. An entry may wait in any slot that begins no later than
+//! its deadline: this is why moving a deadline later writes one field only.
 //!
 //! The scheme is that of "Hashed and Hierarchical Timing Wheels" (Varghese and Lauck, 1987),
 //! scheme 7. A heap was refused: most deadlines are moved many times for each time they expire.

@@ -10,6 +10,8 @@ pub(crate) struct Accepting {
     pub(crate) shed: bool,
     /// A connection came since somebody asked.
     came: bool,
+    /// How often a draining worker asked whether it may close them; at most `ASKED_MAX`.
+    asked: u32,
     /// Nothing is accepted any more.
     ended: bool,
 }
@@ -25,7 +27,7 @@ impl Accepting {
     pub(crate) fn new(listeners: Vec<(u16, Fd)>) -> Self {
         let listeners =
             listeners.into_iter().map(|(index, fd)| Listener { index, fd, armed: false }).collect();
-        Self { listeners, shed: false, came: false, ended: false }
+        Self { listeners, shed: false, came: false, asked: 0, ended: false }
     }
 
     /// Arms what is not armed.
@@ -59,9 +61,12 @@ impl Accepting {
         self.came = true;
     }
 
-    /// Whether a connection came since this was asked last.
-    pub(crate) fn came_since_asked(&mut self) -> bool {
-        std::mem::take(&mut self.came)
+    /// Whether a draining worker may close its listeners: no connection came since this was asked
+    /// last, so none is cut off in the queue behind them. Where connections come all the time, it is
+    /// answered with yes at the `ASKED_MAX`th time: draining must end.
+    pub(crate) fn may_end(&mut self) -> bool {
+        self.asked += 1;
+        !std::mem::take(&mut self.came) || self.asked >= ASKED_MAX
     }
 
     /// Accepts no more, for good, and closes the listeners.
@@ -81,3 +86,6 @@ impl Accepting {
         self.listeners.iter().any(|listener| !listener.armed)
     }
 }
+
+/// Times that a draining worker asks, 100 ms apart.
+const ASKED_MAX: u32 = 10;

@@ -1,5 +1,5 @@
 //! The client's side of the worker: what came from a client connection, when it is read, and how
-//! it ends. The origin's side, in `origin_side.rs`, has the same set of functions.
+//! it ends. The origin's side is `origin_side.rs`.
 
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ impl<E: Engine> Worker<E> {
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.sending = false;
         if let Some(exchange) = conn.first {
-            deliver::sent(self, exchange, result);
+            deliver::download_sent(self, exchange, result);
         }
     }
 
@@ -128,6 +128,9 @@ impl<E: Engine> Worker<E> {
             Some(deadline) if deadline <= now => {
                 if matches!(standing, Standing::Fresh | Standing::Head) {
                     parse::time_out(self, key);
+                    if self.conns.get(key).is_some() {
+                        self.timers.set(timer, now + check);
+                    }
                 } else {
                     self.close_conn(key);
                 }
@@ -161,7 +164,7 @@ impl<E: Engine> Worker<E> {
         let rate = limits.rate_bytes_per_second;
         let unsent = engine.unsent(&conn.fd);
         let mut next = now + snapshot.client_check;
-        if exchange.upload.waits() == Waits::Source {
+        if exchange.upload.waits() == Waits::Source && !exchange.waits_for_continue() {
             let limit = wait(limits.body_ms);
             if !exchange.upload.keeps_pace(now, limit, rate, 0) {
                 return fetch::fail(self, exchange_key, Reason::BodyTimedOut);

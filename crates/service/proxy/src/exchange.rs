@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use millrace_event::{Instant, Key};
-use millrace_http::{AnswerHead, Framing, Name, RequestHead};
+use millrace_event::{Charge, Instant, Key};
+use millrace_http::{AnswerHead, Expectation, Framing, Name, RequestHead, expectation};
 
 use crate::flow::Stage;
-use crate::origin::Transaction;
+use crate::origin::{Phase, Transaction};
 use crate::reason::Reason;
 use crate::snapshot::Snapshot;
 use crate::transfer::Transfer;
@@ -70,8 +70,10 @@ pub(crate) struct Exchange {
     pub(crate) aborted: bool,
     /// Why it did not end as it should.
     pub(crate) reason: Option<Reason>,
-    /// Bytes of heads and bodies sent to the client.
-    pub(crate) head_bytes_sent: u64,
+    /// What it takes of the worker's budget: itself and the heads that it holds.
+    pub(crate) charges: [Option<Charge>; 2],
+    /// Bytes of the body of an answer of our own.
+    pub(crate) own_bytes: u64,
 }
 
 impl Exchange {
@@ -93,6 +95,15 @@ impl Exchange {
             && self.framing == Framing::None
             && self.request.method().is_safe()
             && self.request.find(Name::Upgrade).is_none()
+    }
+
+    /// Whether the client waits for word from the origin before it sends its body (RFC 9110 section
+    /// 10.1.1): then it is the origin that takes its time.
+    pub(crate) fn waits_for_continue(&self) -> bool {
+        self.transaction.phase == Phase::Asked
+            && self.transaction.interim == 0
+            && self.upload.moved() == 0
+            && expectation(&self.request) == Expectation::Continue
     }
 
     /// Whether nothing of the request is still to come from the client.

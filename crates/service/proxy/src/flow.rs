@@ -24,6 +24,7 @@ use millrace_event::{Engine, Key};
 use crate::origin::Phase;
 use crate::reason::Reason;
 use crate::stage;
+use crate::transfer::Waits;
 use crate::worker::Worker;
 
 /// Where an exchange is. The order is that of its life: the driver refuses to go back.
@@ -48,9 +49,11 @@ pub(crate) enum Step {
     Refuse(Reason),
 }
 
-/// Runs the stages of an exchange from where it stands until it has to wait or has ended.
+/// Runs the stages of an exchange from where it stands until it has to wait or has ended. Before
+/// each move it is checked that what the exchange waits for is really outstanding.
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
     loop {
+        check(worker, key);
         let at = worker.exchange(key).stage;
         let step = match at {
             Stage::Route => stage::route::run(worker, key),
@@ -64,6 +67,21 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
             Step::Go(next) => go(worker, key, next),
             Step::Refuse(reason) => stage::deliver::refuse(worker, key, reason),
         }
+    }
+}
+
+/// What holds of an exchange whenever it is about to move.
+fn check<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let Worker { exchanges, conns, origins, .. } = worker;
+    let exchange = exchanges.get(key).expect("the caller's exchange is under way");
+    let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
+    let origin = exchange.transaction.connection.map(|slot| origins.connections.get(slot));
+    assert!(exchange.download.waits() != Waits::Sink || conn.sending);
+    if let Some(origin) = origin {
+        let origin = origin.expect("a connection is open as long as an exchange has it");
+        assert!(exchange.upload.waits() != Waits::Sink || origin.sending);
+    } else {
+        assert!(exchange.transaction.phase != Phase::Asked);
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use millrace_http::{
     Authority, Framing, Method, Name, RequestHead, TargetForm, Version, decimal, declared_length,
-    destination, forwarded_fields, has_token, upgrade_protocols,
+    destination, forwarded_fields, has_token, items, upgrade_protocols,
 };
 
 use crate::config::{HostSent, Role};
@@ -95,15 +95,16 @@ fn host_sent(exchange: &Exchange, snapshot: &Snapshot) -> HostSent {
 fn write_place(out: &mut Vec<u8>, place: &Place) {
     match place {
         Place::Unix(_) => out.extend_from_slice(b"localhost"),
-        Place::Host(host, port) => {
-            let is_v6 = host.contains(&b':');
-            out.extend_from_slice(if is_v6 { b"[" } else { b"" });
-            out.extend_from_slice(host);
-            out.extend_from_slice(if is_v6 { b"]" } else { b"" });
-            if *port != 80 {
-                put(out, format_args!(":{port}"));
-            }
+        Place::Name(name, 80) => out.extend_from_slice(name),
+        Place::Name(name, port) => {
+            out.extend_from_slice(name);
+            put(out, format_args!(":{port}"));
         }
+        Place::Address(address) if address.port() != 80 => put(out, format_args!("{address}")),
+        Place::Address(address) => match address.ip() {
+            IpAddr::V4(ip) => put(out, format_args!("{ip}")),
+            IpAddr::V6(ip) => put(out, format_args!("[{ip}]")),
+        },
     }
 }
 
@@ -227,6 +228,10 @@ pub(crate) fn write_answer(
     if answer.status() == 101 {
         write_upgrade(out, answer);
     } else {
+        if answer.status() == 426 && upgrade_protocols(answer).next().is_some() {
+            // RFC 9110 section 15.5.22: it says which protocol is required.
+            write_upgrade(out, answer);
+        }
         write_persistence(out, exchange.request.version(), form.persistent);
     }
     out.extend_from_slice(b"\r\n");
@@ -249,14 +254,14 @@ pub(crate) fn write_connected(out: &mut Vec<u8>, exchange: &Exchange) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes an answer that millrace makes itself, body included.
+/// Writes an answer that millrace makes itself, body included; gives the length of the body.
 pub(crate) fn write_own(
     out: &mut Vec<u8>,
     exchange: &Exchange,
     own: Own,
     persistent: bool,
     date: &[u8],
-) {
+) -> u64 {
     let (status, kind) = match own {
         Own::Refusal(reason) => (reason.status(), &b"text/plain; charset=utf-8"[..]),
         Own::Options => (200, &b""[..]),
@@ -283,13 +288,15 @@ pub(crate) fn write_own(
     let echo = if own == Own::Trace { traced(&exchange.request) } else { Vec::new() };
     let length = echo.len() + if text.is_empty() { 0 } else { text.len() + 1 };
     put(out, format_args!("Content-Length: {length}\r\n\r\n"));
-    if !is_head {
-        out.extend_from_slice(&echo);
-        if !text.is_empty() {
-            out.extend_from_slice(text.as_bytes());
-            out.push(b'\n');
-        }
+    if is_head {
+        return 0;
     }
+    out.extend_from_slice(&echo);
+    if !text.is_empty() {
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'\n');
+    }
+    length as u64
 }
 
 /// RFC 9110 section 9.3.8: the request as it came, without what is secret.
@@ -315,8 +322,11 @@ fn traced(request: &RequestHead) -> Vec<u8> {
 pub(crate) fn binds_connection(fields: &millrace_http::Fields) -> bool {
     let names = [Name::Authorization, Name::WwwAuthenticate];
     names.into_iter().flat_map(|name| fields.values(name)).any(|value| {
-        let scheme = value.split(|&byte| byte == b' ' || byte == b',').next().unwrap_or_default();
-        scheme.eq_ignore_ascii_case(b"ntlm") || scheme.eq_ignore_ascii_case(b"negotiate")
+        items(value).any(|challenge| {
+            let mut words = challenge.split(|byte| byte.is_ascii_whitespace());
+            let scheme = words.next().unwrap_or_default();
+            scheme.eq_ignore_ascii_case(b"ntlm") || scheme.eq_ignore_ascii_case(b"negotiate")
+        })
     })
 }
 

@@ -10,10 +10,8 @@ pub(crate) enum Input {
     Empty,
     /// The engine's buffer, of which the first `read` bytes are consumed; `read <= buffer.len()`.
     /// Never outlives the handling of one completion: see [`Input::settle`].
-    Lent {
-        buffer: Buffer,
-        read: usize,
-    },
+    Lent { buffer: Buffer, read: usize },
+    /// At least one byte is unread.
     Held(Held),
 }
 
@@ -45,19 +43,24 @@ impl Input {
                 assert!(count <= buffer.len() - *read);
                 *read += count;
             }
-            Self::Held(held) => held.consume(count),
+            Self::Held(held) => {
+                held.consume(count);
+                if held.is_empty() {
+                    *self = Self::Empty;
+                }
+            }
         }
     }
 
     /// Takes a buffer that the engine lent; its bytes come after those that are still unread.
     pub(crate) fn take(&mut self, buffer: Buffer, engine: &mut impl Engine) {
         match self {
-            Self::Held(held) if !held.is_empty() => {
+            Self::Held(held) => {
                 held.append(&buffer);
                 engine.recycle(buffer);
             }
             Self::Lent { .. } => unreachable!("one completion lends one buffer, settled after it"),
-            Self::Empty | Self::Held(_) => *self = Self::Lent { buffer, read: 0 },
+            Self::Empty => *self = Self::Lent { buffer, read: 0 },
         }
     }
 
@@ -71,8 +74,7 @@ impl Input {
                 }
                 engine.recycle(buffer);
             }
-            Self::Held(held) if !held.is_empty() => *self = Self::Held(held),
-            Self::Held(_) | Self::Empty => {}
+            kept @ (Self::Held(_) | Self::Empty) => *self = kept,
         }
     }
 

@@ -1,5 +1,5 @@
 //! The origin's side of the worker: what came from an origin connection, when it is read, and how
-//! it ends. The client's side, in `client_side.rs`, has the same set of functions.
+//! it ends. The client's side is `client_side.rs`.
 
 use std::time::Duration;
 
@@ -34,14 +34,18 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Asks for bytes of the exchange's origin, unless they were asked for before.
+    /// Only a little while answers to earlier requests of its client come first: it has to be held.
     pub(crate) fn receive_origin(&mut self, key: Key) {
-        let slot = self.exchange(key).transaction.connection;
+        let Self { engine, origins, exchanges, conns, .. } = self;
+        let exchange = exchanges.get(key).expect("the caller's exchange is under way");
+        let slot = exchange.transaction.connection;
         let slot = slot.expect("the caller's exchange has a connection");
-        let Self { engine, origins, .. } = self;
         let connection = origins.connections.get_mut(slot).expect("held by the exchange");
         if !connection.receiving {
             connection.receiving = true;
-            engine.recv(&connection.fd, RECEIVE_MAX, slot.token(Kind::Origin));
+            let is_first = conns.get(exchange.conn()).is_some_and(|conn| conn.first == Some(key));
+            let max = if is_first { RECEIVE_MAX } else { RECEIVE_AHEAD_MAX };
+            engine.recv(&connection.fd, max, slot.token(Kind::Origin));
         }
     }
 
@@ -66,6 +70,8 @@ impl<E: Engine> Worker<E> {
             }
             Err(_) => Came::Break,
         };
+        connection.broken |= came == Came::Break;
+        let came = if came == Came::End && connection.broken { Came::Break } else { came };
         match used_for {
             // The end, or an answer that nobody asked for (RFC 9112 section 9.5).
             Use::Idle => self.close_origin(slot),
@@ -88,7 +94,7 @@ impl<E: Engine> Worker<E> {
             // It waits for its turn; or it follows the answer, and then the connection is not kept.
             (Phase::Answered, Came::Bytes) => {}
             (Phase::Answered, Came::End) => deliver::origin_ended(self, key),
-            (Phase::Answered, Came::Break) => deliver::abort(self, key, Reason::AnswerCut),
+            (Phase::Answered, Came::Break) => deliver::origin_broke(self, key),
             (phase, came) => unreachable!("{came:?} in {phase:?}, before there is a connection"),
         }
     }
@@ -97,7 +103,7 @@ impl<E: Engine> Worker<E> {
         let Some(connection) = self.origins.connections.get_mut(slot) else { return };
         connection.sending = false;
         if let Use::Busy(exchange) = connection.used_for {
-            fetch::sent(self, exchange, result);
+            fetch::upload_sent(self, exchange, result);
         }
     }
 
@@ -114,7 +120,7 @@ impl<E: Engine> Worker<E> {
             }
             Use::Busy(key) => {
                 let exchange = exchanges.get(key).expect("it holds the connection");
-                let (deadline, reason) = origin_deadline(exchange, limits);
+                let (deadline, reason) = wait_for_origin(exchange, limits);
                 // Without a receive or send it is the client, or its turn, that is waited for.
                 let waits_here = connection.receiving || connection.sending;
                 (deadline.filter(|_| waits_here), Some((key, reason)))
@@ -161,7 +167,10 @@ impl<E: Engine> Worker<E> {
     /// Whether a connection whose answer was read has nothing left of the exchange.
     fn may_be_kept(&mut self, key: Key, slot: Key) -> bool {
         let connection = self.origins.connections.get_mut(slot).expect("held by the exchange");
-        let is_clean = connection.input.is_empty() && !connection.deaf && !connection.sending;
+        let is_clean = connection.input.is_empty()
+            && !connection.broken
+            && !connection.ended
+            && !connection.sending;
         let exchange = self.exchange(key);
         let answer = &exchange.answer;
         is_clean
@@ -180,17 +189,32 @@ impl<E: Engine> Worker<E> {
         if let Some(slot) = self.exchange(key).transaction.connection.take() {
             self.close_origin(slot);
         }
-        if let Some(id) = self.exchange(key).transaction.origin.take() {
+        let transaction = &mut self.exchange(key).transaction;
+        transaction.phase = Phase::Start;
+        if let Some(id) = transaction.origin.take() {
             self.origins.unpick(id);
+        }
+    }
+
+    /// Resets the exchange's origin connection, so that the origin sees that it broke.
+    pub(crate) fn break_origin(&mut self, key: Key) {
+        if let Some(slot) = self.exchange(key).transaction.connection.take() {
+            let connection = self.remove_origin(slot);
+            self.engine.reset(connection.fd);
         }
     }
 
     /// Closes an origin connection, kept or in use.
     pub(crate) fn close_origin(&mut self, slot: Key) {
+        let connection = self.remove_origin(slot);
+        self.engine.close(connection.fd);
+    }
+
+    fn remove_origin(&mut self, slot: Key) -> OriginConn {
         let mut connection = self.origins.remove(slot).expect("the caller's connection is open");
         connection.input.clear(&mut self.engine);
         self.timers.remove(connection.timer);
-        self.engine.close(connection.fd);
+        connection
     }
 }
 
@@ -206,7 +230,7 @@ enum Came {
 
 /// When an exchange has waited long enough for its origin, and what is then said; `None` while it
 /// waits for its client, whose own deadlines hold.
-fn origin_deadline(exchange: &Exchange, limits: &Limits) -> (Option<Instant>, Reason) {
+fn wait_for_origin(exchange: &Exchange, limits: &Limits) -> (Option<Instant>, Reason) {
     let wait = Duration::from_millis;
     let (upload, download) = (&exchange.upload, &exchange.download);
     if exchange.tunnel {
@@ -220,7 +244,7 @@ fn origin_deadline(exchange: &Exchange, limits: &Limits) -> (Option<Instant>, Re
         return (Some(upload.since() + wait(limits.first_byte_ms)), reason);
     }
     match exchange.transaction.phase {
-        Phase::Asked if upload.waits() != Waits::Source => {
+        Phase::Asked if upload.waits() != Waits::Source || exchange.waits_for_continue() => {
             let since = exchange.transaction.since;
             (Some(since + wait(limits.first_byte_ms)), Reason::OriginTimedOut)
         }
@@ -233,3 +257,5 @@ fn origin_deadline(exchange: &Exchange, limits: &Limits) -> (Option<Instant>, Re
 
 /// The most that is received of an origin at once.
 const RECEIVE_MAX: usize = Buffer::SIZE;
+/// The same for an answer that waits until those before it were delivered.
+pub(crate) const RECEIVE_AHEAD_MAX: usize = 4096;

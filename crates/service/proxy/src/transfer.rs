@@ -165,6 +165,7 @@ impl Transfer {
         engine: &mut E,
         sink: (&Fd, Token),
     ) -> Result<Waits, Cut> {
+        assert_eq!(self.waits, Waits::Source, "nothing else waits for the source");
         if !matches!(self.rest, Rest::UntilClose) {
             return Err(Cut);
         }
@@ -172,15 +173,19 @@ impl Transfer {
         if self.chunked_out {
             send(engine, sink, &[], &[], true, Some(&[]));
             self.wait(Waits::Sink, engine.now());
+            self.unsent_at = engine.unsent(sink.0);
         } else {
             self.wait(Waits::Ended, engine.now());
         }
         Ok(self.waits)
     }
 
-    /// Nothing will come from the source or be taken by the sink any more.
+    /// Nothing will come from the source or be taken by the sink any more. One that has not begun
+    /// stays so.
     pub(crate) fn abandon(&mut self) {
-        self.waits = Waits::Ended;
+        if self.waits != Waits::Off {
+            self.waits = Waits::Ended;
+        }
     }
 
     fn wait(&mut self, waits: Waits, now: Instant) {
@@ -221,7 +226,7 @@ impl Transfer {
                 if over < limit {
                     return true;
                 }
-                let kept = enough((self.unsent_at - unsent) as u64, over);
+                let kept = enough(self.unsent_at.saturating_sub(unsent) as u64, over);
                 (self.unsent_at, self.since) = (unsent, now);
                 kept
             }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_event::{
-    Completion, Engine, Event, Inbox, Instant, Key, Kind, Mail, Table, Timers, Wake,
+    Completion, Engine, Event, Inbox, Instant, Key, Kind, Mail, Table, Timers, Token, Wake,
 };
 
 use crate::accepting::Accepting;
@@ -22,6 +22,7 @@ use crate::exchange::Exchange;
 use crate::letter::Letter;
 use crate::names::{Names, Sources};
 use crate::origin::{self, Attempt, Origins};
+use crate::origin_side::RECEIVE_AHEAD_MAX;
 use crate::reason::Reason;
 use crate::record::Dates;
 use crate::snapshot::Snapshot;
@@ -111,6 +112,7 @@ pub struct Worker<E: Engine> {
     /// When housekeeping is due, if there is any.
     housekeeping: Option<Instant>,
     connections_max: usize,
+    origins_max: usize,
 }
 
 impl<E: Engine> Worker<E> {
@@ -121,11 +123,13 @@ impl<E: Engine> Worker<E> {
     pub fn new(mut engine: E, setup: Setup<E>) -> Result<Self, millrace_event::Error> {
         let workers = setup.shared.counters.len() as u64;
         let limits = &setup.config.limits;
-        let share = limits.connections.div_ceil(workers).min(setup.descriptors / 2).max(1);
-        let connections_max = share as u32;
-        let origins_max =
-            (setup.descriptors / 2).clamp(1, u64::from(millrace_event::Token::SLOT_MAX));
-        let mut origins = Origins::new(origins_max as u32);
+        // A little less than half for clients: those who are served all need an origin connection,
+        // and some more are handed over before it is seen that there is no room.
+        let for_clients = (setup.descriptors * 15 / 32).max(1);
+        let connections_max = limits.connections.div_ceil(workers).min(for_clients) as u32;
+        let origins_max = setup.descriptors.saturating_sub(for_clients).max(1);
+        let origins_max = origins_max.min(u64::from(Token::SLOT_MAX)) as u32;
+        let mut origins = Origins::new(origins_max);
         let names = Names::new(setup.names, limits, engine.now());
         let snapshot = Rc::new(Snapshot::new(
             setup.config,
@@ -149,7 +153,7 @@ impl<E: Engine> Worker<E> {
             conns: Table::new(connections_max + ACCEPTED_AHEAD_MAX),
             // One for each connection, and as many begun ahead: see `Worker::has_room_ahead`.
             exchanges: Table::new(2 * connections_max + ACCEPTED_AHEAD_MAX),
-            attempts: Table::new(origins_max as u32),
+            attempts: Table::new(origins_max),
             origins,
             names,
             timers: Timers::new(now),
@@ -164,6 +168,7 @@ impl<E: Engine> Worker<E> {
             draining: false,
             housekeeping: None,
             connections_max: connections_max as usize,
+            origins_max: origins_max as usize,
             engine,
         };
         worker.accepting.resume(&mut worker.engine);
@@ -267,11 +272,16 @@ impl<E: Engine> Worker<E> {
         self.draining = true;
         self.accepting.resume(&mut self.engine);
         self.housekeeping = Some(self.engine.now() + HOUSEKEEPING);
-        let keys: Vec<Key> = self.conns.iter().map(|(key, _)| key).collect();
+        self.close_idle();
+    }
+
+    /// Closes the connections that no request is to be expected on.
+    fn close_idle(&mut self) {
+        let now = self.engine.now();
+        let idle = self.conns.iter().filter(|(_, conn)| is_idle(conn, now));
+        let keys: Vec<Key> = idle.map(|(key, _)| key).collect();
         for key in keys {
-            if self.conn(key).is_idle() {
-                self.close_conn(key);
-            }
+            self.close_conn(key);
         }
     }
 
@@ -297,23 +307,29 @@ impl<E: Engine> Worker<E> {
         if self.records.len() >= RECORDS_FLUSH_BYTES {
             self.flush_records();
         }
-        if std::mem::take(&mut self.accepting.shed) {
-            self.shed_idle();
-        }
         if self.housekeeping.is_some_and(|due| due <= now) {
             self.housekeeping = None;
             self.clients.tell(&self.shared.all_clients);
             self.flush_records();
-            if self.draining && !self.accepting.came_since_asked() {
-                self.accepting.end(&mut self.engine);
+            if self.draining {
+                self.close_idle();
+                if self.accepting.may_end() {
+                    self.accepting.end(&mut self.engine);
+                }
             } else if self.accepting.is_paused() && self.conns.len() < self.connections_max {
                 self.accepting.resume(&mut self.engine);
+            } else if self.accepting.is_paused() {
+                // Those that were busy when accepting paused may be idle by now.
+                self.accepting.shed = true;
             }
+        }
+        if std::mem::take(&mut self.accepting.shed) {
+            self.shed_idle();
         }
         let has_work = self.clients.has_news()
             || self.accepting.is_paused()
             || !self.records.is_empty()
-            || (self.draining && !self.accepting.has_ended());
+            || self.draining;
         if has_work && self.housekeeping.is_none() {
             self.housekeeping = Some(now + HOUSEKEEPING);
         }
@@ -328,7 +344,8 @@ impl<E: Engine> Worker<E> {
 
     /// Takes an ended exchange back, for the memory of its heads.
     pub(crate) fn spare(&mut self, mut exchange: Box<Exchange>) {
-        if self.spare.len() < SPARE_MAX {
+        let heads = exchange.request.bytes().len() + exchange.answer.bytes().len();
+        if self.spare.len() < SPARE_MAX && heads <= SPARE_BYTES_MAX {
             exchange.reset();
             self.spare.push(exchange);
         }
@@ -340,9 +357,20 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Whether an exchange may begin beside others of its connection. Those that begin alone always
-    /// have room: there is one for each connection even when this many were begun ahead.
+    /// have room: there is one for each connection even when this many were begun ahead. What
+    /// arrives for those ahead takes at most a quarter of the budget, or the ones before them could
+    /// not be received any more.
     pub(crate) fn has_room_ahead(&self) -> bool {
-        self.exchanges.len() < self.connections_max
+        let budget = self.engine.budget();
+        let count = self.exchanges.len();
+        count < self.connections_max
+            && count < budget.max() / (4 * RECEIVE_AHEAD_MAX)
+            && budget.used() < budget.max() / 2
+    }
+
+    /// Origin connections, those being opened included, that may be open at a time.
+    pub(crate) fn origins_max(&self) -> usize {
+        self.origins_max
     }
 
     pub(crate) fn connections_max(&self) -> usize {
@@ -365,10 +393,7 @@ impl<E: Engine> Worker<E> {
     /// request is on its way.
     fn shed_idle(&mut self) {
         let now = self.engine.now();
-        let is_old = |conn: &Conn| {
-            conn.standing == Standing::Idle || now.since(conn.since) >= FRESH_AT_LEAST
-        };
-        let idle = self.conns.iter().filter(|(_, conn)| conn.is_idle() && is_old(conn));
+        let idle = self.conns.iter().filter(|(_, conn)| is_idle(conn, now));
         let mut idle: Vec<(Instant, Key)> = idle.map(|(key, conn)| (conn.since, key)).collect();
         let count = idle.len().div_ceil(8);
         if count > 0 && count < idle.len() {
@@ -385,10 +410,17 @@ impl<E: Engine> Worker<E> {
     }
 }
 
+/// Whether a connection waits for a request that may never come. One that has only just been
+/// accepted does not: its first request is on its way.
+fn is_idle(conn: &Conn, now: Instant) -> bool {
+    conn.standing == Standing::Idle || (conn.is_idle() && now.since(conn.since) >= FRESH_AT_LEAST)
+}
+
 /// How long a connection without a byte counts as one whose request is on its way.
 const FRESH_AT_LEAST: Duration = Duration::from_secs(1);
-/// Ended exchanges kept; each may hold up to two heads of the largest size allowed.
+/// Ended exchanges kept, and the heads above which one is not.
 const SPARE_MAX: usize = 256;
+const SPARE_BYTES_MAX: usize = 16 * 1024;
 /// How often counts are exchanged, records written and a paused listener tried again.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// Connections that an engine may have accepted before it heard that accepting pauses.

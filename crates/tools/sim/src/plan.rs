@@ -67,18 +67,25 @@ impl Plan {
             return plan;
         }
         plan.faults = faults;
-        // Tiny sizes come with short delays: a head of a kilobyte, sent byte by byte, has to
-        // arrive well before the proxy's deadlines in a world that is meant to work.
-        let (size, delay_us) =
-            random.choose(&[(8, 5), (64, 40), (700, 400), (1460, 2_000), (65_536, 20_000)]);
+        let size = random.choose(&[8, 64, 700, 1460, 65_536]);
         plan.segment = random.length(size);
         plan.send_capacity = random.length(size * 4).max(plan.segment.min(4));
         plan.receive_capacity = random.length(size * 4).max(plan.segment.min(4));
+        // Tiny sizes come with short delays: a head of a kilobyte, sent byte by byte, has to
+        // arrive well before the proxy's deadlines in a world that is meant to work.
+        let smallest = plan.segment.min(plan.send_capacity).min(plan.receive_capacity);
+        let delay_us = match smallest {
+            0..=8 => 5,
+            9..=64 => 40,
+            65..=700 => 400,
+            701..=1460 => 2_000,
+            _ => 20_000,
+        };
         plan.delay_ns = random.between(1, delay_us) * 1000;
         plan.jitter_ns = random.between(0, delay_us * 200);
         plan.wait = random.choose(&[0, 200, 800]);
         plan.short = random.choose(&[0, 100, 500]);
-        plan.loss = if size > 64 { random.choose(&[0, 2]) } else { 0 };
+        plan.loss = if smallest > 64 { random.choose(&[0, 2]) } else { 0 };
         plan.batch_max = random.choose(&[1, 3, 1000]);
         plan.pipe_capacity = random.choose(&[4096, 65_536, 262_144]);
         if faults == Faults::Hostile {

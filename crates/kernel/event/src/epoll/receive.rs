@@ -6,7 +6,7 @@ use millrace_sys::{self as sys, Errno};
 
 use super::descriptor::{Receiving, Role};
 use super::queue::{Direction, Ready};
-use super::{Epoll, completion};
+use super::{Epoll, completion, data_of};
 use crate::limits::ACCEPTS_MAX;
 use crate::{Buffer, Completion, Error, Event, Fd, Key, Token};
 
@@ -26,17 +26,25 @@ impl Epoll {
         let (key, descriptor) = self.open(listener);
         assert_eq!(descriptor.role, Role::Listener);
         descriptor.begin_receiving(Receiving::Accept { token, turn, count: 0 });
-        // After running out of descriptors the listener is still readable, and no edge tells of
-        // the connections that wait: so the first try is now.
-        if descriptor.readable {
-            self.enqueue(key, Direction::Receiving);
-        }
+        let fd = self.descriptors.get(key).expect("it was found").fd.as_fd();
+        self.poller.add_listener(fd, data_of(key)).expect("a listener can be waited for");
+        // Connections may wait already: the first try is now, and not at the next edge.
+        self.enqueue(key, Direction::Receiving);
     }
 
     pub(super) fn end_accept(&mut self, listener: &Fd) {
-        let (_, descriptor) = self.open(listener);
+        let key = self.open(listener).0;
+        self.disarm(key);
+    }
+
+    /// Takes a listener out of the set, so that others who wait for it get its edges.
+    fn disarm(&mut self, key: Key) {
+        let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         assert_eq!(descriptor.role, Role::Listener);
-        descriptor.receiving = Receiving::Idle;
+        if matches!(descriptor.receiving, Receiving::Accept { .. }) {
+            descriptor.receiving = Receiving::Idle;
+            self.poller.delete(descriptor.fd.as_fd()).expect("an armed listener is in the set");
+        }
     }
 
     /// Runs the operation of a descriptor that may find something.
@@ -130,7 +138,7 @@ impl Epoll {
         if result.is_ok() {
             self.enqueue(key, Direction::Receiving);
         } else {
-            self.descriptors.get_mut(key)?.receiving = Receiving::Idle;
+            self.disarm(key);
         }
         completion(token, Event::Accepted(result))
     }

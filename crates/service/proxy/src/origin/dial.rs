@@ -114,7 +114,10 @@ fn admit<E: Engine>(worker: &mut Worker<E>, key: Key, target: SocketAddr) -> Res
 fn attempt<E: Engine>(worker: &mut Worker<E>, key: Key, address: &Address) -> Result<(), Error> {
     let now = worker.engine.now();
     let wait = Duration::from_millis(worker.snapshot.limits().connect_ms);
-    let slot = worker.attempts.next_key().ok_or(Error::OutOfMemory)?;
+    if !has_room(worker) {
+        return Err(Error::OutOfDescriptors);
+    }
+    let slot = worker.attempts.next_key().expect("there is room");
     let token = slot.token(Kind::Dial);
     let fd = worker.engine.connect(address, token).inspect_err(|&error| {
         if error == Error::OutOfDescriptors {
@@ -129,6 +132,15 @@ fn attempt<E: Engine>(worker: &mut Worker<E>, key: Key, address: &Address) -> Re
     worker.attempts.insert(Attempt { fd, address, exchange: key, timer });
     worker.dial(key).attempts.push(slot);
     Ok(())
+}
+
+/// Makes room for one more connection by closing kept ones, the oldest first.
+fn has_room<E: Engine>(worker: &mut Worker<E>) -> bool {
+    while worker.origins.connections.len() + worker.attempts.len() >= worker.origins_max() {
+        let Some(oldest) = worker.origins.oldest_idle() else { return false };
+        worker.close_origin(oldest);
+    }
+    true
 }
 
 /// The engine says how an attempt ended.
@@ -152,11 +164,7 @@ pub(crate) fn handle_connected<E: Engine>(
     }
     abandon(worker, key);
     let origin = worker.exchange(key).transaction.origin.expect("picked before it was dialed");
-    let Some(slot) = worker.origins.connections.next_key() else {
-        worker.engine.close(fd);
-        fetch::fail(worker, key, Reason::Overloaded);
-        return;
-    };
+    let slot = worker.origins.connections.next_key().expect("the attempt's room is now its own");
     let timer = worker.timers.insert(slot.token(Kind::Origin), now + worker.snapshot.origin_check);
     worker.origins.connections.insert(OriginConn::new(fd, origin, address, key, timer));
     worker.counters.origin_connections_opened.add(1);
@@ -176,7 +184,9 @@ pub(crate) fn handle_deadline<E: Engine>(worker: &mut Worker<E>, slot: Key) {
         failed(worker, key, Reason::ConnectTimedOut);
     } else {
         worker.timers.set(timer, deadline);
-        next_attempts(worker, key);
+        if worker.dial(key).race.is_some() {
+            next_attempts(worker, key);
+        }
     }
 }
 

@@ -6,10 +6,13 @@
 //! nobody asked for, end it before anyone can be given them.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use millrace_event::{Fd, Instant, Key, Table, TimerId};
+
+use millrace_http::Host;
 
 use crate::config::Origin;
 use crate::input::Input;
@@ -21,17 +24,19 @@ pub(crate) struct OriginId(u32);
 /// Where an origin is, as configured or asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// A name in lower case or an address literal, and a port.
-    Host(Box<[u8]>, u16),
+    /// A name in lower case, and a port.
+    Name(Box<[u8]>, u16),
+    Address(SocketAddr),
     Unix(Arc<std::path::Path>),
 }
 
 impl From<&Origin> for Place {
     fn from(origin: &Origin) -> Self {
         match origin {
-            Origin::Tcp { host, port } => {
-                Self::Host(host.as_bytes().to_ascii_lowercase().into(), *port)
-            }
+            Origin::Tcp { host, port } => match host.parse::<IpAddr>() {
+                Ok(ip) => Self::Address(SocketAddr::new(ip, *port)),
+                Err(_) => Self::Name(host.as_bytes().to_ascii_lowercase().into(), *port),
+            },
             Origin::Unix(path) => Self::Unix(path.clone()),
         }
     }
@@ -62,8 +67,11 @@ pub(crate) struct OriginConn {
     pub(crate) receiving: bool,
     /// A send is outstanding.
     pub(crate) sending: bool,
-    /// The origin takes no more of the request: a send failed.
-    pub(crate) deaf: bool,
+    /// The origin ended its stream while something else had to happen before that could be told.
+    pub(crate) ended: bool,
+    /// A send failed, or a receive: how its stream ends says nothing any more, since the kernel
+    /// tells an error once and then a clean end.
+    pub(crate) broken: bool,
 }
 
 impl OriginConn {
@@ -85,7 +93,8 @@ impl OriginConn {
             idle_since: Instant::default(),
             receiving: false,
             sending: false,
-            deaf: false,
+            ended: false,
+            broken: false,
         }
     }
 }
@@ -149,14 +158,23 @@ impl Origins {
         id
     }
 
-    /// The origin at a host (a name in any case, or an address literal) and port that a client of a
-    /// forwarding service asked for.
-    pub(crate) fn asked_for(&mut self, service: u16, host: &[u8], port: u16) -> OriginId {
+    /// The origin at a host and port that a client of a forwarding service asked for. Names are one
+    /// in any case, and with or without a dot at their end.
+    pub(crate) fn asked_for(&mut self, service: u16, host: Host<'_>, port: u16) -> OriginId {
         self.name.clear();
         self.name.extend_from_slice(&service.to_be_bytes());
         self.name.extend_from_slice(&port.to_be_bytes());
-        self.name.extend(host.iter().map(|byte| byte.to_ascii_lowercase()));
-        self.named(|| Place::Host(host.to_ascii_lowercase().into(), port))
+        let ip = match host {
+            Host::Name(name) => {
+                let name = name.strip_suffix(b".").unwrap_or(name);
+                self.name.extend(name.iter().map(|byte| byte.to_ascii_lowercase()));
+                return self.named(|| Place::Name(name.to_ascii_lowercase().into(), port));
+            }
+            Host::V4(ip) => IpAddr::V4(ip),
+            Host::V6(ip) => IpAddr::V6(ip),
+        };
+        write!(self.name, "{ip}").expect("a Vec takes every byte");
+        self.named(|| Place::Address(SocketAddr::new(ip, port)))
     }
 
     fn named(&mut self, place: impl FnOnce() -> Place) -> OriginId {
@@ -226,10 +244,20 @@ impl Origins {
     }
 
     /// Takes the connection that was kept latest, if any: it is the least likely to have ended.
-    pub(crate) fn take_idle(&mut self, id: OriginId, exchange: Key) -> Option<Key> {
-        let key = self.known_mut(id).idle.pop()?;
+    /// Passed over are those that `is_announced` says have ended, or brought bytes that nobody asked
+    /// for, in this very turn: those bytes are no answer to what is sent now.
+    pub(crate) fn take_idle(
+        &mut self,
+        id: OriginId,
+        exchange: Key,
+        is_announced: impl Fn(&Fd) -> bool,
+    ) -> Option<Key> {
+        let Self { known, connections, .. } = self;
+        let idle = &mut known[id.0 as usize].as_mut().expect("an origin in use is known").idle;
+        let is_quiet = |key: &Key| connections.get(*key).is_some_and(|it| !is_announced(&it.fd));
+        let key = idle.remove(idle.iter().rposition(is_quiet)?);
         self.idle_count -= 1;
-        let connection = self.connections.get_mut(key).expect("kept connections are open");
+        let connection = connections.get_mut(key).expect("kept connections are open");
         connection.used_for = Use::Busy(exchange);
         Some(key)
     }

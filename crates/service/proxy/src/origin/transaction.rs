@@ -45,6 +45,9 @@ pub(crate) struct Transaction {
     pub(crate) dial: Option<Box<Dial>>,
     /// Tries made before this one.
     pub(crate) tries: u32,
+    /// Whether this try takes no kept connection: the one before found its own had ended, and so
+    /// may the others have.
+    pub(crate) dials: bool,
     /// The origin that the try before this one failed at.
     pub(crate) tried: Option<OriginId>,
     /// How far the answer's head was looked at.

@@ -93,7 +93,7 @@ fn hand_over<E: Engine>(
     let open = |index: usize| worker.shared.counters[index].connections.get() as usize;
     let mine = worker.conns.len();
     let least = (0..worker.shared.counters.len()).min_by_key(|&index| open(index))?;
-    if least == worker.index || mine < open(least) * 5 / 4 + HAND_OVER_LEAD {
+    if worker.draining || least == worker.index || mine < open(least) * 5 / 4 + HAND_OVER_LEAD {
         return Some(fd);
     }
     let socket = worker.engine.detach(fd);

@@ -18,7 +18,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let (plan, conn) = (exchange.plan, exchange.conn());
     let conn = worker.conn(conn);
     if conn.sending || conn.first != Some(key) {
-        // An interim answer is on its way, and `sent` comes back here when the client has taken
+        // An interim answer is on its way, and `download_sent` comes back when the client has taken
         // it; or answers to earlier requests come first, and `flow::resume` comes back.
         return Step::Wait;
     }
@@ -50,7 +50,7 @@ fn write_own<E: Engine>(worker: &mut Worker<E>, key: Key, own: Own) {
         Own::Options | Own::Trace => 200,
     };
     let date = dates.at(engine.time_of_day()).http_date();
-    heads::write_own(out, exchange, own, exchange.persistent, date);
+    exchange.own_bytes = heads::write_own(out, exchange, own, exchange.persistent, date);
     exchange.download.start(Framing::None, false, now);
     counters.answers_own.add(1);
     download(worker, key, true);
@@ -93,7 +93,6 @@ pub(crate) fn download<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: b
     let sink = (&conn.fd, conn_key.token(Kind::Client));
     let before = exchange.download.moved();
     let result = exchange.download.pump(engine, source, sink, head);
-    exchange.head_bytes_sent += head.len() as u64;
     counters.bytes_downloaded.add(exchange.download.moved() - before);
     match result {
         Ok(Waits::Sink) => {
@@ -102,7 +101,27 @@ pub(crate) fn download<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: b
         }
         Ok(Waits::Source) => worker.receive_origin(key),
         Ok(Waits::Off | Waits::Ended) => finish_if_done(worker, key),
+        Err(_) if with_head => {
+            // Nothing of the answer was sent: its very first chunk breaks the grammar.
+            worker.leave_origin(key);
+            let own = Own::Refusal(Reason::MalformedAnswerFraming);
+            let exchange = worker.exchange(key);
+            exchange.reason = Some(Reason::MalformedAnswerFraming);
+            exchange.plan = Plan::Here(own);
+            worker.out.clear();
+            write_own(worker, key, own);
+        }
         Err(_) => abort(worker, key, Reason::AnswerCut),
+    }
+}
+
+/// The origin's connection broke while its answer's body, or a tunnel, is read from it.
+pub(crate) fn origin_broke<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let exchange = worker.exchange(key);
+    if exchange.download.source_is_done() && !exchange.tunnel {
+        give_up_upload(worker, key);
+    } else {
+        abort(worker, key, Reason::AnswerCut);
     }
 }
 
@@ -133,7 +152,11 @@ pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
 }
 
 /// The client took what was sent, or will not.
-pub(crate) fn sent<E: Engine>(worker: &mut Worker<E>, key: Key, result: Result<(), Error>) {
+pub(crate) fn download_sent<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    result: Result<(), Error>,
+) {
     let exchange = worker.exchange(key);
     match result {
         Err(_) => abort(worker, key, Reason::ClientClosed),
@@ -209,6 +232,9 @@ pub(crate) fn refuse<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason
 
 /// Breaks off: what the client has got is not the whole, and it has to see that.
 pub(crate) fn abort<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
+    if worker.exchange(key).tunnel {
+        worker.break_origin(key);
+    }
     worker.leave_origin(key);
     worker.counters.answers_aborted.add(1);
     let exchange = worker.exchange(key);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use millrace_event::{Engine, Error, Key};
 use millrace_http::{
-    Authority, Framing, HeadScan, Host, Version, answer_framing, destination, upgrade_accepted,
+    Authority, Framing, HeadScan, Version, answer_framing, destination, upgrade_accepted,
 };
 
 use crate::config::Role;
@@ -33,7 +33,14 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let exchange = worker.exchange(key);
     exchange.transaction.origin = Some(id);
     let is_tunnel = exchange.plan == Plan::Tunnel;
-    let kept = if is_tunnel { None } else { worker.origins.take_idle(id, key) };
+    let dials = is_tunnel || exchange.transaction.dials;
+    let Worker { origins, engine, .. } = worker;
+    let kept = if dials { None } else { origins.take_idle(id, key, |fd| engine.is_announced(fd)) };
+    if is_tunnel {
+        // Its end is to be seen while the connection is opened, and what it says early is welcome.
+        let conn = worker.exchange(key).conn();
+        worker.watch_client(conn);
+    }
     if kept.is_some() {
         let transaction = &mut worker.exchange(key).transaction;
         (transaction.connection, transaction.reused) = (kept, true);
@@ -61,31 +68,23 @@ fn pick_origin<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<OriginId> 
         return Some(id);
     }
     let Authority { host, port } = destination(&exchange.request).ok()?.authority?;
-    let port = port.unwrap_or(80);
-    Some(match host {
-        Host::Name(name) => worker.origins.asked_for(
-            exchange.service,
-            name.strip_suffix(b".").unwrap_or(name),
-            port,
-        ),
-        Host::V4(ip) => worker.origins.asked_for(exchange.service, ip.to_string().as_bytes(), port),
-        Host::V6(ip) => worker.origins.asked_for(exchange.service, ip.to_string().as_bytes(), port),
-    })
+    Some(worker.origins.asked_for(exchange.service, host, port.unwrap_or(80)))
 }
 
 /// Opens a connection to an origin: its address is known, or has to be looked up first.
 fn open<E: Engine>(worker: &mut Worker<E>, key: Key, id: OriginId) {
-    let (host, port) = match worker.origins.place(id) {
+    let (name, port) = match worker.origins.place(id) {
         Place::Unix(path) => {
             let path = path.clone();
             return origin::dial_unix(worker, key, path);
         }
-        Place::Host(host, port) => (host.clone(), *port),
+        Place::Address(address) => {
+            let address = *address;
+            return origin::dial(worker, key, Arc::new([address.ip()]), address.port());
+        }
+        Place::Name(name, port) => (name.clone(), *port),
     };
-    if let Some(ip) = std::str::from_utf8(&host).ok().and_then(|text| text.parse::<IpAddr>().ok()) {
-        return origin::dial(worker, key, Arc::new([ip]), port);
-    }
-    match worker.names.lookup(&mut worker.engine, &host, key) {
+    match worker.names.lookup(&mut worker.engine, &name, key) {
         Answered::Ready(addresses) => origin::dial(worker, key, addresses, port),
         Answered::Pending => worker.exchange(key).transaction.phase = Phase::Naming,
         Answered::Failed(error) => connect_failed(worker, key, error.reason()),
@@ -103,8 +102,8 @@ pub(crate) fn named<E: Engine>(
     let id = transaction.origin.expect("picked before it was looked up");
     match result {
         Ok(addresses) => {
-            let Place::Host(_, port) = *worker.origins.place(id) else {
-                unreachable!("only hosts have names");
+            let Place::Name(_, port) = *worker.origins.place(id) else {
+                unreachable!("only names are looked up");
             };
             origin::dial(worker, key, addresses, port);
         }
@@ -115,14 +114,14 @@ pub(crate) fn named<E: Engine>(
 /// The connection is there: the request goes out.
 pub(crate) fn connected<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let now = worker.engine.now();
+    let address = worker.origin_of(key).address;
+    worker.exchange(key).transaction.address = address;
     if worker.exchange(key).plan == Plan::Tunnel {
         worker.exchange(key).transaction.phase = Phase::Answered;
         flow::go(worker, key, Stage::Deliver);
         flow::run(worker, key);
         return;
     }
-    let address = worker.origin_of(key).address;
-    worker.exchange(key).transaction.address = address;
     let sender = sender(worker, key);
     let exchange = worker.exchanges.get_mut(key).expect("a connection is for a live exchange");
     let id = exchange.transaction.origin.expect("picked before it was connected to");
@@ -190,20 +189,22 @@ pub(crate) fn client_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
 }
 
 /// The origin took what was sent, or will not.
-pub(crate) fn sent<E: Engine>(worker: &mut Worker<E>, key: Key, result: Result<(), Error>) {
+pub(crate) fn upload_sent<E: Engine>(worker: &mut Worker<E>, key: Key, result: Result<(), Error>) {
     match result {
         Ok(()) => upload(worker, key, false),
         Err(_) if worker.exchange(key).tunnel => fail(worker, key, Reason::AnswerCut),
         Err(_) => {
             // It may have answered before it stopped reading (RFC 9112 section 9.5): what is in the
             // receive queue decides. Nothing more is sent, and neither side is used again.
-            worker.origin_of(key).deaf = true;
+            worker.origin_of(key).broken = true;
             let now = worker.engine.now();
             let exchange = worker.exchange(key);
             exchange.upload.abandon();
             exchange.persistent = exchange.persistent && exchange.framing == Framing::None;
             exchange.transaction.since = now;
-            worker.receive_origin(key);
+            if exchange.transaction.phase == Phase::Asked {
+                worker.receive_origin(key);
+            }
             deliver::finish_if_done(worker, key);
         }
     }
@@ -221,13 +222,15 @@ pub(crate) fn answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
         }
         let Exchange { transaction, answer, snapshot, .. } = &mut **exchange;
         let slot = transaction.connection.expect("an answer comes on a connection");
-        let input = &mut origins.connections.get_mut(slot).expect("held by the exchange").input;
+        let origin = origins.connections.get_mut(slot).expect("held by the exchange");
+        let input = &mut origin.input;
         let limits = &snapshot.as_ref().expect("set at its beginning").answer_limits;
         match answer.parse(input.bytes(), &mut transaction.scan, limits) {
             Ok(Some(length)) => {
                 input.consume(length);
                 transaction.scan = HeadScan::default();
             }
+            Ok(None) if origin.ended => return origin_ended(worker, key),
             Ok(None) => return worker.receive_origin(key),
             Err(_) => return fail(worker, key, Reason::MalformedAnswer),
         }
@@ -237,6 +240,9 @@ pub(crate) fn answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
                 exchange.transaction.framing = framing;
                 exchange.transaction.phase = Phase::Answered;
                 exchange.transaction.answered = Some(engine.now());
+                let head =
+                    exchange.answer.bytes().len() + std::mem::size_of_val(exchange.answer.fields());
+                exchange.charges[1] = Some(engine.budget().charge(head));
                 flow::go(worker, key, Stage::Deliver);
                 return flow::run(worker, key);
             }
@@ -280,15 +286,23 @@ fn pass_interim<E: Engine>(worker: &mut Worker<E>, key: Key) {
     }
     out.clear();
     heads::write_interim(out, exchange);
-    exchange.head_bytes_sent += out.len() as u64;
     let slot = exchange.conn();
     let conn = conns.get_mut(slot).expect("an exchange has its connection");
     engine.send(&conn.fd, &[out], slot.token(millrace_event::Kind::Client));
     conn.sending = true;
 }
 
-/// The origin's stream ended, or broke, before the head of its answer did.
+/// The origin's stream ended, or broke, before the head of its answer did; unless that head is
+/// there, and only waits for its turn.
 pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let conn = worker.exchange(key).conn();
+    let conn = worker.conn(conn);
+    let waits = conn.sending || conn.first != Some(key);
+    let origin = worker.origin_of(key);
+    origin.ended = true;
+    if waits && !origin.input.is_empty() {
+        return;
+    }
     let exchange = worker.exchange(key);
     let request_is_held =
         exchange.framing == Framing::None || exchange.framing == Framing::Length(0);
@@ -334,22 +348,23 @@ fn again<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
     worker.counters.retries.add(1);
     // A kept connection that had ended says nothing about its origin.
     let transaction = &worker.exchange(key).transaction;
-    let tried = transaction.origin.filter(|_| !transaction.reused);
+    let dials = transaction.reused;
+    let tried = transaction.origin.filter(|_| !dials);
     let tries = transaction.tries + 1;
     worker.leave_origin(key);
     let exchange = worker.exchange(key);
     exchange.upload = Default::default();
-    exchange.transaction = origin::Transaction { tries, tried, ..Default::default() };
+    exchange.transaction = origin::Transaction { tries, tried, dials, ..Default::default() };
     flow::run(worker, key);
 }
 
 /// The exchange cannot be served: an answer says why if one still can. An answer that was begun
-/// ends in a reset, so that nobody takes what it got for the whole; one that was delivered stays
-/// good, and only the rest of its request is given up.
+/// ends in a reset, so that nobody takes what it got for the whole; one that was received to its end
+/// stays good, and only the rest of its request is given up.
 pub(crate) fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
     worker.leave_origin(key);
     let exchange = worker.exchange(key);
-    if exchange.download.has_ended() && !exchange.tunnel {
+    if exchange.download.source_is_done() && !exchange.tunnel {
         deliver::give_up_upload(worker, key);
     } else if exchange.stage < Stage::Deliver && reason.status() != 0 {
         deliver::refuse(worker, key, reason);

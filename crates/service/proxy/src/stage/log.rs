@@ -13,7 +13,9 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let exchange = worker.exchange(key);
     let conn = exchange.conn();
     let (persistent, aborted) = (exchange.persistent, exchange.aborted);
-    let unread = !exchange.tunnel && !exchange.request_was_taken();
+    // What follows a request that was refused for its form is still to come, too.
+    let refused = exchange.reason.is_some_and(Reason::closes);
+    let unread = !exchange.tunnel && (refused || !exchange.request_was_taken());
     finish(worker, key);
     if aborted {
         worker.reset_conn(conn);
@@ -67,7 +69,7 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange) {
         version,
         status: exchange.status,
         bytes_from_client: exchange.upload.moved(),
-        bytes_to_client: exchange.download.moved() + exchange.head_bytes_sent,
+        bytes_to_client: exchange.download.moved() + exchange.own_bytes,
         host: field(Name::Host),
         referer: field(Name::Referer),
         user_agent: field(Name::UserAgent),

@@ -81,13 +81,18 @@ fn begin<E: Engine>(
         Ok(framing) => {
             exchange.framing = framing;
             let options = connection_options(&exchange.request);
-            exchange.persistent = options.is_persistent(exchange.request.version());
+            // After CONNECT what follows was meant for a tunnel, whatever becomes of it.
+            exchange.persistent = options.is_persistent(exchange.request.version())
+                && exchange.request.method() != Method::Connect;
             None
         }
         Err(FramingError::CodingUnsupported) => Some(Reason::CodingUnknown),
         Err(_) => Some(Reason::MalformedFraming),
     });
-    let passes = exchange.lets_others_pass() && exchange.request.method() != Method::Connect;
+    let head = exchange.request.bytes().len() + std::mem::size_of_val(exchange.request.fields());
+    let budget = worker.engine.budget();
+    exchange.charges[0] = Some(budget.charge(size_of::<Exchange>() + head));
+    let passes = exchange.lets_others_pass();
     let key = worker.exchanges.insert(exchange).expect("there is room for one of each connection");
     let conn = worker.conns.get_mut(conn_key).expect("the caller's connection is open");
     let before = conn.last.replace(key);

@@ -1,0 +1,51 @@
+# The menu of the project: `make help`. Each entry sets up what it needs and says what it installs.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint interop bench soak fuzz clean
+
+help: ## Print this menu.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what run, test and bench need and this machine lacks.
+	@scripts/setup build test bench
+
+run: ## Build millrace and start its demo: a booster before a small built-in site.
+	@scripts/setup build
+	@cargo run --quiet --release -p millrace -- demo
+
+test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, interop.
+	@scripts/setup build test
+	@$(MAKE) --no-print-directory lint
+	cargo build --quiet -p millrace
+	cargo test --quiet --workspace
+	tests/interop/run
+
+lint: ## Formatting, clippy and rustdoc, each warning an error.
+	@scripts/setup build
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+# The documentation is for those who work on millrace: private items are in it, and may be linked to.
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
+		cargo doc --quiet --workspace --no-deps --document-private-items
+
+interop: ## Only the programs that users have, through millrace; NAMES="chromium git" chooses.
+	@scripts/setup build test
+	cargo build --quiet -p millrace
+	tests/interop/run $(NAMES)
+
+bench: ## Measure millrace beside nginx, HAProxy, Squid and Traffic Server; REPS=5 SECS=1.
+	@scripts/bench
+
+soak: ## Many more simulated seeds and mutants than `make test` has: SEEDS=5000 MUTANTS=1000000.
+	@scripts/setup build
+	cargo build --quiet -p millrace
+	SEEDS=$(or $(SEEDS),5000) cargo test -p millrace-tests --test scenarios
+	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus
+
+fuzz: ## Run every fuzz target for SECONDS=60 each.
+	@scripts/setup fuzz
+	@scripts/fuzz $(or $(SECONDS),60)
+
+clean: ## Remove what was built.
+	cargo clean --quiet
+	rm -rf fuzz/target

@@ -1,0 +1,198 @@
+"""What an operator relies on: draining, access logs, metrics, health."""
+
+import json
+import re
+import socket
+
+from support import pattern, wire
+from support.case import InteropCase
+
+MEGABYTE = 1 << 20
+
+COMMON = re.compile(
+    r'^(?P<client>\S+) \S+ \S+ \[\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}\] '
+    r'"(?P<method>[A-Z]+) (?P<target>\S+) HTTP/1\.[01]" (?P<status>\d{3}) (?P<bytes>\d+|-)'
+)
+COMBINED = re.compile(COMMON.pattern + r' "(?P<referer>[^"]*)" "(?P<agent>[^"]*)"')
+
+
+class Draining(InteropCase):
+    def refused(self, address):
+        """Whether a new connection is refused."""
+        try:
+            socket.create_connection(address, 10).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    def test_sigterm_lets_downloads_end(self):
+        """A download under way completes with its hash, new connections are refused, kept ones
+        are closed, and the exit status is 0."""
+        length = 64 * MEGABYTE
+        digest = pattern.write(self.site / "file", length)
+        pattern.write(self.site / "small", 100)
+        proxy = self.boost(self.nginx().url)
+        idle = wire.Connection(proxy.address)
+        idle.get("/small")
+        self.assertEqual(idle.answer().status, 200)
+        busy = wire.Connection(proxy.address)
+        self.addCleanup(busy.close)
+        busy.get("/file")
+        self.assertEqual(busy.head()[1], 200)
+        proxy.terminate()
+        self.wait_until("new connections are refused", lambda: self.refused(proxy.address))
+        self.assertEqual(idle.socket.recv(100), b"", "the kept connection is closed")
+        self.assertIsNone(proxy.process.poll(), "it ended before the download")
+        sink = pattern.hashlib.sha256()
+        busy.exactly(length, sink.update)
+        self.assertEqual(sink.hexdigest(), digest)
+        self.assertEqual(proxy.wait(), 0)
+        idle.close()
+
+    def test_sigterm_without_work_ends_at_once(self):
+        proxy = self.boost(self.origin().url)
+        proxy.terminate()
+        self.assertEqual(proxy.wait(), 0)
+
+    def test_sigterm_lets_uploads_end(self):
+        """A request whose body is still coming is work under way, too."""
+        origin = self.origin()
+        proxy = self.boost(origin.url)
+        client = wire.Connection(proxy.address)
+        self.addCleanup(client.close)
+        head = b"POST /upload HTTP/1.1\r\nHost: interop.test\r\nContent-Length: 10\r\n\r\n"
+        client.send(head + b"12345")
+        self.wait_until("the request is at the origin", lambda: origin.seen)
+        proxy.terminate()
+        self.wait_until("new connections are refused", lambda: self.refused(proxy.address))
+        client.send(b"67890")
+        answer = client.answer()
+        self.assertEqual((answer.status, json.loads(answer.body)["length"]), (200, 10))
+        self.assertEqual(proxy.wait(), 0)
+
+
+class AccessLog(InteropCase):
+    def records(self, log_format):
+        """The log's lines after one good request, one missing page and one HEAD."""
+        pattern.write(self.site / "file", 12345)
+        log = self.folder / "access.log"
+        proxy = self.boost(self.nginx().url, "--access-log", log, "--log-format", log_format)
+        client = wire.Connection(proxy.address)
+        self.addCleanup(client.close)
+        client.get("/file?a=1", extra="Referer: http://r.test/\r\nUser-Agent: probe/1 \"x\"\r\n")
+        self.assertEqual(client.answer().status, 200)
+        client.get("/missing")
+        self.assertEqual(client.answer().status, 404)
+        client.send(b"HEAD /file HTTP/1.1\r\nHost: interop.test\r\n\r\n")
+        self.assertEqual(client.answer(method="HEAD").status, 200)
+        self.assertEqual(proxy.stop(), 0)
+        lines = log.read_text().splitlines()
+        self.assertEqual(len(lines), 3, lines)
+        return lines
+
+    def check(self, found):
+        """The three records as (method, target, status)."""
+        seen = [(r["method"], r["target"], int(r["status"])) for r in found]
+        wanted = [("GET", "/file?a=1", 200), ("GET", "/missing", 404), ("HEAD", "/file", 200)]
+        self.assertEqual(seen, wanted)
+
+    def test_common(self):
+        lines = self.records("common")
+        found = [COMMON.fullmatch(line) for line in lines]
+        self.assertTrue(all(found), lines)
+        self.check([match.groupdict() for match in found])
+        self.assertEqual((found[0]["client"], found[0]["bytes"]), ("127.0.0.1", "12345"))
+
+    def test_combined(self):
+        lines = self.records("combined")
+        found = [COMMON.match(line) for line in lines]
+        self.assertTrue(all(found), lines)
+        self.check([match.groupdict() for match in found])
+        self.assertIn("http://r.test/", lines[0])
+        # A quote in a field must not end the field in the log.
+        self.assertNotIn('"probe/1 "x""', lines[0])
+        self.assertTrue(COMBINED.fullmatch(lines[1]), lines[1])
+
+    def test_json(self):
+        records = [json.loads(line) for line in self.records("json")]
+        self.check(records)
+        self.assertTrue(any(value == 'probe/1 "x"' for value in records[0].values()), records[0])
+        self.assertEqual(set(records[0]), set(records[1]), "the same keys in every record")
+
+    def test_a_tunnel_is_recorded(self):
+        log = self.folder / "access.log"
+        origin = self.origin()
+        proxy = self.forward("--access-log", log, "--log-format", "json")
+        client = wire.Connection(proxy.address)
+        target = f"127.0.0.1:{origin.port}"
+        client.send(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+        self.assertEqual(client.head()[1], 200)
+        client.get("/inside", extra="Connection: close\r\n")
+        self.assertEqual(client.answer().status, 200)
+        client.close()
+        self.assertEqual(proxy.stop(), 0)
+        (record,) = map(json.loads, log.read_text().splitlines())
+        self.assertEqual((record["method"], record["target"]), ("CONNECT", target))
+
+
+class Admin(InteropCase):
+    def setUp(self):
+        super().setUp()
+        pattern.write(self.site / "file", 1000)
+        self.proxy = self.boost(self.nginx().url, "--admin", "127.0.0.1:0")
+        self.admin = self.admin_of(self.proxy)
+
+    def admin_of(self, proxy):
+        """The admin address that it said."""
+        said = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
+
+        def found():
+            return next(filter(None, map(said.match, proxy.lines)), None)
+
+        self.wait_until("it says where its admin address is", found)
+        return "127.0.0.1", int(found()[1])
+
+    def sum_of(self, name):
+        """A metric summed over its labels; the page must be well-formed."""
+        answer = wire.get(self.admin, "/metrics")
+        self.assertEqual(answer.status, 200)
+        total = 0
+        for line in answer.body.decode().splitlines():
+            if line.startswith("#"):
+                continue
+            row = re.fullmatch(r'(\w+)(?:\{\w+="[^"]*"(?:,\w+="[^"]*")*\})? (-?[0-9.e+]+)', line)
+            self.assertTrue(row, line)
+            self.assertTrue(row[1].startswith("millrace_"), line)
+            if row[1] == name:
+                total += float(row[2])
+        return total
+
+    def test_metrics_count_requests(self):
+        for _ in range(7):
+            self.assertEqual(wire.get(self.proxy.address, "/file").status, 200)
+        self.wait_until(
+            "seven exchanges are counted", lambda: self.sum_of("millrace_exchanges_total") == 7
+        )
+        self.assertEqual(self.sum_of("millrace_bytes_downloaded_total"), 7000)
+        self.assertEqual(self.sum_of("millrace_exchanges_open"), 0)
+
+    def test_health_follows_draining(self):
+        """200 while it serves, 503 from SIGTERM on, as long as work is left."""
+        self.assertEqual(wire.get(self.admin, "/healthz").status, 200)
+        pattern.write(self.site / "large", 64 * MEGABYTE)
+        busy = wire.Connection(self.proxy.address)
+        busy.get("/large")
+        self.assertEqual(busy.head()[1], 200)
+        self.proxy.terminate()
+        self.wait_until(
+            "health says draining", lambda: wire.get(self.admin, "/healthz").status == 503
+        )
+        busy.close()
+        self.assertEqual(self.proxy.wait(), 0)
+
+    def test_the_admin_address_is_no_origin(self):
+        """A forward proxy refuses its own admin address as a target."""
+        proxy = self.forward("--admin", "127.0.0.1:0")
+        _, port = self.admin_of(proxy)
+        answer = wire.get(proxy.address, f"http://127.0.0.1:{port}/metrics")
+        self.assertEqual(answer.status, 403)

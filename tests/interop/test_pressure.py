@@ -1,0 +1,214 @@
+"""What must not grow, and who must not suffer: stalled and slow clients, too few descriptors."""
+
+import resource
+import selectors
+import threading
+import time
+
+from support import pattern, wire
+from support.case import InteropCase
+
+MEGABYTE = 1 << 20
+GIGABYTE = 1 << 30
+
+
+class Stalls(InteropCase):
+    """The issue's promise: a stalled peer and a body of 1 GB cost less than 1 MB of memory."""
+
+    GROWTH_BYTES_MAX = MEGABYTE
+
+    def setUp(self):
+        super().setUp()
+        self.slow = self.origin()
+        self.proxy = self.boost(self.slow.url)
+
+    def warm_up(self):
+        """A whole download and a whole upload: pools and libraries have what they need."""
+        self.assertEqual(wire.get(self.proxy.address, f"/bytes/{64 * MEGABYTE}").status, 200)
+        client = self.uploader("/upload", 64 * MEGABYTE)
+        for block in pattern.blocks(64 * MEGABYTE):
+            client.send(block)
+        self.assertEqual(client.answer().status, 200)
+        client.close()
+        return self.settled(self.proxy.rss_bytes)
+
+    def uploader(self, target, length):
+        """A connection on which a request head was sent that announces a body."""
+        client = wire.Connection(self.proxy.address)
+        head = f"POST {target} HTTP/1.1\r\nHost: interop.test\r\nContent-Length: {length}\r\n\r\n"
+        client.send(head.encode())
+        return client
+
+    def test_a_client_that_reads_nothing(self):
+        """The origin is stopped after what the kernel's buffers hold; when the client reads at
+        last, every byte is there."""
+        before = self.warm_up()
+        sent_before = self.slow.sent_bytes
+        client = wire.Connection(self.proxy.address)
+        self.addCleanup(client.close)
+        client.get(f"/bytes/{GIGABYTE}")
+        sent = self.settled(lambda: self.slow.sent_bytes) - sent_before
+        growth = self.proxy.rss_bytes() - before
+        print(f"     stalled download: origin sent {sent} bytes, memory grew by {growth}")
+        self.assertGreater(sent, 0)
+        self.assertLess(sent, 128 * MEGABYTE, "nothing holds the origin back")
+        self.assertLess(growth, self.GROWTH_BYTES_MAX)
+        answer = client.answer(keep=0)
+        self.assertEqual(answer.length, GIGABYTE)
+        after = self.proxy.rss_bytes() - before
+        self.assertLess(after, self.GROWTH_BYTES_MAX, "memory after the whole body")
+
+    def test_an_origin_that_reads_nothing(self):
+        """The same the other way: a client with 1 GB to upload is stopped, then let go."""
+        before = self.warm_up()
+        client = self.uploader("/unread", GIGABYTE)
+        self.addCleanup(client.close)
+        taken = 0
+
+        def send():
+            nonlocal taken
+            for block in pattern.blocks(GIGABYTE):
+                client.send(block)
+                taken += len(block)
+
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        self.settled(lambda: taken)
+        growth = self.proxy.rss_bytes() - before
+        print(f"     stalled upload: client sent {taken} bytes, memory grew by {growth}")
+        self.assertLess(taken, 128 * MEGABYTE, "nothing holds the client back")
+        self.assertLess(growth, self.GROWTH_BYTES_MAX)
+        self.slow.read_on()
+        answer = client.answer()
+        sender.join()
+        self.assertEqual(answer.status, 200)
+        self.assertIn(str(GIGABYTE).encode(), answer.body)
+
+
+class Crowds(InteropCase):
+    """Each crowd is made by this process, so it needs descriptors of its own."""
+
+    LORIS = 1000
+    STALLED = 1000
+
+    def need_descriptors(self, count):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if hard != resource.RLIM_INFINITY and hard < count:
+            self.skipTest(f"unsupported: the hard limit of {hard} descriptors is below {count}")
+
+    def drip(self, crowd, stop):
+        """Feeds each slow client's head one byte at a time, for as long as the test runs."""
+        line = b"GET / HTTP/1.1\r\nHost: interop.test\r\nX-Slow: " + b"y" * 100_000
+        position = 0
+        while not stop.wait(0.05):
+            for client in crowd:
+                try:
+                    client.socket.send(line[position : position + 1])
+                except OSError:
+                    pass  # The proxy may have had enough of it; that is its right.
+            position += 1
+
+    def test_slow_and_stalled_clients_harm_nobody(self):
+        """1,000 that drip a head, 1,000 that asked for much and read nothing; 8 good clients make
+        4,000 requests meanwhile and see no error."""
+        self.need_descriptors(8000)
+        digest = pattern.write(self.site / "small", 20_000)
+        pattern.write(self.site / "large", 64 * MEGABYTE)
+        # Time to spare: on a busy machine, too, the stalled ones shall be there to the end.
+        proxy = self.boost(self.nginx().url, "--limit", "send_ms=30m")
+        crowd, stop = [], threading.Event()
+        self.addCleanup(lambda: [client.close() for client in crowd])
+        for _ in range(self.LORIS):
+            crowd.append(wire.Connection(proxy.address))
+        dripping = threading.Thread(target=self.drip, args=(list(crowd), stop))
+        dripping.start()
+        self.addCleanup(dripping.join)
+        self.addCleanup(stop.set)
+        for _ in range(self.STALLED):
+            # Small segments and a small buffer: what waits for a thousand of them stays bounded.
+            client = wire.Connection(proxy.address, receive_buffer=4096, segment=1460)
+            client.get("/large")
+            crowd.append(client)
+        errors, good = self.good_clients(proxy, digest, clients=8, requests=500)
+        self.assertEqual((errors, good), ([], 4000))
+        # And they are still there: it was not by closing them that the others were served.
+        stalled = sum(self.is_open(client) for client in crowd[self.LORIS :])
+        self.assertEqual(stalled, self.STALLED)
+
+    @staticmethod
+    def is_open(client):
+        """Whether the proxy has not ended the connection (what it sent is read away)."""
+        client.socket.setblocking(False)
+        try:
+            return client.socket.recv(1024) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def good_clients(self, proxy, digest, clients, requests):
+        """Half of the requests on kept connections, half on new ones; gives (errors, good)."""
+        errors, good = [], []
+
+        def one(number):
+            try:
+                kept = wire.Connection(proxy.address)
+                for _ in range(requests // 2):
+                    kept.get("/small")
+                    for answer in (kept.answer(), wire.get(proxy.address, "/small")):
+                        if (answer.status, answer.digest) != (200, digest):
+                            raise ValueError(f"status {answer.status}, {answer.length} bytes")
+                        good.append(number)
+                kept.close()
+            except (OSError, ValueError, EOFError) as problem:
+                errors.append(f"client {number}: {problem!r}")
+
+        threads = [threading.Thread(target=one, args=(number,)) for number in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return errors, len(good)
+
+    def test_few_descriptors_many_clients(self):
+        """2,000 keep-alive clients and 512 descriptors: idle connections go first, so every client
+        gets its answer; it is said once; afterwards all is as before."""
+        self.need_descriptors(4096)
+        digest = pattern.write(self.site / "small", 20_000)
+        proxy = self.boost(self.nginx().url, descriptors_max=512)
+        clients = [wire.Connection(proxy.address) for _ in range(2000)]
+        self.addCleanup(lambda: [client.close() for client in clients])
+        for client in clients:
+            client.get("/small")
+        answered, failed = self.collect(clients, digest)
+        said = [line for line in proxy.lines if "accepting pauses" in line]
+        print(f"     512 descriptors: {answered} of 2000 answered; it said {said}")
+        self.assertEqual(proxy.process.poll(), None, "it ended")
+        self.assertEqual(failed, [])
+        self.assertEqual(answered, 2000)
+        self.assertEqual(len(said), 1, "it says so once")
+        for client in clients:
+            client.close()
+        errors, good = self.good_clients(proxy, digest, clients=4, requests=50)
+        self.assertEqual((errors, good), ([], 200))
+
+    def collect(self, clients, digest):
+        """Reads the answers as they come, whichever client's is first, and leaves the connections
+        open; gives (how many were right, what else happened)."""
+        answered, failed = 0, []
+        waiting = selectors.DefaultSelector()
+        for client in clients:
+            waiting.register(client.socket, selectors.EVENT_READ, client)
+        end = time.monotonic() + 180
+        while waiting.get_map() and time.monotonic() < end:
+            for key, _ in waiting.select(1):
+                waiting.unregister(key.fileobj)
+                try:
+                    answer = key.data.answer(keep=0)
+                    if (answer.status, answer.digest) == (200, digest):
+                        answered += 1
+                    else:
+                        failed.append(f"status {answer.status}, {answer.length} bytes")
+                except (OSError, EOFError) as problem:
+                    failed.append(repr(problem)[:200])
+        return answered, failed[:10]
