@@ -96,6 +96,8 @@ reasons! {
     MalformedAnswer = 502 "malformed-answer" "The origin's answer is malformed.";
     /// The length of the answer's body can be read in two ways.
     MalformedAnswerFraming = 502 "malformed-answer-framing" "The length of the origin's answer is not stated in one clear way.";
+    /// The first chunk of the answer breaks the grammar, and nothing of it was delivered.
+    MalformedAnswerBody = 502 "malformed-answer-body" "The origin's chunked answer is malformed.";
     /// 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
     UpgradeUnasked = 502 "upgrade-unasked" "The origin switched to a protocol that was not asked for.";
     /// More interim answers than a client should have to read.

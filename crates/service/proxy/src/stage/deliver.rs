@@ -104,9 +104,9 @@ pub(crate) fn download<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: b
         Err(_) if with_head => {
             // Nothing of the answer was sent: its very first chunk breaks the grammar.
             worker.leave_origin(key);
-            let own = Own::Refusal(Reason::MalformedAnswerFraming);
+            let own = Own::Refusal(Reason::MalformedAnswerBody);
             let exchange = worker.exchange(key);
-            exchange.reason = Some(Reason::MalformedAnswerFraming);
+            exchange.reason = Some(Reason::MalformedAnswerBody);
             exchange.plan = Plan::Here(own);
             worker.out.clear();
             write_own(worker, key, own);
