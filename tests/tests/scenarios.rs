@@ -20,8 +20,8 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
-/// Plays the seeds of every scenario; seed 0, and one that is asked for, twice. The kindest world is
-/// played once a scenario, before those that work.
+/// Plays the seeds of every scenario; seed 0, and one that is asked for, twice. The kindest world
+/// is played once a scenario, before those that work.
 fn play_seeds(faults: Faults) {
     let mut failures = Vec::new();
     for scenario in chosen().filter(|scenario| scenario.simulated) {

@@ -92,7 +92,8 @@ impl Budget {
         self.used() >= self.0.max
     }
 
-    /// Charges `bytes` that are kept somewhere else than in a [`Held`], until the charge is dropped.
+    /// Charges `bytes` that are kept somewhere else than in a [`Held`], until the charge is
+    /// dropped.
     pub fn charge(&self, bytes: usize) -> Charge {
         self.take(bytes);
         Charge { bytes, budget: self.clone() }

@@ -8,9 +8,10 @@
 //! Only a send is tried when it is asked for, while its parts are still borrowed.
 //!
 //! Listeners are registered for edges too, while they are armed: what is not accepted yet is
-//! remembered here, and costs one accept4(2) that finds nothing at the end of each burst. A listener
-//! that is not armed is out of the set. One that is shared wakes one of those that wait for it, and
-//! the wake would be lost on an engine that does not accept (epoll_ctl(2), EPOLLEXCLUSIVE).
+//! remembered here, and costs one accept4(2) that finds nothing at the end of each burst. A
+//! listener that is not armed is out of the set. One that is shared wakes one of those that wait
+//! for it, and the wake would be lost on an engine that does not accept (epoll_ctl(2),
+//! EPOLLEXCLUSIVE).
 //!
 //! Events that are already on their way when their descriptor is closed name a key of the table
 //! whose generation is over, and are dropped, whoever has the kernel's number now.

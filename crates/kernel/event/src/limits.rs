@@ -2,8 +2,8 @@
 
 /// Operations run in one turn, completed or not; then the kernel is looked at again.
 pub(crate) const TURN_STEPS_MAX: u32 = 1024;
-/// Bytes moved in one turn, after which the kernel is looked at again, so that a few large transfers
-/// do not keep new events waiting. The operation that reaches it is finished.
+/// Bytes moved in one turn, after which the kernel is looked at again, so that a few large
+/// transfers do not keep new events waiting. The operation that reaches it is finished.
 pub(crate) const TURN_BYTES_MAX: usize = 1024 * 1024;
 /// Connections that one listener gives in one turn; the others stay in its backlog until the next.
 pub(crate) const ACCEPTS_MAX: u32 = 64;

@@ -41,7 +41,8 @@ pub enum FramingError {
     CodingInvalid,
     /// Other codings, well formed, before the `chunked`: for requests status 501.
     CodingUnsupported,
-    /// A body announced where none may be: with CONNECT or TRACE, or in an answer of status 1xx or 204.
+    /// A body announced where none may be: with CONNECT or TRACE, or in an answer of status 1xx or
+    /// 204.
     BodyForbidden,
 }
 
@@ -71,7 +72,8 @@ pub fn request_framing(head: &RequestHead) -> Result<Framing, FramingError> {
     match framing {
         // RFC 9110 section 9.3.6: a body would be taken for the tunnel's first bytes, or the
         // other way round.
-        // RFC 9110 section 9.3.8: no client sends one with TRACE, and few origins look for it there.
+        // RFC 9110 section 9.3.8: no client sends one with TRACE, and few origins look for it
+        // there.
         Some(Framing::Chunked | Framing::Length(1..))
             if matches!(head.method(), Method::Connect | Method::Trace) =>
         {

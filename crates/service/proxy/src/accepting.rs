@@ -62,8 +62,8 @@ impl Accepting {
     }
 
     /// Whether a draining worker may close its listeners: no connection came since this was asked
-    /// last, so none is cut off in the queue behind them. Where connections come all the time, it is
-    /// answered with yes at the `ASKED_MAX`th time: draining must end.
+    /// last, so none is cut off in the queue behind them. Where connections come all the time, it
+    /// is answered with yes at the `ASKED_MAX`th time: draining must end.
     pub(crate) fn may_end(&mut self) -> bool {
         self.asked += 1;
         !std::mem::take(&mut self.came) || self.asked >= ASKED_MAX

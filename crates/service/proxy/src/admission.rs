@@ -147,8 +147,9 @@ fn carried(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
         // NAT64's well-known prefix (RFC 6052 section 2.1).
         [0x64, 0xff9b, 0, 0, 0, 0, _, _] => [at(LAST, 0), None, None, None],
         // NAT64 prefixes of somebody's own choice (RFC 8215). Which length they chose is not to be
-        // seen, so all four places that RFC 6052 section 2.2 leaves are read. A reading in 0.0.0.0/8
-        // is an address that no translator sends to: it only shows that the length was another.
+        // seen, so all four places that RFC 6052 section 2.2 leaves are read. A reading in
+        // 0.0.0.0/8 is an address that no translator sends to: it only shows that the length was
+        // another.
         [0x64, 0xff9b, 1, _, _, _, _, _] => [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], LAST]
             .map(|places| at(places, 0).filter(|inner| inner.octets()[0] != 0)),
         // 6to4 (RFC 3056 section 2).

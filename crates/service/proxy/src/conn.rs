@@ -39,7 +39,8 @@ pub(crate) enum Standing {
 pub(crate) struct Conn {
     pub(crate) fd: Fd,
     pub(crate) input: Input,
-    /// The client's address, as the PROXY header gave it if one was believed. `None`: a Unix socket.
+    /// The client's address, as the PROXY header gave it if one was believed. `None`: a Unix
+    /// socket.
     pub(crate) client: Option<SocketAddr>,
     /// The address that the connection came from; it is what limits count.
     pub(crate) peer: Option<SocketAddr>,

@@ -1,4 +1,5 @@
-//! What a worker counts. Only the worker writes its counters; metrics, `demo` and other workers read.
+//! What a worker counts. Only the worker writes its counters; metrics, `demo` and other workers
+//! read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

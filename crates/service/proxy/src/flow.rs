@@ -11,9 +11,9 @@
 //! | log | `stage/log.rs` | an ended exchange | a record; the connection goes on or ends | |
 //!
 //! Accept and parse work on a connection, before there is an exchange; the driver here moves an
-//! exchange through the rest. A stage is a plain function: it looks at its exchange and the worker's
-//! tables, queues operations, and says where to go next. Completions find their way back through
-//! `worker.rs`, which calls the function that waited.
+//! exchange through the rest. A stage is a plain function: it looks at its exchange and the
+//! worker's tables, queues operations, and says where to go next. Completions find their way back
+//! through `worker.rs`, which calls the function that waited.
 //!
 //! There is one backward move, and it is not a move of the driver: fetch itself may begin again
 //! with another connection while nothing of the request's body has been read for an origin and

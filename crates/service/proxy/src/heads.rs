@@ -1,5 +1,5 @@
-//! Heads as they leave: what of a received head goes on, in its order, and what is added. Hop-by-hop
-//! fields never go on; the framing is always written here, in one form.
+//! Heads as they leave: what of a received head goes on, in its order, and what is added.
+//! Hop-by-hop fields never go on; the framing is always written here, in one form.
 
 use std::io::Write;
 use std::net::IpAddr;

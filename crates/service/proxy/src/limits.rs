@@ -18,7 +18,10 @@ pub struct Limit {
 }
 
 macro_rules! limits {
-    ($($(#[doc = $doc:literal])+ $name:ident: $default:literal in $least:literal ..= $most:literal $unit:literal;)*) => {
+    ($(
+        $(#[doc = $doc:literal])+
+        $name:ident: $default:literal in $least:literal ..= $most:literal $unit:literal;
+    )*) => {
         /// The values in force; one field a row.
         #[derive(Clone, PartialEq, Eq, Debug)]
         pub struct Limits {

@@ -36,14 +36,16 @@ reasons! {
     /// RFC 9112 sections 2 to 5: the head breaks the grammar.
     MalformedHead = 400 "malformed-head" "The request head is malformed.";
     /// RFC 9112 section 6.3: the body's length can be read in two ways, or in none.
-    MalformedFraming = 400 "malformed-framing" "The length of the request body is not stated in one clear way.";
+    MalformedFraming = 400 "malformed-framing"
+        "The length of the request body is not stated in one clear way.";
     /// RFC 9112 section 7.1: a chunk breaks the grammar.
     MalformedBody = 400 "malformed-body" "The chunked request body is malformed.";
     /// RFC 9112 sections 3.2 and 3.3: no destination can be read from target and Host.
     MalformedTarget = 400 "malformed-target" "The request target or Host field is malformed.";
     /// The connection does not begin with the PROXY protocol header that its listener asks for.
     /// Nothing is answered: what came may not even be HTTP.
-    MalformedProxyHeader = 0 "malformed-proxy-header" "The PROXY protocol header is missing or malformed.";
+    MalformedProxyHeader = 0 "malformed-proxy-header"
+        "The PROXY protocol header is missing or malformed.";
     /// The target is longer than `target_bytes`.
     TargetTooLong = 414 "target-too-long" "The request target is too long.";
     /// The head is longer than `request_head_bytes`, or has more than `fields` fields.
@@ -53,7 +55,8 @@ reasons! {
     /// RFC 9110 section 15.6.6: a major version other than 1.
     VersionUnsupported = 505 "version-unsupported" "Only HTTP/1.0 and HTTP/1.1 are spoken here.";
     /// RFC 9110 section 10.1.1: an expectation other than 100-continue.
-    ExpectationUnknown = 417 "expectation-unknown" "The only expectation known here is 100-continue.";
+    ExpectationUnknown = 417 "expectation-unknown"
+        "The only expectation known here is 100-continue.";
     /// RFC 9112 section 8: the client ended its stream before the body was whole.
     BodyCut = 400 "body-cut" "The request body ended early.";
     /// The head did not end within `head_ms`.
@@ -67,7 +70,8 @@ reasons! {
     /// The target's address or port is outside what this listener may reach.
     TargetDenied = 403 "target-denied" "This proxy may not connect to that address or port.";
     /// A request in origin-form reached a forward proxy: a web browser's, not a proxy client's.
-    NotAProxyRequest = 400 "not-a-proxy-request" "This is a proxy: it needs an absolute http:// URL or CONNECT.";
+    NotAProxyRequest = 400 "not-a-proxy-request"
+        "This is a proxy: it needs an absolute http:// URL or CONNECT.";
     /// An absolute target whose scheme is not http.
     SchemeUnsupported = 400 "scheme-unsupported" "Only http:// URLs and CONNECT are served here.";
     /// CONNECT came in at a booster.
@@ -95,11 +99,13 @@ reasons! {
     /// The answer head breaks the grammar or is too large.
     MalformedAnswer = 502 "malformed-answer" "The origin's answer is malformed.";
     /// The length of the answer's body can be read in two ways.
-    MalformedAnswerFraming = 502 "malformed-answer-framing" "The length of the origin's answer is not stated in one clear way.";
+    MalformedAnswerFraming = 502 "malformed-answer-framing"
+        "The length of the origin's answer is not stated in one clear way.";
     /// The first chunk of the answer breaks the grammar, and nothing of it was delivered.
     MalformedAnswerBody = 502 "malformed-answer-body" "The origin's chunked answer is malformed.";
     /// 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
-    UpgradeUnasked = 502 "upgrade-unasked" "The origin switched to a protocol that was not asked for.";
+    UpgradeUnasked = 502 "upgrade-unasked"
+        "The origin switched to a protocol that was not asked for.";
     /// More interim answers than a client should have to read.
     TooManyInterim = 502 "too-many-interim" "The origin sent too many interim answers.";
 

@@ -120,7 +120,8 @@ impl<W> Lookup<W> {
         self.v4.end(engine, error);
     }
 
-    /// When [`Lookup::expire`] or [`Lookup::progress`] has something to do, if nothing comes before.
+    /// When [`Lookup::expire`] or [`Lookup::progress`] has something to do, if nothing comes
+    /// before.
     pub(super) fn next_deadline(&self) -> Instant {
         let early_at = self.early_at.filter(|_| self.early.is_none());
         [self.v6.deadline(), self.v4.deadline(), early_at]

@@ -244,8 +244,8 @@ impl Origins {
     }
 
     /// Takes the connection that was kept latest, if any: it is the least likely to have ended.
-    /// Passed over are those that `is_announced` says have ended, or brought bytes that nobody asked
-    /// for, in this very turn: those bytes are no answer to what is sent now.
+    /// Passed over are those that `is_announced` says have ended, or brought bytes that nobody
+    /// asked for, in this very turn: those bytes are no answer to what is sent now.
     pub(crate) fn take_idle(
         &mut self,
         id: OriginId,
@@ -277,8 +277,8 @@ impl Origins {
         }
     }
 
-    /// A kept connection that should be closed: the oldest of an origin with more than `per_origin`,
-    /// or of all while there are more than `all`.
+    /// A kept connection that should be closed: the oldest of an origin with more than
+    /// `per_origin`, or of all while there are more than `all`.
     pub(crate) fn surplus(&mut self, id: OriginId, per_origin: usize, all: usize) -> Option<Key> {
         if self.known(id).idle.len() > per_origin {
             return self.known(id).idle.first().copied();

@@ -359,8 +359,8 @@ fn again<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
 }
 
 /// The exchange cannot be served: an answer says why if one still can. An answer that was begun
-/// ends in a reset, so that nobody takes what it got for the whole; one that was received to its end
-/// stays good, and only the rest of its request is given up.
+/// ends in a reset, so that nobody takes what it got for the whole; one that was received to its
+/// end stays good, and only the rest of its request is given up.
 pub(crate) fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
     worker.leave_origin(key);
     let exchange = worker.exchange(key);

@@ -88,7 +88,8 @@ fn host_matches(wanted: &str, host: Host<'_>) -> bool {
     }
 }
 
-/// RFC 9110 section 7.6.2: OPTIONS and TRACE with `Max-Forwards: 0` are answered by whom they reach.
+/// RFC 9110 section 7.6.2: OPTIONS and TRACE with `Max-Forwards: 0` are answered by whom they
+/// reach.
 fn ends_here(exchange: &Exchange) -> Option<Own> {
     let request = &exchange.request;
     let own = match request.method() {
