@@ -1,6 +1,6 @@
 //! A worker: one thread's loop, tables and pools, over whichever engine. It gives completions to
-//! the object that waited for them, and keeps the rules of connections that no stage owns: when a
-//! receive is armed, when a deadline is over, and the order in which things end.
+//! the object that waited for them, through `client_side.rs` and `origin_side.rs`, and keeps what
+//! belongs to no single connection: letters, draining, accepting, and room.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
