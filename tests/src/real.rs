@@ -1,7 +1,7 @@
 //! Plays a scenario against the real program: a process, sockets of this machine, a thread for
 //! each connection.
 //!
-//! Waiting is bounded by [`PATIENCE`], which no healthy run comes near; no verdict depends on how
+//! Waiting is bounded by `PATIENCE`, which no healthy run comes near; no verdict depends on how
 //! long anything took.
 
 mod process;

@@ -1,8 +1,8 @@
 //! Configuration: one immutable, numbered snapshot of all that a worker needs to know.
 //!
-//! It comes from a command line ([`arguments`]) or a file ([`mod@file`]); both are read by the one
-//! table of options ([`options`]) into what was [`given`], from which [`build`] makes a [`Config`].
-//! [`mod@write`] is the way back. Nothing here opens a file or a socket.
+//! It comes from a command line (`arguments`) or a file (`file`); both are read by the one
+//! table of options (`options`) into what was `given`, from which `build` makes a [`Config`].
+//! `write` is the way back. Nothing here opens a file or a socket.
 
 mod arguments;
 mod build;
