@@ -59,7 +59,8 @@ pub enum Event {
     Accepted(Result<(Fd, Option<SocketAddr>), Error>),
     /// The connection is there, or will not be. The descriptor has to be closed in both cases.
     Connected(Result<(), Error>),
-    /// At least one byte; an empty buffer is the end of the stream. To be recycled in any case.
+    /// At least one byte; an empty buffer is the end of the stream, and never the break that a
+    /// failed send has told or is about to tell. To be recycled in any case.
     Received(Result<Buffer, Error>),
     /// Every byte of every part was taken by the kernel; or none or some were, and no more can be.
     Sent(Result<(), Error>),

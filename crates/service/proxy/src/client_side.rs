@@ -33,9 +33,9 @@ impl<E: Engine> Worker<E> {
     }
 
     /// While an answer is under way: asks for what the client sends next, so that its end is seen
-    /// and the next request is at hand. Not more than one piece is read ahead.
+    /// and the next request is at hand. Less than two pieces are read ahead.
     pub(crate) fn watch_client(&mut self, key: Key) {
-        if self.conn(key).input.is_empty() {
+        if self.conn(key).input.bytes().len() < RECEIVE_MAX {
             self.receive_client(key);
         }
     }

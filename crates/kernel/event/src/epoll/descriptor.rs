@@ -134,6 +134,11 @@ impl Descriptor {
         self.sending = operation;
     }
 
+    /// Whether a send has failed whose completion is not given yet.
+    pub(super) fn send_failed(&self) -> bool {
+        matches!(self.sending, Sending::Sent { result: Err(_), .. })
+    }
+
     /// Whether an edge of readability is what the receiving direction waits for.
     pub(super) fn waits_to_receive(&self) -> bool {
         !matches!(self.receiving, Receiving::Idle | Receiving::Emptied { .. })

@@ -83,6 +83,13 @@ impl Epoll {
                 self.enqueue(key, Direction::Receiving);
                 None
             }
+            // The send that failed took the socket's pending error with it (socket(7), SO_ERROR), so
+            // that the break now reads like an end; and its completion may be queued behind this.
+            Ok(0) if descriptor.send_failed() => {
+                descriptor.receiving = Receiving::Idle;
+                self.stock.push(buffer);
+                completion(token, Event::Received(Err(Error::Reset)))
+            }
             Ok(count) => {
                 descriptor.receiving = Receiving::Idle;
                 // A stream that gave less than was asked for has no more, and its next bytes are

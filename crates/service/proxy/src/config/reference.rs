@@ -42,7 +42,7 @@ const TABLES: &[(&str, &[Scope], &str)] = &[
     ),
 ];
 
-const MARK: &str = "This page is written by `millrace reference` from the tables of options and \
+const MARK: &str = "This page is written by `millrace reference markdown` (or `man`, `toml`) from the tables of options and \
                     limits; change it there.";
 
 /// Rows of a file's table, limits apart.
