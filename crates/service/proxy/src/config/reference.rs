@@ -42,8 +42,8 @@ const TABLES: &[(&str, &[Scope], &str)] = &[
     ),
 ];
 
-const MARK: &str = "This page is written by `millrace reference markdown` (or `man`, `toml`) from the tables of options and \
-                    limits; change it there.";
+const MARK: &str = "This page is written by `millrace reference markdown` (or `man`, `toml`) from \
+                    the tables of options and limits; change it there.";
 
 /// Rows of a file's table, limits apart.
 fn keys_of(scopes: &'static [Scope]) -> impl Iterator<Item = &'static Row> {
