@@ -245,7 +245,7 @@ fn drive(stage: &Stage, stream: &mut Stream, play: &mut Play) -> Result<Left, St
             return Err(format!("line {}: waits in vain; came: \"{inbox}\"", play.line()));
         }
         match play.need(stage.now()) {
-            Need::Write(bytes) => match stream.write(bytes, GLANCE) {
+            Need::Write(bytes, _) => match stream.write(bytes, GLANCE) {
                 Ok(count) => play.written(count),
                 Err(_) => play.broken(),
             },

@@ -24,6 +24,7 @@
 //! ```text
 //! send PIECES                    all of it is to be taken by the kernel
 //! try send PIECES                the connection may end meanwhile
+//! send for MS PIECES             as much of it as is taken in so long
 //! expect bytes PIECES            exactly these come next
 //! expect request METHOD TARGET   a request, parsed strictly; a target in quotes may have spaces
 //! expect answer STATUS [to METHOD[/1.0]]
@@ -31,6 +32,7 @@
 //! expect broken answer STATUS [to METHOD]   a beginning of it, perhaps of no byte, then the end or
 //!                                a reset that shows that it is not whole
 //! expect end                     the peer has finished in order
+//! expect reset                   the peer has reset
 //! expect cut                     the peer has finished or reset
 //! expect nothing MS              no byte and no end comes for so long
 //! finish | close | reset         half-close, close, abort
@@ -181,15 +183,17 @@ pub enum Action {
         pieces: Vec<Piece>,
         /// Whether a broken connection is no failure.
         may_fail: bool,
+        /// After how many milliseconds the rest is left unsent.
+        time: Option<u64>,
     },
     /// Exactly these bytes.
     Bytes(Vec<Piece>),
     /// A message.
     Message(Expected),
-    /// The end of the stream; with `reset`, a reset will do.
+    /// The end of the stream.
     End {
-        /// Whether a reset will do.
-        reset: bool,
+        /// How it may end.
+        allowed: &'static [End],
     },
     /// Nothing for so many milliseconds.
     Nothing(u64),

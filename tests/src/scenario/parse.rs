@@ -1,8 +1,8 @@
 //! Reads a scenario's text, line by line.
 
 use super::{
-    Action, Check, Client, Expected, Extent, Listen, Origin, OriginKind, Piece, Scenario, Script,
-    Step, Subject,
+    Action, Check, Client, End, Expected, Extent, Listen, Origin, OriginKind, Piece, Scenario,
+    Script, Step, Subject,
 };
 
 /// Where steps go.
@@ -203,13 +203,15 @@ fn action(text: &str) -> Result<Action, String> {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let milliseconds = || rest.parse::<u64>().map_err(|_| format!("`{rest}` is no time in ms"));
     Ok(match (word, rest) {
-        ("send", _) => Action::Send { pieces: pieces(rest)?, may_fail: false },
+        ("send", _) if rest.starts_with("for ") => send_for(rest)?,
+        ("send", _) => Action::Send { pieces: pieces(rest)?, may_fail: false, time: None },
         ("try", _) => {
             let rest = rest.strip_prefix("send ").ok_or("only `try send` is known")?;
-            Action::Send { pieces: pieces(rest)?, may_fail: true }
+            Action::Send { pieces: pieces(rest)?, may_fail: true, time: None }
         }
-        ("expect", "end") => Action::End { reset: false },
-        ("expect", "cut") => Action::End { reset: true },
+        ("expect", "end") => Action::End { allowed: &[End::Finished] },
+        ("expect", "reset") => Action::End { allowed: &[End::Reset] },
+        ("expect", "cut") => Action::End { allowed: &[End::Finished, End::Reset] },
         ("expect", _) => expect(rest)?,
         ("finish", "") => Action::Finish,
         ("close", "") => Action::Close,
@@ -219,6 +221,14 @@ fn action(text: &str) -> Result<Action, String> {
         ("await", _) => Action::Await(rest.to_owned()),
         _ => return Err(format!("what is `{text}`?")),
     })
+}
+
+/// `for MS PIECES`.
+fn send_for(text: &str) -> Result<Action, String> {
+    let mut words = text.splitn(3, ' ').skip(1);
+    let time = words.next().and_then(|word| word.parse().ok()).ok_or("`send for` has a time")?;
+    let pieces = pieces(words.next().unwrap_or_default())?;
+    Ok(Action::Send { pieces, may_fail: false, time: Some(time) })
 }
 
 fn expect(text: &str) -> Result<Action, String> {

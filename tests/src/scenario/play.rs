@@ -49,8 +49,9 @@ pub enum End {
 /// What a script needs next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Need<'a> {
-    /// These bytes are to be written; see [`Play::written`].
-    Write(&'a [u8]),
+    /// These bytes are to be written, at the latest at that time, in milliseconds; see
+    /// [`Play::written`].
+    Write(&'a [u8], Option<u64>),
     /// More bytes, or the end.
     Read,
     /// The same, but at the latest at that time, in milliseconds.
@@ -199,7 +200,10 @@ impl Play {
 
     fn wait(&self, wait: Wait) -> Need<'_> {
         match wait {
-            Wait::Write => Need::Write(&self.bytes.as_deref().unwrap_or_default()[self.written..]),
+            Wait::Write => {
+                let bytes = &self.bytes.as_deref().unwrap_or_default()[self.written..];
+                Need::Write(bytes, self.until)
+            }
             Wait::Read => Need::Read,
             Wait::ReadUntil(until) => Need::ReadUntil(until),
             Wait::Until(until) => Need::Until(until),
@@ -212,7 +216,12 @@ impl Play {
 
     fn try_step(&mut self, action: &Action, now: u64) -> Did {
         match action {
-            Action::Send { pieces, may_fail } => {
+            Action::Send { pieces, may_fail, time } => {
+                if let Some(time) = time
+                    && now >= *self.until.get_or_insert(now + time)
+                {
+                    return Did::Done;
+                }
                 let bytes = self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
                 match (self.written == bytes.len(), self.broken) {
                     (true, _) => Did::Done,
@@ -223,7 +232,7 @@ impl Play {
             }
             Action::Bytes(pieces) => self.try_bytes(pieces),
             Action::Message(expected) => self.try_message(expected),
-            Action::End { reset } => self.try_end(*reset),
+            Action::End { allowed } => self.try_end(allowed),
             Action::Nothing(time) => {
                 let until = *self.until.get_or_insert(now + time);
                 match (self.inbox.is_empty() && self.end.is_none(), now >= until) {
@@ -301,12 +310,14 @@ impl Play {
         }
     }
 
-    fn try_end(&self, reset: bool) -> Did {
+    fn try_end(&self, allowed: &[End]) -> Did {
         match self.end {
             _ if !self.inbox.is_empty() => {
                 Did::Failed(format!("more came before the end: {}", shown(&self.inbox)))
             }
-            Some(End::Reset) if !reset => Did::Failed("reset instead of the end".to_owned()),
+            Some(end) if !allowed.contains(&end) => {
+                Did::Failed(format!("{end:?} instead of {allowed:?}"))
+            }
             Some(_) => Did::Done,
             None => Did::Wait(Wait::Read),
         }

@@ -76,12 +76,12 @@ impl Seat {
     ) -> Result<Option<Instant>, String> {
         loop {
             match self.play.need(now) {
-                Need::Write(bytes) => match world.write(socket, bytes) {
+                Need::Write(bytes, until) => match world.write(socket, bytes) {
                     Ok(0) => {
                         // A client that can neither write nor reads would wait for a proxy that
                         // waits for it, where buffers are tiny.
                         if self.stubborn || self.play.has_ended() || !self.read(world, socket) {
-                            return Ok(self.look(None));
+                            return Ok(self.look(until));
                         }
                     }
                     Ok(count) => self.play.written(count),
