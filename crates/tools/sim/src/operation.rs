@@ -195,6 +195,13 @@ impl Kernel {
                 count_of(readable)
             }
         };
+        // The contract of the engine: an end that a failed send has turned a break into is a break.
+        let received = match (received, &self.descriptor(number).send) {
+            (Ok(0), Some(Operation { work: Work::Send { failed: Some(_), .. }, .. })) => {
+                Err(Error::Reset)
+            }
+            (received, _) => received,
+        };
         match received {
             Ok(count) => {
                 buffer.set_filled(count);

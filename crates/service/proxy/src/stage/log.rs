@@ -13,8 +13,9 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let exchange = worker.exchange(key);
     let conn = exchange.conn();
     let (persistent, aborted) = (exchange.persistent, exchange.aborted);
-    // What follows a request that was refused for its form is still to come, too.
-    let refused = exchange.reason.is_some_and(Reason::closes);
+    // What follows a request that was refused may still be on its way, a tunnel's first bytes or
+    // the rest of what was malformed: it must not turn the refusal into a reset.
+    let refused = exchange.reason.is_some();
     let unread = !exchange.tunnel && (refused || !exchange.request_was_taken());
     finish(worker, key);
     if aborted {
