@@ -9,10 +9,14 @@ use millrace_sim::Faults;
 use millrace_tests::scenario::Scenario;
 use millrace_tests::{real, simulated};
 
-/// The scenarios that are asked for.
+/// The scenarios that are asked for, at least one: a name that is mistyped must not look like a
+/// success.
 fn chosen() -> impl Iterator<Item = Scenario> {
     let wanted = std::env::var("SCENARIO").unwrap_or_default();
-    Scenario::all().into_iter().filter(move |scenario| scenario.name.contains(&wanted))
+    let mut chosen = Scenario::all();
+    chosen.retain(|scenario| scenario.name.contains(&wanted));
+    assert!(!chosen.is_empty(), "no scenario's name contains SCENARIO={wanted}");
+    chosen.into_iter()
 }
 
 fn number(variable: &str) -> Option<u64> {
