@@ -9,7 +9,8 @@
 //! only real | only simulated     when it cannot run in the other
 //! name www.example.org 127.0.0.1 what the simulated name server knows
 //! origin o1 [tcp|tcp6|unix|refusing]
-//! descriptors 20                 that the proxy may have open; simulated only
+//! descriptors 20 [believed 40]   that the proxy may have open, and that it was told it may;
+//!                                simulated only
 //! client c1 times 10             as many clients at once, c1.1 and so on
 //! client c1 [after c0 | when NAME]   connects at once, or when others have ended, or when a signal
 //!                                was given
@@ -76,8 +77,8 @@ pub struct Scenario {
     pub real: bool,
     /// Whether the simulator runs it.
     pub simulated: bool,
-    /// Descriptors that the simulated proxy may have open.
-    pub descriptors: Option<usize>,
+    /// Descriptors that the simulated proxy may have open, and how many it was told it may.
+    pub descriptors: Option<(usize, usize)>,
     /// What the simulated name server knows.
     pub names: Vec<(String, IpAddr)>,
     /// In the order of the file.

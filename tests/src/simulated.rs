@@ -107,9 +107,9 @@ impl Stage {
             over: Rc::new(Cell::new(false)),
         };
         let name_server = NameServer::new(world, &scenario.names);
-        let descriptors = scenario.descriptors;
-        world.set_descriptors_max(descriptors.unwrap_or(usize::MAX));
-        let (workers, outboxes) = start(&config, world, &name_server, descriptors)?;
+        let (descriptors, believed) = scenario.descriptors.unwrap_or((usize::MAX, 1000));
+        world.set_descriptors_max(descriptors);
+        let (workers, outboxes) = start(&config, world, &name_server, believed)?;
         Ok(Self { config, workers, outboxes, cast, name_server, picks, hostile })
     }
 
@@ -254,7 +254,7 @@ fn start(
     config: &Arc<Config>,
     world: &World,
     name_server: &NameServer,
-    descriptors: Option<usize>,
+    descriptors: usize,
 ) -> Result<(Vec<Running>, Vec<Post>), String> {
     let own = config.listeners.iter().filter_map(|listener| match listener.address {
         ListenAddress::Tcp(address) => Some(address),
@@ -278,8 +278,7 @@ fn start(
             mail,
             shared: shared.clone(),
             names: Arc::new(Sources::parse(b"", b"", &[name_server.address()])),
-            descriptors: (descriptors.unwrap_or(1000) / config.workers - config.listeners.len())
-                as u64,
+            descriptors: (descriptors / config.workers - config.listeners.len()) as u64,
         };
         let engine = world.engine((config.memory_bytes / config.workers as u64) as usize);
         let worker = Worker::new(engine, setup).map_err(|error| format!("a worker: {error}"))?;

@@ -95,10 +95,8 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
             });
             *place = Place::Origin;
         }
-        ["descriptors", count] => {
-            let count = count.parse().map_err(|_| format!("`{count}` is no number"))?;
-            (scenario.descriptors, scenario.real) = (Some(count), false);
-        }
+        ["descriptors", count] => descriptors(scenario, count, count)?,
+        ["descriptors", count, "believed", believed] => descriptors(scenario, count, believed)?,
         ["client", name, "times", count] => {
             let count = count.parse::<usize>().map_err(|_| format!("`{count}` is no number"))?;
             let (after, when) = (Vec::new(), Vec::new());
@@ -330,6 +328,13 @@ fn numbers(text: &str) -> Result<(Piece, &str), String> {
         _ => return Err(wrong()),
     };
     Ok((piece, words.next().unwrap_or_default()))
+}
+
+fn descriptors(scenario: &mut Scenario, count: &str, believed: &str) -> Result<(), String> {
+    let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
+    scenario.descriptors = Some((number(count)?, number(believed)?));
+    scenario.real = false;
+    Ok(())
 }
 
 #[cfg(test)]

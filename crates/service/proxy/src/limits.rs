@@ -116,7 +116,8 @@ limits! {
     drain_ms: 30000 in 0..=86400000 "milliseconds";
     /// A name looked up, over all name servers. At it: 504.
     name_ms: 5000 in 100..=600000 "milliseconds";
-    /// Names that a worker looks up at a time; each takes two descriptors. Above it: 503.
+    /// Names that a worker looks up at a time; each takes two descriptors. Above it: requests wait
+    /// for room, else 503.
     name_lookups: 256 in 1..=4096 "lookups";
     /// Names that a worker remembers. Above it, the one that ends first is forgotten.
     names: 4096 in 16..=1000000 "names";

@@ -182,8 +182,10 @@ impl<E: Engine> Worker<E> {
 
     /// The exchange gives up whatever it has at its origin: what is under way ends unfinished.
     pub(crate) fn leave_origin(&mut self, key: Key) {
-        if self.exchange(key).transaction.phase == Phase::Naming {
-            self.names.forget(key);
+        match self.exchange(key).transaction.phase {
+            Phase::Naming => self.names.forget(key),
+            Phase::Waiting => self.waiting.retain(|&other| other != key),
+            _ => {}
         }
         origin::abandon(self, key);
         if let Some(slot) = self.exchange(key).transaction.connection.take() {

@@ -21,7 +21,7 @@ use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::letter::Letter;
 use crate::names::{Names, Sources};
-use crate::origin::{self, Attempt, Origins};
+use crate::origin::{self, Attempt, Origins, Waiting};
 use crate::origin_side::RECEIVE_AHEAD_MAX;
 use crate::reason::Reason;
 use crate::record::Dates;
@@ -93,6 +93,7 @@ pub struct Worker<E: Engine> {
     pub(crate) conns: Table<Conn>,
     pub(crate) exchanges: Table<Box<Exchange>>,
     pub(crate) attempts: Table<Attempt>,
+    pub(crate) waiting: Waiting,
     pub(crate) origins: Origins,
     pub(crate) names: Names<Key>,
     pub(crate) timers: Timers,
@@ -154,6 +155,7 @@ impl<E: Engine> Worker<E> {
             // One for each connection, and as many begun ahead: see `Worker::has_room_ahead`.
             exchanges: Table::new(2 * connections_max + ACCEPTED_AHEAD_MAX),
             attempts: Table::new(origins_max),
+            waiting: Waiting::new(),
             origins,
             names,
             timers: Timers::new(now),
@@ -197,6 +199,7 @@ impl<E: Engine> Worker<E> {
         self.names.handle_deadlines(&mut self.engine, now);
         self.finish_names();
         self.read_letters();
+        origin::serve_waiting(self);
         self.mail.flush();
         self.keep_house(now);
         !(self.draining && self.conns.is_empty() && self.accepting.has_ended())
@@ -311,6 +314,7 @@ impl<E: Engine> Worker<E> {
             self.housekeeping = None;
             self.clients.tell(&self.shared.all_clients);
             self.flush_records();
+            origin::give_up_waiting(self, now);
             if self.draining {
                 self.close_idle();
                 if self.accepting.may_end() {
@@ -328,6 +332,7 @@ impl<E: Engine> Worker<E> {
         }
         let has_work = self.clients.has_news()
             || self.accepting.is_paused()
+            || !self.waiting.is_empty()
             || !self.records.is_empty()
             || self.draining;
         if has_work && self.housekeeping.is_none() {

@@ -119,11 +119,7 @@ fn attempt<E: Engine>(worker: &mut Worker<E>, key: Key, address: &Address) -> Re
     }
     let slot = worker.attempts.next_key().expect("there is room");
     let token = slot.token(Kind::Dial);
-    let fd = worker.engine.connect(address, token).inspect_err(|&error| {
-        if error == Error::OutOfDescriptors {
-            worker.accepting.shed = true;
-        }
-    })?;
+    let fd = worker.engine.connect(address, token)?;
     let timer = worker.timers.insert(token, now + wait.min(Race::DELAY));
     let address = match address {
         Address::Tcp(address) | Address::Udp(address) => Some(*address),

@@ -11,14 +11,17 @@ use crate::origin::{Dial, OriginId};
 ///
 /// ```text
 ///  Start ──> Naming ──> Dialing ──> Asked ──> Answered
-///    │ └────────────────────^ ^       │
-///    └── a kept connection ───┼───────┘ once more, on another connection: back to Start
+///   │ ^ └───────┬──────────^│ ^       │
+///   │ └──────── Waiting <───┘ │       │ once more, on another connection: back to Start
+///   └── a kept connection ────┴───────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Phase {
     /// No origin was picked yet.
     #[default]
     Start,
+    /// No connection could be opened for want of room; it waits in line for some.
+    Waiting,
     /// Its name is being looked up.
     Naming,
     /// A connection is being opened.
@@ -50,6 +53,8 @@ pub(crate) struct Transaction {
     pub(crate) dials: bool,
     /// The origin that the try before this one failed at.
     pub(crate) tried: Option<OriginId>,
+    /// Since when it has waited for room, if it had to.
+    pub(crate) waiting_since: Option<Instant>,
     /// How far the answer's head was looked at.
     pub(crate) scan: HeadScan,
     /// Whether an Upgrade field was sent on; only what it offered may be switched to.

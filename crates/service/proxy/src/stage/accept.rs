@@ -75,6 +75,7 @@ pub(crate) fn admit<E: Engine>(
         sending: false,
         ended: false,
     });
+    worker.counters.connections.set(worker.conns.len() as u64);
     worker.receive_client(key);
     if worker.conns.len() >= worker.connections_max() {
         worker.accepting.shed = true;
@@ -94,6 +95,12 @@ fn hand_over<E: Engine>(
     let mine = worker.conns.len();
     let least = (0..worker.shared.counters.len()).min_by_key(|&index| open(index))?;
     if worker.draining || least == worker.index || mine < open(least) * 5 / 4 + HAND_OVER_LEAD {
+        return Some(fd);
+    }
+    // Those on their way count as well: a worker that is slow to read its letters is not to find
+    // more of them than it has room for.
+    let theirs = open(least) + worker.mail.unread(least);
+    if mine < theirs * 5 / 4 + HAND_OVER_LEAD || theirs >= worker.connections_max() {
         return Some(fd);
     }
     let socket = worker.engine.detach(fd);

@@ -318,9 +318,13 @@ pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
     }
 }
 
-/// No connection came about. Nothing was sent, so any request may try elsewhere.
+/// No connection came about. Nothing was sent, so any request may try elsewhere, or wait where it
+/// is we who have no room.
 pub(crate) fn connect_failed<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
-    if has_other_origin(worker.exchange(key)) {
+    if reason == Reason::Overloaded {
+        worker.leave_origin(key);
+        origin::wait_for_room(worker, key);
+    } else if has_other_origin(worker.exchange(key)) {
         again(worker, key, reason);
     } else {
         fail(worker, key, reason);
