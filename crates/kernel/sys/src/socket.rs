@@ -16,7 +16,7 @@ use crate::Result;
 
 /// Slices that one call of [`send`] looks at. Far below IOV_MAX (1024), because they are gathered
 /// on the stack; a head, a body and its framing are three.
-pub const PARTS_MAX: usize = 64;
+pub const PARTS_MAX: usize = 16;
 
 /// The next connection of a listener, non-blocking and closed on exec, and its peer's address
 /// (`None`: a Unix socket).
@@ -110,14 +110,17 @@ pub fn receive(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize> {
 /// EAGAIN when nothing could be taken; EPIPE, ECONNRESET, ETIMEDOUT.
 pub fn send(fd: BorrowedFd<'_>, parts: &[&[u8]], more: bool) -> Result<usize> {
     let flags = if more { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
-    if let [part] = parts {
+    let mut slices = [IoSlice::new(&[]); PARTS_MAX];
+    let mut count = 0;
+    for part in parts.iter().take(PARTS_MAX).filter(|part| !part.is_empty()) {
+        slices[count] = IoSlice::new(part);
+        count += 1;
+    }
+    let slices = &slices[..count];
+    // One part goes by send(2), which spares the kernel copying a msghdr and its vector.
+    if let [part] = slices {
         return retry_on_intr(|| rustix::net::send(fd, part, flags));
     }
-    let mut slices = [IoSlice::new(&[]); PARTS_MAX];
-    for (slice, part) in slices.iter_mut().zip(parts) {
-        *slice = IoSlice::new(part);
-    }
-    let slices = &slices[..parts.len().min(PARTS_MAX)];
     let mut control = SendAncillaryBuffer::default();
     retry_on_intr(|| rustix::net::sendmsg(fd, slices, &mut control, flags))
 }

@@ -1,7 +1,6 @@
 //! Heads as they leave: what of a received head goes on, in its order, and what is added.
 //! Hop-by-hop fields never go on; the framing is always written here, in one form.
 
-use std::io::Write;
 use std::net::IpAddr;
 
 use millrace_http::{
@@ -15,6 +14,7 @@ use crate::origin::Place;
 use crate::reason::{Reason, phrase};
 use crate::record::Dates;
 use crate::snapshot::Snapshot;
+use crate::text::{write_authority, write_ip, write_ip_host, write_number, write_port};
 
 /// Where a request comes from, as far as the origin is told.
 pub(crate) struct Sender {
@@ -40,7 +40,7 @@ pub(crate) fn write_request(
     let host = request.find(Name::Host).filter(|_| request.form() == TargetForm::Origin);
     match (host_sent(exchange, snapshot), host, &destination.authority) {
         (HostSent::Client, Some(host), Some(_)) => out.extend_from_slice(request.value_of(host)),
-        (HostSent::Client, None, Some(authority)) => put(out, format_args!("{authority}")),
+        (HostSent::Client, None, Some(authority)) => write_authority(out, authority),
         _ => write_place(out, place),
     }
     out.extend_from_slice(b"\r\n");
@@ -61,7 +61,7 @@ pub(crate) fn write_request(
             Name::XForwardedPort | Name::XRealIp if boosting && !sender.trusted => continue,
             Name::MaxForwards if matches!(request.method(), Method::Options | Method::Trace) => {
                 let left = decimal(value).map_or(0, |count| count.saturating_sub(1));
-                put(out, format_args!("Max-Forwards: {left}\r\n"));
+                write_number_field(out, b"Max-Forwards: ", left);
                 continue;
             }
             _ => {}
@@ -98,13 +98,14 @@ fn write_place(out: &mut Vec<u8>, place: &Place) {
         Place::Name(name, 80) => out.extend_from_slice(name),
         Place::Name(name, port) => {
             out.extend_from_slice(name);
-            put(out, format_args!(":{port}"));
+            write_port(out, *port);
         }
-        Place::Address(address) if address.port() != 80 => put(out, format_args!("{address}")),
-        Place::Address(address) => match address.ip() {
-            IpAddr::V4(ip) => put(out, format_args!("{ip}")),
-            IpAddr::V6(ip) => put(out, format_args!("[{ip}]")),
-        },
+        Place::Address(address) => {
+            write_ip_host(out, address.ip());
+            if address.port() != 80 {
+                write_port(out, address.port());
+            }
+        }
     }
 }
 
@@ -117,17 +118,26 @@ fn write_forwarded(
 ) {
     write_list_before(out, b"X-Forwarded-For", Name::XForwardedFor, request, sender);
     match sender.client {
-        Some(client) => put(out, format_args!("{client}\r\n")),
-        None => out.extend_from_slice(b"unknown\r\n"),
+        Some(client) => write_ip(out, client),
+        None => out.extend_from_slice(b"unknown"),
     }
+    out.extend_from_slice(b"\r\n");
     write_list_before(out, b"Forwarded", Name::Forwarded, request, sender);
+    out.extend_from_slice(b"for=");
     match sender.client {
-        Some(IpAddr::V4(client)) => put(out, format_args!("for={client};proto=http")),
-        Some(IpAddr::V6(client)) => put(out, format_args!("for=\"[{client}]\";proto=http")),
-        None => out.extend_from_slice(b"for=unknown;proto=http"),
+        Some(client @ IpAddr::V4(_)) => write_ip(out, client),
+        Some(client @ IpAddr::V6(_)) => {
+            out.push(b'"');
+            write_ip_host(out, client);
+            out.push(b'"');
+        }
+        None => out.extend_from_slice(b"unknown"),
     }
-    if let Some(host) = host {
-        put(out, format_args!(";host=\"{host}\""));
+    out.extend_from_slice(b";proto=http");
+    if let Some(host) = &host {
+        out.extend_from_slice(b";host=\"");
+        write_authority(out, host);
+        out.push(b'"');
     }
     out.extend_from_slice(b"\r\n");
     // The next two have one value: the first proxy's, if it is believed.
@@ -135,7 +145,11 @@ fn write_forwarded(
     write_field(out, b"X-Forwarded-Proto", before(Name::XForwardedProto).unwrap_or(b"http"));
     match (before(Name::XForwardedHost), host) {
         (Some(first), _) => write_field(out, b"X-Forwarded-Host", first),
-        (None, Some(host)) => put(out, format_args!("X-Forwarded-Host: {host}\r\n")),
+        (None, Some(host)) => {
+            out.extend_from_slice(b"X-Forwarded-Host: ");
+            write_authority(out, &host);
+            out.extend_from_slice(b"\r\n");
+        }
         (None, None) => {}
     }
 }
@@ -219,7 +233,7 @@ pub(crate) fn write_answer(
         Framing::None if answer.status() >= 200 && answer.status() != 204 => {
             // HEAD and 304 may say how long the body would be.
             if let Ok(Some(length)) = declared_length(answer) {
-                put(out, format_args!("Content-Length: {length}\r\n"));
+                write_number_field(out, b"Content-Length: ", length);
             }
         }
         Framing::None => {}
@@ -287,7 +301,8 @@ pub(crate) fn write_own(
     };
     let echo = if own == Own::Trace { traced(&exchange.request) } else { Vec::new() };
     let length = echo.len() + if text.is_empty() { 0 } else { text.len() + 1 };
-    put(out, format_args!("Content-Length: {length}\r\n\r\n"));
+    write_number_field(out, b"Content-Length: ", length as u64);
+    out.extend_from_slice(b"\r\n");
     if is_head {
         return 0;
     }
@@ -305,7 +320,9 @@ fn traced(request: &RequestHead) -> Vec<u8> {
     echo.extend_from_slice(request.method_bytes());
     echo.push(b' ');
     echo.extend_from_slice(request.target());
-    put(&mut echo, format_args!(" {}\r\n", request.version().as_str()));
+    echo.push(b' ');
+    echo.extend_from_slice(request.version().as_str().as_bytes());
+    echo.extend_from_slice(b"\r\n");
     for field in request.fields() {
         let is_secret =
             matches!(field.known, Name::Authorization | Name::Cookie | Name::ProxyAuthorization);
@@ -331,7 +348,9 @@ pub(crate) fn binds_connection(fields: &millrace_http::Fields) -> bool {
 }
 
 fn write_status(out: &mut Vec<u8>, status: u16, reason: &[u8]) {
-    put(out, format_args!("HTTP/1.1 {status} "));
+    out.extend_from_slice(b"HTTP/1.1 ");
+    write_number(out, status.into());
+    out.push(b' ');
     out.extend_from_slice(reason);
     out.extend_from_slice(b"\r\n");
 }
@@ -343,20 +362,25 @@ fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// `name` with its colon and blank.
+fn write_number_field(out: &mut Vec<u8>, name: &[u8], number: u64) {
+    out.extend_from_slice(name);
+    write_number(out, number);
+    out.extend_from_slice(b"\r\n");
+}
+
 fn write_via(out: &mut Vec<u8>, received: Version, snapshot: &Snapshot) {
     out.extend_from_slice(match received {
-        Version::Http10 => b"Via: 1.0 ",
-        Version::Http11 => b"Via: 1.1 ",
+        Version::Http10 => &snapshot.via[0],
+        Version::Http11 => &snapshot.via[1],
     });
-    out.extend_from_slice(snapshot.pseudonym.as_bytes());
-    out.extend_from_slice(b"\r\n");
 }
 
 fn write_framing(out: &mut Vec<u8>, framing: Framing, chunked: bool) {
     if chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     } else if let Framing::Length(length) = framing {
-        put(out, format_args!("Content-Length: {length}\r\n"));
+        write_number_field(out, b"Content-Length: ", length);
     }
 }
 
@@ -366,8 +390,4 @@ fn write_persistence(out: &mut Vec<u8>, client: Version, persistent: bool) {
         (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
         (Version::Http11, true) => {}
     }
-}
-
-fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    out.write_fmt(text).expect("a Vec takes every byte");
 }

@@ -25,6 +25,7 @@ pub mod reason;
 pub mod record;
 mod snapshot;
 mod stage;
+mod text;
 mod transfer;
 mod tunnel;
 mod worker;

@@ -27,6 +27,8 @@ pub(crate) struct Snapshot {
     pub(crate) origin_check: Duration,
     /// What stands in Via: the name of this process (RFC 9110 section 7.6.3).
     pub(crate) pseudonym: Arc<str>,
+    /// The whole field for a message received as HTTP/1.0, and as HTTP/1.1.
+    pub(crate) via: [Box<[u8]>; 2],
     /// Our own addresses, never to be connected to.
     pub(crate) own: Arc<[SocketAddr]>,
 }
@@ -86,6 +88,8 @@ impl Snapshot {
                 limits.origin_idle_ms,
                 limits.tunnel_idle_ms,
             ]),
+            via: ["1.0", "1.1"]
+                .map(|version| format!("Via: {version} {pseudonym}\r\n").into_bytes().into()),
             pseudonym,
             own,
             config,

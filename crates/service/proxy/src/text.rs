@@ -1,0 +1,110 @@
+//! Numbers and addresses as text. What every request needs is written here digit by digit: the
+//! formatting of the standard library costs some 30 times as much, more than parsing the head that
+//! it goes into (docs/measuring/cost.md).
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
+
+use millrace_http::{Authority, Host};
+
+/// Appends a number in decimal.
+pub(crate) fn write_number(out: &mut Vec<u8>, mut number: u64) {
+    // u64::MAX has 20 digits.
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}
+
+/// Appends an address as it stands alone: no brackets around one of IPv6.
+pub(crate) fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => write_ipv4(out, ip),
+        IpAddr::V6(ip) => write!(out, "{ip}").expect("a Vec takes every byte"),
+    }
+}
+
+/// Appends an address as it stands before a port or in a Host field: in brackets if of IPv6.
+pub(crate) fn write_ip_host(out: &mut Vec<u8>, ip: IpAddr) {
+    if ip.is_ipv4() {
+        write_ip(out, ip);
+    } else {
+        out.push(b'[');
+        write_ip(out, ip);
+        out.push(b']');
+    }
+}
+
+/// Appends a host, and its port if it has one.
+pub(crate) fn write_authority(out: &mut Vec<u8>, authority: &Authority<'_>) {
+    match authority.host {
+        Host::Name(name) => out.extend_from_slice(name),
+        Host::V4(ip) => write_ip_host(out, ip.into()),
+        Host::V6(ip) => write_ip_host(out, ip.into()),
+    }
+    if let Some(port) = authority.port {
+        write_port(out, port);
+    }
+}
+
+/// Appends a port and the colon before it.
+pub(crate) fn write_port(out: &mut Vec<u8>, port: u16) {
+    out.push(b':');
+    write_number(out, port.into());
+}
+
+fn write_ipv4(out: &mut Vec<u8>, ip: Ipv4Addr) {
+    // 255.255.255.255
+    let mut text = [0; 15];
+    let mut end = 0;
+    for (index, octet) in ip.octets().into_iter().enumerate() {
+        if index > 0 {
+            text[end] = b'.';
+            end += 1;
+        }
+        for (divisor, least) in [(100, 100), (10, 10), (1, 0)] {
+            if octet >= least {
+                text[end] = b'0' + octet / divisor % 10;
+                end += 1;
+            }
+        }
+    }
+    out.extend_from_slice(&text[..end]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_written_as_the_standard_library_writes_it() {
+        let mut out = Vec::new();
+        let mut wanted = Vec::new();
+        for number in [0, 9, 10, 99, 100, 1234567890, u64::MAX] {
+            write_number(&mut out, number);
+            write!(wanted, "{number}").unwrap();
+        }
+        for octet in 0..=255 {
+            let ip = Ipv4Addr::new(octet, 255 - octet, 0, octet / 3);
+            write_ip_host(&mut out, ip.into());
+            write!(wanted, "{ip}").unwrap();
+        }
+        for ip in ["::", "::1", "2001:db8::1:0:0:2", "::ffff:192.0.2.1"] {
+            let ip: IpAddr = ip.parse().unwrap();
+            write_ip(&mut out, ip);
+            write_ip_host(&mut out, ip);
+            write!(wanted, "{ip}[{ip}]").unwrap();
+        }
+        let name = Authority { host: Host::Name(b"a.test"), port: Some(8080) };
+        write_authority(&mut out, &name);
+        wanted.extend_from_slice(b"a.test:8080");
+        assert_eq!(String::from_utf8(out), String::from_utf8(wanted));
+    }
+}
