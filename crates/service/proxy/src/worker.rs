@@ -44,7 +44,8 @@ pub struct Setup<E: Engine> {
     pub shared: Arc<Shared>,
     /// Where names are looked up.
     pub names: Arc<Sources>,
-    /// Descriptors that this worker may open. Half of them are for clients.
+    /// Descriptors that this worker may open: for clients and for origins, whoever comes first, but
+    /// an eighth is never for clients.
     pub descriptors: u64,
 }
 
@@ -113,7 +114,7 @@ pub struct Worker<E: Engine> {
     /// When housekeeping is due, if there is any.
     housekeeping: Option<Instant>,
     connections_max: usize,
-    origins_max: usize,
+    descriptors: usize,
 }
 
 impl<E: Engine> Worker<E> {
@@ -124,13 +125,10 @@ impl<E: Engine> Worker<E> {
     pub fn new(mut engine: E, setup: Setup<E>) -> Result<Self, millrace_event::Error> {
         let workers = setup.shared.counters.len() as u64;
         let limits = &setup.config.limits;
-        // A little less than half for clients: those who are served all need an origin connection,
-        // and some more are handed over before it is seen that there is no room.
-        let for_clients = (setup.descriptors * 15 / 32).max(1);
+        let descriptors = setup.descriptors.clamp(2, u64::from(Token::SLOT_MAX)) as u32;
+        let for_clients = u64::from((descriptors * 7 / 8).max(1));
         let connections_max = limits.connections.div_ceil(workers).min(for_clients) as u32;
-        let origins_max = setup.descriptors.saturating_sub(for_clients).max(1);
-        let origins_max = origins_max.min(u64::from(Token::SLOT_MAX)) as u32;
-        let mut origins = Origins::new(origins_max);
+        let mut origins = Origins::new(descriptors);
         let names = Names::new(setup.names, limits, engine.now());
         let snapshot = Rc::new(Snapshot::new(
             setup.config,
@@ -154,7 +152,7 @@ impl<E: Engine> Worker<E> {
             conns: Table::new(connections_max + ACCEPTED_AHEAD_MAX),
             // One for each connection, and as many begun ahead: see `Worker::has_room_ahead`.
             exchanges: Table::new(2 * connections_max + ACCEPTED_AHEAD_MAX),
-            attempts: Table::new(origins_max),
+            attempts: Table::new(descriptors),
             waiting: Waiting::new(),
             origins,
             names,
@@ -170,7 +168,7 @@ impl<E: Engine> Worker<E> {
             draining: false,
             housekeeping: None,
             connections_max: connections_max as usize,
-            origins_max: origins_max as usize,
+            descriptors: descriptors as usize,
             engine,
         };
         worker.accepting.resume(&mut worker.engine);
@@ -320,7 +318,7 @@ impl<E: Engine> Worker<E> {
                 if self.accepting.may_end() {
                     self.accepting.end(&mut self.engine);
                 }
-            } else if self.accepting.is_paused() && self.conns.len() < self.connections_max {
+            } else if self.accepting.is_paused() && self.has_room_for_clients() {
                 self.accepting.resume(&mut self.engine);
             } else if self.accepting.is_paused() {
                 // Those that were busy when accepting paused may be idle by now.
@@ -373,9 +371,19 @@ impl<E: Engine> Worker<E> {
             && budget.used() < budget.max() / 2
     }
 
-    /// Origin connections, those being opened included, that may be open at a time.
-    pub(crate) fn origins_max(&self) -> usize {
-        self.origins_max
+    /// Origin connections that may be opened beside all that is open. Kept ones can make room for
+    /// others.
+    pub(crate) fn room_for_origins(&self) -> usize {
+        let open = self.conns.len() + self.origins.connections.len() + self.attempts.len();
+        self.descriptors.saturating_sub(open)
+    }
+
+    /// Whether a further client may be accepted. Those who are served hold an origin connection
+    /// each, or soon will: they count twice.
+    pub(crate) fn has_room_for_clients(&self) -> bool {
+        let in_use = self.origins.connections.len() - self.origins.idle_count();
+        let open = self.conns.len() + in_use + self.attempts.len();
+        self.conns.len() < self.connections_max && open < self.descriptors * 7 / 8
     }
 
     pub(crate) fn connections_max(&self) -> usize {

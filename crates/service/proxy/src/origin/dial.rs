@@ -132,7 +132,7 @@ fn attempt<E: Engine>(worker: &mut Worker<E>, key: Key, address: &Address) -> Re
 
 /// Makes room for one more connection by closing kept ones, the oldest first.
 fn has_room<E: Engine>(worker: &mut Worker<E>) -> bool {
-    while worker.origins.connections.len() + worker.attempts.len() >= worker.origins_max() {
+    while worker.room_for_origins() == 0 {
         let Some(oldest) = worker.origins.oldest_idle() else { return false };
         worker.close_origin(oldest);
     }

@@ -34,7 +34,7 @@ pub(crate) fn wait_for_room<E: Engine>(worker: &mut Worker<E>, key: Key) {
 
 /// Lets those try again that there may be room for. Once a turn: what ended in it made room.
 pub(crate) fn serve_waiting<E: Engine>(worker: &mut Worker<E>) {
-    let room = worker.origins_max().saturating_sub(worker.origins.connections.len());
+    let room = worker.room_for_origins();
     for _ in 0..(room + worker.origins.idle_count()).min(worker.waiting.len()) {
         let key = worker.waiting.pop_front().expect("counted just now");
         worker.exchange(key).transaction.phase = Phase::Start;

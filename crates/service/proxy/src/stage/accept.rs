@@ -77,7 +77,7 @@ pub(crate) fn admit<E: Engine>(
     });
     worker.counters.connections.set(worker.conns.len() as u64);
     worker.receive_client(key);
-    if worker.conns.len() >= worker.connections_max() {
+    if !worker.has_room_for_clients() {
         worker.accepting.shed = true;
         worker.pause_accepting("the limit of connections is reached");
     }
