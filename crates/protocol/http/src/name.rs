@@ -1,6 +1,10 @@
 //! The field names that the proxy recognises.
+//!
+//! Each field of each head passes through [`Name::of`], so a name is looked up by its first and last
+//! eight bytes as two numbers: one multiplication gives the only name that it can be, one comparison
+//! says whether it is.
 
-/// Declares [`Name`] and the table behind it from one list, which is ordered by length.
+/// Declares [`Name`] and the table behind it from one list.
 macro_rules! names {
     ($($variant:ident = $text:literal,)*) => {
         /// A field name by its meaning.
@@ -95,20 +99,22 @@ names! {
 }
 
 impl Name {
-    /// The name that these bytes are, in whatever case.
+    /// The name that these bytes are, in whatever case. What is known is a token.
+    #[inline]
     pub fn of(bytes: &[u8]) -> Self {
-        if bytes.len() > LENGTH_MAX {
-            return Self::Other;
+        let key = Key::of(bytes);
+        let row = SLOTS[key.slot(MULTIPLIER)] as usize;
+        if key.is_same(&KEYS[row]) && is_same_middle(TABLE[row].0.as_bytes(), bytes) {
+            return TABLE[row].1;
         }
-        let rows = &TABLE[STARTS[bytes.len()] as usize..STARTS[bytes.len() + 1] as usize];
-        for (text, name) in rows {
-            if bytes.eq_ignore_ascii_case(text.as_bytes()) {
-                return *name;
-            }
-        }
-        let is_disguised = bytes.contains(&b'_')
-            && rows.iter().any(|(text, _)| text.bytes().zip(bytes).all(is_same_to_cgi));
-        if is_disguised { Self::Disguised } else { Self::Other }
+        if bytes.contains(&b'_') { Self::of_underscored(bytes) } else { Self::Other }
+    }
+
+    fn of_underscored(bytes: &[u8]) -> Self {
+        let is_disguise = |(text, _): &(&str, Name)| {
+            text.len() == bytes.len() && text.bytes().zip(bytes).all(is_same_to_cgi)
+        };
+        if TABLE.iter().any(is_disguise) { Self::Disguised } else { Self::Other }
     }
 
     /// In lower case; empty for [`Name::Disguised`] and [`Name::Other`], which are many.
@@ -121,29 +127,139 @@ fn is_same_to_cgi((known, &byte): (u8, &u8)) -> bool {
     known == if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }
 }
 
-/// The length of the longest name in [`TABLE`].
-const LENGTH_MAX: usize = TABLE[TABLE.len() - 1].0.len();
+/// What a name is looked up by. Names of up to 16 bytes are the same if their keys are.
+#[derive(Clone, Copy)]
+struct Key {
+    /// The first eight bytes, or all, the first one lowest; 0 behind a shorter name.
+    first: u64,
+    /// The last eight bytes, or all.
+    last: u64,
+    len: usize,
+}
 
-/// Where in [`TABLE`] the names of a length begin; those of length `n` end where `n + 1` begin.
-static STARTS: [u8; LENGTH_MAX + 2] = starts();
-
-const fn starts() -> [u8; LENGTH_MAX + 2] {
-    let mut starts = [0; LENGTH_MAX + 2];
-    let mut row = 0;
-    let mut length = 0;
-    while length < starts.len() {
-        while row < TABLE.len() && TABLE[row].0.len() < length {
-            row += 1;
-            assert!(
-                row == TABLE.len() || TABLE[row - 1].0.len() <= TABLE[row].0.len(),
-                "the table is ordered by length"
-            );
-        }
-        starts[length] = row as u8;
-        length += 1;
+impl Key {
+    #[inline]
+    const fn of(bytes: &[u8]) -> Self {
+        let (first, last) = match (bytes.first_chunk(), bytes.last_chunk()) {
+            (Some(&first), Some(&last)) => (u64::from_le_bytes(first), u64::from_le_bytes(last)),
+            _ => {
+                let word = short_word(bytes);
+                (word, word)
+            }
+        };
+        Self { first, last, len: bytes.len() }
     }
-    assert!(TABLE.len() <= u8::MAX as usize);
-    starts
+
+    /// Where in [`SLOTS`] it belongs. Cases share a slot, because letters differ in one bit only;
+    /// that some other bytes differ in it too costs a comparison, no more.
+    #[inline]
+    const fn slot(&self, multiplier: u64) -> usize {
+        const CASE: u64 = u64::from_ne_bytes([0x20; 8]);
+        let mixed = (self.first | CASE).rotate_left(29) ^ (self.last | CASE);
+        (mixed.wrapping_mul(multiplier) >> (u64::BITS - SLOT_BITS)) as usize
+    }
+
+    /// Whether it is that of the `known` name in some case.
+    #[inline]
+    const fn is_same(&self, known: &Self) -> bool {
+        self.len == known.len
+            && is_same_word(self.first, known.first)
+            && is_same_word(self.last, known.last)
+    }
+}
+
+/// Up to seven bytes as one number, from pieces that may overlap and then agree.
+#[inline]
+const fn short_word(bytes: &[u8]) -> u64 {
+    let len = bytes.len();
+    match (bytes.first_chunk(), bytes.last_chunk()) {
+        (Some(&low), Some(&high)) => {
+            let high = u32::from_le_bytes(high) as u64;
+            u32::from_le_bytes(low) as u64 | high << (8 * (len - 4))
+        }
+        _ if len == 0 => 0,
+        _ => {
+            let middle = (bytes[len / 2] as u64) << (8 * (len / 2));
+            bytes[0] as u64 | middle | (bytes[len - 1] as u64) << (8 * (len - 1))
+        }
+    }
+}
+
+/// Whether eight bytes are those of a known name in some case. In its alphabet (see [`keys`]) the
+/// letters are the bytes that have bit 6, and bit 5 is their case.
+#[inline]
+const fn is_same_word(word: u64, known: u64) -> bool {
+    const LETTER: u64 = u64::from_ne_bytes([0x40; 8]);
+    (word ^ known) & !((known & LETTER) >> 1) == 0
+}
+
+/// Whether what the keys of two names leave out is the same, if their keys are.
+#[inline]
+fn is_same_middle(known: &[u8], bytes: &[u8]) -> bool {
+    known.len() <= 16 || known.eq_ignore_ascii_case(bytes)
+}
+
+static KEYS: [Key; TABLE.len()] = keys();
+
+const fn keys() -> [Key; TABLE.len()] {
+    let mut keys = [Key { first: 0, last: 0, len: 0 }; TABLE.len()];
+    let mut row = 0;
+    while row < TABLE.len() {
+        let text = TABLE[row].0.as_bytes();
+        let mut at = 0;
+        while at < text.len() {
+            let is_known = matches!(text[at], b'a'..=b'z' | b'0'..=b'9' | b'-');
+            assert!(is_known, "a known name has lower-case letters, digits and hyphens");
+            at += 1;
+        }
+        assert!(!text.is_empty(), "no bytes are no name");
+        keys[row] = Key::of(text);
+        row += 1;
+    }
+    keys
+}
+
+/// Eight slots a name: so few names meet that a multiplier is found after some tries.
+const SLOT_BITS: u32 = (TABLE.len() * 8).ilog2();
+
+/// What gives each name a slot of its own.
+const MULTIPLIER: u64 = multiplier();
+
+/// The row of [`TABLE`] whose name can have this slot; any row where none has it.
+static SLOTS: [u8; 1 << SLOT_BITS] = {
+    let mut slots = [0; 1 << SLOT_BITS];
+    let keys = keys();
+    let mut row = 0;
+    while row < keys.len() {
+        slots[keys[row].slot(MULTIPLIER)] = row as u8;
+        row += 1;
+    }
+    assert!(TABLE.len() <= 256, "a row fits a byte");
+    slots
+};
+
+const fn multiplier() -> u64 {
+    let keys = keys();
+    // Any odd number with bits all over is as good a start as another: the golden ratio.
+    let mut multiplier = 0x9e37_79b9_7f4a_7c15;
+    while !gives_each_its_own(multiplier, &keys) {
+        multiplier = (multiplier ^ multiplier >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1;
+    }
+    multiplier
+}
+
+const fn gives_each_its_own(multiplier: u64, keys: &[Key]) -> bool {
+    let mut taken = [false; 1 << SLOT_BITS];
+    let mut row = 0;
+    while row < keys.len() {
+        let slot = keys[row].slot(multiplier);
+        if taken[slot] {
+            return false;
+        }
+        taken[slot] = true;
+        row += 1;
+    }
+    true
 }
 
 #[cfg(test)]
@@ -162,6 +278,32 @@ mod tests {
             }
         }
         assert_eq!(Name::of(b"TRANSFER_ENCODING"), Name::Disguised);
+    }
+
+    /// Bytes that differ from a known name in one byte only, or in their length, are found as a
+    /// search through all names finds them.
+    #[test]
+    fn the_lookup_is_a_search_through_all_names() {
+        let searched = |bytes: &[u8]| {
+            let same = |(text, _): &&(&str, Name)| bytes.eq_ignore_ascii_case(text.as_bytes());
+            let disguised = |(text, _): &(&str, Name)| {
+                text.len() == bytes.len() && text.bytes().zip(bytes).all(is_same_to_cgi)
+            };
+            let other = if TABLE.iter().any(disguised) { Name::Disguised } else { Name::Other };
+            TABLE.iter().find(same).map_or(other, |(_, name)| *name)
+        };
+        for (text, _) in TABLE {
+            for at in 0..text.len() {
+                for byte in 0..=u8::MAX {
+                    let mut bytes = text.as_bytes().to_vec();
+                    bytes[at] = byte;
+                    assert_eq!(Name::of(&bytes), searched(&bytes), "{}", bytes.escape_ascii());
+                    bytes.insert(at, byte);
+                    assert_eq!(Name::of(&bytes), searched(&bytes), "{}", bytes.escape_ascii());
+                }
+                assert_eq!(Name::of(&text.as_bytes()[..at]), searched(&text.as_bytes()[..at]));
+            }
+        }
     }
 
     #[test]
