@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use crate::class::VALUE;
-use crate::head::{bare_cr_or, version};
+use crate::line::{bare_cr_or, version};
 use crate::{Fields, HeadError, HeadLimits, HeadScan, Span, Version};
 
 /// An answer head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps

@@ -24,10 +24,21 @@ impl Class {
         CLASSES[byte as usize] & self.0 != 0
     }
 
+    /// How many bytes there are before the first that is not.
+    #[inline]
+    pub(crate) fn span(self, bytes: &[u8]) -> usize {
+        let has_eight = |eight: &&[u8; 8]| {
+            let common = eight.iter().fold(u8::MAX, |all, &byte| all & CLASSES[byte as usize]);
+            common & self.0 != 0
+        };
+        let at = bytes.as_chunks().0.iter().take_while(has_eight).count() * 8;
+        at + bytes[at..].iter().take_while(|&&byte| self.has(byte)).count()
+    }
+
     /// Whether all bytes are.
     #[inline]
     pub(crate) fn has_all(self, bytes: &[u8]) -> bool {
-        bytes.iter().all(|&byte| self.has(byte))
+        self.span(bytes) == bytes.len()
     }
 }
 
@@ -106,6 +117,16 @@ mod tests {
         }
         assert!(!PATH.has(b'?') && !PATH.has(b'\\') && QUERY.has(b'\\') && !QUERY.has(b'#'));
         assert!(!QUERY.has(b'"') && !QUERY.has(b'<') && !QUERY.has(b' ') && !QUERY.has(0x80));
+    }
+
+    #[test]
+    fn a_span_ends_at_the_first_other_byte() {
+        for len in 0..20 {
+            let bytes = [&vec![b'a'; len][..], b" a"].concat();
+            assert_eq!((TOKEN.span(&bytes), HOST.span(&bytes[..len])), (len, len));
+            assert_eq!((VALUE.span(&bytes), VALUE.has_all(&bytes)), (len + 2, true));
+            assert!(!TOKEN.has_all(&bytes));
+        }
     }
 
     #[test]

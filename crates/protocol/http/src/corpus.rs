@@ -31,9 +31,7 @@ pub(crate) fn run(target: &str, body: fn(&[u8])) {
     files.sort();
     assert!(files.len() >= 10, "the corpus of {target} is there");
     let inputs: Vec<_> = files.iter().map(|path| std::fs::read(path).unwrap()).collect();
-    let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
-    println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Random::seeded();
     for input in &inputs {
         body(input);
         for _ in 0..40 {
@@ -44,10 +42,18 @@ pub(crate) fn run(target: &str, body: fn(&[u8])) {
     }
 }
 
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    /// From the clock; prints the seed.
+    pub(crate) fn seeded() -> Self {
+        let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
+        println!("seed {seed}");
+        Self(seed)
+    }
+
+    /// 0 to `bound - 1`, or 0.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -5,9 +5,10 @@ use std::ops::Range;
 
 use memchr::memchr;
 
-use crate::class::{TOKEN, VALUE, trim};
+use crate::class::trim;
 use crate::limits::CONNECTION_OPTIONS_MAX;
-use crate::{HeadError, Name, Version, tokens};
+use crate::line::{field, plain_field};
+use crate::{HeadError, Name, tokens};
 
 /// A range of a head's own bytes: `start + len <= bytes().len()`, as long as the head is not parsed
 /// again or cleared.
@@ -53,7 +54,7 @@ pub struct HeadLimits {
 
 /// How far a head that is not whole yet was looked at. Its owner keeps it beside the bytes received
 /// so far, hands it to each `parse` of the same growing bytes, and replaces it by the default for
-/// the next head. It is what makes a head that arrives byte by byte cost no more than two passes.
+/// the next head. It is what makes a head that arrives byte by byte cost no more than three passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeadScan {
     /// Where the start line begins: after the empty line, if there was one. 0 or 2.
@@ -69,6 +70,20 @@ pub struct HeadScan {
 }
 
 impl HeadScan {
+    /// The input as far as a head may reach, if nothing of the next line was looked at. That is
+    /// what the quick readers of whole, plain lines ask for first, so that a line which arrives in
+    /// pieces is tried by them only once.
+    pub(crate) fn untouched<'a>(&self, input: &'a [u8], limits: &HeadLimits) -> Option<&'a [u8]> {
+        let end = input.len().min((self.begin as usize).saturating_add(limits.bytes_max));
+        (self.looked == self.line).then_some(&input[..end])
+    }
+
+    /// A quick reader has read lines up to here.
+    pub(crate) fn read_to(&mut self, line: usize) {
+        self.line = line as u32;
+        self.looked = self.line;
+    }
+
     /// The next whole line without its line end, as a range of `input`; `None`: it is not there
     /// yet. The line may still have a CR inside, which its parser will refuse.
     pub(crate) fn next_line(
@@ -90,8 +105,7 @@ impl HeadScan {
         if input[line.clone()].last() != Some(&b'\r') {
             return Err(HeadError::BareLf);
         }
-        self.line = line_feed as u32 + 1;
-        self.looked = self.line;
+        self.read_to(line_feed + 1);
         Ok(Some(line.start..line.end - 1))
     }
 }
@@ -122,6 +136,9 @@ impl Fields {
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
+        if let Some(input) = scan.untouched(input, limits) {
+            self.walk_plain(input, scan, limits);
+        }
         while let Some(line) = scan.next_line(input, limits)? {
             if line.is_empty() {
                 return Ok(Some(scan.line as usize));
@@ -134,6 +151,19 @@ impl Fields {
             self.list.push(field(&input[line], offset)?);
         }
         Ok(None)
+    }
+
+    /// Reads field lines while they are whole and plain, and as many as there may be.
+    fn walk_plain(&mut self, input: &[u8], scan: &mut HeadScan, limits: &HeadLimits) {
+        let head = &input[scan.begin as usize..];
+        let mut line = (scan.line - scan.begin) as usize;
+        while (scan.fields as usize) < limits.fields_max {
+            let Some((field, next)) = plain_field(head, line) else { break };
+            self.list.push(field);
+            scan.fields += 1;
+            line = next;
+        }
+        scan.read_to(line + scan.begin as usize);
     }
 
     /// Takes the copy that the fields are ranges of, and checks what only whole heads show.
@@ -199,53 +229,5 @@ impl Fields {
         }
         start.extend_from_slice(b"\r\n");
         start
-    }
-}
-
-/// Reads one field line, RFC 9112 section 5. `offset` is where it begins in its head.
-pub(crate) fn field(line: &[u8], offset: usize) -> Result<Field, HeadError> {
-    // RFC 9112 section 5.2: a folded line may be refused; section 2.2: so may white space before
-    // the first field.
-    if matches!(line[0], b' ' | b'\t') {
-        return Err(HeadError::FoldedLine);
-    }
-    let colon = memchr(b':', line).ok_or_else(|| bare_cr_or(line, HeadError::ColonMissing))?;
-    let name = &line[..colon];
-    if name.is_empty() {
-        return Err(HeadError::NameEmpty);
-    }
-    if !TOKEN.has_all(name) {
-        let is_space = matches!(name[colon - 1], b' ' | b'\t') && TOKEN.has_all(trim(name));
-        let error = if is_space { HeadError::SpaceBeforeColon } else { HeadError::NameInvalid };
-        return Err(bare_cr_or(name, error));
-    }
-    let value = trim(&line[colon + 1..]);
-    if !VALUE.has_all(value) {
-        return Err(bare_cr_or(value, HeadError::ValueInvalid));
-    }
-    let leading = line[colon + 1..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-    let value_start = offset + colon + 1 + if value.is_empty() { 0 } else { leading };
-    Ok(Field {
-        name: Span::new(offset..offset + colon),
-        value: Span::new(value_start..value_start + value.len()),
-        known: Name::of(name),
-    })
-}
-
-/// The error for bytes that are not what they should be: a CR among them says more than its place.
-pub(crate) fn bare_cr_or(bytes: &[u8], error: HeadError) -> HeadError {
-    if memchr(b'\r', bytes).is_some() { HeadError::BareCr } else { error }
-}
-
-/// Reads `HTTP/1.0` and `HTTP/1.1`, RFC 9112 section 2.3: case-sensitive, one digit each. Other
-/// minor versions of 1 are refused as well: nobody sends them, and origins differ about them.
-pub(crate) fn version(bytes: &[u8]) -> Result<Version, HeadError> {
-    match bytes {
-        b"HTTP/1.1" => Ok(Version::Http11),
-        b"HTTP/1.0" => Ok(Version::Http10),
-        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
-            Err(HeadError::VersionUnsupported)
-        }
-        _ => Err(bare_cr_or(bytes, HeadError::VersionInvalid)),
     }
 }

@@ -21,10 +21,12 @@ mod fields;
 pub mod framing;
 mod head;
 mod limits;
+mod line;
 mod method;
 mod name;
 mod proxy_header;
 mod request;
+mod scan;
 pub mod target;
 mod trailer;
 

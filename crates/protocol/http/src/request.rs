@@ -5,8 +5,8 @@ use std::ops::Deref;
 use memchr::{memchr, memchr2};
 
 use crate::class::{PATH, QUERY, TOKEN};
-use crate::head::{bare_cr_or, version};
 use crate::limits::METHOD_BYTES_MAX;
+use crate::line::{bare_cr_or, version};
 use crate::target;
 use crate::{Fields, HeadError, HeadLimits, HeadScan, Method, Span, TargetForm, Version};
 

@@ -2,8 +2,8 @@
 
 use memchr::memchr;
 
-use crate::head::field;
 use crate::limits::{TRAILER_BYTES_MAX, TRAILERS_MAX};
+use crate::line::field;
 use crate::{ChunkError, HeadError, Name};
 
 /// The trailer lines seen so far.

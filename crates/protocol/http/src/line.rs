@@ -1,0 +1,131 @@
+//! The lines of a head. Each kind is read twice: quickly, which knows only lines that are whole and
+//! have nothing odd about them, as nearly all are; and carefully, which says what is wrong. What the
+//! quick reader takes, the careful one would have read in the same way.
+
+use memchr::memchr;
+
+use crate::class::{TOKEN, VALUE, is_token, trim};
+use crate::{Field, HeadError, Name, Span, Version, scan};
+
+/// Reads the field line that begins at `start` of a head, if it is whole and right, in one pass.
+/// Gives with it where the next line begins.
+#[inline]
+pub(crate) fn plain_field(head: &[u8], start: usize) -> Option<(Field, usize)> {
+    let line = &head[start..];
+    let colon = scan::find(line, b':')?;
+    let name = &line[..colon];
+    let known = Name::of(name);
+    if known == Name::Other && !is_token(name) {
+        return None;
+    }
+    let rest = &line[colon + 1..];
+    let leading = blanks(rest.iter());
+    let end = leading + scan::value_len(&rest[leading..]);
+    if !rest[end..].starts_with(b"\r\n") {
+        return None;
+    }
+    let value_len = end - leading - blanks(rest[leading..end].iter().rev());
+    let rest_start = start + colon + 1;
+    let value_start = rest_start + if value_len == 0 { 0 } else { leading };
+    let field = Field {
+        name: Span::new(start..start + colon),
+        value: Span::new(value_start..value_start + value_len),
+        known,
+    };
+    Some((field, rest_start + end + 2))
+}
+
+/// How many spaces and tabs come first.
+#[inline]
+fn blanks<'a>(bytes: impl Iterator<Item = &'a u8>) -> usize {
+    bytes.take_while(|byte| matches!(byte, b' ' | b'\t')).count()
+}
+
+/// Reads one field line, RFC 9112 section 5. `offset` is where it begins in its head.
+pub(crate) fn field(line: &[u8], offset: usize) -> Result<Field, HeadError> {
+    // RFC 9112 section 5.2: a folded line may be refused; section 2.2: so may white space before
+    // the first field.
+    if matches!(line[0], b' ' | b'\t') {
+        return Err(HeadError::FoldedLine);
+    }
+    let colon = memchr(b':', line).ok_or_else(|| bare_cr_or(line, HeadError::ColonMissing))?;
+    let name = &line[..colon];
+    if name.is_empty() {
+        return Err(HeadError::NameEmpty);
+    }
+    if !TOKEN.has_all(name) {
+        let is_space = matches!(name[colon - 1], b' ' | b'\t') && TOKEN.has_all(trim(name));
+        let error = if is_space { HeadError::SpaceBeforeColon } else { HeadError::NameInvalid };
+        return Err(bare_cr_or(name, error));
+    }
+    let value = trim(&line[colon + 1..]);
+    if !VALUE.has_all(value) {
+        return Err(bare_cr_or(value, HeadError::ValueInvalid));
+    }
+    let leading = blanks(line[colon + 1..].iter());
+    let value_start = offset + colon + 1 + if value.is_empty() { 0 } else { leading };
+    Ok(Field {
+        name: Span::new(offset..offset + colon),
+        value: Span::new(value_start..value_start + value.len()),
+        known: Name::of(name),
+    })
+}
+
+/// The error for bytes that are not what they should be: a CR among them says more than its place.
+pub(crate) fn bare_cr_or(bytes: &[u8], error: HeadError) -> HeadError {
+    if memchr(b'\r', bytes).is_some() { HeadError::BareCr } else { error }
+}
+
+/// Reads `HTTP/1.0` and `HTTP/1.1`, RFC 9112 section 2.3: case-sensitive, one digit each. Other
+/// minor versions of 1 are refused as well: nobody sends them, and origins differ about them.
+pub(crate) fn version(bytes: &[u8]) -> Result<Version, HeadError> {
+    match bytes {
+        b"HTTP/1.1" => Ok(Version::Http11),
+        b"HTTP/1.0" => Ok(Version::Http10),
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
+            Err(HeadError::VersionUnsupported)
+        }
+        _ => Err(bare_cr_or(bytes, HeadError::VersionInvalid)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::corpus::Random;
+
+    /// What the quick reader has to give: one search for the line's end, then the careful reader.
+    fn read_slowly(head: &[u8], start: usize) -> Option<(Field, usize)> {
+        let line_feed = start + head[start..].iter().position(|&byte| byte == b'\n')?;
+        let line = head[start..line_feed].strip_suffix(b"\r").filter(|line| !line.is_empty())?;
+        Some((field(line, start).ok()?, line_feed + 1))
+    }
+
+    #[test]
+    fn both_readers_read_the_same_fields() {
+        const NAMES: [&str; 6] = ["Host", "x-own", "Content-Length", "CONNECTION", "te", "x_own"];
+        const VALUES: [&str; 5] = ["", "1", "chunked", "a, b", "longer than sixteen bytes: yes"];
+        const ODD: &[u8] = b"\r\n\0\t \x1f\x7f\x80\xff:_-(/a";
+        let mut random = Random::seeded();
+        let mut read = 0;
+        for _ in 0..200_000 {
+            let name = NAMES[random.below(NAMES.len())];
+            let value = VALUES[random.below(VALUES.len())];
+            let mut head = format!("{name}: {value}\r\nnext: line\r\n\r\n").into_bytes();
+            for _ in 0..random.below(4) {
+                let at = random.below(head.len());
+                match random.below(3) {
+                    0 => head[at] = ODD[random.below(ODD.len())],
+                    1 => head.insert(at, ODD[random.below(ODD.len())]),
+                    _ => drop(head.remove(at)),
+                }
+            }
+            head.truncate(head.len() - random.below(8));
+            let start = random.below(2);
+            let field = plain_field(&head, start);
+            assert_eq!(field, read_slowly(&head, start), "{} {start}", head.escape_ascii());
+            read += usize::from(field.is_some());
+        }
+        assert!((50_000..150_000).contains(&read), "some are fields, some are not: {read}");
+    }
+}
