@@ -39,6 +39,16 @@ pub struct Field {
     pub value: Span,
     /// The name by its meaning.
     pub known: Name,
+    /// Whether its line was received in canonical form: after the colon one space, and nothing but
+    /// the value before the line end.
+    pub(crate) is_canonical: bool,
+}
+
+impl Field {
+    /// Where the next line begins, if this one is canonical.
+    pub(crate) fn canonical_end(&self) -> u32 {
+        self.name.start + self.name.len + 2 + self.value.len + 2
+    }
 }
 
 /// The most that a head may be. Every one of them is a refusal, with its own error.
@@ -217,6 +227,13 @@ impl Fields {
             assert_eq!(value, trim(value));
             (name, value)
         });
+        let (mut by_field, mut by_run) = (Vec::new(), Vec::new());
+        for field in crate::forwarded_fields(self) {
+            let (name, value) = (self.name_of(field), self.value_of(field));
+            crate::Run::Field { name, value }.write(&mut by_field);
+        }
+        crate::forwarded_runs(self, |_| true).for_each(|run| run.write(&mut by_run));
+        assert_eq!(by_field, by_run);
         format!("{:?} {:?}", lines.collect::<Vec<_>>(), crate::connection_options(self))
     }
 

@@ -37,9 +37,9 @@ pub use answer::{AnswerHead, fuzz_answer_head};
 pub use chunked::{ChunkError, ChunkedDecoder, Step, fuzz_chunked, write_chunk_size};
 pub use error::HeadError;
 pub use fields::{
-    ConnectionOptions, Expectation, connection_options, decimal, expectation, forwarded_fields,
-    has_token, is_hop_by_hop, is_websocket_upgrade, items, tokens, upgrade_accepted,
-    upgrade_protocols,
+    ConnectionOptions, Expectation, Run, connection_options, decimal, expectation,
+    forwarded_fields, forwarded_runs, has_token, is_hop_by_hop, is_websocket_upgrade, items,
+    tokens, upgrade_accepted, upgrade_protocols,
 };
 pub use framing::{Framing, FramingError, answer_framing, declared_length, request_framing};
 pub use head::{Field, Fields, HeadLimits, HeadScan, Span};

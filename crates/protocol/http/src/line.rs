@@ -31,6 +31,7 @@ pub(crate) fn plain_field(head: &[u8], start: usize) -> Option<(Field, usize)> {
         name: Span::new(start..start + colon),
         value: Span::new(value_start..value_start + value_len),
         known,
+        is_canonical: rest[0] == b' ' && value_len + 1 == end,
     };
     Some((field, rest_start + end + 2))
 }
@@ -58,16 +59,18 @@ pub(crate) fn field(line: &[u8], offset: usize) -> Result<Field, HeadError> {
         let error = if is_space { HeadError::SpaceBeforeColon } else { HeadError::NameInvalid };
         return Err(bare_cr_or(name, error));
     }
-    let value = trim(&line[colon + 1..]);
+    let rest = &line[colon + 1..];
+    let value = trim(rest);
     if !VALUE.has_all(value) {
         return Err(bare_cr_or(value, HeadError::ValueInvalid));
     }
-    let leading = blanks(line[colon + 1..].iter());
+    let leading = blanks(rest.iter());
     let value_start = offset + colon + 1 + if value.is_empty() { 0 } else { leading };
     Ok(Field {
         name: Span::new(offset..offset + colon),
         value: Span::new(value_start..value_start + value.len()),
         known: Name::of(name),
+        is_canonical: rest.starts_with(b" ") && value.len() + 1 == rest.len(),
     })
 }
 
