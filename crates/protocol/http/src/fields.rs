@@ -3,7 +3,8 @@
 use memchr::memchr3;
 
 use crate::class::{is_token, trim};
-use crate::{AnswerHead, Field, Fields, Method, Name, RequestHead, Version};
+use crate::limits::CONNECTION_OPTIONS_MAX;
+use crate::{AnswerHead, Field, Fields, HeadError, Method, Name, NameSet, RequestHead, Version};
 
 /// The members of a comma-separated list of tokens, trimmed, without the empty ones (RFC 9110
 /// section 5.6.1). For fields whose members may be quoted there is [`items`].
@@ -58,23 +59,23 @@ pub fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Whether a field is for the next hop only, RFC 9110 section 7.6.1, and never passed on. Those of
-/// proxy authentication are among them: they are for this proxy, or from nobody that may ask.
-pub fn is_hop_by_hop(name: Name) -> bool {
-    matches!(
-        name,
-        Name::Connection
-            | Name::KeepAlive
-            | Name::ProxyConnection
-            | Name::Te
-            | Name::TransferEncoding
-            | Name::Upgrade
-            | Name::Http2Settings
-            | Name::ProxyAuthorization
-            | Name::ProxyAuthenticate
-            | Name::ProxyAuthenticationInfo
-    )
-}
+/// What never goes on: the fields for the next hop only, RFC 9110 section 7.6.1, and with them
+/// those of proxy authentication, which are for this proxy, or from nobody that may ask; what could
+/// be taken for a field that was checked; and the length of a body, which is written anew.
+const LEFT_BEHIND: NameSet = NameSet::of(&[
+    Name::Connection,
+    Name::KeepAlive,
+    Name::ProxyConnection,
+    Name::Te,
+    Name::TransferEncoding,
+    Name::Upgrade,
+    Name::Http2Settings,
+    Name::ProxyAuthorization,
+    Name::ProxyAuthenticate,
+    Name::ProxyAuthenticationInfo,
+    Name::Disguised,
+    Name::ContentLength,
+]);
 
 /// What the `Connection` fields of a head say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -96,40 +97,50 @@ impl ConnectionOptions {
     pub fn is_persistent(self, version: Version) -> bool {
         !self.close && (version == Version::Http11 || self.keep_alive)
     }
+
+    /// Reads the `Connection` fields of a whole head.
+    pub(crate) fn of(fields: &Fields) -> Result<Self, HeadError> {
+        let mut options = Self::default();
+        let mut left = CONNECTION_OPTIONS_MAX;
+        for option in fields.values(Name::Connection).flat_map(tokens) {
+            left = left.checked_sub(1).ok_or(HeadError::ConnectionOptionsTooMany)?;
+            let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
+            match option.len() {
+                5 if is("close") => options.close = true,
+                10 if is("keep-alive") => options.keep_alive = true,
+                7 if is("upgrade") => options.upgrade = true,
+                2 if is("te") => options.te = true,
+                _ => options.others = true,
+            }
+        }
+        Ok(options)
+    }
 }
 
-/// Reads the `Connection` fields of a head.
+/// What the `Connection` fields of a head say; it was read with the head.
 pub fn connection_options(fields: &Fields) -> ConnectionOptions {
-    let mut options = ConnectionOptions::default();
-    for option in fields.values(Name::Connection).flat_map(tokens) {
-        let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
-        match option.len() {
-            5 if is("close") => options.close = true,
-            10 if is("keep-alive") => options.keep_alive = true,
-            7 if is("upgrade") => options.upgrade = true,
-            2 if is("te") => options.te = true,
-            _ => options.others = true,
-        }
-    }
-    options
+    fields.options
 }
 
 /// The fields of a head that go on to the other side, in their order.
 ///
-/// Left out are those of [`is_hop_by_hop`]; those that `Connection` names; [`Name::Disguised`]; and
-/// `Content-Length`, which the caller writes itself from the framing or
-/// [`declared_length`](crate::declared_length), so that it is there once and in plain form.
+/// Left out are the hop-by-hop fields of RFC 9110 section 7.6.1, with those of proxy
+/// authentication; those that `Connection` names; [`Name::Disguised`]; and `Content-Length`, which
+/// the caller writes itself from the framing or [`declared_length`](crate::declared_length), so
+/// that it is there once and in plain form.
 ///
 /// RFC 9110 section 7.6.1: `Connection` may not name a field that is meant for every recipient. So
 /// it removes only fields that this crate does not know; all that frame, route, authenticate,
 /// attest or control caches are known, and stay.
 pub fn forwarded_fields(fields: &Fields) -> impl Iterator<Item = &Field> {
-    let may_be_named = connection_options(fields).others;
-    fields.fields().iter().filter(move |field| match field.known {
-        Name::ContentLength | Name::Disguised => false,
-        Name::Other => !(may_be_named && is_named_by_connection(fields, field)),
-        known => !is_hop_by_hop(known),
-    })
+    fields.fields().iter().filter(|field| goes_on(fields, field))
+}
+
+#[inline]
+fn goes_on(fields: &Fields, field: &Field) -> bool {
+    let may_be_named = field.known == Name::Other && fields.options.others;
+    let is_left = LEFT_BEHIND.has(field.known);
+    !(is_left || may_be_named && is_named_by_connection(fields, field))
 }
 
 fn is_named_by_connection(fields: &Fields, field: &Field) -> bool {
@@ -167,23 +178,26 @@ impl Run<'_> {
 
 /// The fields of [`forwarded_fields`] that are to be kept, in their order, neighbours together: so
 /// that a writer copies, or sends by reference, a few ranges of a head instead of each field.
-/// `keep` is asked once for each field.
+/// `keep` may be asked more than once about a field.
 pub fn forwarded_runs<'a>(
     fields: &'a Fields,
-    mut keep: impl FnMut(Name) -> bool + 'a,
+    keep: impl Fn(Name) -> bool + 'a,
 ) -> impl Iterator<Item = Run<'a>> {
-    let mut rest = forwarded_fields(fields).filter(move |field| keep(field.known)).peekable();
+    let mut rest = fields.fields();
+    let is_kept = move |field: &Field| goes_on(fields, field) && keep(field.known);
     std::iter::from_fn(move || {
-        let first = rest.next()?;
-        if !first.is_canonical {
+        let start = rest.iter().position(&is_kept)?;
+        let first = &rest[start];
+        let lines = &rest[start..];
+        let count = lines.iter().take_while(|field| field.is_canonical && is_kept(field)).count();
+        rest = &lines[count.max(1)..];
+        if count == 0 {
             let (name, value) = (fields.name_of(first), fields.value_of(first));
             return Some(Run::Field { name, value });
         }
-        let mut end = first.canonical_end();
-        while let Some(next) = rest.next_if(|next| next.is_canonical && next.name.start == end) {
-            end = next.canonical_end();
-        }
-        Some(Run::Lines(&fields.bytes()[first.name.start as usize..end as usize]))
+        // Lines that are neighbours in the list are neighbours in the head.
+        let range = first.name.start as usize..lines[count - 1].canonical_end() as usize;
+        Some(Run::Lines(&fields.bytes()[range]))
     })
 }
 

@@ -6,9 +6,8 @@ use std::ops::Range;
 use memchr::memchr;
 
 use crate::class::trim;
-use crate::limits::CONNECTION_OPTIONS_MAX;
 use crate::line::{field, plain_field};
-use crate::{HeadError, Name, tokens};
+use crate::{ConnectionOptions, HeadError, Name, NameSet};
 
 /// A range of a head's own bytes: `start + len <= bytes().len()`, as long as the head is not parsed
 /// again or cleared.
@@ -128,6 +127,10 @@ pub struct Fields {
     /// How many of `bytes` were received: `received <= bytes.len()`.
     pub(crate) received: usize,
     list: Vec<Field>,
+    /// The names of all in `list`.
+    present: NameSet,
+    /// What those named `Connection` say, once the head is whole.
+    pub(crate) options: ConnectionOptions,
 }
 
 impl Fields {
@@ -136,6 +139,8 @@ impl Fields {
         self.bytes.clear();
         self.received = 0;
         self.list.clear();
+        self.present = NameSet::default();
+        self.options = ConnectionOptions::default();
     }
 
     /// Reads field lines until the empty line. Gives the length of the head with it, counted from
@@ -158,7 +163,7 @@ impl Fields {
             }
             scan.fields += 1;
             let offset = line.start - scan.begin as usize;
-            self.list.push(field(&input[line], offset)?);
+            self.push(field(&input[line], offset)?);
         }
         Ok(None)
     }
@@ -169,20 +174,24 @@ impl Fields {
         let mut line = (scan.line - scan.begin) as usize;
         while (scan.fields as usize) < limits.fields_max {
             let Some((field, next)) = plain_field(head, line) else { break };
-            self.list.push(field);
+            self.push(field);
             scan.fields += 1;
             line = next;
         }
         scan.read_to(line + scan.begin as usize);
     }
 
-    /// Takes the copy that the fields are ranges of, and checks what only whole heads show.
+    fn push(&mut self, field: Field) {
+        self.present.insert(field.known);
+        self.list.push(field);
+    }
+
+    /// Takes the copy that the fields are ranges of, and reads what only whole heads show.
     pub(crate) fn finish(&mut self, head: &[u8]) -> Result<(), HeadError> {
         self.bytes.extend_from_slice(head);
         self.received = head.len();
-        let options = self.values(Name::Connection).flat_map(tokens).count();
-        if options > CONNECTION_OPTIONS_MAX {
-            return Err(HeadError::ConnectionOptionsTooMany);
+        if self.present.has(Name::Connection) {
+            self.options = ConnectionOptions::of(self)?;
         }
         Ok(())
     }
@@ -202,14 +211,21 @@ impl Fields {
         field.value.of(&self.bytes)
     }
 
-    /// The first field of this name.
+    /// The first field of this name. To find none costs one test.
     pub fn find(&self, name: Name) -> Option<&Field> {
-        self.list.iter().find(|field| field.known == name)
+        self.named(name).iter().find(|field| field.known == name)
     }
 
-    /// The values of all fields of this name, in their order.
+    /// The values of all fields of this name, in their order. Where there are none, to find that
+    /// costs one test.
     pub fn values(&self, name: Name) -> impl Iterator<Item = &[u8]> {
-        self.list.iter().filter(move |field| field.known == name).map(|field| self.value_of(field))
+        let named = self.named(name).iter().filter(move |field| field.known == name);
+        named.map(|field| self.value_of(field))
+    }
+
+    /// All fields, or none where none has this name.
+    fn named(&self, name: Name) -> &[Field] {
+        if self.present.has(name) { &self.list } else { &[] }
     }
 
     /// The head as received, from its start line to the empty line, both included.

@@ -38,13 +38,13 @@ pub use chunked::{ChunkError, ChunkedDecoder, Step, fuzz_chunked, write_chunk_si
 pub use error::HeadError;
 pub use fields::{
     ConnectionOptions, Expectation, Run, connection_options, decimal, expectation,
-    forwarded_fields, forwarded_runs, has_token, is_hop_by_hop, is_websocket_upgrade, items,
-    tokens, upgrade_accepted, upgrade_protocols,
+    forwarded_fields, forwarded_runs, has_token, is_websocket_upgrade, items, tokens,
+    upgrade_accepted, upgrade_protocols,
 };
 pub use framing::{Framing, FramingError, answer_framing, declared_length, request_framing};
 pub use head::{Field, Fields, HeadLimits, HeadScan, Span};
 pub use method::{Method, Version};
-pub use name::Name;
+pub use name::{Name, NameSet};
 pub use proxy_header::{ProxyHeader, ProxyHeaderError, fuzz_proxy_header, parse_proxy_header};
 pub use request::{RequestHead, fuzz_request_head};
 pub use target::{Authority, Destination, Host, TargetError, TargetForm, destination};

@@ -123,6 +123,40 @@ impl Name {
     }
 }
 
+/// A set of names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NameSet {
+    /// A bit for each name, by its number.
+    bits: [u64; 2],
+}
+
+impl NameSet {
+    /// These names.
+    pub const fn of(names: &[Name]) -> Self {
+        let mut set = Self { bits: [0; 2] };
+        let mut at = 0;
+        while at < names.len() {
+            set.insert(names[at]);
+            at += 1;
+        }
+        set
+    }
+
+    /// Whether the name is in it.
+    #[inline]
+    pub const fn has(&self, name: Name) -> bool {
+        self.bits[name as usize / 64] >> (name as usize % 64) & 1 != 0
+    }
+
+    /// Adds a name.
+    #[inline]
+    pub(crate) const fn insert(&mut self, name: Name) {
+        self.bits[name as usize / 64] |= 1 << (name as usize % 64);
+    }
+}
+
+const _: () = assert!((Name::Other as usize) < 128, "each name has its bit, the last one too");
+
 fn is_same_to_cgi((known, &byte): (u8, &u8)) -> bool {
     known == if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }
 }
