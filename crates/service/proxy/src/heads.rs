@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use millrace_http::{
     Authority, Framing, Method, Name, RequestHead, TargetForm, Version, decimal, declared_length,
-    destination, forwarded_fields, has_token, items, upgrade_protocols,
+    destination, forwarded_runs, has_token, items, upgrade_protocols,
 };
 
 use crate::config::{HostSent, Role};
@@ -45,28 +45,21 @@ pub(crate) fn write_request(
     }
     out.extend_from_slice(b"\r\n");
     let boosting = matches!(exchange.plan, Plan::Route(_));
-    for field in forwarded_fields(request) {
-        let value = request.value_of(field);
-        match field.known {
-            Name::Host => continue,
-            Name::Expect if request.version() == Version::Http10 => continue,
-            Name::Forwarded
-            | Name::XForwardedFor
-            | Name::XForwardedProto
-            | Name::XForwardedHost
-                if boosting =>
-            {
-                continue;
-            }
-            Name::XForwardedPort | Name::XRealIp if boosting && !sender.trusted => continue,
-            Name::MaxForwards if matches!(request.method(), Method::Options | Method::Trace) => {
-                let left = decimal(value).map_or(0, |count| count.saturating_sub(1));
-                write_number_field(out, b"Max-Forwards: ", left);
-                continue;
-            }
-            _ => {}
+    let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
+    forwarded_runs(request, |name| match name {
+        Name::Host => false,
+        Name::Expect => request.version() != Version::Http10,
+        Name::Forwarded | Name::XForwardedFor | Name::XForwardedProto | Name::XForwardedHost => {
+            !boosting
         }
-        write_field(out, request.name_of(field), value);
+        Name::XForwardedPort | Name::XRealIp => !boosting || sender.trusted,
+        Name::MaxForwards => !counts_hops,
+        _ => true,
+    })
+    .for_each(|run| run.write(out));
+    if let Some(hops) = request.find(Name::MaxForwards).filter(|_| counts_hops) {
+        let left = decimal(request.value_of(hops)).map_or(0, |count| count.saturating_sub(1));
+        write_number_field(out, b"Max-Forwards: ", left);
     }
     if boosting {
         write_forwarded(out, request, sender, destination.authority);
@@ -220,12 +213,8 @@ pub(crate) fn write_answer(
 ) {
     let answer = &exchange.answer;
     write_status(out, answer.status(), answer.reason());
-    let mut has_date = false;
-    for field in forwarded_fields(answer) {
-        has_date |= field.known == Name::Date;
-        write_field(out, answer.name_of(field), answer.value_of(field));
-    }
-    if !has_date {
+    forwarded_runs(answer, |_| true).for_each(|run| run.write(out));
+    if answer.find(Name::Date).is_none() {
         write_field(out, b"Date", dates.at(now).http_date());
     }
     write_via(out, answer.version(), exchange.snapshot());
@@ -255,9 +244,7 @@ pub(crate) fn write_answer(
 pub(crate) fn write_interim(out: &mut Vec<u8>, exchange: &Exchange) {
     let answer = &exchange.answer;
     write_status(out, answer.status(), answer.reason());
-    for field in forwarded_fields(answer) {
-        write_field(out, answer.name_of(field), answer.value_of(field));
-    }
+    forwarded_runs(answer, |_| true).for_each(|run| run.write(out));
     out.extend_from_slice(b"\r\n");
 }
 
