@@ -1,0 +1,70 @@
+"""Reads the result lines of run-case and mem-idle; shared by `ratios` and `verdict`."""
+import json
+import re
+import statistics
+import subprocess
+
+# How each peer says its version; the first number with a dot in what it says is it.
+VERSIONS = {
+    "nginx": ["nginx", "-v"],
+    "haproxy": ["haproxy", "-v"],
+    "squid": ["squid", "-v"],
+    "ats": ["traffic_server", "-V"],
+    "varnish": ["varnishd", "-V"],
+    "lighttpd": ["lighttpd", "-v"],
+    "h2o": ["h2o", "-v"],
+}
+
+
+def cost(row, key="proxy_us"):
+    """Microseconds per request, or per MiB where a request outlasts the window."""
+    if row["case"] == "F2-64m":
+        return row[key] * row["total"] / (row["bytes"] / 2**20)
+    return row[key]
+
+
+def spread(values, digits):
+    """`median [least-greatest]`."""
+    numbers = (statistics.median(values), min(values), max(values))
+    return "{:.{d}f} [{:.{d}f}-{:.{d}f}]".format(*numbers, d=digits)
+
+
+def version(peer):
+    """What the peer's program says of itself."""
+    if peer.startswith("floor"):
+        return "peers/tools/pbfloor.c, a bare relay"
+    command = VERSIONS.get(peer.split("-")[0])
+    if not command:
+        return "this tree"
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except OSError:
+        return "not found"
+    found = re.search(r"\d+\.\d+[\w.+-]*", said.stdout + said.stderr)
+    return found[0] if found else "unknown"
+
+
+def read(path):
+    """({(case, mode): {peer: {round: row}}}, [failed rows]), cases in the order of the file.
+
+    What failed once in a case counts in none of its rounds.
+    """
+    cases, failed = {}, []
+    with open(path) as lines:
+        for line in lines:
+            row = json.loads(line)
+            peers = cases.setdefault((row["case"], row["mode"]), {})
+            if "failed" in row:
+                failed.append(row)
+            peers.setdefault(row["peer"], {})[row["rep"]] = row
+    for row in failed:
+        cases[row["case"], row["mode"]].pop(row["peer"], None)
+    return cases, failed
+
+
+def table(rows):
+    """A Markdown table whose columns are aligned; the first row is the head."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
+    return "\n".join(lines)
