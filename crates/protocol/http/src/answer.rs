@@ -3,8 +3,9 @@
 use std::ops::Deref;
 
 use crate::class::VALUE;
+use crate::head::{self, Head};
 use crate::line::{bare_cr_or, version};
-use crate::{Fields, HeadError, HeadLimits, HeadScan, Span, Version};
+use crate::{Fields, HeadError, HeadLimits, HeadScan, Span, Version, scan};
 
 /// An answer head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps
 /// the memory. Its fields are reached through [`Fields`], to which it dereferences.
@@ -41,49 +42,24 @@ impl AnswerHead {
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
-        self.clear();
-        let parsed = self.parse_whole(input, scan, limits);
-        if !matches!(parsed, Ok(Some(_))) {
-            // Ranges of a copy that was not taken must not be followed.
-            self.clear();
-        }
-        parsed
+        head::parse(self, input, scan, limits)
     }
 
-    fn parse_whole(
-        &mut self,
-        input: &[u8],
-        scan: &mut HeadScan,
-        limits: &HeadLimits,
-    ) -> Result<Option<usize>, HeadError> {
-        let is_resumed = scan.is_started;
-        let Some(mut end) = self.walk(input, scan, limits)? else { return Ok(None) };
-        if is_resumed {
-            // The lines before were read in an earlier call, perhaps into another head.
-            self.clear();
-            *scan = HeadScan::default();
-            end = self.walk(input, scan, limits)?.expect("it was whole a moment ago");
-        }
-        self.fields.finish(&input[..end])?;
-        Ok(Some(end))
-    }
-
-    fn walk(
-        &mut self,
-        input: &[u8],
-        scan: &mut HeadScan,
-        limits: &HeadLimits,
-    ) -> Result<Option<usize>, HeadError> {
-        if !scan.is_started {
-            // What does not begin like this is not HTTP/1, and may never send a line end.
-            if input.iter().zip(b"HTTP/").any(|(seen, wanted)| seen != wanted) {
-                return Err(HeadError::VersionInvalid);
-            }
-            let Some(line) = scan.next_line(input, limits)? else { return Ok(None) };
-            self.status_line(&input[line])?;
-            scan.is_started = true;
-        }
-        self.fields.walk(input, scan, limits)
+    /// Reads the status line that begins a head, if it is whole and right, and has no tab. Gives
+    /// where the first field begins.
+    fn plain_line(&mut self, head: &[u8]) -> Option<usize> {
+        let (start, rest) = head.split_first_chunk::<13>()?;
+        let [version @ .., b' ', a, b, c, b' '] = start else { return None };
+        self.version = match version {
+            b"HTTP/1.1" => Version::Http11,
+            b"HTTP/1.0" => Version::Http10,
+            _ => return None,
+        };
+        self.status = status(&[*a, *b, *c]).ok()?;
+        let reason_len = scan::find_control(rest);
+        self.reason = Span::new(start.len()..start.len() + reason_len);
+        let is_whole = rest[reason_len..].starts_with(b"\r\n");
+        is_whole.then_some(start.len() + reason_len + 2)
     }
 
     /// RFC 9112 section 4.
@@ -108,9 +84,10 @@ impl AnswerHead {
 
     /// Forgets the answer, keeps the memory.
     pub fn clear(&mut self) {
-        let mut fields = std::mem::take(&mut self.fields);
-        fields.clear();
-        *self = Self { fields, ..Self::default() };
+        self.fields.clear();
+        self.version = Version::default();
+        self.status = 0;
+        self.reason = Span::default();
     }
 
     /// The version.
@@ -126,6 +103,37 @@ impl AnswerHead {
     /// The reason as received; may be empty. No control bytes but tabs.
     pub fn reason(&self) -> &[u8] {
         self.reason.of(&self.fields.bytes)
+    }
+}
+
+impl Head for AnswerHead {
+    fn clear(&mut self) {
+        self.clear();
+    }
+
+    fn fields_mut(&mut self) -> &mut Fields {
+        &mut self.fields
+    }
+
+    fn start(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<bool, HeadError> {
+        if let Some(input) = scan.untouched(input, limits)
+            && let Some(len) = self.plain_line(input)
+        {
+            scan.read_to(len);
+            return Ok(true);
+        }
+        // What does not begin like this is not HTTP/1, and may never send a line end.
+        if input.iter().zip(b"HTTP/").any(|(seen, wanted)| seen != wanted) {
+            return Err(HeadError::VersionInvalid);
+        }
+        let Some(line) = scan.next_line(input, limits)? else { return Ok(false) };
+        self.status_line(&input[line])?;
+        Ok(true)
     }
 }
 

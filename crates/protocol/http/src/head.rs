@@ -78,6 +78,71 @@ pub struct HeadScan {
     pub(crate) is_started: bool,
 }
 
+/// A head by its start line, for [`parse`].
+pub(crate) trait Head {
+    /// Forgets the message, keeps the memory.
+    fn clear(&mut self);
+
+    fn fields_mut(&mut self) -> &mut Fields;
+
+    /// Reads the start line and sets `scan.begin`; gives `false` if the line is not whole yet.
+    fn start(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<bool, HeadError>;
+}
+
+/// Reads a head from the start of `input`: see [`RequestHead::parse`](crate::RequestHead::parse).
+pub(crate) fn parse(
+    head: &mut impl Head,
+    input: &[u8],
+    scan: &mut HeadScan,
+    limits: &HeadLimits,
+) -> Result<Option<usize>, HeadError> {
+    head.clear();
+    let parsed = parse_whole(head, input, scan, limits);
+    if !matches!(parsed, Ok(Some(_))) {
+        // Ranges of a copy that was not taken must not be followed.
+        head.clear();
+    }
+    parsed
+}
+
+fn parse_whole(
+    head: &mut impl Head,
+    input: &[u8],
+    scan: &mut HeadScan,
+    limits: &HeadLimits,
+) -> Result<Option<usize>, HeadError> {
+    let is_resumed = scan.is_started;
+    let Some(mut end) = walk(head, input, scan, limits)? else { return Ok(None) };
+    if is_resumed {
+        // The lines before were read in an earlier call, perhaps into another head.
+        head.clear();
+        *scan = HeadScan::default();
+        end = walk(head, input, scan, limits)?.expect("it was whole a moment ago");
+    }
+    head.fields_mut().finish(&input[scan.begin as usize..end])?;
+    Ok(Some(end))
+}
+
+fn walk(
+    head: &mut impl Head,
+    input: &[u8],
+    scan: &mut HeadScan,
+    limits: &HeadLimits,
+) -> Result<Option<usize>, HeadError> {
+    if !scan.is_started {
+        if !head.start(input, scan, limits)? {
+            return Ok(None);
+        }
+        scan.is_started = true;
+    }
+    head.fields_mut().walk(input, scan, limits)
+}
+
 impl HeadScan {
     /// The input as far as a head may reach, if nothing of the next line was looked at. That is
     /// what the quick readers of whole, plain lines ask for first, so that a line which arrives in
@@ -151,10 +216,13 @@ impl Fields {
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
-        if let Some(input) = scan.untouched(input, limits) {
-            self.walk_plain(input, scan, limits);
-        }
-        while let Some(line) = scan.next_line(input, limits)? {
+        loop {
+            if let Some(input) = scan.untouched(input, limits)
+                && self.walk_plain(input, scan, limits)
+            {
+                return Ok(Some(scan.line as usize));
+            }
+            let Some(line) = scan.next_line(input, limits)? else { return Ok(None) };
             if line.is_empty() {
                 return Ok(Some(scan.line as usize));
             }
@@ -165,20 +233,30 @@ impl Fields {
             let offset = line.start - scan.begin as usize;
             self.push(field(&input[line], offset)?);
         }
-        Ok(None)
     }
 
-    /// Reads field lines while they are whole and plain, and as many as there may be.
-    fn walk_plain(&mut self, input: &[u8], scan: &mut HeadScan, limits: &HeadLimits) {
+    /// Reads field lines while they are whole and plain, and as many as there may be. Gives whether
+    /// the empty line came then, and was read.
+    fn walk_plain(&mut self, input: &[u8], scan: &mut HeadScan, limits: &HeadLimits) -> bool {
         let head = &input[scan.begin as usize..];
         let mut line = (scan.line - scan.begin) as usize;
-        while (scan.fields as usize) < limits.fields_max {
-            let Some((field, next)) = plain_field(head, line) else { break };
+        let mut left = limits.fields_max.saturating_sub(scan.fields as usize);
+        let is_whole = loop {
+            if head[line..].starts_with(b"\r\n") {
+                line += 2;
+                break true;
+            }
+            if left == 0 {
+                break false;
+            }
+            let Some((field, next)) = plain_field(head, line) else { break false };
             self.push(field);
-            scan.fields += 1;
+            left -= 1;
             line = next;
-        }
+        };
+        scan.fields = (limits.fields_max - left) as u32;
         scan.read_to(line + scan.begin as usize);
+        is_whole
     }
 
     fn push(&mut self, field: Field) {

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use memchr::{memchr, memchr2};
 
 use crate::class::{PATH, QUERY, TOKEN};
+use crate::head::{self, Head};
 use crate::limits::METHOD_BYTES_MAX;
 use crate::line::{bare_cr_or, version};
 use crate::target;
@@ -59,50 +60,34 @@ impl RequestHead {
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
-        self.clear();
-        let parsed = self.parse_whole(input, scan, limits);
-        if !matches!(parsed, Ok(Some(_))) {
-            // Ranges of a copy that was not taken must not be followed.
-            self.clear();
+        let end = head::parse(self, input, scan, limits)?;
+        if end.is_some() {
+            let Self { fields, form, target_span, .. } = self;
+            self.path_span = target::path_of(*form, *target_span, &mut fields.bytes);
         }
-        parsed
+        Ok(end)
     }
 
-    fn parse_whole(
-        &mut self,
-        input: &[u8],
-        scan: &mut HeadScan,
-        limits: &HeadLimits,
-    ) -> Result<Option<usize>, HeadError> {
-        let is_resumed = scan.is_started;
-        let Some(mut end) = self.walk(input, scan, limits)? else { return Ok(None) };
-        if is_resumed {
-            // The lines before were read in an earlier call, perhaps into another head.
-            self.clear();
-            *scan = HeadScan::default();
-            end = self.walk(input, scan, limits)?.expect("it was whole a moment ago");
+    /// Reads the request line that begins a head, if it is whole and right. Gives where the first
+    /// field begins.
+    fn plain_line(&mut self, head: &[u8], limits: &HeadLimits) -> Option<usize> {
+        let method_len = TOKEN.span(&head[..head.len().min(METHOD_BYTES_MAX + 1)]);
+        let [b' ', rest @ ..] = &head[method_len..] else { return None };
+        let mut target_len = PATH.span(rest);
+        if rest[target_len..].starts_with(b"?") {
+            target_len += QUERY.span(&rest[target_len..]);
         }
-        self.fields.finish(&input[scan.begin as usize..end])?;
-        self.path_span = target::path_of(self.form, self.target_span, &mut self.fields.bytes);
-        Ok(Some(end))
-    }
-
-    fn walk(
-        &mut self,
-        input: &[u8],
-        scan: &mut HeadScan,
-        limits: &HeadLimits,
-    ) -> Result<Option<usize>, HeadError> {
-        if !scan.is_started {
-            if !skip_empty_line(input, scan)? {
-                return Ok(None);
-            }
-            check_beginning(&input[scan.begin as usize..], limits)?;
-            let Some(line) = scan.next_line(input, limits)? else { return Ok(None) };
-            self.request_line(&input[line], limits)?;
-            scan.is_started = true;
+        let (target, rest) = rest.split_at(target_len);
+        let version = match rest.first_chunk()? {
+            b" HTTP/1.1\r\n" => Version::Http11,
+            b" HTTP/1.0\r\n" => Version::Http10,
+            _ => return None,
+        };
+        if method_len == 0 || target.is_empty() || target.len() > limits.target_bytes_max {
+            return None;
         }
-        self.fields.walk(input, scan, limits)
+        self.set_line(&head[..method_len], target, version);
+        Some(method_len + 1 + target_len + b" HTTP/1.1\r\n".len())
     }
 
     /// RFC 9112 section 3: method, target and version with one space between them.
@@ -123,20 +108,29 @@ impl RequestHead {
             }
             _ => {}
         }
-        self.version = version(&rest[1..])?;
+        let version = version(&rest[1..])?;
         check_target(target)?;
-        self.method = Method::of(&line[..method_end]);
-        self.form = target::form_of(self.method, target);
-        self.method_span = Span::new(0..method_end);
-        self.target_span = Span::new(method_end + 1..method_end + 1 + target_len);
+        self.set_line(&line[..method_end], target, version);
         Ok(())
+    }
+
+    fn set_line(&mut self, method: &[u8], target: &[u8], version: Version) {
+        self.version = version;
+        self.method = Method::of(method);
+        self.form = target::form_of(self.method, target);
+        self.method_span = Span::new(0..method.len());
+        self.target_span = Span::new(method.len() + 1..method.len() + 1 + target.len());
     }
 
     /// Forgets the request, keeps the memory.
     pub fn clear(&mut self) {
-        let mut fields = std::mem::take(&mut self.fields);
-        fields.clear();
-        *self = Self { fields, ..Self::default() };
+        self.fields.clear();
+        self.method = Method::default();
+        self.version = Version::default();
+        self.form = TargetForm::default();
+        self.method_span = Span::default();
+        self.target_span = Span::default();
+        self.path_span = Span::default();
     }
 
     /// The method.
@@ -168,6 +162,38 @@ impl RequestHead {
     /// The target's path and query; empty where it has neither.
     pub(crate) fn path_and_query(&self) -> &[u8] {
         self.path_span.of(&self.fields.bytes)
+    }
+}
+
+impl Head for RequestHead {
+    fn clear(&mut self) {
+        self.clear();
+    }
+
+    fn fields_mut(&mut self) -> &mut Fields {
+        &mut self.fields
+    }
+
+    fn start(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<bool, HeadError> {
+        if !skip_empty_line(input, scan)? {
+            return Ok(false);
+        }
+        let begin = scan.begin as usize;
+        if let Some(input) = scan.untouched(input, limits)
+            && let Some(len) = self.plain_line(&input[begin..], limits)
+        {
+            scan.read_to(begin + len);
+            return Ok(true);
+        }
+        check_beginning(&input[begin..], limits)?;
+        let Some(line) = scan.next_line(input, limits)? else { return Ok(false) };
+        self.request_line(&input[line], limits)?;
+        Ok(true)
     }
 }
 
