@@ -297,8 +297,11 @@ impl Fields {
     /// The values of all fields of this name, in their order. Where there are none, to find that
     /// costs one test.
     pub fn values(&self, name: Name) -> impl Iterator<Item = &[u8]> {
-        let named = self.named(name).iter().filter(move |field| field.known == name);
-        named.map(|field| self.value_of(field))
+        self.fields_of(name).map(|field| self.value_of(field))
+    }
+
+    pub(crate) fn fields_of(&self, name: Name) -> impl Iterator<Item = &Field> {
+        self.named(name).iter().filter(move |field| field.known == name)
     }
 
     /// All fields, or none where none has this name.

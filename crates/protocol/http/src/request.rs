@@ -8,8 +8,10 @@ use crate::class::{PATH, QUERY, TOKEN};
 use crate::head::{self, Head};
 use crate::limits::METHOD_BYTES_MAX;
 use crate::line::{bare_cr_or, version};
-use crate::target;
-use crate::{Fields, HeadError, HeadLimits, HeadScan, Method, Span, TargetForm, Version};
+use crate::target::{self, Located};
+use crate::{
+    Fields, HeadError, HeadLimits, HeadScan, Method, Span, TargetError, TargetForm, Version,
+};
 
 /// A request head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps
 /// the memory. Its fields are reached through [`Fields`], to which it dereferences.
@@ -23,7 +25,7 @@ use crate::{Fields, HeadError, HeadLimits, HeadScan, Method, Span, TargetForm, V
 /// | minor versions above 1 | RFC 9110 section 2.5 would read them as 1.1 |
 /// | folded values | RFC 9112 section 5.2: a proxy may refuse them |
 /// | methods above 32 bytes, more than 32 connection options | our bound |
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct RequestHead {
     fields: Fields,
     method: Method,
@@ -31,8 +33,7 @@ pub struct RequestHead {
     form: TargetForm,
     method_span: Span,
     target_span: Span,
-    /// See [`target::path_of`].
-    path_span: Span,
+    destination: Result<Located, TargetError>,
 }
 
 impl Deref for RequestHead {
@@ -62,8 +63,8 @@ impl RequestHead {
     ) -> Result<Option<usize>, HeadError> {
         let end = head::parse(self, input, scan, limits)?;
         if end.is_some() {
-            let Self { fields, form, target_span, .. } = self;
-            self.path_span = target::path_of(*form, *target_span, &mut fields.bytes);
+            let line = (self.method, self.form, self.version);
+            self.destination = target::locate(&mut self.fields, line, self.target_span);
         }
         Ok(end)
     }
@@ -130,7 +131,7 @@ impl RequestHead {
         self.form = TargetForm::default();
         self.method_span = Span::default();
         self.target_span = Span::default();
-        self.path_span = Span::default();
+        self.destination = Err(TargetError::HostMissing);
     }
 
     /// The method.
@@ -159,9 +160,28 @@ impl RequestHead {
         self.version
     }
 
-    /// The target's path and query; empty where it has neither.
-    pub(crate) fn path_and_query(&self) -> &[u8] {
-        self.path_span.of(&self.fields.bytes)
+    /// What [`destination`](crate::destination) gives, in ranges for [`view`](Self::view).
+    pub(crate) fn located(&self) -> Result<Located, TargetError> {
+        self.destination
+    }
+
+    pub(crate) fn view(&self, span: Span) -> &[u8] {
+        span.of(&self.fields.bytes)
+    }
+}
+
+/// Empty, as after [`clear`](RequestHead::clear).
+impl Default for RequestHead {
+    fn default() -> Self {
+        Self {
+            fields: Fields::default(),
+            method: Method::default(),
+            version: Version::default(),
+            form: TargetForm::default(),
+            method_span: Span::default(),
+            target_span: Span::default(),
+            destination: Err(TargetError::HostMissing),
+        }
     }
 }
 
@@ -280,6 +300,7 @@ fn fuzz_destination(head: &RequestHead) {
     let Some(authority) = destination.authority else { return };
     let text = authority.to_string();
     assert_eq!(crate::Authority::parse(text.as_bytes()), Ok(authority));
+    assert_eq!(crate::Authority::parse(destination.authority_bytes), Ok(authority));
     let path = destination.path_and_query;
     assert_eq!(path.is_empty(), head.method() == Method::Connect);
     assert!(path.is_empty() || path == b"*" || path.starts_with(b"/"));

@@ -17,12 +17,13 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 use memchr::memchr2;
 
 use crate::class::HOST;
 use crate::limits::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
-use crate::{Method, Name, RequestHead, Span, Version};
+use crate::{Fields, Method, Name, RequestHead, Span, Version};
 
 /// The four forms of RFC 9112 section 3.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,8 +66,36 @@ pub struct Destination<'a> {
     /// From the target, or from `Host` where the target has none. `None` only for HTTP/1.0 without
     /// `Host`. With CONNECT the port is there.
     pub authority: Option<Authority<'a>>,
+    /// The same as it was received: host, and port where one was written. Empty where there is none.
+    pub authority_bytes: &'a [u8],
     /// For the origin's request line: begins with `/`, or is `*`; empty for CONNECT.
     pub path_and_query: &'a [u8],
+}
+
+/// What a [`Destination`] is a view of, in ranges of its head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Located {
+    authority: Option<AuthorityAt>,
+    /// In the bytes of the head, perhaps behind those that were received.
+    path_and_query: Span,
+}
+
+/// What an [`Authority`] is a view of.
+#[derive(Clone, Copy, Debug)]
+struct AuthorityAt {
+    /// As received.
+    span: Span,
+    host: HostAt,
+    port: Option<u16>,
+}
+
+/// A host that begins with its authority.
+#[derive(Clone, Copy, Debug)]
+enum HostAt {
+    /// Has so many bytes.
+    Name(u32),
+    V4(Ipv4Addr),
+    V6(Ipv6Addr),
 }
 
 /// Why a target or host is refused. All are the client's fault.
@@ -117,9 +146,14 @@ impl<'a> Authority<'a> {
     /// # Errors
     /// What the module's text lists.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, TargetError> {
-        if bytes.contains(&b'@') {
-            return Err(TargetError::UserInformation);
-        }
+        // No part may have an `@`, so that looking for it can wait for the error.
+        Self::read(bytes).map_err(|error| match bytes.contains(&b'@') {
+            true => TargetError::UserInformation,
+            false => error,
+        })
+    }
+
+    fn read(bytes: &'a [u8]) -> Result<Self, TargetError> {
         let (host, rest) = match bytes {
             [b'[', inner @ ..] => {
                 let end = inner.iter().position(|&byte| byte == b']');
@@ -127,8 +161,11 @@ impl<'a> Authority<'a> {
                 (v6(&inner[..end])?, &inner[end + 1..])
             }
             _ => {
-                let end = bytes.iter().position(|&byte| byte == b':').unwrap_or(bytes.len());
-                (name_or_v4(&bytes[..end])?, &bytes[end..])
+                let (host, rest) = bytes.split_at(HOST.span(bytes));
+                if !matches!(rest, [] | [b':', ..]) {
+                    return Err(TargetError::HostInvalid);
+                }
+                (name_or_v4(host)?, rest)
             }
         };
         let port = match rest {
@@ -159,53 +196,91 @@ impl fmt::Display for Host<'_> {
 }
 
 /// Says where a request wants to go, RFC 9112 section 3.2. An absolute target wins over `Host`,
-/// section 3.2.2, but `Host` has to be valid all the same: whoever comes next may look at it.
+/// section 3.2.2, but `Host` has to be valid all the same: whoever comes next may look at it. It was
+/// read with the head, so asking again costs nothing.
 ///
 /// # Errors
 /// When the target does not fit the method, or the host is not certain. The method matters only
 /// with `*` and `host:port`.
 pub fn destination(head: &RequestHead) -> Result<Destination<'_>, TargetError> {
-    let host = host_field(head)?;
-    let is_connect = head.method() == Method::Connect;
-    let path_and_query = head.path_and_query();
-    match head.form() {
+    let Located { authority, path_and_query } = head.located()?;
+    let view = |span| head.view(span);
+    let authority_bytes = authority.map_or(&[][..], |at| view(at.span));
+    let authority = authority.map(|AuthorityAt { span, host, port }| {
+        let host = match host {
+            HostAt::Name(len) => Host::Name(view(Span { len, ..span })),
+            HostAt::V4(address) => Host::V4(address),
+            HostAt::V6(address) => Host::V6(address),
+        };
+        Authority { host, port }
+    });
+    Ok(Destination { authority, authority_bytes, path_and_query: view(path_and_query) })
+}
+
+/// Reads what [`destination`] gives, once a head is whole. May append a path to its bytes.
+pub(crate) fn locate(
+    fields: &mut Fields,
+    (method, form, version): (Method, TargetForm, Version),
+    target: Span,
+) -> Result<Located, TargetError> {
+    let host = host_field(fields, version)?;
+    let is_connect = method == Method::Connect;
+    match form {
         TargetForm::Authority if is_connect => {
-            let authority = Authority::parse(head.target())?;
+            let authority = authority_at(fields, target, host)?;
             authority.port.ok_or(TargetError::PortMissing)?;
-            Ok(Destination { authority: Some(authority), path_and_query })
+            Ok(Located { authority: Some(authority), path_and_query: Span::default() })
         }
         TargetForm::Authority => Err(TargetError::FormInvalid),
         _ if is_connect => Err(TargetError::FormInvalid),
-        TargetForm::Asterisk if head.method() != Method::Options => Err(TargetError::FormInvalid),
+        TargetForm::Asterisk if method != Method::Options => Err(TargetError::FormInvalid),
         TargetForm::Origin | TargetForm::Asterisk => {
-            Ok(Destination { authority: host, path_and_query })
+            Ok(Located { authority: host, path_and_query: target })
         }
         TargetForm::Absolute => {
-            let (scheme, authority) = split_absolute(head.target());
+            let (scheme, authority) = split_absolute(target.of(&fields.bytes));
             if !scheme.eq_ignore_ascii_case(b"http") {
                 return Err(TargetError::SchemeUnsupported);
             }
-            let authority = Some(Authority::parse(authority)?);
-            let path_and_query = match path_and_query {
-                // RFC 9112 section 3.2.4: OPTIONS about the whole server.
-                [] if head.method() == Method::Options => b"*",
-                [] => b"/",
-                _ => path_and_query,
-            };
-            Ok(Destination { authority, path_and_query })
+            let start = target.start as usize + scheme.len() + "://".len();
+            let path = start + authority.len()..(target.start + target.len) as usize;
+            let authority = authority_at(fields, Span::new(start..path.start), host)?;
+            let path_and_query = path_of(method, path, &mut fields.bytes);
+            Ok(Located { authority: Some(authority), path_and_query })
         }
     }
 }
 
 /// RFC 9112 section 3.2: exactly one in HTTP/1.1, and a valid one.
-fn host_field(head: &RequestHead) -> Result<Option<Authority<'_>>, TargetError> {
-    let mut values = head.values(Name::Host);
-    match (values.next(), values.next()) {
+fn host_field(fields: &Fields, version: Version) -> Result<Option<AuthorityAt>, TargetError> {
+    let mut hosts = fields.fields_of(Name::Host);
+    match (hosts.next(), hosts.next()) {
         (Some(_), Some(_)) => Err(TargetError::HostDuplicate),
-        (Some(value), None) => Authority::parse(value).map(Some),
-        (None, _) if head.version() == Version::Http10 => Ok(None),
+        (Some(host), None) => authority_at(fields, host.value, None).map(Some),
+        (None, _) if version == Version::Http10 => Ok(None),
         (None, _) => Err(TargetError::HostMissing),
     }
+}
+
+/// Reads an authority, unless it is the same as another one.
+fn authority_at(
+    fields: &Fields,
+    span: Span,
+    other: Option<AuthorityAt>,
+) -> Result<AuthorityAt, TargetError> {
+    let bytes = span.of(&fields.bytes);
+    if let Some(other) = other
+        && other.span.of(&fields.bytes) == bytes
+    {
+        return Ok(AuthorityAt { span, ..other });
+    }
+    let Authority { host, port } = Authority::parse(bytes)?;
+    let host = match host {
+        Host::Name(name) => HostAt::Name(name.len() as u32),
+        Host::V4(address) => HostAt::V4(address),
+        Host::V6(address) => HostAt::V6(address),
+    };
+    Ok(AuthorityAt { span, host, port })
 }
 
 /// The form that a target has. CONNECT is asked for, since `host:port` can look like a scheme.
@@ -235,24 +310,19 @@ fn split_absolute(target: &[u8]) -> (&[u8], &[u8]) {
     (&target[..scheme_len], &rest[..memchr2(b'/', b'?', rest).unwrap_or(rest.len())])
 }
 
-/// Where in a head's bytes its path and query are; nowhere for CONNECT and for a host alone. RFC
-/// 9112 section 3.2.1: an empty path before a query is sent as `/`, so that one is appended to the
-/// bytes, behind what was received.
-pub(crate) fn path_of(form: TargetForm, target: Span, bytes: &mut Vec<u8>) -> Span {
-    match form {
-        TargetForm::Origin | TargetForm::Asterisk => return target,
-        TargetForm::Authority => return Span::default(),
-        TargetForm::Absolute => {}
-    }
-    let (scheme, authority) = split_absolute(target.of(bytes));
-    let before = scheme.len() + "://".len() + authority.len();
-    let range = target.start as usize + before..(target.start + target.len) as usize;
-    if bytes[range.clone()].first() != Some(&b'?') {
-        return Span::new(range);
-    }
+/// Where in a head's bytes the path and query of an absolute target are. RFC 9112 section 3.2.1: an
+/// empty path is sent as `/`, section 3.2.4: or as `*`, with OPTIONS about the whole server. Such a
+/// one is appended to the bytes, behind what was received.
+fn path_of(method: Method, range: Range<usize>, bytes: &mut Vec<u8>) -> Span {
     let start = bytes.len();
-    bytes.push(b'/');
-    bytes.extend_from_within(range);
+    match bytes[range.clone()].first() {
+        None => bytes.push(if method == Method::Options { b'*' } else { b'/' }),
+        Some(b'?') => {
+            bytes.push(b'/');
+            bytes.extend_from_within(range);
+        }
+        Some(_) => return Span::new(range),
+    }
     Span::new(start..bytes.len())
 }
 
@@ -261,20 +331,51 @@ fn v6(bytes: &[u8]) -> Result<Host<'static>, TargetError> {
     text.parse().map(Host::V6).map_err(|_| TargetError::HostInvalid)
 }
 
+/// Reads bytes of [`HOST`].
 fn name_or_v4(bytes: &[u8]) -> Result<Host<'_>, TargetError> {
     if bytes.is_empty() {
         return Err(TargetError::HostEmpty);
     }
-    let text = std::str::from_utf8(bytes).map_err(|_| TargetError::HostInvalid)?;
-    if let Ok(address) = text.parse() {
+    if let Some(address) = v4(bytes) {
         return Ok(Host::V4(address));
     }
     let labels = bytes.strip_suffix(b".").unwrap_or(bytes);
-    let is_label = |label: &[u8]| matches!(label.len(), 1..=LABEL_BYTES_MAX) && HOST.has_all(label);
-    let is_name = labels.len() <= HOST_BYTES_MAX
-        && labels.split(|&byte| byte == b'.').all(is_label)
-        && !labels.rsplit(|&byte| byte == b'.').next().is_some_and(is_number);
+    // Of the label at hand; 0 before its first byte.
+    let mut len = 0;
+    for &byte in labels {
+        len = match (byte, len) {
+            (b'.', 1..) => 0,
+            (b'.', _) | (_, LABEL_BYTES_MAX) => return Err(TargetError::HostInvalid),
+            _ => len + 1,
+        };
+    }
+    let is_name =
+        len > 0 && labels.len() <= HOST_BYTES_MAX && !is_number(&labels[labels.len() - len..]);
     if is_name { Ok(Host::Name(bytes)) } else { Err(TargetError::HostInvalid) }
+}
+
+/// Reads a dotted quad: four numbers up to 255 without leading zeros.
+fn v4(bytes: &[u8]) -> Option<Ipv4Addr> {
+    let mut before = 0;
+    let mut dots = 0;
+    // Of the number at hand; `None` before its first digit.
+    let mut number = None;
+    for &byte in bytes {
+        match (byte, number) {
+            (b'0'..=b'9', None) => number = Some(u32::from(byte - b'0')),
+            (b'0'..=b'9', Some(value @ 1..=25)) => {
+                number = Some(value * 10 + u32::from(byte - b'0'));
+            }
+            (b'.', Some(value @ 0..=255)) if dots < 3 => {
+                before = before << 8 | value;
+                dots += 1;
+                number = None;
+            }
+            _ => return None,
+        }
+    }
+    let last = number.filter(|&value| value <= 255 && dots == 3)?;
+    Some(Ipv4Addr::from_bits(before << 8 | last))
 }
 
 /// Whether a resolver may take the label for the last part of an address: decimal, octal or hex.
@@ -286,9 +387,12 @@ fn is_number(label: &[u8]) -> bool {
 }
 
 fn port(digits: &[u8]) -> Result<u16, TargetError> {
-    let is_plain = !digits.starts_with(b"0") && digits.len() <= 5;
-    let value = crate::decimal(digits).filter(|_| is_plain);
-    value.and_then(|value| u16::try_from(value).ok()).ok_or(TargetError::PortInvalid)
+    let is_plain = matches!(digits, [b'1'..=b'9', ..]) && digits.len() <= 5;
+    if !(is_plain && digits.iter().all(u8::is_ascii_digit)) {
+        return Err(TargetError::PortInvalid);
+    }
+    let value = digits.iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
+    u16::try_from(value).map_err(|_| TargetError::PortInvalid)
 }
 
 #[cfg(test)]
@@ -414,6 +518,7 @@ mod tests {
         for host in good {
             assert!(Authority::parse(host.as_bytes()).is_ok(), "{host}");
         }
+        assert!(Authority::parse(format!("{0}.{0}", "a".repeat(63)).as_bytes()).is_ok());
         let long_label = "a".repeat(64);
         let long_name = "a.".repeat(127) + "b";
         let bad = [
@@ -463,6 +568,7 @@ mod tests {
             "(a)",
             "a;b",
             &long_label,
+            &format!("{long_label}.a"),
             &long_name,
             "a@b",
             "[[::1]]",
@@ -470,6 +576,23 @@ mod tests {
         for host in bad {
             assert!(Authority::parse(host.as_bytes()).is_err(), "{host}");
         }
+    }
+
+    #[test]
+    fn dotted_quads_are_those_of_the_library() {
+        const PIECES: [&str; 10] = ["0", "1", "25", "255", "9", "99", "256", "01", ".", ""];
+        let mut random = crate::corpus::Random::seeded();
+        let mut read = 0;
+        for _ in 0..50_000 {
+            let mut text = String::new();
+            for index in 0..6 + random.below(3) {
+                let is_dot = index % 2 == 1 && random.below(9) > 0;
+                text += if is_dot { "." } else { PIECES[random.below(PIECES.len())] };
+            }
+            assert_eq!(v4(text.as_bytes()), text.parse().ok(), "{text}");
+            read += usize::from(v4(text.as_bytes()).is_some());
+        }
+        assert!((500..40_000).contains(&read), "some are addresses, some are not: {read}");
     }
 
     #[test]
