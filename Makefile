@@ -1,7 +1,7 @@
 # The menu of the project: `make help`. Each entry sets up what it needs and says what it installs.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint interop bench soak fuzz clean
+.PHONY: help setup run test lint icount interop bench soak fuzz clean
 
 help: ## Print this menu.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,11 +13,12 @@ run: ## Build millrace and start its demo: a booster before a small built-in sit
 	@scripts/setup build
 	@cargo run --quiet --release -p millrace -- demo
 
-test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, interop.
+test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icount, interop.
 	@scripts/setup build test
 	@$(MAKE) --no-print-directory lint
 	cargo build --quiet -p millrace
 	cargo test --quiet --workspace
+	@$(MAKE) --no-print-directory icount
 	tests/interop/run
 
 lint: ## Formatting, clippy and rustdoc, each warning an error.
@@ -27,6 +28,10 @@ lint: ## Formatting, clippy and rustdoc, each warning an error.
 # The documentation is for those who work on millrace: private items are in it, and may be linked to.
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
 		cargo doc --quiet --workspace --no-deps --document-private-items
+
+icount: ## Instructions per request against the committed baseline; ACCEPT=1 writes that anew.
+	@scripts/setup build test
+	cargo bench --quiet -p millrace-tests --bench icount -- $(if $(ACCEPT),--accept)
 
 interop: ## Only the programs that users have, through millrace; NAMES="chromium git" chooses.
 	@scripts/setup build test

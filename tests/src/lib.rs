@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod corpus;
+pub mod counts;
 pub mod real;
 pub mod scenario;
 pub mod simulated;

@@ -1,0 +1,145 @@
+//! Where the stages meet their engine. Callgrind is told to switch collecting at every entry into
+//! and exit from the functions of [`SWITCHES`]: [`turn`] switches it on, and each engine method
+//! off again until it returns. What is collected are the worker's own instructions, without the
+//! simulator's. So none of these functions may be inlined.
+
+use std::time::Duration;
+
+use millrace_event::{
+    Address, Budget, Buffer, Completion, Engine, Error, Fd, HowToShut, Instant, Token,
+};
+use millrace_proxy::Worker;
+use millrace_sim::{Sim, SimDetached, SimWaker};
+
+/// The functions whose entries and exits switch collecting, as callgrind's patterns.
+pub(crate) const SWITCHES: [&str; 2] =
+    ["icount::border::turn", "<icount::border::Border as millrace_event::engine::Engine>::*"];
+
+/// A simulated engine behind functions that are never inlined into the worker.
+pub(crate) struct Border(pub(crate) Sim);
+
+/// A worker's turn, collected.
+#[inline(never)]
+pub(crate) fn turn(worker: &mut Worker<Border>) -> bool {
+    worker.turn()
+}
+
+impl Engine for Border {
+    type Detached = SimDetached;
+    type Waker = SimWaker;
+
+    #[inline(never)]
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    #[inline(never)]
+    fn time_of_day(&self) -> Duration {
+        self.0.time_of_day()
+    }
+
+    #[inline(never)]
+    fn random(&mut self) -> u64 {
+        self.0.random()
+    }
+
+    #[inline(never)]
+    fn budget(&self) -> &Budget {
+        self.0.budget()
+    }
+
+    #[inline(never)]
+    fn waker(&self) -> SimWaker {
+        self.0.waker()
+    }
+
+    #[inline(never)]
+    fn turn(&mut self, deadline: Option<Instant>) {
+        self.0.turn(deadline);
+    }
+
+    #[inline(never)]
+    fn next(&mut self) -> Option<Completion> {
+        self.0.next()
+    }
+
+    #[inline(never)]
+    fn recycle(&mut self, buffer: Buffer) {
+        self.0.recycle(buffer);
+    }
+
+    #[inline(never)]
+    fn adopt(&mut self, detached: SimDetached) -> Result<Fd, Error> {
+        self.0.adopt(detached)
+    }
+
+    #[inline(never)]
+    fn detach(&mut self, fd: Fd) -> SimDetached {
+        self.0.detach(fd)
+    }
+
+    #[inline(never)]
+    fn accept(&mut self, listener: &Fd, token: Token) {
+        self.0.accept(listener, token);
+    }
+
+    #[inline(never)]
+    fn accept_stop(&mut self, listener: &Fd) {
+        self.0.accept_stop(listener);
+    }
+
+    #[inline(never)]
+    fn connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error> {
+        self.0.connect(address, token)
+    }
+
+    #[inline(never)]
+    fn recv(&mut self, fd: &Fd, max: usize, token: Token) {
+        self.0.recv(fd, max, token);
+    }
+
+    #[inline(never)]
+    fn is_announced(&self, fd: &Fd) -> bool {
+        self.0.is_announced(fd)
+    }
+
+    #[inline(never)]
+    fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
+        self.0.send(fd, parts, token);
+    }
+
+    #[inline(never)]
+    fn unsent(&self, fd: &Fd) -> usize {
+        self.0.unsent(fd)
+    }
+
+    #[inline(never)]
+    fn shutdown(&mut self, fd: &Fd, how: HowToShut) {
+        self.0.shutdown(fd, how);
+    }
+
+    #[inline(never)]
+    fn close(&mut self, fd: Fd) {
+        self.0.close(fd);
+    }
+
+    #[inline(never)]
+    fn reset(&mut self, fd: Fd) {
+        self.0.reset(fd);
+    }
+
+    #[inline(never)]
+    fn pipe(&mut self) -> Result<(Fd, Fd), Error> {
+        self.0.pipe()
+    }
+
+    #[inline(never)]
+    fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {
+        self.0.splice(from, into, max, token);
+    }
+
+    #[inline(never)]
+    fn log(&mut self, records: &[u8]) {
+        self.0.log(records);
+    }
+}

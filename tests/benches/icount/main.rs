@@ -1,0 +1,74 @@
+//! Counts the instructions that a request costs in the proxy's own stages, by fixed scripts over
+//! the simulator under callgrind, and compares with the baseline (docs/measuring/cost.md).
+//!
+//! Without arguments: counts and compares. `--accept`: writes the baseline. `play SCRIPT COUNT`:
+//! what runs under callgrind.
+
+mod border;
+mod count;
+mod play;
+mod script;
+
+use std::process::ExitCode;
+
+use millrace_tests::counts::{self, Table, Verdict};
+
+fn main() -> ExitCode {
+    // Cargo tells every bench that it is one.
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        [] => compare(false),
+        ["--accept"] => compare(true),
+        ["play", name, exchanges] => play_one(name, exchanges),
+        _ => {
+            eprintln!("icount: takes nothing, or --accept");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn play_one(name: &str, exchanges: &str) -> ExitCode {
+    let scripts = script::all();
+    let script = scripts.iter().find(|script| script.name == name).expect("a script's name");
+    play::play(script, exchanges.parse().expect("a number of exchanges"));
+    ExitCode::SUCCESS
+}
+
+/// Counts every script; then compares with the baseline, or replaces it.
+fn compare(accept: bool) -> ExitCode {
+    let maker = match count::maker() {
+        Ok(maker) => maker,
+        Err(why) => {
+            println!("icount: skipped: {why}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    let counted = match count::count(&script::all()) {
+        Ok(rows) => Table { maker, rows },
+        Err(why) => {
+            eprintln!("icount: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let baseline = Table::read();
+    print!("{}", counts::report(&baseline, &counted));
+    if accept {
+        counted.write();
+        println!("icount: this is the baseline now; commit it");
+        return ExitCode::SUCCESS;
+    }
+    match counts::verdict(&baseline, &counted) {
+        Verdict::Holds => ExitCode::SUCCESS,
+        Verdict::Incomparable => {
+            println!("icount: not compared: the baseline is true for another toolchain");
+            println!("  baseline: {}\n  here:     {}", baseline.maker, counted.maker);
+            ExitCode::SUCCESS
+        }
+        Verdict::Dearer => {
+            eprintln!("icount: dearer by more than {} %, or other rows", counts::TOLERANCE_PERCENT);
+            eprintln!("  find out why (docs/measuring/cost.md), or: make icount ACCEPT=1");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Plays a script: clients and an origin in the simulated world, the proxy's own worker between.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_event::{Address, Instant, mailbox, mesh};
+use millrace_proxy::config::{self, Config, ListenAddress};
+use millrace_proxy::names::Sources;
+use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
+
+use crate::border::{self, Border};
+use crate::script::{PING, Script};
+
+/// Virtual time that a script may take.
+const TIME: Duration = Duration::from_secs(600);
+/// The seed of every script's world; any would do, but it must stay.
+const SEED: u64 = 1;
+/// Time between two turns under load: longer than anything is under way, so that each turn finds
+/// what all clients, or their origin, have sent meanwhile.
+const PACE: Duration = Duration::from_micros(100);
+/// Letters that a mailbox holds.
+const LETTERS: usize = 16;
+
+/// Plays `exchanges` exchanges of a script.
+///
+/// # Panics
+/// When a client does not get what its script says.
+pub(crate) fn play(script: &Script, exchanges: u32) {
+    let world = World::new(SEED, Faults::None);
+    let listener = world.actor_listen(&Address::Tcp(local()));
+    let origin_at = world.local_address(listener).to_string();
+    let config = Arc::new(configure(script, &world, &origin_at));
+    let ListenAddress::Tcp(proxy) = config.listeners[0].address else {
+        panic!("scripts listen on TCP");
+    };
+    assert_eq!(exchanges as usize % (script.clients * script.pipelined as usize), 0);
+    let worker = worker(&world, config.clone(), proxy);
+    let pace = if script.clients > 1 { PACE } else { Duration::ZERO };
+    let mut worker = Paced { worker, world: world.clone(), pace, next: world.now() };
+    let done = Rc::new(Cell::new(0));
+    let mut clients = Clients {
+        script,
+        request: script.request.replace("ORIGIN", &origin_at).into_bytes(),
+        proxy: Address::Tcp(proxy),
+        seats: (0..script.clients).map(|_| Seat::default()).collect(),
+        left: exchanges,
+        done: done.clone(),
+    };
+    let mut origin = Origin { script, listener, seats: Vec::new() };
+    let mut workers: [&mut dyn Turn; 1] = [&mut worker];
+    let mut actors: [&mut dyn Actor; 2] = [&mut clients, &mut origin];
+    let ended = run(&world, &mut workers, &mut actors, TIME, &mut |_| done.get() == exchanges);
+    assert_eq!(ended, Ended::Done, "{}: {} of {exchanges} exchanges", script.name, done.get());
+}
+
+/// A worker that is busy elsewhere for a while after each turn: what becomes ready gathers.
+struct Paced {
+    worker: Worker<Border>,
+    world: World,
+    pace: Duration,
+    next: Instant,
+}
+
+impl Turn for Paced {
+    fn turn(&mut self) -> bool {
+        let now = self.world.now();
+        if now < self.next {
+            return true;
+        }
+        self.next = now + self.pace;
+        border::turn(&mut self.worker)
+    }
+}
+
+fn configure(script: &Script, world: &World, origin: &str) -> Config {
+    let mut words: Vec<String> =
+        script.command.iter().map(|word| word.replace("ORIGIN", origin)).collect();
+    words.extend(["--listen", "127.0.0.1:0", "--workers", "1"].map(str::to_owned));
+    if !script.command.contains(&"--access-log") {
+        words.extend(["--access-log", "off"].map(str::to_owned));
+    }
+    let mut config = config::from_arguments(words).expect("the script's command is sound");
+    let picked = world.actor_listen(&Address::Tcp(local()));
+    if let Address::Tcp(address) = world.local_address(picked) {
+        config.listeners[0].address = ListenAddress::Tcp(address);
+    }
+    world.close(picked);
+    config
+}
+
+fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Border> {
+    let (_, inbox) = mailbox::<Letter<SimDetached>, SimWaker>(LETTERS);
+    let mail = mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
+    let shared = Shared::new(1, vec![listen], "millrace-counted".to_owned(), |_| {});
+    let engine = Border(world.engine(config.memory_bytes as usize));
+    let setup = Setup {
+        config,
+        index: 0,
+        listeners: vec![(0, world.listen(&Address::Tcp(listen)))],
+        inbox,
+        mail,
+        shared,
+        names: Arc::new(Sources::parse(b"", b"", &[])),
+        descriptors: 1000,
+    };
+    Worker::new(engine, setup).expect("a simulated engine takes its listener")
+}
+
+fn local() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// The clients: each asks again as soon as it has its answers, until all exchanges were begun.
+struct Clients<'a> {
+    script: &'a Script,
+    request: Vec<u8>,
+    proxy: Address,
+    seats: Vec<Seat>,
+    left: u32,
+    done: Rc<Cell<u32>>,
+}
+
+/// One connection and what came of it.
+#[derive(Default)]
+struct Seat {
+    socket: Option<Socket>,
+    inbox: Vec<u8>,
+    /// Answers that are due.
+    due: u32,
+}
+
+impl Actor for Clients<'_> {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        let Self { script, request, proxy, seats, left, done } = self;
+        for seat in seats {
+            while seat.step(world, script, request, proxy, left, done) {}
+        }
+        None
+    }
+}
+
+impl Seat {
+    /// Does the next thing; false when there is none for now.
+    fn step(
+        &mut self,
+        world: &World,
+        script: &Script,
+        request: &[u8],
+        proxy: &Address,
+        left: &mut u32,
+        done: &Cell<u32>,
+    ) -> bool {
+        let Some(socket) = self.socket else {
+            if *left > 0 {
+                self.socket = Some(world.connect(proxy, None));
+            }
+            return false;
+        };
+        if world.connected(socket).is_none() {
+            return false;
+        }
+        if self.due == 0 {
+            if *left == 0 {
+                return false;
+            }
+            *left -= script.pipelined;
+            self.due = script.pipelined;
+            write(world, socket, &request.repeat(script.pipelined as usize));
+        }
+        if !receive(world, socket, &mut self.inbox) {
+            return false;
+        }
+        while self.due > 0 && self.take_answer(world, socket, script) {
+            self.due -= 1;
+            done.set(done.get() + 1);
+            if script.closes {
+                world.close(socket);
+                *self = Self::default();
+                return true;
+            }
+        }
+        true
+    }
+
+    /// Takes one answer off the inbox, if it is there and as it should be.
+    fn take_answer(&mut self, world: &World, socket: Socket, script: &Script) -> bool {
+        let Some(head) = head_length(&self.inbox) else { return false };
+        let words = String::from_utf8_lossy(&self.inbox[..head]);
+        assert!(words.starts_with("HTTP/1.1 200 "), "{}: {words}", script.name);
+        let chunked = words.contains("Transfer-Encoding: chunked\r\n");
+        if script.tunnel && self.inbox.len() == head {
+            write(world, socket, PING);
+            return false;
+        }
+        let rest = &self.inbox[head..];
+        let length = match chunked {
+            true if !rest.ends_with(b"\r\n0\r\n\r\n") => return false,
+            true => rest.len(),
+            false => script.body.len(),
+        };
+        if rest.len() < length {
+            return false;
+        }
+        let got = if chunked { unchunked(rest) } else { rest[..length].to_vec() };
+        assert!(got == script.body, "{}: another body came", script.name);
+        self.inbox.drain(..head + length);
+        true
+    }
+}
+
+/// The origin: answers each request that is whole, on every connection that comes.
+struct Origin<'a> {
+    script: &'a Script,
+    listener: Socket,
+    seats: Vec<(Socket, Vec<u8>)>,
+}
+
+impl Actor for Origin<'_> {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        while let Some((socket, _)) = world.accept(self.listener) {
+            self.seats.push((socket, Vec::new()));
+        }
+        let script = self.script;
+        self.seats.retain_mut(|(socket, inbox)| {
+            loop {
+                match world.read(*socket, usize::MAX) {
+                    Read::Bytes(bytes) => inbox.extend(bytes),
+                    Read::Nothing => return true,
+                    Read::End | Read::Failed(_) => {
+                        world.close(*socket);
+                        return false;
+                    }
+                }
+                while let Some(length) = request_length(script, inbox) {
+                    inbox.drain(..length);
+                    write(world, *socket, &script.answer);
+                }
+            }
+        });
+        None
+    }
+}
+
+/// The length of the first request that came to the origin; `None`: it is not whole.
+fn request_length(script: &Script, inbox: &[u8]) -> Option<usize> {
+    if script.tunnel {
+        return inbox.starts_with(PING).then_some(PING.len());
+    }
+    let body = head_length(script.request.as_bytes()).map_or(0, |at| script.request.len() - at);
+    let length = head_length(inbox)? + body;
+    (inbox.len() >= length).then_some(length)
+}
+
+fn head_length(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
+}
+
+/// The payload of a whole chunked body without extensions and trailers.
+fn unchunked(mut rest: &[u8]) -> Vec<u8> {
+    let mut payload = Vec::new();
+    while let Some(at) = rest.windows(2).position(|two| two == b"\r\n") {
+        let size = std::str::from_utf8(&rest[..at]).ok();
+        let size = size.and_then(|size| usize::from_str_radix(size, 16).ok()).expect("a size");
+        payload.extend_from_slice(&rest[at + 2..at + 2 + size]);
+        rest = &rest[at + 2 + size + 2..];
+    }
+    payload
+}
+
+/// Reads what has come; false if nothing has.
+fn receive(world: &World, socket: Socket, inbox: &mut Vec<u8>) -> bool {
+    match world.read(socket, usize::MAX) {
+        Read::Bytes(bytes) => inbox.extend(bytes),
+        Read::Nothing => return false,
+        Read::End | Read::Failed(_) => panic!("the proxy ended a connection"),
+    }
+    true
+}
+
+/// Writes everything: the buffers of a kind world hold more than any message here.
+fn write(world: &World, socket: Socket, bytes: &[u8]) {
+    assert_eq!(world.write(socket, bytes), Ok(bytes.len()));
+}

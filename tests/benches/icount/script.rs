@@ -1,0 +1,140 @@
+//! The fixed scripts: what the clients send and expect, and what the origin answers.
+
+/// One kind of request, again and again.
+pub(crate) struct Script {
+    /// The row's name in the baseline.
+    pub(crate) name: &'static str,
+    /// The program's arguments.
+    pub(crate) command: &'static [&'static str],
+    /// What a client sends for one exchange; `ORIGIN` stands for the origin's address.
+    pub(crate) request: String,
+    /// What the origin answers to one request, head and body.
+    pub(crate) answer: Vec<u8>,
+    /// The body that the client has to get, as it crosses its connection.
+    pub(crate) body: Vec<u8>,
+    /// Clients at a time. With several, a turn of the worker handles a completion of each, as
+    /// under load; alone, each completion has a turn of its own.
+    pub(crate) clients: usize,
+    /// Requests that a client sends at once.
+    pub(crate) pipelined: u32,
+    /// Whether each client connection serves one exchange only.
+    pub(crate) closes: bool,
+    /// Whether the exchange is a tunnel: `request` opens it, [`PING`] goes through, `answer`
+    /// comes back.
+    pub(crate) tunnel: bool,
+    /// Exchanges of the shorter and of the longer run; multiples of what all clients send at once,
+    /// so that both end alike. The shorter one ends when every table and buffer has its size.
+    pub(crate) exchanges: [u32; 2],
+}
+
+/// The first bytes that a client sends through its tunnel.
+pub(crate) const PING: &[u8] = b"ping";
+
+impl Script {
+    fn new(name: &'static str, command: &'static [&'static str], head: &str, size: usize) -> Self {
+        let body = pattern(size);
+        Self {
+            name,
+            command,
+            request: format!("{head}\r\n\r\n"),
+            answer: [format!("{ANSWER}Content-Length: {size}\r\n\r\n").as_bytes(), &body].concat(),
+            body,
+            clients: 32,
+            pipelined: 1,
+            closes: false,
+            tunnel: false,
+            exchanges: [384, 512],
+        }
+    }
+}
+
+/// Every script, in the order of the baseline.
+pub(crate) fn all() -> Vec<Script> {
+    let close = format!("{ABSOLUTE}\r\nConnection: close");
+    vec![
+        Script::new("boost-1k", BOOST, GET, 1024),
+        Script {
+            clients: 1,
+            exchanges: [96, 128],
+            ..Script::new("boost-1k-alone", BOOST, GET, 1024)
+        },
+        Script::new("boost-8k", BOOST, GET, 8 * 1024),
+        Script {
+            clients: 8,
+            exchanges: [96, 128],
+            ..Script::new("boost-64k", BOOST, GET, 64 * 1024)
+        },
+        Script::new("boost-1k-browser", BOOST, BROWSER, 1024),
+        Script::new("boost-1k-logged", LOGGED, BROWSER, 1024),
+        chunked(Script::new("boost-8k-chunked", BOOST, GET, 8 * 1024)),
+        post(Script::new("boost-post-4k", BOOST, POST, 1024)),
+        Script { clients: 4, pipelined: 16, ..Script::new("boost-1k-pipelined", BOOST, GET, 1024) },
+        Script::new("forward-8k", FORWARD, ABSOLUTE, 8 * 1024),
+        Script { closes: true, ..Script::new("forward-8k-close", FORWARD, &close, 8 * 1024) },
+        tunnel(Script::new("connect-64k", FORWARD, CONNECT, 64 * 1024)),
+    ]
+}
+
+/// Four chunks from the origin; one receive makes one chunk of them for the client.
+fn chunked(mut script: Script) -> Script {
+    let mut answer = format!("{ANSWER}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
+    for chunk in script.body.chunks(script.body.len().div_ceil(4)) {
+        answer.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+        answer.extend_from_slice(chunk);
+        answer.extend_from_slice(b"\r\n");
+    }
+    answer.extend_from_slice(b"0\r\n\r\n");
+    script.answer = answer;
+    script
+}
+
+fn post(mut script: Script) -> Script {
+    let body = String::from_utf8(pattern(4096)).expect("letters");
+    script.request.push_str(&body);
+    script
+}
+
+fn tunnel(mut script: Script) -> Script {
+    script.answer.clone_from(&script.body);
+    Script { tunnel: true, closes: true, clients: 8, exchanges: [96, 128], ..script }
+}
+
+/// Bytes by whose place a shift would show.
+fn pattern(size: usize) -> Vec<u8> {
+    (0..size).map(|at| b'a' + (at % 23) as u8).collect()
+}
+
+const BOOST: &[&str] = &["boost", "--origin", "http://ORIGIN", "--no-cache"];
+const LOGGED: &[&str] =
+    &["boost", "--origin", "http://ORIGIN", "--no-cache", "--access-log", "access.log"];
+const FORWARD: &[&str] = &["forward"];
+
+const GET: &str = "GET /n/1k HTTP/1.1\r\nHost: www.example.test\r\nAccept: */*";
+const POST: &str = "POST /form HTTP/1.1\r\nHost: www.example.test\r\nAccept: */*\r\n\
+    Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 4096";
+const ABSOLUTE: &str = "GET http://ORIGIN/n/8k HTTP/1.1\r\nHost: ORIGIN\r\nAccept: */*";
+const CONNECT: &str = "CONNECT ORIGIN HTTP/1.1\r\nHost: ORIGIN";
+
+/// A head as browsers send it, of about 700 bytes.
+const BROWSER: &str = "GET /assets/app.4f1c9be2.js?v=20260401 HTTP/1.1\r\n\
+    Host: www.example.test\r\n\
+    Connection: keep-alive\r\n\
+    sec-ch-ua: \"Chromium\";v=\"140\", \"Not=A?Brand\";v=\"24\"\r\n\
+    sec-ch-ua-mobile: ?0\r\n\
+    User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) \
+    Chrome/140.0.0.0 Safari/537.36\r\n\
+    sec-ch-ua-platform: \"Linux\"\r\n\
+    Accept: */*\r\n\
+    Sec-Fetch-Site: same-origin\r\n\
+    Sec-Fetch-Mode: no-cors\r\n\
+    Sec-Fetch-Dest: script\r\n\
+    Referer: http://www.example.test/articles/2026/03/the-cost-of-a-request\r\n\
+    Accept-Encoding: gzip, deflate, br, zstd\r\n\
+    Accept-Language: en-GB,en;q=0.9,de;q=0.8\r\n\
+    Cookie: session=8f14e45fceea167a5a36dedd4bea2543; theme=dark; consent=yes";
+
+/// The origin's answer up to its framing: what a small server sends.
+const ANSWER: &str = "HTTP/1.1 200 OK\r\nServer: origin/1.0\r\n\
+    Date: Wed, 01 Apr 2026 12:00:00 GMT\r\nContent-Type: application/octet-stream\r\n\
+    Last-Modified: Tue, 31 Mar 2026 08:15:00 GMT\r\nETag: \"69cb8a14-400\"\r\n\
+    Cache-Control: no-store\r\n";

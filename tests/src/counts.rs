@@ -1,0 +1,156 @@
+//! The baseline of `make icount`: a text of one row a script, under a line that says what made it.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a row may become dearer by before the check fails, and cheaper before it is said.
+pub const TOLERANCE_PERCENT: u64 = 2;
+
+/// Instructions per exchange, in the order of the scripts.
+pub struct Table {
+    /// What the counts depend on beside the code.
+    pub maker: String,
+    /// A script's name and its count.
+    pub rows: Vec<(String, u64)>,
+}
+
+/// How a count compares with the baseline.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Nothing became dearer than tolerated.
+    Holds,
+    /// Something did, or a script has no row or a row no script.
+    Dearer,
+    /// The two were made by different toolchains.
+    Incomparable,
+}
+
+const MADE_BY: &str = "# made by: ";
+const HEAD: &str = "\
+# Instructions that the stages of one worker take per exchange, by script (make icount).
+# What is counted, and how to read it: docs/measuring/cost.md. Written by: make icount ACCEPT=1
+";
+
+impl Table {
+    /// The committed baseline; empty if there is none.
+    pub fn read() -> Self {
+        Self::parse(&fs::read_to_string(path()).unwrap_or_default())
+    }
+
+    /// Replaces the baseline.
+    ///
+    /// # Panics
+    /// When the project's folder cannot be written.
+    pub fn write(&self) {
+        fs::write(path(), self.text()).expect("the project is in a folder that can be written");
+    }
+
+    fn parse(text: &str) -> Self {
+        let maker = text.lines().find_map(|line| line.strip_prefix(MADE_BY)).unwrap_or_default();
+        let rows = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+            let (name, count) = line.split_once(' ')?;
+            Some((name.to_owned(), count.trim().parse().ok()?))
+        });
+        Self { maker: maker.to_owned(), rows: rows.collect() }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{HEAD}{MADE_BY}{}\n", self.maker);
+        for (name, count) in &self.rows {
+            let _ = writeln!(text, "{name:<20} {count:>7}");
+        }
+        text
+    }
+
+    fn row(&self, name: &str) -> Option<u64> {
+        self.rows.iter().find(|row| row.0 == name).map(|row| row.1)
+    }
+}
+
+fn path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/icount/baseline.txt")
+}
+
+/// Whether `counted` is as cheap as the baseline says.
+pub fn verdict(baseline: &Table, counted: &Table) -> Verdict {
+    if baseline.maker != counted.maker {
+        return Verdict::Incomparable;
+    }
+    let names = |table: &Table| table.rows.iter().map(|row| row.0.clone()).collect::<Vec<_>>();
+    let holds = counted.rows.iter().all(|(name, count)| {
+        baseline.row(name).is_some_and(|before| count * 100 <= before * (100 + TOLERANCE_PERCENT))
+    });
+    if holds && names(baseline) == names(counted) { Verdict::Holds } else { Verdict::Dearer }
+}
+
+/// Both tables side by side, with a word where they differ by more than is tolerated.
+pub fn report(baseline: &Table, counted: &Table) -> String {
+    let mut text = format!("{:<20} {:>8} {:>8}\n", "instructions", "baseline", "now");
+    for (name, count) in &counted.rows {
+        let Some(before) = baseline.row(name) else {
+            let _ = writeln!(text, "{name:<20} {:>8} {count:>8}  new", "-");
+            continue;
+        };
+        let percent = (*count as f64 / before as f64 - 1.0) * 100.0;
+        let word = match percent {
+            _ if percent > TOLERANCE_PERCENT as f64 => "  DEARER",
+            _ if percent < -(TOLERANCE_PERCENT as f64) => "  cheaper: accept it, to keep it",
+            _ => "",
+        };
+        let _ = writeln!(text, "{name:<20} {before:>8} {count:>8} {percent:>+7.2} %{word}");
+    }
+    for (name, before) in &baseline.rows {
+        if counted.row(name).is_none() {
+            let _ = writeln!(text, "{name:<20} {before:>8} {:>8}  gone", "-");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(rows: &[(&str, u64)]) -> Table {
+        let rows = rows.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        Table { maker: "rustc 1, valgrind 1".to_owned(), rows }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let written = table(&[("a", 12), ("b-1k", 34_567)]);
+        let read = Table::parse(&written.text());
+        assert_eq!((read.maker, read.rows), (written.maker, written.rows));
+    }
+
+    #[test]
+    fn the_committed_baseline_has_rows_and_says_what_made_it() {
+        let baseline = Table::read();
+        assert!(baseline.maker.starts_with("rustc "), "made by {:?}", baseline.maker);
+        assert!(!baseline.rows.is_empty());
+    }
+
+    #[test]
+    fn two_percent_more_holds_and_a_bit_beyond_fails() {
+        let baseline = table(&[("a", 1000), ("b", 2000)]);
+        assert_eq!(verdict(&baseline, &table(&[("a", 1020), ("b", 1000)])), Verdict::Holds);
+        assert_eq!(verdict(&baseline, &table(&[("a", 1021), ("b", 1000)])), Verdict::Dearer);
+        let report = report(&baseline, &table(&[("a", 1021), ("b", 1000)]));
+        assert!(report.contains("DEARER") && report.contains("cheaper"), "{report}");
+    }
+
+    #[test]
+    fn scripts_that_come_or_go_have_to_be_accepted() {
+        let baseline = table(&[("a", 1000)]);
+        assert_eq!(verdict(&baseline, &table(&[("a", 1000), ("b", 1)])), Verdict::Dearer);
+        assert_eq!(verdict(&baseline, &table(&[])), Verdict::Dearer);
+    }
+
+    #[test]
+    fn another_toolchain_is_not_compared() {
+        let mut counted = table(&[("a", 9999)]);
+        counted.maker.push('1');
+        assert_eq!(verdict(&table(&[("a", 1000)]), &counted), Verdict::Incomparable);
+    }
+}
