@@ -135,6 +135,10 @@ pub trait Engine {
     /// Bytes of the outstanding send that the kernel has not taken; 0 when none is outstanding.
     /// For deadlines that follow progress.
     fn unsent(&self, fd: &Fd) -> usize;
+    /// Sets the congestion control of a connection, or of a listener for those that it accepts
+    /// from then on. What has none (a Unix socket), or a name that the kernel refuses, leaves all as
+    /// it was: it is a matter of speed alone, and names are tried when the process starts.
+    fn set_congestion(&mut self, fd: &Fd, name: &str);
     /// Ends a direction; nothing may be outstanding in it.
     fn shutdown(&mut self, fd: &Fd, how: HowToShut);
     /// Closes. Bytes that the kernel took still reach the peer, unless bytes from it are unread.

@@ -358,6 +358,10 @@ impl Engine for Epoll {
         self.bytes_unsent(fd)
     }
 
+    fn set_congestion(&mut self, fd: &Fd, name: &str) {
+        let _ = sys::set_congestion(self.open(fd).1.fd.as_fd(), name);
+    }
+
     /// A connection that is gone already has nothing to be ended; its next operation says so.
     fn shutdown(&mut self, fd: &Fd, how: HowToShut) {
         let (_, descriptor) = self.open(fd);

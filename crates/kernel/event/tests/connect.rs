@@ -6,7 +6,8 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
-use std::os::unix::net::UnixListener;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 use common::*;
@@ -134,4 +135,46 @@ fn datagrams_come_one_at_a_time_and_empty_ones_not_at_all() {
     assert_eq!(sent(&mut engine).1, Ok(()));
     assert_eq!(received(&mut engine).1, Err(Error::Refused));
     engine.close(fd);
+}
+
+/// Read back from the sockets themselves: nobody else can ask for it.
+#[test]
+fn congestion_is_set_on_a_connection_and_handed_down_by_a_listener() {
+    let mut engine = engine();
+    let (listener, address) = listener(&mut engine);
+    let default = millrace_sys::default_congestion().unwrap();
+    let other = if default == "reno" { "cubic" } else { "reno" };
+    engine.set_congestion(&listener, other);
+    engine.accept_stop(&listener);
+    let (opened, connected) = connect(&mut engine, &Address::Tcp(address));
+    assert_eq!(connected, Ok(()));
+    engine.accept(&listener, token(0));
+    let (fd, _) = accepted(&mut engine);
+    let mut congestion = |fd| {
+        let detached = engine.detach(fd);
+        let name = millrace_sys::congestion(detached.as_fd()).unwrap();
+        (name, engine.adopt(detached).unwrap())
+    };
+    let ((of_accepted, fd), (of_opened, opened)) = (congestion(fd), congestion(opened));
+    assert_eq!((of_accepted.as_str(), of_opened.as_str()), (other, default.as_str()));
+    engine.set_congestion(&opened, other);
+    engine.set_congestion(&opened, "no-such-thing");
+    let detached = engine.detach(opened);
+    assert_eq!(millrace_sys::congestion(detached.as_fd()).unwrap(), other);
+    engine.close(fd);
+    engine.close(listener);
+}
+
+#[test]
+fn a_unix_socket_has_no_congestion_control_and_goes_on() {
+    let mut engine = engine();
+    let (end, mut peer) = UnixStream::pair().unwrap();
+    let fd = engine.adopt(end.into()).unwrap();
+    engine.set_congestion(&fd, "reno");
+    engine.send(&fd, &[b"still here"], token(1));
+    assert_eq!(sent(&mut engine).1, Ok(()));
+    engine.close(fd);
+    let mut read = String::new();
+    peer.read_to_string(&mut read).unwrap();
+    assert_eq!(read, "still here");
 }

@@ -5,6 +5,7 @@
 //! state, and hand errors up by their number. What an error means is decided above.
 
 mod clock;
+mod congestion;
 mod limits;
 mod listen;
 mod pipe;
@@ -15,6 +16,9 @@ mod signals;
 mod socket;
 
 pub use clock::{cpu_time, monotonic_nanoseconds, time_of_day};
+pub use congestion::{
+    CONGESTION_NAME_BYTES_MAX, congestion, default_congestion, set_congestion, try_congestion,
+};
 pub use limits::{descriptor_limit, lower_descriptor_limit, raise_descriptor_limit};
 pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
 pub use pipe::{pipe, splice};

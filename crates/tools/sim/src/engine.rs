@@ -233,6 +233,13 @@ impl Engine for Sim {
         }
     }
 
+    /// Has no effect here but a line of the trace.
+    fn set_congestion(&mut self, fd: &Fd, name: &str) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let words = format!("{name} on {}", kernel.own(self.index, fd.0).word());
+        kernel.note("congestion", &words);
+    }
+
     /// # Panics
     /// When something is outstanding in the direction.
     fn shutdown(&mut self, fd: &Fd, how: HowToShut) {
