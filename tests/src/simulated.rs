@@ -46,9 +46,24 @@ type Post = Outbox<Letter<SimDetached>, SimWaker>;
 /// # Panics
 /// When the proxy breaks the contract of its engine, or one of its own assertions.
 pub fn play(scenario: &Scenario, seed: u64, faults: Faults) -> Result<u64, String> {
-    let world = World::new(seed, faults);
-    let mut stage = Stage::new(scenario, &world, faults)?;
-    let result = stage.play(&world, scenario);
+    play_in(&World::new(seed, faults), scenario, seed, faults)
+}
+
+/// As [`play`], in a world of the caller's, new, whose trace it can read afterwards.
+///
+/// # Errors
+/// As [`play`].
+///
+/// # Panics
+/// As [`play`].
+pub fn play_in(
+    world: &World,
+    scenario: &Scenario,
+    seed: u64,
+    faults: Faults,
+) -> Result<u64, String> {
+    let mut stage = Stage::new(scenario, world, faults)?;
+    let result = stage.play(world, scenario);
     match result {
         Ok(()) => Ok(world.trace_hash()),
         Err(why) => Err(format!(
@@ -260,8 +275,10 @@ fn start(
         ListenAddress::Tcp(address) => Some(address),
         ListenAddress::Unix(_) => None,
     });
-    let shared =
-        Shared::new(config.workers, own.collect(), "millrace-simulated".to_owned(), |_| {});
+    // As on a system whose default is bbr: `auto` has something to do there.
+    let system_congestion = Some("bbr".into());
+    let name = "millrace-simulated".to_owned();
+    let shared = Shared::new(config.workers, own.collect(), name, system_congestion, |_| {});
     let mut outboxes = Vec::new();
     let mut workers = Vec::new();
     for (index, mail) in mesh(config.workers, LETTERS).into_iter().enumerate() {

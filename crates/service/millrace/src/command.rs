@@ -7,12 +7,16 @@ use std::path::Path;
 use millrace_proxy::config::{self, Command, Config, ConfigError, FILE_BYTES_MAX, Tables};
 
 use crate::failure::Failure;
-use crate::{demo, doctor, say, supervisor};
+use crate::{congestion, demo, doctor, say, supervisor};
 
 /// Does what `words` ask for, the first of which is the program's name.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     match config::command(words)? {
-        Command::Serve(tables) => supervisor::run(config::from_tables(&tables)?),
+        Command::Serve(tables) => {
+            let config = config::from_tables(&tables)?;
+            congestion::check(&config, |option| format!("--{option}"))?;
+            supervisor::run(config)
+        }
         Command::Run { file, over } => supervisor::run(read(&file, &over)?),
         Command::Check { file, over } => {
             say::output(&config::to_toml(&read(&file, &over)?));
@@ -42,7 +46,9 @@ fn read(file: &Path, over: &Tables) -> Result<Config, Failure> {
         .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
         .map_err(|error| unreadable(error.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|_| unreadable("is not UTF-8".to_owned()))?;
-    Ok(config::from_named_toml(&name, &text, over)?)
+    let config = config::from_named_toml(&name, &text, over)?;
+    congestion::check(&config, |option| format!("{name}: {option}"))?;
+    Ok(config)
 }
 
 fn reference(name: &str) -> Result<(), Failure> {

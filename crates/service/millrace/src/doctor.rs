@@ -222,7 +222,7 @@ fn congestion(machine: &Machine) -> Finding {
     let value = format!("{} (this kernel has: {available})", told(&machine.congestion));
     if machine.congestion.as_deref() == Some("bbr") {
         let word = "bbr paces every segment: between machines close by it costs several times \
-                    cubic's CPU. See sysctl net.ipv4.tcp_congestion_control.";
+                    cubic's CPU. --congestion auto and --origin-congestion auto avoid that.";
         return finding("congestion", Verdict::Note, value, word);
     }
     finding("congestion", Verdict::Good, value, "")

@@ -4,6 +4,7 @@
 
 mod admin;
 mod command;
+mod congestion;
 mod demo;
 mod doctor;
 mod failure;

@@ -25,6 +25,7 @@ use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sys::{Signal, Signals};
 
 use crate::admin::Admin;
+use crate::congestion;
 use crate::failure::Failure;
 use crate::listeners::{self, Listeners};
 use crate::metrics::Metrics;
@@ -336,7 +337,7 @@ fn shared(config: &Config) -> Arc<Shared> {
     let mut random = [0; 8];
     millrace_sys::fill_random(&mut random);
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
-    Shared::new(config.workers, own, pseudonym, say::error)
+    Shared::new(config.workers, own, pseudonym, congestion::system(config), say::error)
 }
 
 /// Descriptors that one of `workers` may open, after what the process has open already.

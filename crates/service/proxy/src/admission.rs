@@ -246,7 +246,7 @@ const CLASSES: &[(Cidr, Class)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Role;
+    use crate::config::{Congestion, Role};
 
     fn block(text: &str) -> Cidr {
         let (network, prefix) = text.split_once('/').unwrap();
@@ -271,10 +271,19 @@ mod tests {
         TargetRules { private: true, ..TargetRules::default() }
     }
 
+    fn open_service() -> Service {
+        Service {
+            role: Role::Boost(Vec::new()),
+            clients: Vec::new(),
+            trusted: Vec::new(),
+            congestion: Congestion::System,
+            origin_congestion: Congestion::System,
+        }
+    }
+
     #[test]
     fn clients_are_admitted_by_list_or_all() {
-        let mut service =
-            Service { role: Role::Boost(Vec::new()), clients: Vec::new(), trusted: Vec::new() };
+        let mut service = open_service();
         assert!(may_use(&service, Some("203.0.113.9".parse().unwrap())));
         service.clients = vec![block("10.0.0.0/8"), block("2001:db8::/32")];
         for (client, admitted) in [
@@ -294,8 +303,7 @@ mod tests {
 
     #[test]
     fn peers_are_believed_by_list_only() {
-        let mut service =
-            Service { role: Role::Boost(Vec::new()), clients: Vec::new(), trusted: Vec::new() };
+        let mut service = open_service();
         let believed =
             |service: &Service, peer: &str| is_trusted(service, Some(peer.parse().unwrap()));
         assert!(!believed(&service, "127.0.0.1"), "an empty list is nobody");

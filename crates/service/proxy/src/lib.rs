@@ -10,6 +10,7 @@ pub mod admission;
 mod client_side;
 mod clients;
 pub mod config;
+pub mod congestion;
 mod conn;
 pub mod counters;
 mod exchange;

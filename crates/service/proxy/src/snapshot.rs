@@ -9,8 +9,10 @@ use std::time::Duration;
 use millrace_http::HeadLimits;
 
 use crate::config::{Config, Role, Service};
+use crate::congestion::Setting;
 use crate::limits::Limits;
 use crate::origin::{OriginId, Origins};
+use crate::worker::Shared;
 
 /// A numbered configuration with what a worker derives from it.
 #[derive(Debug)]
@@ -31,6 +33,8 @@ pub(crate) struct Snapshot {
     pub(crate) via: [Box<[u8]>; 2],
     /// Our own addresses, never to be connected to.
     pub(crate) own: Arc<[SocketAddr]>,
+    /// Of every service: what its clients' connections are given, and those to origins.
+    congestion: Box<[(Setting, Setting)]>,
 }
 
 /// The origins of one route.
@@ -42,12 +46,7 @@ pub(crate) struct RouteOrigins {
 }
 
 impl Snapshot {
-    pub(crate) fn new(
-        config: Arc<Config>,
-        origins: &mut Origins,
-        pseudonym: Arc<str>,
-        own: Arc<[SocketAddr]>,
-    ) -> Self {
+    pub(crate) fn new(config: Arc<Config>, origins: &mut Origins, shared: &Shared) -> Self {
         let mut routes = Vec::with_capacity(config.services.len());
         for (index, service) in config.services.iter().enumerate() {
             let Role::Boost(configured) = &service.role else {
@@ -64,6 +63,11 @@ impl Snapshot {
             };
             routes.push(configured.iter().map(of_route).collect());
         }
+        let system = shared.system_congestion.as_ref();
+        let of_service = |service: &Service| {
+            let both = [&service.congestion, &service.origin_congestion];
+            both.map(|choice| Setting::new(choice, system)).into()
+        };
         let limits = &config.limits;
         let shortest = |all: &[u64]| Duration::from_millis(all.iter().copied().min().unwrap_or(0));
         let head_limits = |bytes: u64| HeadLimits {
@@ -88,16 +92,28 @@ impl Snapshot {
                 limits.origin_idle_ms,
                 limits.tunnel_idle_ms,
             ]),
-            via: ["1.0", "1.1"]
-                .map(|version| format!("Via: {version} {pseudonym}\r\n").into_bytes().into()),
-            pseudonym,
-            own,
+            via: ["1.0", "1.1"].map(|version| {
+                format!("Via: {version} {}\r\n", shared.pseudonym).into_bytes().into()
+            }),
+            pseudonym: shared.pseudonym.clone(),
+            own: shared.own.clone(),
+            congestion: config.services.iter().map(of_service).collect(),
             config,
         }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.config.limits
+    }
+
+    /// What the connections that come in at a listener are given.
+    pub(crate) fn client_congestion(&self, listener: u16) -> &Setting {
+        &self.congestion[self.config.listeners[listener as usize].service].0
+    }
+
+    /// What a service's connections to origins are given.
+    pub(crate) fn origin_congestion(&self, service: u16) -> &Setting {
+        &self.congestion[service as usize].1
     }
 
     pub(crate) fn service(&self, index: u16) -> &Service {

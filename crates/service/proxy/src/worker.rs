@@ -58,6 +58,9 @@ pub struct Shared {
     pub own: Arc<[SocketAddr]>,
     /// The name of this process in Via; no other process in the network should have it.
     pub pseudonym: Arc<str>,
+    /// The system's congestion control, where `auto` differs from it: it is not
+    /// [`crate::congestion::NEAR`], and the kernel has that as well.
+    pub system_congestion: Option<Arc<str>>,
     /// Says something once to whoever operates the process.
     pub notice: fn(&str),
     all_clients: AllClients,
@@ -71,12 +74,14 @@ impl Shared {
         workers: usize,
         own: Vec<SocketAddr>,
         pseudonym: String,
+        system_congestion: Option<Arc<str>>,
         notice: fn(&str),
     ) -> Arc<Self> {
         Arc::new(Self {
             counters: (0..workers).map(|_| Arc::default()).collect(),
             own: own.into(),
             pseudonym: pseudonym.into(),
+            system_congestion,
             notice,
             all_clients: AllClients::default(),
             said_pause: AtomicBool::new(false),
@@ -130,15 +135,14 @@ impl<E: Engine> Worker<E> {
         let connections_max = limits.connections.div_ceil(workers).min(for_clients) as u32;
         let mut origins = Origins::new(descriptors);
         let names = Names::new(setup.names, limits, engine.now());
-        let snapshot = Rc::new(Snapshot::new(
-            setup.config,
-            &mut origins,
-            setup.shared.pseudonym.clone(),
-            setup.shared.own.clone(),
-        ));
+        let snapshot = Rc::new(Snapshot::new(setup.config, &mut origins, &setup.shared));
         let mut listeners = Vec::with_capacity(setup.listeners.len());
         for (index, socket) in setup.listeners {
-            listeners.push((index, engine.adopt(socket)?));
+            let fd = engine.adopt(socket)?;
+            if let Some(name) = snapshot.client_congestion(index).of_listener() {
+                engine.set_congestion(&fd, name);
+            }
+            listeners.push((index, fd));
         }
         setup.mail.set_wake(&engine.waker());
         setup.inbox.set_wake(engine.waker());

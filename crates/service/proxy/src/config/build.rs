@@ -204,7 +204,14 @@ fn build_service(
         }
         Some(routes) => Role::Boost(routes.iter().map(route).collect::<Result<_, _>>()?),
     };
-    Ok(Service { role, clients, trusted })
+    let congestion = |key| values.one_or_default(key, Scope::Service, value::congestion);
+    Ok(Service {
+        role,
+        clients,
+        trusted,
+        congestion: congestion("congestion")?,
+        origin_congestion: congestion("origin-congestion")?,
+    })
 }
 
 /// DESIGN.md, "Who may go where": an open proxy is what spammers look for, so it does not start.

@@ -192,6 +192,43 @@ pub struct Service {
     pub clients: Vec<Cidr>,
     /// Peers whose Forwarded, X-Forwarded-* and PROXY headers are believed.
     pub trusted: Vec<Cidr>,
+    /// How congestion control is chosen for the connections of clients.
+    pub congestion: Congestion,
+    /// The same for connections to origins.
+    pub origin_congestion: Congestion,
+}
+
+/// How congestion control is chosen for TCP connections.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Congestion {
+    /// By the kernel: what the system, or a route, is set to.
+    #[default]
+    System,
+    /// Cubic for peers close by, the system's for all others; see [`crate::congestion`].
+    Auto,
+    /// The algorithm of this name. Whether the kernel has it is for the program to find out.
+    Named(Arc<str>),
+}
+
+impl Congestion {
+    /// The algorithm's name, if one is given.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Named(name) => Some(name),
+            Self::System | Self::Auto => None,
+        }
+    }
+}
+
+impl fmt::Display for Congestion {
+    /// As it is given.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::System => "system",
+            Self::Auto => "auto",
+            Self::Named(name) => name,
+        })
+    }
 }
 
 /// The two kinds of service.

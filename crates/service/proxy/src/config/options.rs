@@ -86,6 +86,8 @@ pub enum Kind {
     Host,
     /// The beginning of a path to match.
     Path,
+    /// A choice of congestion control.
+    Congestion,
     /// A limit and its value.
     Limit,
 }
@@ -141,6 +143,7 @@ impl Kind {
             Self::Port => "PORT",
             Self::Host => "HOST",
             Self::Path => "PATH",
+            Self::Congestion => "NAME",
             Self::Limit => "NAME=VALUE",
         }
     }
@@ -165,6 +168,10 @@ impl Kind {
             Self::Port => "a port from 1 to 65535, all".to_owned(),
             Self::Host => "a host name, *.NAME for all names below it, an address".to_owned(),
             Self::Path => "a path from its slash on, without ? and #".to_owned(),
+            Self::Congestion => {
+                "system, auto, an algorithm that the kernel has: up to 15 letters, digits, - and _"
+                    .to_owned()
+            }
             Self::Limit => "NAME=VALUE with a name of the table of limits".to_owned(),
         }
     }
@@ -313,6 +320,25 @@ impl Row {
             1,
             "Expect a PROXY protocol header, version 1 or 2, at the beginning of each connection. \
              Needs trust.",
+        ),
+        row(
+            "congestion",
+            Scope::Service,
+            Kind::Congestion,
+            "system",
+            1,
+            "Congestion control of clients' TCP connections: an algorithm by its name, system for \
+             what the kernel is set to, or auto for cubic where the peer has a loopback, private \
+             or link-local address (an algorithm that paces, such as bbr, costs CPU there and \
+             gains nothing) and the system's for all others.",
+        ),
+        row(
+            "origin-congestion",
+            Scope::Service,
+            Kind::Congestion,
+            "system",
+            1,
+            "The same for TCP connections to origins.",
         ),
         process(
             "engine",

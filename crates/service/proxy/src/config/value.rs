@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Cidr, ListenAddress, Origin};
+use super::{Cidr, Congestion, ListenAddress, Origin};
 
 /// What is wrong with a text, to be read after the text itself: "is not a number".
 pub(super) type Wrong = &'static str;
@@ -16,6 +16,8 @@ const UNIX_PATH_BYTES_MAX: usize = 107;
 /// RFC 1035 section 2.3.4: the longest name and the longest label of one.
 const NAME_BYTES_MAX: usize = 253;
 const LABEL_BYTES_MAX: usize = 63;
+/// The longest name of an algorithm (linux/tcp.h: TCP_CA_NAME_MAX, its closing zero included).
+const CONGESTION_BYTES_MAX: usize = 15;
 
 /// A whole number of decimal digits, without sign or separators.
 pub(super) fn number(text: &str) -> Result<u64, Wrong> {
@@ -251,6 +253,18 @@ pub(super) fn file_path(text: &str) -> Result<PathBuf, Wrong> {
     Ok(PathBuf::from(text))
 }
 
+/// `system`, `auto`, or the name of an algorithm. Which ones there are, only a kernel knows.
+pub(super) fn congestion(text: &str) -> Result<Congestion, Wrong> {
+    let sane = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    match text {
+        "system" => Ok(Congestion::System),
+        "auto" => Ok(Congestion::Auto),
+        _ if text.is_empty() || !text.bytes().all(sane) => Err("is not a name"),
+        _ if text.len() > CONGESTION_BYTES_MAX => Err("is longer than any name of an algorithm"),
+        _ => Ok(Congestion::Named(text.into())),
+    }
+}
+
 fn unix_path(text: &str) -> Result<PathBuf, Wrong> {
     if text.is_empty() {
         return Err("has no path");
@@ -344,6 +358,17 @@ mod tests {
         assert_eq!(listen_address("unix:"), Err("has no path"));
         assert!(listen_address(&format!("unix:/{}", "a".repeat(107))).is_err());
         assert!(listen_address("unix:/a\0b").is_err());
+    }
+
+    #[test]
+    fn congestion_is_one_of_two_words_or_a_name() {
+        assert_eq!(congestion("system"), Ok(Congestion::System));
+        assert_eq!(congestion("auto"), Ok(Congestion::Auto));
+        assert_eq!(congestion("bbr").unwrap().name(), Some("bbr"));
+        assert_eq!(congestion("tcp_dctcp-2").unwrap().to_string(), "tcp_dctcp-2");
+        for text in ["", "a b", "reno\0", "cubic,reno", "abcdefghijklmnop"] {
+            assert!(congestion(text).is_err(), "{text}");
+        }
     }
 
     #[test]

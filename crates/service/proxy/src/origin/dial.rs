@@ -120,6 +120,11 @@ fn attempt<E: Engine>(worker: &mut Worker<E>, key: Key, address: &Address) -> Re
     let slot = worker.attempts.next_key().expect("there is room");
     let token = slot.token(Kind::Dial);
     let fd = worker.engine.connect(address, token)?;
+    let exchange = worker.exchange(key);
+    let (snapshot, service) = (exchange.snapshot().clone(), exchange.service);
+    if let Some(name) = snapshot.origin_congestion(service).of_opened(address) {
+        worker.engine.set_congestion(&fd, name);
+    }
     let timer = worker.timers.insert(token, now + wait.min(Race::DELAY));
     let address = match address {
         Address::Tcp(address) | Address::Udp(address) => Some(*address),

@@ -56,6 +56,9 @@ pub(crate) fn admit<E: Engine>(
         worker.engine.reset(fd);
         return;
     };
+    if let Some(name) = worker.snapshot.client_congestion(listener).of_accepted(peer) {
+        worker.engine.set_congestion(&fd, name);
+    }
     let timer = worker.timers.insert(key.token(Kind::Client), now + worker.snapshot.client_check);
     let proxied = worker.snapshot.config.listeners[listener as usize].proxy_protocol;
     worker.conns.insert(Conn {

@@ -1,0 +1,88 @@
+//! Whether this kernel has the congestion control that a configuration asks for. Asked before
+//! anything is opened, because later a refusal would only show in how fast connections are.
+
+use std::fs;
+use std::sync::Arc;
+
+use millrace_proxy::config::{Config, ConfigError, Congestion};
+use millrace_proxy::congestion::NEAR;
+use millrace_sys::Errno;
+
+use crate::say;
+
+/// Checks every algorithm that `config` names. `place` gives what messages call an option where
+/// the configuration was written.
+///
+/// # Errors
+/// The first name that a socket of this process cannot have, with those that it can.
+pub(crate) fn check(config: &Config, place: impl Fn(&str) -> String) -> Result<(), ConfigError> {
+    for service in &config.services {
+        let options = [
+            ("congestion", &service.congestion),
+            ("origin-congestion", &service.origin_congestion),
+        ];
+        for (option, choice) in options {
+            let Some(name) = choice.name() else { continue };
+            let Err(error) = millrace_sys::try_congestion(name) else { continue };
+            let wrong = match error {
+                Errno::NOENT => "is nothing that this kernel has",
+                Errno::PERM => "is not for this user (net.ipv4.tcp_allowed_congestion_control)",
+                _ => "cannot be set here",
+            };
+            return Err(ConfigError::Value {
+                place: place(option),
+                found: name.to_owned(),
+                wrong,
+                allowed: format!("system, auto, {}", offered(error == Errno::PERM).join(", ")),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The system's algorithm, where `auto` differs from it. Says so if somebody asked for `auto` and
+/// cannot have what it stands for.
+pub(crate) fn system(config: &Config) -> Option<Arc<str>> {
+    let system = millrace_sys::default_congestion().ok()?;
+    if system == NEAR {
+        return None;
+    }
+    if millrace_sys::try_congestion(NEAR).is_ok() {
+        return Some(system.into());
+    }
+    let asks = |choice: &Congestion| *choice == Congestion::Auto;
+    let mut services = config.services.iter();
+    if services.any(|service| asks(&service.congestion) || asks(&service.origin_congestion)) {
+        say::error(&format!("congestion auto: {NEAR} cannot be had here; {system} serves all"));
+    }
+    None
+}
+
+/// The algorithms that are loaded; only those that every user may have, if `allowed`.
+fn offered(allowed: bool) -> Vec<String> {
+    let which = if allowed { "allowed" } else { "available" };
+    let path = format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control");
+    let names = fs::read_to_string(path).unwrap_or_default();
+    names.split_whitespace().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_lacks_is_refused_with_what_it_has() {
+        let config = |name: &str| {
+            let words = ["forward", "--origin-congestion", name];
+            millrace_proxy::config::from_arguments(words).unwrap()
+        };
+        let place = |option: &str| format!("--{option}");
+        // Every kernel has reno, for every user.
+        for name in ["system", "auto", "reno"] {
+            check(&config(name), place).unwrap();
+        }
+        let message = check(&config("no-such-thing"), place).unwrap_err().to_string();
+        assert!(message.starts_with("--origin-congestion: \"no-such-thing\" is nothing"));
+        assert!(message.contains("allowed: system, auto, ") && message.contains("reno"));
+    }
+}
