@@ -13,6 +13,10 @@ use crate::{Field, HeadError, Name, Span, Version, scan};
 #[inline]
 pub(crate) fn plain_field(head: &[u8], start: usize) -> Option<(Field, usize)> {
     let line = head.get(start..)?;
+    // The empty line ends the head: what follows is a body, in which no colon is looked for.
+    if line.first() == Some(&b'\r') {
+        return None;
+    }
     let name_len = scan::find(line, b':');
     let (name, after_name) = line.split_at(name_len);
     let known = Name::of(name);
