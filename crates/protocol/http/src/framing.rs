@@ -120,12 +120,15 @@ pub fn answer_framing(head: &AnswerHead, request_method: Method) -> Result<Frami
 pub fn declared_length(fields: &Fields) -> Result<Option<u64>, FramingError> {
     let mut values = fields.values(Name::ContentLength);
     let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() || tokens(value).count() > 1 {
+    if values.next().is_some() {
         return Err(FramingError::LengthDuplicate);
     }
     let is_plain = value == b"0" || !value.starts_with(b"0");
-    let length = decimal(value).filter(|&length| is_plain && length <= BODY_BYTES_MAX);
-    length.map(Some).ok_or(FramingError::LengthInvalid)
+    match decimal(value) {
+        Some(length) if is_plain && length <= BODY_BYTES_MAX => Ok(Some(length)),
+        None if tokens(value).count() > 1 => Err(FramingError::LengthDuplicate),
+        _ => Err(FramingError::LengthInvalid),
+    }
 }
 
 /// What the two fields say together.

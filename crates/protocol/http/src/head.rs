@@ -63,7 +63,7 @@ pub struct HeadLimits {
 
 /// How far a head that is not whole yet was looked at. Its owner keeps it beside the bytes received
 /// so far, hands it to each `parse` of the same growing bytes, and replaces it by the default for
-/// the next head. It is what makes a head that arrives byte by byte cost no more than three passes.
+/// the next head. It is what makes a head cost a few passes over its bytes, however it is split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeadScan {
     /// Where the start line begins: after the empty line, if there was one. 0 or 2.
