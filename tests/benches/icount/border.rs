@@ -114,6 +114,11 @@ impl Engine for Border {
     }
 
     #[inline(never)]
+    fn set_congestion(&mut self, fd: &Fd, name: &str) {
+        self.0.set_congestion(fd, name);
+    }
+
+    #[inline(never)]
     fn shutdown(&mut self, fd: &Fd, how: HowToShut) {
         self.0.shutdown(fd, how);
     }
