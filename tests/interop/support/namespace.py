@@ -1,0 +1,58 @@
+"""A network namespace of a test's own: its addresses, its system-wide settings and its counters
+are nobody else's. The test runs again inside, as a process of its own."""
+
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+
+from . import PROJECT
+
+INSIDE = "MILLRACE_TEST_NAMESPACE"
+RUN = PROJECT / "tests" / "interop" / "run"
+
+
+def isolated(test):
+    """Runs a test method in a namespace with a loopback device and nothing else. Where users may
+    not make one, the test is skipped and says so."""
+
+    @functools.wraps(test)
+    def method(self):
+        if os.environ.get(INSIDE):
+            return test(self)
+        unshare = ("unshare", "--map-root-user", "--net")
+        probe = subprocess.run([*unshare, "true"], capture_output=True, text=True)
+        if probe.returncode:
+            self.skipTest(f"no namespaces here: {probe.stderr.strip()}")
+        environment = {**os.environ, INSIDE: "1"}
+        steps = 'ip link set lo up && exec "$@"'
+        command = [*unshare, "sh", "-ec", steps, "sh", sys.executable, str(RUN), self.id()]
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        self.assertEqual(done.returncode, 0, f"inside:\n{done.stdout}")
+
+    return method
+
+
+def set_system(name, value):
+    """Sets a sysctl of the namespace, `name` with slashes."""
+    (pathlib.Path("/proc/sys") / name).write_text(value)
+
+
+def add_address(address):
+    """Gives the loopback device another address."""
+    subprocess.run(["ip", "address", "add", address, "dev", "lo"], check=True)
+
+
+def counted(name):
+    """A counter of the extended TCP statistics, such as DelayedACKs."""
+    lines = [line.split() for line in open("/proc/self/net/netstat") if line.startswith("TcpExt:")]
+    return int(dict(zip(*lines))[name])

@@ -1,0 +1,188 @@
+"""What TCP does below the answers: congestion control as configured, and no answer or request that
+waits for an acknowledgement."""
+
+import socket
+import threading
+import time
+
+from support import sockets, wire
+from support.case import InteropCase
+from support.namespace import add_address, counted, isolated, set_system
+
+
+class Congestion(InteropCase):
+    def exchanged(self, *options, host="127.0.0.1"):
+        """The algorithms of a proxy's two connections, client's and origin's, after one request."""
+        origin = self.origin()
+        listen = ("--listen", f"{host}:0")
+        proxy = self.millrace("boost", "--origin", origin.url, *listen, *options)
+        client = wire.Connection(proxy.address)
+        self.addCleanup(client.close)
+        client.get("/bytes/10")
+        self.assertEqual(client.answer().status, 200)
+        found = {}
+        for connection in sockets.of_process(proxy.process.pid):
+            side = "origin" if connection.getpeername()[1] == origin.port else "client"
+            found[side] = sockets.congestion(connection)
+            connection.close()
+        return found["client"], found["origin"]
+
+    def test_by_name(self):
+        """reno and cubic are built into every kernel that Debian ships."""
+        for client, origin in (("reno", "cubic"), ("cubic", "reno")):
+            found = self.exchanged("--congestion", client, "--origin-congestion", origin)
+            self.assertEqual(found, (client, origin))
+
+    @isolated
+    def test_auto(self):
+        """On a system whose default is another: cubic for a peer on loopback, the default for one
+        from elsewhere; and nothing at all is changed unless asked for."""
+        set_system("net/ipv4/tcp_congestion_control", "reno")
+        elsewhere = "203.0.113.1"
+        add_address(f"{elsewhere}/32")
+        auto = ("--congestion", "auto", "--origin-congestion", "auto")
+        self.assertEqual(self.exchanged(*auto), ("cubic", "cubic"))
+        self.assertEqual(self.exchanged(*auto, host=elsewhere), ("reno", "cubic"))
+        self.assertEqual(self.exchanged(), ("reno", "reno"))
+
+
+class Latency(InteropCase):
+    """Nagle's algorithm, or a segment that is held back for what follows it (MSG_MORE, TCP_CORK),
+    shows in the exchanges of one connection in turn: the end of a message waits until the peer
+    acknowledges what came before it, which the peer puts off by 40 ms. The sign of that is a
+    counter of the kernel's, of acknowledgements that were put off until their time was over. An
+    exchange without a wait has none: request and answer acknowledge each other. A machine that is
+    too busy to run the peer for 40 ms adds one now and then, not to every third exchange and three
+    times in a row.
+
+    What is held back while nothing is in flight ends by the sender's timer instead, after 200 ms.
+    It has no counter, but then no exchange of that size is any faster: the fastest is looked at.
+    """
+
+    ROUNDS = 15
+    TRIES = 3
+    TIMER_SECONDS = 0.19
+    SIZES = sorted(
+        {1, 100, 1000, 1 << 20, (1 << 20) - 1, 5 * 1460}
+        | {base + off for base in (1460, 1 << 14, 1 << 15, 1 << 16, 3 << 16, 1 << 18, 3 << 18)
+           for off in (-1, 0, 1)}
+    )
+
+    def setUp(self):
+        super().setUp()
+        self.body = bytes(1 << 21)
+
+    @isolated
+    def test_no_answer_waits(self):
+        """Each size, as the origin sends it: at once, the head apart, in chunks."""
+        origin = SplitOrigin(self.body)
+        self.addCleanup(origin.stop)
+        proxy = self.boost(origin.url, "--workers", "1")
+        client = wire.Connection(proxy.address)
+        self.addCleanup(client.close)
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def exchange(form, size):
+            client.get(f"/{form}/{size}")
+            answer = client.answer(keep=0)
+            self.assertEqual((answer.status, answer.length), (200, size))
+
+        for form in ("whole", "apart", "chunked"):
+            for size in self.SIZES:
+                self.check(f"{form} answers of {size} bytes", lambda: exchange(form, size))
+        self.check_nodelay(proxy)
+
+    @isolated
+    def test_no_request_waits(self):
+        """The same for bodies on their way to the origin."""
+        origin = SplitOrigin(self.body)
+        self.addCleanup(origin.stop)
+        proxy = self.boost(origin.url, "--workers", "1")
+        client = wire.Connection(proxy.address)
+        self.addCleanup(client.close)
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def exchange(size):
+            head = f"POST /whole/2 HTTP/1.1\r\nHost: interop.test\r\nContent-Length: {size}\r\n\r\n"
+            client.send(head.encode())
+            client.send(memoryview(self.body)[:size])
+            self.assertEqual(client.answer(keep=0).status, 200)
+
+        for size in self.SIZES:
+            self.check(f"requests of {size} bytes", lambda: exchange(size))
+        self.check_nodelay(proxy)
+
+    def check(self, what, exchange):
+        """Repeats an exchange and looks for either sign."""
+        found = []
+        for _ in range(self.TRIES):
+            delayed, fastest = counted("DelayedACKs"), float("inf")
+            for _ in range(self.ROUNDS):
+                since = time.monotonic()
+                exchange()
+                fastest = min(fastest, time.monotonic() - since)
+            found.append((counted("DelayedACKs") - delayed, round(fastest, 3)))
+            if found[-1][0] <= self.ROUNDS // 3 and fastest < self.TIMER_SECONDS:
+                return
+        self.fail(f"{what} wait: (delayed of {self.ROUNDS}, fastest in seconds) were {found}")
+
+    def check_nodelay(self, proxy):
+        """TCP_NODELAY is on, on either side."""
+        connections = sockets.of_process(proxy.process.pid)
+        found = [sockets.nodelay(connection) for connection in connections]
+        for connection in connections:
+            connection.close()
+        self.assertEqual(found, [True, True], "the client's connection and the origin's")
+
+
+class SplitOrigin:
+    """Answers `/FORM/SIZE`: `whole` is one write, `apart` the head first, `chunked` a write for
+    each chunk of 16 KiB and for the last. It waits for nothing itself."""
+
+    CHUNK = 1 << 14
+
+    def __init__(self, body):
+        self.body = body
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def stop(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with connection, connection.makefile("rb") as reader:
+            while line := reader.readline():
+                _, form, size = line.split()[1].split(b"/")
+                length = 0
+                while field := reader.readline().strip():
+                    name, _, value = field.lower().partition(b":")
+                    if name == b"content-length":
+                        length = int(value)
+                while length:
+                    length -= len(reader.read(min(length, 1 << 16)))
+                self._answer(connection, form, memoryview(self.body)[: int(size)])
+
+    def _answer(self, connection, form, body):
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+        if form == b"whole":
+            connection.sendall(head + body)
+        elif form == b"apart":
+            connection.sendall(head)
+            connection.sendall(body)
+        else:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for at in range(0, len(body), self.CHUNK):
+                chunk = body[at : at + self.CHUNK]
+                connection.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            connection.sendall(b"0\r\n\r\n")
