@@ -2,7 +2,7 @@
 //! what they say, and a kernel that refuses it leaves the connection as it was.
 //!
 //! `auto` is for systems that default to an algorithm which paces (bbr): between machines close by
-//! nothing is won by that, and a timer for each segment costs several times the CPU of [`NEAR`].
+//! nothing is won by that, and the timers that release its segments cost CPU.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
