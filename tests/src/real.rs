@@ -33,24 +33,32 @@ struct Stage {
     failures: Mutex<Vec<String>>,
 }
 
-/// Plays `scenario` with the program at `program`.
+/// The engines that the real program is to be tried on: the one that ENGINE names, or all.
+pub fn engines() -> Vec<String> {
+    match std::env::var("ENGINE") {
+        Ok(engine) => vec![engine],
+        Err(_) => ["epoll", "uring"].map(str::to_owned).to_vec(),
+    }
+}
+
+/// Plays `scenario` with the program at `program` on `engine`.
 ///
 /// # Errors
 /// Every expectation that did not hold, and what the program said on standard error.
-pub fn play(scenario: &Scenario, program: &Path) -> Result<(), String> {
+pub fn play(scenario: &Scenario, program: &Path, engine: &str) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!(
         "millrace-scenario-{}-{}",
         std::process::id(),
         scenario.name
     ));
     std::fs::create_dir_all(&folder).map_err(|error| format!("a folder for sockets: {error}"))?;
-    let result = play_in(scenario, program, &folder);
+    let result = play_in(scenario, program, engine, &folder);
     // What is left behind in a temporary folder does no harm.
     let _ = std::fs::remove_dir_all(&folder);
     result
 }
 
-fn play_in(scenario: &Scenario, program: &Path, folder: &Path) -> Result<(), String> {
+fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> Result<(), String> {
     let mut names = Names::default();
     let mut listeners = Vec::new();
     for origin in &scenario.origins {
@@ -64,7 +72,7 @@ fn play_in(scenario: &Scenario, program: &Path, folder: &Path) -> Result<(), Str
         Listen::Unix => format!("unix:{}", folder.join("proxy").display()),
     };
     let words = scenario.command.iter().map(|word| names.fill(word));
-    let process = Process::start(program, words, &listen)?;
+    let process = Process::start(program, words, &["--listen", &listen, "--engine", engine])?;
     names.set("proxy", process.address());
     let stage = Arc::new(Stage {
         names,

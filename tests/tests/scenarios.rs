@@ -2,6 +2,7 @@
 //!
 //! `SCENARIO=name` plays only those whose name contains it; `SEEDS=n` plays n seeds of each (100);
 //! `SEED=n` plays that seed alone, twice, and compares the runs. A failure prints the seed's trace.
+//! `ENGINE=name` tries the real program on that engine alone; without it, on each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -113,9 +114,11 @@ fn wrong_expectations_fail() {
 fn scenarios_hold_for_the_real_program() {
     let program = real::program().unwrap_or_else(|wrong| panic!("{wrong}"));
     let mut failures = Vec::new();
-    for scenario in chosen().filter(|scenario| scenario.real) {
-        if let Err(why) = real::play(&scenario, &program) {
-            failures.push(format!("{}:\n{why}", scenario.name));
+    for engine in real::engines() {
+        for scenario in chosen().filter(|scenario| scenario.real) {
+            if let Err(why) = real::play(&scenario, &program, &engine) {
+                failures.push(format!("{} on {engine}:\n{why}", scenario.name));
+            }
         }
     }
     let count = failures.len();

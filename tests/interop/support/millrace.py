@@ -35,8 +35,9 @@ class Millrace:
             if descriptors_max:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors_max, descriptors_max))
 
+        engine = ["--engine", os.environ["ENGINE"]] if "ENGINE" in os.environ else []
         self.process = subprocess.Popen(
-            [program(), *map(str, arguments)],
+            [program(), *map(str, arguments), *engine],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -49,6 +49,9 @@ impl Lane {
         let origin = Origin::start();
         let mut command = Command::new(program());
         command.args(arguments(role, origin.address));
+        if let Ok(engine) = std::env::var("ENGINE") {
+            command.args(["--engine", &engine]);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program can be started");
         let lines = BufReader::new(child.stderr.take().expect("standard error is piped"));

@@ -24,10 +24,10 @@ impl Process {
     pub(super) fn start(
         program: &Path,
         words: impl Iterator<Item = String>,
-        listen: &str,
+        options: &[&str],
     ) -> Result<Self, String> {
         let mut command = Command::new(program);
-        command.args(words).args(["--listen", listen]);
+        command.args(words).args(options);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
         let stderr = child.stderr.take().expect("it was asked for");

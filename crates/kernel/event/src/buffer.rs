@@ -23,6 +23,17 @@ impl Buffer {
         Self { block: vec![0; Self::SIZE].into_boxed_slice(), filled: 0 }
     }
 
+    /// A buffer with nothing in it, out of the block of another.
+    pub(crate) fn of(block: Box<[u8]>) -> Self {
+        assert_eq!(block.len(), Self::SIZE);
+        Self { block, filled: 0 }
+    }
+
+    /// The block, for the kernel to have it for a while.
+    pub(crate) fn into_block(self) -> Box<[u8]> {
+        self.block
+    }
+
     /// The whole block, for an engine to receive into.
     pub fn block(&mut self) -> &mut [u8] {
         &mut self.block

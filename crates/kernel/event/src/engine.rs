@@ -113,7 +113,8 @@ pub trait Engine {
 
     /// Takes over a descriptor: a listener, or a connection from another worker.
     fn adopt(&mut self, detached: Self::Detached) -> Result<Fd, Error>;
-    /// Gives up a connection that has nothing outstanding but perhaps a receive.
+    /// Gives up a connection that has nothing outstanding but perhaps a receive for which nothing is
+    /// announced ([`Engine::is_announced`]): its bytes may be taken already.
     fn detach(&mut self, fd: Fd) -> Self::Detached;
 
     /// Arms a listener: every connection gives a completion until [`Engine::accept_stop`] or an
@@ -141,7 +142,8 @@ pub trait Engine {
     fn set_congestion(&mut self, fd: &Fd, name: &str);
     /// Ends a direction; nothing may be outstanding in it.
     fn shutdown(&mut self, fd: &Fd, how: HowToShut);
-    /// Closes. Bytes that the kernel took still reach the peer, unless bytes from it are unread.
+    /// Closes. Bytes that the kernel took still reach the peer, unless bytes from it are unread. The
+    /// peer is told by the end of the next turn's wait at the latest; likewise for `reset`.
     fn close(&mut self, fd: Fd);
     /// Closes at once with a reset, so that the peer cannot take what it got for the whole.
     fn reset(&mut self, fd: Fd);

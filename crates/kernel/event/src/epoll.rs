@@ -1,416 +1,66 @@
-//! The engine over epoll(7): calls are tried first, and waited for only when they find nothing.
-//!
-//! Each socket is registered once, for edges in both directions, and each descriptor remembers
-//! what the kernel last said (`descriptor.rs`). An operation of a descriptor that may be ready goes
-//! to one queue (`queue.rs`); others wait there for their edge, which costs no system call. The
-//! queue is run by [`Engine::next`], one entry at a time and right before its completion is given:
-//! so normally one buffer is in use, whose bytes are still in the CPU's cache when they are read.
-//! Only a send is tried when it is asked for, while its parts are still borrowed.
-//!
-//! Listeners are registered for edges too, while they are armed: what is not accepted yet is
-//! remembered here, and costs one accept4(2) that finds nothing at the end of each burst. A
-//! listener that is not armed is out of the set. One that is shared wakes one of those that wait
-//! for it, and the wake would be lost on an engine that does not accept (epoll_ctl(2),
-//! EPOLLEXCLUSIVE).
+//! The engine over epoll(7).
 //!
 //! Events that are already on their way when their descriptor is closed name a key of the table
 //! whose generation is over, and are dropped, whoever has the kernel's number now.
 
-mod counters;
-mod descriptor;
-mod queue;
-mod receive;
-mod send;
-mod splice;
-mod waker;
-
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use millrace_sys::{self as sys, Errno, Events, Poller, Readiness, Shutdown};
+use millrace_sys::{Errno, Events, Poller, Result};
 
-pub use counters::Counters;
-use descriptor::{Descriptor, Receiving, Role, Sending};
-use queue::{Direction, Queue, Ready};
-pub use waker::EpollWaker;
+use crate::limits::EVENTS_MAX;
+use crate::{Error, Found, Sockets, Watch};
 
-use crate::limits::{DESCRIPTORS_MAX, EVENTS_MAX, STOCK_MAX, TURN_BYTES_MAX, TURN_STEPS_MAX};
-use crate::random::Random;
-use crate::{
-    Address, Budget, Buffer, Clock, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Key,
-    Kind, LogSink, Table, Token,
-};
+/// The engine over epoll(7).
+pub type Epoll = Sockets<EpollWatch>;
 
-/// What an engine is made from.
-#[derive(Debug)]
-pub struct EpollOptions {
-    /// The bytes that the engine's worker may hold beyond a turn.
-    pub budget_bytes: usize,
-    /// Where access log records go; nowhere if `None`.
-    pub log: Option<LogSink>,
-    /// Copies of one clock for all engines of a process.
-    pub clock: Clock,
-}
-
-/// The engine over epoll(7). It stays in the thread that made it.
-pub struct Epoll {
+/// An epoll instance, and what its last wait found.
+pub struct EpollWatch {
     poller: Poller,
     events: Events,
-    waker: EpollWaker,
-    descriptors: Table<Descriptor>,
-    queue: Queue,
-    /// Counts turns, to tell this one from others; wraps.
-    turn: u32,
-    /// What this turn did so far: see the limits of the same names.
-    steps: u32,
-    moved: usize,
-    /// The waker was used, and its completion not given yet.
-    woken: bool,
-    clock: Clock,
-    now: Instant,
-    time_of_day: Duration,
-    budget: Budget,
-    /// Buffers ready to be lent: at most [`STOCK_MAX`].
-    stock: Vec<Buffer>,
-    /// Buffers that the worker has.
-    lent: usize,
-    random: Random,
-    log: Option<LogSink>,
-    /// Records of this turn.
-    records: Vec<u8>,
-    counters: Counters,
+    /// Events that were given: `given <= events.len()`.
+    given: usize,
 }
 
-/// What the waker's event carries: no key is this large.
-const WAKER: u64 = u64::MAX;
-
-impl Epoll {
-    /// An engine with nothing open. SIGPIPE is ignored from now on in the whole process, as
-    /// splice(2) needs it.
-    ///
-    /// # Errors
-    /// [`Error::OutOfDescriptors`], [`Error::OutOfMemory`].
-    pub fn new(options: EpollOptions) -> Result<Self, Error> {
-        sys::ignore_broken_pipe_signal();
+impl Watch for EpollWatch {
+    fn new() -> std::result::Result<Self, Error> {
         let poller = Poller::new().map_err(Error::of)?;
-        let waker = EpollWaker::new().map_err(Error::of)?;
-        poller.add_listener(waker.eventfd().as_fd(), WAKER).map_err(Error::of)?;
-        Ok(Self {
-            poller,
-            events: Events::new(EVENTS_MAX),
-            waker,
-            descriptors: Table::new(DESCRIPTORS_MAX),
-            queue: Queue::default(),
-            turn: 0,
-            steps: 0,
-            moved: 0,
-            woken: false,
-            clock: options.clock,
-            now: options.clock.now(),
-            time_of_day: sys::time_of_day(),
-            budget: Budget::new(options.budget_bytes),
-            stock: Vec::with_capacity(STOCK_MAX),
-            lent: 0,
-            random: Random::new(),
-            log: options.log,
-            records: Vec::new(),
-            counters: Counters::default(),
-        })
+        Ok(Self { poller, events: Events::new(EVENTS_MAX), given: 0 })
     }
 
-    /// What the engine did since it began.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    fn add_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        self.poller.add_connection(fd, data)
     }
 
-    /// Descriptors open now, ends of pipes included.
-    pub fn descriptors(&self) -> usize {
-        self.descriptors.len()
+    fn add_listener(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        self.poller.add_listener(fd, data)
     }
 
-    /// The address that a listener or connection is bound to; `None` of a Unix socket.
-    pub fn local_address(&self, fd: &Fd) -> Option<SocketAddr> {
-        let key = self.descriptors.key_at(fd.0)?;
-        sys::local_address(self.descriptors.get(key)?.fd.as_fd()).ok()?
+    fn remove(&mut self, fd: BorrowedFd<'_>, _data: u64) {
+        self.poller.delete(fd).expect("a watched descriptor is registered");
     }
 
-    fn open(&mut self, fd: &Fd) -> (Key, &mut Descriptor) {
-        let key = self.descriptors.key_at(fd.0).expect("an Fd names an open descriptor");
-        (key, self.at(fd.0))
+    /// A registration ends by itself with the last descriptor of its open file.
+    fn close(&mut self, fd: OwnedFd, _data: u64) {
+        drop(fd);
     }
 
-    fn at(&mut self, slot: u32) -> &mut Descriptor {
-        let key = self.descriptors.key_at(slot);
-        key.and_then(|key| self.descriptors.get_mut(key)).expect("the descriptor is open")
-    }
-
-    /// Takes in a connection that may be readable and writable already: the calls find out.
-    fn register_ready(&mut self, fd: OwnedFd) -> Result<Fd, Error> {
-        let mut descriptor = Descriptor::new(fd, Role::Stream);
-        descriptor.readable = true;
-        descriptor.writable = true;
-        self.register(descriptor)
-    }
-
-    fn register(&mut self, descriptor: Descriptor) -> Result<Fd, Error> {
-        let key = self.descriptors.insert(descriptor).ok_or(Error::OutOfDescriptors)?;
-        let data = data_of(key);
-        let fd = self.descriptors.get(key).expect("it was just put in").fd.as_fd();
-        if let Err(error) = self.poller.add_connection(fd, data) {
-            self.descriptors.remove(key);
-            return Err(Error::of(error));
-        }
-        Ok(Fd(key.slot))
-    }
-
-    fn enqueue(&mut self, key: Key, direction: Direction) {
-        let Some(descriptor) = self.descriptors.get_mut(key) else { return };
-        let queued = match direction {
-            Direction::Receiving => &mut descriptor.receive_queued,
-            Direction::Sending => &mut descriptor.send_queued,
-        };
-        if !std::mem::replace(queued, true) {
-            self.queue.push(Ready { key, direction });
-        }
-    }
-
-    /// Notes what an event says, and queues what waited for it.
-    fn note(&mut self, data: u64, readiness: Readiness) {
-        if data == WAKER {
-            self.woken = true;
-            return;
-        }
-        let key = Key { slot: data as u32, generation: (data >> 32) as u32 };
-        let Some(descriptor) = self.descriptors.get_mut(key) else {
-            self.counters.stale_events += 1;
-            return;
-        };
-        descriptor.readable |= readiness.readable();
-        descriptor.to_be_drained |= readiness.to_be_drained();
-        let receives = readiness.readable() && descriptor.waits_to_receive();
-        let sends = readiness.writable() && descriptor.waits_to_send();
-        // A connection that is being opened becomes writable by being opened.
-        descriptor.writable |= readiness.writable();
-        if receives {
-            self.enqueue(key, Direction::Receiving);
-        }
-        if sends {
-            self.enqueue(key, Direction::Sending);
-        }
-    }
-
-    /// How long to wait for the kernel, in milliseconds, rounded up so that the deadline is then
-    /// past.
-    fn wait_ms(&self, deadline: Option<Instant>) -> Option<u32> {
-        if self.woken || !self.queue.is_empty(!self.budget.is_exhausted()) {
-            return Some(0);
-        }
-        let wait = deadline?.since(self.clock.now());
-        Some(u32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX))
-    }
-
-    /// Takes a descriptor out of the table, and with it everything outstanding for it.
-    fn take(&mut self, fd: Fd) -> Descriptor {
-        let key = self.open(&fd).0;
-        let descriptor = self.descriptors.remove(key).expect("it was found");
-        self.end_splice(&descriptor);
-        if descriptor.parked {
-            self.queue.forget_parked(|key| self.descriptors.get(key).is_some());
-        }
-        descriptor
-    }
-
-    fn hand_over_records(&mut self) {
-        if let Some(log) = self.log.as_ref().filter(|_| !self.records.is_empty()) {
-            log.append(&self.records);
-        }
-        self.records.clear();
-    }
-}
-
-impl Drop for Epoll {
-    fn drop(&mut self) {
-        self.hand_over_records();
-    }
-}
-
-impl Engine for Epoll {
-    type Detached = OwnedFd;
-    type Waker = EpollWaker;
-
-    fn now(&self) -> Instant {
-        self.now
-    }
-
-    fn time_of_day(&self) -> Duration {
-        self.time_of_day
-    }
-
-    fn random(&mut self) -> u64 {
-        self.random.number()
-    }
-
-    fn budget(&self) -> &Budget {
-        &self.budget
-    }
-
-    fn waker(&self) -> EpollWaker {
-        self.waker.clone()
-    }
-
-    fn turn(&mut self, deadline: Option<Instant>) {
-        debug_assert_eq!(self.lent, 0, "buffers are given back before the turn ends");
-        self.hand_over_records();
-        self.turn = self.turn.wrapping_add(1);
-        (self.steps, self.moved) = (0, 0);
-        self.queue.begin_turn();
-        let wait_ms = self.wait_ms(deadline);
-        self.counters.turns += 1;
+    /// In whole milliseconds, rounded up so that a deadline is past when its wait is over.
+    fn wait(&mut self, wait_max: Option<Duration>) {
+        let wait_ms = wait_max
+            .map(|wait| u32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX));
+        self.given = 0;
         match self.poller.wait(&mut self.events, wait_ms) {
             Ok(()) | Err(Errno::INTR) => {}
             Err(error) => panic!("an epoll instance is waited for: {error}"),
         }
-        self.now = self.clock.now();
-        self.time_of_day = sys::time_of_day();
-        for index in 0..self.events.len() {
-            let (data, readiness) = self.events.get(index);
-            self.note(data, readiness);
-        }
     }
 
-    fn next(&mut self) -> Option<Completion> {
-        if std::mem::take(&mut self.woken) {
-            self.waker.rearm();
-            return completion(Token::new(Kind::Worker, 0, 0), Event::Woken);
-        }
-        while self.steps < TURN_STEPS_MAX && self.moved < TURN_BYTES_MAX {
-            let ready = self.queue.pop(!self.budget.is_exhausted())?;
-            self.steps += 1;
-            let completion = match ready.direction {
-                Direction::Receiving => self.run_receiving(ready.key),
-                Direction::Sending => self.run_sending(ready.key),
-            };
-            if completion.is_some() {
-                return completion;
-            }
-        }
-        None
+    fn next(&mut self) -> Option<(u64, Found)> {
+        (self.given < self.events.len()).then(|| {
+            self.given += 1;
+            let (data, readiness) = self.events.get(self.given - 1);
+            (data, Found::Ready(readiness))
+        })
     }
-
-    fn recycle(&mut self, buffer: Buffer) {
-        assert!(self.lent > 0, "what is given back was lent");
-        self.lent -= 1;
-        if self.stock.len() < STOCK_MAX {
-            self.stock.push(buffer);
-        }
-    }
-
-    /// A connection that is adopted may have anything outstanding in the kernel: it is tried.
-    fn adopt(&mut self, detached: OwnedFd) -> Result<Fd, Error> {
-        if !sys::is_listening(detached.as_fd()).map_err(Error::of)? {
-            return self.register_ready(detached);
-        }
-        sys::prepare_listener(detached.as_fd()).map_err(Error::of)?;
-        let descriptor = Descriptor::new(detached, Role::Listener);
-        let key = self.descriptors.insert(descriptor).ok_or(Error::OutOfDescriptors)?;
-        Ok(Fd(key.slot))
-    }
-
-    fn detach(&mut self, fd: Fd) -> OwnedFd {
-        let descriptor = self.take(fd);
-        assert!(matches!(descriptor.sending, Sending::Idle), "nothing is being sent");
-        assert!(
-            matches!(descriptor.receiving, Receiving::Idle | Receiving::Receive { .. }),
-            "nothing but a receive is outstanding"
-        );
-        self.poller.delete(descriptor.fd.as_fd()).expect("a socket is registered");
-        descriptor.fd
-    }
-
-    fn accept(&mut self, listener: &Fd, token: Token) {
-        self.begin_accept(listener, token);
-    }
-
-    fn accept_stop(&mut self, listener: &Fd) {
-        self.end_accept(listener);
-    }
-
-    fn connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error> {
-        self.begin_connect(address, token)
-    }
-
-    fn recv(&mut self, fd: &Fd, max: usize, token: Token) {
-        self.begin_receive(fd, max, token);
-    }
-
-    fn is_announced(&self, fd: &Fd) -> bool {
-        let key = self.descriptors.key_at(fd.0);
-        let descriptor = key.and_then(|key| self.descriptors.get(key));
-        descriptor.is_some_and(|descriptor| descriptor.receive_queued)
-    }
-
-    fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
-        self.begin_send(fd, parts, token);
-    }
-
-    fn unsent(&self, fd: &Fd) -> usize {
-        self.bytes_unsent(fd)
-    }
-
-    fn set_congestion(&mut self, fd: &Fd, name: &str) {
-        let _ = sys::set_congestion(self.open(fd).1.fd.as_fd(), name);
-    }
-
-    /// A connection that is gone already has nothing to be ended; its next operation says so.
-    fn shutdown(&mut self, fd: &Fd, how: HowToShut) {
-        let (_, descriptor) = self.open(fd);
-        assert!(matches!(descriptor.sending, Sending::Idle), "nothing is being sent");
-        let how = match how {
-            HowToShut::Write => Shutdown::Write,
-            HowToShut::Both => {
-                let idle = matches!(descriptor.receiving, Receiving::Idle);
-                assert!(idle, "nothing is being received");
-                Shutdown::Both
-            }
-        };
-        let _ = sys::shutdown(descriptor.fd.as_fd(), how);
-    }
-
-    fn close(&mut self, fd: Fd) {
-        // Others may have the same listener open: closing ours would not take it out of the set.
-        if matches!(self.open(&fd).1.receiving, Receiving::Accept { .. }) {
-            self.end_accept(&fd);
-        }
-        self.take(fd);
-        self.counters.closes += 1;
-    }
-
-    fn reset(&mut self, fd: Fd) {
-        let _ = sys::reset_on_close(self.open(&fd).1.fd.as_fd());
-        self.close(fd);
-    }
-
-    fn pipe(&mut self) -> Result<(Fd, Fd), Error> {
-        self.open_pipe()
-    }
-
-    fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {
-        self.begin_splice(from, into, max, token);
-    }
-
-    fn log(&mut self, records: &[u8]) {
-        if self.log.is_some() {
-            self.records.extend_from_slice(records);
-        }
-    }
-}
-
-/// What the events of a descriptor carry.
-fn data_of(key: Key) -> u64 {
-    u64::from(key.generation) << 32 | u64::from(key.slot)
-}
-
-fn completion(token: Token, event: Event) -> Option<Completion> {
-    Some(Completion { token, event })
 }

@@ -22,8 +22,42 @@ pub enum Error {
     OutOfDescriptors,
     /// No kernel memory (ENOBUFS, ENOMEM). Ours: sound to retry later.
     OutOfMemory,
+    /// The kernel lacks or refuses what an engine is made of. Ours, until another is picked.
+    Unsupported(Unsupported),
     /// Anything else, by its number.
     Other(i32),
+}
+
+/// What an engine needs, and this machine lacks or refuses. Small, as every operation may carry an
+/// error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unsupported {
+    /// There is no io_uring_setup(2): ENOSYS.
+    RingMissing,
+    /// It is forbidden: EPERM.
+    RingForbidden,
+    /// It lacks what the engine asks for: EINVAL.
+    RingTooOld,
+}
+
+impl Unsupported {
+    /// The feature, by the kernel's name.
+    pub fn feature(self) -> &'static str {
+        "io_uring"
+    }
+
+    /// Since when the kernel has it, or what hides it.
+    pub fn since(self) -> &'static str {
+        match self {
+            Self::RingMissing => {
+                "the kernel was built without it, or a filter of system calls hides it"
+            }
+            Self::RingForbidden => {
+                "kernel.io_uring_disabled, or a filter of system calls, forbids it"
+            }
+            Self::RingTooOld => "Linux 6.1 is the first with all that is used",
+        }
+    }
 }
 
 impl Error {
@@ -57,6 +91,9 @@ impl fmt::Display for Error {
             Self::TimedOut => f.write_str("timed out in the network"),
             Self::OutOfDescriptors => f.write_str("out of file descriptors"),
             Self::OutOfMemory => f.write_str("out of kernel memory"),
+            Self::Unsupported(what) => {
+                write!(f, "{} cannot be used here: {}", what.feature(), what.since())
+            }
             Self::Other(number) => write!(f, "error {number} of the kernel"),
         }
     }

@@ -1,7 +1,8 @@
 //! How a worker meets the kernel: operations are queued as data, completions come back by token.
 //!
 //! [`Engine`] is the one door of the data plane to sockets, pipes, the clock, randomness and the
-//! access log. Its instances are [`Epoll`] here and the simulated kernel in `tools/sim`. Nothing
+//! access log. Its instances are [`Epoll`] and [`Uring`] here and the simulated kernel in
+//! `tools/sim`. Nothing
 //! above this crate calls the kernel while it serves requests.
 //!
 //! The crate never interprets the bytes that it moves.
@@ -17,19 +18,23 @@ mod limits;
 mod log;
 mod mailbox;
 mod random;
+mod sockets;
 mod table;
 mod time;
 mod timers;
 mod token;
+mod uring;
 
 pub use buffer::{Budget, Buffer, Charge, Held};
 pub use clock::Clock;
 pub use engine::{Address, Completion, Engine, Event, Fd, HowToShut, Wake};
-pub use epoll::{Counters, Epoll, EpollOptions, EpollWaker};
-pub use error::Error;
+pub use epoll::{Epoll, EpollWatch};
+pub use error::{Error, Unsupported};
 pub use log::LogSink;
 pub use mailbox::{Inbox, Mail, Outbox, mailbox, mesh};
+pub use sockets::{Counters, EngineOptions, EventWaker, Found, Sockets, Watch};
 pub use table::{Key, Table};
 pub use time::Instant;
 pub use timers::{TimerId, Timers};
 pub use token::{Kind, Token};
+pub use uring::{Uring, UringWatch};

@@ -9,10 +9,22 @@ pub(crate) const TURN_BYTES_MAX: usize = 1024 * 1024;
 pub(crate) const ACCEPTS_MAX: u32 = 64;
 /// Events taken in one look at the kernel; the others are found by the next one.
 pub(crate) const EVENTS_MAX: usize = 512;
+/// Requests that a ring takes between two submissions; at the next one they are submitted early.
+pub(crate) const REQUESTS_MAX: u32 = 1024;
+/// Completions that a ring has room for between two turns; further ones are kept in kernel memory
+/// of their own.
+pub(crate) const COMPLETIONS_MAX: u32 = 4096;
 /// Descriptors of one engine; above it, opening says [`Error::OutOfDescriptors`](crate::Error).
 pub(crate) const DESCRIPTORS_MAX: u32 = 1 << 22;
-/// Buffers kept for the next receive; further ones are freed. One is in use at most times.
-pub(crate) const STOCK_MAX: usize = 8;
+/// Buffers kept for the next receive; further ones are freed. Over
+/// epoll one is in use at most times.
+pub(crate) const STOCK_MAX: usize = 16;
+/// Receives, and sends, that a ring is given in one turn: each has a buffer until its completion
+/// was handled. At either bound the turn ends.
+pub(crate) const BATCH_MAX: usize = 16;
+/// Bytes of a send that are copied to be sent with the others of a turn; a longer one is sent at
+/// once, out of its caller's memory. Measured: docs/design/uring.md.
+pub(crate) const BATCHED_SEND_MAX: usize = 16 * 1024;
 /// Bytes moved by one splice; a larger maximum is cut down to it.
 pub(crate) const SPLICE_MAX: usize = 256 * 1024;
 /// Bytes of access log that wait for the disk; further records are dropped and counted.

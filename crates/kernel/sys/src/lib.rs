@@ -12,6 +12,7 @@ mod pipe;
 mod poller;
 mod process;
 mod random;
+mod ring;
 mod signals;
 mod socket;
 
@@ -25,6 +26,7 @@ pub use pipe::{pipe, splice};
 pub use poller::{EventFd, Events, Poller, Readiness};
 pub use process::{descriptor_count, resident_bytes};
 pub use random::fill_random;
+pub use ring::{Ring, RingCompletion};
 pub use rustix::io::Errno;
 pub use rustix::net::Shutdown;
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};

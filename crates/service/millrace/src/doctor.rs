@@ -1,11 +1,12 @@
-//! `millrace doctor`: what this machine offers, and what millrace would do with it. It only reads;
-//! it opens nothing that could disturb a running proxy.
+//! `millrace doctor`: what this machine offers, and what millrace would do with it. It only reads,
+//! and for --engine auto bounces a few messages; it opens nothing that could disturb a running proxy.
 
 use std::fs;
 use std::num::NonZero;
 
-use millrace_proxy::config::{Config, EngineChoice};
+use millrace_proxy::config::Config;
 
+use crate::engines;
 use crate::failure::Failure;
 use crate::say;
 
@@ -149,11 +150,12 @@ fn kernel(machine: &Machine) -> Finding {
 }
 
 fn engine(config: &Config) -> Finding {
-    let word = match config.engine {
-        EngineChoice::Auto => "auto takes epoll, the only engine of this version",
-        EngineChoice::Epoll => "asked for; auto would take it too",
-    };
-    finding("engine", Verdict::Good, "epoll".to_owned(), word)
+    match engines::pick(config.engine) {
+        Ok(picked) => {
+            finding("engine", Verdict::Good, picked.engine.name().to_owned(), &picked.reason)
+        }
+        Err(failure) => finding("engine", Verdict::Bad, "none".to_owned(), &failure.to_string()),
+    }
 }
 
 fn workers(machine: &Machine, config: &Config) -> Finding {

@@ -3,10 +3,12 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod calibrate;
 mod command;
 mod congestion;
 mod demo;
 mod doctor;
+mod engines;
 mod failure;
 mod listeners;
 mod metrics;

@@ -16,7 +16,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use millrace_event::{
-    Clock, Epoll, EpollOptions, EpollWaker, Inbox, LogSink, Mail, Outbox, mailbox, mesh,
+    Clock, EngineOptions, EpollWatch, EventWaker, Inbox, LogSink, Mail, Outbox, Sockets,
+    UringWatch, Watch, mailbox, mesh,
 };
 use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::counters::Counters;
@@ -26,6 +27,7 @@ use millrace_sys::{Signal, Signals};
 
 use crate::admin::Admin;
 use crate::congestion;
+use crate::engines::{self, Engine, Picked};
 use crate::failure::Failure;
 use crate::listeners::{self, Listeners};
 use crate::metrics::Metrics;
@@ -64,7 +66,8 @@ pub(crate) struct Running {
     /// The files of Unix sockets that are listened on; empty once draining.
     files: Vec<PathBuf>,
     addresses: Vec<ListenAddress>,
-    outboxes: Vec<Outbox<Post, EpollWaker>>,
+    engine: Picked,
+    outboxes: Vec<Outbox<Post, EventWaker>>,
     workers: Vec<JoinHandle<()>>,
     shared: Arc<Shared>,
     admin: Option<Arc<Admin>>,
@@ -83,6 +86,7 @@ impl Running {
         if let Err(error) = millrace_sys::raise_descriptor_limit() {
             say::error(&format!("the limit of descriptors stays as it is: {error}"));
         }
+        let engine = engines::pick(config.engine)?;
         let log = open_log(&config)?;
         let admin = open_admin(&mut config)?;
         let opened = Listeners::open(&config.listeners, config.workers)?;
@@ -96,6 +100,7 @@ impl Running {
             signals,
             files,
             addresses: opened.addresses,
+            engine,
             outboxes: Vec::new(),
             workers: Vec::new(),
             admin: None,
@@ -178,7 +183,8 @@ impl Running {
                 mail,
                 names: names.clone(),
                 descriptors,
-                options: EpollOptions {
+                engine: self.engine.engine,
+                options: EngineOptions {
                     budget_bytes: (self.config.memory_bytes / count as u64) as usize,
                     log: self.log.clone(),
                     clock,
@@ -203,6 +209,8 @@ impl Running {
     }
 
     fn announce(&self) {
+        let Picked { engine, reason } = &self.engine;
+        say::error(&format!("engine {} ({reason})", engine.name()));
         if let Some(address) = self.config.admin {
             say::error(&format!("admin at {address}"));
         }
@@ -272,19 +280,27 @@ struct Seat {
     config: Arc<Config>,
     shared: Arc<Shared>,
     listeners: Vec<(usize, OwnedFd)>,
-    inbox: Inbox<Post, EpollWaker>,
-    mail: Mail<Post, EpollWaker>,
+    inbox: Inbox<Post, EventWaker>,
+    mail: Mail<Post, EventWaker>,
     names: Sources,
     descriptors: u64,
-    options: EpollOptions,
+    engine: Engine,
+    options: EngineOptions,
     ready: Sender<Result<(), millrace_event::Error>>,
 }
 
 impl Seat {
     /// The life of a worker's thread.
     fn work(self) {
+        match self.engine {
+            Engine::Epoll => self.work_over::<EpollWatch>(),
+            Engine::Uring => self.work_over::<UringWatch>(),
+        }
+    }
+
+    fn work_over<W: Watch>(self) {
         // The supervisor waits for the word of every worker, so it is there to hear it.
-        let worker = Epoll::new(self.options).and_then(|engine| {
+        let worker = Sockets::<W>::new(self.options).and_then(|engine| {
             let listeners = self.listeners.into_iter();
             let setup = Setup {
                 config: self.config,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::scope;
 
-use millrace_event::{Address, Clock, Engine, Epoll, EpollOptions, Wake};
+use millrace_event::{Address, Clock, Engine, EngineOptions, Epoll, Wake};
 use relay::{How, Relay};
 
 /// Sends back what it reads, until the end.
@@ -50,7 +50,7 @@ fn relay_over_epoll(how: How, budget_bytes: usize) {
         let (send_waker, waker) = channel();
         let stopped = stop.clone();
         let worker = scope.spawn(move || {
-            let options = EpollOptions { budget_bytes, log: None, clock: Clock::new() };
+            let options = EngineOptions { budget_bytes, log: None, clock: Clock::new() };
             let mut engine = Epoll::new(options).expect("this kernel has epoll");
             let budget = engine.budget().clone();
             let listener = engine.adopt(OwnedFd::from(listener)).expect("room for a listener");

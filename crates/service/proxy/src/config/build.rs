@@ -47,6 +47,7 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
     let engine = process.one_or_default("engine", scope, |text| match text {
         "auto" => Ok(EngineChoice::Auto),
         "epoll" => Ok(EngineChoice::Epoll),
+        "uring" => Ok(EngineChoice::Uring),
         _ => Err("is not an engine of this version"),
     })?;
     let workers = match process.one("workers", |text| bounded("workers", text))? {

@@ -140,6 +140,8 @@ pub enum EngineChoice {
     Auto,
     /// Edge-triggered epoll(7).
     Epoll,
+    /// io_uring(7).
+    Uring,
 }
 
 /// Where clients come in.

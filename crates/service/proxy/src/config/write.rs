@@ -31,6 +31,7 @@ fn process(out: &mut String, config: &Config) {
     let engine = match config.engine {
         EngineChoice::Auto => "auto",
         EngineChoice::Epoll => "epoll",
+        EngineChoice::Uring => "uring",
     };
     line(out, "engine", quoted(engine));
     line(out, "workers", config.workers);

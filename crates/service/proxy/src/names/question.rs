@@ -285,6 +285,7 @@ fn sorted(error: Error) -> NameError {
         | Error::BrokenPipe
         | Error::Refused
         | Error::Unreachable
+        | Error::Unsupported(_)
         | Error::Other(_) => NameError::ServerFailed,
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::{Address, Clock, Engine, Epoll, EpollOptions, Event, Instant, Kind, Wake};
+use millrace_event::{Address, Clock, Engine, EngineOptions, Epoll, Event, Instant, Kind, Wake};
 use millrace_sim::{Actor, Ended, Faults, Read, Sim, Socket, Turn, World, run};
 
 use super::message::tests::{OK, QNAME, answer, record, soa, wire};
@@ -645,7 +645,7 @@ fn real_server() -> (SocketAddr, std::thread::JoinHandle<()>) {
 /// failure takes: far longer than any machine is slow.
 fn real(server: SocketAddr) -> (Epoll, Names<u32>) {
     let clock = Clock::new();
-    let engine = Epoll::new(EpollOptions { budget_bytes: 1 << 20, log: None, clock }).unwrap();
+    let engine = Epoll::new(EngineOptions { budget_bytes: 1 << 20, log: None, clock }).unwrap();
     let limits = Limits { name_ms: 600_000, ..Limits::default() };
     let sources = Arc::new(Sources::parse(b"", b"options timeout:30", &[server]));
     let names = Names::new(sources, &limits, engine.now());

@@ -1,19 +1,16 @@
 //! Listeners: armed, disarmed, shared, and out of descriptors.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
-use common::*;
-use millrace_event::{Completion, Engine, Epoll, Error, Event, Fd};
+use super::common::*;
+use crate::Tested;
+use millrace_event::{Completion, Engine, Error, Event, Fd};
 
 /// Connections accepted without waiting, and how many the fullest turn gave.
-fn drain(engine: &mut Epoll) -> (Vec<Fd>, usize) {
+fn drain(engine: &mut Tested) -> (Vec<Fd>, usize) {
     let (mut accepted, mut most) = (Vec::new(), 0);
     loop {
         engine.turn(Some(engine.now()));
@@ -86,7 +83,7 @@ fn engines_share_a_unix_listener_that_outlives_them() {
     let supervised = millrace_sys::listen_unix(&path, 0o600).unwrap();
     let mut engines = [engine(), engine()];
     let listeners = [0, 1].map(|index| {
-        let engine: &mut Epoll = &mut engines[index];
+        let engine: &mut Tested = &mut engines[index];
         let fd = engine.adopt(supervised.try_clone().unwrap()).unwrap();
         engine.accept(&fd, token(0));
         fd
@@ -101,6 +98,10 @@ fn engines_share_a_unix_listener_that_outlives_them() {
     assert_eq!(count, clients.len());
     for (engine, fd) in engines.iter_mut().zip(listeners) {
         engine.close(fd);
+    }
+    // What was on its way for the closed connections is none of the listener's.
+    for engine in &mut engines {
+        assert!(all(engine).is_empty());
     }
     let _waiting = UnixStream::connect(&path).unwrap();
     for engine in &mut engines {
@@ -118,8 +119,10 @@ fn engines_share_a_unix_listener_that_outlives_them() {
 
 /// Runs `name` of this file in a process of its own, in which [`is_child`] says so.
 fn in_child(name: &str) {
+    let module = module_path!().split_once("::").unwrap().1;
+    let path = format!("{module}::{name}");
     let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .args(["--exact", &path, "--nocapture", "--test-threads=1"])
         .env("MILLRACE_TEST_CHILD", "1")
         .status()
         .unwrap();

@@ -1,15 +1,12 @@
 //! The turn itself: deadlines, wakes, bounds, randomness, the log.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod common;
-
 use std::io::Write;
 use std::time::Duration;
 
-use common::*;
+use super::common::*;
+use crate::Tested;
 use millrace_event::{
-    Clock, Completion, Engine, Epoll, EpollOptions, Event, Kind, LogSink, Wake, mailbox,
+    Clock, Completion, Engine, EngineOptions, Event, Kind, LogSink, Wake, mailbox,
 };
 
 #[test]
@@ -108,8 +105,8 @@ fn records_reach_the_log() {
     let folder = Folder::new("log");
     let path = folder.0.join("access.log");
     let log = LogSink::open(&path).unwrap();
-    let options = EpollOptions { budget_bytes: 1, log: Some(log.clone()), clock: Clock::new() };
-    let mut engine = Epoll::new(options).unwrap();
+    let options = EngineOptions { budget_bytes: 1, log: Some(log.clone()), clock: Clock::new() };
+    let mut engine = Tested::new(options).unwrap();
     engine.log(b"one\n");
     engine.turn(Some(engine.now()));
     engine.log(b"two\nthree\n");

@@ -6,11 +6,11 @@ use millrace_sys::{self as sys, Errno};
 
 use super::descriptor::{Descriptor, Receiving, Role, Sending};
 use super::queue::Direction;
-use super::{Epoll, completion};
+use super::{Sockets, Watch, completion};
 use crate::limits::SPLICE_MAX;
 use crate::{Completion, Error, Event, Fd, Key, Token};
 
-impl Epoll {
+impl<W: Watch> Sockets<W> {
     /// A pipe has as much room as one splice moves, unless the user has too many pipes already
     /// (pipe(7), /proc/sys/fs/pipe-user-pages-soft): splices then move less at a time.
     pub(super) fn open_pipe(&mut self) -> Result<(Fd, Fd), Error> {

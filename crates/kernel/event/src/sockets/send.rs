@@ -6,10 +6,11 @@ use millrace_sys::{self as sys, Errno};
 
 use super::descriptor::{Descriptor, Role, Sending};
 use super::queue::Direction;
-use super::{Counters, Epoll, completion};
+use super::{Counters, Sockets, Watch, completion};
+use crate::limits::{BATCH_MAX, BATCHED_SEND_MAX};
 use crate::{Address, Completion, Error, Event, Fd, Held, Key, Token};
 
-impl Epoll {
+impl<W: Watch> Sockets<W> {
     /// What is wrong with the address itself, or with us, is said at once; what is wrong with the
     /// way to it or with the peer comes as a completion, whether it is known already or not.
     pub(super) fn begin_connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error> {
@@ -45,6 +46,15 @@ impl Epoll {
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         assert!(matches!(descriptor.role, Role::Stream | Role::Datagram));
         descriptor.begin_sending(Sending::Idle);
+        if W::MOVES
+            && descriptor.writable
+            && descriptor.role == Role::Stream
+            && (1..=BATCHED_SEND_MAX).contains(&total)
+            && self.batch.sends.len() < BATCH_MAX
+        {
+            descriptor.sending = Sending::Batched { token, length: total as u32 };
+            return self.batch.add_send(key, parts);
+        }
         let sent = if descriptor.writable && total > 0 {
             send_parts(descriptor, parts, &mut self.counters)
         } else {
@@ -93,7 +103,7 @@ impl Epoll {
             }
             Sending::Send { token, .. } => self.send_rest(key, token),
             Sending::Splice { pipe, max, token } => self.splice_out(key, pipe, max, token),
-            Sending::Idle | Sending::Filled { .. } => None,
+            Sending::Idle | Sending::Filled { .. } | Sending::Batched { .. } => None,
         }
     }
 
@@ -126,8 +136,24 @@ impl Epoll {
     pub(super) fn bytes_unsent(&self, fd: &Fd) -> usize {
         match self.descriptors.key_at(fd.0).and_then(|key| self.descriptors.get(key)) {
             Some(Descriptor { sending: Sending::Send { rest, .. }, .. }) => rest.len(),
+            Some(Descriptor { sending: Sending::Batched { length, .. }, .. }) => *length as usize,
             _ => 0,
         }
+    }
+}
+
+impl<W: Watch> Sockets<W> {
+    /// Sends what a turn has gathered for the descriptor at `key`, which is about to be closed:
+    /// what was asked for before is done before.
+    pub(super) fn send_batched_now(&mut self, key: Key) {
+        let Some(index) = self.batch.sends.iter().position(|(of, _)| *of == key) else { return };
+        let (_, bytes) = self.batch.sends.remove(index);
+        if let Some(descriptor) = self.descriptors.get_mut(key) {
+            self.counters.sends += 1;
+            let _ = sys::send(descriptor.fd.as_fd(), &[&bytes], false);
+            descriptor.sending = Sending::Idle;
+        }
+        self.batch.spare.push(bytes);
     }
 }
 
@@ -162,7 +188,7 @@ fn send_parts(
 }
 
 /// Copies what comes after the first `taken` bytes of `parts`.
-fn hold(budget: &crate::Budget, parts: &[&[u8]], mut taken: usize) -> Held {
+pub(super) fn hold(budget: &crate::Budget, parts: &[&[u8]], mut taken: usize) -> Held {
     let mut rests = Vec::with_capacity(parts.len());
     for part in parts {
         let skipped = taken.min(part.len());

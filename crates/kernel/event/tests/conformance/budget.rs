@@ -1,13 +1,9 @@
 //! What is held is bounded: receives wait for the budget, in order, and nothing else does.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod common;
-
 use std::io::Write;
 use std::net::TcpStream;
 
-use common::*;
+use super::common::*;
 use millrace_event::{Engine, Event, Held};
 
 #[test]

@@ -6,11 +6,11 @@ use millrace_sys::{self as sys, Errno};
 
 use super::descriptor::{Receiving, Role};
 use super::queue::{Direction, Ready};
-use super::{Epoll, completion, data_of};
+use super::{Sockets, Watch, completion, data_of};
 use crate::limits::ACCEPTS_MAX;
 use crate::{Buffer, Completion, Error, Event, Fd, Key, Token};
 
-impl Epoll {
+impl<W: Watch> Sockets<W> {
     pub(super) fn begin_receive(&mut self, fd: &Fd, max: usize, token: Token) {
         assert!((1..=Buffer::SIZE).contains(&max), "a receive fits one buffer");
         let (key, descriptor) = self.open(fd);
@@ -27,7 +27,7 @@ impl Epoll {
         assert_eq!(descriptor.role, Role::Listener);
         descriptor.begin_receiving(Receiving::Accept { token, turn, count: 0 });
         let fd = self.descriptors.get(key).expect("it was found").fd.as_fd();
-        self.poller.add_listener(fd, data_of(key)).expect("a listener can be waited for");
+        self.watch.add_listener(fd, data_of(key)).expect("a listener can be waited for");
         // Connections may wait already: the first try is now, and not at the next edge.
         self.enqueue(key, Direction::Receiving);
     }
@@ -37,13 +37,13 @@ impl Epoll {
         self.disarm(key);
     }
 
-    /// Takes a listener out of the set, so that others who wait for it get its edges.
+    /// Ends the watch of a listener, so that others who wait for it get its edges.
     fn disarm(&mut self, key: Key) {
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         assert_eq!(descriptor.role, Role::Listener);
         if matches!(descriptor.receiving, Receiving::Accept { .. }) {
             descriptor.receiving = Receiving::Idle;
-            self.poller.delete(descriptor.fd.as_fd()).expect("an armed listener is in the set");
+            self.watch.remove(descriptor.fd.as_fd(), data_of(key));
         }
     }
 
@@ -61,6 +61,11 @@ impl Epoll {
                 self.queue.park(Ready { key, direction: Direction::Receiving });
                 None
             }
+            Receiving::Receive { .. } if W::MOVES && descriptor.role == Role::Stream => {
+                descriptor.receive_queued = true;
+                self.batch.receives.push(key);
+                None
+            }
             Receiving::Receive { max, token } => self.receive(key, max as usize, token),
             Receiving::Accept { token, turn, count } => {
                 let count = if turn == self.turn { count } else { 0 };
@@ -74,47 +79,72 @@ impl Epoll {
     fn receive(&mut self, key: Key, max: usize, token: Token) -> Option<Completion> {
         let mut buffer = self.stock.pop().unwrap_or_default();
         let descriptor = self.descriptors.get_mut(key)?;
-        let received = sys::receive(descriptor.fd.as_fd(), &mut buffer.block()[..max]);
+        let result = sys::receive(descriptor.fd.as_fd(), &mut buffer.block()[..max]);
+        self.learn_received(key, max, &result);
+        self.give_received(key, token, buffer, result)
+    }
+
+    /// Notes what a receive of up to `max` bytes says about those that follow.
+    pub(super) fn learn_received(&mut self, key: Key, max: usize, result: &sys::Result<usize>) {
         self.counters.receives += 1;
-        match received {
-            // An empty datagram is neither bytes nor an end: the next one is what is asked for.
-            Ok(0) if descriptor.role == Role::Datagram => {
-                self.stock.push(buffer);
-                self.enqueue(key, Direction::Receiving);
-                None
-            }
-            // The send that failed took the socket's pending error with it (socket(7), SO_ERROR), so
-            // that the break now reads like an end; and its completion may be queued behind this.
-            Ok(0) if descriptor.send_failed() => {
-                descriptor.receiving = Receiving::Idle;
-                self.stock.push(buffer);
-                completion(token, Event::Received(Err(Error::Reset)))
-            }
+        let Some(descriptor) = self.descriptors.get_mut(key) else { return };
+        match result {
             Ok(count) => {
-                descriptor.receiving = Receiving::Idle;
                 // A stream that gave less than was asked for has no more, and its next bytes are
                 // an edge (epoll(7), questions and answers, 9).
-                let emptied = count < max && descriptor.role == Role::Stream;
+                let emptied = *count < max && descriptor.role == Role::Stream;
                 descriptor.readable = !emptied || descriptor.to_be_drained;
-                buffer.set_filled(count);
-                self.lent += 1;
-                self.moved += count;
-                self.counters.bytes_received += count as u64;
-                completion(token, Event::Received(Ok(buffer)))
             }
             Err(Errno::AGAIN) => {
                 descriptor.readable = false;
                 descriptor.to_be_drained = false;
                 self.counters.would_block += 1;
-                self.stock.push(buffer);
-                None
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// The completion of a receive that is over, unless it found nothing.
+    pub(super) fn give_received(
+        &mut self,
+        key: Key,
+        token: Token,
+        mut buffer: Buffer,
+        result: sys::Result<usize>,
+    ) -> Option<Completion> {
+        let descriptor = self.descriptors.get_mut(key)?;
+        let received = match result {
+            // An empty datagram is neither bytes nor an end: the next one is what is asked for.
+            Ok(0) if descriptor.role == Role::Datagram => {
+                self.put_back(buffer);
+                self.enqueue(key, Direction::Receiving);
+                return None;
+            }
+            Err(Errno::AGAIN) => {
+                self.put_back(buffer);
+                return None;
+            }
+            // The send that failed took the socket's pending error with it (socket(7), SO_ERROR), so
+            // that the break now reads like an end; and its completion may be queued behind this.
+            Ok(0) if descriptor.send_failed() => Err(Error::Reset),
+            Ok(count) => Ok(count),
+            Err(error) => Err(Error::of(error)),
+        };
+        descriptor.receiving = Receiving::Idle;
+        let received = match received {
+            Ok(count) => {
+                buffer.set_filled(count);
+                self.lent += 1;
+                self.moved += count;
+                self.counters.bytes_received += count as u64;
+                Ok(buffer)
             }
             Err(error) => {
-                descriptor.receiving = Receiving::Idle;
-                self.stock.push(buffer);
-                completion(token, Event::Received(Err(Error::of(error))))
+                self.put_back(buffer);
+                Err(error)
             }
-        }
+        };
+        completion(token, Event::Received(received))
     }
 
     /// Accepts one connection; the listener then queues behind everything else that is ready.

@@ -3,7 +3,7 @@
 /// Counts since the engine began. Each only grows.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
-    /// Turns, each of which is one epoll_wait(2).
+    /// Turns, each of which is one epoll_wait(2) or io_uring_enter(2).
     pub turns: u64,
     /// Calls of accept4(2).
     pub accepts: u64,

@@ -1,26 +1,23 @@
 //! Two workers, each with an engine in its own thread: one accepts and hands every other
 //! connection over by mailbox.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod common;
-
 use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 
-use common::*;
-use millrace_event::{Completion, Engine, Epoll, EpollWaker, Event, Fd, HowToShut, Mail, mesh};
+use super::common::*;
+use crate::Tested;
+use millrace_event::{Completion, Engine, Event, EventWaker, Fd, HowToShut, Mail, mesh};
 
 const CONNECTIONS: usize = 400;
 const CLIENTS: usize = 4;
 
 /// Sends back what each connection brings, until its end.
 struct Echo {
-    engine: Epoll,
-    mail: Mail<OwnedFd, EpollWaker>,
+    engine: Tested,
+    mail: Mail<OwnedFd, EventWaker>,
     /// Handed over, but not taken by a full mailbox yet.
     waiting: VecDeque<OwnedFd>,
     connections: HashMap<u32, Fd>,
@@ -30,7 +27,7 @@ struct Echo {
 }
 
 impl Echo {
-    fn new(mail: Mail<OwnedFd, EpollWaker>) -> Self {
+    fn new(mail: Mail<OwnedFd, EventWaker>) -> Self {
         let engine = engine();
         mail.set_wake(&engine.waker());
         Self {

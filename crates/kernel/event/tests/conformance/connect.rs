@@ -1,16 +1,12 @@
 //! Connections opened by the engine: TCP, UDP and Unix, made, refused and failed.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
-use common::*;
+use super::common::*;
 use millrace_event::{Address, Engine, Error};
 
 #[test]
@@ -33,6 +29,7 @@ fn a_server_that_speaks_first_is_heard() {
         engine.send(&fd, &[b"hello"], token(2));
         assert_eq!(sent(&mut engine).1, Ok(()));
         engine.close(fd);
+        assert!(all(&mut engine).is_empty());
         assert_eq!(server.join().unwrap(), "hello");
     }
 }

@@ -7,10 +7,10 @@ use millrace_sys::{EventFd, Result};
 
 use crate::Wake;
 
-/// The waker of an [`Epoll`](crate::Epoll). Copies wake the same engine; once that is gone they do
-/// nothing.
+/// The waker of an engine over [`Sockets`](crate::Sockets). Copies wake the same engine; once that
+/// is gone they do nothing.
 #[derive(Clone, Debug)]
-pub struct EpollWaker(Arc<Shared>);
+pub struct EventWaker(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -20,7 +20,7 @@ struct Shared {
     pending: AtomicBool,
 }
 
-impl EpollWaker {
+impl EventWaker {
     pub(super) fn new() -> Result<Self> {
         Ok(Self(Arc::new(Shared { eventfd: EventFd::new()?, pending: AtomicBool::new(false) })))
     }
@@ -37,7 +37,7 @@ impl EpollWaker {
     }
 }
 
-impl Wake for EpollWaker {
+impl Wake for EventWaker {
     fn wake(&self) {
         // Pairs with the swap in `rearm`: whichever comes second sees what came before the other.
         if !self.0.pending.swap(true, Ordering::AcqRel) {

@@ -1,17 +1,14 @@
 //! Bytes moved through pipes, and whole relays made of the engine's operations.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 
-use common::*;
-use millrace_event::{Completion, Engine, Epoll, Error, Event, Fd, HowToShut};
+use super::common::*;
+use crate::Tested;
+use millrace_event::{Completion, Engine, Error, Event, Fd, HowToShut};
 
-fn spliced(engine: &mut Epoll) -> Result<usize, Error> {
+fn spliced(engine: &mut Tested) -> Result<usize, Error> {
     match next(engine) {
         Completion { event: Event::Spliced(result), .. } => result,
         other => panic!("{other:?}"),
@@ -123,14 +120,14 @@ struct Relay {
 }
 
 impl Relay {
-    fn read(&self, engine: &mut Epoll, number: u32) {
+    fn read(&self, engine: &mut Tested, number: u32) {
         match &self.pipe {
             Some((_, into)) => engine.splice(&self.source, into, 100_000, token(number)),
             None => engine.recv(&self.source, 30_000 + number as usize, token(number)),
         }
     }
 
-    fn handle(&mut self, engine: &mut Epoll, number: u32, event: Event) {
+    fn handle(&mut self, engine: &mut Tested, number: u32, event: Event) {
         match event {
             Event::Received(Ok(buffer)) => {
                 if buffer.is_empty() {
@@ -163,7 +160,7 @@ impl Relay {
         }
     }
 
-    fn end(&mut self, engine: &mut Epoll) {
+    fn end(&mut self, engine: &mut Tested) {
         engine.shutdown(&self.target, HowToShut::Write);
         self.done = true;
     }

@@ -38,7 +38,7 @@ pub(super) enum Role {
     /// A UDP socket. It never ends, and one receive says nothing about the next.
     Datagram,
     Listener,
-    /// An end of a pipe: known to this table only, not to epoll.
+    /// An end of a pipe: known to this table only, and not watched.
     Pipe,
 }
 
@@ -74,6 +74,11 @@ pub(super) enum Sending {
     Idle,
     Connect {
         token: Token,
+    },
+    /// All of it is copied, to be sent when the turn ends.
+    Batched {
+        token: Token,
+        length: u32,
     },
     /// Boxed because a send rarely has a rest.
     Send {

@@ -1,0 +1,67 @@
+//! Who tells an engine what is ready.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use millrace_sys::{Readiness, Result};
+
+use crate::{Buffer, Error};
+
+/// A set of watched descriptors, each with a number of the engine's choice.
+///
+/// A watch gives edges: what is ready when it begins, and from then on what becomes ready. Edges
+/// of one descriptor may fold into one that says all of it. After a descriptor was removed or
+/// closed an edge that was on its way may still come.
+pub trait Watch: Sized {
+    /// A set with nothing in it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDescriptors`], [`Error::OutOfMemory`], [`Error::Unsupported`].
+    fn new() -> std::result::Result<Self, Error>;
+    /// Watches a connection for readability, room to write, urgent data, and either side's end.
+    ///
+    /// # Errors
+    /// ENOMEM; ENOSPC when the user has too many.
+    fn add_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()>;
+    /// Watches a listener, or an eventfd, for readability. Of several sets that have the same
+    /// listener only one or few are woken.
+    ///
+    /// # Errors
+    /// As [`Watch::add_connection`].
+    fn add_listener(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()>;
+    /// Ends a watch whose descriptor lives on, here or elsewhere. Before this returns the kernel
+    /// has forgotten it.
+    fn remove(&mut self, fd: BorrowedFd<'_>, data: u64);
+    /// Ends the watch of a connection, and closes it: by the end of the next [`Watch::wait`] at
+    /// the latest, its peer is told.
+    fn close(&mut self, fd: OwnedFd, data: u64);
+    /// Waits until something is ready or, at most, `wait_max` (`None`: for ever).
+    fn wait(&mut self, wait_max: Option<Duration>);
+    /// The next that the last wait found: the number of its descriptor, and what happened.
+    fn next(&mut self) -> Option<(u64, Found)>;
+
+    /// Whether [`Watch::receive`] and [`Watch::send`] are to be used, for what is ready: they are
+    /// gathered until the end of a turn, and all of them are over when the next wait is.
+    const MOVES: bool = false;
+    /// Receives up to `max` bytes of what is there, without waiting.
+    fn receive(&mut self, _fd: BorrowedFd<'_>, _data: u64, _buffer: Buffer, _max: usize) {
+        unreachable!("only what moves bytes is asked to")
+    }
+    /// Sends as many of `bytes` as there is room for, without waiting.
+    fn send(&mut self, _fd: BorrowedFd<'_>, _data: u64, _bytes: Vec<u8>) {
+        unreachable!("only what moves bytes is asked to")
+    }
+}
+
+/// What a wait found.
+#[derive(Debug)]
+pub enum Found {
+    /// What a descriptor is ready for.
+    Ready(Readiness),
+    /// It is watched no longer, though nobody ended that.
+    Lost,
+    /// A receive is over. The buffer's bytes are not counted yet.
+    Received(Buffer, Result<usize>),
+    /// A send is over; the bytes are given back.
+    Sent(Vec<u8>, Result<usize>),
+}

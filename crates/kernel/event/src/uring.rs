@@ -1,0 +1,107 @@
+//! The engine over io_uring(7): one system call a turn submits what began and ended, and waits.
+//!
+//! A watch is a poll request that goes on until it is cancelled. It keeps its open file, so that a
+//! connection is closed in two steps: its descriptor at once, which frees the number, and its watch
+//! with the next submission, which lets the file go and tells the peer. Completions that are on
+//! their way then name a key of the table whose generation is over, and are dropped.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use millrace_sys::{Errno, Result, Ring, RingCompletion};
+
+use crate::limits::{COMPLETIONS_MAX, REQUESTS_MAX};
+use crate::{Buffer, Error, Found, Sockets, Unsupported, Watch};
+
+/// The engine over io_uring(7).
+pub type Uring = Sockets<UringWatch>;
+
+/// A ring whose requests are watches.
+pub struct UringWatch {
+    ring: Ring,
+}
+
+impl UringWatch {
+    /// Waits at most `wait_max`, and gives up what a signal or a lack of memory interrupts: the
+    /// next turn goes on with it.
+    fn enter(&mut self, wait_max: Option<Duration>) {
+        match self.ring.enter(wait_max) {
+            Ok(()) | Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM | Errno::BUSY) => {}
+            Err(error) => panic!("a ring is entered: {error}"),
+        }
+    }
+
+    fn cancel(&mut self, data: u64) {
+        self.ring.cancel(data).expect("a full queue is submitted");
+    }
+}
+
+impl Watch for UringWatch {
+    fn new() -> std::result::Result<Self, Error> {
+        let ring = Ring::new(REQUESTS_MAX, COMPLETIONS_MAX).map_err(refusal)?;
+        Ok(Self { ring })
+    }
+
+    fn add_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        self.ring.watch_connection(fd, data)
+    }
+
+    fn add_listener(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        self.ring.watch_listener(fd, data)
+    }
+
+    fn remove(&mut self, _fd: BorrowedFd<'_>, data: u64) {
+        self.cancel(data);
+        self.enter(Some(Duration::ZERO));
+    }
+
+    fn close(&mut self, fd: OwnedFd, data: u64) {
+        drop(fd);
+        self.cancel(data);
+    }
+
+    fn wait(&mut self, wait_max: Option<Duration>) {
+        self.enter(wait_max);
+    }
+
+    fn next(&mut self) -> Option<(u64, Found)> {
+        loop {
+            return Some(match self.ring.next_completion()? {
+                RingCompletion::Watched { result: Err(Errno::CANCELED), .. } => continue,
+                RingCompletion::Watched { data, result: Ok(readiness), more: true } => {
+                    (data, Found::Ready(readiness))
+                }
+                // The kernel had no memory to go on with it; the new watch tells all again. Or it
+                // was closed before it was submitted, and its number is over.
+                RingCompletion::Watched { data, .. } => (data, Found::Lost),
+                RingCompletion::Received { data, memory, result } => {
+                    (data, Found::Received(Buffer::of(memory), result))
+                }
+                RingCompletion::Sent { data, memory, result } => {
+                    (data, Found::Sent(memory, result))
+                }
+            });
+        }
+    }
+
+    const MOVES: bool = true;
+
+    fn receive(&mut self, fd: BorrowedFd<'_>, data: u64, buffer: Buffer, max: usize) {
+        let queued = self.ring.receive(fd, data, buffer.into_block(), max);
+        queued.expect("a full queue is submitted");
+    }
+
+    fn send(&mut self, fd: BorrowedFd<'_>, data: u64, bytes: Vec<u8>) {
+        self.ring.send(fd, data, bytes).expect("a full queue is submitted");
+    }
+}
+
+/// What it means that there is no ring (io_uring_setup(2)).
+fn refusal(errno: Errno) -> Error {
+    Error::Unsupported(match errno {
+        Errno::NOSYS => Unsupported::RingMissing,
+        Errno::PERM => Unsupported::RingForbidden,
+        Errno::INVAL => Unsupported::RingTooOld,
+        other => return Error::of(other),
+    })
+}

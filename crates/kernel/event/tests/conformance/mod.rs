@@ -1,0 +1,10 @@
+//! What every real engine keeps, over real sockets. Each file is compiled for each engine.
+
+mod accept;
+mod budget;
+mod common;
+mod connect;
+mod splice;
+mod stream;
+mod turn;
+mod workers;

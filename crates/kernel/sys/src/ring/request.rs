@@ -1,0 +1,142 @@
+//! What a ring is asked for.
+
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::io_uring::{
+    IoringAsyncCancelFlags, IoringOp, IoringPollFlags, IoringSqeFlags, io_uring_sqe,
+};
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::{CANCELLED, Lent, MOVES, Memory, Ring};
+use crate::Result;
+
+impl Ring {
+    /// Watches a connection for edges of readability, room to write, urgent data, and either
+    /// side's end, until it is cancelled. What it is ready for already is told too.
+    ///
+    /// The ring keeps the open file until then: a descriptor that is closed before sends no FIN.
+    /// Bit 31 of `data` is not set.
+    ///
+    /// # Errors
+    /// None here: a watch that cannot be had completes with its error. As [`Ring::enter`] when the
+    /// queue was full.
+    pub fn watch_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        // The band is what `Readiness::is_a_guess` needs to be told.
+        let read = EventFlags::IN | EventFlags::PRI | EventFlags::RDBAND | EventFlags::RDHUP;
+        self.watch(fd, read | EventFlags::OUT, data)
+    }
+
+    /// Watches a listener, or an eventfd, for edges of readability. Of several rings that watch the
+    /// same listener only one or few are woken.
+    ///
+    /// # Errors
+    /// As [`Ring::watch_connection`].
+    pub fn watch_listener(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        self.watch(fd, EventFlags::IN | EventFlags::EXCLUSIVE, data)
+    }
+
+    fn watch(&mut self, fd: BorrowedFd<'_>, events: EventFlags, data: u64) -> Result<()> {
+        assert_eq!(data & MOVES, 0, "the bit is the ring's own");
+        let mut request = request(IoringOp::PollAdd, fd.as_raw_fd());
+        // Edges are what a watch that goes on gives unless told otherwise (since Linux 5.13).
+        request.len.poll_flags = IoringPollFlags::ADD_MULTI;
+        request.op_flags.poll32_events = half_words(events.bits());
+        request.user_data.u64_ = data;
+        self.push(request)
+    }
+
+    /// Ends the watch that carries `data`: it completes with ECANCELED. Nothing comes of this if
+    /// there is none.
+    ///
+    /// # Errors
+    /// As [`Ring::enter`] when the queue was full.
+    pub fn cancel(&mut self, data: u64) -> Result<()> {
+        let mut request = request(IoringOp::PollRemove, -1);
+        request.flags = IoringSqeFlags::CQE_SKIP_SUCCESS;
+        request.addr_or_splice_off_in.user_data.u64_ = data;
+        request.user_data.u64_ = CANCELLED;
+        self.push(request)
+    }
+
+    /// Receives up to `max` bytes into `memory`, which the ring has until the completion; never
+    /// waits for bytes.
+    ///
+    /// # Errors
+    /// As [`Ring::enter`] when the queue was full; the memory is gone then.
+    ///
+    /// # Panics
+    /// When `memory` is shorter than `max`.
+    pub fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        data: u64,
+        mut memory: Box<[u8]>,
+        max: usize,
+    ) -> Result<()> {
+        let mut request = request(IoringOp::Recv, fd.as_raw_fd());
+        request.addr_or_splice_off_in.addr.ptr = memory[..max].as_mut_ptr().cast();
+        request.len.len = max as u32;
+        request.op_flags.recv_flags = RecvFlags::DONTWAIT;
+        self.push_lent(request, Lent { data, memory: Memory::ToFill(memory) })
+    }
+
+    /// Sends `memory`, which the ring has until the completion; never waits for room, and gives no
+    /// signal when the connection is closed.
+    ///
+    /// # Errors
+    /// As [`Ring::receive`].
+    pub fn send(&mut self, fd: BorrowedFd<'_>, data: u64, memory: Vec<u8>) -> Result<()> {
+        let mut request = request(IoringOp::Send, fd.as_raw_fd());
+        request.addr_or_splice_off_in.addr.ptr = memory.as_ptr().cast_mut().cast();
+        request.len.len = u32::try_from(memory.len()).map_err(|_| Errno::INVAL)?;
+        request.op_flags.send_flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        self.push_lent(request, Lent { data, memory: Memory::ToSend(memory) })
+    }
+
+    fn push_lent(&mut self, mut request: io_uring_sqe, lent: Lent) -> Result<()> {
+        let place = self.places.pop().unwrap_or_else(|| {
+            self.lent.push(None);
+            self.lent.len() as u32 - 1
+        });
+        request.user_data.u64_ = u64::from(place) | MOVES;
+        // Before it is pushed: a full queue is submitted, but not yet with this request.
+        self.lent[place as usize] = Some(lent);
+        self.push(request)
+    }
+
+    /// Ends every request, and waits until the kernel has let go of what they watched.
+    pub(super) fn cancel_all(&mut self) -> Result<()> {
+        let mut request = request(IoringOp::AsyncCancel, -1);
+        request.op_flags.cancel_flags = IoringAsyncCancelFlags::ALL | IoringAsyncCancelFlags::ANY;
+        request.user_data.u64_ = CANCELLED;
+        self.push(request)?;
+        self.enter(Some(Duration::ZERO))
+    }
+
+    fn push(&mut self, request: io_uring_sqe) -> Result<()> {
+        if self.waiting() > self.request_mask {
+            self.submit()?;
+        }
+        let place = (self.queued & self.request_mask) as usize * size_of::<io_uring_sqe>();
+        // SAFETY: the place is inside the mapping, which is page-aligned, and no request at it is
+        // queued: fewer wait than there are places.
+        let place = unsafe { self.requests.start.byte_add(place) }.cast::<io_uring_sqe>();
+        // SAFETY: as above; only this thread and the kernel, after a submission, look at it.
+        unsafe { place.write(request) };
+        self.queued = self.queued.wrapping_add(1);
+        Ok(())
+    }
+}
+
+fn request(operation: IoringOp, fd: i32) -> io_uring_sqe {
+    io_uring_sqe { opcode: operation, fd, ..io_uring_sqe::default() }
+}
+
+/// The kernel reads poll32_events as two half-words in little-endian order.
+const fn half_words(events: u32) -> u32 {
+    if cfg!(target_endian = "big") { events.rotate_left(16) } else { events }
+}
