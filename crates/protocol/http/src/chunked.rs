@@ -170,6 +170,26 @@ impl ChunkedDecoder {
         Ok(Step { consumed: at, payload, ended: self.is_finished() })
     }
 
+    /// Bytes of the present chunk's data that are still to come; 0 between chunks. They may be taken
+    /// around the decoder, which is then told by [`ChunkedDecoder::skip`].
+    pub fn data_left(&self) -> u64 {
+        if self.state == State::Data { self.remaining } else { 0 }
+    }
+
+    /// Notes that `count` bytes of the present chunk's data were taken elsewhere.
+    ///
+    /// # Panics
+    /// When there are not so many: see [`ChunkedDecoder::data_left`].
+    pub fn skip(&mut self, count: u64) {
+        assert!(count <= self.data_left(), "only data is skipped");
+        if count > 0 {
+            self.remaining -= count;
+            if self.remaining == 0 {
+                self.state = State::DataCr;
+            }
+        }
+    }
+
     /// Whether the body ended, trailers included.
     pub fn is_finished(&self) -> bool {
         self.state == State::Ended
@@ -339,6 +359,22 @@ mod tests {
     fn payload(body: impl AsRef<[u8]>) -> Option<String> {
         let decoded = decode(body).unwrap();
         decoded.ended.then(|| String::from_utf8(decoded.payload).unwrap())
+    }
+
+    #[test]
+    fn data_that_is_taken_elsewhere_is_told_and_the_rest_read_on() {
+        let mut decoder = ChunkedDecoder::default();
+        assert_eq!(decoder.data_left(), 0);
+        let step = decoder.decode(&mut b"0a\r\nabc".to_owned()).unwrap();
+        assert_eq!((step.payload, decoder.data_left()), (4..7, 7));
+        decoder.skip(3);
+        assert_eq!(decoder.data_left(), 4);
+        decoder.skip(4);
+        assert_eq!(decoder.data_left(), 0);
+        let step = decoder.decode(&mut b"\r\n1\r\nx\r\n0\r\n\r\n".to_owned()).unwrap();
+        assert_eq!((step.payload, step.ended), (5..6, true));
+        decoder.skip(0);
+        assert!(decoder.is_finished());
     }
 
     #[test]
