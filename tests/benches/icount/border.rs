@@ -144,6 +144,21 @@ impl Engine for Border {
     }
 
     #[inline(never)]
+    fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>> {
+        self.0.fill(from, into, max)
+    }
+
+    #[inline(never)]
+    fn watch(&mut self, fd: &Fd, token: Token) {
+        self.0.watch(fd, token);
+    }
+
+    #[inline(never)]
+    fn splice_after(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token) {
+        self.0.splice_after(parts, from, into, max, token);
+    }
+
+    #[inline(never)]
     fn log(&mut self, records: &[u8]) {
         self.0.log(records);
     }

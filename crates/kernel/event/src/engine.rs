@@ -66,6 +66,8 @@ pub enum Event {
     Sent(Result<(), Error>),
     /// So many bytes moved, at least one; zero is the end of the source.
     Spliced(Result<usize, Error>),
+    /// What [`Engine::watch`] waited for may be there: bytes, an end, or an error.
+    Readable,
     /// Somebody used the engine's waker: mailboxes are to be read.
     Woken,
 }
@@ -76,8 +78,8 @@ pub enum Event {
 /// * An operation is queued by a call that never blocks and never runs its caller's code; its one
 ///   completion comes from [`Engine::next`], in no order promised between descriptors.
 /// * At most one operation is outstanding for a descriptor and direction (receiving: `recv`,
-///   `splice` from it, `accept`; sending: `connect`, `send`, `splice` into it). A second one is the
-///   caller's bug and panics.
+///   `watch`, `splice` from it, `accept`; sending: `connect`, `send`, `splice` and `splice_after`
+///   into it). A second one is the caller's bug and panics.
 /// * Every buffer that the kernel reads or writes belongs to the engine, never to a caller.
 /// * After `close`, `reset` or `detach` no completion for the descriptor is given any more, and
 ///   whatever it had outstanding is ended in the right order by the engine: a number is reused
@@ -154,6 +156,18 @@ pub trait Engine {
     /// is filled only when empty, and emptied before it is filled again: so the side that has to
     /// be waited for is always the socket.
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token);
+    /// Moves what a stream has at once, up to `max` bytes (at least 1), into an empty pipe: how many
+    /// bytes, 0 at the stream's end, or why it broke, which is told only once. `None`: there is
+    /// nothing yet. Nothing is outstanding afterwards, and no completion follows: so whoever waits
+    /// for a slow source holds no pipe.
+    fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
+    /// Waits, as a receive does, until a receive or [`Engine::fill`] may find something, and takes
+    /// nothing: [`Event::Readable`]. It may turn out that nothing is there.
+    fn watch(&mut self, fd: &Fd, token: Token);
+    /// Sends every byte of `parts`, in order, and then moves up to `max` bytes out of a pipe, without
+    /// a small segment between the two. The completion is that of the splice. `parts` are read
+    /// before the call returns; what the kernel does not take at once is held, as for a send.
+    fn splice_after(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token);
 
     /// Appends whole records to the access log; never blocks the worker.
     fn log(&mut self, records: &[u8]);

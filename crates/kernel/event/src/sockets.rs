@@ -439,6 +439,18 @@ impl<W: Watch> Engine for Sockets<W> {
         self.begin_splice(from, into, max, token);
     }
 
+    fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>> {
+        self.fill_now(from, into, max)
+    }
+
+    fn watch(&mut self, fd: &Fd, token: Token) {
+        self.begin_watch(fd, token);
+    }
+
+    fn splice_after(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token) {
+        self.begin_splice_after(parts, from, into, max, token);
+    }
+
     fn log(&mut self, records: &[u8]) {
         if self.log.is_some() {
             self.records.extend_from_slice(records);

@@ -61,10 +61,14 @@ pub(crate) enum Work {
         rest: Option<Held>,
         failed: Option<Error>,
     },
-    /// From the pipe whose reading end is named into this socket.
+    /// Takes nothing.
+    Watch,
+    /// From the pipe whose reading end is named into this socket, once what goes before was sent.
     Empty {
         pipe: u32,
         max: usize,
+        before: Option<Held>,
+        failed: Option<Error>,
     },
     /// A pipe's end whose splice is outstanding at the named socket.
     Partner {

@@ -61,6 +61,17 @@ impl Sim {
         self.kernel.borrow_mut().listens_at(listener.0)
     }
 
+    /// Checks what emptying a pipe into a stream asks for, and takes the pipe's end.
+    fn begin_emptying(&self, kernel: &mut Kernel, from: &Fd, into: &Fd, token: Token) {
+        let pipe = kernel.pipe_of(from.0);
+        assert!(!kernel.pipes[pipe].bytes.is_empty(), "splice from pipe {}, empty", from.0);
+        let (connection, side) = kernel.stream_of(into.0);
+        let finished = kernel.connections[connection].sides[side].out.finished;
+        assert!(!finished, "splice into descriptor {} after its shutdown", into.0);
+        let partner = Work::Partner { socket: into.0 };
+        kernel.submit(self.index, from.0, Direction::Receive, partner, token);
+    }
+
     /// Whatever is next in this turn, woken or tried with success.
     fn next_event(&self, kernel: &mut Kernel) -> Option<Completion> {
         // Acquire pairs with the Release store in `SimWaker::wake`.
@@ -228,7 +239,9 @@ impl Engine for Sim {
     fn unsent(&self, fd: &Fd) -> usize {
         let kernel = &mut *self.kernel.borrow_mut();
         match kernel.own(self.index, fd.0).send.as_ref().map(|operation| &operation.work) {
-            Some(Work::Send { rest: Some(rest), .. }) => rest.len(),
+            Some(Work::Send { rest: Some(rest), .. } | Work::Empty { before: Some(rest), .. }) => {
+                rest.len()
+            }
             _ => 0,
         }
     }
@@ -274,6 +287,10 @@ impl Engine for Sim {
         if kernel.descriptors_exhausted() {
             return Err(Error::OutOfDescriptors);
         }
+        if kernel.random.chance(kernel.plan.pipes) {
+            kernel.note("no pipe", "");
+            return Err(Error::OutOfMemory);
+        }
         let index = kernel.pipes.len();
         let capacity = kernel.plan.pipe_capacity;
         kernel.pipes.push(Pipe { bytes: VecDeque::new(), capacity, ended: false });
@@ -299,16 +316,47 @@ impl Engine for Sim {
             let work = Work::Fill { pipe: into.0, max };
             kernel.submit(self.index, from.0, Direction::Receive, work, token);
         } else {
-            let pipe = kernel.pipe_of(from.0);
-            assert!(!kernel.pipes[pipe].bytes.is_empty(), "splice from pipe {}, empty", from.0);
-            let (connection, side) = kernel.stream_of(into.0);
-            let finished = kernel.connections[connection].sides[side].out.finished;
-            assert!(!finished, "splice into descriptor {} after its shutdown", into.0);
-            let partner = Work::Partner { socket: into.0 };
-            kernel.submit(self.index, from.0, Direction::Receive, partner, token);
-            let work = Work::Empty { pipe: from.0, max };
+            self.begin_emptying(kernel, from, into, token);
+            let work = Work::Empty { pipe: from.0, max, before: None, failed: None };
             kernel.submit(self.index, into.0, Direction::Send, work, token);
         }
+    }
+
+    /// # Panics
+    /// When the pipe is not empty, or an operation is outstanding in a direction.
+    fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>> {
+        assert!(max > 0, "a splice of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, from.0).receive.is_some()
+            || kernel.own(self.index, into.0).send.is_some();
+        assert!(!outstanding, "{} is filled from {} beside something else", into.0, from.0);
+        let pipe = kernel.pipe_of(into.0);
+        let left = kernel.pipes[pipe].bytes.len();
+        assert!(left == 0, "splice into pipe {} with {left} bytes in it", into.0);
+        let filled = kernel.fill_now(from.0, into.0, max);
+        kernel.engines[self.index].busy = true;
+        let count = filled.and_then(Result::ok).unwrap_or_default();
+        kernel.record("filled", from.0, count, None);
+        filled
+    }
+
+    /// # Panics
+    /// When an operation is outstanding in the receiving direction.
+    fn watch(&mut self, fd: &Fd, token: Token) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.submit(self.index, fd.0, Direction::Receive, Work::Watch, token);
+    }
+
+    /// # Panics
+    /// As [`Engine::send`] and [`Engine::splice`].
+    fn splice_after(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token) {
+        assert!(max > 0, "a splice of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, into.0).send.is_some();
+        assert!(!outstanding, "splice into {} while a send is outstanding", into.0);
+        self.begin_emptying(kernel, from, into, token);
+        let work = kernel.begin_splice_after(into.0, parts, &self.budget, from.0, max);
+        kernel.submit(self.index, into.0, Direction::Send, work, token);
     }
 
     fn log(&mut self, records: &[u8]) {
@@ -330,6 +378,7 @@ fn describe(event: &Event) -> (&'static str, usize) {
         Event::Sent(Err(_)) => ("send fails", 0),
         Event::Spliced(Ok(count)) => ("spliced", *count),
         Event::Spliced(Err(_)) => ("splice fails", 0),
+        Event::Readable => ("readable", 0),
         Event::Woken => ("woken", 0),
     }
 }

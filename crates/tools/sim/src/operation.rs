@@ -93,9 +93,10 @@ impl Kernel {
             (Work::Receive { .. }, Object::Datagram { inbox, error, .. }) => {
                 !inbox.is_empty() || error.is_some()
             }
-            (Work::Receive { .. } | Work::Fill { .. }, Object::Stream { connection, side, .. }) => {
-                self.connections[*connection].is_readable(*side)
-            }
+            (
+                Work::Receive { .. } | Work::Fill { .. } | Work::Watch,
+                Object::Stream { connection, side, .. },
+            ) => self.connections[*connection].is_readable(*side),
             (Work::Connect, Object::Stream { connection, .. }) => {
                 self.connections[*connection].established
             }
@@ -106,8 +107,8 @@ impl Kernel {
                 }
                 _ => true,
             },
-            (Work::Empty { .. }, Object::Stream { connection, side, .. }) => {
-                self.is_writable(*connection, *side)
+            (Work::Empty { failed, .. }, Object::Stream { connection, side, .. }) => {
+                failed.is_some() || self.is_writable(*connection, *side)
             }
             (Work::Partner { .. }, _) => false,
             (work, object) => panic!("descriptor {number}: {work:?} on {object:?}"),
@@ -141,10 +142,25 @@ impl Kernel {
                 Some(result) => Event::Sent(result),
                 None => return self.put_back(number, operation),
             },
-            Work::Empty { pipe, max } => match self.try_empty(number, *pipe, *max) {
-                Some(result) => Event::Spliced(result),
-                None => return self.put_back(number, operation),
-            },
+            Work::Watch => Event::Readable,
+            Work::Empty { pipe, max, before, failed } => {
+                let (pipe, max) = (*pipe, *max);
+                let result = match self.try_send(number, before, *failed) {
+                    Some(Ok(())) => {
+                        *before = None;
+                        self.try_empty(number, pipe, max)
+                    }
+                    Some(Err(error)) => {
+                        self.descriptor(pipe).receive = None;
+                        Some(Err(error))
+                    }
+                    None => None,
+                };
+                match result {
+                    Some(result) => Event::Spliced(result),
+                    None => return self.put_back(number, operation),
+                }
+            }
             Work::Partner { .. } => unreachable!("a partner is never ready"),
         };
         Some((token, event))
@@ -197,9 +213,13 @@ impl Kernel {
         };
         // The contract of the engine: an end that a failed send has turned a break into is a break.
         let received = match (received, &self.descriptor(number).send) {
-            (Ok(0), Some(Operation { work: Work::Send { failed: Some(_), .. }, .. })) => {
-                Err(Error::Reset)
-            }
+            (
+                Ok(0),
+                Some(Operation {
+                    work: Work::Send { failed: Some(_), .. } | Work::Empty { failed: Some(_), .. },
+                    ..
+                }),
+            ) => Err(Error::Reset),
             (received, _) => received,
         };
         match received {
@@ -213,6 +233,21 @@ impl Kernel {
                 Err(error)
             }
         }
+    }
+
+    /// What a stream has now; `None` also where the seed says so.
+    pub(crate) fn fill_now(
+        &mut self,
+        socket: u32,
+        pipe: u32,
+        max: usize,
+    ) -> Option<Result<usize, Error>> {
+        let (connection, side) = self.stream_of(socket);
+        let is_readable = self.connections[connection].is_readable(side);
+        if !is_readable || self.random.chance(self.plan.wait) {
+            return None;
+        }
+        Some(self.try_fill(socket, pipe, max))
     }
 
     fn try_fill(&mut self, socket: u32, pipe: u32, max: usize) -> Result<usize, Error> {
@@ -280,6 +315,21 @@ impl Kernel {
                 Work::Send { rest: Some(rest), failed: None }
             }
             Err(error) => Work::Send { rest: None, failed: Some(error) },
+        }
+    }
+
+    /// Begins to empty a pipe after `parts`: what the kernel takes of them at once, and the rest.
+    pub(crate) fn begin_splice_after(
+        &mut self,
+        number: u32,
+        parts: &[&[u8]],
+        budget: &Budget,
+        pipe: u32,
+        max: usize,
+    ) -> Work {
+        match self.begin_send(number, parts, budget) {
+            Work::Send { rest, failed } => Work::Empty { pipe, max, before: rest, failed },
+            work => unreachable!("{work:?} is no send"),
         }
     }
 

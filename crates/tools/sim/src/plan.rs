@@ -43,6 +43,8 @@ pub struct Plan {
     pub batch_max: usize,
     /// Bytes that a pipe holds.
     pub pipe_capacity: usize,
+    /// How often, of a thousand, there is no pipe: the user has too many.
+    pub pipes: u64,
     /// How often, of a thousand connections, one is reset at a random moment.
     pub reset: u64,
     /// How often, of a thousand, a connection is refused, unreachable or lost in the network.
@@ -88,6 +90,7 @@ impl Plan {
         plan.loss = if smallest > 64 { random.choose(&[0, 2]) } else { 0 };
         plan.batch_max = random.choose(&[1, 3, 1000]);
         plan.pipe_capacity = random.choose(&[4096, 65_536, 262_144]);
+        plan.pipes = random.choose(&[0, 0, 300, 1000]);
         if faults == Faults::Hostile {
             plan.reset = random.choose(&[0, 50, 200]);
             plan.connect_fault = random.choose(&[0, 100, 300]);
@@ -111,6 +114,7 @@ impl Plan {
             loss: 0,
             batch_max: 1000,
             pipe_capacity: 262_144,
+            pipes: 0,
             reset: 0,
             connect_fault: 0,
             descriptors: 0,

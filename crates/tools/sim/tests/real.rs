@@ -94,3 +94,8 @@ fn a_relay_by_copy_with_hardly_any_budget_returns_every_byte() {
 fn a_relay_by_splice_returns_every_byte() {
     relay_over_epoll(How::Splice, 1_000_000);
 }
+
+#[test]
+fn a_relay_by_splice_behind_what_was_received_returns_every_byte() {
+    relay_over_epoll(How::Behind, 1_000_000);
+}

@@ -62,6 +62,10 @@ pub(super) enum Receiving {
         max: u32,
         token: Token,
     },
+    /// Takes nothing.
+    Watch {
+        token: Token,
+    },
     /// This is a pipe that the socket at this index is emptying.
     Emptied {
         socket: u32,
@@ -91,6 +95,12 @@ pub(super) enum Sending {
         max: u32,
         token: Token,
     },
+    /// The same, once what goes before it is sent.
+    SpliceAfter {
+        pipe: u32,
+        token: Token,
+        before: Box<Before>,
+    },
     /// This is a pipe that the socket at this index is filling.
     Filled {
         socket: u32,
@@ -105,6 +115,18 @@ pub(super) enum Sending {
         token: Token,
         result: Result<(), Error>,
     },
+    /// Ended already, not given yet; the pipe is free again.
+    Spliced {
+        token: Token,
+        result: Result<u32, Error>,
+    },
+}
+
+/// What a splice waits for, and how much it then moves at most.
+#[derive(Debug)]
+pub(super) struct Before {
+    pub(super) rest: Held,
+    pub(super) max: u32,
 }
 
 impl Descriptor {
@@ -141,7 +163,10 @@ impl Descriptor {
 
     /// Whether a send has failed whose completion is not given yet.
     pub(super) fn send_failed(&self) -> bool {
-        matches!(self.sending, Sending::Sent { result: Err(_), .. })
+        matches!(
+            self.sending,
+            Sending::Sent { result: Err(_), .. } | Sending::Spliced { result: Err(_), .. }
+        )
     }
 
     /// Whether an edge of readability is what the receiving direction waits for.
@@ -153,7 +178,10 @@ impl Descriptor {
     pub(super) fn waits_to_send(&self) -> bool {
         matches!(
             self.sending,
-            Sending::Connect { .. } | Sending::Send { .. } | Sending::Splice { .. }
+            Sending::Connect { .. }
+                | Sending::Send { .. }
+                | Sending::Splice { .. }
+                | Sending::SpliceAfter { .. }
         )
     }
 }

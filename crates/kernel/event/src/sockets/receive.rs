@@ -21,6 +21,15 @@ impl<W: Watch> Sockets<W> {
         }
     }
 
+    pub(super) fn begin_watch(&mut self, fd: &Fd, token: Token) {
+        let (key, descriptor) = self.open(fd);
+        assert_eq!(descriptor.role, Role::Stream, "streams are watched");
+        descriptor.begin_receiving(Receiving::Watch { token });
+        if descriptor.readable {
+            self.enqueue(key, Direction::Receiving);
+        }
+    }
+
     pub(super) fn begin_accept(&mut self, listener: &Fd, token: Token) {
         let turn = self.turn;
         let (key, descriptor) = self.open(listener);
@@ -72,6 +81,10 @@ impl<W: Watch> Sockets<W> {
                 self.accept_one(key, token, count)
             }
             Receiving::Splice { pipe, max, token } => self.splice_in(key, pipe, max, token),
+            Receiving::Watch { token } => {
+                descriptor.receiving = Receiving::Idle;
+                completion(token, Event::Readable)
+            }
             Receiving::Idle | Receiving::Emptied { .. } => None,
         }
     }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use millrace_sys::{self as sys, Errno};
 
-use super::descriptor::{Descriptor, Role, Sending};
+use super::descriptor::{Descriptor, Receiving, Role, Sending};
 use super::queue::Direction;
 use super::{Counters, Sockets, Watch, completion};
 use crate::limits::{BATCH_MAX, BATCHED_SEND_MAX};
@@ -56,7 +56,7 @@ impl<W: Watch> Sockets<W> {
             return self.batch.add_send(key, parts);
         }
         let sent = if descriptor.writable && total > 0 {
-            send_parts(descriptor, parts, &mut self.counters)
+            send_parts(descriptor, parts, false, &mut self.counters)
         } else {
             Ok(0)
         };
@@ -91,6 +91,10 @@ impl<W: Watch> Sockets<W> {
                 descriptor.sending = Sending::Idle;
                 completion(token, Event::Sent(result))
             }
+            Sending::Spliced { token, result } => {
+                descriptor.sending = Sending::Idle;
+                completion(token, Event::Spliced(result.map(|count| count as usize)))
+            }
             Sending::Connected { token, result } => {
                 descriptor.sending = Sending::Idle;
                 completion(token, Event::Connected(result))
@@ -101,17 +105,40 @@ impl<W: Watch> Sockets<W> {
                 descriptor.writable = result.is_ok();
                 completion(token, Event::Connected(result))
             }
-            Sending::Send { token, .. } => self.send_rest(key, token),
+            Sending::Send { token, .. } => match self.send_rest(key, false)? {
+                Ok(()) => completion(token, Event::Sent(Ok(()))),
+                Err(error) => completion(token, Event::Sent(Err(error))),
+            },
+            Sending::SpliceAfter { pipe, token, ref before } => {
+                let max = before.max;
+                match self.send_rest(key, true)? {
+                    Ok(()) => {
+                        self.descriptors.get_mut(key)?.sending =
+                            Sending::Splice { pipe, max, token };
+                        self.splice_out(key, pipe, max, token)
+                    }
+                    Err(error) => {
+                        self.at(pipe).receiving = Receiving::Idle;
+                        completion(token, Event::Spliced(Err(error)))
+                    }
+                }
+            }
             Sending::Splice { pipe, max, token } => self.splice_out(key, pipe, max, token),
             Sending::Idle | Sending::Filled { .. } | Sending::Batched { .. } => None,
         }
     }
 
-    fn send_rest(&mut self, key: Key, token: Token) -> Option<Completion> {
+    /// Sends what is held; nothing is outstanding any more when it gives how that ended. `more`:
+    /// the bytes of a pipe follow at once.
+    fn send_rest(&mut self, key: Key, more: bool) -> Option<Result<(), Error>> {
         let descriptor = self.descriptors.get_mut(key)?;
-        let Sending::Send { rest, .. } = &mut descriptor.sending else { return None };
+        let rest = match &mut descriptor.sending {
+            Sending::Send { rest, .. } => &mut **rest,
+            Sending::SpliceAfter { before, .. } => &mut before.rest,
+            _ => return None,
+        };
         self.counters.sends += 1;
-        let result = match sys::send(descriptor.fd.as_fd(), &[&**rest], false) {
+        let result = match sys::send(descriptor.fd.as_fd(), &[&*rest], more) {
             Ok(taken) => {
                 self.moved += taken;
                 self.counters.bytes_sent += taken as u64;
@@ -130,13 +157,15 @@ impl<W: Watch> Sockets<W> {
             Err(error) => Err(Error::of(error)),
         };
         descriptor.sending = Sending::Idle;
-        completion(token, Event::Sent(result))
+        Some(result)
     }
 
     pub(super) fn bytes_unsent(&self, fd: &Fd) -> usize {
-        match self.descriptors.key_at(fd.0).and_then(|key| self.descriptors.get(key)) {
-            Some(Descriptor { sending: Sending::Send { rest, .. }, .. }) => rest.len(),
-            Some(Descriptor { sending: Sending::Batched { length, .. }, .. }) => *length as usize,
+        let descriptor = self.descriptors.key_at(fd.0).and_then(|key| self.descriptors.get(key));
+        match descriptor.map(|descriptor| &descriptor.sending) {
+            Some(Sending::Send { rest, .. }) => rest.len(),
+            Some(Sending::Batched { length, .. }) => *length as usize,
+            Some(Sending::SpliceAfter { before, .. }) => before.rest.len(),
             _ => 0,
         }
     }
@@ -158,16 +187,18 @@ impl<W: Watch> Sockets<W> {
 }
 
 /// Sends as much of `parts` as the kernel takes, and gives how many bytes. A stream that takes less
-/// than it is given is full, and its next room is an edge.
-fn send_parts(
+/// than it is given is full, and its next room is an edge. `more`: something follows the parts at
+/// once.
+pub(super) fn send_parts(
     descriptor: &Descriptor,
     parts: &[&[u8]],
+    more: bool,
     counters: &mut Counters,
 ) -> Result<usize, Errno> {
     let mut groups = parts.chunks(sys::PARTS_MAX).peekable();
     let mut taken = 0;
     while let Some(group) = groups.next() {
-        let more = groups.peek().is_some();
+        let more = more || groups.peek().is_some();
         assert!(!more || descriptor.role == Role::Stream, "a datagram is sent by one call");
         counters.sends += 1;
         match sys::send(descriptor.fd.as_fd(), group, more) {

@@ -4,20 +4,25 @@ use std::os::fd::AsFd;
 
 use millrace_sys::{self as sys, Errno};
 
-use super::descriptor::{Descriptor, Receiving, Role, Sending};
+use super::descriptor::{Before, Descriptor, Receiving, Role, Sending};
 use super::queue::Direction;
+use super::send::{hold, send_parts};
 use super::{Sockets, Watch, completion};
 use crate::limits::SPLICE_MAX;
-use crate::{Completion, Error, Event, Fd, Key, Token};
+use crate::{Buffer, Completion, Error, Event, Fd, Key, Token};
 
 impl<W: Watch> Sockets<W> {
     /// A pipe has as much room as one splice moves, unless the user has too many pipes already
-    /// (pipe(7), /proc/sys/fs/pipe-user-pages-soft): splices then move less at a time.
+    /// (pipe(7), /proc/sys/fs/pipe-user-pages-soft). One that moves less at a time than a receive is
+    /// dearer than copying, so there is none then.
     pub(super) fn open_pipe(&mut self) -> Result<(Fd, Fd), Error> {
         if self.descriptors.len() + 2 > crate::limits::DESCRIPTORS_MAX as usize {
             return Err(Error::OutOfDescriptors);
         }
-        let (read, write, _) = sys::pipe(SPLICE_MAX).map_err(Error::of)?;
+        let (read, write, capacity) = sys::pipe(SPLICE_MAX).map_err(Error::of)?;
+        if capacity < Buffer::SIZE {
+            return Err(Error::OutOfMemory);
+        }
         let mut keep = |fd| {
             let key = self.descriptors.insert(Descriptor::new(fd, Role::Pipe));
             Fd(key.expect("there is room for both").slot)
@@ -92,6 +97,89 @@ impl<W: Watch> Sockets<W> {
         completion(token, Event::Spliced(result.map_err(Error::of)))
     }
 
+    /// What the stream has now, into an empty pipe.
+    pub(super) fn fill_now(
+        &mut self,
+        from: &Fd,
+        into: &Fd,
+        max: usize,
+    ) -> Option<Result<usize, Error>> {
+        assert!(max > 0, "a splice of nothing would look like an end");
+        let (into_key, target) = self.open(into);
+        assert_eq!(target.role, Role::Pipe, "a stream is spliced into a pipe");
+        assert!(matches!(target.sending, Sending::Idle), "nothing else fills the pipe");
+        let (from_key, source) = self.open(from);
+        assert_eq!(source.role, Role::Stream, "a stream is spliced into a pipe");
+        assert!(matches!(source.receiving, Receiving::Idle), "one receiving operation at a time");
+        if !source.readable {
+            return None;
+        }
+        match self.splice_once(from_key, into_key, max.min(SPLICE_MAX) as u32) {
+            Err(Errno::AGAIN) => {
+                let source = self.open(from).1;
+                (source.readable, source.to_be_drained) = (false, false);
+                None
+            }
+            result => Some(result.map_err(Error::of)),
+        }
+    }
+
+    /// The pipe is emptied in the same call where the socket has room, so that nothing of `parts`
+    /// is kept back for longer than that takes.
+    pub(super) fn begin_splice_after(
+        &mut self,
+        parts: &[&[u8]],
+        from: &Fd,
+        into: &Fd,
+        max: usize,
+        token: Token,
+    ) {
+        assert!(max > 0, "a splice of nothing would look like an end");
+        let max = max.min(SPLICE_MAX) as u32;
+        let total: usize = parts.iter().map(|part| part.len()).sum();
+        let (from_key, source) = self.open(from);
+        assert_eq!(source.role, Role::Pipe, "a pipe is spliced into a stream");
+        assert!(matches!(source.receiving, Receiving::Idle), "nothing else empties the pipe");
+        let into_key = self.open(into).0;
+        let Some(target) = self.descriptors.get_mut(into_key) else { return };
+        assert_eq!(target.role, Role::Stream, "a pipe is spliced into a stream");
+        target.begin_sending(Sending::Idle);
+        let sent = if target.writable && total > 0 {
+            send_parts(target, parts, true, &mut self.counters)
+        } else {
+            Ok(0)
+        };
+        let sending = match sent {
+            Ok(taken) if taken < total => {
+                target.writable = false;
+                self.moved += taken;
+                self.counters.bytes_sent += taken as u64;
+                self.counters.short_sends += 1;
+                let before = Before { rest: hold(&self.budget, parts, taken), max };
+                Sending::SpliceAfter { pipe: from.0, token, before: Box::new(before) }
+            }
+            Ok(taken) => {
+                self.moved += taken;
+                self.counters.bytes_sent += taken as u64;
+                match self.splice_once(from_key, into_key, max) {
+                    Err(Errno::AGAIN) => {
+                        self.at(into.0).writable = false;
+                        Sending::Splice { pipe: from.0, max, token }
+                    }
+                    Ok(count) => Sending::Spliced { token, result: Ok(count as u32) },
+                    Err(error) => Sending::Spliced { token, result: Err(Error::of(error)) },
+                }
+            }
+            Err(error) => Sending::Spliced { token, result: Err(Error::of(error)) },
+        };
+        if matches!(sending, Sending::Spliced { .. }) {
+            self.enqueue(into_key, Direction::Sending);
+        } else {
+            self.at(from.0).begin_receiving(Receiving::Emptied { socket: into.0 });
+        }
+        self.at(into.0).sending = sending;
+    }
+
     fn splice_once(&mut self, from: Key, into: Key, max: u32) -> Result<usize, Errno> {
         let (Some(source), Some(target)) = (self.descriptors.get(from), self.descriptors.get(into))
         else {
@@ -117,8 +205,9 @@ impl<W: Watch> Sockets<W> {
         {
             self.at(other).sending = Sending::Idle;
         }
-        if let Sending::Splice { pipe: other, .. } | Sending::Filled { socket: other } =
-            ended.sending
+        if let Sending::Splice { pipe: other, .. }
+        | Sending::SpliceAfter { pipe: other, .. }
+        | Sending::Filled { socket: other } = ended.sending
         {
             self.at(other).receiving = Receiving::Idle;
         }

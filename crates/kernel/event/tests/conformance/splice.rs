@@ -107,6 +107,109 @@ fn errors_of_both_sides_are_told() {
     let (_, pipe_in_2) = engine.pipe().unwrap();
     engine.splice(&source, &pipe_in_2, 100, token(3));
     assert_eq!(spliced(&mut engine), Err(Error::Reset));
+    // The break of the target was told before; what follows finds a socket that is closed.
+    engine.splice_after(&[b"head"], &pipe_out, &target, 10, token(4));
+    assert_eq!(spliced(&mut engine), Err(Error::BrokenPipe));
+}
+
+/// Fills the pipe from a socket that must have something by now, perhaps only after a wait for it.
+fn fill(engine: &mut Tested, source: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
+    loop {
+        if let Some(result) = engine.fill(source, into, max) {
+            return result;
+        }
+        engine.watch(source, token(9));
+        let Completion { token: of, event } = next(engine);
+        assert!(of == token(9) && matches!(event, Event::Readable), "{event:?}");
+    }
+}
+
+#[test]
+fn a_fill_takes_what_is_there_and_no_more_than_was_asked_for() {
+    let mut engine = engine();
+    let (source, mut writer) = pair(&mut engine);
+    let (pipe_out, pipe_in) = engine.pipe().unwrap();
+    assert_eq!(engine.fill(&source, &pipe_in, 5), None);
+    engine.watch(&source, token(1));
+    assert!(all(&mut engine).is_empty());
+    writer.write_all(b"body;next request").unwrap();
+    assert!(matches!(next(&mut engine), Completion { event: Event::Readable, .. }));
+    assert_eq!(engine.fill(&source, &pipe_in, 5), Some(Ok(5)));
+    engine.recv(&source, 100, token(2));
+    assert_eq!(received(&mut engine).1.unwrap(), b"next request");
+    assert_eq!(engine.fill(&source, &pipe_in, 100), None);
+    drop(writer);
+    let (pipe_out_2, pipe_in_2) = engine.pipe().unwrap();
+    assert_eq!(fill(&mut engine, &source, &pipe_in_2, 100), Ok(0));
+    for fd in [source, pipe_in, pipe_out, pipe_in_2, pipe_out_2] {
+        engine.close(fd);
+    }
+    assert_eq!((engine.descriptors(), engine.budget().used()), (0, 0));
+}
+
+#[test]
+fn a_watch_ends_with_its_connection() {
+    let mut engine = engine();
+    let (source, mut writer) = pair(&mut engine);
+    engine.watch(&source, token(1));
+    writer.write_all(b"too late").unwrap();
+    engine.turn(None);
+    engine.close(source);
+    assert!(all(&mut engine).is_empty());
+}
+
+#[test]
+fn what_goes_before_a_pipe_reaches_a_slow_reader_before_it() {
+    let mut engine = engine();
+    for before in [0, 3, 100_000, 3_000_000] {
+        let (source, mut writer) = pair(&mut engine);
+        let (target, mut reader) = narrow_pair(&mut engine);
+        let (pipe_out, pipe_in) = engine.pipe().unwrap();
+        let bytes = pattern(before + 60_000);
+        writer.write_all(&bytes[before..]).unwrap();
+        let mut filled = fill(&mut engine, &source, &pipe_in, 60_000).unwrap();
+        let sent = before + filled;
+        let parts = [&bytes[..before / 3], b"", &bytes[before / 3..before]];
+        engine.splice_after(&parts, &pipe_out, &target, filled, token(1));
+        assert_eq!(engine.unsent(&target) > 0, before == 3_000_000);
+        let reading = std::thread::spawn(move || {
+            let mut read = Vec::new();
+            reader.read_to_end(&mut read).unwrap();
+            read
+        });
+        loop {
+            filled -= spliced(&mut engine).unwrap();
+            if filled == 0 {
+                break;
+            }
+            engine.splice(&pipe_out, &target, filled, token(1));
+        }
+        engine.shutdown(&target, HowToShut::Write);
+        assert!(reading.join().unwrap() == bytes[..sent], "{before} bytes before the pipe");
+        for fd in [source, target, pipe_in, pipe_out] {
+            engine.close(fd);
+        }
+    }
+    assert_eq!((engine.descriptors(), engine.budget().used()), (0, 0));
+}
+
+#[test]
+fn a_pipe_closed_while_something_goes_before_it_frees_its_socket() {
+    let mut engine = engine();
+    let (source, mut writer) = pair(&mut engine);
+    let (target, reader) = narrow_pair(&mut engine);
+    let (pipe_out, pipe_in) = engine.pipe().unwrap();
+    writer.write_all(b"never sent").unwrap();
+    let filled = fill(&mut engine, &source, &pipe_in, 100).unwrap();
+    engine.splice_after(&[&pattern(3_000_000)], &pipe_out, &target, filled, token(1));
+    engine.close(pipe_out);
+    engine.close(pipe_in);
+    assert!(all(&mut engine).is_empty());
+    engine.send(&target, &[b"x"], token(2));
+    engine.close(target);
+    engine.close(source);
+    drop(reader);
+    assert_eq!((engine.descriptors(), engine.budget().used()), (0, 0));
 }
 
 /// One relay from `source` to `target`: by copying, or by its pipe (out, in).

@@ -131,7 +131,7 @@ impl Question {
             | Event::Received(Err(error)) => {
                 self.fail(engine, plan, now, sorted(error));
             }
-            Event::Accepted(_) | Event::Spliced(_) | Event::Woken => {
+            Event::Accepted(_) | Event::Spliced(_) | Event::Readable | Event::Woken => {
                 unreachable!("a question only connects, sends and receives")
             }
         }

@@ -14,6 +14,8 @@ use millrace_event::{
 pub(crate) enum How {
     Copy,
     Splice,
+    /// What is received goes out before what then fills a pipe at once.
+    Behind,
 }
 
 /// Bytes moving one way.
@@ -85,6 +87,7 @@ impl<E: Engine> Relay<E> {
         let flow = completion.token.slot() as usize % 2;
         match completion.event {
             Event::Woken => {}
+            Event::Readable => self.receive(index, flow),
             Event::Accepted(Ok((client, _))) => self.begin(client),
             Event::Accepted(Err(error)) => {
                 assert!(matches!(error, Error::OutOfDescriptors), "accept fails: {error}");
@@ -121,13 +124,20 @@ impl<E: Engine> Relay<E> {
     fn fill(&mut self, index: usize, flow: usize) {
         let token = Self::token(Kind::Client, index, flow);
         let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
-        if self.how == How::Splice && pair.flows[flow].pipe.is_none() {
+        if self.how != How::Copy && pair.flows[flow].pipe.is_none() {
             pair.flows[flow].pipe = self.engine.pipe().ok();
         }
         match &pair.flows[flow].pipe {
+            Some(_) if self.how == How::Behind => self.engine.watch(&pair.sides[flow], token),
             Some((_, into)) => self.engine.splice(&pair.sides[flow], into, 100_000, token),
             None => self.engine.recv(&pair.sides[flow], Buffer::SIZE, token),
         }
+    }
+
+    fn receive(&mut self, index: usize, flow: usize) {
+        let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
+        let token = Self::token(Kind::Client, index, flow);
+        self.engine.recv(&pair.sides[flow], 1000, token);
     }
 
     fn pass(&mut self, index: usize, flow: usize, buffer: Buffer) {
@@ -138,7 +148,24 @@ impl<E: Engine> Relay<E> {
         }
         let token = Self::token(Kind::Origin, index, flow);
         let (first, second) = buffer.split_at(buffer.len() / 2);
-        self.engine.send(&pair.sides[1 - flow], &[first, b"", second], token);
+        let parts = [first, b"", second];
+        let (state, sink) = (&mut pair.flows[flow], &pair.sides[1 - flow]);
+        match &state.pipe {
+            Some((from, into)) if self.how == How::Behind => {
+                match self.engine.fill(&pair.sides[flow], into, 100_000) {
+                    Some(Ok(count)) if count > 0 => {
+                        state.piped = count;
+                        self.engine.splice_after(&parts, from, sink, count, token);
+                    }
+                    Some(Err(_)) => {
+                        self.engine.recycle(buffer);
+                        return self.end(index, true);
+                    }
+                    _ => self.engine.send(sink, &parts, token),
+                }
+            }
+            _ => self.engine.send(sink, &parts, token),
+        }
         self.engine.recycle(buffer);
     }
 
