@@ -1,0 +1,22 @@
+//! Every threshold and bound of this crate. docs/design/bodies.md has the figures behind them.
+
+/// Bytes still to come from which a rest of known length is spliced; below it, one receive and one
+/// send are cheaper.
+pub const SPLICE_MIN: u64 = 32 * 1024;
+/// The same where something goes before it in any case, the head or what was received with it, and
+/// the rest is there already: a splice then costs less than a further receive and send.
+pub const SPLICE_BEHIND_MIN: u64 = 4 * 1024;
+/// A receive of so many bytes shows that a source of unknown length brings much at a time.
+pub const BULK_MIN: usize = 32 * 1024;
+/// A pipe that a source filled with less than this, though more was to come, shows that it brings
+/// little at a time: then copying is no dearer, and needs no pipe.
+pub const FILL_MIN: usize = 8 * 1024;
+/// Bytes moved at a time, as much as an engine's pipe has room for. After them a transfer queues
+/// behind the others.
+pub const PIPE_BYTES: usize = 256 * 1024;
+/// Pipes of one process, divided between its workers; at it, bodies are copied. They take at most
+/// three quarters of what Linux lets one user's pipes hold (pipe(7), `pipe-user-pages-soft`: 16,384
+/// pages, which is 256 such pipes).
+pub const PIPES_MAX: usize = 192;
+/// Requests for a pipe that are refused without asking the kernel, after it refused one.
+pub(crate) const REFUSALS_KEPT: u32 = 64;

@@ -1,0 +1,223 @@
+//! The pipes of a worker: opened as they are needed, kept for the next body, bounded.
+
+use millrace_event::{Engine, Error, Fd, Token};
+
+use crate::limits::REFUSALS_KEPT;
+
+/// A pipe in use. It goes back by [`Pipes::give`]; dropping it would lose its descriptors.
+#[derive(Debug)]
+pub struct Pipe {
+    out: Fd,
+    into: Fd,
+    /// Bytes in it.
+    filled: usize,
+}
+
+/// What [`Pipe::fill`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fill {
+    /// So many bytes, at least one, are in the pipe now.
+    Bytes(usize),
+    /// Nothing yet.
+    Nothing,
+    /// The end of the stream.
+    End,
+    /// The connection broke; a receive may tell that as an end now.
+    Break(Error),
+}
+
+impl Pipe {
+    /// Moves what a stream has at once, up to `max` bytes, into the pipe, which is empty.
+    pub fn fill<E: Engine>(&mut self, engine: &mut E, from: &Fd, max: usize) -> Fill {
+        assert_eq!(self.filled, 0, "a pipe is filled when it is empty");
+        match engine.fill(from, &self.into, max) {
+            Some(Ok(0)) => Fill::End,
+            Some(Ok(count)) => {
+                self.filled = count;
+                Fill::Bytes(count)
+            }
+            Some(Err(error)) => Fill::Break(error),
+            None => Fill::Nothing,
+        }
+    }
+
+    /// Sends `parts` and then everything in the pipe; one completion of a splice, which is to be
+    /// given to [`Pipe::drained`], follows.
+    pub fn drain_after<E: Engine>(&self, engine: &mut E, parts: &[&[u8]], sink: &Fd, token: Token) {
+        engine.splice_after(parts, &self.out, sink, self.filled, token);
+    }
+
+    /// Notes that `count` bytes have gone to the sink, and sends what is left, if anything is:
+    /// another completion follows then.
+    ///
+    /// # Panics
+    /// When there were not so many.
+    pub fn drained<E: Engine>(&mut self, engine: &mut E, count: usize, sink: &Fd, token: Token) {
+        assert!(count <= self.filled, "no more leaves a pipe than was in it");
+        self.filled -= count;
+        if self.filled > 0 {
+            engine.splice(&self.out, sink, self.filled, token);
+        }
+    }
+
+    /// Bytes in it.
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+}
+
+/// A worker's pipes.
+#[derive(Debug)]
+pub struct Pipes {
+    /// Empty ones; the one that was used last, whose memory is likely still in the CPU's cache, is
+    /// the last.
+    free: Vec<Pipe>,
+    /// Pipes that are open, in use or not; `free.len() <= open <= max`.
+    open: usize,
+    max: usize,
+    /// Requests that got none.
+    refused: u64,
+    /// Requests left that are refused without asking the kernel.
+    refusals: u32,
+}
+
+impl Pipes {
+    /// None yet, and at most `max`.
+    pub const fn new(max: usize) -> Self {
+        Self { free: Vec::new(), open: 0, max, refused: 0, refusals: 0 }
+    }
+
+    /// An empty pipe; `None`, and counted, when all are in use, or the kernel gives no further one.
+    pub fn take<E: Engine>(&mut self, engine: &mut E) -> Option<Pipe> {
+        let pipe = self.free.pop().or_else(|| self.open_one(engine));
+        self.refused += u64::from(pipe.is_none());
+        pipe
+    }
+
+    fn open_one<E: Engine>(&mut self, engine: &mut E) -> Option<Pipe> {
+        if self.open == self.max {
+            return None;
+        }
+        if self.refusals > 0 {
+            self.refusals -= 1;
+            return None;
+        }
+        match engine.pipe() {
+            Ok((out, into)) => {
+                self.open += 1;
+                Some(Pipe { out, into, filled: 0 })
+            }
+            Err(_) => {
+                self.refusals = REFUSALS_KEPT;
+                None
+            }
+        }
+    }
+
+    /// Takes a pipe back. One with bytes in it is closed, whatever it has outstanding: nobody else
+    /// may get them.
+    pub fn give<E: Engine>(&mut self, engine: &mut E, pipe: Pipe) {
+        if pipe.filled == 0 {
+            self.free.push(pipe);
+        } else {
+            self.close(engine, pipe);
+        }
+    }
+
+    /// Closes those that are not in use.
+    pub fn close_free<E: Engine>(&mut self, engine: &mut E) {
+        while let Some(pipe) = self.free.pop() {
+            self.close(engine, pipe);
+        }
+    }
+
+    fn close<E: Engine>(&mut self, engine: &mut E, pipe: Pipe) {
+        self.open -= 1;
+        engine.close(pipe.out);
+        engine.close(pipe.into);
+    }
+
+    /// Times that [`Pipes::take`] gave none.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Pipes that are open.
+    pub fn open(&self) -> usize {
+        self.open
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use millrace_event::{Address, Event, Kind, Wake};
+    use millrace_sim::{Faults, Read, Sim, Turn, World};
+
+    use super::*;
+
+    const TOKEN: Token = Token::new(Kind::Client, 0, 0);
+
+    /// A stream of the engine's that has `bytes` to be read and takes what is sent to it.
+    fn stream(world: &World, engine: &mut Sim, bytes: &[u8]) -> (Fd, millrace_sim::Socket) {
+        let address = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
+        let listener = world.actor_listen(&address);
+        let fd = engine.connect(&world.local_address(listener), TOKEN).expect("there is room");
+        run(world, engine);
+        let (peer, _) = world.accept(listener).expect("it was connected to");
+        assert_eq!(world.write(peer, bytes), Ok(bytes.len()));
+        run(world, engine);
+        world.close(listener);
+        (fd, peer)
+    }
+
+    struct Worker<'a>(&'a mut Sim, Vec<Event>);
+
+    impl Turn for Worker<'_> {
+        fn turn(&mut self) -> bool {
+            self.0.turn(None);
+            self.1.extend(std::iter::from_fn(|| self.0.next()).map(|completion| completion.event));
+            true
+        }
+    }
+
+    /// What completes within a virtual second.
+    fn run(world: &World, engine: &mut Sim) -> Vec<Event> {
+        engine.waker().wake();
+        let mut worker = Worker(engine, Vec::new());
+        millrace_sim::run(world, &mut [&mut worker], &mut [], Duration::from_secs(1), &mut |_| {
+            false
+        });
+        worker.1.retain(|event| !matches!(event, Event::Woken));
+        worker.1
+    }
+
+    #[test]
+    fn a_pipe_that_was_emptied_serves_again_and_a_dirty_one_never() {
+        let world = World::new(1, Faults::None);
+        let mut engine = world.engine(1 << 20);
+        let mut pipes = Pipes::new(1);
+        let (source, _) = stream(&world, &mut engine, b"bodynext");
+        let (sink, reader) = stream(&world, &mut engine, b"");
+        let mut pipe = pipes.take(&mut engine).expect("the first is there");
+        assert!(pipes.take(&mut engine).is_none());
+        assert_eq!((pipes.open(), pipes.refused()), (1, 1));
+        assert_eq!(pipe.fill(&mut engine, &source, 4), Fill::Bytes(4));
+        pipe.drain_after(&mut engine, &[b"head "], &sink, TOKEN);
+        assert!(matches!(run(&world, &mut engine)[..], [Event::Spliced(Ok(4))]));
+        pipe.drained(&mut engine, 4, &sink, TOKEN);
+        assert!(matches!(world.read(reader, 100), Read::Bytes(bytes) if bytes == b"head body"));
+        pipes.give(&mut engine, pipe);
+        assert_eq!(pipes.open(), 1);
+        let mut pipe = pipes.take(&mut engine).expect("it was given back");
+        assert_eq!(pipe.fill(&mut engine, &source, 100), Fill::Bytes(4));
+        pipes.give(&mut engine, pipe);
+        assert_eq!(pipes.open(), 0);
+        let mut pipe = pipes.take(&mut engine).expect("there is room for a new one");
+        assert_eq!(pipe.fill(&mut engine, &source, 100), Fill::Nothing);
+        pipes.give(&mut engine, pipe);
+        pipes.close_free(&mut engine);
+        assert_eq!(pipes.open(), 0);
+    }
+}
