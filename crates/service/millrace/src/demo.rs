@@ -85,6 +85,7 @@ struct Totals {
     opened: u64,
     reused: u64,
     bytes: u64,
+    spliced: u64,
 }
 
 impl Totals {
@@ -97,6 +98,7 @@ impl Totals {
             opened: sum(|counters| counters.origin_connections_opened.get()),
             reused: sum(|counters| counters.origin_connections_reused.get()),
             bytes: sum(|counters| counters.bytes_uploaded.get() + counters.bytes_downloaded.get()),
+            spliced: sum(|counters| counters.bytes_spliced.get()),
         }
     }
 
@@ -111,6 +113,10 @@ impl Totals {
             self.reused - before.reused,
             say::bytes(self.bytes - before.bytes),
         );
+        if self.spliced > before.spliced {
+            let spliced = say::bytes(self.spliced - before.spliced);
+            line.push_str(&format!(", {spliced} of them spliced in the kernel"));
+        }
         if self.own > before.own {
             line.push_str(&format!(
                 "; {} by millrace itself",
@@ -147,12 +153,13 @@ mod tests {
     #[test]
     fn lines_say_what_was_saved() {
         let before = Totals { exchanges: 2, opened: 1, ..Totals::default() };
-        let now = Totals { exchanges: 5, opened: 2, reused: 2, accepted: 1, bytes: 2048, own: 0 };
+        let now = Totals { exchanges: 5, opened: 2, reused: 2, accepted: 1, ..Totals::default() };
+        let now = Totals { bytes: 2048, spliced: 1024, ..now };
         assert_eq!(now.line_since(&now), None);
         assert_eq!(
             now.line_since(&before).unwrap(),
             "  3 requests over 1 new connection: 1 connection to the server opened, 2 reused; \
-             2.0 KB of bodies passed on.\n    In all: 5 requests and 2 connections to the server: \
+             2.0 KB of bodies passed on, 1.0 KB of them spliced in the kernel.\n    In all: 5 requests and 2 connections to the server: \
              3 saved.\n"
         );
     }

@@ -306,6 +306,35 @@ fn request_under_way(origin: &TcpListener, running: &Running) -> (TcpStream, Tcp
 }
 
 #[test]
+fn a_large_body_moves_through_a_pipe() {
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let words = format!(
+        "boost --origin http://{} --listen 127.0.0.1:0 --workers 1 --admin 127.0.0.1:0",
+        origin.local_addr().unwrap()
+    );
+    let running = Running::start(&words, 1);
+    let (mut client, mut asked) = request_under_way(&origin, &running);
+    let body: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+    let whole = [head.as_bytes(), &body].concat();
+    let writing = std::thread::spawn(move || asked.write_all(&whole).unwrap());
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let mut got = vec![0; body.len()];
+    client.read_exact(&mut got).unwrap();
+    assert!(got == body);
+    writing.join().unwrap();
+    let metrics = running.admin_page("/metrics");
+    let line = metrics.lines().find(|line| line.starts_with("millrace_bytes_spliced_total"));
+    let spliced: usize = line.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(spliced > 0 && spliced < body.len(), "{spliced}");
+}
+
+#[test]
 fn a_request_under_way_is_finished_before_the_end() {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
     let words = format!(

@@ -32,6 +32,32 @@ impl<E: Engine> Worker<E> {
         }
     }
 
+    /// Asks for what the client sends of a request's body or into a tunnel, unless that was asked
+    /// for before: for bytes, or only for word that some are there.
+    pub(crate) fn receive_upload(&mut self, key: Key, watches: bool) {
+        let Self { engine, conns, .. } = self;
+        let conn = conns.get_mut(key).expect("the caller's connection is open");
+        if !conn.receiving && !conn.ended {
+            conn.receiving = true;
+            let token = key.token(Kind::Client);
+            if watches {
+                engine.watch(&conn.fd, token);
+            } else {
+                engine.recv(&conn.fd, Buffer::SIZE, token);
+            }
+        }
+    }
+
+    /// The client that was watched has something.
+    pub(crate) fn client_readable(&mut self, key: Key) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.receiving = false;
+        match self.uploading(key) {
+            Some(exchange) => fetch::upload(self, exchange, false),
+            None => self.receive_client(key),
+        }
+    }
+
     /// While an answer is under way: asks for what the client sends next, so that its end is seen
     /// and the next request is at hand. Less than two pieces are read ahead.
     pub(crate) fn watch_client(&mut self, key: Key) {
@@ -50,6 +76,10 @@ impl<E: Engine> Worker<E> {
         };
         conn.receiving = false;
         match result {
+            Ok(buffer) if buffer.is_empty() && conn.broken => {
+                engine.recycle(buffer);
+                self.client_broke(key);
+            }
             Ok(buffer) if buffer.is_empty() => {
                 engine.recycle(buffer);
                 conn.ended = true;
@@ -117,6 +147,14 @@ impl<E: Engine> Worker<E> {
         }
     }
 
+    pub(crate) fn client_spliced(&mut self, key: Key, result: Result<usize, Error>) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.sending = false;
+        if let Some(exchange) = conn.first {
+            deliver::download_spliced(self, exchange, result);
+        }
+    }
+
     /// A connection's timer is due. It may have been set before the present wait began.
     pub(crate) fn client_deadline(&mut self, key: Key) {
         let now = self.engine.now();
@@ -162,7 +200,7 @@ impl<E: Engine> Worker<E> {
             return;
         }
         let rate = limits.rate_bytes_per_second;
-        let unsent = engine.unsent(&conn.fd);
+        let unsent = engine.unsent(&conn.fd) + exchange.download.in_pipe();
         let mut next = now + snapshot.client_check;
         if exchange.upload.waits() == Waits::Source && !exchange.waits_for_continue() {
             let limit = wait(limits.body_ms);

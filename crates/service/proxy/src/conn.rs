@@ -63,6 +63,8 @@ pub(crate) struct Conn {
     pub(crate) sending: bool,
     /// The client ended its stream: no further request will come.
     pub(crate) ended: bool,
+    /// The connection broke while a pipe was filled from it: how its stream ends says nothing.
+    pub(crate) broken: bool,
 }
 
 // An idle connection costs this and no buffer (DESIGN.md, decision 7).

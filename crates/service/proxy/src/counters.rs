@@ -103,6 +103,12 @@ counters! {
     Counter bytes_uploaded;
     /// Bytes of bodies and tunnels from origins to clients.
     Counter bytes_downloaded;
+    /// Bytes of bodies and tunnels, either way, that went through a pipe inside the kernel.
+    Counter bytes_spliced;
+    /// Times that something was copied because no pipe was free, or the kernel gave none.
+    Counter pipes_refused;
+    /// Pipes open.
+    Gauge pipes;
     /// Bytes held in user memory beyond a turn.
     Gauge held_bytes;
 }

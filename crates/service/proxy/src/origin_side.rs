@@ -40,12 +40,38 @@ impl<E: Engine> Worker<E> {
         let exchange = exchanges.get(key).expect("the caller's exchange is under way");
         let slot = exchange.transaction.connection;
         let slot = slot.expect("the caller's exchange has a connection");
+        let id = exchange.transaction.origin.expect("picked before it was connected to");
+        let head_max = origins.head_max(id);
         let connection = origins.connections.get_mut(slot).expect("held by the exchange");
-        if !connection.receiving {
-            connection.receiving = true;
-            let is_first = conns.get(exchange.conn()).is_some_and(|conn| conn.first == Some(key));
-            let max = if is_first { RECEIVE_MAX } else { RECEIVE_AHEAD_MAX };
-            engine.recv(&connection.fd, max, slot.token(Kind::Origin));
+        if connection.receiving {
+            return;
+        }
+        connection.receiving = true;
+        let token = slot.token(Kind::Origin);
+        if exchange.download.watches() {
+            engine.watch(&connection.fd, token);
+            return;
+        }
+        let is_first = conns.get(exchange.conn()).is_some_and(|conn| conn.first == Some(key));
+        let max = match exchange.transaction.phase {
+            _ if !is_first => RECEIVE_AHEAD_MAX,
+            Phase::Answered => RECEIVE_MAX,
+            _ => head_max,
+        };
+        engine.recv(&connection.fd, max, token);
+    }
+
+    /// The origin that was watched has something.
+    pub(crate) fn origin_readable(&mut self, slot: Key) {
+        let Some(connection) = self.origins.connections.get_mut(slot) else { return };
+        connection.receiving = false;
+        let Use::Busy(key) = connection.used_for else {
+            unreachable!("a kept connection is received from");
+        };
+        if self.exchange(key).download.waits() == Waits::Source {
+            deliver::download(self, key, false);
+        } else {
+            self.receive_origin(key);
         }
     }
 
@@ -107,6 +133,14 @@ impl<E: Engine> Worker<E> {
         }
     }
 
+    pub(crate) fn origin_spliced(&mut self, slot: Key, result: Result<usize, Error>) {
+        let Some(connection) = self.origins.connections.get_mut(slot) else { return };
+        connection.sending = false;
+        if let Use::Busy(exchange) = connection.used_for {
+            fetch::upload_spliced(self, exchange, result);
+        }
+    }
+
     /// A connection's timer is due. It may have been set before the present wait began.
     pub(crate) fn origin_deadline(&mut self, slot: Key) {
         let Self { engine, exchanges, origins, snapshot, timers, .. } = self;
@@ -143,6 +177,8 @@ impl<E: Engine> Worker<E> {
         let Some(slot) = self.exchange(key).transaction.connection.take() else { return };
         let may_be_kept = self.may_be_kept(key, slot);
         let id = self.exchange(key).transaction.origin.take().expect("picked before it was used");
+        let moved = self.exchange(key).download.moved();
+        self.origins.note_body(id, moved);
         if may_be_kept && !self.draining {
             let now = self.engine.now();
             self.origins.keep(slot, now);
@@ -150,7 +186,9 @@ impl<E: Engine> Worker<E> {
             let connection = origins.connections.get_mut(slot).expect("kept just now");
             if !connection.receiving {
                 connection.receiving = true;
-                engine.recv(&connection.fd, RECEIVE_MAX, slot.token(Kind::Origin));
+                let max = origins.head_max(id);
+                let connection = origins.connections.get_mut(slot).expect("kept just now");
+                engine.recv(&connection.fd, max, slot.token(Kind::Origin));
             }
             let limits = self.snapshot.limits();
             let per_origin = limits.origin_idle_connections as usize;

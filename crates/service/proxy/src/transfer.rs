@@ -5,11 +5,17 @@
 //! One step is one send: what the source has at hand goes out, and the source is read again only
 //! when the sink has taken it all. So a sink that reads nothing stops its source, and what a
 //! transfer holds is bounded by one receive.
+//!
+//! Where much is still to come, what the source's socket has is moved through a pipe behind what is
+//! at hand, as a part of the same step (docs/design/bodies.md). The pipe is held while bytes are in
+//! it: as long as this step's send, no longer.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use millrace_event::{Engine, Fd, Instant, Token};
 use millrace_http::{ChunkError, ChunkedDecoder, Framing};
+use millrace_splice::{Course, Fill, Pipe, Pipes, Plan};
 
 use crate::input::Input;
 
@@ -65,6 +71,24 @@ pub(crate) struct Transfer {
     paced_at: u64,
     /// The sink's unsent bytes at `since`.
     unsent_at: usize,
+    /// How the body comes.
+    course: Course,
+    /// What the sink is taking out of; there only while the sink is waited for.
+    pipe: Option<Pipe>,
+    /// When the sink last took a part of what is in the pipe.
+    drained: Instant,
+    /// The line end after a chunk that went through a pipe is still to be sent.
+    owes_line_end: bool,
+    /// The source had nothing for a pipe: it is to be watched instead of received from.
+    watches: bool,
+}
+
+/// Where a transfer may fill a pipe from: a connection without an operation outstanding in that
+/// direction.
+pub(crate) struct Line<'a> {
+    pub(crate) fd: &'a Fd,
+    /// Set when the connection breaks, as the kernel tells that only once.
+    pub(crate) broken: &'a mut bool,
 }
 
 impl Transfer {
@@ -76,7 +100,10 @@ impl Transfer {
             Framing::Chunked => Rest::Chunked(ChunkedDecoder::default()),
             Framing::UntilClose => Rest::UntilClose,
         };
-        *self = Self { waits: Waits::Source, rest, chunked_out, since: now, ..Self::default() };
+        assert!(self.pipe.is_none(), "a transfer begins without a pipe");
+        let course = Course::new(!matches!(rest, Rest::UntilClose));
+        *self =
+            Self { waits: Waits::Source, rest, chunked_out, since: now, course, ..Self::default() };
     }
 
     pub(crate) fn waits(&self) -> Waits {
@@ -97,9 +124,19 @@ impl Transfer {
         self.moved
     }
 
-    /// When the present wait began.
+    /// When the present wait began, or last made progress that the engine tells of.
     pub(crate) fn since(&self) -> Instant {
-        self.since
+        self.since.max(self.drained)
+    }
+
+    /// Whether the source is waited for by watching it: nothing is to be received.
+    pub(crate) fn watches(&self) -> bool {
+        self.watches && self.waits == Waits::Source
+    }
+
+    /// Bytes that have left the source and not reached the sink.
+    pub(crate) fn in_pipe(&self) -> usize {
+        self.pipe.as_ref().map_or(0, Pipe::filled)
     }
 
     /// When [`Transfer::keeps_pace`] has to be asked next, at the latest.
@@ -109,54 +146,94 @@ impl Transfer {
     }
 
     /// Sends `head` and what of the body is at hand, or says what to wait for. Not to be called
-    /// while the sink still has an earlier send outstanding.
+    /// while the sink still has an earlier send outstanding. `line`: where more may come from at
+    /// once, by a pipe; `None` where that is not sound now.
     ///
     /// An error means that the body breaks its framing: nothing of the wrong bytes was sent.
     pub(crate) fn pump<E: Engine>(
         &mut self,
-        engine: &mut E,
+        (engine, pipes): (&mut E, &mut Pipes),
         source: &mut Input,
+        line: Option<Line<'_>>,
         sink: (&Fd, Token),
         head: &[u8],
     ) -> Result<Waits, ChunkError> {
         let had_rest = !matches!(self.rest, Rest::Nothing);
         let bytes = source.bytes_mut();
-        let (consumed, payload) = match &mut self.rest {
-            Rest::Nothing => (0, 0..0),
-            Rest::Length(rest) => {
-                let count = bytes.len().min(usize::try_from(*rest).unwrap_or(usize::MAX));
-                *rest -= count as u64;
-                (count, 0..count)
-            }
-            Rest::Chunked(decoder) => {
-                let step = decoder.decode(bytes)?;
-                (step.consumed, step.payload)
-            }
-            Rest::UntilClose => (bytes.len(), 0..bytes.len()),
-        };
+        let (consumed, payload) = self.rest.take(bytes)?;
+        self.course.received(bytes.len());
+        self.watches = false;
+        let line = line.filter(|_| consumed == bytes.len());
+        let behind = !payload.is_empty() || !head.is_empty();
+        let pipe = line.and_then(|line| self.fill((engine, pipes), line, behind));
+        let piped = pipe.as_ref().map_or(0, Pipe::filled);
         let payload = &bytes[payload];
-        let (mut trailers, mut done) = (&[][..], !had_rest);
-        match &self.rest {
-            Rest::Length(0) => done = true,
-            Rest::Chunked(decoder) if decoder.is_finished() => {
-                (trailers, done) = (decoder.trailers(), true);
-            }
-            _ => {}
-        }
-        let last_chunk = done && had_rest && self.chunked_out;
-        if !payload.is_empty() || !head.is_empty() || last_chunk {
-            send(engine, sink, head, payload, self.chunked_out, last_chunk.then_some(trailers));
+        let done = self.rest.is_over();
+        let last = (done && had_rest && self.chunked_out).then(|| self.rest.trailers());
+        let owed = std::mem::take(&mut self.owes_line_end);
+        if !payload.is_empty() || piped > 0 || !head.is_empty() || last.is_some() || owed {
+            let pieces = Pieces { head, owed, payload, piped, chunked: self.chunked_out, last };
+            self.owes_line_end = pieces.send(engine, sink, pipe.as_ref());
             self.wait(Waits::Sink, engine.now());
         } else {
             self.wait(if done { Waits::Ended } else { Waits::Source }, engine.now());
         }
-        self.moved += payload.len() as u64;
+        self.moved += (payload.len() + piped) as u64;
         source.consume(consumed);
         if done {
             self.rest = Rest::Nothing;
         }
-        self.unsent_at = engine.unsent(sink.0);
+        self.pipe = pipe;
+        self.unsent_at = engine.unsent(sink.0) + piped;
         Ok(self.waits)
+    }
+
+    /// A pipe with what the source has at once, where that is how the rest is to be moved.
+    fn fill<E: Engine>(
+        &mut self,
+        (engine, pipes): (&mut E, &mut Pipes),
+        line: Line<'_>,
+        behind: bool,
+    ) -> Option<Pipe> {
+        let rest = self.rest.known();
+        let Plan::Splice { max } = self.course.plan(rest, behind) else { return None };
+        let mut pipe = pipes.take(engine)?;
+        match pipe.fill(engine, line.fd, max) {
+            Fill::Bytes(count) => {
+                self.rest.skip(count as u64);
+                self.course.filled(count, max);
+                return Some(pipe);
+            }
+            Fill::Nothing => self.watches = self.course.plan(rest, false) != Plan::Copy,
+            // The receive that follows tells the end in its usual way.
+            Fill::End => {}
+            Fill::Break(_) => *line.broken = true,
+        }
+        pipes.give(engine, pipe);
+        None
+    }
+
+    /// The sink has taken so many bytes out of the pipe. True once it is empty: then the transfer
+    /// goes on by [`Transfer::pump`]; otherwise the rest was sent on.
+    pub(crate) fn drain<E: Engine>(
+        &mut self,
+        (engine, pipes): (&mut E, &mut Pipes),
+        count: usize,
+        sink: (&Fd, Token),
+    ) -> bool {
+        let mut pipe = self.pipe.take().expect("what is taken out of a pipe was filled into it");
+        pipe.drained(engine, count, sink.0, sink.1);
+        self.drained = engine.now();
+        if pipe.filled() == 0 {
+            pipes.give(engine, pipe);
+            return true;
+        }
+        if self.since == self.drained {
+            // It was taken in the turn in which it was sent: that is no progress since.
+            self.unsent_at = engine.unsent(sink.0) + pipe.filled();
+        }
+        self.pipe = Some(pipe);
+        false
     }
 
     /// The source ended its stream. Fine where that ends the body: then the end is passed on.
@@ -171,7 +248,9 @@ impl Transfer {
         }
         self.rest = Rest::Nothing;
         if self.chunked_out {
-            send(engine, sink, &[], &[], true, Some(&[]));
+            let owed = std::mem::take(&mut self.owes_line_end);
+            let pieces = Pieces { owed, chunked: true, last: Some(&[]), ..Pieces::default() };
+            pieces.send(engine, sink, None);
             self.wait(Waits::Sink, engine.now());
             self.unsent_at = engine.unsent(sink.0);
         } else {
@@ -181,8 +260,11 @@ impl Transfer {
     }
 
     /// Nothing will come from the source or be taken by the sink any more. One that has not begun
-    /// stays so.
-    pub(crate) fn abandon(&mut self) {
+    /// stays so. What is in a pipe is lost, so the sink's connection is of no more use.
+    pub(crate) fn abandon<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
+        if let Some(pipe) = self.pipe.take() {
+            pipes.give(engine, pipe);
+        }
         if self.waits != Waits::Off {
             self.waits = Waits::Ended;
         }
@@ -234,22 +316,96 @@ impl Transfer {
     }
 }
 
-/// One send: a head, a chunk or bare bytes, and the end of a chunked body with its trailers.
-fn send<E: Engine>(
-    engine: &mut E,
-    (fd, token): (&Fd, Token),
-    head: &[u8],
-    payload: &[u8],
-    chunked: bool,
-    trailers: Option<&[u8]>,
-) {
-    let mut size = ChunkSize::default();
-    let (mut before, mut after) = (&[][..], &[][..]);
-    if chunked && !payload.is_empty() {
-        (before, after) = (size.write(payload.len()), b"\r\n");
+impl Rest {
+    /// Takes what of `bytes` belongs to the message: how many bytes, and where among them its
+    /// payload is now.
+    fn take(&mut self, bytes: &mut [u8]) -> Result<(usize, Range<usize>), ChunkError> {
+        Ok(match self {
+            Self::Nothing => (0, 0..0),
+            Self::Length(rest) => {
+                let count = bytes.len().min(usize::try_from(*rest).unwrap_or(usize::MAX));
+                *rest -= count as u64;
+                (count, 0..count)
+            }
+            Self::Chunked(decoder) => {
+                let step = decoder.decode(bytes)?;
+                (step.consumed, step.payload)
+            }
+            Self::UntilClose => (bytes.len(), 0..bytes.len()),
+        })
     }
-    let last = trailers.map_or([&[][..]; 3], |trailers| [b"0\r\n", trailers, b"\r\n"]);
-    engine.send(fd, &[head, before, payload, after, last[0], last[1], last[2]], token);
+
+    /// Payload that is certain to come next; `None`: until the source ends.
+    fn known(&self) -> Option<u64> {
+        match self {
+            Self::Nothing => Some(0),
+            Self::Length(rest) => Some(*rest),
+            Self::Chunked(decoder) => Some(decoder.data_left()),
+            Self::UntilClose => None,
+        }
+    }
+
+    /// Payload went through a pipe; not more than is certain to come.
+    fn skip(&mut self, count: u64) {
+        match self {
+            Self::Length(rest) => *rest -= count,
+            Self::Chunked(decoder) => decoder.skip(count),
+            Self::UntilClose => {}
+            Self::Nothing => unreachable!("nothing is asked for after the end"),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Nothing | Self::Length(0) => true,
+            Self::Length(_) | Self::UntilClose => false,
+            Self::Chunked(decoder) => decoder.is_finished(),
+        }
+    }
+
+    fn trailers(&self) -> &[u8] {
+        match self {
+            Self::Chunked(decoder) => decoder.trailers(),
+            _ => &[],
+        }
+    }
+}
+
+/// One send: a head; the line end of the chunk before; a chunk, or bare bytes, of which the last
+/// are in a pipe; and the end of a chunked body with its trailers.
+#[derive(Default)]
+struct Pieces<'a> {
+    head: &'a [u8],
+    owed: bool,
+    payload: &'a [u8],
+    /// Bytes in the pipe that go after `payload`, in the same chunk.
+    piped: usize,
+    chunked: bool,
+    /// The end, with these trailers; never behind a pipe.
+    last: Option<&'a [u8]>,
+}
+
+impl Pieces<'_> {
+    /// Sends them. True when a line end is owed afterwards.
+    fn send<E: Engine>(self, engine: &mut E, sink: (&Fd, Token), pipe: Option<&Pipe>) -> bool {
+        let mut size = ChunkSize::default();
+        let (mut before, mut after) = (&[][..], &[][..]);
+        let length = self.payload.len() + self.piped;
+        if self.chunked && length > 0 {
+            (before, after) = (size.write(length), b"\r\n");
+        }
+        let owed: &[u8] = if self.owed { b"\r\n" } else { &[] };
+        let Some(pipe) = pipe else {
+            let last = self.last.map_or([&[][..]; 3], |trailers| [b"0\r\n", trailers, b"\r\n"]);
+            let [zero, trailers, end] = last;
+            let parts = [self.head, owed, before, self.payload, after, zero, trailers, end];
+            engine.send(sink.0, &parts, sink.1);
+            return false;
+        };
+        assert!(self.last.is_none(), "a body whose last byte is in a pipe has a length");
+        pipe.drain_after(engine, &[self.head, owed, before, self.payload], sink.0, sink.1);
+        self.chunked
+    }
 }
 
 /// Room for the line before a chunk: 16 digits at most, and CRLF.

@@ -13,6 +13,9 @@ use millrace_event::{
     Completion, Engine, Event, Inbox, Instant, Key, Kind, Mail, Table, Timers, Token, Wake,
 };
 
+use millrace_splice::Pipes;
+use millrace_splice::limits::PIPES_MAX;
+
 use crate::accepting::Accepting;
 use crate::clients::{AllClients, Clients};
 use crate::config::Config;
@@ -105,6 +108,7 @@ pub struct Worker<E: Engine> {
     pub(crate) timers: Timers,
     pub(crate) clients: Clients,
     pub(crate) accepting: Accepting,
+    pub(crate) pipes: Pipes,
     pub(crate) mail: Mail<Letter<E::Detached>, E::Waker>,
     inbox: Inbox<Letter<E::Detached>, E::Waker>,
     /// Ended exchanges, for the memory of their heads.
@@ -130,7 +134,10 @@ impl<E: Engine> Worker<E> {
     pub fn new(mut engine: E, setup: Setup<E>) -> Result<Self, millrace_event::Error> {
         let workers = setup.shared.counters.len() as u64;
         let limits = &setup.config.limits;
-        let descriptors = setup.descriptors.clamp(2, u64::from(Token::SLOT_MAX)) as u32;
+        // A pipe takes two descriptors, which are set aside.
+        let pipes_max = (PIPES_MAX as u64 / workers).min(setup.descriptors / 32);
+        let descriptors = setup.descriptors - 2 * pipes_max;
+        let descriptors = descriptors.clamp(2, u64::from(Token::SLOT_MAX)) as u32;
         let for_clients = u64::from((descriptors * 7 / 8).max(1));
         let connections_max = limits.connections.div_ceil(workers).min(for_clients) as u32;
         let mut origins = Origins::new(descriptors);
@@ -163,6 +170,7 @@ impl<E: Engine> Worker<E> {
             timers: Timers::new(now),
             clients: Clients::default(),
             accepting: Accepting::new(listeners),
+            pipes: Pipes::new(pipes_max as usize),
             mail: setup.mail,
             inbox: setup.inbox,
             spare: Vec::new(),
@@ -225,6 +233,7 @@ impl<E: Engine> Worker<E> {
         }
         self.accepting.end(&mut self.engine);
         self.names.end(&mut self.engine);
+        self.pipes.close_free(&mut self.engine);
         self.flush_records();
         self.engine
     }
@@ -238,8 +247,12 @@ impl<E: Engine> Worker<E> {
             }
             (Kind::Client, Event::Received(result)) => self.client_received(key, result),
             (Kind::Client, Event::Sent(result)) => self.client_sent(key, result),
+            (Kind::Client, Event::Spliced(result)) => self.client_spliced(key, result),
+            (Kind::Client, Event::Readable) => self.client_readable(key),
             (Kind::Origin, Event::Received(result)) => self.origin_received(key, result),
             (Kind::Origin, Event::Sent(result)) => self.origin_sent(key, result),
+            (Kind::Origin, Event::Spliced(result)) => self.origin_spliced(key, result),
+            (Kind::Origin, Event::Readable) => self.origin_readable(key),
             (Kind::Dial, Event::Connected(result)) => origin::handle_connected(self, key, result),
             (Kind::Name, event) => {
                 self.names.handle(&mut self.engine, completion.token, event);
@@ -308,6 +321,8 @@ impl<E: Engine> Worker<E> {
         self.counters.connections.set(self.conns.len() as u64);
         self.counters.exchanges_open.set(self.exchanges.len() as u64);
         self.counters.origin_connections.set(self.origins.connections.len() as u64);
+        self.counters.pipes.set(self.pipes.open() as u64);
+        self.counters.pipes_refused.set(self.pipes.refused());
         self.counters.held_bytes.set(self.engine.budget().used() as u64);
         if self.records.len() >= RECORDS_FLUSH_BYTES {
             self.flush_records();
@@ -351,6 +366,8 @@ impl<E: Engine> Worker<E> {
 
     /// Takes an ended exchange back, for the memory of its heads.
     pub(crate) fn spare(&mut self, mut exchange: Box<Exchange>) {
+        exchange.upload.abandon(&mut self.engine, &mut self.pipes);
+        exchange.download.abandon(&mut self.engine, &mut self.pipes);
         let heads = exchange.request.bytes().len() + exchange.answer.bytes().len();
         if self.spare.len() < SPARE_MAX && heads <= SPARE_BYTES_MAX {
             exchange.reset();

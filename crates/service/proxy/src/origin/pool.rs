@@ -10,9 +10,10 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use millrace_event::{Fd, Instant, Key, Table, TimerId};
+use millrace_event::{Buffer, Fd, Instant, Key, Table, TimerId};
 
 use millrace_http::Host;
+use millrace_splice::limits::SPLICE_MIN;
 
 use crate::config::Origin;
 use crate::input::Input;
@@ -108,6 +109,8 @@ struct Known {
     idle: Vec<Key>,
     /// Exchanges that have it picked.
     outstanding: u32,
+    /// The latest answer's body was copied as a whole: its head may be received together with it.
+    is_small: bool,
     /// It stands in the configuration, so it is never forgotten.
     configured: bool,
 }
@@ -187,6 +190,7 @@ impl Origins {
             place: place(),
             idle: Vec::new(),
             outstanding: 0,
+            is_small: false,
             configured: false,
         };
         let index = self.free.pop().unwrap_or(self.known.len() as u32);
@@ -214,6 +218,19 @@ impl Origins {
 
     pub(crate) fn outstanding(&self, id: OriginId) -> u32 {
         self.known(id).outstanding
+    }
+
+    /// The most that is received of the origin before the head of its answer is there. A body is
+    /// to be in the kernel still when its plan is picked; but one that will be copied in any case
+    /// comes by the same receive. So the guess is that the next body is like the last, and a wrong
+    /// one costs a copy of so much, or a further receive.
+    pub(crate) fn head_max(&self, id: OriginId) -> usize {
+        if self.known(id).is_small { SMALL_MAX } else { HEAD_MAX }
+    }
+
+    /// Notes how long the body of an answer was.
+    pub(crate) fn note_body(&mut self, id: OriginId, bytes: u64) {
+        self.known_mut(id).is_small = bytes < SPLICE_MIN;
     }
 
     /// Kept connections of all origins.
@@ -311,6 +328,12 @@ impl Origins {
         Some(connection)
     }
 }
+
+/// The most that is received at once of an answer whose head may be followed by a large body.
+const HEAD_MAX: usize = 4096;
+/// The same where a small body is expected: a head and any body that is copied in one piece.
+const SMALL_MAX: usize = HEAD_MAX + SPLICE_MIN as usize;
+const _: () = assert!(SMALL_MAX <= Buffer::SIZE);
 
 fn is_current(connections: &Table<OriginConn>, (key, since): (Key, Instant)) -> bool {
     connections.get(key).is_some_and(|connection| {

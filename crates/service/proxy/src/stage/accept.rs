@@ -77,6 +77,7 @@ pub(crate) fn admit<E: Engine>(
         receiving: false,
         sending: false,
         ended: false,
+        broken: false,
     });
     worker.counters.connections.set(worker.conns.len() as u64);
     worker.receive_client(key);

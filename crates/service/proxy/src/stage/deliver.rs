@@ -7,8 +7,9 @@ use millrace_http::{Expectation, Framing, Version, connection_options, expectati
 use crate::exchange::{Exchange, Own, Plan};
 use crate::flow::{self, Stage, Step};
 use crate::heads::{self, AnswerForm};
+use crate::origin::OriginConn;
 use crate::reason::Reason;
-use crate::transfer::Waits;
+use crate::transfer::{Line, Waits};
 use crate::tunnel;
 use crate::worker::Worker;
 
@@ -82,17 +83,23 @@ fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
 
 /// Moves the answer on: `with_head`, the head in `worker.out` goes first.
 pub(crate) fn download<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
-    let Worker { engine, exchanges, conns, origins, out, counters, .. } = worker;
+    let Worker { engine, pipes, exchanges, conns, origins, out, counters, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let conn_key = exchange.conn();
     let conn = conns.get_mut(conn_key).expect("an exchange has its connection");
     let origin = exchange.transaction.connection.and_then(|slot| origins.connections.get_mut(slot));
     let mut nothing = Default::default();
-    let source = origin.map_or(&mut nothing, |origin| &mut origin.input);
+    let (source, line) = match origin {
+        Some(OriginConn { fd, input, broken, receiving, ended, .. }) => {
+            let may_fill = !*receiving && !*ended && !*broken;
+            (input, may_fill.then_some(Line { fd, broken }))
+        }
+        None => (&mut nothing, None),
+    };
     let head = if with_head { &out[..] } else { &[] };
     let sink = (&conn.fd, conn_key.token(Kind::Client));
     let before = exchange.download.moved();
-    let result = exchange.download.pump(engine, source, sink, head);
+    let result = exchange.download.pump((engine, pipes), source, line, sink, head);
     counters.bytes_downloaded.add(exchange.download.moved() - before);
     match result {
         Ok(Waits::Sink) => {
@@ -131,7 +138,7 @@ pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
         tunnel::origin_ended(worker, key);
         return;
     }
-    let Worker { engine, exchanges, conns, .. } = worker;
+    let Worker { engine, pipes, exchanges, conns, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     if exchange.download.source_is_done() {
         // The answer is whole; the request is not, and nobody is left to take the rest of it.
@@ -143,7 +150,7 @@ pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
     match exchange.download.source_ended(engine, (&conn.fd, conn_key.token(Kind::Client))) {
         Ok(waits) => {
             conn.sending = waits == Waits::Sink;
-            exchange.upload.abandon();
+            exchange.upload.abandon(engine, pipes);
             worker.leave_origin(key);
             finish_if_done(worker, key);
         }
@@ -163,6 +170,28 @@ pub(crate) fn download_sent<E: Engine>(
         Ok(()) if exchange.stage == Stage::Fetch => super::fetch::answer(worker, key),
         Ok(()) if exchange.download.waits() == Waits::Off => flow::run(worker, key),
         Ok(()) => download(worker, key, false),
+    }
+}
+
+/// The client took so many bytes out of the download's pipe, or will take none.
+pub(crate) fn download_spliced<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    result: Result<usize, Error>,
+) {
+    let Ok(count) = result else {
+        return abort(worker, key, Reason::ClientClosed);
+    };
+    let Worker { engine, pipes, exchanges, conns, counters, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let conn_key = exchange.conn();
+    let conn = conns.get_mut(conn_key).expect("an exchange has its connection");
+    counters.bytes_spliced.add(count as u64);
+    let sink = (&conn.fd, conn_key.token(Kind::Client));
+    if exchange.download.drain((engine, pipes), count, sink) {
+        download(worker, key, false);
+    } else {
+        conn.sending = true;
     }
 }
 
@@ -212,8 +241,9 @@ fn upload_is_pointless(exchange: &Exchange) -> bool {
 /// The answer was delivered; what is missing of the request is not waited for any longer.
 pub(super) fn give_up_upload<E: Engine>(worker: &mut Worker<E>, key: Key) {
     worker.leave_origin(key);
-    let exchange = worker.exchange(key);
-    exchange.upload.abandon();
+    let Worker { engine, pipes, exchanges, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    exchange.upload.abandon(engine, pipes);
     exchange.persistent = false;
     finish_if_done(worker, key);
 }
@@ -222,11 +252,12 @@ pub(super) fn give_up_upload<E: Engine>(worker: &mut Worker<E>, key: Key) {
 /// the deliver stage's run.
 pub(crate) fn refuse<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
     worker.leave_origin(key);
-    let exchange = worker.exchange(key);
+    let Worker { engine, pipes, exchanges, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     exchange.plan = Plan::Here(Own::Refusal(reason));
     exchange.reason = Some(reason);
     exchange.persistent &= exchange.request_was_taken();
-    exchange.upload.abandon();
+    exchange.upload.abandon(engine, pipes);
     flow::go(worker, key, Stage::Deliver);
 }
 

@@ -18,7 +18,7 @@ use crate::names::{Answered, NameError};
 use crate::origin::{self, INTERIM_MAX, OriginId, Phase, Place, pick};
 use crate::reason::Reason;
 use crate::stage::deliver;
-use crate::transfer::Waits;
+use crate::transfer::{Line, Waits};
 use crate::tunnel;
 use crate::worker::Worker;
 
@@ -152,7 +152,7 @@ fn sender<E: Engine>(worker: &mut Worker<E>, key: Key) -> Sender {
 
 /// Moves the request on: `with_head`, the head in `worker.out` goes first.
 pub(crate) fn upload<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
-    let Worker { engine, exchanges, conns, origins, out, .. } = worker;
+    let Worker { engine, pipes, exchanges, conns, origins, out, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let conn = conns.get_mut(exchange.conn()).expect("an exchange has its connection");
     let slot = exchange.transaction.connection.expect("an upload has its origin connection");
@@ -160,14 +160,16 @@ pub(crate) fn upload<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: boo
     let head = if with_head { &out[..] } else { &[] };
     let sink = (&origin.fd, slot.token(millrace_event::Kind::Origin));
     let before = exchange.upload.moved();
-    let result = exchange.upload.pump(engine, &mut conn.input, sink, head);
+    let may_fill = !conn.receiving && !conn.ended && !conn.broken;
+    let line = may_fill.then_some(Line { fd: &conn.fd, broken: &mut conn.broken });
+    let result = exchange.upload.pump((engine, pipes), &mut conn.input, line, sink, head);
     worker.counters.bytes_uploaded.add(exchange.upload.moved() - before);
     match result {
         Ok(Waits::Sink) => origin.sending = true,
         Ok(Waits::Source) if conn.ended => client_ended(worker, key),
         Ok(Waits::Source) => {
-            let conn = exchange.conn();
-            worker.receive_client(conn);
+            let (conn, watches) = (exchange.conn(), exchange.upload.watches());
+            worker.receive_upload(conn, watches);
         }
         Ok(Waits::Off | Waits::Ended) => {
             exchange.transaction.since = engine.now();
@@ -197,9 +199,10 @@ pub(crate) fn upload_sent<E: Engine>(worker: &mut Worker<E>, key: Key, result: R
             // It may have answered before it stopped reading (RFC 9112 section 9.5): what is in the
             // receive queue decides. Nothing more is sent, and neither side is used again.
             worker.origin_of(key).broken = true;
-            let now = worker.engine.now();
-            let exchange = worker.exchange(key);
-            exchange.upload.abandon();
+            let Worker { engine, pipes, exchanges, .. } = worker;
+            let now = engine.now();
+            let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+            exchange.upload.abandon(engine, pipes);
             exchange.persistent = exchange.persistent && exchange.framing == Framing::None;
             exchange.transaction.since = now;
             if exchange.transaction.phase == Phase::Asked {
@@ -207,6 +210,29 @@ pub(crate) fn upload_sent<E: Engine>(worker: &mut Worker<E>, key: Key, result: R
             }
             deliver::finish_if_done(worker, key);
         }
+    }
+}
+
+/// The origin took so many bytes out of the upload's pipe, or will take none.
+pub(crate) fn upload_spliced<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    result: Result<usize, Error>,
+) {
+    let count = match result {
+        Ok(count) => count,
+        Err(error) => return upload_sent(worker, key, Err(error)),
+    };
+    let Worker { engine, pipes, exchanges, origins, counters, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let slot = exchange.transaction.connection.expect("an upload has its origin connection");
+    let origin = origins.connections.get_mut(slot).expect("held by the exchange");
+    counters.bytes_spliced.add(count as u64);
+    let sink = (&origin.fd, slot.token(millrace_event::Kind::Origin));
+    if exchange.upload.drain((engine, pipes), count, sink) {
+        upload(worker, key, false);
+    } else {
+        origin.sending = true;
     }
 }
 
