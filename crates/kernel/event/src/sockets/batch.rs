@@ -38,6 +38,10 @@ impl Batch {
         self.sends.push((key, bytes));
     }
 
+    fn is_empty(&self) -> bool {
+        self.receives.is_empty() && self.sends.is_empty() && self.received.is_empty()
+    }
+
     /// Whether the turn has to end before it gathers more.
     pub(super) fn is_full(&self) -> bool {
         self.receives.len() >= BATCH_MAX || self.sends.len() >= BATCH_MAX
@@ -45,6 +49,12 @@ impl Batch {
 }
 
 impl<W: Watch> Sockets<W> {
+    /// Whether an operation that could be done now waits for the end of the turn instead. One that
+    /// has no others to go with is cheaper at once.
+    pub(super) fn gathers(&self) -> bool {
+        W::MOVES && !(self.batch.is_empty() && self.queue.is_empty(true))
+    }
+
     /// Queues what was gathered for the wait that follows.
     pub(super) fn submit_batch(&mut self) {
         for (key, bytes) in self.batch.sends.drain(..) {

@@ -59,6 +59,7 @@ impl<W: Watch> Sockets<W> {
     /// Runs the operation of a descriptor that may find something.
     pub(super) fn run_receiving(&mut self, key: Key) -> Option<Completion> {
         let may_receive = !self.budget.is_exhausted();
+        let gathers = self.gathers();
         let descriptor = self.descriptors.get_mut(key)?;
         descriptor.receive_queued = false;
         descriptor.parked = false;
@@ -70,7 +71,7 @@ impl<W: Watch> Sockets<W> {
                 self.queue.park(Ready { key, direction: Direction::Receiving });
                 None
             }
-            Receiving::Receive { .. } if W::MOVES && descriptor.role == Role::Stream => {
+            Receiving::Receive { .. } if gathers && descriptor.role == Role::Stream => {
                 descriptor.receive_queued = true;
                 self.batch.receives.push(key);
                 None

@@ -43,14 +43,14 @@ impl<W: Watch> Sockets<W> {
     pub(super) fn begin_send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
         let total = parts.iter().map(|part| part.len()).sum();
         let key = self.open(fd).0;
+        let gathers = self.gathers() && self.batch.sends.len() < BATCH_MAX;
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         assert!(matches!(descriptor.role, Role::Stream | Role::Datagram));
         descriptor.begin_sending(Sending::Idle);
-        if W::MOVES
+        if gathers
             && descriptor.writable
             && descriptor.role == Role::Stream
             && (1..=BATCHED_SEND_MAX).contains(&total)
-            && self.batch.sends.len() < BATCH_MAX
         {
             descriptor.sending = Sending::Batched { token, length: total as u32 };
             return self.batch.add_send(key, parts);
