@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use millrace_event::{Clock, EngineOptions, Error, Uring};
+
 use crate::scenario::{Board, End, Listen, Names, Need, OriginKind, Picks, Play, Scenario, Script};
 use process::Process;
 use stream::{Accepting, Stream};
@@ -33,12 +35,22 @@ struct Stage {
     failures: Mutex<Vec<String>>,
 }
 
-/// The engines that the real program is to be tried on: the one that ENGINE names, or all.
+/// The engines that the real program is to be tried on: the one that ENGINE names, or all that
+/// this machine has.
 pub fn engines() -> Vec<String> {
-    match std::env::var("ENGINE") {
-        Ok(engine) => vec![engine],
-        Err(_) => ["epoll", "uring"].map(str::to_owned).to_vec(),
+    if let Ok(engine) = std::env::var("ENGINE") {
+        return vec![engine];
     }
+    let mut engines = vec!["epoll".to_owned()];
+    let options = EngineOptions { budget_bytes: 1, log: None, clock: Clock::new() };
+    match Uring::new(options) {
+        Err(Error::Unsupported(reason)) => {
+            println!("skip: uring: {}: {}", reason.feature(), reason.since());
+        }
+        // What else is wrong the program is to say.
+        _ => engines.push("uring".to_owned()),
+    }
+    engines
 }
 
 /// Plays `scenario` with the program at `program` on `engine`.
