@@ -157,8 +157,8 @@ pub trait Engine {
     /// be waited for is always the socket.
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token);
     /// Moves what a stream has at once, up to `max` bytes (at least 1), into an empty pipe: how many
-    /// bytes, 0 at the stream's end, or why it broke, which is told only once. `None`: there is
-    /// nothing yet. Nothing is outstanding afterwards, and no completion follows: so whoever waits
+    /// bytes; 0 where a pipe gets no further and a receive tells why: at the stream's end, or before
+    /// urgent data; or why it broke, which is told only once. `None`: there is nothing yet. Nothing is outstanding afterwards, and no completion follows: so whoever waits
     /// for a slow source holds no pipe.
     fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
     /// Waits, as a receive does, until a receive or [`Engine::fill`] may find something, and takes

@@ -20,7 +20,7 @@ pub enum Fill {
     Bytes(usize),
     /// Nothing yet.
     Nothing,
-    /// The end of the stream.
+    /// A pipe gets no further: a receive tells whether that is the end of the stream.
     End,
     /// The connection broke; a receive may tell that as an end now.
     Break(Error),

@@ -72,7 +72,7 @@ impl RequestHead {
     /// Reads the request line that begins a head, if it is whole and right. Gives where the first
     /// field begins.
     fn plain_line(&mut self, head: &[u8], limits: &HeadLimits) -> Option<usize> {
-        let method_len = TOKEN.span(&head[..head.len().min(METHOD_BYTES_MAX + 1)]);
+        let method_len = TOKEN.span(&head[..head.len().min(METHOD_BYTES_MAX)]);
         let [b' ', rest @ ..] = &head[method_len..] else { return None };
         let mut target_len = PATH.span(rest);
         if rest[target_len..].starts_with(b"?") {
@@ -479,6 +479,8 @@ mod tests {
         let long_target = [b"GET /", &[b'a'; 1024 + 64][..]].concat();
         assert_eq!(parse(&long_target), Err(HeadError::TargetTooLong));
         assert_eq!(parse(&[b'A'; 33]), Err(HeadError::MethodTooLong));
+        let long_method = [&[b'A'; 33][..], b" / HTTP/1.1\r\nHost: a\r\n\r\n"].concat();
+        assert_eq!(parse(&long_method), Err(HeadError::MethodTooLong));
         assert_eq!(parse(&[b'A'; 32]), Ok(None));
         assert_eq!(parse(b"\x16\x03\x01"), Err(HeadError::MethodInvalid));
         let long_value = [b"GET / HTTP/1.1\r\nA: ", &[b'a'; 4096][..]].concat();

@@ -148,6 +148,24 @@ fn a_fill_takes_what_is_there_and_no_more_than_was_asked_for() {
 }
 
 #[test]
+fn what_is_behind_urgent_data_is_left_to_a_receive() {
+    let mut engine = engine();
+    let (source, mut writer) = pair(&mut engine);
+    let (pipe_out, pipe_in) = engine.pipe().unwrap();
+    writer.write_all(b"before").unwrap();
+    rustix::net::send(&writer, b"!", rustix::net::SendFlags::OOB).unwrap();
+    writer.write_all(b"behind").unwrap();
+    assert_eq!(fill(&mut engine, &source, &pipe_in, 100), Ok(6));
+    let (pipe_out_2, pipe_in_2) = engine.pipe().unwrap();
+    assert_eq!(fill(&mut engine, &source, &pipe_in_2, 100), Ok(0));
+    engine.recv(&source, 100, token(2));
+    assert_eq!(received(&mut engine).1.unwrap(), b"behind");
+    for fd in [source, pipe_in, pipe_out, pipe_in_2, pipe_out_2] {
+        engine.close(fd);
+    }
+}
+
+#[test]
 fn a_watch_ends_with_its_connection() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
