@@ -204,15 +204,17 @@ class Engines(InteropCase):
     """A kernel, or whoever confines the process, may refuse io_uring: that is said, and `auto` goes
     on without it."""
 
-    def start(self, engine):
-        """millrace without io_uring_setup(2); it is ended when the test is."""
+    CALLS = (filter.IO_URING_SETUP, filter.IO_URING_ENTER)
+
+    def start(self, engine, call):
+        """millrace without this system call; it is ended when the test is."""
         process = subprocess.Popen(
             [program(), "boost", "--origin", "http://127.0.0.1:9", "--listen", "127.0.0.1:0"]
             + ["--engine", engine],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=filter.without_io_uring,
+            preexec_fn=lambda: filter.without(call),
         )
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.wait)
@@ -220,19 +222,21 @@ class Engines(InteropCase):
         return process
 
     def test_auto_says_why_it_is_epoll(self):
-        process = self.start("auto")
-        said = ""
-        for line in process.stderr:
-            said += line
-            if "listening on" in line:
-                break
-        self.assertRegex(said, "engine epoll.*io_uring")
-        self.assertIn("listening on", said)
+        for call in self.CALLS:
+            process = self.start("auto", call)
+            said = ""
+            for line in process.stderr:
+                said += line
+                if "listening on" in line:
+                    break
+            self.assertRegex(said, "engine epoll.*io_uring")
+            self.assertIn("listening on", said)
 
     def test_uring_that_is_refused_is_an_error(self):
-        process = self.start("uring")
-        said = process.stderr.read()
-        self.assertNotEqual(process.wait(30), 0)
-        self.assertEqual(len(said.splitlines()), 1, said)
-        self.assertIn("--engine uring", said)
-        self.assertIn("io_uring", said)
+        for call in self.CALLS:
+            process = self.start("uring", call)
+            said = process.stderr.read()
+            self.assertNotEqual(process.wait(30), 0)
+            self.assertEqual(len(said.splitlines()), 1, said)
+            self.assertIn("--engine uring", said)
+            self.assertIn("io_uring", said)

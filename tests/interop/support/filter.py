@@ -4,7 +4,9 @@ import ctypes
 import errno
 import struct
 
-IO_URING_SETUP = 425  # On every architecture.
+# On every architecture.
+IO_URING_SETUP = 425
+IO_URING_ENTER = 426
 
 PR_SET_NO_NEW_PRIVS = 38
 PR_SET_SECCOMP = 22
@@ -19,14 +21,15 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
 
 
-def without_io_uring():
-    """To be called in the child, before exec: io_uring_setup(2) fails with EPERM from now on."""
+def without(call):
+    """To be called in the child, before exec: the system call of this number fails with EPERM from
+    now on."""
     load_number, jump_if_equal, give = 0x20, 0x15, 0x06
     code = b"".join(
         struct.pack("=HBBI", *step)
         for step in [
             (load_number, 0, 0, 0),
-            (jump_if_equal, 0, 1, IO_URING_SETUP),
+            (jump_if_equal, 0, 1, call),
             (give, 0, 0, RET_ERRNO | errno.EPERM),
             (give, 0, 0, RET_ALLOW),
         ]

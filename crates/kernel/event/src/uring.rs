@@ -22,12 +22,10 @@ pub struct UringWatch {
 }
 
 impl UringWatch {
-    /// Waits at most `wait_max`, and gives up what a signal or a lack of memory interrupts: the
-    /// next turn goes on with it.
+    /// Waits at most `wait_max`; a signal ends the wait before.
     fn enter(&mut self, wait_max: Option<Duration>) {
-        match self.ring.enter(wait_max) {
-            Ok(()) | Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM | Errno::BUSY) => {}
-            Err(error) => panic!("a ring is entered: {error}"),
+        if let Err(error) = self.ring.enter(wait_max) {
+            panic!("a ring is entered: {error}");
         }
     }
 

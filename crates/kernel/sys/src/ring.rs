@@ -148,7 +148,7 @@ impl Ring {
             let place = sq.array as usize + index as usize * size_of::<u32>();
             rings.word(place).store(index, Ordering::Relaxed);
         }
-        let ring = Self {
+        let mut ring = Self {
             name: register(fd.as_fd()).unwrap_or((fd.as_raw_fd(), 0)),
             lent: Vec::new(),
             places: Vec::new(),
@@ -166,6 +166,8 @@ impl Ring {
             rings,
             requests,
         };
+        // A filter may allow the set-up and refuse this.
+        ring.call(0, enter_flags::GETEVENTS, None)?;
         Ok(ring)
     }
 
@@ -176,10 +178,21 @@ impl Ring {
         self.queued.wrapping_sub(taken)
     }
 
-    /// Submits what is queued without waiting, or running what is due.
-    fn submit(&mut self) -> Result<()> {
-        while self.waiting() > self.request_mask {
-            self.call(0, 0, None)?;
+    /// Submits what is queued without waiting, until at most `left` requests are queued.
+    ///
+    /// Without memory the kernel takes a part of them. The rest must not wait for another turn, when
+    /// their descriptors may be closed.
+    fn submit(&mut self, left: u32, flags: u32) -> Result<()> {
+        let mut tries = SUBMIT_TRIES_MAX;
+        while self.waiting() > left {
+            match self.call(0, flags, None) {
+                Ok(()) => {}
+                Err(error) if is_passing(error) && tries > 0 => {
+                    tries -= 1;
+                    std::thread::yield_now();
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -188,7 +201,9 @@ impl Ring {
     /// most, `wait_max` (`None`: for ever).
     ///
     /// # Errors
-    /// EINTR; EAGAIN or ENOMEM when the kernel has no memory for requests, which stay queued.
+    /// EAGAIN, ENOMEM or EBUSY when the kernel has no memory for requests, however often it is asked;
+    /// what a filter of system calls gives. The ring is of no more use then. A signal or a want of
+    /// memory that only ends the wait is none.
     pub fn enter(&mut self, wait_max: Option<Duration>) -> Result<()> {
         let wanted = u32::from(wait_max != Some(Duration::ZERO));
         let result = match wait_max.filter(|_| wanted > 0) {
@@ -201,13 +216,10 @@ impl Ring {
                 self.call(wanted, enter_flags::GETEVENTS, Some(&timeout))
             }
         };
-        // Without memory the kernel takes a part of what is queued. The rest must not wait for
-        // another turn, when its descriptors may be closed.
-        while self.waiting() > 0 {
-            let _ = self.call(0, enter_flags::GETEVENTS, None);
-        }
+        self.submit(0, enter_flags::GETEVENTS)?;
         match result {
             Err(Errno::TIME) => Ok(()),
+            Err(error) if is_passing(error) => Ok(()),
             other => other,
         }
     }
@@ -309,6 +321,13 @@ impl Drop for Ring {
     }
 }
 
+/// Whether io_uring_enter(2) may do better when it is called again.
+fn is_passing(error: Errno) -> bool {
+    matches!(error, Errno::INTR | Errno::AGAIN | Errno::NOMEM | Errno::BUSY)
+}
+
+/// Times that a submission is tried again for want of memory.
+const SUBMIT_TRIES_MAX: u32 = 10_000;
 /// What a cancelling request carries.
 const CANCELLED: u64 = u64::MAX;
 /// Set in what a request that moves bytes carries, beside its place; in no number of a caller.

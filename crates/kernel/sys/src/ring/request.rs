@@ -119,7 +119,7 @@ impl Ring {
 
     fn push(&mut self, request: io_uring_sqe) -> Result<()> {
         if self.waiting() > self.request_mask {
-            self.submit()?;
+            self.submit(self.request_mask, 0)?;
         }
         let place = (self.queued & self.request_mask) as usize * size_of::<io_uring_sqe>();
         // SAFETY: the place is inside the mapping, which is page-aligned, and no request at it is
