@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use super::common::*;
 use millrace_event::{Engine, Error, Event, HowToShut};
@@ -34,6 +35,24 @@ fn the_end_is_found_when_it_came_with_bytes_before_the_first_receive() {
     bytes.extend(receive_all(&mut engine, &fd));
     assert_eq!(bytes, pattern(100_000));
     engine.close(fd);
+}
+
+#[test]
+fn a_peer_is_told_of_a_close_by_the_end_of_the_next_wait() {
+    let mut engine = engine();
+    for handled in [true, false] {
+        let (fd, mut peer) = pair(&mut engine);
+        peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        engine.send(&fd, &[b"bye"], token(1));
+        if handled {
+            assert!(matches!(next(&mut engine).event, Event::Sent(Ok(()))));
+        }
+        engine.close(fd);
+        engine.turn(Some(engine.now()));
+        let mut bytes = Vec::new();
+        peer.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, b"bye");
+    }
 }
 
 #[test]
