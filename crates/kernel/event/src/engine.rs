@@ -115,8 +115,8 @@ pub trait Engine {
 
     /// Takes over a descriptor: a listener, or a connection from another worker.
     fn adopt(&mut self, detached: Self::Detached) -> Result<Fd, Error>;
-    /// Gives up a connection that has nothing outstanding but perhaps a receive for which nothing is
-    /// announced ([`Engine::is_announced`]): its bytes may be taken already.
+    /// Gives up a connection that has nothing outstanding but perhaps a receive for which nothing
+    /// is announced ([`Engine::is_announced`]): its bytes may be taken already.
     fn detach(&mut self, fd: Fd) -> Self::Detached;
 
     /// Arms a listener: every connection gives a completion until [`Engine::accept_stop`] or an
@@ -138,14 +138,14 @@ pub trait Engine {
     /// Bytes of the outstanding send that the kernel has not taken; 0 when none is outstanding.
     /// For deadlines that follow progress.
     fn unsent(&self, fd: &Fd) -> usize;
-    /// Sets the congestion control of a connection, or of a listener for those that it accepts
-    /// from then on. What has none (a Unix socket), or a name that the kernel refuses, leaves all as
-    /// it was: it is a matter of speed alone, and names are tried when the process starts.
+    /// Sets the congestion control of a connection, or of a listener for those that it accepts from
+    /// then on. What has none (a Unix socket), or a name that the kernel refuses, leaves all as it
+    /// was: it is a matter of speed alone, and names are tried when the process starts.
     fn set_congestion(&mut self, fd: &Fd, name: &str);
     /// Ends a direction; nothing may be outstanding in it.
     fn shutdown(&mut self, fd: &Fd, how: HowToShut);
-    /// Closes. Bytes that the kernel took still reach the peer, unless bytes from it are unread. The
-    /// peer is told by the end of the next turn's wait at the latest; likewise for `reset`.
+    /// Closes. Bytes that the kernel took still reach the peer, unless bytes from it are unread.
+    /// The peer is told by the end of the next turn's wait at the latest; likewise for `reset`.
     fn close(&mut self, fd: Fd);
     /// Closes at once with a reset, so that the peer cannot take what it got for the whole.
     fn reset(&mut self, fd: Fd);
@@ -156,17 +156,18 @@ pub trait Engine {
     /// is filled only when empty, and emptied before it is filled again: so the side that has to
     /// be waited for is always the socket.
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token);
-    /// Moves what a stream has at once, up to `max` bytes (at least 1), into an empty pipe: how many
-    /// bytes; 0 where a pipe gets no further and a receive tells why: at the stream's end, or before
-    /// urgent data; or why it broke, which is told only once. `None`: there is nothing yet. Nothing is outstanding afterwards, and no completion follows: so whoever waits
-    /// for a slow source holds no pipe.
+    /// Moves what a stream has at once, up to `max` bytes (at least 1), into an empty pipe: how
+    /// many bytes; 0 where a pipe gets no further and a receive tells why: at the stream's end, or
+    /// before urgent data; or why it broke, which is told only once. `None`: there is nothing yet.
+    /// Nothing is outstanding afterwards, and no completion follows: so whoever waits for a slow
+    /// source holds no pipe.
     fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
     /// Waits, as a receive does, until a receive or [`Engine::fill`] may find something, and takes
     /// nothing: [`Event::Readable`]. It may turn out that nothing is there.
     fn watch(&mut self, fd: &Fd, token: Token);
-    /// Sends every byte of `parts`, in order, and then moves up to `max` bytes out of a pipe, without
-    /// a small segment between the two. The completion is that of the splice. `parts` are read
-    /// before the call returns; what the kernel does not take at once is held, as for a send.
+    /// Sends every byte of `parts`, in order, and then moves up to `max` bytes out of a pipe,
+    /// without a small segment between the two. The completion is that of the splice. `parts` are
+    /// read before the call returns; what the kernel does not take at once is held, as for a send.
     fn splice_after(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token);
 
     /// Appends whole records to the access log; never blocks the worker.

@@ -34,7 +34,7 @@ pub enum Error {
 pub enum Unsupported {
     /// There is no io_uring_setup(2): ENOSYS.
     RingMissing,
-    /// It is forbidden: EPERM.
+    /// It is forbidden: EPERM or EACCES.
     RingForbidden,
     /// It lacks what the engine asks for: EINVAL.
     RingTooOld,

@@ -98,7 +98,7 @@ impl Watch for UringWatch {
 fn refusal(errno: Errno) -> Error {
     Error::Unsupported(match errno {
         Errno::NOSYS => Unsupported::RingMissing,
-        Errno::PERM => Unsupported::RingForbidden,
+        Errno::PERM | Errno::ACCESS => Unsupported::RingForbidden,
         Errno::INVAL => Unsupported::RingTooOld,
         other => return Error::of(other),
     })

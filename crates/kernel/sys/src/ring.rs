@@ -180,8 +180,8 @@ impl Ring {
 
     /// Submits what is queued without waiting, until at most `left` requests are queued.
     ///
-    /// Without memory the kernel takes a part of them. The rest must not wait for another turn, when
-    /// their descriptors may be closed.
+    /// Without memory the kernel takes a part of them. The rest must not wait for another turn,
+    /// when their descriptors may be closed.
     fn submit(&mut self, left: u32, flags: u32) -> Result<()> {
         let mut tries = SUBMIT_TRIES_MAX;
         while self.waiting() > left {
@@ -200,10 +200,9 @@ impl Ring {
     /// Submits what is queued, runs what is due, and waits until there is a completion or, at
     /// most, `wait_max` (`None`: for ever).
     ///
-    /// # Errors
-    /// EAGAIN, ENOMEM or EBUSY when the kernel has no memory for requests, however often it is asked;
-    /// what a filter of system calls gives. The ring is of no more use then. A signal or a want of
-    /// memory that only ends the wait is none.
+    /// # Errors EAGAIN, ENOMEM or EBUSY when the kernel has no memory for requests, however often
+    /// it is asked; what a filter of system calls gives. The ring is of no more use then. A signal
+    /// or a want of memory that only ends the wait is none.
     pub fn enter(&mut self, wait_max: Option<Duration>) -> Result<()> {
         let wanted = u32::from(wait_max != Some(Duration::ZERO));
         let result = match wait_max.filter(|_| wanted > 0) {
@@ -241,7 +240,7 @@ impl Ring {
         };
         let (name, registered) = self.name;
         // SAFETY: the ring is this thread's; the argument and its timeout outlive the call; the
-        // queued requests are whole and name no memory.
+        // queued requests are whole, and what memory they name is in `lent` until they complete.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_enter,

@@ -75,6 +75,8 @@ pub struct Pipes {
     /// Pipes that are open, in use or not; `free.len() <= open <= max`.
     open: usize,
     max: usize,
+    /// The fewest that were free at a time since [`Pipes::shed`] was called; `spare <= free.len()`.
+    spare: usize,
     /// Requests that got none.
     refused: u64,
     /// Requests left that are refused without asking the kernel.
@@ -84,12 +86,13 @@ pub struct Pipes {
 impl Pipes {
     /// None yet, and at most `max`.
     pub const fn new(max: usize) -> Self {
-        Self { free: Vec::new(), open: 0, max, refused: 0, refusals: 0 }
+        Self { free: Vec::new(), open: 0, max, spare: 0, refused: 0, refusals: 0 }
     }
 
     /// An empty pipe; `None`, and counted, when all are in use, or the kernel gives no further one.
     pub fn take<E: Engine>(&mut self, engine: &mut E) -> Option<Pipe> {
         let pipe = self.free.pop().or_else(|| self.open_one(engine));
+        self.spare = self.spare.min(self.free.len());
         self.refused += u64::from(pipe.is_none());
         pipe
     }
@@ -122,6 +125,16 @@ impl Pipes {
         } else {
             self.close(engine, pipe);
         }
+    }
+
+    /// Closes an eighth of the pipes that nobody needed since this was called last: what a burst
+    /// opened goes back to the kernel in time.
+    pub fn shed<E: Engine>(&mut self, engine: &mut E) {
+        let oldest: Vec<Pipe> = self.free.drain(..self.spare.div_ceil(8)).collect();
+        for pipe in oldest {
+            self.close(engine, pipe);
+        }
+        self.spare = self.free.len();
     }
 
     /// Closes those that are not in use.
@@ -219,5 +232,25 @@ mod tests {
         pipes.give(&mut engine, pipe);
         pipes.close_free(&mut engine);
         assert_eq!(pipes.open(), 0);
+    }
+    #[test]
+    fn what_nobody_needs_goes_back_to_the_kernel() {
+        let world = World::new(1, Faults::None);
+        let mut engine = world.engine(1 << 20);
+        let mut pipes = Pipes::new(20);
+        let taken: Vec<Pipe> = std::iter::from_fn(|| pipes.take(&mut engine)).collect();
+        assert_eq!(pipes.open(), 20);
+        taken.into_iter().for_each(|pipe| pipes.give(&mut engine, pipe));
+        pipes.shed(&mut engine);
+        assert_eq!(pipes.open(), 20, "all were needed since");
+        let kept = pipes.take(&mut engine).expect("one is free");
+        pipes.shed(&mut engine);
+        assert_eq!(pipes.open(), 17, "nineteen were not");
+        for _ in 0..20 {
+            pipes.shed(&mut engine);
+        }
+        assert_eq!(pipes.open(), 1, "what is in use stays");
+        pipes.give(&mut engine, kept);
+        pipes.close_free(&mut engine);
     }
 }

@@ -170,8 +170,8 @@ impl ChunkedDecoder {
         Ok(Step { consumed: at, payload, ended: self.is_finished() })
     }
 
-    /// Bytes of the present chunk's data that are still to come; 0 between chunks. They may be taken
-    /// around the decoder, which is then told by [`ChunkedDecoder::skip`].
+    /// Bytes of the present chunk's data that are still to come; 0 between chunks. They may be
+    /// taken around the decoder, which is then told by [`ChunkedDecoder::skip`].
     pub fn data_left(&self) -> u64 {
         if self.state == State::Data { self.remaining } else { 0 }
     }

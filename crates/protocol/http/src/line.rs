@@ -1,14 +1,14 @@
 //! The lines of a head. Each kind is read twice: quickly, which knows only lines that are whole and
-//! have nothing odd about them, as nearly all are; and carefully, which says what is wrong. What the
-//! quick reader takes, the careful one would have read in the same way.
+//! have nothing odd about them, as nearly all are; and carefully, which says what is wrong. What
+//! the quick reader takes, the careful one would have read in the same way.
 
 use memchr::memchr;
 
 use crate::class::{TOKEN, VALUE, is_token, trim};
 use crate::{Field, HeadError, Name, Span, Version, scan};
 
-/// Reads the field line that begins at `start` of a head, in one pass, if it is whole and right, has
-/// at most one space around its value, before it, and no tab. Gives with it where the next line
+/// Reads the field line that begins at `start` of a head, in one pass, if it is whole and right,
+/// has at most one space around its value, before it, and no tab. Gives with it where the next line
 /// begins.
 #[inline]
 pub(crate) fn plain_field(head: &[u8], start: usize) -> Option<(Field, usize)> {

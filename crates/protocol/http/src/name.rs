@@ -1,8 +1,8 @@
 //! The field names that the proxy recognises.
 //!
-//! Each field of each head passes through [`Name::of`], so a name is looked up by its first and last
-//! eight bytes as two numbers: one multiplication gives the only name that it can be, one comparison
-//! says whether it is.
+//! Each field of each head passes through [`Name::of`], so a name is looked up by its first and
+//! last eight bytes as two numbers: one multiplication gives the only name that it can be, one
+//! comparison says whether it is.
 
 /// Declares [`Name`] and the table behind it from one list.
 macro_rules! names {

@@ -1,5 +1,5 @@
-//! Looking for bytes many at a time. Heads have many short lines, for which a library's search costs
-//! more to begin than to do.
+//! Looking for bytes many at a time. Heads have many short lines, for which a library's search
+//! costs more to begin than to do.
 
 const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
 const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);

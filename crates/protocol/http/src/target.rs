@@ -66,7 +66,8 @@ pub struct Destination<'a> {
     /// From the target, or from `Host` where the target has none. `None` only for HTTP/1.0 without
     /// `Host`. With CONNECT the port is there.
     pub authority: Option<Authority<'a>>,
-    /// The same as it was received: host, and port where one was written. Empty where there is none.
+    /// The same as it was received: host, and port where one was written. Empty where there is
+    /// none.
     pub authority_bytes: &'a [u8],
     /// For the origin's request line: begins with `/`, or is `*`; empty for CONNECT.
     pub path_and_query: &'a [u8],
@@ -196,8 +197,8 @@ impl fmt::Display for Host<'_> {
 }
 
 /// Says where a request wants to go, RFC 9112 section 3.2. An absolute target wins over `Host`,
-/// section 3.2.2, but `Host` has to be valid all the same: whoever comes next may look at it. It was
-/// read with the head, so asking again costs nothing.
+/// section 3.2.2, but `Host` has to be valid all the same: whoever comes next may look at it. It
+/// was read with the head, so asking again costs nothing.
 ///
 /// # Errors
 /// When the target does not fit the method, or the host is not certain. The method matters only

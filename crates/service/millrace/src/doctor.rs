@@ -1,5 +1,6 @@
 //! `millrace doctor`: what this machine offers, and what millrace would do with it. It only reads,
-//! and for --engine auto bounces a few messages; it opens nothing that could disturb a running proxy.
+//! and for --engine auto bounces a few messages; it opens nothing that could disturb a running
+//! proxy.
 
 use std::fs;
 use std::num::NonZero;

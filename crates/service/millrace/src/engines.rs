@@ -111,7 +111,10 @@ mod tests {
         for (choice, engine) in
             [(EngineChoice::Epoll, Engine::Epoll), (EngineChoice::Uring, Engine::Uring)]
         {
-            assert_eq!(pick(choice).unwrap().engine, engine);
+            match pick(choice) {
+                Err(_) if engine == Engine::Uring && probe().is_err() => {}
+                picked => assert_eq!(picked.unwrap().engine, engine),
+            }
         }
         assert!(pick(EngineChoice::Auto).unwrap().reason.starts_with("auto: "));
     }

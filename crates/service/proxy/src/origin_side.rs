@@ -222,7 +222,7 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn leave_origin(&mut self, key: Key) {
         match self.exchange(key).transaction.phase {
             Phase::Naming => self.names.forget(key),
-            Phase::Waiting => self.waiting.retain(|&other| other != key),
+            Phase::Waiting => self.waiting.retain(|entry| entry.0 != key),
             _ => {}
         }
         origin::abandon(self, key);

@@ -162,10 +162,11 @@ impl Transfer {
         let bytes = source.bytes_mut();
         let (consumed, payload) = self.rest.take(bytes)?;
         self.course.received(bytes.len());
+        let has_watched = self.watches();
         self.watches = false;
         let line = line.filter(|_| consumed == bytes.len());
         let behind = !payload.is_empty() || !head.is_empty();
-        let pipe = line.and_then(|line| self.fill((engine, pipes), line, behind));
+        let pipe = line.and_then(|line| self.fill((engine, pipes), line, behind, has_watched));
         let piped = pipe.as_ref().map_or(0, Pipe::filled);
         let payload = &bytes[payload];
         let done = self.rest.is_over();
@@ -194,6 +195,7 @@ impl Transfer {
         (engine, pipes): (&mut E, &mut Pipes),
         line: Line<'_>,
         behind: bool,
+        has_watched: bool,
     ) -> Option<Pipe> {
         let rest = self.rest.known();
         let Plan::Splice { max } = self.course.plan(rest, behind) else { return None };
@@ -204,7 +206,10 @@ impl Transfer {
                 self.course.filled(count, max);
                 return Some(pipe);
             }
-            Fill::Nothing => self.watches = self.course.plan(rest, false) != Plan::Copy,
+            // Where a watch told of something that no pipe takes, a receive finds what it is.
+            Fill::Nothing => {
+                self.watches = !has_watched && self.course.plan(rest, false) != Plan::Copy;
+            }
             // The receive that follows tells the end in its usual way.
             Fill::End => {}
             Fill::Break(_) => *line.broken = true,

@@ -332,6 +332,7 @@ impl<E: Engine> Worker<E> {
             self.clients.tell(&self.shared.all_clients);
             self.flush_records();
             origin::give_up_waiting(self, now);
+            self.pipes.shed(&mut self.engine);
             if self.draining {
                 self.close_idle();
                 if self.accepting.may_end() {
@@ -350,6 +351,7 @@ impl<E: Engine> Worker<E> {
         let has_work = self.clients.has_news()
             || self.accepting.is_paused()
             || !self.waiting.is_empty()
+            || self.pipes.open() > 0
             || !self.records.is_empty()
             || self.draining;
         if has_work && self.housekeeping.is_none() {

@@ -138,8 +138,9 @@ impl<W: Watch> Sockets<W> {
                 self.put_back(buffer);
                 return None;
             }
-            // The send that failed took the socket's pending error with it (socket(7), SO_ERROR), so
-            // that the break now reads like an end; and its completion may be queued behind this.
+            // The send that failed took the socket's pending error with it (socket(7), SO_ERROR),
+            // so that the break now reads like an end; and its completion may be queued behind
+            // this.
             Ok(0) if descriptor.send_failed() => Err(Error::Reset),
             Ok(count) => Ok(count),
             Err(error) => Err(Error::of(error)),

@@ -13,8 +13,8 @@ use crate::{Buffer, Completion, Error, Event, Fd, Key, Token};
 
 impl<W: Watch> Sockets<W> {
     /// A pipe has as much room as one splice moves, unless the user has too many pipes already
-    /// (pipe(7), /proc/sys/fs/pipe-user-pages-soft). One that moves less at a time than a receive is
-    /// dearer than copying, so there is none then.
+    /// (pipe(7), /proc/sys/fs/pipe-user-pages-soft). One that moves less at a time than a receive
+    /// is dearer than copying, so there is none then.
     pub(super) fn open_pipe(&mut self) -> Result<(Fd, Fd), Error> {
         if self.descriptors.len() + 2 > crate::limits::DESCRIPTORS_MAX as usize {
             return Err(Error::OutOfDescriptors);

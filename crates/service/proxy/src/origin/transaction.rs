@@ -53,7 +53,7 @@ pub(crate) struct Transaction {
     pub(crate) dials: bool,
     /// The origin that the try before this one failed at.
     pub(crate) tried: Option<OriginId>,
-    /// Since when it has waited for room, if it had to.
+    /// Since when it has waited for room, if it had to, until it has a connection.
     pub(crate) waiting_since: Option<Instant>,
     /// How far the answer's head was looked at.
     pub(crate) scan: HeadScan,

@@ -13,21 +13,23 @@ use crate::reason::Reason;
 use crate::stage::fetch;
 use crate::worker::Worker;
 
-/// The line. Each entry is an exchange in [`Phase::Waiting`], each of these has one entry.
-pub(crate) type Waiting = VecDeque<Key>;
+/// The line: exchanges in [`Phase::Waiting`], each once, with the time since which it waits, in the
+/// order of these.
+pub(crate) type Waiting = VecDeque<(Key, Instant)>;
 
-/// Puts the exchange, which holds nothing at any origin, into the line: at its end, or back to the
-/// front if it came from there.
+/// Puts the exchange, which holds nothing at any origin, into the line: at its end, or back before
+/// those that came later.
 pub(crate) fn wait_for_room<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let now = worker.engine.now();
     let transaction = &mut worker.exchange(key).transaction;
     assert_eq!(transaction.phase, Phase::Start, "it has left its origin");
     transaction.phase = Phase::Waiting;
-    if transaction.waiting_since.is_some() {
-        worker.waiting.push_front(key);
+    let since = *transaction.waiting_since.get_or_insert(now);
+    if since == now {
+        worker.waiting.push_back((key, since));
     } else {
-        transaction.waiting_since = Some(now);
-        worker.waiting.push_back(key);
+        let place = worker.waiting.partition_point(|entry| entry.1 < since);
+        worker.waiting.insert(place, (key, since));
     }
     worker.accepting.shed = true;
 }
@@ -36,10 +38,10 @@ pub(crate) fn wait_for_room<E: Engine>(worker: &mut Worker<E>, key: Key) {
 pub(crate) fn serve_waiting<E: Engine>(worker: &mut Worker<E>) {
     let room = worker.room_for_origins();
     for _ in 0..(room + worker.origins.idle_count()).min(worker.waiting.len()) {
-        let key = worker.waiting.pop_front().expect("counted just now");
-        worker.exchange(key).transaction.phase = Phase::Start;
-        flow::run(worker, key);
-        if worker.waiting.front() == Some(&key) {
+        let entry = worker.waiting.pop_front().expect("counted just now");
+        worker.exchange(entry.0).transaction.phase = Phase::Start;
+        flow::run(worker, entry.0);
+        if worker.waiting.front() == Some(&entry) {
             return; // There was none.
         }
     }
@@ -48,8 +50,7 @@ pub(crate) fn serve_waiting<E: Engine>(worker: &mut Worker<E>) {
 /// Gives those up that have waited too long. The line is in the order in which they came.
 pub(crate) fn give_up_waiting<E: Engine>(worker: &mut Worker<E>, now: Instant) {
     let wait = Duration::from_millis(worker.snapshot.limits().connect_ms);
-    while let Some(&key) = worker.waiting.front() {
-        let since = worker.exchange(key).transaction.waiting_since.expect("set when it began to");
+    while let Some(&(key, since)) = worker.waiting.front() {
         if now < since + wait {
             return;
         }

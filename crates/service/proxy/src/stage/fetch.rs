@@ -115,7 +115,8 @@ pub(crate) fn named<E: Engine>(
 pub(crate) fn connected<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let now = worker.engine.now();
     let address = worker.origin_of(key).address;
-    worker.exchange(key).transaction.address = address;
+    let transaction = &mut worker.exchange(key).transaction;
+    (transaction.address, transaction.waiting_since) = (address, None);
     if worker.exchange(key).plan == Plan::Tunnel {
         worker.exchange(key).transaction.phase = Phase::Answered;
         flow::go(worker, key, Stage::Deliver);
