@@ -212,7 +212,7 @@ impl<W: Watch> Sockets<W> {
     fn watch_again(&mut self, data: u64) {
         if data == WAKER {
             let added = self.watch.add_listener(self.waker.eventfd().as_fd(), WAKER);
-            return debug_assert!(added.is_ok(), "{added:?}");
+            return assert!(added.is_ok(), "{added:?}");
         }
         let Some(descriptor) = self.descriptors.get(key_of(data)) else { return };
         let (fd, role) = (descriptor.fd.as_fd(), descriptor.role);
@@ -221,8 +221,8 @@ impl<W: Watch> Sockets<W> {
             _ if role == Role::Listener => Ok(()),
             _ => self.watch.add_connection(fd, data),
         };
-        // Only a submission fails here, and what is queued is submitted by the next wait.
-        debug_assert!(added.is_ok(), "{added:?}");
+        // Only a submission fails here, and then the ring is of no more use.
+        assert!(added.is_ok(), "{added:?}");
     }
 
     /// How long to wait for the kernel at most; `None`: for ever.

@@ -56,6 +56,23 @@ fn a_peer_is_told_of_a_close_by_the_end_of_the_next_wait() {
 }
 
 #[test]
+fn a_close_is_told_though_something_was_about_to_be_told_of_the_connection() {
+    let mut engine = engine();
+    for _ in 0..10 {
+        let (fd, mut peer) = pair(&mut engine);
+        peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        engine.turn(Some(engine.now()));
+        peer.write_all(b"unread").unwrap();
+        peer.shutdown(Shutdown::Write).unwrap();
+        engine.close(fd);
+        engine.turn(Some(engine.now()));
+        // A reset: there are bytes that nobody read.
+        let error = peer.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+}
+
+#[test]
 fn a_receive_of_a_quiet_connection_costs_no_system_call() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);

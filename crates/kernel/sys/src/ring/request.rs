@@ -55,7 +55,9 @@ impl Ring {
     /// # Errors
     /// As [`Ring::enter`] when the queue was full.
     pub fn cancel(&mut self, data: u64) -> Result<()> {
-        let mut request = request(IoringOp::PollRemove, -1);
+        // Not IORING_OP_POLL_REMOVE: that fails with EALREADY while something that the watch found is
+        // on its way (Linux 6.18), and the watch, and with it the open file, would live on.
+        let mut request = request(IoringOp::AsyncCancel, -1);
         request.flags = IoringSqeFlags::CQE_SKIP_SUCCESS;
         request.addr_or_splice_off_in.user_data.u64_ = data;
         request.user_data.u64_ = CANCELLED;
