@@ -1,6 +1,6 @@
 //! Every scenario, against the real program and in the simulator.
 //!
-//! `SCENARIO=name` plays only those whose name contains it; `SEEDS=n` plays n seeds of each (100);
+//! `SCENARIO=name` plays only those whose name contains it; `SEEDS=n` plays n seeds of each (120);
 //! `SEED=n` plays that seed alone, twice, and compares the runs. A failure prints the seed's trace.
 //! `ENGINE=name` tries the real program on that engine alone; without it, on each.
 
@@ -32,7 +32,7 @@ fn play_seeds(faults: Faults) {
     for scenario in chosen().filter(|scenario| scenario.simulated) {
         let seeds = match number("SEED") {
             Some(seed) => seed..seed + 1,
-            None => 0..number("SEEDS").unwrap_or(100),
+            None => 0..number("SEEDS").unwrap_or(120),
         };
         let play_one = |seed| -> Result<(), String> {
             if faults == Faults::Benign && seed == 0 {
