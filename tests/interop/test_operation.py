@@ -5,7 +5,7 @@ import re
 import socket
 import subprocess
 
-from support import filter, pattern, wire
+from support import pattern, system_calls, wire
 from support.case import InteropCase
 from support.millrace import program
 
@@ -204,7 +204,7 @@ class Engines(InteropCase):
     """A kernel, or whoever confines the process, may refuse io_uring: that is said, and `auto` goes
     on without it."""
 
-    CALLS = (filter.IO_URING_SETUP, filter.IO_URING_ENTER)
+    CALLS = (system_calls.IO_URING_SETUP, system_calls.IO_URING_ENTER)
 
     def start(self, engine, call):
         """millrace without this system call; it is ended when the test is."""
@@ -214,7 +214,7 @@ class Engines(InteropCase):
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: filter.without(call),
+            preexec_fn=lambda: system_calls.without(call),
         )
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.wait)
