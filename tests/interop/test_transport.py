@@ -72,15 +72,20 @@ class Latency(InteropCase):
         super().setUp()
         self.body = bytes(1 << 21)
 
-    @isolated
-    def test_no_answer_waits(self):
-        """Each size, as the origin sends it: at once, the head apart, in chunks."""
+    def proxy_and_client(self):
+        """A booster before an origin of the test's own, and a connection to it."""
         origin = SplitOrigin(self.body)
         self.addCleanup(origin.stop)
         proxy = self.boost(origin.url, "--workers", "1")
         client = wire.Connection(proxy.address)
         self.addCleanup(client.close)
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return proxy, client
+
+    @isolated
+    def test_no_answer_waits(self):
+        """Each size, as the origin sends it: at once, the head apart, in chunks."""
+        proxy, client = self.proxy_and_client()
 
         def exchange(form, size):
             client.get(f"/{form}/{size}")
@@ -95,12 +100,7 @@ class Latency(InteropCase):
     @isolated
     def test_no_request_waits(self):
         """The same for bodies on their way to the origin."""
-        origin = SplitOrigin(self.body)
-        self.addCleanup(origin.stop)
-        proxy = self.boost(origin.url, "--workers", "1")
-        client = wire.Connection(proxy.address)
-        self.addCleanup(client.close)
-        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        proxy, client = self.proxy_and_client()
 
         def exchange(size):
             head = f"POST /whole/2 HTTP/1.1\r\nHost: interop.test\r\nContent-Length: {size}\r\n\r\n"
