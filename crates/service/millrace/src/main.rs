@@ -6,6 +6,7 @@ mod admin;
 mod calibrate;
 mod command;
 mod congestion;
+mod crew;
 mod demo;
 mod doctor;
 mod engines;

@@ -8,41 +8,25 @@
 //! ```
 
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use millrace_event::{
-    Clock, EngineOptions, EpollWatch, EventWaker, Inbox, LogSink, Mail, Outbox, Sockets,
-    UringWatch, Watch, mailbox, mesh,
-};
+use millrace_event::LogSink;
 use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::counters::Counters;
-use millrace_proxy::names::Sources;
-use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_proxy::{Letter, Shared};
 use millrace_sys::{Signal, Signals};
 
 use crate::admin::Admin;
 use crate::congestion;
-use crate::engines::{self, Engine, Picked};
+use crate::crew::Crew;
+use crate::engines::{self, Picked};
 use crate::failure::Failure;
 use crate::listeners::{self, Listeners};
 use crate::metrics::Metrics;
 use crate::say;
 
-type Post = Letter<OwnedFd>;
-
-/// Letters that a mailbox holds. The supervisor sends two in a worker's life; workers keep what
-/// does not fit until their next turn.
-const MAILBOX_LETTERS: usize = 256;
-/// Descriptors that are neither a client's nor an origin's and are opened after the workers were
-/// given their shares: the admin address's connections, a reopened log.
-const DESCRIPTORS_SPARE: u64 = 32;
-/// What a worker's engine has open for itself: its poller and its waker.
-const DESCRIPTORS_PER_ENGINE: u64 = 2;
 /// How often it is looked whether a draining worker has ended. Decides how soon the process ends
 /// after the last one, nothing else.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
@@ -67,8 +51,7 @@ pub(crate) struct Running {
     files: Vec<PathBuf>,
     addresses: Vec<ListenAddress>,
     engine: Picked,
-    outboxes: Vec<Outbox<Post, EventWaker>>,
-    workers: Vec<JoinHandle<()>>,
+    crew: Crew,
     shared: Arc<Shared>,
     admin: Option<Arc<Admin>>,
     log: Option<LogSink>,
@@ -94,23 +77,21 @@ impl Running {
             listener.address = address.clone();
         }
         let files = opened.files();
+        let (shared, config) = (shared(&config), Arc::new(config));
+        let crew = Crew::start(&config, &shared, engine.engine, log.as_ref(), opened.of_workers)
+            .inspect_err(|_| listeners::remove(&files))?;
         let mut running = Self {
-            shared: shared(&config),
-            config: Arc::new(config),
+            config,
             signals,
             files,
             addresses: opened.addresses,
             engine,
-            outboxes: Vec::new(),
-            workers: Vec::new(),
+            crew,
+            shared,
             admin: None,
             log,
         };
-        let started = running.start_workers(opened.of_workers);
-        if let Err(failure) = started.and_then(|()| running.start_admin(admin)) {
-            listeners::remove(&running.files);
-            return Err(failure);
-        }
+        running.start_admin(admin).inspect_err(|_| listeners::remove(&running.files))?;
         running.announce();
         Ok(running)
     }
@@ -160,46 +141,6 @@ impl Running {
         }
     }
 
-    fn start_workers(&mut self, sockets: Vec<Vec<(usize, OwnedFd)>>) -> Result<(), Failure> {
-        let count = self.config.workers;
-        let descriptors = descriptors_of_a_worker(count);
-        let names = Sources::parse(
-            &std::fs::read("/etc/hosts").unwrap_or_default(),
-            &std::fs::read("/etc/resolv.conf").unwrap_or_default(),
-            &[],
-        );
-        let clock = Clock::new();
-        let (ready, started) = channel();
-        let mails = mesh(count, MAILBOX_LETTERS);
-        for (index, (listeners, mail)) in sockets.into_iter().zip(mails).enumerate() {
-            let (outbox, inbox) = mailbox(MAILBOX_LETTERS);
-            self.outboxes.push(outbox);
-            let seat = Seat {
-                index,
-                config: Arc::clone(&self.config),
-                shared: Arc::clone(&self.shared),
-                listeners,
-                inbox,
-                mail,
-                names: names.clone(),
-                descriptors,
-                engine: self.engine.engine,
-                options: EngineOptions {
-                    budget_bytes: (self.config.memory_bytes / count as u64) as usize,
-                    log: self.log.clone(),
-                    clock,
-                },
-                ready: ready.clone(),
-            };
-            let worker = std::thread::Builder::new().name(format!("worker-{index}"));
-            let worker =
-                worker.spawn(|| seat.work()).map_err(|error| machine("a worker", error))?;
-            self.workers.push(worker);
-        }
-        drop(ready);
-        wait_until_ready(&started, count)
-    }
-
     fn start_admin(&mut self, listener: Option<TcpListener>) -> Result<(), Failure> {
         let Some(listener) = listener else { return Ok(()) };
         let metrics = Metrics::new(self.shared.counters.clone(), self.log.clone());
@@ -227,36 +168,27 @@ impl Running {
         say::error("draining");
         // A successor may listen at the same path from now on; its file must not be removed.
         listeners::remove(&std::mem::take(&mut self.files));
-        self.tell_workers(|| Letter::Drain);
+        self.crew.tell(|| Letter::Drain);
         Instant::now() + Duration::from_millis(self.config.limits.drain_ms)
     }
 
     /// Whether every worker has ended, or none will be waited for any more. Moves the deadline
     /// when it tells the workers to break off.
     fn has_drained(&mut self, deadline: &mut Instant) -> bool {
-        self.workers.retain(|worker| !worker.is_finished());
-        if self.workers.is_empty() {
+        if self.crew.has_ended() {
             return true;
         }
         if Instant::now() < *deadline {
             return false;
         }
-        if self.outboxes.is_empty() {
+        if self.crew.was_stopped() {
             say::error("some workers did not end");
             return true;
         }
         say::error("the time for draining is over; what is left is cut off");
-        self.tell_workers(|| Letter::Stop);
-        self.outboxes.clear();
+        self.crew.stop();
         *deadline = Instant::now() + BREAK_OFF;
         false
-    }
-
-    fn tell_workers(&mut self, letter: impl Fn() -> Post) {
-        for outbox in &mut self.outboxes {
-            assert!(outbox.send(letter()).is_ok(), "a mailbox holds all that is ever sent to it");
-            outbox.flush();
-        }
     }
 
     fn reopen_log(&self) {
@@ -274,74 +206,6 @@ impl Running {
     }
 }
 
-/// What a worker's thread takes with it.
-struct Seat {
-    index: usize,
-    config: Arc<Config>,
-    shared: Arc<Shared>,
-    listeners: Vec<(usize, OwnedFd)>,
-    inbox: Inbox<Post, EventWaker>,
-    mail: Mail<Post, EventWaker>,
-    names: Sources,
-    descriptors: u64,
-    engine: Engine,
-    options: EngineOptions,
-    ready: Sender<Result<(), millrace_event::Error>>,
-}
-
-impl Seat {
-    /// The life of a worker's thread.
-    fn work(self) {
-        match self.engine {
-            Engine::Epoll => self.work_over::<EpollWatch>(),
-            Engine::Uring => self.work_over::<UringWatch>(),
-        }
-    }
-
-    fn work_over<W: Watch>(self) {
-        // The supervisor waits for the word of every worker, so it is there to hear it.
-        let worker = Sockets::<W>::new(self.options).and_then(|engine| {
-            let listeners = self.listeners.into_iter();
-            let setup = Setup {
-                config: self.config,
-                index: self.index,
-                listeners: listeners.map(|(index, socket)| (index as u16, socket)).collect(),
-                inbox: self.inbox,
-                mail: self.mail,
-                shared: self.shared,
-                names: self.names.into(),
-                descriptors: self.descriptors,
-            };
-            Worker::new(engine, setup)
-        });
-        match worker {
-            Ok(mut worker) => {
-                let _ = self.ready.send(Ok(()));
-                drop(self.ready);
-                while worker.turn() {}
-                drop(worker.finish());
-            }
-            Err(error) => {
-                let _ = self.ready.send(Err(error));
-            }
-        }
-    }
-}
-
-fn wait_until_ready(
-    started: &Receiver<Result<(), millrace_event::Error>>,
-    count: usize,
-) -> Result<(), Failure> {
-    for _ in 0..count {
-        match started.recv() {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(machine("a worker", error)),
-            Err(_) => return Err(machine("a worker", "it ended")),
-        }
-    }
-    Ok(())
-}
-
 /// What all workers share. The process's name in Via (RFC 9110 section 7.6.3) is random, so that
 /// no two proxies take each other's requests for their own.
 fn shared(config: &Config) -> Arc<Shared> {
@@ -354,14 +218,6 @@ fn shared(config: &Config) -> Arc<Shared> {
     millrace_sys::fill_random(&mut random);
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
     Shared::new(config.workers, own, pseudonym, congestion::system(config), say::error)
-}
-
-/// Descriptors that one of `workers` may open, after what the process has open already.
-fn descriptors_of_a_worker(workers: usize) -> u64 {
-    let workers = workers as u64;
-    let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;
-    let taken = open + DESCRIPTORS_SPARE + workers * DESCRIPTORS_PER_ENGINE;
-    (millrace_sys::descriptor_limit().saturating_sub(taken) / workers).max(1)
 }
 
 fn open_log(config: &Config) -> Result<Option<LogSink>, Failure> {
