@@ -75,7 +75,7 @@ counters! {
     Counter connections_refused;
     /// Client connections handed to another worker.
     Counter connections_handed_over;
-    /// Idle client connections closed to make room.
+    /// Client connections that stood still, closed to make room.
     Counter connections_shed;
     /// Client connections open.
     Gauge connections;

@@ -24,6 +24,7 @@ mod origin;
 mod origin_side;
 pub mod reason;
 pub mod record;
+mod room;
 mod snapshot;
 mod stage;
 mod text;

@@ -67,8 +67,8 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Client connections of the whole process. At it, accepting pauses and the client connections
-    /// that have been idle longest are closed.
+    /// Client connections of the whole process. At it, those that have stood still longest are
+    /// closed; while none has, accepting pauses.
     connections: 65536 in 1..=1000000 "connections";
     /// Client connections from one address. At it, a new one is closed at once.
     connections_per_client: 16384 in 1..=1000000 "connections";

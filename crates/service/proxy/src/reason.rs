@@ -118,6 +118,8 @@ reasons! {
     ClientClosed = 0 "client-closed" "The client closed the connection.";
     /// The client took nothing for `send_ms`, or took it too slowly.
     ClientTimedOut = 0 "client-timed-out" "The client stopped taking the answer.";
+    /// Room ran short, and this client had stood still longest: it took or sent nothing.
+    Shed = 0 "shed" "This proxy was out of room, and this client stood still.";
     /// The answer's body ended early or broke the grammar.
     AnswerCut = 0 "answer-cut" "The origin cut its answer short.";
     /// The answer's body stood still for `answer_ms`.

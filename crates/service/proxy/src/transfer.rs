@@ -321,6 +321,20 @@ impl Transfer {
     }
 }
 
+impl Transfer {
+    /// How long a client that is waited for has done little or nothing: it was waited for so long,
+    /// and sent or took less than `rate` bytes a second meanwhile. `unsent`: the sink's, with what
+    /// is in the pipe.
+    pub(crate) fn stands_still(&self, now: Instant, rate: u64, unsent: usize) -> Option<Duration> {
+        let (over, moved) = match self.waits {
+            Waits::Off | Waits::Ended => return None,
+            Waits::Source => (self.waited + now.since(self.since), self.moved - self.paced_at),
+            Waits::Sink => (now.since(self.since()), self.unsent_at.saturating_sub(unsent) as u64),
+        };
+        (u128::from(moved) * 1000 < u128::from(rate) * over.as_millis()).then_some(over)
+    }
+}
+
 impl Rest {
     /// Takes what of `bytes` belongs to the message: how many bytes, and where among them its
     /// payload is now.

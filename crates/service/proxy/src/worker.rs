@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_event::{
@@ -25,7 +25,6 @@ use crate::exchange::Exchange;
 use crate::letter::Letter;
 use crate::names::{Names, Sources};
 use crate::origin::{self, Attempt, Origins, Waiting};
-use crate::origin_side::RECEIVE_AHEAD_MAX;
 use crate::reason::Reason;
 use crate::record::Dates;
 use crate::snapshot::Snapshot;
@@ -68,7 +67,7 @@ pub struct Shared {
     pub notice: fn(&str),
     all_clients: AllClients,
     /// The operator was told that accepting pauses.
-    said_pause: AtomicBool,
+    pub(crate) said_pause: AtomicBool,
 }
 
 impl Shared {
@@ -341,21 +340,24 @@ impl<E: Engine> Worker<E> {
             } else if self.accepting.is_paused() && self.has_room_for_clients() {
                 self.accepting.resume(&mut self.engine);
             } else if self.accepting.is_paused() {
-                // Those that were busy when accepting paused may be idle by now.
+                // Those that moved when accepting paused may stand still by now.
                 self.accepting.shed = true;
             }
+            self.accepting.shed |= self.is_short_of_memory();
         }
         if std::mem::take(&mut self.accepting.shed) {
-            self.shed_idle();
+            self.shed();
         }
         let has_work = self.clients.has_news()
             || self.accepting.is_paused()
             || !self.waiting.is_empty()
             || self.pipes.open() > 0
             || !self.records.is_empty()
+            || self.is_short_of_memory()
             || self.draining;
         if has_work && self.housekeeping.is_none() {
-            self.housekeeping = Some(now + HOUSEKEEPING);
+            let soon = self.accepting.is_paused() && !self.draining;
+            self.housekeeping = Some(now + if soon { PAUSED } else { HOUSEKEEPING });
         }
     }
 
@@ -382,67 +384,13 @@ impl<E: Engine> Worker<E> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Whether an exchange may begin beside others of its connection. Those that begin alone always
-    /// have room: there is one for each connection even when this many were begun ahead. What
-    /// arrives for those ahead takes at most a quarter of the budget, or the ones before them could
-    /// not be received any more.
-    pub(crate) fn has_room_ahead(&self) -> bool {
-        let budget = self.engine.budget();
-        let count = self.exchanges.len();
-        count < self.connections_max
-            && count < budget.max() / (4 * RECEIVE_AHEAD_MAX)
-            && budget.used() < budget.max() / 2
-    }
-
-    /// Origin connections that may be opened beside all that is open. Kept ones can make room for
-    /// others.
-    pub(crate) fn room_for_origins(&self) -> usize {
-        let open = self.conns.len() + self.origins.connections.len() + self.attempts.len();
-        self.descriptors.saturating_sub(open)
-    }
-
-    /// Whether a further client may be accepted. Those who are served hold an origin connection
-    /// each, or soon will: they count twice.
-    pub(crate) fn has_room_for_clients(&self) -> bool {
-        let in_use = self.origins.connections.len() - self.origins.idle_count();
-        let open = self.conns.len() + in_use + self.attempts.len();
-        self.conns.len() < self.connections_max && open < self.descriptors * 7 / 8
-    }
-
     pub(crate) fn connections_max(&self) -> usize {
         self.connections_max
     }
 
-    /// Stops accepting until there is room again, and says so once.
-    pub(crate) fn pause_accepting(&mut self, why: &str) {
-        if self.accepting.pause(&mut self.engine) {
-            self.counters.accept_pauses.add(1);
-        }
-        // Pairs with itself: whichever worker comes first says it.
-        if !self.shared.said_pause.swap(true, Ordering::Relaxed) {
-            (self.shared.notice)(&format!("accepting pauses: {why}; idle connections are closed"));
-        }
-    }
-
-    /// Closes the client connections that have been idle longest, an eighth of the idle ones at a
-    /// time, and as many kept origin connections. Not those that have only just come: their
-    /// request is on its way.
-    fn shed_idle(&mut self) {
-        let now = self.engine.now();
-        let idle = self.conns.iter().filter(|(_, conn)| is_idle(conn, now));
-        let mut idle: Vec<(Instant, Key)> = idle.map(|(key, conn)| (conn.since, key)).collect();
-        let count = idle.len().div_ceil(8);
-        if count > 0 && count < idle.len() {
-            idle.select_nth_unstable_by_key(count, |entry| entry.0);
-        }
-        for &(_, key) in &idle[..count] {
-            self.counters.connections_shed.add(1);
-            self.close_conn(key);
-        }
-        for _ in 0..self.origins.idle_count().div_ceil(8) {
-            let Some(key) = self.origins.oldest_idle() else { break };
-            self.close_origin(key);
-        }
+    /// Descriptors that this worker may open.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.descriptors
     }
 }
 
@@ -459,6 +407,8 @@ const SPARE_MAX: usize = 256;
 const SPARE_BYTES_MAX: usize = 16 * 1024;
 /// How often counts are exchanged, records written and a paused listener tried again.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// The same while a listener is paused: clients wait behind it.
+const PAUSED: Duration = Duration::from_millis(20);
 /// Connections that an engine may have accepted before it heard that accepting pauses.
 const ACCEPTED_AHEAD_MAX: u32 = 1024;
 /// Records are given to the engine when there are so many bytes of them, or by housekeeping.

@@ -81,10 +81,7 @@ pub(crate) fn admit<E: Engine>(
     });
     worker.counters.connections.set(worker.conns.len() as u64);
     worker.receive_client(key);
-    if !worker.has_room_for_clients() {
-        worker.accepting.shed = true;
-        worker.pause_accepting("the limit of connections is reached");
-    }
+    worker.make_room_for_clients();
 }
 
 /// Gives a connection to the worker with the fewest, where that is far below ours. Gives it back if

@@ -1,0 +1,177 @@
+//! Room: descriptors, connections and memory, and who has to go when they run short.
+//!
+//! A worker that is short of room closes the client connections that have stood still longest, and
+//! only as many as it needs. An attacker's weapon is standing still: a head that drips, an answer
+//! that nobody reads. So those who wait longest for no more than their own bytes make room for
+//! those who come, long before any deadline is over; a client whose requests and answers move is
+//! never the one that has stood still longest. While nobody is short, nobody is closed.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use millrace_event::{Engine, Instant, Key};
+
+use crate::conn::{Conn, Standing};
+use crate::exchange::Exchange;
+use crate::origin_side::RECEIVE_AHEAD_MAX;
+use crate::reason::Reason;
+use crate::stage::{deliver, fetch};
+use crate::transfer::Waits;
+use crate::worker::Worker;
+
+impl<E: Engine> Worker<E> {
+    /// Whether an exchange may begin beside others of its connection. Those that begin alone always
+    /// have room: there is one for each connection even when this many were begun ahead. What
+    /// arrives for those ahead takes at most a quarter of the budget, or the ones before them could
+    /// not be received any more.
+    pub(crate) fn has_room_ahead(&self) -> bool {
+        let budget = self.engine.budget();
+        let count = self.exchanges.len();
+        count < self.connections_max()
+            && count < budget.max() / (4 * RECEIVE_AHEAD_MAX)
+            && budget.used() < budget.max() / 2
+    }
+
+    /// Origin connections that may be opened beside all that is open. Kept ones can make room for
+    /// others.
+    pub(crate) fn room_for_origins(&self) -> usize {
+        let open = self.conns.len() + self.origins.connections.len() + self.attempts.len();
+        self.descriptors().saturating_sub(open)
+    }
+
+    /// Whether a further client may be accepted.
+    pub(crate) fn has_room_for_clients(&self) -> bool {
+        self.conns.len() < self.connections_max() && self.taken() < self.descriptors() * 7 / 8
+    }
+
+    /// Descriptors that clients have taken. Those who are served hold an origin connection each, or
+    /// soon will: they count twice. Kept origin connections make room for whoever comes.
+    fn taken(&self) -> usize {
+        let in_use = self.origins.connections.len() - self.origins.idle_count();
+        self.conns.len() + in_use + self.attempts.len()
+    }
+
+    /// A client came: kept origin connections, and then those who stand still, make room for the
+    /// next one. Accepting pauses where that is not enough.
+    pub(crate) fn make_room_for_clients(&mut self) {
+        if self.room_for_origins() == 0
+            && let Some(oldest) = self.origins.oldest_idle()
+        {
+            self.close_origin(oldest);
+        }
+        if !self.has_room_for_clients() {
+            self.shed();
+            if !self.has_room_for_clients() {
+                self.pause_accepting("the limit of connections is reached");
+            }
+        }
+    }
+
+    /// Stops accepting until there is room again, and says so once.
+    pub(crate) fn pause_accepting(&mut self, why: &str) {
+        if self.accepting.pause(&mut self.engine) {
+            self.counters.accept_pauses.add(1);
+        }
+        // Pairs with itself: whichever worker comes first says it.
+        if !self.shared.said_pause.swap(true, Ordering::Relaxed) {
+            (self.shared.notice)(&format!(
+                "accepting pauses: {why}; connections that stand still are closed"
+            ));
+        }
+    }
+
+    /// Whether so much memory is held that those who hold it without moving have to let go.
+    pub(crate) fn is_short_of_memory(&self) -> bool {
+        let budget = self.engine.budget();
+        budget.used() > budget.max() / 8 * 7
+    }
+
+    /// Closes the client connections that have stood still longest, until a sixteenth of the room
+    /// is free again beyond the mark at which it was missed, and an eighth of the kept origin
+    /// connections.
+    pub(crate) fn shed(&mut self) {
+        for _ in 0..self.origins.idle_count().div_ceil(8) {
+            let Some(key) = self.origins.oldest_idle() else { break };
+            self.close_origin(key);
+        }
+        let now = self.engine.now();
+        let mut still: Vec<(Duration, Key)> = Vec::new();
+        for (key, conn) in self.conns.iter() {
+            let first = conn.first.and_then(|first| self.exchanges.get(first)).map(Box::as_ref);
+            let unsent = self.engine.unsent(&conn.fd);
+            still.extend(stands_still(conn, first, unsent, now).map(|stood| (stood, key)));
+        }
+        still.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.0));
+        for (_, key) in still {
+            if !self.is_short() {
+                break;
+            }
+            self.counters.connections_shed.add(1);
+            self.give_up_client(key);
+        }
+    }
+
+    /// Whether less room is left than [`Worker::shed`] makes.
+    fn is_short(&self) -> bool {
+        self.conns.len() >= self.connections_max() - self.connections_max() / 16
+            || self.taken() >= self.descriptors() / 16 * 13
+            || self.is_short_of_memory()
+            || (!self.waiting.is_empty() && self.room_for_origins() == 0)
+    }
+
+    /// Ends a connection whose client has stood still.
+    fn give_up_client(&mut self, key: Key) {
+        let Some(first) = self.conn(key).first else {
+            return self.close_conn(key);
+        };
+        let exchange = self.exchange(first);
+        if exchange.upload.waits() == Waits::Source && !exchange.tunnel {
+            fetch::fail(self, first, Reason::BodyTimedOut);
+        } else {
+            deliver::abort(self, first, Reason::Shed);
+        }
+    }
+}
+
+/// How long a connection has stood still for what it is, if that is its client's doing and long
+/// enough to say so.
+fn stands_still(
+    conn: &Conn,
+    first: Option<&Exchange>,
+    unsent: usize,
+    now: Instant,
+) -> Option<Duration> {
+    let (stood, patience) = match (conn.standing, first) {
+        (Standing::Busy, Some(exchange)) if exchange.tunnel => {
+            let since = exchange.upload.since().max(exchange.download.since());
+            (now.since(since), PATIENCE_TUNNEL)
+        }
+        (Standing::Busy, Some(exchange)) => {
+            (keeps_waiting(exchange, unsent, now)?, PATIENCE_EXCHANGE)
+        }
+        (Standing::Busy, None) => return None,
+        _ => (now.since(conn.since), 1),
+    };
+    let stood = stood / patience;
+    (stood >= AT_LEAST).then_some(stood)
+}
+
+/// How long a client has kept its exchange waiting; `None` while that waits for its origin.
+fn keeps_waiting(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Duration> {
+    let (upload, download) = (&exchange.upload, &exchange.download);
+    if download.waits() == Waits::Sink {
+        return download.stands_still(now, PACE, unsent + download.in_pipe());
+    }
+    let uploads = upload.waits() == Waits::Source && !exchange.waits_for_continue();
+    uploads.then(|| upload.stands_still(now, PACE, 0)).flatten()
+}
+
+/// The least that is called standing still: what is younger may be on its way. Under a flood it is
+/// the order that counts, the oldest first, not this.
+const AT_LEAST: Duration = Duration::from_millis(20);
+/// How much longer than one that has not asked yet may stand still who is being served, and a
+/// tunnel: many are silent most of the time.
+const PATIENCE_EXCHANGE: u32 = 4;
+const PATIENCE_TUNNEL: u32 = 240;
+/// A client that takes or sends so many bytes a second does not stand still.
+const PACE: u64 = 1024;
