@@ -30,7 +30,7 @@ pub use clock::Clock;
 pub use engine::{Address, Completion, Engine, Event, Fd, HowToShut, Wake};
 pub use epoll::{Epoll, EpollWatch};
 pub use error::{Error, Unsupported};
-pub use log::LogSink;
+pub use log::{LogFile, LogSink};
 pub use mailbox::{Inbox, Mail, Outbox, mailbox, mesh};
 pub use sockets::{Counters, EngineOptions, EventWaker, Found, Sockets, Watch};
 pub use table::{Key, Table};

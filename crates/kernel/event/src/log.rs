@@ -18,9 +18,25 @@ use crate::limits::{LOG_BATCH, LOG_WAIT, LOG_WAITING_MAX};
 #[derive(Clone, Debug)]
 pub struct LogSink(Arc<Shared>);
 
+/// A file that a [`LogSink`] may go on with.
+#[derive(Debug)]
+pub struct LogFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl LogFile {
+    /// Opens `path` for appending, creating it if it is missing. `-` is standard output.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), file: open(path)? })
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
-    path: PathBuf,
     state: Mutex<State>,
     /// Notified when the writer has a reason to look at the state.
     changed: Condvar,
@@ -29,6 +45,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The file's; `None`: there is none, and what comes is nobody's.
+    path: Option<PathBuf>,
     /// `waiting.len() <= LOG_WAITING_MAX`.
     waiting: Vec<u8>,
     /// When the first of them came.
@@ -40,31 +58,53 @@ struct State {
 }
 
 impl LogSink {
-    /// Opens `path` for appending, creating it if it is missing, and starts the writer. `-` is
-    /// standard output.
+    /// As [`LogFile::open`], and starts the writer.
     ///
     /// # Errors
     /// Those of open(2), and of starting a thread.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = open(path)?;
-        let shared = Arc::new(Shared {
-            path: path.to_owned(),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            writer: Mutex::new(None),
-        });
-        let of_writer = shared.clone();
-        let writer = std::thread::Builder::new()
-            .name("access-log".to_owned())
-            .spawn(move || of_writer.write(file))?;
-        *lock(&shared.writer) = Some(writer);
-        Ok(Self(shared))
+        let sink = Self::closed();
+        sink.turn_to(Some(LogFile::open(path)?))?;
+        Ok(sink)
+    }
+
+    /// A sink without a file: records go nowhere until it is [turned to](Self::turn_to) one.
+    pub fn closed() -> Self {
+        let (state, writer) = (Mutex::default(), Mutex::new(None));
+        Self(Arc::new(Shared { state, changed: Condvar::new(), writer }))
+    }
+
+    /// Goes on with another file, or with none. What waits already may go to either. Starts the
+    /// writer if this is the first file.
+    ///
+    /// # Errors
+    /// Those of starting a thread; nothing has changed then.
+    pub fn turn_to(&self, next: Option<LogFile>) -> io::Result<()> {
+        let mut writer = lock(&self.0.writer);
+        let Some(LogFile { path, file }) = next else {
+            lock(&self.0.state).path = None;
+            return Ok(());
+        };
+        if writer.is_some() {
+            let mut state = lock(&self.0.state);
+            (state.path, state.reopened) = (Some(path), Some(file));
+            self.0.changed.notify_one();
+            return Ok(());
+        }
+        let of_writer = self.0.clone();
+        let named = std::thread::Builder::new().name("access-log".to_owned());
+        *writer = Some(named.spawn(move || of_writer.write(file))?);
+        lock(&self.0.state).path = Some(path);
+        Ok(())
     }
 
     /// Takes over whole records, each ended by a line feed. Never blocks for longer than it takes
     /// another worker to do the same.
     pub fn append(&self, records: &[u8]) {
         let mut state = lock(&self.0.state);
+        if state.path.is_none() {
+            return;
+        }
         if state.closing || state.waiting.len() + records.len() > LOG_WAITING_MAX {
             state.dropped_records += records.iter().filter(|&&byte| byte == b'\n').count() as u64;
             return;
@@ -83,16 +123,17 @@ impl LogSink {
         lock(&self.0.state).dropped_records
     }
 
-    /// Opens the path again, after something moved the file away (SIGUSR1). What waits already may
-    /// go to either file.
+    /// Opens the path again, if there is one, after something moved the file away (SIGUSR1). What
+    /// waits already may go to either file.
     ///
     /// # Errors
     /// Those of open(2); the old file then stays in use.
     pub fn reopen(&self) -> io::Result<()> {
-        let file = open(&self.0.path)?;
-        lock(&self.0.state).reopened = Some(file);
-        self.0.changed.notify_one();
-        Ok(())
+        let path = lock(&self.0.state).path.clone();
+        match path {
+            Some(path) => self.turn_to(Some(LogFile::open(&path)?)),
+            None => Ok(()),
+        }
     }
 
     /// Writes everything that waits and ends the writer. Records that come later are dropped.
@@ -194,6 +235,26 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(&moved).unwrap();
+    }
+
+    #[test]
+    fn a_sink_is_turned_to_another_file_and_to_none() {
+        let path = std::env::temp_dir().join(format!("millrace-turned-{}", std::process::id()));
+        let other = path.with_extension("other");
+        let log = LogSink::closed();
+        log.append(b"nowhere\n");
+        for (file, record) in [(&path, "first\n"), (&other, "second\n")] {
+            log.turn_to(Some(LogFile::open(file).unwrap())).unwrap();
+            log.append(record.as_bytes());
+        }
+        log.turn_to(None).unwrap();
+        log.append(b"nowhere\n");
+        log.close();
+        let mut written = std::fs::read_to_string(&path).unwrap();
+        written.push_str(&std::fs::read_to_string(&other).unwrap());
+        assert_eq!((&written[..], log.dropped_records()), ("first\nsecond\n", 0));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&other).unwrap();
     }
 
     #[test]

@@ -64,6 +64,15 @@ impl<T> Table<T> {
         Self { slots: Vec::new(), free: NONE, len: 0, bound }
     }
 
+    /// Raises the bound to at least `bound`. It never falls: keys up to it may be in use.
+    ///
+    /// # Panics
+    /// When a token could not name that many.
+    pub fn raise_bound(&mut self, bound: u32) {
+        assert!(bound <= Token::SLOT_MAX + 1);
+        self.bound = self.bound.max(bound);
+    }
+
     /// Objects in the table.
     pub fn len(&self) -> usize {
         self.len as usize
@@ -76,7 +85,7 @@ impl<T> Table<T> {
 
     /// Whether the next [`Table::insert`] gives `None`.
     pub fn is_full(&self) -> bool {
-        self.len == self.bound
+        self.len >= self.bound
     }
 
     /// Puts an object in. `None`, and the object is dropped, when the table is full: ask

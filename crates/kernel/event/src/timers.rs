@@ -129,6 +129,15 @@ impl Timers {
         self.file(id.0);
     }
 
+    /// Moves the deadline to `deadline` if it is later, or if the entry expired and was not set
+    /// since.
+    pub fn bring_forward(&mut self, id: TimerId, deadline: Instant) {
+        let entry = self.used(id);
+        if entry.place == Place::Idle || entry.deadline > deadline {
+            self.set(id, deadline);
+        }
+    }
+
     /// Ends an entry.
     pub fn remove(&mut self, id: TimerId) {
         self.used(id);
@@ -288,6 +297,17 @@ mod tests {
         assert_eq!(timers.expired(at(1 << 50)), Some((id, token(1))));
         timers.remove(id);
         assert!(timers.is_empty());
+    }
+
+    #[test]
+    fn a_deadline_is_brought_forward_and_never_put_off() {
+        let mut timers = Timers::new(at(0));
+        let id = timers.insert(token(1), at(10 * TICK));
+        timers.bring_forward(id, at(20 * TICK));
+        timers.bring_forward(id, at(5 * TICK));
+        assert_eq!(timers.expired(at(5 * TICK)), Some((id, token(1))));
+        timers.bring_forward(id, at(7 * TICK));
+        assert_eq!(timers.expired(at(7 * TICK)), Some((id, token(1))));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!                                          \---second SIGINT---> interrupted
 //! ```
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -209,15 +209,10 @@ impl Running {
 /// What all workers share. The process's name in Via (RFC 9110 section 7.6.3) is random, so that
 /// no two proxies take each other's requests for their own.
 fn shared(config: &Config) -> Arc<Shared> {
-    let tcp = config.listeners.iter().filter_map(|listener| match listener.address {
-        ListenAddress::Tcp(address) => Some(address),
-        ListenAddress::Unix(_) => None,
-    });
-    let own: Vec<SocketAddr> = tcp.chain(config.admin).collect();
     let mut random = [0; 8];
     millrace_sys::fill_random(&mut random);
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
-    Shared::new(config.workers, own, pseudonym, congestion::system(config), say::error)
+    Shared::new(config.workers, pseudonym, congestion::system(config), say::error)
 }
 
 fn open_log(config: &Config) -> Result<Option<LogSink>, Failure> {

@@ -1,15 +1,20 @@
 //! The listeners of a worker, and whether they are armed.
+//!
+//! ```text
+//! added ──> armed <──> paused
+//!             └── retired ──nothing came, or asked often enough──> closed
+//! ```
 
-use millrace_event::{Engine, Fd, Kind, Token};
+use millrace_event::{Engine, Fd, Key, Kind};
 
 /// Listeners, armed or paused.
 #[derive(Debug)]
 pub(crate) struct Accepting {
     listeners: Vec<Listener>,
+    /// Listeners taken in so far.
+    added: u32,
     /// Idle connections are to be closed, to make room.
     pub(crate) shed: bool,
-    /// A connection came since somebody asked.
-    came: bool,
     /// How often a draining worker asked whether it may close them; at most `ASKED_MAX`.
     asked: u32,
     /// Nothing is accepted any more.
@@ -18,47 +23,109 @@ pub(crate) struct Accepting {
 
 #[derive(Debug)]
 struct Listener {
-    index: u16,
+    /// Its number as slot. One that is closed soon may have a successor of the same number.
+    key: Key,
     fd: Fd,
     armed: bool,
+    /// A connection came since somebody asked.
+    came: bool,
+    /// It left the configuration; asked so often whether it may be closed.
+    retired: Option<u32>,
 }
 
 impl Accepting {
-    pub(crate) fn new(listeners: Vec<(u16, Fd)>) -> Self {
-        let listeners =
-            listeners.into_iter().map(|(index, fd)| Listener { index, fd, armed: false }).collect();
-        Self { listeners, shed: false, came: false, asked: 0, ended: false }
+    pub(crate) fn new() -> Self {
+        Self { listeners: Vec::new(), added: 0, shed: false, asked: 0, ended: false }
+    }
+
+    /// Takes a listener in, not armed yet.
+    pub(crate) fn add(&mut self, number: u16, fd: Fd) {
+        self.added += 1;
+        let key = Key { slot: u32::from(number), generation: self.added };
+        self.listeners.push(Listener { key, fd, armed: false, came: false, retired: None });
+    }
+
+    /// Listeners that are open.
+    pub(crate) fn len(&self) -> usize {
+        self.listeners.len()
     }
 
     /// Arms what is not armed.
     pub(crate) fn resume(&mut self, engine: &mut impl Engine) {
         for listener in self.listeners.iter_mut().filter(|listener| !listener.armed) {
-            engine.accept(&listener.fd, Token::new(Kind::Listener, u32::from(listener.index), 0));
-            listener.armed = true;
+            listener.arm(engine);
         }
     }
 
-    /// Disarms what is armed. Gives whether anything was.
+    /// Disarms what is armed, unless it is to be closed soon: what is queued there has to come in
+    /// before. Gives whether anything was.
     pub(crate) fn pause(&mut self, engine: &mut impl Engine) -> bool {
         let mut any = false;
-        for listener in self.listeners.iter_mut().filter(|listener| listener.armed) {
-            engine.accept_stop(&listener.fd);
-            listener.armed = false;
-            any = true;
+        for listener in self.listeners.iter_mut() {
+            if listener.armed && listener.retired.is_none() {
+                engine.accept_stop(&listener.fd);
+                listener.armed = false;
+                any = true;
+            }
         }
         any
     }
 
     /// The engine has disarmed a listener, after an error.
-    pub(crate) fn disarmed(&mut self, index: u16) {
-        for listener in self.listeners.iter_mut().filter(|listener| listener.index == index) {
+    pub(crate) fn disarmed(&mut self, key: Key) {
+        for listener in self.listeners.iter_mut().filter(|listener| listener.key == key) {
             listener.armed = false;
         }
     }
 
     /// Notes that a connection came.
-    pub(crate) fn came(&mut self) {
-        self.came = true;
+    pub(crate) fn came(&mut self, key: Key) {
+        for listener in self.listeners.iter_mut().filter(|listener| listener.key == key) {
+            listener.came = true;
+        }
+    }
+
+    /// A listener's descriptor, to be set up anew; `None`: it could not be had, or is retired.
+    pub(crate) fn fd(&self, number: u16) -> Option<&Fd> {
+        let mut listeners = self.listeners.iter();
+        let found = listeners.find(|it| it.number() == number && it.retired.is_none());
+        found.map(|listener| &listener.fd)
+    }
+
+    /// A listener has left the configuration: it is closed once its queue was taken in.
+    pub(crate) fn retire(&mut self, engine: &mut impl Engine, number: u16) {
+        for listener in self.listeners.iter_mut().filter(|listener| listener.number() == number) {
+            listener.retired.get_or_insert(0);
+            if !listener.armed {
+                listener.arm(engine);
+            }
+        }
+    }
+
+    /// Whether a listener, or any if `None`, waits to be closed.
+    pub(crate) fn is_retiring(&self, number: Option<u16>) -> bool {
+        let mut retired = self.listeners.iter().filter(|listener| listener.retired.is_some());
+        retired.any(|listener| number.is_none_or(|number| listener.number() == number))
+    }
+
+    /// Closes the retired listeners where no connection came since this was called last, so that
+    /// none is cut off in the queue behind them; where connections come all the time, at the
+    /// `ASKED_MAX`th time.
+    pub(crate) fn close_retired(&mut self, engine: &mut impl Engine) {
+        let mut index = 0;
+        while let Some(listener) = self.listeners.get_mut(index) {
+            let came = listener.retired.is_some() && std::mem::take(&mut listener.came);
+            match &mut listener.retired {
+                Some(asked) if !came || *asked >= ASKED_MAX => {
+                    let listener = self.listeners.swap_remove(index);
+                    engine.close(listener.fd);
+                    continue;
+                }
+                Some(asked) => *asked += 1,
+                None => {}
+            }
+            index += 1;
+        }
     }
 
     /// Whether a draining worker may close its listeners: no connection came since this was asked
@@ -66,13 +133,19 @@ impl Accepting {
     /// is answered with yes at the `ASKED_MAX`th time: draining must end.
     pub(crate) fn may_end(&mut self) -> bool {
         self.asked += 1;
-        !std::mem::take(&mut self.came) || self.asked >= ASKED_MAX
+        let mut came = false;
+        for listener in &mut self.listeners {
+            came |= std::mem::take(&mut listener.came);
+        }
+        !came || self.asked >= ASKED_MAX
     }
 
     /// Accepts no more, for good, and closes the listeners.
     pub(crate) fn end(&mut self, engine: &mut impl Engine) {
-        self.pause(engine);
         for listener in std::mem::take(&mut self.listeners) {
+            if listener.armed {
+                engine.accept_stop(&listener.fd);
+            }
             engine.close(listener.fd);
         }
         self.ended = true;
@@ -87,5 +160,16 @@ impl Accepting {
     }
 }
 
-/// Times that a draining worker asks, 100 ms apart.
+impl Listener {
+    fn number(&self) -> u16 {
+        self.key.slot as u16
+    }
+
+    fn arm(&mut self, engine: &mut impl Engine) {
+        engine.accept(&self.fd, self.key.token(Kind::Listener));
+        self.armed = true;
+    }
+}
+
+/// Times that a draining worker, or one with a retired listener, asks, 100 ms apart.
 const ASKED_MAX: u32 = 10;

@@ -158,7 +158,7 @@ impl<E: Engine> Worker<E> {
     /// A connection's timer is due. It may have been set before the present wait began.
     pub(crate) fn client_deadline(&mut self, key: Key) {
         let now = self.engine.now();
-        let check = self.snapshot.client_check;
+        let check = self.snapshots.client_check;
         let snapshot = self.snapshot.clone();
         let conn = self.conn(key);
         let (timer, standing, first) = (conn.timer, conn.standing, conn.first);
@@ -184,9 +184,10 @@ impl<E: Engine> Worker<E> {
 
     /// Ends an exchange that has waited too long for its client.
     fn check_client_pace(&mut self, exchange_key: Key, conn_key: Key, now: Instant) {
-        let Self { engine, exchanges, conns, snapshot, timers, .. } = self;
+        let Self { engine, exchanges, conns, snapshots, timers, .. } = self;
         let exchange = exchanges.get_mut(exchange_key).expect("its connection is busy with it");
         let conn = conns.get(conn_key).expect("looked at just now");
+        let snapshot = exchange.snapshot().clone();
         let limits = snapshot.limits();
         let wait = Duration::from_millis;
         if exchange.tunnel {
@@ -195,13 +196,13 @@ impl<E: Engine> Worker<E> {
             if deadline <= now {
                 deliver::abort(self, exchange_key, Reason::TunnelIdle);
             } else {
-                timers.set(conn.timer, deadline.min(now + snapshot.client_check));
+                timers.set(conn.timer, deadline.min(now + snapshots.client_check));
             }
             return;
         }
         let rate = limits.rate_bytes_per_second;
         let unsent = engine.unsent(&conn.fd) + exchange.download.in_pipe();
-        let mut next = now + snapshot.client_check;
+        let mut next = now + snapshots.client_check;
         if exchange.upload.waits() == Waits::Source && !exchange.waits_for_continue() {
             let limit = wait(limits.body_ms);
             if !exchange.upload.keeps_pace(now, limit, rate, 0) {
@@ -286,6 +287,7 @@ impl<E: Engine> Worker<E> {
         let mut conn = self.conns.remove(key).expect("the caller's connection is open");
         conn.input.clear(&mut self.engine);
         self.timers.remove(conn.timer);
+        self.snapshots.note_left(conn.listener);
         self.clients.leave(conn.peer.map(|address| address.ip()));
         conn
     }

@@ -55,7 +55,7 @@ pub(crate) struct Conn {
     pub(crate) last: Option<Key>,
     /// Exchanges in that list; more than one only where requests are pipelined.
     pub(crate) under_way: u16,
-    /// Index of the listener in the configuration.
+    /// The number of its listener.
     pub(crate) listener: u16,
     /// A receive is outstanding.
     pub(crate) receiving: bool,

@@ -111,4 +111,8 @@ counters! {
     Gauge pipes;
     /// Bytes held in user memory beyond a turn.
     Gauge held_bytes;
+    /// Number of the configuration in force.
+    Gauge snapshot;
+    /// Configurations in use: the one in force, and those that something under way began with.
+    Gauge snapshots_held;
 }

@@ -1,6 +1,9 @@
 //! What workers, and the supervisor, tell a worker through its mailboxes.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::config::Config;
 
 /// A message to a worker; `D` is its engine's detached descriptor.
 #[derive(Debug)]
@@ -9,13 +12,23 @@ pub enum Letter<D> {
     Drain,
     /// The time for draining is over: break off what is left.
     Stop,
+    /// Go on under this configuration.
+    Configure {
+        /// The snapshot; nothing happens unless its number is above that of the one in force.
+        config: Arc<Config>,
+        /// The sockets of listeners that are new in it: the listener's number, and the socket.
+        sockets: Vec<(u16, D)>,
+    },
     /// A client connection that another worker accepted.
     Connection {
         /// The socket.
         socket: D,
         /// The address it came from; `None`: a Unix socket.
         peer: Option<SocketAddr>,
-        /// Index of the listener in the configuration.
+        /// The listener's number.
         listener: u16,
+        /// The number of the sender's snapshot, which knows the listener. A receiver that is behind
+        /// hears of it first.
+        snapshot: u64,
     },
 }

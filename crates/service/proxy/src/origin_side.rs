@@ -143,25 +143,24 @@ impl<E: Engine> Worker<E> {
 
     /// A connection's timer is due. It may have been set before the present wait began.
     pub(crate) fn origin_deadline(&mut self, slot: Key) {
-        let Self { engine, exchanges, origins, snapshot, timers, .. } = self;
+        let Self { engine, exchanges, origins, snapshot, snapshots, timers, .. } = self;
         let now = engine.now();
         let connection = origins.connections.get(slot).expect("a timer ends with its connection");
-        let limits = snapshot.limits();
         let (deadline, over) = match connection.used_for {
             Use::Idle => {
-                let wait = Duration::from_millis(limits.origin_idle_ms);
+                let wait = Duration::from_millis(snapshot.limits().origin_idle_ms);
                 (Some(connection.idle_since + wait), None)
             }
             Use::Busy(key) => {
                 let exchange = exchanges.get(key).expect("it holds the connection");
-                let (deadline, reason) = wait_for_origin(exchange, limits);
+                let (deadline, reason) = wait_for_origin(exchange, exchange.snapshot().limits());
                 // Without a receive or send it is the client, or its turn, that is waited for.
                 let waits_here = connection.receiving || connection.sending;
                 (deadline.filter(|_| waits_here), Some((key, reason)))
             }
         };
         if deadline.is_none_or(|deadline| deadline > now) {
-            let check = now + snapshot.origin_check;
+            let check = now + snapshots.origin_check;
             timers.set(connection.timer, deadline.map_or(check, |deadline| deadline.min(check)));
             return;
         }
@@ -179,7 +178,7 @@ impl<E: Engine> Worker<E> {
         let id = self.exchange(key).transaction.origin.take().expect("picked before it was used");
         let moved = self.exchange(key).download.moved();
         self.origins.note_body(id, moved);
-        if may_be_kept && !self.draining {
+        if may_be_kept && !self.draining && self.origins.is_in_force(id) {
             let now = self.engine.now();
             self.origins.keep(slot, now);
             let Self { engine, origins, .. } = self;

@@ -8,16 +8,20 @@ use std::time::Duration;
 
 use millrace_http::HeadLimits;
 
-use crate::config::{Config, Role, Service};
+use crate::config::{Config, Listener, Role, Service};
 use crate::congestion::Setting;
 use crate::limits::Limits;
-use crate::origin::{OriginId, Origins};
+use crate::origin::{OriginId, Origins, Rules, RulesId};
 use crate::worker::Shared;
 
 /// A numbered configuration with what a worker derives from it.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) config: Arc<Config>,
+    /// By a listener's number: its place in the configuration, or [`ABSENT`].
+    listeners: Box<[u16]>,
+    /// Of every service: what opens its connections to origins.
+    pub(crate) rules: Box<[RulesId]>,
     /// Of every service, of every route: its origins and how often one was picked.
     pub(crate) routes: Vec<Vec<RouteOrigins>>,
     pub(crate) request_limits: HeadLimits,
@@ -47,8 +51,19 @@ pub(crate) struct RouteOrigins {
 
 impl Snapshot {
     pub(crate) fn new(config: Arc<Config>, origins: &mut Origins, shared: &Shared) -> Self {
+        let system = shared.system_congestion.as_ref();
+        let of_service = |service: &Service| -> (Setting, Setting) {
+            let both = [&service.congestion, &service.origin_congestion];
+            both.map(|choice| Setting::new(choice, system)).into()
+        };
+        let congestion: Box<[_]> = config.services.iter().map(of_service).collect();
+        let own: Arc<[SocketAddr]> = config.own_addresses().into();
+        let services = config.services.iter().zip(&congestion);
+        let rules: Box<[RulesId]> = services
+            .map(|(service, (_, setting))| origins.rules(Rules::of(service, &own, setting)))
+            .collect();
         let mut routes = Vec::with_capacity(config.services.len());
-        for (index, service) in config.services.iter().enumerate() {
+        for (service, &rules) in config.services.iter().zip(&rules) {
             let Role::Boost(configured) = &service.role else {
                 routes.push(Vec::new());
                 continue;
@@ -57,17 +72,13 @@ impl Snapshot {
                 origins: route
                     .origins
                     .iter()
-                    .map(|origin| origins.configured(index as u16, origin))
+                    .map(|origin| origins.configured(rules, origin))
                     .collect(),
-                turn: Cell::new(0),
+                // Or reloads in a row would each begin with the first.
+                turn: Cell::new(config.number.saturating_sub(1) as usize),
             };
             routes.push(configured.iter().map(of_route).collect());
         }
-        let system = shared.system_congestion.as_ref();
-        let of_service = |service: &Service| {
-            let both = [&service.congestion, &service.origin_congestion];
-            both.map(|choice| Setting::new(choice, system)).into()
-        };
         let limits = &config.limits;
         let shortest = |all: &[u64]| Duration::from_millis(all.iter().copied().min().unwrap_or(0));
         let head_limits = |bytes: u64| HeadLimits {
@@ -76,6 +87,8 @@ impl Snapshot {
             target_bytes_max: limits.target_bytes as usize,
         };
         Self {
+            listeners: by_number(&config.listeners),
+            rules,
             routes,
             request_limits: head_limits(limits.request_head_bytes),
             answer_limits: head_limits(limits.answer_head_bytes),
@@ -96,8 +109,8 @@ impl Snapshot {
                 format!("Via: {version} {}\r\n", shared.pseudonym).into_bytes().into()
             }),
             pseudonym: shared.pseudonym.clone(),
-            own: shared.own.clone(),
-            congestion: config.services.iter().map(of_service).collect(),
+            own,
+            congestion,
             config,
         }
     }
@@ -106,9 +119,20 @@ impl Snapshot {
         &self.config.limits
     }
 
-    /// What the connections that come in at a listener are given.
-    pub(crate) fn client_congestion(&self, listener: u16) -> &Setting {
-        &self.congestion[self.config.listeners[listener as usize].service].0
+    /// The listener with this number, if it is one of this configuration.
+    pub(crate) fn listener(&self, number: u16) -> Option<&Listener> {
+        let place = *self.listeners.get(number as usize)?;
+        self.config.listeners.get(place as usize)
+    }
+
+    /// What the connections that come in at a listener of this configuration are given.
+    pub(crate) fn client_congestion(&self, listener: &Listener) -> &Setting {
+        &self.congestion[listener.service].0
+    }
+
+    /// The origins of all routes.
+    pub(crate) fn origins(&self) -> impl Iterator<Item = OriginId> {
+        self.routes.iter().flatten().flat_map(|route| route.origins.iter().copied())
     }
 
     /// What a service's connections to origins are given.
@@ -120,3 +144,16 @@ impl Snapshot {
         &self.config.services[index as usize]
     }
 }
+
+/// The places of listeners by their numbers.
+fn by_number(listeners: &[Listener]) -> Box<[u16]> {
+    let length = listeners.iter().map(|listener| listener.number as usize + 1).max();
+    let mut places = vec![ABSENT; length.unwrap_or(0)];
+    for (place, listener) in listeners.iter().enumerate() {
+        places[listener.number as usize] = place as u16;
+    }
+    places.into()
+}
+
+/// No place: there are fewer listeners.
+const ABSENT: u16 = u16::MAX;

@@ -3,7 +3,6 @@
 //! belongs to no single connection: letters, draining, accepting, and room.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -28,6 +27,7 @@ use crate::origin::{self, Attempt, Origins, Waiting};
 use crate::reason::Reason;
 use crate::record::Dates;
 use crate::snapshot::Snapshot;
+use crate::snapshots::Snapshots;
 use crate::stage::{accept, deliver, fetch};
 
 /// What a worker is made of, beside its engine.
@@ -36,7 +36,7 @@ pub struct Setup<E: Engine> {
     pub config: Arc<Config>,
     /// This worker's number, from 0.
     pub index: usize,
-    /// Listening sockets: the index in the configuration, and the socket.
+    /// Listening sockets: the listener's number, and the socket.
     pub listeners: Vec<(u16, E::Detached)>,
     /// Letters from the supervisor.
     pub inbox: Inbox<Letter<E::Detached>, E::Waker>,
@@ -56,8 +56,6 @@ pub struct Setup<E: Engine> {
 pub struct Shared {
     /// One a worker.
     pub counters: Vec<Arc<Counters>>,
-    /// Our own addresses, listeners and admin: never connected to.
-    pub own: Arc<[SocketAddr]>,
     /// The name of this process in Via; no other process in the network should have it.
     pub pseudonym: Arc<str>,
     /// The system's congestion control, where `auto` differs from it: it is not
@@ -74,14 +72,12 @@ impl Shared {
     /// For `workers` workers.
     pub fn new(
         workers: usize,
-        own: Vec<SocketAddr>,
         pseudonym: String,
         system_congestion: Option<Arc<str>>,
         notice: fn(&str),
     ) -> Arc<Self> {
         Arc::new(Self {
             counters: (0..workers).map(|_| Arc::default()).collect(),
-            own: own.into(),
             pseudonym: pseudonym.into(),
             system_congestion,
             notice,
@@ -97,7 +93,9 @@ pub struct Worker<E: Engine> {
     pub(crate) index: usize,
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
+    /// The one in force.
     pub(crate) snapshot: Rc<Snapshot>,
+    pub(crate) snapshots: Snapshots,
     pub(crate) conns: Table<Conn>,
     pub(crate) exchanges: Table<Box<Exchange>>,
     pub(crate) attempts: Table<Attempt>,
@@ -110,6 +108,8 @@ pub struct Worker<E: Engine> {
     pub(crate) pipes: Pipes,
     pub(crate) mail: Mail<Letter<E::Detached>, E::Waker>,
     inbox: Inbox<Letter<E::Detached>, E::Waker>,
+    /// Letters that were taken out and not read yet.
+    letters: VecDeque<Letter<E::Detached>>,
     /// Ended exchanges, for the memory of their heads.
     #[expect(clippy::vec_box, reason = "they go back and forth between here and the table")]
     spare: Vec<Box<Exchange>>,
@@ -121,8 +121,12 @@ pub struct Worker<E: Engine> {
     pub(crate) draining: bool,
     /// When housekeeping is due, if there is any.
     housekeeping: Option<Instant>,
-    connections_max: usize,
-    descriptors: usize,
+    pub(crate) connections_max: usize,
+    /// Descriptors for clients and origins.
+    pub(crate) descriptors: usize,
+    /// The same at the start, with so many listeners.
+    pub(crate) descriptors_at_start: usize,
+    pub(crate) listeners_at_start: usize,
 }
 
 impl<E: Engine> Worker<E> {
@@ -130,26 +134,16 @@ impl<E: Engine> Worker<E> {
     ///
     /// # Errors
     /// When the engine cannot take a listener over.
-    pub fn new(mut engine: E, setup: Setup<E>) -> Result<Self, millrace_event::Error> {
+    pub fn new(engine: E, setup: Setup<E>) -> Result<Self, millrace_event::Error> {
         let workers = setup.shared.counters.len() as u64;
         let limits = &setup.config.limits;
         // A pipe takes two descriptors, which are set aside.
         let pipes_max = (PIPES_MAX as u64 / workers).min(setup.descriptors / 32);
         let descriptors = setup.descriptors - 2 * pipes_max;
         let descriptors = descriptors.clamp(2, u64::from(Token::SLOT_MAX)) as u32;
-        let for_clients = u64::from((descriptors * 7 / 8).max(1));
-        let connections_max = limits.connections.div_ceil(workers).min(for_clients) as u32;
         let mut origins = Origins::new(descriptors);
         let names = Names::new(setup.names, limits, engine.now());
         let snapshot = Rc::new(Snapshot::new(setup.config, &mut origins, &setup.shared));
-        let mut listeners = Vec::with_capacity(setup.listeners.len());
-        for (index, socket) in setup.listeners {
-            let fd = engine.adopt(socket)?;
-            if let Some(name) = snapshot.client_congestion(index).of_listener() {
-                engine.set_congestion(&fd, name);
-            }
-            listeners.push((index, fd));
-        }
         setup.mail.set_wake(&engine.waker());
         setup.inbox.set_wake(engine.waker());
         let now = engine.now();
@@ -157,31 +151,39 @@ impl<E: Engine> Worker<E> {
             index: setup.index,
             counters: setup.shared.counters[setup.index].clone(),
             shared: setup.shared,
+            snapshots: Snapshots::new(&snapshot),
             snapshot,
-            // Room for connections that were accepted before accepting paused.
-            conns: Table::new(connections_max + ACCEPTED_AHEAD_MAX),
-            // One for each connection, and as many begun ahead: see `Worker::has_room_ahead`.
-            exchanges: Table::new(2 * connections_max + ACCEPTED_AHEAD_MAX),
+            // Their bounds follow the limits.
+            conns: Table::new(0),
+            exchanges: Table::new(0),
             attempts: Table::new(descriptors),
             waiting: Waiting::new(),
             origins,
             names,
             timers: Timers::new(now),
             clients: Clients::default(),
-            accepting: Accepting::new(listeners),
+            accepting: Accepting::new(),
             pipes: Pipes::new(pipes_max as usize),
             mail: setup.mail,
             inbox: setup.inbox,
+            letters: VecDeque::new(),
             spare: Vec::new(),
             out: Vec::new(),
             records: Vec::new(),
             dates: Dates::new(),
             draining: false,
             housekeeping: None,
-            connections_max: connections_max as usize,
-            descriptors: descriptors as usize,
+            connections_max: 0,
+            descriptors: 0,
+            descriptors_at_start: descriptors as usize,
+            listeners_at_start: setup.listeners.len(),
             engine,
         };
+        for (number, socket) in setup.listeners {
+            worker.take_listener(number, socket)?;
+        }
+        worker.follow_limits();
+        worker.follow_snapshots();
         worker.accepting.resume(&mut worker.engine);
         // Letters may have come before there was anybody to wake.
         worker.engine.waker().wake();
@@ -242,7 +244,7 @@ impl<E: Engine> Worker<E> {
         match (completion.token.kind(), completion.event) {
             (_, Event::Woken) => {}
             (Kind::Listener, Event::Accepted(accepted)) => {
-                accept::handle(self, key.slot as u16, accepted);
+                accept::handle(self, key, accepted);
             }
             (Kind::Client, Event::Received(result)) => self.client_received(key, result),
             (Kind::Client, Event::Sent(result)) => self.client_sent(key, result),
@@ -268,19 +270,30 @@ impl<E: Engine> Worker<E> {
     }
 
     fn read_letters(&mut self) {
-        let mut letters: VecDeque<_> = self.inbox.drain().collect();
-        self.mail.drain(|_, letter| letters.push_back(letter));
-        for letter in letters {
+        let Self { inbox, mail, letters, .. } = self;
+        // First the supervisor's: what the others send may follow from them.
+        letters.extend(inbox.drain());
+        mail.drain(|_, letter| letters.push_back(letter));
+        let mut early = Vec::new();
+        while let Some(letter) = self.letters.pop_front() {
             match letter {
+                Letter::Configure { config, sockets } => {
+                    self.configure(config, sockets);
+                    self.letters.extend(early.drain(..));
+                }
+                Letter::Connection { snapshot, .. } if snapshot > self.snapshot.config.number => {
+                    early.push(letter);
+                }
                 Letter::Drain => self.drain(),
                 Letter::Stop => self.stop(),
-                Letter::Connection { socket, peer, listener } => {
+                Letter::Connection { socket, peer, listener, .. } => {
                     if let Ok(fd) = self.engine.adopt(socket) {
                         accept::admit(self, fd, peer, listener);
                     }
                 }
             }
         }
+        self.letters.extend(early);
     }
 
     /// Ends what is idle, takes in what the listeners still have queued, and then accepts no more;
@@ -326,8 +339,13 @@ impl<E: Engine> Worker<E> {
         if self.records.len() >= RECORDS_FLUSH_BYTES {
             self.flush_records();
         }
+        self.forget_snapshots();
         if self.housekeeping.is_some_and(|due| due <= now) {
             self.housekeeping = None;
+            self.accepting.close_retired(&mut self.engine);
+            if self.snapshots.has_idle {
+                self.close_gone();
+            }
             self.clients.tell(&self.shared.all_clients);
             self.flush_records();
             origin::give_up_waiting(self, now);
@@ -350,6 +368,8 @@ impl<E: Engine> Worker<E> {
         }
         let has_work = self.clients.has_news()
             || self.accepting.is_paused()
+            || self.accepting.is_retiring(None)
+            || self.snapshots.has_idle
             || !self.waiting.is_empty()
             || self.pipes.open() > 0
             || !self.records.is_empty()
@@ -396,7 +416,7 @@ impl<E: Engine> Worker<E> {
 
 /// Whether a connection waits for a request that may never come. One that has only just been
 /// accepted does not: its first request is on its way.
-fn is_idle(conn: &Conn, now: Instant) -> bool {
+pub(crate) fn is_idle(conn: &Conn, now: Instant) -> bool {
     conn.standing == Standing::Idle || (conn.is_idle() && now.since(conn.since) >= FRESH_AT_LEAST)
 }
 
@@ -410,6 +430,6 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// The same while a listener is paused: clients wait behind it.
 const PAUSED: Duration = Duration::from_millis(20);
 /// Connections that an engine may have accepted before it heard that accepting pauses.
-const ACCEPTED_AHEAD_MAX: u32 = 1024;
+pub(crate) const ACCEPTED_AHEAD_MAX: u32 = 1024;
 /// Records are given to the engine when there are so many bytes of them, or by housekeeping.
 const RECORDS_FLUSH_BYTES: usize = 64 * 1024;

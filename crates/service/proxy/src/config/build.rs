@@ -23,11 +23,10 @@ pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
         let addresses = listen_addresses(given)?;
         let proxy_protocol = given.values.one("proxy-protocol", value::switch)?.unwrap_or_default();
         config.services.push(build_service(given, &addresses, proxy_protocol)?);
-        config.listeners.extend(addresses.into_iter().map(|address| Listener {
-            address,
-            service,
-            proxy_protocol,
-        }));
+        for address in addresses {
+            let number = config.listeners.len() as u16;
+            config.listeners.push(Listener { address, number, service, proxy_protocol });
+        }
     }
     if config.services.is_empty() {
         return Err(ConfigError::Rule {

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod build;
+mod change;
 mod error;
 mod file;
 mod given;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use crate::limits::Limits;
 
 pub use arguments::{Command, help};
+pub use change::check_change;
 pub use error::ConfigError;
 pub use file::FILE_BYTES_MAX;
 pub use given::Tables;
@@ -133,6 +135,17 @@ pub struct Config {
     pub limits: Limits,
 }
 
+impl Config {
+    /// The addresses of this process, listeners and admin, as they are written here.
+    pub fn own_addresses(&self) -> Vec<SocketAddr> {
+        let tcp = self.listeners.iter().filter_map(|listener| match listener.address {
+            ListenAddress::Tcp(address) => Some(address),
+            ListenAddress::Unix(_) => None,
+        });
+        tcp.chain(self.admin).collect()
+    }
+}
+
 /// The engines that can be asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EngineChoice {
@@ -149,6 +162,9 @@ pub enum EngineChoice {
 pub struct Listener {
     /// The address to listen on.
     pub address: ListenAddress,
+    /// What connections remember it by, in this snapshot and all later ones: whoever runs the
+    /// configuration gives an address the same number for life. As built, its place in the list.
+    pub number: u16,
     /// Index into [`Config::services`].
     pub service: usize,
     /// Whether each connection begins with a PROXY protocol header (version 1 or 2). Only

@@ -28,12 +28,7 @@ pub fn to_toml(config: &Config) -> String {
 }
 
 fn process(out: &mut String, config: &Config) {
-    let engine = match config.engine {
-        EngineChoice::Auto => "auto",
-        EngineChoice::Epoll => "epoll",
-        EngineChoice::Uring => "uring",
-    };
-    line(out, "engine", quoted(engine));
+    line(out, "engine", quoted(engine_name(config.engine)));
     line(out, "workers", config.workers);
     line(out, "memory", quoted(&super::value::write_size(config.memory_bytes)));
     match &config.access_log {
@@ -50,6 +45,14 @@ fn process(out: &mut String, config: &Config) {
     }
     let admin = config.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
     line(out, "admin", quoted(&admin));
+}
+
+pub(super) fn engine_name(engine: EngineChoice) -> &'static str {
+    match engine {
+        EngineChoice::Auto => "auto",
+        EngineChoice::Epoll => "epoll",
+        EngineChoice::Uring => "uring",
+    }
 }
 
 fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>) {

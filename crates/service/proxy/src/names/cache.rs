@@ -23,6 +23,16 @@ impl Cache {
         Self { entries: BTreeMap::new(), ends: BTreeSet::new(), entries_max }
     }
 
+    /// Remembers at most so many from now on; those that end first are forgotten.
+    pub(super) fn set_max(&mut self, entries_max: usize) {
+        self.entries_max = entries_max;
+        while self.ends.len() > entries_max {
+            if let Some((_, name)) = self.ends.pop_first() {
+                self.entries.remove(&name);
+            }
+        }
+    }
+
     /// What is known of a name now.
     pub(super) fn get(&self, name: &Name, now: Instant) -> Option<&Found> {
         let (end, found) = self.entries.get(name)?;

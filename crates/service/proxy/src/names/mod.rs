@@ -103,6 +103,8 @@ pub struct Names<W> {
     finished: VecDeque<(W, Found)>,
     /// `name_ms`
     limit: Duration,
+    /// `name_lookups`; the table may have more from before it fell.
+    lookups_max: usize,
 }
 
 impl<W: Copy + PartialEq> Names<W> {
@@ -123,7 +125,16 @@ impl<W: Copy + PartialEq> Names<W> {
             timers: Timers::new(now),
             finished: VecDeque::new(),
             limit: Duration::from_millis(limits.name_ms),
+            lookups_max: limits.name_lookups as usize,
         }
+    }
+
+    /// Goes on under other limits. Lookups under way keep the time that they began with.
+    pub fn set_limits(&mut self, limits: &Limits) {
+        self.cache.set_max(limits.names as usize);
+        self.lookups.raise_bound(limits.name_lookups as u32);
+        self.limit = Duration::from_millis(limits.name_ms);
+        self.lookups_max = limits.name_lookups as usize;
     }
 
     /// Lookups under way: two sockets each at most.
@@ -221,7 +232,10 @@ impl<W: Copy + PartialEq> Names<W> {
 
     /// Begins a lookup. Gives what was found if that is known at once.
     fn start<E: Engine>(&mut self, engine: &mut E, name: &Name, now: Instant) -> Option<Found> {
-        let Some(key) = self.lookups.next_key() else { return Some(Err(NameError::Overloaded)) };
+        if self.lookups.len() >= self.lookups_max {
+            return Some(Err(NameError::Overloaded));
+        }
+        let key = self.lookups.next_key().expect("the table is no smaller than the limit");
         let timer = self.timers.insert(key.token(Kind::Name), now + self.limit);
         let sources = self.sources.clone();
         let mut lookup = Lookup::new(name.clone(), key, timer, sources, now, self.limit);

@@ -113,7 +113,7 @@ fn admit<E: Engine>(worker: &mut Worker<E>, key: Key, target: SocketAddr) -> Res
 
 fn attempt<E: Engine>(worker: &mut Worker<E>, key: Key, address: &Address) -> Result<(), Error> {
     let now = worker.engine.now();
-    let wait = Duration::from_millis(worker.snapshot.limits().connect_ms);
+    let wait = connect_max(worker, key);
     if !has_room(worker) {
         return Err(Error::OutOfDescriptors);
     }
@@ -133,6 +133,11 @@ fn attempt<E: Engine>(worker: &mut Worker<E>, key: Key, address: &Address) -> Re
     worker.attempts.insert(Attempt { fd, address, exchange: key, timer });
     worker.dial(key).attempts.push(slot);
     Ok(())
+}
+
+/// How long the exchange's connection may take to open.
+fn connect_max<E: Engine>(worker: &mut Worker<E>, key: Key) -> Duration {
+    Duration::from_millis(worker.exchange(key).snapshot().limits().connect_ms)
 }
 
 /// Makes room for one more connection by closing kept ones, the oldest first.
@@ -166,7 +171,7 @@ pub(crate) fn handle_connected<E: Engine>(
     abandon(worker, key);
     let origin = worker.exchange(key).transaction.origin.expect("picked before it was dialed");
     let slot = worker.origins.connections.next_key().expect("the attempt's room is now its own");
-    let timer = worker.timers.insert(slot.token(Kind::Origin), now + worker.snapshot.origin_check);
+    let timer = worker.timers.insert(slot.token(Kind::Origin), now + worker.snapshots.origin_check);
     worker.origins.connections.insert(OriginConn::new(fd, origin, address, key, timer));
     worker.counters.origin_connections_opened.add(1);
     let transaction = &mut worker.exchange(key).transaction;
@@ -179,7 +184,7 @@ pub(crate) fn handle_deadline<E: Engine>(worker: &mut Worker<E>, slot: Key) {
     let now = worker.engine.now();
     let attempt = worker.attempts.get(slot).expect("a timer lives no longer than its attempt");
     let (key, timer) = (attempt.exchange, attempt.timer);
-    let wait = Duration::from_millis(worker.snapshot.limits().connect_ms);
+    let wait = connect_max(worker, key);
     let deadline = worker.dial(key).started + wait;
     if now >= deadline {
         failed(worker, key, Reason::ConnectTimedOut);

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use millrace_event::{Buffer, Fd, Instant, Key, Table, TimerId};
@@ -17,6 +18,9 @@ use millrace_splice::limits::SPLICE_MIN;
 
 use crate::config::Origin;
 use crate::input::Input;
+use crate::origin::rules::RuleSets;
+use crate::origin::{Rules, RulesId};
+use crate::snapshot::Snapshot;
 
 /// An origin by its index in the worker's table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -102,8 +106,9 @@ impl OriginConn {
 
 #[derive(Debug)]
 struct Known {
-    /// What tells it from every other one: the service, whose rules admitted it, and the place.
+    /// What tells it from every other one: the rules that open connections to it, and the place.
     name: Box<[u8]>,
+    rules: RulesId,
     place: Place,
     /// Kept connections, the latest last.
     idle: Vec<Key>,
@@ -111,8 +116,12 @@ struct Known {
     outstanding: u32,
     /// The latest answer's body was copied as a whole: its head may be received together with it.
     is_small: bool,
-    /// It stands in the configuration, so it is never forgotten.
+    /// A client asked for it; else it stands in a configuration.
+    asked_for: bool,
+    /// A snapshot in use names it, so it is not forgotten.
     configured: bool,
+    /// The snapshot in force would open connections to it: they may be kept.
+    in_force: bool,
 }
 
 /// All origins of a worker.
@@ -120,6 +129,9 @@ struct Known {
 pub(crate) struct Origins {
     pub(crate) connections: Table<OriginConn>,
     by_name: HashMap<Box<[u8]>, OriginId>,
+    rules: RuleSets,
+    /// Those of the snapshot in force.
+    rules_in_force: Vec<RulesId>,
     known: Vec<Option<Known>>,
     free: Vec<u32>,
     /// Kept connections in the order in which they became idle. An entry is stale when its
@@ -134,6 +146,8 @@ impl Origins {
         Self {
             connections: Table::new(connections_max),
             by_name: HashMap::new(),
+            rules: RuleSets::default(),
+            rules_in_force: Vec::new(),
             known: Vec::new(),
             free: Vec::new(),
             idle_order: VecDeque::new(),
@@ -142,10 +156,15 @@ impl Origins {
         }
     }
 
+    /// The number of a service's rules.
+    pub(crate) fn rules(&mut self, rules: Rules) -> RulesId {
+        self.rules.intern(rules)
+    }
+
     /// The origin that a service's configuration names.
-    pub(crate) fn configured(&mut self, service: u16, origin: &Origin) -> OriginId {
+    pub(crate) fn configured(&mut self, rules: RulesId, origin: &Origin) -> OriginId {
         self.name.clear();
-        self.name.extend_from_slice(&service.to_be_bytes());
+        self.name.extend_from_slice(&rules.0.to_be_bytes());
         match origin {
             Origin::Tcp { host, port } => {
                 self.name.extend_from_slice(&port.to_be_bytes());
@@ -156,42 +175,47 @@ impl Origins {
                 self.name.extend_from_slice(path.as_os_str().as_encoded_bytes());
             }
         }
-        let id = self.named(|| origin.into());
-        self.known_mut(id).configured = true;
+        let id = self.named(rules, || origin.into());
+        let known = self.known_mut(id);
+        known.configured = true;
+        known.asked_for = false;
         id
     }
 
     /// The origin at a host and port that a client of a forwarding service asked for. Names are one
     /// in any case, and with or without a dot at their end.
-    pub(crate) fn asked_for(&mut self, service: u16, host: Host<'_>, port: u16) -> OriginId {
+    pub(crate) fn asked_for(&mut self, rules: RulesId, host: Host<'_>, port: u16) -> OriginId {
         self.name.clear();
-        self.name.extend_from_slice(&service.to_be_bytes());
+        self.name.extend_from_slice(&rules.0.to_be_bytes());
         self.name.extend_from_slice(&port.to_be_bytes());
         let ip = match host {
             Host::Name(name) => {
                 let name = name.strip_suffix(b".").unwrap_or(name);
                 self.name.extend(name.iter().map(|byte| byte.to_ascii_lowercase()));
-                return self.named(|| Place::Name(name.to_ascii_lowercase().into(), port));
+                return self.named(rules, || Place::Name(name.to_ascii_lowercase().into(), port));
             }
             Host::V4(ip) => IpAddr::V4(ip),
             Host::V6(ip) => IpAddr::V6(ip),
         };
         write!(self.name, "{ip}").expect("a Vec takes every byte");
-        self.named(|| Place::Address(SocketAddr::new(ip, port)))
+        self.named(rules, || Place::Address(SocketAddr::new(ip, port)))
     }
 
-    fn named(&mut self, place: impl FnOnce() -> Place) -> OriginId {
+    fn named(&mut self, rules: RulesId, place: impl FnOnce() -> Place) -> OriginId {
         if let Some(&id) = self.by_name.get(&self.name[..]) {
             return id;
         }
         let name: Box<[u8]> = self.name.as_slice().into();
         let known = Known {
             name: name.clone(),
+            rules,
             place: place(),
             idle: Vec::new(),
             outstanding: 0,
             is_small: false,
+            asked_for: true,
             configured: false,
+            in_force: self.rules_in_force.contains(&rules),
         };
         let index = self.free.pop().unwrap_or(self.known.len() as u32);
         let id = OriginId(index);
@@ -202,6 +226,38 @@ impl Origins {
         }
         self.by_name.insert(name, id);
         id
+    }
+
+    /// `present` is the snapshot in force from now on, `earlier` are those that something under way
+    /// still uses. What none of them names is forgotten once it is unused. Gives the connections
+    /// that are kept and may not be any more: the caller closes them.
+    pub(crate) fn follow(&mut self, present: &Snapshot, earlier: &[Rc<Snapshot>]) -> Vec<Key> {
+        let living = || earlier.iter().map(|snapshot| &**snapshot).chain([present]);
+        self.rules.retain(|id| living().any(|snapshot| snapshot.rules.contains(&id)));
+        self.rules_in_force = present.rules.to_vec();
+        for known in self.known.iter_mut().flatten() {
+            known.configured = false;
+            known.in_force = known.asked_for && present.rules.contains(&known.rules);
+        }
+        for id in living().flat_map(Snapshot::origins) {
+            self.known_mut(id).configured = true;
+        }
+        for id in present.origins() {
+            self.known_mut(id).in_force = true;
+        }
+        let count = self.known.len() as u32;
+        for id in (0..count).map(OriginId) {
+            if self.known[id.0 as usize].is_some() {
+                self.forget_unused(id);
+            }
+        }
+        let outdated = self.known.iter().flatten().filter(|known| !known.in_force);
+        outdated.flat_map(|known| known.idle.iter().copied()).collect()
+    }
+
+    /// Whether a connection to the origin may be kept.
+    pub(crate) fn is_in_force(&self, id: OriginId) -> bool {
+        self.known(id).in_force
     }
 
     fn known(&self, id: OriginId) -> &Known {

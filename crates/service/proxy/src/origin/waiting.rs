@@ -47,13 +47,16 @@ pub(crate) fn serve_waiting<E: Engine>(worker: &mut Worker<E>) {
     }
 }
 
-/// Gives those up that have waited too long. The line is in the order in which they came.
+/// Gives those up that have waited too long, each by the snapshot that it began with.
 pub(crate) fn give_up_waiting<E: Engine>(worker: &mut Worker<E>, now: Instant) {
-    let wait = Duration::from_millis(worker.snapshot.limits().connect_ms);
-    while let Some(&(key, since)) = worker.waiting.front() {
-        if now < since + wait {
-            return;
-        }
+    let Worker { waiting, exchanges, .. } = worker;
+    let is_over = |&&(key, since): &&(Key, Instant)| {
+        let exchange = exchanges.get(key).expect("an exchange leaves the line before it ends");
+        let wait = Duration::from_millis(exchange.snapshot().limits().connect_ms);
+        now >= since + wait
+    };
+    let over: Vec<Key> = waiting.iter().filter(is_over).map(|entry| entry.0).collect();
+    for key in over {
         fetch::fail(worker, key, Reason::Overloaded);
     }
 }

@@ -11,22 +11,23 @@ use crate::letter::Letter;
 use crate::stage::parse;
 use crate::worker::Worker;
 
-/// What a listener gave.
+/// What a listener gave; the slot of `key` is its number.
 pub(crate) fn handle<E: Engine>(
     worker: &mut Worker<E>,
-    listener: u16,
+    key: Key,
     accepted: Result<(Fd, Option<SocketAddr>), Error>,
 ) {
     match accepted {
         Ok((fd, peer)) => {
             worker.counters.connections_accepted.add(1);
-            worker.accepting.came();
+            worker.accepting.came(key);
+            let listener = key.slot as u16;
             if let Some(fd) = hand_over(worker, fd, peer, listener) {
                 admit(worker, fd, peer, listener);
             }
         }
         Err(error) => {
-            worker.accepting.disarmed(listener);
+            worker.accepting.disarmed(key);
             worker.pause_accepting(&format!("cannot accept: {error}"));
             if error == Error::OutOfDescriptors {
                 worker.accepting.shed = true;
@@ -43,6 +44,12 @@ pub(crate) fn admit<E: Engine>(
     listener: u16,
 ) {
     let now = worker.engine.now();
+    if !worker.knows_listener(listener) {
+        // It left the configuration while the connection was on its way here.
+        worker.counters.connections_refused.add(1);
+        worker.engine.reset(fd);
+        return;
+    }
     let per_client = worker.snapshot.limits().connections_per_client;
     if !worker.clients.admit(peer.map(|address| address.ip()), per_client) {
         worker.counters.connections_refused.add(1);
@@ -56,11 +63,14 @@ pub(crate) fn admit<E: Engine>(
         worker.engine.reset(fd);
         return;
     };
-    if let Some(name) = worker.snapshot.client_congestion(listener).of_accepted(peer) {
+    let snapshot = worker.serving(listener).0.clone();
+    let configured = snapshot.listener(listener).expect("it is served by this snapshot");
+    if let Some(name) = snapshot.client_congestion(configured).of_accepted(peer) {
         worker.engine.set_congestion(&fd, name);
     }
-    let timer = worker.timers.insert(key.token(Kind::Client), now + worker.snapshot.client_check);
-    let proxied = worker.snapshot.config.listeners[listener as usize].proxy_protocol;
+    let timer = worker.timers.insert(key.token(Kind::Client), now + worker.snapshots.client_check);
+    let proxied = configured.proxy_protocol;
+    worker.snapshots.note_came(listener);
     worker.conns.insert(Conn {
         fd,
         input: Input::Empty,
@@ -105,7 +115,8 @@ fn hand_over<E: Engine>(
         return Some(fd);
     }
     let socket = worker.engine.detach(fd);
-    let letter = Letter::Connection { socket, peer, listener };
+    let snapshot = worker.snapshot.config.number;
+    let letter = Letter::Connection { socket, peer, listener, snapshot };
     match worker.mail.send(least, letter) {
         Ok(()) => {
             worker.counters.connections_handed_over.add(1);
@@ -119,11 +130,12 @@ fn hand_over<E: Engine>(
 /// Reads the PROXY protocol header that must come first. It is believed only from a trusted peer.
 pub(crate) fn greet<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let now = worker.engine.now();
-    let snapshot = worker.snapshot.clone();
+    let listener = worker.conn(key).listener;
+    let (snapshot, service) = worker.serving(listener);
+    let snapshot = snapshot.clone();
     let conn = worker.conn(key);
-    let service = snapshot.config.listeners[conn.listener as usize].service;
     let peer = conn.peer.map(|address| address.ip());
-    let trusted = crate::admission::is_trusted(&snapshot.config.services[service], peer);
+    let trusted = crate::admission::is_trusted(snapshot.service(service), peer);
     match parse_proxy_header(conn.input.bytes()) {
         Ok(Some((length, header))) if trusted => {
             conn.input.consume(length);

@@ -41,11 +41,11 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
 
 fn write_own<E: Engine>(worker: &mut Worker<E>, key: Key, own: Own) {
     let now = worker.engine.now();
-    let draining = worker.draining;
+    let leaving = is_leaving(worker, key);
     let Worker { out, exchanges, dates, engine, counters, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let closes = matches!(own, Own::Refusal(reason) if reason.closes());
-    exchange.persistent &= !closes && !draining && exchange.request_was_taken();
+    exchange.persistent &= !closes && !leaving && exchange.request_was_taken();
     exchange.status = match own {
         Own::Refusal(reason) => reason.status(),
         Own::Options | Own::Trace => 200,
@@ -59,7 +59,7 @@ fn write_own<E: Engine>(worker: &mut Worker<E>, key: Key, own: Own) {
 
 fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let now = worker.engine.now();
-    let draining = worker.draining;
+    let leaving = is_leaving(worker, key);
     let Worker { out, exchanges, dates, engine, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let framing = exchange.transaction.framing;
@@ -68,7 +68,7 @@ fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
     // RFC 9112 section 6.3: without a length or chunks the end of the connection ends the body.
     let ends_by_close = !chunked && matches!(framing, Framing::Chunked | Framing::UntilClose);
     let persistent =
-        exchange.persistent && !ends_by_close && !draining && exchange.request_was_taken();
+        exchange.persistent && !ends_by_close && !leaving && exchange.request_was_taken();
     exchange.persistent = persistent;
     exchange.status = exchange.answer.status();
     let form = AnswerForm { framing, chunked, persistent };
@@ -79,6 +79,13 @@ fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
         exchange.download.start(framing, chunked, now);
         download(worker, key, true);
     }
+}
+
+/// Whether the exchange is the last one of its connection whatever the client wants.
+fn is_leaving<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
+    let conn = worker.exchange(key).conn();
+    let listener = worker.conn(conn).listener;
+    worker.is_leaving(listener)
 }
 
 /// Moves the answer on: `with_head`, the head in `worker.out` goes first.

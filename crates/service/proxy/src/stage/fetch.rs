@@ -68,7 +68,8 @@ fn pick_origin<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<OriginId> 
         return Some(id);
     }
     let Authority { host, port } = destination(&exchange.request).ok()?.authority?;
-    Some(worker.origins.asked_for(exchange.service, host, port.unwrap_or(80)))
+    let rules = snapshot.rules[exchange.service as usize];
+    Some(worker.origins.asked_for(rules, host, port.unwrap_or(80)))
 }
 
 /// Opens a connection to an origin: its address is known, or has to be looked up first.
@@ -369,8 +370,8 @@ fn has_other_origin(exchange: &Exchange) -> bool {
 
 /// The one backward move (see `flow.rs`): the fetch begins again, if tries are left.
 fn again<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
-    let tries = worker.snapshot.limits().retries;
     let exchange = worker.exchange(key);
+    let tries = exchange.snapshot().limits().retries;
     assert_eq!(exchange.stage, Stage::Fetch, "nothing has reached the client");
     if u64::from(exchange.transaction.tries) >= tries || exchange.upload.moved() > 0 {
         fail(worker, key, reason);

@@ -74,8 +74,9 @@ fn begin<E: Engine>(
     let conn = worker.conns.get_mut(conn_key).expect("the caller's connection is open");
     conn.scan = HeadScan::default();
     exchange.conn = Some(conn_key);
-    exchange.snapshot = Some(worker.snapshot.clone());
-    exchange.service = worker.snapshot.config.listeners[conn.listener as usize].service as u16;
+    let listener = conn.listener;
+    let (snapshot, service) = worker.serving(listener);
+    (exchange.snapshot, exchange.service) = (Some(snapshot.clone()), service);
     exchange.started = Some(now);
     let refused = refused.or_else(|| match request_framing(&exchange.request) {
         Ok(framing) => {
@@ -124,11 +125,12 @@ pub(crate) fn time_out<E: Engine>(worker: &mut Worker<E>, conn_key: Key) {
 }
 
 fn wait_for_more<E: Engine>(worker: &mut Worker<E>, conn_key: Key) {
-    let draining = worker.draining;
+    let listener = worker.conn(conn_key).listener;
+    let leaving = worker.is_leaving(listener);
     let conn = worker.conn(conn_key);
     if conn.standing == Standing::Busy {
         worker.watch_client(conn_key);
-    } else if conn.ended || (draining && conn.is_idle()) {
+    } else if conn.ended || (leaving && conn.is_idle()) {
         worker.close_conn(conn_key);
     } else {
         worker.receive_client(conn_key);

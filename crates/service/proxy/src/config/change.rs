@@ -1,0 +1,67 @@
+//! What a running process can follow of a new configuration, and what needs another process.
+
+use super::Config;
+use super::error::ConfigError;
+use super::value::write_size;
+
+/// Checks that a process that began with `old` can go on with `new`, both as they were read: with
+/// port 0 where the kernel picks. `name` is what messages call the file.
+///
+/// # Errors
+/// The first thing that only another process can have: the threads, the pools and the addresses
+/// that were set up when this one started.
+pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), ConfigError> {
+    let engine = |config: &Config| super::write::engine_name(config.engine).to_owned();
+    let workers = |config: &Config| config.workers.to_string();
+    let memory = |config: &Config| write_size(config.memory_bytes);
+    let admin =
+        |config: &Config| config.admin.map_or_else(|| "off".to_owned(), |it| it.to_string());
+    let fixed: [(&str, &dyn Fn(&Config) -> String); 4] =
+        [("engine", &engine), ("workers", &workers), ("memory", &memory), ("admin", &admin)];
+    for (option, write) in fixed {
+        let (is, wanted) = (write(old), write(new));
+        if is != wanted {
+            return Err(ConfigError::Rule {
+                place: format!("{name}: {option}"),
+                wrong: format!("cannot become {wanted} while the process runs"),
+                allowed: format!("{is}, or a restart"),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{EngineChoice, from_arguments};
+
+    #[test]
+    fn what_needs_another_process_is_refused_by_name() {
+        let config = |words: &str| {
+            let words = format!("boost --origin=http://a --workers=2 --engine=epoll {words}");
+            from_arguments(words.split_whitespace()).unwrap()
+        };
+        let old = config("--admin=127.0.0.1:0");
+        for words in ["--listen=[::1]:1", "--limit=idle_ms=1s", "--access-log=-", "--trust=::1"] {
+            let new = config(&format!("--admin=127.0.0.1:0 {words}"));
+            assert_eq!(check_change("a", &old, &new), Ok(()), "{words}");
+        }
+        let other = Config { engine: EngineChoice::Auto, ..old.clone() };
+        let message = check_change("a.toml", &old, &other).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "a.toml: engine: cannot become auto while the process runs; \
+             allowed: epoll, or a restart"
+        );
+        let fixed = [
+            ("workers", Config { workers: 3, ..old.clone() }),
+            ("memory", Config { memory_bytes: 1 << 30, ..old.clone() }),
+            ("admin", Config { admin: None, ..old.clone() }),
+        ];
+        for (option, new) in fixed {
+            let message = check_change("a.toml", &old, &new).unwrap_err().to_string();
+            assert!(message.starts_with(&format!("a.toml: {option}: ")), "{message}");
+        }
+    }
+}
