@@ -4,6 +4,7 @@
 //! Waiting is bounded by `PATIENCE`, which no healthy run comes near; no verdict depends on how
 //! long anything took.
 
+mod files;
 mod process;
 mod stream;
 
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use millrace_event::{Clock, EngineOptions, Error, Uring};
 
 use crate::scenario::{Board, End, Listen, Names, Need, OriginKind, Picks, Play, Scenario, Script};
-use process::Process;
+use files::Files;
 use stream::{Accepting, Stream};
 
 /// How long anything may take before the run counts as hung.
@@ -83,8 +84,11 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
         Listen::Tcp(address) => address.clone(),
         Listen::Unix => format!("unix:{}", folder.join("proxy").display()),
     };
-    let words = scenario.command.iter().map(|word| names.fill(word));
-    let process = Process::start(program, words, &["--listen", &listen, "--engine", engine])?;
+    for socket in &scenario.sockets {
+        names.set(socket, &folder.join(socket).display().to_string());
+    }
+    let files = Files::new(scenario, &names, listen, folder);
+    let mut process = files.start(program, engine)?;
     names.set("proxy", process.address());
     let stage = Arc::new(Stage {
         names,
@@ -93,6 +97,7 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
         over: AtomicBool::new(false),
         failures: Mutex::new(Vec::new()),
     });
+    let address = process.address().to_owned();
     std::thread::scope(|scope| {
         for (origin, listener) in scenario.origins.iter().zip(&listeners) {
             let stage = &stage;
@@ -102,7 +107,7 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
             .clients
             .iter()
             .map(|client| {
-                let (stage, address) = (&stage, process.address());
+                let (stage, address) = (&stage, &address);
                 scope.spawn(move || {
                     let ended = play_client(stage, client, address);
                     stage.fail(&client.name, ended);
@@ -110,6 +115,12 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
                 })
             })
             .collect();
+        while !clients.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            if let Some((asked, name)) = stage.board.asked() {
+                stage.board.answer(asked, files.reload(&mut process, &name));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         for client in clients {
             if client.join().is_err() {
                 stage.fail("a client", Err("its thread panicked".to_owned()));
@@ -168,6 +179,8 @@ fn play_client(stage: &Stage, client: &crate::scenario::Client, at: &str) -> Res
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+    let socket = client.at.as_ref().map(|name| stage.names.fill(&format!("unix:{{{name}}}")));
+    let at = socket.as_deref().unwrap_or(at);
     let mut stream = Stream::connect(at).map_err(|error| format!("connect: {error}"))?;
     let mut play = Play::new(&client.script, &stage.names, &stage.board, false);
     let left = drive(stage, &mut stream, &mut play)?;

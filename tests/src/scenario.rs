@@ -9,11 +9,14 @@
 //! only real | only simulated     when it cannot run in the other
 //! name www.example.org 127.0.0.1 what the simulated name server knows
 //! origin o1 [tcp|tcp6|unix|refusing]
+//! reload other boost --origin http://{o2}   another configuration, for the step `reload other`
+//! socket second                  the name of one more Unix socket: `--listen unix:{second}`
 //! descriptors 20 [believed 40]   that the proxy may have open, and that it was told it may;
 //!                                simulated only
 //! client c1 times 10             as many clients at once, c1.1 and so on
 //! client c1 [after c0 | when NAME]   connects at once, or when others have ended, or when a signal
 //!                                was given
+//! client c1 at second [after ...]    connects to that socket instead
 //! ```
 //!
 //! Below an origin each `accept` begins the script of one connection, in the order in which they
@@ -39,6 +42,8 @@
 //! finish | close | reset         half-close, close, abort
 //! pause MS
 //! signal NAME | await NAME       order between scripts
+//! reload NAME [refused]          the proxy goes on under that configuration, or refuses it; all
+//!                                its workers have taken it up when the next step begins
 //! ```
 //!
 //! Below an expected message: `field NAME: VALUE` (one such field, this value), `has NAME`,
@@ -62,7 +67,7 @@ use std::path::Path;
 pub use check::{Check, Expected, Extent, Subject};
 pub use names::Names;
 pub use pick::Picks;
-pub use play::{Board, End, Need, Play};
+pub use play::{Asked, Board, End, Need, Play};
 
 /// A whole story.
 #[derive(Clone, Debug)]
@@ -71,6 +76,10 @@ pub struct Scenario {
     pub name: String,
     /// The words after the program's name, placeholders in them.
     pub command: Vec<String>,
+    /// Configurations by their names, as command lines like the one above.
+    pub reloads: Vec<(String, Vec<String>)>,
+    /// Names of Unix sockets beside that of `listen`.
+    pub sockets: Vec<String>,
     /// Where the proxy listens.
     pub listen: Listen,
     /// Whether the real program runs it.
@@ -136,6 +145,8 @@ impl Origin {
 pub struct Client {
     /// Unique among clients.
     pub name: String,
+    /// The socket that it connects to, of [`Scenario::sockets`]; `None`: the proxy's own.
+    pub at: Option<String>,
     /// How many there are; 1 once the whole scenario was read.
     count: usize,
     /// Clients that end before this one connects.
@@ -210,6 +221,13 @@ pub enum Action {
     Signal(String),
     /// Wait until it was told.
     Await(String),
+    /// Have the proxy go on under another configuration.
+    Reload {
+        /// Its name.
+        name: String,
+        /// Whether it is to be refused.
+        refused: bool,
+    },
 }
 
 /// Part of what is sent or expected.

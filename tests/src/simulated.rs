@@ -9,25 +9,27 @@
 mod cast;
 mod name_server;
 mod origin;
+mod reload;
 mod seat;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::{Address, Outbox, mailbox, mesh};
+use millrace_event::{Address, mailbox, mesh};
 use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
-use millrace_sim::{Actor, Ended, Faults, Sim, SimDetached, SimWaker, Turn, World, run};
+use millrace_sim::{Actor, Ended, Faults, Sim, SimDetached, Turn, World, run};
 
 use crate::scenario::{Board, Listen, Names, Origin, OriginKind, Picks, Scenario};
 use cast::Cast;
 use name_server::NameServer;
 use origin::OriginSeat;
+use reload::{Posts, Reloader};
 
 /// Virtual time that a scenario may take in a world that works.
 const TIME: Duration = Duration::from_secs(600);
@@ -35,8 +37,6 @@ const TIME: Duration = Duration::from_secs(600);
 const TIME_HOSTILE: Duration = Duration::from_secs(4 * 3600);
 /// Letters that a mailbox holds.
 const LETTERS: usize = 256;
-
-type Post = Outbox<Letter<SimDetached>, SimWaker>;
 
 /// Plays `scenario` in the world of `seed`; gives the hash of what happened.
 ///
@@ -86,9 +86,8 @@ impl Turn for Running {
 
 /// Everything of one run.
 struct Stage {
-    config: Arc<Config>,
     workers: Vec<Running>,
-    outboxes: Vec<Post>,
+    posts: Posts,
     cast: Cast,
     name_server: NameServer,
     /// What came to origins in a hostile world.
@@ -102,7 +101,12 @@ impl Stage {
         let (mut names, board) = (Names::default(), Board::default());
         let listeners: Vec<_> =
             scenario.origins.iter().map(|origin| listen(world, origin, &mut names)).collect();
-        let config = Arc::new(configure(scenario, world, &mut names)?);
+        for socket in &scenario.sockets {
+            names.set(socket, &format!("/sim/{socket}"));
+        }
+        let workers = (1 + world.random() % 2).to_string();
+        let (asked_for, config) = configure(scenario, world, &mut names, &workers)?;
+        let config = Arc::new(config);
         let scripts = scenario.origins.iter().flat_map(Origin::all).cloned().collect();
         let picks = Rc::new(Picks::new(scripts, &names));
         let common = hostile.then_some(&picks);
@@ -111,7 +115,17 @@ impl Stage {
             .map(|(origin, listener)| OriginSeat::new(origin, listener, &names, &board, common))
             .collect();
         let proxy = address_of(&config.listeners[0].address);
+        let name_server = NameServer::new(world, &scenario.names);
+        let (descriptors, believed) = scenario.descriptors.unwrap_or((usize::MAX, 1000));
+        world.set_descriptors_max(descriptors);
+        let (workers_running, posts, shared) = start(&config, world, &name_server, believed)?;
+        let commands = scenario.reloads.iter();
+        let commands = commands
+            .map(|(name, command)| (name.clone(), words(command, scenario, &names, &workers)));
+        let both = (asked_for, &config);
+        let reloader = Reloader::new(commands.collect(), &board, &posts, &shared, both);
         let cast = Cast {
+            reloader,
             clients: scenario.clients.iter().map(|client| (client.clone(), None)).collect(),
             origins,
             proxy,
@@ -121,11 +135,7 @@ impl Stage {
             failures: Vec::new(),
             over: Rc::new(Cell::new(false)),
         };
-        let name_server = NameServer::new(world, &scenario.names);
-        let (descriptors, believed) = scenario.descriptors.unwrap_or((usize::MAX, 1000));
-        world.set_descriptors_max(descriptors);
-        let (workers, outboxes) = start(&config, world, &name_server, believed)?;
-        Ok(Self { config, workers, outboxes, cast, name_server, picks, hostile })
+        Ok(Self { workers: workers_running, posts, cast, name_server, picks, hostile })
     }
 
     fn play(&mut self, world: &World, scenario: &Scenario) -> Result<(), String> {
@@ -161,7 +171,7 @@ impl Stage {
     /// What the supervisor does at SIGTERM.
     fn drain(&mut self, world: &World) -> Result<(), String> {
         self.tell(|| Letter::Drain);
-        let patience = Duration::from_millis(self.config.limits.drain_ms);
+        let patience = Duration::from_millis(self.cast.reloader.config.limits.drain_ms);
         if self.run(world, patience, &mut |_| false) == Ended::Done {
             return Ok(());
         }
@@ -176,9 +186,9 @@ impl Stage {
     }
 
     fn tell(&mut self, letter: impl Fn() -> Letter<SimDetached>) {
-        for outbox in &mut self.outboxes {
-            assert!(outbox.send(letter()).is_ok(), "a mailbox holds two letters");
-            outbox.flush();
+        for post in self.posts.borrow_mut().iter_mut() {
+            assert!(post.send(letter()).is_ok(), "a worker reads its letters");
+            post.flush();
         }
     }
 
@@ -241,18 +251,30 @@ fn listen(world: &World, origin: &Origin, names: &mut Names) -> Option<millrace_
     Some(listener)
 }
 
-/// The proxy's configuration: by the program's own parser, then with the port that was picked.
-fn configure(scenario: &Scenario, world: &World, names: &mut Names) -> Result<Config, String> {
+/// A whole command line: first the proxy's own address, and `workers` unless it says how many.
+fn words(command: &[String], scenario: &Scenario, names: &Names, workers: &str) -> Vec<String> {
     let listen = match &scenario.listen {
         Listen::Tcp(address) => address.clone(),
         Listen::Unix => "unix:/sim/proxy".to_owned(),
     };
-    let mut words: Vec<String> = scenario.command.iter().map(|word| names.fill(word)).collect();
-    words.extend(["--listen".to_owned(), listen]);
+    let mut words: Vec<String> = command.iter().map(|word| names.fill(word)).collect();
+    words.splice(1..1, ["--listen".to_owned(), listen]);
     if !words.iter().any(|word| word == "--workers") {
-        words.extend(["--workers".to_owned(), (1 + world.random() % 2).to_string()]);
+        words.extend(["--workers".to_owned(), workers.to_owned()]);
     }
-    let mut config = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+    words
+}
+
+/// The proxy's configuration: by the program's own parser, and then with the port that was picked.
+fn configure(
+    scenario: &Scenario,
+    world: &World,
+    names: &mut Names,
+    workers: &str,
+) -> Result<(Config, Config), String> {
+    let words = words(&scenario.command, scenario, names, workers);
+    let asked_for = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+    let mut config = asked_for.clone();
     for listener in &mut config.listeners {
         let picked = world.actor_listen(&address_of(&listener.address));
         listener.address = match world.local_address(picked) {
@@ -262,7 +284,7 @@ fn configure(scenario: &Scenario, world: &World, names: &mut Names) -> Result<Co
         world.close(picked);
     }
     names.set("proxy", &config.listeners[0].address.to_string());
-    Ok(config)
+    Ok((asked_for, config))
 }
 
 fn start(
@@ -270,15 +292,11 @@ fn start(
     world: &World,
     name_server: &NameServer,
     descriptors: usize,
-) -> Result<(Vec<Running>, Vec<Post>), String> {
-    let own = config.listeners.iter().filter_map(|listener| match listener.address {
-        ListenAddress::Tcp(address) => Some(address),
-        ListenAddress::Unix(_) => None,
-    });
+) -> Result<(Vec<Running>, Posts, Arc<Shared>), String> {
     // As on a system whose default is bbr: `auto` has something to do there.
     let system_congestion = Some("bbr".into());
     let name = "millrace-simulated".to_owned();
-    let shared = Shared::new(config.workers, own.collect(), name, system_congestion, |_| {});
+    let shared = Shared::new(config.workers, name, system_congestion, |_| {});
     let mut outboxes = Vec::new();
     let mut workers = Vec::new();
     for (index, mail) in mesh(config.workers, LETTERS).into_iter().enumerate() {
@@ -301,7 +319,7 @@ fn start(
         let worker = Worker::new(engine, setup).map_err(|error| format!("a worker: {error}"))?;
         workers.push(Running(worker));
     }
-    Ok((workers, outboxes))
+    Ok((workers, Rc::new(RefCell::new(outboxes)), shared))
 }
 
 fn address_of(address: &ListenAddress) -> Address {

@@ -95,7 +95,7 @@ fn configure(script: &Script, world: &World, origin: &str) -> Config {
 fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Border> {
     let (_, inbox) = mailbox::<Letter<SimDetached>, SimWaker>(LETTERS);
     let mail = mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
-    let shared = Shared::new(1, vec![listen], "millrace-counted".to_owned(), None, |_| {});
+    let shared = Shared::new(1, "millrace-counted".to_owned(), None, |_| {});
     let engine = Border(world.engine(config.memory_bytes as usize));
     let setup = Setup {
         config,

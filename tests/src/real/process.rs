@@ -18,6 +18,8 @@ pub(super) struct Process {
 
 const START: Duration = Duration::from_secs(20);
 const READY: &str = "millrace: listening on ";
+const IN_FORCE: &str = " is in force";
+const REFUSED: &str = "reload refused: ";
 
 impl Process {
     /// Starts `program` and waits until it listens.
@@ -56,11 +58,36 @@ impl Process {
         &self.address
     }
 
-    /// Tells it to drain and end; gives what it said.
-    pub(super) fn stop(mut self, patience: Duration) -> Result<String, String> {
+    /// Tells it to read its file again (SIGHUP), and waits for what it says.
+    pub(super) fn reload(&mut self) -> Result<(), String> {
+        let before = self.said.len();
+        self.kill(Signal::HUP)?;
+        let begun = Instant::now();
+        loop {
+            let said = &self.said[before..];
+            if let Some(at) = said.find(REFUSED) {
+                return Err(said[at..].lines().next().unwrap_or_default().to_owned());
+            }
+            if said.contains(IN_FORCE) {
+                return Ok(());
+            }
+            let left = START.saturating_sub(begun.elapsed());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => self.hear(&line),
+                Err(why) => return Err(format!("says nothing of a reload ({why})")),
+            }
+        }
+    }
+
+    fn kill(&self, signal: Signal) -> Result<(), String> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or("a process without a number")?;
-        kill_process(pid, Signal::TERM).map_err(|error| format!("SIGTERM: {error}"))?;
+        kill_process(pid, signal).map_err(|error| format!("{signal:?}: {error}"))
+    }
+
+    /// Tells it to drain and end; gives what it said.
+    pub(super) fn stop(mut self, patience: Duration) -> Result<String, String> {
+        self.kill(Signal::TERM)?;
         let begun = Instant::now();
         let status: ExitStatus = loop {
             match self.child.try_wait() {

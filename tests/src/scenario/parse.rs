@@ -19,6 +19,8 @@ pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, String> {
     let mut scenario = Scenario {
         name: name.to_owned(),
         command: Vec::new(),
+        reloads: Vec::new(),
+        sockets: Vec::new(),
         listen: Listen::Tcp("127.0.0.1:0".to_owned()),
         real: true,
         simulated: true,
@@ -69,6 +71,11 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
         ["proxy", command @ ..] => {
             scenario.command = command.iter().map(|word| (*word).to_owned()).collect();
         }
+        ["reload", name, command @ ..] => {
+            let command = command.iter().map(|word| (*word).to_owned()).collect();
+            scenario.reloads.push(((*name).to_owned(), command));
+        }
+        ["socket", name] => scenario.sockets.push((*name).to_owned()),
         ["listen", "unix"] => scenario.listen = Listen::Unix,
         ["listen", address] => scenario.listen = Listen::Tcp((*address).to_owned()),
         ["only", "real"] => scenario.simulated = false,
@@ -100,12 +107,16 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
         ["client", name, "times", count] => {
             let count = count.parse::<usize>().map_err(|_| format!("`{count}` is no number"))?;
             let (after, when) = (Vec::new(), Vec::new());
-            let client =
-                Client { name: (*name).to_owned(), count, after, when, script: Script::default() };
+            let (name, script) = ((*name).to_owned(), Script::default());
+            let client = Client { name, count, at: None, after, when, script };
             scenario.clients.push(client);
             *place = Place::Client;
         }
         ["client", name, after @ ..] => {
+            let (at, after) = match after {
+                ["at", socket, after @ ..] => (Some((*socket).to_owned()), after),
+                after => (None, after),
+            };
             let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
             let (after, when) = match after {
                 [] => (Vec::new(), Vec::new()),
@@ -121,6 +132,7 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
             scenario.clients.push(Client {
                 name,
                 count: 1,
+                at,
                 after,
                 when,
                 script: Script::default(),
@@ -217,6 +229,11 @@ fn action(text: &str) -> Result<Action, String> {
         ("pause", _) => Action::Pause(milliseconds()?),
         ("signal", _) => Action::Signal(rest.to_owned()),
         ("await", _) => Action::Await(rest.to_owned()),
+        ("reload", _) => {
+            let refused = rest.strip_suffix(" refused");
+            let name = refused.unwrap_or(rest).to_owned();
+            Action::Reload { name, refused: refused.is_some() }
+        }
         _ => return Err(format!("what is `{text}`?")),
     })
 }

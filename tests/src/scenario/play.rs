@@ -2,38 +2,69 @@
 //! told what came, so that both runners play the same.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::check::{Verdict, shown};
 use super::{Action, Expected, Extent, Names, Piece, Script, Step};
 
-/// What scripts tell each other.
+/// What scripts tell each other, and what they ask of their runner.
 #[derive(Clone, Default, Debug)]
-pub struct Board(Arc<Mutex<BTreeSet<String>>>);
+pub struct Board(Arc<Mutex<Told>>);
+
+#[derive(Default, Debug)]
+struct Told {
+    signals: BTreeSet<String>,
+    /// Reloads in the order in which they were asked for, each with its outcome once it has one.
+    reloads: Vec<(String, Option<Result<(), String>>)>,
+}
+
+/// A reload that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asked(usize);
 
 impl Board {
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().expect("nobody panics with the lock")
+    }
+
     /// Tells everybody.
-    ///
-    /// # Panics
-    /// When another script's thread panicked here.
     pub fn signal(&self, name: &str) {
-        self.0.lock().expect("nobody panics with the lock").insert(name.to_owned());
+        self.lock().signals.insert(name.to_owned());
     }
 
     /// How much was told.
-    ///
-    /// # Panics
-    /// When another script's thread panicked here.
     pub fn told(&self) -> usize {
-        self.0.lock().expect("nobody panics with the lock").len()
+        let told = self.lock();
+        let done = told.reloads.iter().filter(|(_, outcome)| outcome.is_some()).count();
+        told.signals.len() + told.reloads.len() + done
     }
 
     /// Whether it was told.
-    ///
-    /// # Panics
-    /// When another script's thread panicked here.
     pub fn has(&self, name: &str) -> bool {
-        self.0.lock().expect("nobody panics with the lock").contains(name)
+        self.lock().signals.contains(name)
+    }
+
+    /// Asks the runner for a reload.
+    pub fn ask(&self, name: &str) -> Asked {
+        let mut told = self.lock();
+        told.reloads.push((name.to_owned(), None));
+        Asked(told.reloads.len() - 1)
+    }
+
+    /// For the runner: the first reload without an outcome, and its name.
+    pub fn asked(&self) -> Option<(Asked, String)> {
+        let told = self.lock();
+        let at = told.reloads.iter().position(|(_, outcome)| outcome.is_none())?;
+        Some((Asked(at), told.reloads[at].0.clone()))
+    }
+
+    /// For the runner: a reload was done, or refused.
+    pub fn answer(&self, asked: Asked, outcome: Result<(), String>) {
+        self.lock().reloads[asked.0].1 = Some(outcome);
+    }
+
+    fn outcome(&self, asked: Asked) -> Option<Result<(), String>> {
+        self.lock().reloads[asked.0].1.clone()
     }
 }
 
@@ -93,6 +124,8 @@ pub struct Play {
     broken: bool,
     /// When the step at `at` ends, if it waits for time.
     until: Option<u64>,
+    /// The reload that the step at `at` waits for.
+    asked: Option<Asked>,
 }
 
 impl Play {
@@ -111,6 +144,7 @@ impl Play {
             written: 0,
             broken: false,
             until: None,
+            asked: None,
         }
     }
 
@@ -142,12 +176,12 @@ impl Play {
     /// Ends the present step; for [`Need::Finish`].
     pub fn advance(&mut self) {
         self.at += 1;
-        (self.bytes, self.written, self.until) = (None, 0, None);
+        (self.bytes, self.written, self.until, self.asked) = (None, 0, None, None);
     }
 
-    /// Whether every step was done. A script given up in a hostile world counts.
+    /// Whether every step was done, or given up in a hostile world.
     pub fn is_over(&self) -> bool {
-        self.given_up || self.at == self.steps.len()
+        self.at == self.steps.len()
     }
 
     /// Whether it ended early because the world is hostile: by a cut or an answer of the proxy's
@@ -174,11 +208,14 @@ impl Play {
     /// Goes on as far as possible at time `now`, in milliseconds.
     pub fn need(&mut self, now: u64) -> Need<'_> {
         loop {
-            if self.given_up {
-                return Need::Close;
-            }
             let steps = Arc::clone(&self.steps);
-            let Some(step) = steps.get(self.at) else { return Need::Over };
+            let Some(step) = steps.get(self.at) else {
+                return if self.given_up { Need::Close } else { Need::Over };
+            };
+            if self.given_up && !matches!(step.action, Action::Signal(_) | Action::Reload { .. }) {
+                self.advance();
+                continue;
+            }
             match self.try_step(&step.action, now) {
                 Did::Done => self.advance(),
                 Did::Wait(wait) => return self.wait(wait),
@@ -188,14 +225,10 @@ impl Play {
         }
     }
 
-    /// Ends the script, where the world is to blame. Those who wait for its signals go on.
+    /// Ends the script, where the world is to blame. What is left of it for others still happens:
+    /// its signals and its reloads, in their order.
     pub fn give_up(&mut self) {
         self.given_up = true;
-        for step in self.steps.iter() {
-            if let Action::Signal(name) = &step.action {
-                self.board.signal(name);
-            }
-        }
     }
 
     fn wait(&self, wait: Wait) -> Need<'_> {
@@ -256,6 +289,15 @@ impl Play {
             }
             Action::Await(name) if self.board.has(name) => Did::Done,
             Action::Await(_) => Did::Wait(Wait::Board),
+            Action::Reload { name, refused } => {
+                let asked = *self.asked.get_or_insert_with(|| self.board.ask(name));
+                match (self.board.outcome(asked), refused) {
+                    (None, _) => Did::Wait(Wait::Board),
+                    (Some(Ok(())), false) | (Some(Err(_)), true) => Did::Done,
+                    (Some(Ok(())), true) => Did::Failed(format!("{name} was not refused")),
+                    (Some(Err(why)), false) => Did::Failed(format!("{name} was refused: {why}")),
+                }
+            }
         }
     }
 

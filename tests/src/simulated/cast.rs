@@ -1,12 +1,14 @@
 //! All actors of one run: clients, origins, the name server.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::rc::Rc;
 
 use millrace_event::{Address, Instant};
 use millrace_sim::{Actor, World};
 
 use super::origin::OriginSeat;
+use super::reload::Reloader;
 use super::seat::Seat;
 use crate::scenario::{Board, Client, Names, Play};
 
@@ -15,6 +17,7 @@ pub(super) struct Cast {
     pub(super) clients: Vec<(Client, Option<Seat>)>,
     pub(super) origins: Vec<OriginSeat>,
     pub(super) proxy: Address,
+    pub(super) reloader: Reloader,
     pub(super) names: Names,
     pub(super) board: Board,
     pub(super) hostile: bool,
@@ -28,6 +31,7 @@ impl Actor for Cast {
         let mut look = None;
         loop {
             let told = self.board.told();
+            self.reloader.step(world);
             look = look.into_iter().chain(self.step_all(world)).min();
             if self.board.told() == told {
                 break;
@@ -73,7 +77,13 @@ impl Cast {
             return;
         }
         let play = Play::new(&client.script, &self.names, &self.board, self.hostile);
-        let socket = world.connect(&self.proxy, None);
+        let socket = match &client.at {
+            None => world.connect(&self.proxy, None),
+            Some(name) => {
+                let path = self.names.fill(&format!("{{{name}}}"));
+                world.connect(&Address::Unix(Path::new(&path).into()), None)
+            }
+        };
         let seat = Seat::new(client.name.clone(), socket, play, world);
         self.clients[index].1 = Some(seat);
     }

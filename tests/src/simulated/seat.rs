@@ -54,7 +54,7 @@ impl Seat {
             Some(Err(error)) => return Err(format!("{}: connect: {error}", self.name)),
         }
         let now = world.now().milliseconds();
-        if self.patience.is_some_and(|patience| now >= patience) {
+        if !self.play.given_up() && self.patience.is_some_and(|patience| now >= patience) {
             // A signal may never come where the one who gives it was cut off.
             if self.play.need(now) != Need::Board {
                 return Err(format!("{}: line {}: waits in vain", self.name, self.play.line()));

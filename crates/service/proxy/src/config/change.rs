@@ -3,6 +3,7 @@
 use super::Config;
 use super::error::ConfigError;
 use super::value::write_size;
+use super::write::engine_name;
 
 /// Checks that a process that began with `old` can go on with `new`, both as they were read: with
 /// port 0 where the kernel picks. `name` is what messages call the file.
@@ -11,15 +12,7 @@ use super::value::write_size;
 /// The first thing that only another process can have: the threads, the pools and the addresses
 /// that were set up when this one started.
 pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), ConfigError> {
-    let engine = |config: &Config| super::write::engine_name(config.engine).to_owned();
-    let workers = |config: &Config| config.workers.to_string();
-    let memory = |config: &Config| write_size(config.memory_bytes);
-    let admin =
-        |config: &Config| config.admin.map_or_else(|| "off".to_owned(), |it| it.to_string());
-    let fixed: [(&str, &dyn Fn(&Config) -> String); 4] =
-        [("engine", &engine), ("workers", &workers), ("memory", &memory), ("admin", &admin)];
-    for (option, write) in fixed {
-        let (is, wanted) = (write(old), write(new));
+    for ((option, is), (_, wanted)) in fixed(old).into_iter().zip(fixed(new)) {
         if is != wanted {
             return Err(ConfigError::Rule {
                 place: format!("{name}: {option}"),
@@ -29,6 +22,17 @@ pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), Config
         }
     }
     Ok(())
+}
+
+/// What stays as it was when the process started, as it is written.
+fn fixed(config: &Config) -> [(&'static str, String); 4] {
+    let admin = config.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    [
+        ("engine", engine_name(config.engine).to_owned()),
+        ("workers", config.workers.to_string()),
+        ("memory", write_size(config.memory_bytes)),
+        ("admin", admin),
+    ]
 }
 
 #[cfg(test)]

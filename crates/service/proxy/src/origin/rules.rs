@@ -84,7 +84,7 @@ mod tests {
             assert_ne!(sets.intern(rules(words, &[own])), plain, "{words:?} {own}");
         }
         let booster = sets.intern(rules(&["boost", "--origin=http://a"], &["127.0.0.1:1"]));
-        let other = rules(&["boost", "--origin=http://b", "--path=/x"][..2].as_ref(), &[]);
+        let other = rules(&["boost", "--origin=http://b", "--listen=[::1]:1"], &[]);
         assert_eq!(sets.intern(other), booster, "its connections are opened in the same way");
     }
 

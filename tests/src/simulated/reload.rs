@@ -1,0 +1,121 @@
+//! What the supervisor of the real program does for a reload, in the simulated world: it reads the
+//! other configuration by the program's own parser, opens what is new in it, and tells the workers.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millrace_event::Outbox;
+use millrace_proxy::config::{self, Config, ListenAddress};
+use millrace_proxy::counters::Counters;
+use millrace_proxy::{Letter, Shared};
+use millrace_sim::{SimDetached, SimWaker, World};
+
+use super::address_of;
+use crate::scenario::{Asked, Board};
+
+/// Mailboxes of the workers.
+pub(super) type Posts = Rc<RefCell<Vec<Outbox<Letter<SimDetached>, SimWaker>>>>;
+
+/// Does the reloads that scripts ask for, one at a time.
+pub(super) struct Reloader {
+    /// By their names: words that hold all but the number of workers.
+    pub(super) commands: Vec<(String, Vec<String>)>,
+    pub(super) board: Board,
+    pub(super) posts: Posts,
+    pub(super) shared: Arc<Shared>,
+    /// In force, or told to the workers.
+    pub(super) config: Arc<Config>,
+    /// As it was read: with the ports that were asked for.
+    pub(super) asked_for: Config,
+    /// Every address that ever was listened on: as asked for, as it is, and whether it is now. Its
+    /// place is its number.
+    pub(super) addresses: Vec<(ListenAddress, ListenAddress, bool)>,
+    /// Told to the workers, not yet taken up by all of them.
+    pub(super) pending: Option<Asked>,
+}
+
+impl Reloader {
+    /// For a proxy that begins with `config`, which was read as `asked_for`.
+    pub(super) fn new(
+        commands: Vec<(String, Vec<String>)>,
+        board: &Board,
+        posts: &Posts,
+        shared: &Arc<Shared>,
+        (asked_for, config): (Config, &Arc<Config>),
+    ) -> Self {
+        let pairs = asked_for.listeners.iter().zip(&config.listeners);
+        let addresses =
+            pairs.map(|(asked, is)| (asked.address.clone(), is.address.clone(), true)).collect();
+        Self {
+            commands,
+            board: board.clone(),
+            posts: posts.clone(),
+            shared: shared.clone(),
+            config: config.clone(),
+            asked_for,
+            addresses,
+            pending: None,
+        }
+    }
+
+    /// Does what can be done now.
+    pub(super) fn step(&mut self, world: &World) {
+        if let Some(asked) = self.pending {
+            let number = self.config.number;
+            let has = |counters: &Arc<Counters>| counters.snapshot.get() == number;
+            if !self.shared.counters.iter().all(has) {
+                return;
+            }
+            self.pending = None;
+            self.board.answer(asked, Ok(()));
+        }
+        if let Some((asked, name)) = self.board.asked() {
+            match self.reload(world, &name) {
+                Ok(()) => self.pending = Some(asked),
+                Err(why) => self.board.answer(asked, Err(why)),
+            }
+        }
+    }
+
+    fn reload(&mut self, world: &World, name: &str) -> Result<(), String> {
+        let found = self.commands.iter().find(|(known, _)| known == name);
+        let (_, words) = found.ok_or(format!("no configuration is called {name}"))?;
+        let asked_for = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+        config::check_change(name, &self.asked_for, &asked_for)
+            .map_err(|wrong| wrong.to_string())?;
+        let mut config = Config { number: self.config.number + 1, ..asked_for.clone() };
+        let mut opened = Vec::new();
+        for known in &mut self.addresses {
+            known.2 &= config.listeners.iter().any(|listener| listener.address == known.0);
+        }
+        for listener in &mut config.listeners {
+            let number = self.number(&listener.address);
+            let (_, is, is_open) = &mut self.addresses[number];
+            if !std::mem::replace(is_open, true) {
+                opened.push((number as u16, is.clone()));
+            }
+            (listener.number, listener.address) = (number as u16, is.clone());
+        }
+        world.note("reload", name);
+        (self.config, self.asked_for) = (Arc::new(config), asked_for);
+        for post in self.posts.borrow_mut().iter_mut() {
+            let sockets = opened.iter();
+            let sockets =
+                sockets.map(|(number, address)| (*number, world.listen(&address_of(address))));
+            let letter =
+                Letter::Configure { config: self.config.clone(), sockets: sockets.collect() };
+            assert!(post.send(letter).is_ok(), "a worker reads its letters");
+            post.flush();
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, address: &ListenAddress) -> usize {
+        if let Some(number) = self.addresses.iter().position(|known| known.0 == *address) {
+            return number;
+        }
+        self.addresses.push((address.clone(), address.clone(), false));
+        self.addresses.len() - 1
+    }
+}
