@@ -59,6 +59,11 @@ impl<T: Send, W: Wake> Outbox<T, W> {
         Ok(())
     }
 
+    /// How many more messages it takes now.
+    pub fn room(&self) -> usize {
+        self.shared.capacity - self.shared.lock().len()
+    }
+
     /// Wakes the receiver if something was put in since the last time.
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.unflushed)

@@ -6,8 +6,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
@@ -26,7 +26,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Admin {
     metrics: Metrics,
     /// The configuration in force, as a file.
-    config: String,
+    config: Mutex<String>,
     /// Set once, when the process no longer takes connections.
     draining: AtomicBool,
     /// `<= CONNECTIONS_MAX`
@@ -37,7 +37,13 @@ impl Admin {
     /// What to tell before the first request.
     pub(crate) fn new(metrics: Metrics, config: String) -> Self {
         let draining = AtomicBool::new(false);
+        let config = Mutex::new(config);
         Self { metrics, config, draining, connections: AtomicUsize::new(0) }
+    }
+
+    /// Another configuration is in force.
+    pub(crate) fn set_config(&self, config: String) {
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
     /// From now on, health is "draining".
@@ -134,7 +140,10 @@ impl Admin {
                 Answer::text("503 Service Unavailable", "draining\n")
             }
             b"/healthz" => Answer::text("200 OK", "ok\n"),
-            b"/config" => Answer::text("200 OK", &self.config),
+            b"/config" => {
+                let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+                Answer::text("200 OK", &config)
+            }
             _ => Answer::text("404 Not Found", "here are /metrics, /healthz and /config\n"),
         };
         Answer { is_head, ..answer }
@@ -187,6 +196,8 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
+    use millrace_event::LogSink;
+
     use super::*;
 
     fn ask(admin: &Arc<Admin>, request: &str) -> String {
@@ -202,8 +213,10 @@ mod tests {
 
     #[test]
     fn pages_are_told_apart_and_draining_is_not_healthy() {
-        let admin =
-            Arc::new(Admin::new(Metrics::new(vec![Arc::default()], None), "a = 1\n".into()));
+        let admin = Arc::new(Admin::new(
+            Metrics::new(vec![Arc::default()], LogSink::closed(), Arc::default()),
+            "a = 1\n".into(),
+        ));
         let get = |path: &str| ask(&admin, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert!(get("/healthz").ends_with("\r\n\r\nok\n"));
         assert!(get("/config?a").ends_with("\r\n\r\na = 1\n"));

@@ -1,12 +1,11 @@
 //! From the command line to what it asks for.
 
 use std::ffi::OsString;
-use std::io::Read;
-use std::path::Path;
 
-use millrace_proxy::config::{self, Command, Config, ConfigError, FILE_BYTES_MAX, Tables};
+use millrace_proxy::config::{self, Command, ConfigError};
 
 use crate::failure::Failure;
+use crate::source::Source;
 use crate::{congestion, demo, doctor, say, supervisor};
 
 /// Does what `words` ask for, the first of which is the program's name.
@@ -15,11 +14,14 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
         Command::Serve(tables) => {
             let config = config::from_tables(&tables)?;
             congestion::check(&config, |option| format!("--{option}"))?;
-            supervisor::run(config)
+            supervisor::run(config, None)
         }
-        Command::Run { file, over } => supervisor::run(read(&file, &over)?),
+        Command::Run { file, over } => {
+            let source = Source { file, over };
+            supervisor::run(source.read()?, Some(source))
+        }
         Command::Check { file, over } => {
-            say::output(&config::to_toml(&read(&file, &over)?));
+            say::output(&config::to_toml(&Source { file, over }.read()?));
             Ok(())
         }
         Command::Doctor(tables) => doctor::run(&config::process_from_tables(&tables)?),
@@ -30,25 +32,6 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
             Ok(())
         }
     }
-}
-
-/// Reads a file and what it means.
-fn read(file: &Path, over: &Tables) -> Result<Config, Failure> {
-    let name = file.display().to_string();
-    let unreadable = |wrong: String| ConfigError::Rule {
-        place: name.clone(),
-        wrong,
-        allowed: "a file that can be read".to_owned(),
-    };
-    let mut bytes = Vec::new();
-    // One byte more than allowed is enough to know that a file is too long; it may be endless.
-    std::fs::File::open(file)
-        .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
-        .map_err(|error| unreadable(error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|_| unreadable("is not UTF-8".to_owned()))?;
-    let config = config::from_named_toml(&name, &text, over)?;
-    congestion::check(&config, |option| format!("{name}: {option}"))?;
-    Ok(config)
 }
 
 fn reference(name: &str) -> Result<(), Failure> {

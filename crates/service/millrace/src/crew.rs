@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use millrace_event::{
-    Clock, EngineOptions, EpollWatch, EventWaker, Inbox, LogSink, Mail, Outbox, Sockets,
-    UringWatch, Watch, mailbox, mesh,
+    Clock, EngineOptions, EpollWatch, EventWaker, Inbox, LogSink, Mail, Outbox, UringWatch, Watch,
+    mailbox, mesh,
 };
 use millrace_proxy::config::Config;
 use millrace_proxy::names::Sources;
@@ -15,11 +15,12 @@ use millrace_proxy::{Letter, Setup, Shared, Worker};
 
 use crate::engines::Engine;
 use crate::failure::Failure;
+use crate::listeners::Sockets;
 
 type Post = Letter<OwnedFd>;
 
-/// Letters that a mailbox holds. The supervisor sends two in a worker's life; workers keep what
-/// does not fit until their next turn.
+/// Letters that a mailbox holds. The supervisor sends one for each reload, and none that would not
+/// fit; workers keep what does not fit until their next turn.
 const MAILBOX_LETTERS: usize = 256;
 /// Descriptors that are neither a client's nor an origin's and are opened after the workers were
 /// given their shares: the admin address's connections, a reopened log.
@@ -27,17 +28,50 @@ const DESCRIPTORS_SPARE: u64 = 32;
 /// What a worker's engine has open for itself: its poller and its waker.
 const DESCRIPTORS_PER_ENGINE: u64 = 2;
 
-/// The running worker threads.
-pub(crate) struct Crew {
+/// The way to the workers.
+#[derive(Default)]
+pub(crate) struct Posts {
     /// One a worker; empty once nothing more will be said.
     outboxes: Vec<Outbox<Post, EventWaker>>,
+}
+
+impl Posts {
+    /// Sends every worker a letter, in their order.
+    ///
+    /// # Panics
+    /// When a mailbox is full: [`Posts::have_room`] is asked before.
+    pub(crate) fn tell(&mut self, mut letter: impl FnMut() -> Post) {
+        for outbox in &mut self.outboxes {
+            assert!(outbox.send(letter()).is_ok(), "a mailbox holds all that is ever sent to it");
+            outbox.flush();
+        }
+    }
+
+    /// Whether every worker can be sent so many letters.
+    pub(crate) fn have_room(&self, letters: usize) -> bool {
+        self.outboxes.iter().all(|outbox| outbox.room() >= letters)
+    }
+
+    /// Tells every worker to break off. Nothing can be said after it.
+    pub(crate) fn stop(&mut self) {
+        self.tell(|| Letter::Stop);
+        self.outboxes.clear();
+    }
+
+    /// Whether the workers were told to break off.
+    pub(crate) fn were_stopped(&self) -> bool {
+        self.outboxes.is_empty()
+    }
+}
+
+/// The running worker threads.
+pub(crate) struct Crew {
     /// Those that have not ended.
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Crew {
-    /// Starts a thread for each of `sockets`: a worker's listeners, by their index in the
-    /// configuration.
+    /// Starts a thread for each of `sockets`: a worker's listeners, by their numbers.
     ///
     /// # Errors
     /// When a thread cannot be started, or its worker cannot.
@@ -45,9 +79,9 @@ impl Crew {
         config: &Arc<Config>,
         shared: &Arc<Shared>,
         engine: Engine,
-        log: Option<&LogSink>,
-        sockets: Vec<Vec<(usize, OwnedFd)>>,
-    ) -> Result<Self, Failure> {
+        log: &LogSink,
+        sockets: Vec<Sockets>,
+    ) -> Result<(Self, Posts), Failure> {
         let count = sockets.len();
         let descriptors = descriptors_of_a_worker(count);
         let names = Sources::parse(
@@ -57,11 +91,11 @@ impl Crew {
         );
         let clock = Clock::new();
         let (ready, started) = channel();
-        let mut crew = Self { outboxes: Vec::new(), threads: Vec::new() };
+        let (mut crew, mut posts) = (Self { threads: Vec::new() }, Posts::default());
         let mails = mesh(count, MAILBOX_LETTERS);
         for (index, (listeners, mail)) in sockets.into_iter().zip(mails).enumerate() {
             let (outbox, inbox) = mailbox(MAILBOX_LETTERS);
-            crew.outboxes.push(outbox);
+            posts.outboxes.push(outbox);
             let seat = Seat {
                 index,
                 config: Arc::clone(config),
@@ -74,7 +108,7 @@ impl Crew {
                 engine,
                 options: EngineOptions {
                     budget_bytes: (config.memory_bytes / count as u64) as usize,
-                    log: log.cloned(),
+                    log: Some(log.clone()),
                     clock,
                 },
                 ready: ready.clone(),
@@ -84,26 +118,7 @@ impl Crew {
         }
         drop(ready);
         wait_until_ready(&started, count)?;
-        Ok(crew)
-    }
-
-    /// Sends every worker a letter.
-    pub(crate) fn tell(&mut self, letter: impl Fn() -> Post) {
-        for outbox in &mut self.outboxes {
-            assert!(outbox.send(letter()).is_ok(), "a mailbox holds all that is ever sent to it");
-            outbox.flush();
-        }
-    }
-
-    /// Tells every worker to break off. Nothing can be said after it.
-    pub(crate) fn stop(&mut self) {
-        self.tell(|| Letter::Stop);
-        self.outboxes.clear();
-    }
-
-    /// Whether the workers were told to break off.
-    pub(crate) fn was_stopped(&self) -> bool {
-        self.outboxes.is_empty()
+        Ok((crew, posts))
     }
 
     /// Whether every worker has ended.
@@ -118,7 +133,7 @@ struct Seat {
     index: usize,
     config: Arc<Config>,
     shared: Arc<Shared>,
-    listeners: Vec<(usize, OwnedFd)>,
+    listeners: Sockets,
     inbox: Inbox<Post, EventWaker>,
     mail: Mail<Post, EventWaker>,
     names: Sources,
@@ -139,12 +154,11 @@ impl Seat {
 
     fn work_over<W: Watch>(self) {
         // The supervisor waits for the word of every worker, so it is there to hear it.
-        let worker = Sockets::<W>::new(self.options).and_then(|engine| {
-            let listeners = self.listeners.into_iter();
+        let worker = millrace_event::Sockets::<W>::new(self.options).and_then(|engine| {
             let setup = Setup {
                 config: self.config,
                 index: self.index,
-                listeners: listeners.map(|(index, socket)| (index as u16, socket)).collect(),
+                listeners: self.listeners,
                 inbox: self.inbox,
                 mail: self.mail,
                 shared: self.shared,

@@ -33,13 +33,13 @@ pub(crate) fn run() -> Result<(), Failure> {
         format!("--listen={}", free(PORT).map_err(failed)?),
         format!("--admin={admin}"),
     ])?;
-    let running = Running::start(config)?;
+    let running = Running::start(config, None)?;
     // After the start, which blocks signals in the threads that are made from then on.
     site::start(origin).map_err(failed)?;
-    let [ListenAddress::Tcp(address)] = running.addresses() else {
+    let [ListenAddress::Tcp(address)] = running.addresses()[..] else {
         unreachable!("the demo listens on one TCP address");
     };
-    say::output(&welcome(*address, admin, origin_address));
+    say::output(&welcome(address, admin, origin_address));
     let mut before = Totals::default();
     running.wait(Some(LOOK_EVERY), |counters| {
         let now = Totals::of(counters);

@@ -1,8 +1,14 @@
-//! Opens what clients connect to, before any worker runs.
+//! Opens what clients connect to, and keeps it open as long as the process takes clients.
+//!
+//! A socket of a listener is here and at the worker that accepts from it: one that takes a broken
+//! worker's place finds what is queued behind it. When a listener leaves the configuration, or the
+//! process drains, what is here is closed first, so that the socket ends when its worker has taken
+//! in what was queued.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use millrace_proxy::config::{ListenAddress, Listener};
 use millrace_sys::Errno;
@@ -11,70 +17,188 @@ use crate::failure::Failure;
 
 /// Permissions of a Unix socket's file: whoever can reach its folder may connect.
 const UNIX_MODE: u32 = 0o666;
+/// How long workers may still have a socket of a listener that was removed: they close it once
+/// nothing came for a tenth of a second, after one second in any case.
+const REMOVED_FOR: Duration = Duration::from_secs(2);
+/// How often an address that may still be ours is tried again.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
 
-/// Open listeners: for each one of the configuration, a socket for each worker.
+/// Sockets by the number of their listener.
+pub(crate) type Sockets = Vec<(u16, OwnedFd)>;
+
+/// The listeners of the process, each with a socket for each worker.
 pub(crate) struct Listeners {
-    /// Of each worker: (index of the listener in the configuration, its socket).
-    pub(crate) of_workers: Vec<Vec<(usize, OwnedFd)>>,
-    /// Where each listens, with the port that the kernel picked for port 0.
-    pub(crate) addresses: Vec<ListenAddress>,
+    workers: usize,
+    open: Vec<Open>,
+    /// The address of each number that was ever given, and how many listeners with the same address
+    /// stood before it: with port 0 there may be several.
+    numbers: Vec<(ListenAddress, usize)>,
+    /// Addresses that were removed, and when.
+    removed: Vec<(ListenAddress, Instant)>,
+}
+
+struct Open {
+    number: u16,
+    /// With the port that the kernel picked.
+    address: ListenAddress,
+    /// One a worker.
+    sockets: Vec<OwnedFd>,
+}
+
+/// What changes between two configurations, prepared but not done.
+pub(crate) struct Change {
+    opened: Vec<Open>,
+    /// Numbers of those that are there and will not be.
+    removed: Vec<u16>,
+    /// Of each worker: copies of what is opened.
+    of_workers: Vec<Sockets>,
+}
+
+impl Change {
+    /// Where it listens newly.
+    pub(crate) fn opened(&self) -> impl Iterator<Item = &ListenAddress> {
+        self.opened.iter().map(|open| &open.address)
+    }
+
+    /// Takes back what was opened.
+    pub(crate) fn undo(self) {
+        self.opened.iter().for_each(Open::remove_file);
+    }
 }
 
 impl Listeners {
-    /// Opens all of them for so many workers.
+    /// None, for so many workers.
+    pub(crate) fn new(workers: usize) -> Self {
+        Self { workers, open: Vec::new(), numbers: Vec::new(), removed: Vec::new() }
+    }
+
+    /// Opens what is not open yet, and writes into each listener its number and the address that
+    /// it has. Nothing else has changed yet: [`Listeners::commit`] or [`Change::undo`] follows.
     ///
     /// # Errors
     /// The first address that cannot be listened on, and why.
-    pub(crate) fn open(listeners: &[Listener], workers: usize) -> Result<Self, Failure> {
-        let mut opened =
-            Self { of_workers: (0..workers).map(|_| Vec::new()).collect(), addresses: Vec::new() };
-        for (index, listener) in listeners.iter().enumerate() {
-            let sockets = opened.open_one(&listener.address, workers).map_err(|error| {
-                // What was opened so far has no user yet, but its files would stay behind.
-                opened.remove_files();
-                refused(&listener.address, error)
-            })?;
-            for (of_worker, socket) in opened.of_workers.iter_mut().zip(sockets) {
-                of_worker.push((index, socket));
-            }
-        }
-        Ok(opened)
-    }
-
-    fn open_one(&mut self, address: &ListenAddress, workers: usize) -> Result<Vec<OwnedFd>, Errno> {
-        match address {
-            ListenAddress::Tcp(address) => {
-                let (sockets, bound) = open_tcp(*address, workers)?;
-                self.addresses.push(ListenAddress::Tcp(bound));
-                Ok(sockets)
-            }
-            ListenAddress::Unix(path) => {
-                let sockets = open_unix(path, workers)?;
-                self.addresses.push(address.clone());
-                Ok(sockets)
-            }
-        }
-    }
-
-    /// The files of Unix sockets.
-    pub(crate) fn files(&self) -> Vec<PathBuf> {
-        let path = |address: &ListenAddress| match address {
-            ListenAddress::Unix(path) => Some(path.clone()),
-            ListenAddress::Tcp(_) => None,
+    pub(crate) fn change(&mut self, listeners: &mut [Listener]) -> Result<Change, Failure> {
+        let mut change = Change {
+            opened: Vec::new(),
+            removed: Vec::new(),
+            of_workers: (0..self.workers).map(|_| Vec::new()).collect(),
         };
-        self.addresses.iter().filter_map(path).collect()
+        for place in 0..listeners.len() {
+            let before = &listeners[..place];
+            // What stands before has its own address already, and its number.
+            let numbers = before.iter().map(|listener| listener.number).collect::<Vec<_>>();
+            match self.open_one(&mut listeners[place], &numbers, &mut change) {
+                Ok(()) => {}
+                Err(failure) => {
+                    change.undo();
+                    return Err(failure);
+                }
+            }
+        }
+        let is_left = |open: &&Open| listeners.iter().all(|other| other.number != open.number);
+        change.removed = self.open.iter().filter(is_left).map(|open| open.number).collect();
+        Ok(change)
     }
 
-    fn remove_files(&self) {
-        remove(&self.files());
+    fn open_one(
+        &mut self,
+        listener: &mut Listener,
+        taken: &[u16],
+        change: &mut Change,
+    ) -> Result<(), Failure> {
+        listener.number = self.number(&listener.address, taken)?;
+        if let Some(open) = self.open.iter().find(|open| open.number == listener.number) {
+            listener.address = open.address.clone();
+            return Ok(());
+        }
+        let refused = |error| refused(&listener.address, error);
+        let (sockets, address) = self.open_sockets(&listener.address).map_err(refused)?;
+        let open = Open { number: listener.number, address, sockets };
+        change.opened.push(open);
+        let open = change.opened.last().expect("pushed just now");
+        for (of_worker, socket) in change.of_workers.iter_mut().zip(&open.sockets) {
+            of_worker.push((open.number, copy(socket).map_err(refused)?));
+        }
+        listener.address = open.address.clone();
+        Ok(())
+    }
+
+    /// The number of the next listener at `address`, after those with the numbers `taken`.
+    fn number(&mut self, address: &ListenAddress, taken: &[u16]) -> Result<u16, Failure> {
+        let is_same = |number: &&u16| self.numbers[**number as usize].0 == *address;
+        let key = (address.clone(), taken.iter().filter(is_same).count());
+        if let Some(number) = self.numbers.iter().position(|known| *known == key) {
+            return Ok(number as u16);
+        }
+        if self.numbers.len() >= usize::from(u16::MAX) {
+            let text = format!("cannot listen on {address}: no number is left; restart");
+            return Err(Failure::Machine(text));
+        }
+        self.numbers.push(key);
+        Ok((self.numbers.len() - 1) as u16)
+    }
+
+    fn open_sockets(
+        &self,
+        address: &ListenAddress,
+    ) -> Result<(Vec<OwnedFd>, ListenAddress), Errno> {
+        let removed = self.removed.iter().find(|(removed, _)| removed == address);
+        loop {
+            let opened = match address {
+                ListenAddress::Tcp(address) => open_tcp(*address, self.workers)
+                    .map(|(sockets, bound)| (sockets, ListenAddress::Tcp(bound))),
+                ListenAddress::Unix(path) => {
+                    open_unix(path, self.workers).map(|sockets| (sockets, address.clone()))
+                }
+            };
+            match (opened, removed) {
+                // Our own workers may still take in what is queued there.
+                (Err(Errno::ADDRINUSE), Some((_, when))) if when.elapsed() < REMOVED_FOR => {
+                    std::thread::sleep(TRY_AGAIN);
+                }
+                (opened, _) => return opened,
+            }
+        }
+    }
+
+    /// Does what was prepared: what is removed is closed here. Gives each worker's new sockets, and
+    /// the addresses that are not listened on any more.
+    pub(crate) fn commit(&mut self, change: Change) -> (Vec<Sockets>, Vec<ListenAddress>) {
+        let now = Instant::now();
+        self.removed.retain(|(_, when)| when.elapsed() < REMOVED_FOR);
+        let is_removed = |open: &mut Open| change.removed.contains(&open.number);
+        let removed: Vec<Open> = self.open.extract_if(.., is_removed).collect();
+        let mut addresses = Vec::new();
+        for open in removed {
+            // A successor may listen at the same path from now on.
+            open.remove_file();
+            self.removed.push((open.address.clone(), now));
+            addresses.push(open.address);
+        }
+        self.open.extend(change.opened);
+        (change.of_workers, addresses)
+    }
+
+    /// Closes everything here, and removes the files: the workers' own sockets are the last ones.
+    pub(crate) fn release(&mut self) {
+        for open in std::mem::take(&mut self.open) {
+            // A successor may listen at the same path from now on.
+            open.remove_file();
+        }
     }
 }
 
-/// Removes the files of Unix sockets; one that is already gone is as good.
-pub(crate) fn remove(files: &[PathBuf]) {
-    for file in files {
-        let _ = std::fs::remove_file(file);
+impl Open {
+    /// One that is already gone is as good.
+    fn remove_file(&self) {
+        if let ListenAddress::Unix(path) = &self.address {
+            let _ = std::fs::remove_file(path);
+        }
     }
+}
+
+fn copy(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+    socket.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 /// One socket a worker, at one port: the kernel spreads the clients (SO_REUSEPORT).
@@ -99,8 +223,7 @@ fn open_unix(path: &Path, workers: usize) -> Result<Vec<OwnedFd>, Errno> {
     let first = millrace_sys::listen_unix(path, UNIX_MODE)?;
     let mut sockets = vec![first];
     while sockets.len() < workers {
-        let copy = sockets[0].try_clone();
-        sockets.push(copy.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?);
+        sockets.push(copy(&sockets[0])?);
     }
     Ok(sockets)
 }
@@ -126,31 +249,78 @@ mod tests {
         millrace_proxy::config::from_arguments(words).unwrap().listeners.remove(0)
     }
 
+    fn all(addresses: &[&str]) -> Vec<Listener> {
+        addresses.iter().map(|address| listener(address)).collect()
+    }
+
     #[test]
     fn every_worker_has_a_socket_at_the_port_that_was_picked() {
-        let opened = Listeners::open(&[listener("127.0.0.1:0")], 3).unwrap();
-        let ListenAddress::Tcp(picked) = opened.addresses[0] else { panic!("TCP was asked for") };
-        for sockets in &opened.of_workers {
+        let mut listeners = Listeners::new(3);
+        let mut asked = all(&["127.0.0.1:0"]);
+        let change = listeners.change(&mut asked).unwrap();
+        let ListenAddress::Tcp(picked) = asked[0].address else { panic!("TCP was asked for") };
+        assert_ne!(picked.port(), 0);
+        let (of_workers, _) = listeners.commit(change);
+        for sockets in &of_workers {
             let [(0, socket)] = sockets.as_slice() else { panic!("one socket each") };
             assert_eq!(millrace_sys::local_address(socket.as_fd()).unwrap(), Some(picked));
         }
         for workers in [1, 2] {
-            let taken = Listeners::open(&[listener(&picked.to_string())], workers);
+            let taken = Listeners::new(workers).change(&mut all(&[&picked.to_string()]));
             let message = taken.err().unwrap().to_string();
             assert_eq!(message, format!("cannot listen on {picked}: somebody else listens there"));
         }
     }
 
     #[test]
-    fn a_failed_start_leaves_no_socket_file() {
+    fn an_address_keeps_its_number_and_its_port_for_life() {
+        let mut listeners = Listeners::new(2);
+        let mut first = all(&["127.0.0.1:0", "[::1]:0", "127.0.0.1:0"]);
+        let change = listeners.change(&mut first).unwrap();
+        drop(listeners.commit(change));
+        let mut second = all(&["[::1]:0"]);
+        let change = listeners.change(&mut second).unwrap();
+        let (opened, removed) = listeners.commit(change);
+        assert_eq!((second[0].number, &second[0].address), (1, &first[1].address));
+        assert!(opened.iter().all(Vec::is_empty) && removed.len() == 2);
+        let mut third = all(&["[::1]:0", "127.0.0.1:0", "127.0.0.2:0"]);
+        let change = listeners.change(&mut third).unwrap();
+        let (opened, removed) = listeners.commit(change);
+        let numbers = third.iter().map(|listener| listener.number);
+        assert_eq!((numbers.collect::<Vec<_>>(), removed.len()), (vec![1, 0, 3], 0));
+        assert!(opened.iter().all(|sockets| sockets.len() == 2));
+        listeners.release();
+    }
+
+    #[test]
+    fn an_address_comes_back_as_soon_as_our_own_socket_is_closed() {
+        let mut listeners = Listeners::new(1);
+        let mut asked = all(&["127.0.0.1:0"]);
+        let change = listeners.change(&mut asked).unwrap();
+        let (of_workers, _) = listeners.commit(change);
+        let address = asked[0].address.to_string();
+        let none = listeners.change(&mut []).unwrap();
+        drop(listeners.commit(none));
+        let worker = std::thread::spawn(move || {
+            std::thread::sleep(3 * TRY_AGAIN);
+            drop(of_workers);
+        });
+        let change = listeners.change(&mut all(&[&address])).unwrap();
+        assert_eq!(change.opened().count(), 1);
+        worker.join().unwrap();
+    }
+
+    #[test]
+    fn a_change_that_fails_leaves_no_socket_file() {
         let file = std::env::temp_dir().join(format!("millrace-{}.sock", std::process::id()));
-        let unix = listener(&format!("unix:{}", file.display()));
-        let nowhere = listener("unix:/nowhere/to/be/found");
-        assert!(Listeners::open(&[unix.clone(), nowhere], 2).is_err());
+        let unix = format!("unix:{}", file.display());
+        let mut listeners = Listeners::new(2);
+        assert!(listeners.change(&mut all(&[&unix, "unix:/nowhere/to/be/found"])).is_err());
         assert!(!file.exists());
-        let opened = Listeners::open(&[unix], 2).unwrap();
-        assert_eq!((opened.files(), opened.of_workers.len()), (vec![file.clone()], 2));
-        opened.remove_files();
+        let change = listeners.change(&mut all(&[&unix])).unwrap();
+        assert_eq!(listeners.commit(change).0.len(), 2);
+        assert!(file.exists());
+        listeners.release();
         assert!(!file.exists());
     }
 }

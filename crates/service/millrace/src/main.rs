@@ -13,8 +13,10 @@ mod engines;
 mod failure;
 mod listeners;
 mod metrics;
+mod reload;
 mod say;
 mod site;
+mod source;
 mod supervisor;
 
 use std::process::ExitCode;

@@ -13,6 +13,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use crate::reload::Counts;
+
 /// What the page is, in Content-Type.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -22,11 +24,12 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics over the counters of all workers, in their order, and the access log's.
-    pub(crate) fn new(workers: Vec<Arc<Counters>>, log: Option<LogSink>) -> Self {
+    /// Metrics over the counters of all workers, in their order, the access log's and those of
+    /// reloads.
+    pub(crate) fn new(workers: Vec<Arc<Counters>>, log: LogSink, reloads: Arc<Counts>) -> Self {
         let mut registry = Registry::with_prefix("millrace");
         registry.register_collector(Box::new(Workers(workers)));
-        registry.register_collector(Box::new(Process { log }));
+        registry.register_collector(Box::new(Process { log, reloads }));
         Self { registry }
     }
 
@@ -70,21 +73,25 @@ impl Collector for Workers {
 
 #[derive(Debug)]
 struct Process {
-    log: Option<LogSink>,
+    log: LogSink,
+    reloads: Arc<Counts>,
 }
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        if let Some(log) = &self.log {
-            let counter = ConstCounter::new(log.dropped_records());
-            let help = "Records that the access log could not take.";
-            let name = "access_log_records_dropped";
-            counter.encode(encoder.encode_descriptor(
-                name,
-                help,
-                None,
-                counter.metric_type(),
-            )?)?;
+        let reloads = &self.reloads;
+        for (name, help, value) in [
+            (
+                "access_log_records_dropped",
+                "Records that the access log could not take.",
+                self.log.dropped_records(),
+            ),
+            ("reloads", "Configurations that came into force by a reload.", reloads.done()),
+            ("reloads_refused", "Reloads that were refused.", reloads.refused()),
+        ] {
+            let counter = ConstCounter::new(value);
+            let kind = counter.metric_type();
+            counter.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
         }
         let mut write = |name: &str, help: &str, value: u64| {
             let gauge = gauge(value);
@@ -113,7 +120,9 @@ mod tests {
 
     #[test]
     fn every_counter_is_on_the_page_for_every_worker() {
-        let page = Metrics::new(vec![Arc::default(), Arc::default()], None).page();
+        let page =
+            Metrics::new(vec![Arc::default(), Arc::default()], LogSink::closed(), Arc::default())
+                .page();
         for row in Counters::TABLE {
             let total = if row.kind == RowKind::Counter { "_total" } else { "" };
             for worker in 0..2 {

@@ -2,20 +2,21 @@
 //! signals until the last worker has ended. It touches no request.
 //!
 //! ```text
+//!            SIGHUP
+//!            v    |
 //! start -> running --SIGTERM, SIGINT--> draining --last worker ended--> done
 //!                                          |  \---limits.drain_ms---> breaking off -> done
 //!                                          \---second SIGINT---> interrupted
 //! ```
 
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_event::LogSink;
+use millrace_proxy::Shared;
 use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::counters::Counters;
-use millrace_proxy::{Letter, Shared};
 use millrace_sys::{Signal, Signals};
 
 use crate::admin::Admin;
@@ -23,9 +24,10 @@ use crate::congestion;
 use crate::crew::Crew;
 use crate::engines::{self, Picked};
 use crate::failure::Failure;
-use crate::listeners::{self, Listeners};
 use crate::metrics::Metrics;
-use crate::say;
+use crate::reload::{self, Force};
+use crate::source::Source;
+use crate::{listeners, say};
 
 /// How often it is looked whether a draining worker has ended. Decides how soon the process ends
 /// after the last one, nothing else.
@@ -35,26 +37,23 @@ const IDLE_LOOK: Duration = Duration::from_secs(3600);
 /// What workers have to break off what is left, once the time for draining is over.
 const BREAK_OFF: Duration = Duration::from_secs(2);
 
-/// Runs until the process is told to end.
+/// Runs until the process is told to end. `source` is where the configuration can be read again.
 ///
 /// # Errors
 /// When the machine refuses what the configuration needs, or the end was not awaited.
-pub(crate) fn run(config: Config) -> Result<(), Failure> {
-    Running::start(config)?.wait(None, |_| {})
+pub(crate) fn run(config: Config, source: Option<Source>) -> Result<(), Failure> {
+    Running::start(config, source)?.wait(None, |_| {})
 }
 
 /// A process whose workers run.
 pub(crate) struct Running {
-    config: Arc<Config>,
     signals: Signals,
-    /// The files of Unix sockets that are listened on; empty once draining.
-    files: Vec<PathBuf>,
-    addresses: Vec<ListenAddress>,
     engine: Picked,
+    force: Arc<Force>,
     crew: Crew,
     shared: Arc<Shared>,
     admin: Option<Arc<Admin>>,
-    log: Option<LogSink>,
+    log: LogSink,
 }
 
 impl Running {
@@ -62,7 +61,7 @@ impl Running {
     ///
     /// # Errors
     /// When the machine refuses an address, a file, a thread or memory.
-    pub(crate) fn start(mut config: Config) -> Result<Self, Failure> {
+    pub(crate) fn start(config: Config, source: Option<Source>) -> Result<Self, Failure> {
         // Before any thread: signals go to whichever thread does not block them.
         let signals = Signals::block().map_err(|error| machine("signals", error))?;
         end_on_panic();
@@ -70,35 +69,28 @@ impl Running {
             say::error(&format!("the limit of descriptors stays as it is: {error}"));
         }
         let engine = engines::pick(config.engine)?;
-        let log = open_log(&config)?;
+        let log = LogSink::closed();
+        log.turn_to(reload::open_log(&config)?)
+            .map_err(|error| machine("the access log", error))?;
+        let asked_for = config.clone();
+        let mut config = config;
         let admin = open_admin(&mut config)?;
-        let opened = Listeners::open(&config.listeners, config.workers)?;
-        for (listener, address) in config.listeners.iter_mut().zip(&opened.addresses) {
-            listener.address = address.clone();
-        }
-        let files = opened.files();
-        let (shared, config) = (shared(&config), Arc::new(config));
-        let crew = Crew::start(&config, &shared, engine.engine, log.as_ref(), opened.of_workers)
-            .inspect_err(|_| listeners::remove(&files))?;
-        let mut running = Self {
-            config,
-            signals,
-            files,
-            addresses: opened.addresses,
-            engine,
-            crew,
-            shared,
-            admin: None,
-            log,
-        };
-        running.start_admin(admin).inspect_err(|_| listeners::remove(&running.files))?;
+        let shared = shared(&config);
+        let begun = Force::begin(asked_for, config, source, shared.clone(), log.clone())?;
+        let (force, sockets) = (Arc::new(begun.0), begun.1);
+        let started = Crew::start(&force.config(), &shared, engine.engine, &log, sockets);
+        let (crew, posts) = started.inspect_err(|_| force.give_up())?;
+        force.set_posts(posts);
+        let mut running = Self { signals, engine, force, crew, shared, admin: None, log };
+        running.start_admin(admin).inspect_err(|_| running.force.give_up())?;
         running.announce();
         Ok(running)
     }
 
     /// Where it listens, with the ports that the kernel picked.
-    pub(crate) fn addresses(&self) -> &[ListenAddress] {
-        &self.addresses
+    pub(crate) fn addresses(&self) -> Vec<ListenAddress> {
+        let config = self.force.config();
+        config.listeners.iter().map(|listener| listener.address.clone()).collect()
     }
 
     /// Waits until the process is told to end and has drained. Calls `look` with the workers'
@@ -121,7 +113,12 @@ impl Running {
             let signal = self.signals.wait(patience).map_err(|error| machine("signals", error))?;
             look(&self.shared.counters);
             match signal {
-                Some(Signal::HangUp | Signal::User1) => self.reopen_log(),
+                Some(Signal::HangUp) => {
+                    // It has said what came of it.
+                    let _ = self.force.reload();
+                    self.reopen_log();
+                }
+                Some(Signal::User1) => self.reopen_log(),
                 Some(signal) => {
                     interrupts += u32::from(signal == Signal::Interrupt);
                     if interrupts > 1 {
@@ -143,19 +140,23 @@ impl Running {
 
     fn start_admin(&mut self, listener: Option<TcpListener>) -> Result<(), Failure> {
         let Some(listener) = listener else { return Ok(()) };
-        let metrics = Metrics::new(self.shared.counters.clone(), self.log.clone());
-        let admin = Arc::new(Admin::new(metrics, config::to_toml(&self.config)));
+        let (counters, counts) = (self.shared.counters.clone(), self.force.counts());
+        let metrics = Metrics::new(counters, self.log.clone(), counts);
+        let admin = Arc::new(Admin::new(metrics, config::to_toml(&self.force.config())));
         self.admin = Some(Arc::clone(&admin));
+        let follower = Arc::clone(&admin);
+        self.force.follow(move |config| follower.set_config(config::to_toml(config)));
         admin.start(listener)
     }
 
     fn announce(&self) {
         let Picked { engine, reason } = &self.engine;
         say::error(&format!("engine {} ({reason})", engine.name()));
-        if let Some(address) = self.config.admin {
+        let config = self.force.config();
+        if let Some(address) = config.admin {
             say::error(&format!("admin at {address}"));
         }
-        for address in &self.addresses {
+        for address in self.addresses() {
             say::error(&format!("listening on {address}"));
         }
     }
@@ -166,10 +167,8 @@ impl Running {
             admin.set_draining();
         }
         say::error("draining");
-        // A successor may listen at the same path from now on; its file must not be removed.
-        listeners::remove(&std::mem::take(&mut self.files));
-        self.crew.tell(|| Letter::Drain);
-        Instant::now() + Duration::from_millis(self.config.limits.drain_ms)
+        self.force.drain();
+        Instant::now() + Duration::from_millis(self.force.config().limits.drain_ms)
     }
 
     /// Whether every worker has ended, or none will be waited for any more. Moves the deadline
@@ -181,28 +180,28 @@ impl Running {
         if Instant::now() < *deadline {
             return false;
         }
-        if self.crew.was_stopped() {
+        if self.force.was_stopped() {
             say::error("some workers did not end");
             return true;
         }
         say::error("the time for draining is over; what is left is cut off");
-        self.crew.stop();
+        self.force.stop();
         *deadline = Instant::now() + BREAK_OFF;
         false
     }
 
     fn reopen_log(&self) {
-        let Some(log) = &self.log else { return };
-        match log.reopen() {
+        if self.force.config().access_log.is_none() {
+            return;
+        }
+        match self.log.reopen() {
             Ok(()) => say::error("access log reopened"),
             Err(error) => say::error(&format!("access log not reopened: {error}")),
         }
     }
 
     fn close_log(&self) {
-        if let Some(log) = &self.log {
-            log.close();
-        }
+        self.log.close();
     }
 }
 
@@ -213,12 +212,6 @@ fn shared(config: &Config) -> Arc<Shared> {
     millrace_sys::fill_random(&mut random);
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
     Shared::new(config.workers, pseudonym, congestion::system(config), say::error)
-}
-
-fn open_log(config: &Config) -> Result<Option<LogSink>, Failure> {
-    let Some(log) = &config.access_log else { return Ok(None) };
-    let failed = |error| machine(&format!("the access log {}", log.path.display()), error);
-    LogSink::open(&log.path).map(Some).map_err(failed)
 }
 
 /// Opens the admin address, and writes the port that the kernel picked into the configuration.

@@ -2,19 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod support;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::path::Path;
+use std::process::Output;
+
+use support::{Folder, Running, command, get};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
-
-fn command(words: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
-    command.args(words.split_whitespace()).stdin(Stdio::null());
-    command
-}
 
 fn output(words: &str) -> Output {
     command(words).output().expect("the program starts")
@@ -30,99 +28,6 @@ fn refused(words: &str, status: i32, parts: &[&str]) {
     for part in parts {
         assert!(line.contains(part), "millrace {words} says {line:?}, not {part:?}");
     }
-}
-
-/// A folder of its own for a test, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("millrace-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).unwrap();
-        path.display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A running millrace, killed if its test fails.
-struct Running {
-    child: Child,
-    errors: BufReader<ChildStderr>,
-    addresses: Vec<String>,
-    admin: Option<String>,
-}
-
-impl Running {
-    /// Starts it and reads until it listens on so many addresses.
-    fn start(words: &str, addresses: usize) -> Self {
-        let mut child = command(words)
-            .stderr(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let errors = BufReader::new(child.stderr.take().unwrap());
-        let mut running = Self { child, errors, addresses: Vec::new(), admin: None };
-        while running.addresses.len() < addresses {
-            let line = running.line();
-            if let Some(address) = line.strip_prefix("millrace: listening on ") {
-                running.addresses.push(address.to_owned());
-            } else if let Some(address) = line.strip_prefix("millrace: admin at ") {
-                running.admin = Some(address.to_owned());
-            }
-        }
-        running
-    }
-
-    /// The next line on standard error.
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        assert!(self.errors.read_line(&mut line).unwrap() > 0, "the program ended");
-        line.trim_end().to_owned()
-    }
-
-    fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    }
-
-    /// Waits for the end; gives the status and what else was said.
-    fn end(mut self) -> (ExitStatus, String) {
-        let mut rest = String::new();
-        self.errors.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap(), rest)
-    }
-
-    fn admin_page(&self, path: &str) -> String {
-        get(self.admin.as_ref().expect("--admin was given"), path)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// One GET over a connection of its own; the whole answer.
-fn get(address: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }
 
 #[test]
@@ -382,9 +287,12 @@ fn a_file_is_run_and_its_log_reopened() {
     let text = format!("access-log = '{}'\n[[forward]]\nlisten = '127.0.0.1:0'", log.display());
     let file = folder.file("run.toml", text);
     let mut running = Running::start(&format!("run {file} --workers 1"), 1);
-    for signal in ["USR1", "HUP"] {
+    for (signal, before) in [("USR1", None), ("HUP", Some("configuration 2 is in force"))] {
         std::fs::rename(&log, folder.0.join("old.log")).unwrap();
         running.signal(signal);
+        if let Some(before) = before {
+            assert_eq!(running.line(), format!("millrace: {before}"));
+        }
         assert_eq!(running.line(), "millrace: access log reopened");
         assert!(log.exists());
     }

@@ -339,7 +339,6 @@ impl<E: Engine> Worker<E> {
         if self.records.len() >= RECORDS_FLUSH_BYTES {
             self.flush_records();
         }
-        self.forget_snapshots();
         if self.housekeeping.is_some_and(|due| due <= now) {
             self.housekeeping = None;
             self.accepting.close_retired(&mut self.engine);
@@ -366,6 +365,7 @@ impl<E: Engine> Worker<E> {
         if std::mem::take(&mut self.accepting.shed) {
             self.shed();
         }
+        self.forget_snapshots();
         let has_work = self.clients.has_news()
             || self.accepting.is_paused()
             || self.accepting.is_retiring(None)

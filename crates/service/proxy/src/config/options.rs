@@ -369,7 +369,7 @@ impl Row {
             "access-log",
             Kind::Log,
             "off",
-            "Append a record of each finished exchange to this file. SIGUSR1 reopens it.",
+            "Append a record of each finished exchange to this file. SIGUSR1 reopens it, SIGHUP too.",
         ),
         process(
             "log-format",

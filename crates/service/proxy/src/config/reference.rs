@@ -88,7 +88,14 @@ const PROGRAM_TAIL: &str = "\
 Take no more connections, finish the requests under way, then end with status 0; what is left
 after the limit drain_ms is cut off. A second SIGINT ends at once.
 .TP
-.B SIGUSR1, SIGHUP
+.B SIGHUP
+Read the file of
+.B millrace run
+again and go on under what it says, without touching a connection; reopen the access log too. A
+file that is wrong, or asks for what only another process can have, is refused in one line on
+standard error, and nothing changes.
+.TP
+.B SIGUSR1
 Reopen the access log.
 .SH EXIT STATUS
 0 after a drain; 1 when the machine refuses what is needed (a port in use, say); 2 for an option or

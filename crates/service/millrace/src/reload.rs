@@ -1,0 +1,274 @@
+//! What is in force, and how it changes while the process runs.
+//!
+//! ```text
+//! file read ─ checked ─ may this process have it? ─ log and listeners opened ─ workers told
+//!     └─────────┴──────────────┴──────────────────────────┴── refused: nothing has changed
+//! ```
+//!
+//! Everything that can fail comes before the first worker hears of it, so a reload is done as a
+//! whole or not at all.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_event::{LogFile, LogSink};
+use millrace_proxy::config::{self, Config};
+use millrace_proxy::{Letter, Shared};
+
+use crate::crew::Posts;
+use crate::listeners::{Change, Listeners, Sockets};
+use crate::source::Source;
+use crate::{failure::Failure, say};
+
+/// How long it is waited for the workers to take a configuration up. They do between two turns, so
+/// that only one that hangs is waited for.
+const TAKE_UP: Duration = Duration::from_secs(5);
+/// How often it is looked whether they have.
+const LOOK: Duration = Duration::from_millis(1);
+/// Letters that a worker's mailbox must have room for beside a configuration: to drain, to stop.
+const ROOM_LEFT: usize = 2;
+
+/// What is in force, for the supervisor, for whoever reloads, and for a worker that takes another's
+/// place.
+pub(crate) struct Force {
+    state: Mutex<State>,
+    /// Held for the whole of a reload: they come one after the other.
+    turn: Mutex<()>,
+    /// `None`: a command line, which cannot be read again.
+    source: Option<Source>,
+    shared: Arc<Shared>,
+    log: LogSink,
+    counts: Arc<Counts>,
+    /// Told of each configuration that comes into force.
+    followers: Mutex<Vec<Follower>>,
+}
+
+type Follower = Box<dyn Fn(&Arc<Config>) + Send>;
+
+/// How reloads went.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    done: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Counts {
+    /// Reloads that were done.
+    pub(crate) fn done(&self) -> u64 {
+        // Pairs with the addition in `reload`; nothing else is read by what it says.
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Reloads that were refused.
+    pub(crate) fn refused(&self) -> u64 {
+        // As above.
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+struct State {
+    /// As it was read, with port 0 where the kernel picks: what a new one is compared with.
+    asked_for: Config,
+    config: Arc<Config>,
+    listeners: Listeners,
+    posts: Posts,
+    draining: bool,
+}
+
+impl Force {
+    /// Opens the listeners of the first configuration, which was read from `source`. Gives each
+    /// worker's sockets.
+    ///
+    /// # Errors
+    /// The first address that cannot be listened on, and why.
+    pub(crate) fn begin(
+        asked_for: Config,
+        mut config: Config,
+        source: Option<Source>,
+        shared: Arc<Shared>,
+        log: LogSink,
+    ) -> Result<(Self, Vec<Sockets>), Failure> {
+        let mut listeners = Listeners::new(config.workers);
+        let change = listeners.change(&mut config.listeners)?;
+        let (sockets, _) = listeners.commit(change);
+        let posts = Posts::default();
+        let config = Arc::new(config);
+        let state = State { asked_for, config, listeners, posts, draining: false };
+        let force = Self {
+            state: Mutex::new(state),
+            turn: Mutex::default(),
+            source,
+            shared,
+            log,
+            counts: Arc::default(),
+            followers: Mutex::default(),
+        };
+        Ok((force, sockets))
+    }
+
+    /// The configuration in force.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        self.lock().config.clone()
+    }
+
+    /// How reloads went, and go on to go.
+    pub(crate) fn counts(&self) -> Arc<Counts> {
+        self.counts.clone()
+    }
+
+    /// The way to the workers, which have started.
+    pub(crate) fn set_posts(&self, posts: Posts) {
+        self.lock().posts = posts;
+    }
+
+    /// `follower` is told of each configuration that comes into force from now on, by whoever
+    /// reloads: it must not take long.
+    pub(crate) fn follow(&self, follower: impl Fn(&Arc<Config>) + Send + 'static) {
+        lock(&self.followers).push(Box::new(follower));
+    }
+
+    /// Reads the file again and has the workers go on under what it says. Any thread may ask; it
+    /// is said on standard error what came of it. Gives the number of the new snapshot, once
+    /// every worker has taken it up.
+    ///
+    /// # Errors
+    /// Why it was refused, on one line: nothing has changed then.
+    pub(crate) fn reload(&self) -> Result<u64, String> {
+        let _turn = lock(&self.turn);
+        match self.change() {
+            Ok(number) => {
+                self.counts.done.fetch_add(1, Ordering::Relaxed);
+                self.wait_until_taken_up(number);
+                say::error(&format!("configuration {number} is in force"));
+                Ok(number)
+            }
+            Err(why) => {
+                self.counts.refused.fetch_add(1, Ordering::Relaxed);
+                say::error(&format!("reload refused: {why}"));
+                Err(why)
+            }
+        }
+    }
+
+    fn change(&self) -> Result<u64, String> {
+        let Some(source) = &self.source else {
+            return Err("no file to reload: the configuration is a command line".to_owned());
+        };
+        let asked_for = source.read().map_err(|error| error.to_string())?;
+        let mut state = self.lock();
+        if state.draining {
+            return Err("the process is draining".to_owned());
+        }
+        config::check_change(&source.name(), &state.asked_for, &asked_for)
+            .map_err(|error| error.to_string())?;
+        if !state.posts.have_room(1 + ROOM_LEFT) {
+            return Err("a worker does not read its letters".to_owned());
+        }
+        let mut config = Config {
+            number: state.config.number + 1,
+            admin: state.config.admin,
+            ..asked_for.clone()
+        };
+        let log = open_log(&config).map_err(|failure| failure.to_string())?;
+        let change = state.listeners.change(&mut config.listeners);
+        let change = change.map_err(|failure| failure.to_string())?;
+        if let Err(error) = self.log.turn_to(log) {
+            change.undo();
+            return Err(format!("no thread for the access log: {error}"));
+        }
+        Ok(state.put_in_force(config, asked_for, change, &lock(&self.followers)))
+    }
+
+    /// A worker that hangs takes it up when it goes on; the others are not kept waiting.
+    fn wait_until_taken_up(&self, number: u64) {
+        let begun = Instant::now();
+        let is_late = |index: &usize| self.shared.counters[*index].snapshot.get() < number;
+        let mut late: Vec<usize> = (0..self.shared.counters.len()).collect();
+        loop {
+            late.retain(is_late);
+            if late.is_empty() || self.lock().draining {
+                return;
+            }
+            if begun.elapsed() > TAKE_UP {
+                return say::error(&format!("not taken up yet by workers {late:?}"));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Tells every worker to take no more. No reload is done any more.
+    pub(crate) fn drain(&self) {
+        let mut state = self.lock();
+        state.draining = true;
+        state.listeners.release();
+        state.posts.tell(|| Letter::Drain);
+    }
+
+    /// Tells every worker to break off. Nothing can be said to them after it.
+    pub(crate) fn stop(&self) {
+        self.lock().posts.stop();
+    }
+
+    /// Whether the workers were told to break off.
+    pub(crate) fn was_stopped(&self) -> bool {
+        self.lock().posts.were_stopped()
+    }
+
+    /// Closes the listeners of a start that failed.
+    pub(crate) fn give_up(&self) {
+        self.lock().listeners.release();
+    }
+
+    /// No thread leaves the state half changed, so one that panicked elsewhere spoils nothing.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl State {
+    /// Nothing here fails.
+    fn put_in_force(
+        &mut self,
+        config: Config,
+        asked_for: Config,
+        change: Change,
+        followers: &[Follower],
+    ) -> u64 {
+        let opened: Vec<String> = change.opened().map(ToString::to_string).collect();
+        let (mut sockets, removed) = self.listeners.commit(change);
+        let (number, config) = (config.number, Arc::new(config));
+        (self.config, self.asked_for) = (config.clone(), asked_for);
+        sockets.reverse();
+        self.posts.tell(|| {
+            let sockets = sockets.pop().expect("there are sockets for each worker");
+            Letter::Configure { config: config.clone(), sockets }
+        });
+        for follower in followers {
+            follower(&config);
+        }
+        for address in removed {
+            say::error(&format!("no longer listening on {address}"));
+        }
+        for address in opened {
+            say::error(&format!("listening on {address}"));
+        }
+        number
+    }
+}
+
+/// Opens the access log that a configuration names.
+///
+/// # Errors
+/// When the machine refuses the file.
+pub(crate) fn open_log(config: &Config) -> Result<Option<LogFile>, Failure> {
+    let Some(log) = &config.access_log else { return Ok(None) };
+    let failed = |error: std::io::Error| {
+        Failure::Machine(format!("cannot open the access log {}: {error}", log.path.display()))
+    };
+    LogFile::open(&log.path).map(Some).map_err(failed)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

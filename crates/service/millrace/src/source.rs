@@ -1,0 +1,45 @@
+//! Where the configuration came from, and may be read again.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use millrace_proxy::config::{self, Config, ConfigError, FILE_BYTES_MAX, Tables};
+
+use crate::congestion;
+
+/// A file, with the options of the process that a command line puts before its own.
+pub(crate) struct Source {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// What comes before its own options.
+    pub(crate) over: Tables,
+}
+
+impl Source {
+    /// What messages call the file.
+    pub(crate) fn name(&self) -> String {
+        self.file.display().to_string()
+    }
+
+    /// Reads the file and what it means.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, on one line.
+    pub(crate) fn read(&self) -> Result<Config, ConfigError> {
+        let name = self.name();
+        let unreadable = |wrong: String| ConfigError::Rule {
+            place: name.clone(),
+            wrong,
+            allowed: "a file that can be read".to_owned(),
+        };
+        let mut bytes = Vec::new();
+        // One byte more than allowed is enough to know that a file is too long; it may be endless.
+        std::fs::File::open(&self.file)
+            .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
+            .map_err(|error| unreadable(error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|_| unreadable("is not UTF-8".to_owned()))?;
+        let config = config::from_named_toml(&name, &text, &self.over)?;
+        congestion::check(&config, |option| format!("{name}: {option}"))?;
+        Ok(config)
+    }
+}

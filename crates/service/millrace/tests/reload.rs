@@ -1,0 +1,188 @@
+//! Reloads of the real program: what changes, what stays, and what is refused.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use support::{Folder, Running, get};
+
+/// A file with a forward proxy at `listeners`, and `top` above it.
+fn write(file: &Path, top: &str, listeners: &[String]) {
+    let listeners: Vec<String> = listeners.iter().map(|address| format!("'{address}'")).collect();
+    let text = format!("{top}\n[[forward]]\nlisten = [{}]\n", listeners.join(", "));
+    std::fs::write(file, text).unwrap();
+}
+
+/// Asks for a reload; gives the lines up to the one that tells the outcome.
+fn reload(running: &mut Running) -> Vec<String> {
+    running.signal("HUP");
+    let mut said = Vec::new();
+    loop {
+        let line = running.line();
+        let line = line.strip_prefix("millrace: ").unwrap().to_owned();
+        let is_last = line.contains("is in force") || line.contains("reload refused");
+        said.push(line);
+        if is_last {
+            return said;
+        }
+    }
+}
+
+/// A port that was free a moment ago, at an address that nobody else picks ports for.
+fn free() -> String {
+    TcpListener::bind("127.97.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+#[test]
+fn listeners_come_and_go_and_the_others_stay() {
+    for workers in [1, 2] {
+        let folder = Folder::new(&format!("reload-{workers}"));
+        let file = folder.0.join("run.toml");
+        let unix = format!("unix:{}", folder.0.join("socket").display());
+        let (port, other) = ("127.0.0.1:0".to_owned(), free());
+        let top = format!("workers = {workers}\nadmin = '127.0.0.1:0'");
+        write(&file, &top, std::slice::from_ref(&port));
+        let mut running = Running::start(&format!("run {}", file.display()), 1);
+        let first = running.addresses[0].clone();
+        let mut kept = TcpStream::connect(&first).unwrap();
+
+        write(&file, &top, &[unix.clone(), port.clone(), other.clone()]);
+        let said = reload(&mut running);
+        assert_eq!(said[..2], [format!("listening on {unix}"), format!("listening on {other}")]);
+        assert_eq!(said[2..], ["configuration 2 is in force"]);
+        for address in [&first, &other] {
+            assert!(get(address, "/").starts_with("HTTP/1.1 400 "), "{address}");
+        }
+        let mut client = UnixStream::connect(folder.0.join("socket")).unwrap();
+        client.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        assert!(running.admin_page("/config").contains(&other));
+
+        write(&file, &top, std::slice::from_ref(&port));
+        let said = reload(&mut running);
+        let gone =
+            [format!("no longer listening on {unix}"), format!("no longer listening on {other}")];
+        assert!(said[..2].iter().all(|line| gone.contains(line)), "{said:?}");
+        assert!(!folder.0.join("socket").exists());
+        // What is queued there is still taken in for a moment; then nobody listens any more.
+        while TcpStream::connect(&other).is_ok() {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        write(&file, &top, &[port, other.clone()]);
+        assert_eq!(reload(&mut running).last().unwrap(), "configuration 4 is in force");
+        assert!(get(&other, "/").starts_with("HTTP/1.1 400 "));
+
+        kept.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        kept.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400 "), "the connection of the beginning: {answer}");
+        let metrics = running.admin_page("/metrics");
+        for line in ["millrace_reloads_total 3", "millrace_reloads_refused_total 0"] {
+            assert!(metrics.contains(&format!("\n{line}\n")), "{metrics}");
+        }
+        for worker in 0..workers {
+            let line = format!("\nmillrace_snapshot{{worker=\"{worker}\"}} 4\n");
+            assert!(metrics.contains(&line), "{line} {metrics}");
+            // The others are freed once their last listener has taken in its queue.
+            let line = format!("\nmillrace_snapshots_held{{worker=\"{worker}\"}} 1\n");
+            while !running.admin_page("/metrics").contains(&line) {}
+        }
+        running.signal("TERM");
+        assert_eq!(running.end().0.code(), Some(0));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_refused_with_the_line_that_check_says() {
+    let folder = Folder::new("refused");
+    let file = folder.0.join("run.toml");
+    let port = ["127.0.0.1:0".to_owned()];
+    write(&file, "workers = 1", &port);
+    let mut running = Running::start(&format!("run {} --admin 127.0.0.1:0", file.display()), 1);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    for (top, listeners, wrong) in [
+        ("workers = 'many'", &port[..], "workers: \"many\""),
+        ("nonsense", &port, "TOML"),
+        ("workers = 2", &port, "workers: cannot become 2 while the process runs; allowed: 1, or"),
+        ("memory = '1G'\nworkers = 1", &port, "memory: cannot become 1G while"),
+        ("engine = 'epoll'\nworkers = 1", &port, "engine: cannot become epoll while"),
+        ("workers = 1", &["0.0.0.0:0".to_owned()], "other machines can reach"),
+        ("workers = 1", std::slice::from_ref(&taken), "somebody else listens there"),
+        ("workers = 1\naccess-log = '/nowhere/log'", &port, "/nowhere/log"),
+    ] {
+        write(&file, top, listeners);
+        let said = reload(&mut running);
+        assert!(said.len() == 1 && said[0].contains(wrong), "{wrong}: {said:?}");
+        let check = support::command(&format!("check {}", file.display())).output().unwrap();
+        if !check.status.success() {
+            let line = String::from_utf8(check.stderr).unwrap();
+            let line = line.trim_end().strip_prefix("millrace: ").unwrap();
+            assert_eq!(said[0], format!("reload refused: {line}"));
+        }
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert!(reload(&mut running)[0].contains("a file that can be read"));
+    let metrics = running.admin_page("/metrics");
+    assert!(metrics.contains("\nmillrace_reloads_refused_total 9\n"), "{metrics}");
+    assert!(get(&running.addresses[0], "/").starts_with("HTTP/1.1 400 "));
+
+    write(&file, "workers = 1", &port);
+    assert_eq!(reload(&mut running), ["configuration 2 is in force"]);
+}
+
+#[test]
+fn a_command_line_has_no_file_to_reload() {
+    let folder = Folder::new("no-file");
+    let log = folder.0.join("access.log");
+    let words = format!("forward --listen 127.0.0.1:0 --workers 1 --access-log {}", log.display());
+    let mut running = Running::start(&words, 1);
+    assert!(reload(&mut running)[0].contains("no file to reload"));
+    assert_eq!(running.line(), "millrace: access log reopened");
+    assert!(get(&running.addresses[0], "/").starts_with("HTTP/1.1 400 "));
+}
+
+#[test]
+fn the_access_log_follows() {
+    let folder = Folder::new("log-follows");
+    let (file, port) = (folder.0.join("run.toml"), ["127.0.0.1:0".to_owned()]);
+    let log = |name: &str| folder.0.join(name);
+    let top = |rest: &str| format!("workers = 1\n{rest}");
+    let to = |name: &str, format: &str| {
+        format!("access-log = '{}'\nlog-format = '{format}'", log(name).display())
+    };
+    write(&file, &top(""), &port);
+    let mut running = Running::start(&format!("run {}", file.display()), 1);
+    let address = running.addresses[0].clone();
+    get(&address, "/0");
+    for (count, (rest, target)) in
+        [(to("a", "common"), "/1"), (to("b", "json"), "/2"), (String::new(), "/3")]
+            .into_iter()
+            .enumerate()
+    {
+        write(&file, &top(&rest), &port);
+        assert_eq!(reload(&mut running), [format!("configuration {} is in force", count + 2)]);
+        if !rest.is_empty() {
+            assert_eq!(running.line(), "millrace: access log reopened");
+        }
+        get(&address, target);
+        if let Some(name) = [Some("a"), Some("b"), None][count] {
+            while std::fs::read_to_string(log(name)).unwrap().is_empty() {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+    }
+    running.signal("TERM");
+    assert_eq!(running.end().0.code(), Some(0));
+    let read = |name: &str| std::fs::read_to_string(log(name)).unwrap();
+    let (a, b) = (read("a"), read("b"));
+    assert!(a.lines().count() == 1 && a.contains("\"GET /1 HTTP/1.1\" 400"), "{a}");
+    assert!(b.lines().count() == 1 && b.starts_with('{') && b.contains("/2"), "{b}");
+}
