@@ -99,9 +99,19 @@ impl<W: Watch> Sockets<W> {
     /// [`Error::OutOfDescriptors`], [`Error::OutOfMemory`]; [`Error::Unsupported`] when the kernel
     /// lacks or refuses what `W` is made of.
     pub fn new(options: EngineOptions) -> Result<Self, Error> {
+        Self::woken_by(EventWaker::new().map_err(Error::of)?, options)
+    }
+
+    /// An engine that takes the place of one that was [broken off](Self::break_off): whoever had
+    /// its waker wakes this one.
+    ///
+    /// # Errors
+    /// As [`Sockets::new`].
+    pub fn woken_by(waker: EventWaker, options: EngineOptions) -> Result<Self, Error> {
         sys::ignore_broken_pipe_signal();
         let mut watch = W::new()?;
-        let waker = EventWaker::new().map_err(Error::of)?;
+        // A wake that the engine before had not looked at is given anew by whoever is next.
+        waker.rearm();
         watch.add_listener(waker.eventfd().as_fd(), WAKER).map_err(Error::of)?;
         Ok(Self {
             watch,
@@ -124,6 +134,19 @@ impl<W: Watch> Sockets<W> {
             records: Vec::new(),
             counters: Counters::default(),
         })
+    }
+
+    /// Ends an engine that is not to be trusted with anything under way: every connection is
+    /// reset, so that nobody takes what it got for the whole, and what is queued is not sent. What
+    /// the kernel watches, and memory that it was lent, is taken back before anything is freed.
+    pub fn break_off(self) -> EventWaker {
+        for (_, descriptor) in self.descriptors.iter() {
+            if descriptor.role == Role::Stream {
+                // One that is gone already has nobody to be told.
+                let _ = sys::reset_on_close(descriptor.fd.as_fd());
+            }
+        }
+        self.waker.clone()
     }
 
     /// What the engine did since it began.

@@ -6,5 +6,6 @@ mod common;
 mod connect;
 mod splice;
 mod stream;
+mod succession;
 mod turn;
 mod workers;
