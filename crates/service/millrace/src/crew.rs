@@ -4,10 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use millrace_event::{
-    Clock, EngineOptions, EpollWatch, EventWaker, Inbox, LogSink, Mail, Outbox, UringWatch, Watch,
-    mailbox, mesh,
+    Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, Outbox, UringWatch,
+    Watch, mailbox, mesh,
 };
 use millrace_proxy::config::Config;
 use millrace_proxy::names::Sources;
@@ -16,6 +17,9 @@ use millrace_proxy::{Letter, Setup, Shared, Worker};
 use crate::engines::Engine;
 use crate::failure::Failure;
 use crate::listeners::Sockets;
+use crate::reload::Force;
+use crate::restart::{Restarts, survive};
+use crate::say;
 
 type Post = Letter<OwnedFd>;
 
@@ -76,45 +80,43 @@ impl Crew {
     /// # Errors
     /// When a thread cannot be started, or its worker cannot.
     pub(crate) fn start(
-        config: &Arc<Config>,
+        force: &Arc<Force>,
         shared: &Arc<Shared>,
         engine: Engine,
         log: &LogSink,
         sockets: Vec<Sockets>,
     ) -> Result<(Self, Posts), Failure> {
         let count = sockets.len();
-        let descriptors = descriptors_of_a_worker(count);
-        let names = Sources::parse(
-            &std::fs::read("/etc/hosts").unwrap_or_default(),
-            &std::fs::read("/etc/resolv.conf").unwrap_or_default(),
-            &[],
-        );
-        let clock = Clock::new();
+        let config = force.config();
+        let common = Arc::new(Common {
+            force: Arc::clone(force),
+            shared: Arc::clone(shared),
+            names: Arc::new(Sources::parse(
+                &std::fs::read("/etc/hosts").unwrap_or_default(),
+                &std::fs::read("/etc/resolv.conf").unwrap_or_default(),
+                &[],
+            )),
+            descriptors: descriptors_of_a_worker(count),
+            listeners_at_start: config.listeners.len(),
+            budget_bytes: (config.memory_bytes / count as u64) as usize,
+            log: log.clone(),
+            clock: Clock::new(),
+            restarts: Restarts::default(),
+        });
         let (ready, started) = channel();
         let (mut crew, mut posts) = (Self { threads: Vec::new() }, Posts::default());
         let mails = mesh(count, MAILBOX_LETTERS);
         for (index, (listeners, mail)) in sockets.into_iter().zip(mails).enumerate() {
             let (outbox, inbox) = mailbox(MAILBOX_LETTERS);
             posts.outboxes.push(outbox);
-            let seat = Seat {
-                index,
-                config: Arc::clone(config),
-                shared: Arc::clone(shared),
-                listeners,
-                inbox,
-                mail,
-                names: names.clone(),
-                descriptors,
-                engine,
-                options: EngineOptions {
-                    budget_bytes: (config.memory_bytes / count as u64) as usize,
-                    log: Some(log.clone()),
-                    clock,
-                },
-                ready: ready.clone(),
-            };
+            let (seat, ready) = (Seat { index, common: Arc::clone(&common) }, ready.clone());
+            let config = Arc::clone(&config);
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
-            crew.threads.push(thread.spawn(|| seat.work()).map_err(failed)?);
+            let work = move || match engine {
+                Engine::Epoll => seat.work::<EpollWatch>(config, listeners, inbox, mail, ready),
+                Engine::Uring => seat.work::<UringWatch>(config, listeners, inbox, mail, ready),
+            };
+            crew.threads.push(thread.spawn(work).map_err(failed)?);
         }
         drop(ready);
         wait_until_ready(&started, count)?;
@@ -128,63 +130,126 @@ impl Crew {
     }
 }
 
-/// What a worker's thread takes with it.
+/// What all workers are made with.
+struct Common {
+    force: Arc<Force>,
+    shared: Arc<Shared>,
+    names: Arc<Sources>,
+    /// Each worker's share when it has as many listeners as at the start.
+    descriptors: u64,
+    listeners_at_start: usize,
+    budget_bytes: usize,
+    log: LogSink,
+    clock: Clock,
+    restarts: Restarts,
+}
+
+/// A worker's thread: whatever worker sits here.
 struct Seat {
     index: usize,
-    config: Arc<Config>,
-    shared: Arc<Shared>,
-    listeners: Sockets,
-    inbox: Inbox<Post, EventWaker>,
-    mail: Mail<Post, EventWaker>,
-    names: Sources,
-    descriptors: u64,
-    engine: Engine,
-    options: EngineOptions,
-    ready: Sender<Result<(), millrace_event::Error>>,
+    common: Arc<Common>,
 }
+
+type Ready = Sender<Result<(), Error>>;
+type Working<W> = Worker<millrace_event::Sockets<W>>;
 
 impl Seat {
-    /// The life of a worker's thread.
-    fn work(self) {
-        match self.engine {
-            Engine::Epoll => self.work_over::<EpollWatch>(),
-            Engine::Uring => self.work_over::<UringWatch>(),
+    /// The life of the thread.
+    fn work<W: Watch>(
+        self,
+        config: Arc<Config>,
+        listeners: Sockets,
+        inbox: Inbox<Post, EventWaker>,
+        mail: Mail<Post, EventWaker>,
+        ready: Ready,
+    ) {
+        // The supervisor waits for the word of every worker, so it is there to hear it.
+        let engine = millrace_event::Sockets::<W>::new(self.options());
+        let worker = engine.and_then(|engine| self.sit(engine, config, listeners, inbox, mail));
+        let mut worker = match worker {
+            Ok(worker) => worker,
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                return;
+            }
+        };
+        let _ = ready.send(Ok(()));
+        drop(ready);
+        while survive(|| while worker.turn() {}).is_err() {
+            match survive(|| self.replace(worker)) {
+                Ok(Ok(Some(another))) => worker = another,
+                Ok(Ok(None)) => return,
+                Ok(Err(why)) => self.end_process(&why),
+                Err(_) => self.end_process("it panicked again"),
+            }
+        }
+        if survive(|| drop(worker.finish())).is_err() {
+            self.end_process("it panicked at its end");
         }
     }
 
-    fn work_over<W: Watch>(self) {
-        // The supervisor waits for the word of every worker, so it is there to hear it.
-        let worker = millrace_event::Sockets::<W>::new(self.options).and_then(|engine| {
-            let setup = Setup {
-                config: self.config,
-                index: self.index,
-                listeners: self.listeners,
-                inbox: self.inbox,
-                mail: self.mail,
-                shared: self.shared,
-                names: self.names.into(),
-                descriptors: self.descriptors,
-            };
-            Worker::new(engine, setup)
-        });
-        match worker {
-            Ok(mut worker) => {
-                let _ = self.ready.send(Ok(()));
-                drop(self.ready);
-                while worker.turn() {}
-                drop(worker.finish());
-            }
-            Err(error) => {
-                let _ = self.ready.send(Err(error));
-            }
+    /// A worker at this seat.
+    fn sit<W: Watch>(
+        &self,
+        engine: millrace_event::Sockets<W>,
+        config: Arc<Config>,
+        listeners: Sockets,
+        inbox: Inbox<Post, EventWaker>,
+        mail: Mail<Post, EventWaker>,
+    ) -> Result<Working<W>, Error> {
+        let Common { shared, names, .. } = &*self.common;
+        // Those that were opened since the start take from the share: the worker's and our copy.
+        let more = listeners.len().saturating_sub(self.common.listeners_at_start) as u64;
+        let setup = Setup {
+            config,
+            index: self.index,
+            listeners,
+            inbox,
+            mail,
+            shared: Arc::clone(shared),
+            names: Arc::clone(names),
+            descriptors: self.common.descriptors.saturating_sub(2 * more).max(1),
+        };
+        Worker::new(engine, setup)
+    }
+
+    /// Puts a new worker in the place of one that panicked; `None` while the process drains.
+    fn replace<W: Watch>(&self, broken: Working<W>) -> Result<Option<Working<W>>, String> {
+        let remains = broken.take_apart();
+        // Before all that may fail: whatever follows, no client takes what it got for the whole.
+        let waker = remains.engine.break_off();
+        let (index, connections) = (self.index, remains.connections);
+        let found = self.common.force.of_worker(index);
+        let Some((config, listeners)) = found.map_err(|error| error.to_string())? else {
+            say::error(&format!("worker {index} ended; {connections} connections were reset"));
+            return Ok(None);
+        };
+        let max = config.limits.worker_restarts;
+        if !self.common.restarts.allows(max, Instant::now()) {
+            return Err(format!("more than {max} panics within a minute (limit worker_restarts)"));
         }
+        let engine = millrace_event::Sockets::<W>::woken_by(waker, self.options());
+        let worker = engine
+            .and_then(|engine| self.sit(engine, config, listeners, remains.inbox, remains.mail));
+        let mut worker = worker.map_err(|error| error.to_string())?;
+        worker.take_over(remains.letters);
+        say::error(&format!("worker {index} was restarted; {connections} connections were reset"));
+        Ok(Some(worker))
+    }
+
+    fn options(&self) -> EngineOptions {
+        let Common { budget_bytes, log, clock, .. } = &*self.common;
+        EngineOptions { budget_bytes: *budget_bytes, log: Some(log.clone()), clock: *clock }
+    }
+
+    /// Whoever supervises the process starts another.
+    fn end_process(&self, why: &str) -> ! {
+        say::error(&format!("worker {} cannot be restarted: {why}", self.index));
+        std::process::exit(1)
     }
 }
 
-fn wait_until_ready(
-    started: &Receiver<Result<(), millrace_event::Error>>,
-    count: usize,
-) -> Result<(), Failure> {
+fn wait_until_ready(started: &Receiver<Result<(), Error>>, count: usize) -> Result<(), Failure> {
     for _ in 0..count {
         match started.recv() {
             Ok(Ok(())) => {}

@@ -179,6 +179,14 @@ impl Listeners {
         (change.of_workers, addresses)
     }
 
+    /// Copies of a worker's sockets, for one that takes its place.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub(crate) fn of_worker(&self, worker: usize) -> Result<Sockets, Errno> {
+        self.open.iter().map(|open| Ok((open.number, copy(&open.sockets[worker])?))).collect()
+    }
+
     /// Closes everything here, and removes the files: the workers' own sockets are the last ones.
     pub(crate) fn release(&mut self) {
         for open in std::mem::take(&mut self.open) {
@@ -289,7 +297,9 @@ mod tests {
         let numbers = third.iter().map(|listener| listener.number);
         assert_eq!((numbers.collect::<Vec<_>>(), removed.len()), (vec![1, 0, 3], 0));
         assert!(opened.iter().all(|sockets| sockets.len() == 2));
+        assert_eq!(listeners.of_worker(1).unwrap().len(), 3);
         listeners.release();
+        assert_eq!(listeners.of_worker(1).unwrap().len(), 0);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod failure;
 mod listeners;
 mod metrics;
 mod reload;
+mod restart;
 mod say;
 mod site;
 mod source;

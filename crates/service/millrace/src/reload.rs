@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use millrace_event::{LogFile, LogSink};
 use millrace_proxy::config::{self, Config};
 use millrace_proxy::{Letter, Shared};
+use millrace_sys::Errno;
 
 use crate::crew::Posts;
 use crate::listeners::{Change, Listeners, Sockets};
@@ -195,6 +196,18 @@ impl Force {
             }
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// What a worker needs to take a broken one's place; `None` when nobody is to.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub(crate) fn of_worker(&self, worker: usize) -> Result<Option<(Arc<Config>, Sockets)>, Errno> {
+        let state = self.lock();
+        if state.draining {
+            return Ok(None);
+        }
+        Ok(Some((state.config.clone(), state.listeners.of_worker(worker)?)))
     }
 
     /// Tells every worker to take no more. No reload is done any more.

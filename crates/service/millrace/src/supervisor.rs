@@ -27,7 +27,7 @@ use crate::failure::Failure;
 use crate::metrics::Metrics;
 use crate::reload::{self, Force};
 use crate::source::Source;
-use crate::{listeners, say};
+use crate::{listeners, restart, say};
 
 /// How often it is looked whether a draining worker has ended. Decides how soon the process ends
 /// after the last one, nothing else.
@@ -64,7 +64,7 @@ impl Running {
     pub(crate) fn start(config: Config, source: Option<Source>) -> Result<Self, Failure> {
         // Before any thread: signals go to whichever thread does not block them.
         let signals = Signals::block().map_err(|error| machine("signals", error))?;
-        end_on_panic();
+        restart::end_on_panic();
         if let Err(error) = millrace_sys::raise_descriptor_limit() {
             say::error(&format!("the limit of descriptors stays as it is: {error}"));
         }
@@ -78,7 +78,7 @@ impl Running {
         let shared = shared(&config);
         let begun = Force::begin(asked_for, config, source, shared.clone(), log.clone())?;
         let (force, sockets) = (Arc::new(begun.0), begun.1);
-        let started = Crew::start(&force.config(), &shared, engine.engine, &log, sockets);
+        let started = Crew::start(&force, &shared, engine.engine, &log, sockets);
         let (crew, posts) = started.inspect_err(|_| force.give_up())?;
         force.set_posts(posts);
         let mut running = Self { signals, engine, force, crew, shared, admin: None, log };
@@ -228,15 +228,4 @@ fn open_admin(config: &mut Config) -> Result<Option<TcpListener>, Failure> {
 
 fn machine(what: &str, error: impl std::fmt::Display) -> Failure {
     Failure::Machine(format!("cannot start {what}: {error}"))
-}
-
-/// A panic is a bug of ours, after which a worker's tables are not to be trusted: the process says
-/// which thread it was and ends, so that whoever supervises it starts another.
-fn end_on_panic() {
-    std::panic::set_hook(Box::new(|panic| {
-        let thread = std::thread::current();
-        let text = format!("{}: {panic}", thread.name().unwrap_or("a thread"));
-        say::error(&text.replace('\n', " "));
-        std::process::exit(1);
-    }));
 }

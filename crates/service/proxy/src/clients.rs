@@ -56,6 +56,20 @@ impl Clients {
         count.open -= 1;
     }
 
+    /// Tells the others that nobody is here any more.
+    pub(crate) fn forget(&mut self, all: &AllClients) {
+        let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (client, count) in self.mine.drain() {
+            if let Some(total) = all.get_mut(&client) {
+                *total = total.saturating_sub(count.told);
+                if *total == 0 {
+                    all.remove(&client);
+                }
+            }
+        }
+        self.changed.clear();
+    }
+
     /// Whether there is something to tell.
     pub(crate) fn has_news(&self) -> bool {
         !self.changed.is_empty()
@@ -101,6 +115,21 @@ mod tests {
         first.tell(&all);
         second.tell(&all);
         assert!(!first.has_news() && first.mine.is_empty() && second.mine.is_empty());
+        assert!(all.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn who_is_gone_counts_no_more() {
+        let all = AllClients::default();
+        let (mut first, mut second) = (Clients::default(), Clients::default());
+        let client = Some(IpAddr::from([192, 0, 2, 1]));
+        assert!(first.admit(client, 3) && first.admit(client, 3) && second.admit(client, 3));
+        first.tell(&all);
+        second.tell(&all);
+        first.leave(client);
+        first.forget(&all);
+        second.leave(client);
+        second.tell(&all);
         assert!(all.0.lock().unwrap().is_empty());
     }
 }

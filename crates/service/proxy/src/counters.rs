@@ -111,6 +111,8 @@ counters! {
     Gauge pipes;
     /// Bytes held in user memory beyond a turn.
     Gauge held_bytes;
+    /// Times that the worker panicked and was started anew; its connections were reset.
+    Counter worker_restarts;
     /// Number of the configuration in force.
     Gauge snapshot;
     /// Configurations in use: the one in force, and those that something under way began with.

@@ -25,6 +25,7 @@ mod origin;
 mod origin_side;
 pub mod reason;
 pub mod record;
+mod remains;
 mod room;
 mod snapshot;
 mod snapshots;
@@ -35,4 +36,5 @@ mod tunnel;
 mod worker;
 
 pub use letter::Letter;
+pub use remains::Remains;
 pub use worker::{Setup, Shared, Worker};

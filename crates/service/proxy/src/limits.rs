@@ -121,6 +121,9 @@ limits! {
     name_lookups: 256 in 1..=4096 "lookups";
     /// Names that a worker remembers. Above it, the one that ends first is forgotten.
     names: 4096 in 16..=1000000 "names";
+    /// Panics of worker threads in a minute that are survived: the worker is started anew, and its
+    /// connections are reset. Above it, the process ends with status 1.
+    worker_restarts: 5 in 0..=1000000 "panics";
     /// Further tries of a request that may be repeated (RFC 9110 section 9.2.2). After them: 502,
     /// 503 or 504.
     retries: 2 in 0..=16 "tries";

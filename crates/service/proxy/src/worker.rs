@@ -63,7 +63,7 @@ pub struct Shared {
     pub system_congestion: Option<Arc<str>>,
     /// Says something once to whoever operates the process.
     pub notice: fn(&str),
-    all_clients: AllClients,
+    pub(crate) all_clients: AllClients,
     /// The operator was told that accepting pauses.
     pub(crate) said_pause: AtomicBool,
 }
@@ -106,10 +106,12 @@ pub struct Worker<E: Engine> {
     pub(crate) clients: Clients,
     pub(crate) accepting: Accepting,
     pub(crate) pipes: Pipes,
+    /// What the counter of refused pipes stood at when this worker began.
+    pipes_refused_before: u64,
     pub(crate) mail: Mail<Letter<E::Detached>, E::Waker>,
-    inbox: Inbox<Letter<E::Detached>, E::Waker>,
+    pub(crate) inbox: Inbox<Letter<E::Detached>, E::Waker>,
     /// Letters that were taken out and not read yet.
-    letters: VecDeque<Letter<E::Detached>>,
+    pub(crate) letters: VecDeque<Letter<E::Detached>>,
     /// Ended exchanges, for the memory of their heads.
     #[expect(clippy::vec_box, reason = "they go back and forth between here and the table")]
     spare: Vec<Box<Exchange>>,
@@ -147,6 +149,7 @@ impl<E: Engine> Worker<E> {
         setup.mail.set_wake(&engine.waker());
         setup.inbox.set_wake(engine.waker());
         let now = engine.now();
+        let pipes_refused_before = setup.shared.counters[setup.index].pipes_refused.get();
         let mut worker = Self {
             index: setup.index,
             counters: setup.shared.counters[setup.index].clone(),
@@ -164,6 +167,7 @@ impl<E: Engine> Worker<E> {
             clients: Clients::default(),
             accepting: Accepting::new(),
             pipes: Pipes::new(pipes_max as usize),
+            pipes_refused_before,
             mail: setup.mail,
             inbox: setup.inbox,
             letters: VecDeque::new(),
@@ -334,7 +338,7 @@ impl<E: Engine> Worker<E> {
         self.counters.exchanges_open.set(self.exchanges.len() as u64);
         self.counters.origin_connections.set(self.origins.connections.len() as u64);
         self.counters.pipes.set(self.pipes.open() as u64);
-        self.counters.pipes_refused.set(self.pipes.refused());
+        self.counters.pipes_refused.set(self.pipes_refused_before + self.pipes.refused());
         self.counters.held_bytes.set(self.engine.budget().used() as u64);
         if self.records.len() >= RECORDS_FLUSH_BYTES {
             self.flush_records();

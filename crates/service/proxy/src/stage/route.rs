@@ -17,6 +17,8 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let conn = worker.exchange(key).conn();
     let client = worker.conn(conn).client.map(|address| address.ip());
     let exchange = worker.exchange(key);
+    #[cfg(feature = "planted-faults")]
+    assert!(!exchange.request.target().ends_with(PANIC_WORD), "a planted panic");
     let snapshot = exchange.snapshot().clone();
     let service = snapshot.service(exchange.service);
     if !admission::may_use(service, client) {
@@ -108,6 +110,10 @@ fn has_passed_here(exchange: &Exchange, pseudonym: &str) -> bool {
         words.nth(1) == Some(pseudonym.as_bytes())
     })
 }
+
+/// A target that ends so makes its worker panic, where faults are planted for tests.
+#[cfg(feature = "planted-faults")]
+const PANIC_WORD: &[u8] = b"/planted-panic";
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,273 @@
+//! A worker thread that panics, in the real program: a planted bug (feature `planted-faults`) panics
+//! at a request for [`PANIC`].
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use support::{Running, command};
+
+const PANIC: &str = "/planted-panic";
+/// The body of `/slow`: its first half comes at once, the second when the gate opens.
+const SLOW_BYTES: usize = 400_000;
+/// How long anything may take before the test counts as hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What holds back the second halves.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let closed = self.0.0.lock().unwrap();
+        drop(self.0.1.wait_while(closed, |open| !*open).unwrap());
+    }
+}
+
+/// An origin for `/slow`, and for anything else; gives its address.
+fn origin(gate: &Gate) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let gate = gate.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, gate) = (stream.unwrap(), gate.clone());
+            std::thread::spawn(move || serve(stream, &gate));
+        }
+    });
+    address
+}
+
+/// Serves a connection until it ends, in whichever way.
+fn serve(mut stream: TcpStream, gate: &Gate) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+    loop {
+        let request = lines.next()?.ok()?;
+        while !lines.next()?.ok()?.is_empty() {}
+        if request.contains(" /slow ") {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {SLOW_BYTES}\r\n\r\n");
+            stream.write_all(head.as_bytes()).ok()?;
+            stream.write_all(&[b's'; SLOW_BYTES / 2]).ok()?;
+            gate.wait();
+            stream.write_all(&[b's'; SLOW_BYTES / 2]).ok()?;
+        } else {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").ok()?;
+        }
+    }
+}
+
+fn connect(running: &Running) -> TcpStream {
+    let stream = TcpStream::connect(&running.addresses[0]).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn ask(stream: &mut TcpStream, target: &str) {
+    stream.write_all(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+}
+
+/// Asks for a small answer and reads it.
+fn ask_and_read(stream: &mut TcpStream) {
+    ask(stream, "/");
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\nok") {
+        let mut part = [0; 1024];
+        let count = stream.read(&mut part).unwrap();
+        assert!(count > 0, "cut after {:?}", answer.escape_ascii().to_string());
+        answer.extend_from_slice(&part[..count]);
+    }
+}
+
+/// Has the worker of a new connection panic. Its client sees a reset, not an end.
+fn have_one_panic(running: &Running) {
+    let mut stream = connect(running);
+    ask(&mut stream, PANIC);
+    let error = stream.read(&mut [0; 1024]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+/// A number of each worker on the metrics page.
+fn of_workers(running: &Running, name: &str) -> [u64; 2] {
+    let page = running.admin_page("/metrics");
+    [0, 1].map(|worker| {
+        let start = format!("millrace_{name}{{worker=\"{worker}\"}} ");
+        let line = page.lines().find_map(|line| line.strip_prefix(&start));
+        line.unwrap().parse().unwrap()
+    })
+}
+
+fn descriptors(running: &Running) -> usize {
+    let folder = format!("/proc/{}/fd", running.child.id());
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+/// The engines that this machine has.
+fn engines() -> Vec<&'static str> {
+    let mut probe = command("forward --listen 127.0.0.1:0 --workers 1 --engine uring")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(probe.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let _ = probe.kill();
+    let _ = probe.wait();
+    if line.starts_with("millrace: engine uring") {
+        return vec!["epoll", "uring"];
+    }
+    println!("skip: uring: {line}");
+    vec!["epoll"]
+}
+
+fn start(engine: &str, gate: &Gate, limits: &str) -> Running {
+    let words = format!(
+        "boost --origin http://{} --listen 127.0.0.1:0 --workers 2 --engine {engine} \
+         --admin 127.0.0.1:0 --limit origin_idle_connections=0 {limits}",
+        origin(gate)
+    );
+    Running::start(&words, 1)
+}
+
+#[test]
+fn a_panicked_workers_clients_are_reset_and_the_others_are_not_touched() {
+    for engine in engines() {
+        let gate = Gate::default();
+        let mut running = start(engine, &gate, "");
+        let mut clients: Vec<TcpStream> = (0..40).map(|_| connect(&running)).collect();
+        for client in &mut clients {
+            ask(client, "/slow");
+            let mut part = [0; 4096];
+            client.read_exact(&mut part).unwrap();
+            assert!(part.starts_with(b"HTTP/1.1 200 OK\r\n"));
+        }
+        let before = of_workers(&running, "connections");
+        assert_eq!(before[0] + before[1], 40);
+
+        have_one_panic(&running);
+        let said = running.line();
+        let panicked = usize::from(said.contains("worker-1: "));
+        assert!(
+            said.contains(&format!("worker-{panicked}: ")) && said.contains("planted"),
+            "{said}"
+        );
+        let count = before[panicked] + 1;
+        assert_eq!(
+            running.line(),
+            format!("millrace: worker {panicked} was restarted; {count} connections were reset")
+        );
+        let restarts = of_workers(&running, "worker_restarts_total");
+        assert_eq!((restarts[panicked], restarts[1 - panicked]), (1, 0));
+
+        // Both workers serve at once, the new one too.
+        let accepted = || of_workers(&running, "connections_accepted_total")[panicked];
+        let so_far = accepted();
+        while accepted() < so_far + 3 {
+            ask_and_read(&mut connect(&running));
+        }
+
+        gate.open();
+        let mut reset = 0;
+        for mut client in clients {
+            let mut rest = Vec::new();
+            match client.read_to_end_of_answer(&mut rest) {
+                Ok(()) => assert!(rest.iter().all(|byte| *byte == b's')),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+                    reset += 1;
+                }
+            }
+        }
+        assert_eq!(reset, before[panicked]);
+        running.signal("TERM");
+        assert_eq!(running.end().0.code(), Some(0));
+    }
+}
+
+/// The rest of a slow answer.
+trait ReadRest {
+    fn read_to_end_of_answer(&mut self, rest: &mut Vec<u8>) -> std::io::Result<()>;
+}
+
+impl ReadRest for TcpStream {
+    fn read_to_end_of_answer(&mut self, rest: &mut Vec<u8>) -> std::io::Result<()> {
+        // All but the head and the bytes that were read before: the last of them is what counts.
+        rest.resize(SLOW_BYTES - 4096, 0);
+        self.read_exact(rest)
+    }
+}
+
+#[test]
+fn nothing_is_left_of_twenty_panics_in_a_row() {
+    for engine in engines() {
+        let gate = Gate::default();
+        let limits = "--limit worker_restarts=1000 --limit connections_per_client=60";
+        let mut running = start(engine, &gate, limits);
+        // What is opened at the first use of something is not lost.
+        have_one_panic(&running);
+        ask_and_read(&mut connect(&running));
+        let before = settled(&running, |_| true);
+        for round in 0..20 {
+            let mut clients: Vec<TcpStream> = (0..10).map(|_| connect(&running)).collect();
+            for client in &mut clients {
+                if round % 2 == 0 {
+                    ask(client, "/slow");
+                    client.read_exact(&mut [0; 4096]).unwrap();
+                } else {
+                    ask_and_read(client);
+                }
+            }
+            // So that the workers have told each other of these clients.
+            std::thread::sleep(Duration::from_millis(150));
+            have_one_panic(&running);
+        }
+        for _ in 0..42 {
+            let line = running.line();
+            assert!(line.contains("planted") || line.contains("was restarted"), "{line}");
+        }
+        assert_eq!(of_workers(&running, "worker_restarts_total").iter().sum::<u64>(), 21);
+        gate.open();
+        settled(&running, |count| count <= before);
+        // As many as one address may have: none of those that were cut off is still counted.
+        let mut clients: Vec<TcpStream> = (0..60).map(|_| connect(&running)).collect();
+        clients.iter_mut().for_each(ask_and_read);
+        drop(clients);
+        running.signal("TERM");
+        let (status, rest) = running.end();
+        assert_eq!((status.code(), &rest[..]), (Some(0), "millrace: draining\n"));
+    }
+}
+
+/// Waits until the clients and origins are gone and the descriptors are as `is_right` wants them;
+/// gives their number.
+fn settled(running: &Running, is_right: impl Fn(usize) -> bool) -> usize {
+    for _ in 0..600 {
+        let open = ["connections", "origin_connections", "pipes"].map(|it| of_workers(running, it));
+        let count = descriptors(running);
+        if open == [[0; 2]; 3] && is_right(count) {
+            return count;
+        }
+        std::thread::sleep(PATIENCE / 600);
+    }
+    panic!("{} descriptors are open", descriptors(running));
+}
+
+#[test]
+fn too_many_panics_end_the_process_with_the_reason() {
+    let running = start("epoll", &Gate::default(), "--limit worker_restarts=2");
+    for _ in 0..3 {
+        have_one_panic(&running);
+    }
+    let (status, rest) = running.end();
+    assert_eq!(status.code(), Some(1));
+    assert!(rest.contains("cannot be restarted: more than 2 panics within a minute"), "{rest}");
+}

@@ -1,0 +1,55 @@
+//! What is left of a worker that panicked, for one that takes its place.
+//!
+//! Its tables may say anything, so nothing is done by them: its engine knows every descriptor, and
+//! ends them all. What outlives it is what others go on using: its mailboxes, with the letters that
+//! it had not read, and its place in what all workers share.
+
+use std::collections::VecDeque;
+
+use millrace_event::{Engine, Inbox, Mail};
+
+use crate::letter::Letter;
+use crate::worker::Worker;
+
+/// The parts of a worker that outlive it.
+pub struct Remains<E: Engine> {
+    /// Its engine, with everything open. Its owner breaks it off.
+    pub engine: E,
+    /// Letters from the supervisor.
+    pub inbox: Inbox<Letter<E::Detached>, E::Waker>,
+    /// Letters to and from the other workers.
+    pub mail: Mail<Letter<E::Detached>, E::Waker>,
+    /// Letters that were taken out and not read.
+    pub letters: VecDeque<Letter<E::Detached>>,
+    /// Client connections that are cut off.
+    pub connections: usize,
+}
+
+impl<E: Engine> Worker<E> {
+    /// Takes a worker apart that panicked in a turn. What others see of it is put right: its
+    /// clients are not counted any more, and its gauges stand at nothing.
+    pub fn take_apart(mut self) -> Remains<E> {
+        let connections = self.conns.len();
+        // The panic may have come in the middle of a record.
+        let whole = self.records.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        self.engine.log(&self.records[..whole]);
+        self.clients.forget(&self.shared.all_clients);
+        for gauge in [
+            &self.counters.connections,
+            &self.counters.exchanges_open,
+            &self.counters.origin_connections,
+            &self.counters.pipes,
+            &self.counters.held_bytes,
+        ] {
+            gauge.set(0);
+        }
+        let Self { engine, inbox, mail, letters, .. } = self;
+        Remains { engine, inbox, mail, letters, connections }
+    }
+
+    /// Goes on with the letters of the worker whose place this one takes, before its first turn.
+    pub fn take_over(&mut self, letters: VecDeque<Letter<E::Detached>>) {
+        self.letters = letters;
+        self.counters.worker_restarts.add(1);
+    }
+}
