@@ -3,6 +3,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint icount interop bench soak fuzz clean
 
+# Where programs with planted bugs are built, so that nobody takes one for the real one.
+PLANTED = $(or $(CARGO_TARGET_DIR),target)/planted
+
 help: ## Print this menu.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -18,6 +21,9 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 	@$(MAKE) --no-print-directory lint
 	cargo build --quiet -p millrace
 	cargo test --quiet --workspace
+# Apart from what is tested else: this program has a bug on purpose.
+	CARGO_TARGET_DIR=$(PLANTED) cargo test --quiet -p millrace --features planted-faults \
+		--test worker_panic
 	@$(MAKE) --no-print-directory icount
 # Once with the engine that this machine picks, once with the one that every machine has.
 	tests/interop/run

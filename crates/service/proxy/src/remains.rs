@@ -32,7 +32,8 @@ impl<E: Engine> Worker<E> {
         let connections = self.conns.len();
         // The panic may have come in the middle of a record.
         let whole = self.records.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        self.engine.log(&self.records[..whole]);
+        self.records.truncate(whole);
+        self.flush_records();
         self.clients.forget(&self.shared.all_clients);
         for gauge in [
             &self.counters.connections,

@@ -385,7 +385,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    fn flush_records(&mut self) {
+    pub(crate) fn flush_records(&mut self) {
         if !self.records.is_empty() {
             self.engine.log(&self.records);
             self.records.clear();
