@@ -6,13 +6,20 @@
 //! program with one recording origin behind it; a case is run in a lane alone, so that everything
 //! the origin saw belongs to it. The judge behind the program is [`crate::strict`].
 
+pub mod campaign;
 pub mod case;
 pub mod client;
 mod compare;
 pub mod judge;
 pub mod lane;
 pub mod literal;
-pub mod mutate;
+pub mod mutant;
+mod mutate;
 pub mod origin;
 pub mod plan;
+pub mod random;
+mod relay;
+pub mod shrink;
+pub mod stock;
 pub mod table;
+pub mod valid;

@@ -5,11 +5,12 @@ use std::env;
 use std::path::Path;
 use std::thread;
 
-use millrace_tests::corpus::case::{self, Case, Outcome};
+use millrace_tests::corpus::campaign::{self, Plan};
+use millrace_tests::corpus::case::{self, Case};
 use millrace_tests::corpus::client::Pace;
 use millrace_tests::corpus::lane::Lane;
 use millrace_tests::corpus::literal::Role;
-use millrace_tests::corpus::mutate::{self, Random, Stock};
+use millrace_tests::corpus::mutant::Wrong;
 use millrace_tests::corpus::{judge, plan, table};
 
 /// The corpus, or the cases of it, at least one, whose name holds what `CASE` says.
@@ -80,66 +81,29 @@ fn run_role(cases: &[Case], role: Role, pace: Pace) -> Vec<String> {
     failures
 }
 
-/// `MUTANTS` says how many, `SEED` where the sequences begin.
+/// `MUTANTS` says how many, `SEED` where the sequences begin; `MUTANT` runs one of them again.
 #[test]
 fn mutants_reach_the_origin_with_one_meaning_or_not_at_all() {
     let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let mutants = number("MUTANTS").unwrap_or(60_000);
-    let seed = number("SEED").unwrap_or(1);
-    let cases = cases();
-    let roles = [Role::Boost, Role::Forward, Role::Boost, Role::Forward];
-    let lanes: Vec<Mutants> = thread::scope(|scope| {
-        let cases = &cases;
-        let start = |(index, role): (usize, Role)| {
-            let lanes = roles.len() as u64;
-            let seed = seed.wrapping_mul(lanes).wrapping_add(index as u64);
-            scope.spawn(move || run_mutants(cases, role, seed, mutants / lanes))
-        };
-        let lanes: Vec<_> = roles.into_iter().enumerate().map(start).collect();
-        lanes.into_iter().map(|lane| lane.join().expect("a lane's thread ends")).collect()
-    });
-    let run: u64 = lanes.iter().map(|lane| lane.run).sum();
-    let reached: u64 = lanes.iter().map(|lane| lane.reached).sum();
-    let failures: Vec<_> = lanes.into_iter().flat_map(|lane| lane.failures).collect();
-    let failed = failures.len();
-    println!(
-        "corpus: {run} mutants from seed {seed}, {reached} reached the origin, {failed} failed"
-    );
-    assert!(failures.is_empty(), "seed {seed}:\n{}", failures.join("\n"));
+    let mutants = number("MUTANTS").unwrap_or(30_000);
+    let plan = Plan { seed: number("SEED").unwrap_or(1), mutants, only: number("MUTANT") };
+    let tally = campaign::run(&cases(), plan);
+    println!("attack: {tally}");
+    assert!(tally.failures.is_empty(), "{}", tally.failures.join("\n"));
+    let few = tally.forwarded < tally.run / 10 && tally.run > 1_000;
+    assert!(!few, "so few valid mutants show nothing: the mutator no longer knows HTTP");
+    assert!(tally.refused_per_mille() <= 20, "too many valid mutants are refused");
 }
 
-/// What came of one lane's mutants.
-#[derive(Default)]
-struct Mutants {
-    run: u64,
-    reached: u64,
-    failures: Vec<String>,
-}
-
-fn run_mutants(cases: &[Case], role: Role, seed: u64, mutants: u64) -> Mutants {
-    // More of them would hardly tell more, and some take as long as the runner's patience.
-    const FAILURES_MAX: usize = 8;
-    let mut lane = Lane::start(role);
-    let stock = Stock::new(cases, &lane.place());
-    let mut random = Random::new(seed);
-    let mut all = Mutants::default();
-    while all.run < mutants && all.failures.len() < FAILURES_MAX {
-        let verdict = mutate::run(&stock, &mut random, &lane);
-        let fail = |why| format!("{role:?}, sequence {seed}, mutant {}: {why}", all.run);
-        match verdict {
-            Ok(reached) => all.reached += u64::from(reached),
-            Err(why) => all.failures.push(fail(why)),
-        }
-        if let Some(why) = lane.ended() {
-            all.failures.push(fail(why));
-            lane = Lane::start(role);
-        }
-        all.run += 1;
-    }
-    // Even after all of that the program serves: the corpus' first forwarded case still passes.
-    let plain = cases.iter().find(|case| case.runs(role) && case.outcomes == [Outcome::Forwarded]);
-    if let Some(Err(why)) = plain.map(|case| judge::run(case, &lane, Pace::Whole)) {
-        all.failures.push(format!("{role:?}, after all mutants of sequence {seed}: {why}"));
-    }
-    all
+/// A check that cannot fail shows nothing: before a proxy that forwards everything the judge must
+/// find what the mutants are made for.
+#[test]
+fn a_proxy_that_forwards_everything_is_found_out() {
+    const MUTANTS: u64 = 2_000;
+    let found = campaign::run_before_relay(&cases(), 1, MUTANTS);
+    let count = |wrong| found.iter().filter(|(what, _)| *what == wrong).count();
+    let (requests, answers) = (count(Wrong::DoubtfulRequest), count(Wrong::DoubtfulAnswer));
+    println!("attack: {MUTANTS} mutants before a relay: {requests} and {answers} doubtful");
+    assert!(requests > 500, "{requests} doubtful requests");
+    assert!(answers > 20, "{answers} doubtful answers");
 }

@@ -56,6 +56,16 @@ impl Outcome {
         )
     }
 
+    /// The program's own answer, if that is what the client sees.
+    pub fn own(&self) -> Option<&Own> {
+        match self {
+            Self::Refused(own) | Self::Cut(own) | Self::Served(own) | Self::Answered(own) => {
+                Some(own)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the client sees what the origin answered.
     pub fn shows(&self) -> bool {
         matches!(self, Self::Forwarded | Self::Early | Self::Upgraded(_))

@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::client::{Client, Pace};
 use super::literal::{Place, Role, fill};
 use super::origin::{Origin, Seen};
+use super::relay;
 use crate::real;
 
 /// How long anything may take before it counts as hanging. It bounds a failure; no success waits
@@ -36,7 +37,8 @@ pub struct Lane {
     pub origin: Origin,
     /// What the program calls itself in Via.
     via: String,
-    child: Child,
+    /// `None` where something else than the program stands before the origin.
+    child: Option<Child>,
     said: Arc<Mutex<VecDeque<String>>>,
 }
 
@@ -72,6 +74,7 @@ impl Lane {
         });
         let address = receive.recv_timeout(PATIENCE).ok().and_then(|text| text.parse().ok());
         let via = String::new();
+        let child = Some(child);
         let lane = |address| Self { role, address, origin, via, child, said };
         match address {
             Some(address) => lane(address).introduced(),
@@ -80,6 +83,17 @@ impl Lane {
                 panic!("the program did not say where it listens; it said: {}", lane.words());
             }
         }
+    }
+
+    /// A lane without the program: before the origin stands a proxy that forwards everything.
+    ///
+    /// # Panics
+    /// If there is no loopback port to be had.
+    pub fn relay() -> Self {
+        let origin = Origin::start();
+        let address = relay::start(origin.address);
+        let (via, said) = (String::new(), Arc::default());
+        Self { role: Role::Boost, address, origin, via, child: None, said }
     }
 
     /// What the literals of a case are filled in with here.
@@ -119,7 +133,7 @@ impl Lane {
 
     /// Whether the program has ended, which it must not.
     pub fn ended(&mut self) -> Option<String> {
-        match self.child.try_wait() {
+        match self.child.as_mut()?.try_wait() {
             Ok(Some(status)) => Some(format!("the program ended ({status}): {}", self.words())),
             _ => None,
         }
@@ -128,8 +142,10 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

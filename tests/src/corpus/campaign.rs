@@ -1,0 +1,169 @@
+//! Many mutants, in lanes side by side, and what came of them in sum.
+
+use std::fmt;
+use std::thread;
+
+use super::case::{Case, Outcome};
+use super::client::Pace;
+use super::judge;
+use super::lane::Lane;
+use super::literal::{Role, escaped};
+use super::mutant::{self, Failure, Fate, Verdict};
+use super::random::Random;
+use super::shrink::shrink;
+use super::stock::Stock;
+
+/// Lanes side by side, half of them of either role: some always wait for the kernel.
+const LANES: u64 = 6;
+
+/// Failures after which a lane gives up: more would hardly tell more, and some take as long as the
+/// runner's patience.
+const FAILURES_MAX: usize = 8;
+
+/// Which mutants to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Where the sequences begin.
+    pub seed: u64,
+    /// How many.
+    pub mutants: u64,
+    /// Only this one of them.
+    pub only: Option<u64>,
+}
+
+/// What came of mutants.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// How many were run.
+    pub run: u64,
+    /// Of how many a whole request reached the origin.
+    pub reached: u64,
+    /// Those whose first request is valid and was forwarded.
+    pub forwarded: u64,
+    /// Valid ones that were answered as a section has it for what is not served, or not so large.
+    pub ruled: u64,
+    /// Valid ones that were refused as malformed, as docs/refused.md tells.
+    pub refused: u64,
+    /// What is wrong, with the mutant, made small.
+    pub failures: Vec<String>,
+}
+
+impl Tally {
+    fn count(&mut self, verdict: Verdict) {
+        self.reached += u64::from(verdict.reached);
+        match verdict.fate {
+            Some(Fate::Forwarded) => self.forwarded += 1,
+            Some(Fate::Ruled) => self.ruled += 1,
+            Some(Fate::Refused) => self.refused += 1,
+            None => {}
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.run += other.run;
+        self.reached += other.reached;
+        self.forwarded += other.forwarded;
+        self.ruled += other.ruled;
+        self.refused += other.refused;
+        self.failures.extend(other.failures);
+    }
+
+    /// Valid requests that were refused as malformed, of a thousand.
+    pub fn refused_per_mille(&self) -> u64 {
+        let valid = self.forwarded + self.ruled + self.refused;
+        (self.refused * 1000).div_ceil(valid.max(1))
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { run, reached, forwarded, ruled, refused, failures } = self;
+        let doubtful = failures.iter().filter(|story| story.contains("Doubtful")).count();
+        let share = self.refused_per_mille();
+        write!(
+            f,
+            "{run} mutants, {reached} reached the origin, {doubtful} in a doubtful form, {} failed; \
+             {} valid: {forwarded} forwarded, {ruled} answered by a rule, {refused} refused \
+             ({}.{} %)",
+            failures.len(),
+            forwarded + ruled + refused,
+            share / 10,
+            share % 10
+        )
+    }
+}
+
+/// Runs the mutants of a plan.
+///
+/// # Panics
+/// If a lane cannot be started.
+pub fn run(cases: &[Case], plan: Plan) -> Tally {
+    let stocks = [Role::Boost, Role::Forward].map(|role| (role, Stock::new(cases, role)));
+    let lanes = if plan.only.is_some() { 1 } else { LANES };
+    thread::scope(|scope| {
+        let stocks = &stocks;
+        let lane = |first: u64| scope.spawn(move || run_lane(cases, stocks, plan, first, lanes));
+        let lanes: Vec<_> = (0..lanes).map(lane).collect();
+        let mut all = Tally::default();
+        for lane in lanes {
+            all.add(lane.join().expect("a lane's thread ends"));
+        }
+        all
+    })
+}
+
+/// Runs each mutant of the plan whose index leaves `first` when divided by `lanes`. Even ones are a
+/// booster's, odd ones a forward proxy's.
+fn run_lane(
+    cases: &[Case],
+    stocks: &[(Role, Stock); 2],
+    plan: Plan,
+    first: u64,
+    lanes: u64,
+) -> Tally {
+    let mut tally = Tally::default();
+    let mut index = plan.only.unwrap_or(first);
+    let (role, stock) = &stocks[usize::try_from(index % 2).expect("0 or 1")];
+    let mut lane = Lane::start(*role);
+    while index < plan.mutants && tally.failures.len() < FAILURES_MAX {
+        let mutant = stock.mutant(&mut Random::of(plan.seed, index));
+        let title = format!("SEED={} MUTANT={index}, {role:?}", plan.seed);
+        match mutant::run(&mutant, stock, &lane) {
+            Ok(verdict) => tally.count(verdict),
+            Err((wrong, story)) => {
+                let fails = |smaller: &_| matches!(mutant::run(smaller, stock, &lane), Err((same, _)) if same == wrong);
+                let small = shrink(&mutant, *role, fails);
+                let shown = escaped(&small.sent);
+                let said = small.said.as_ref().map(|said| escaped(said)).unwrap_or_default();
+                let small = format!("  made small: {shown}\n  origin says: {said}");
+                tally.failures.push(format!("{title}: {wrong:?}: {story}\n{small}"));
+            }
+        }
+        if let Some(why) = lane.ended() {
+            tally.failures.push(format!("{title}: {why}"));
+            lane = Lane::start(*role);
+        }
+        tally.run += 1;
+        index += if plan.only.is_some() { plan.mutants } else { lanes };
+    }
+    // Even after all of that the program serves: the corpus' first forwarded case still passes.
+    let plain = cases.iter().find(|case| case.runs(*role) && case.outcomes == [Outcome::Forwarded]);
+    if let Some(Err(why)) = plain.map(|case| judge::run(case, &lane, Pace::Whole)) {
+        tally.failures.push(format!("{role:?}, after all mutants of lane {first}: {why}"));
+    }
+    tally
+}
+
+/// Runs mutants before a proxy that forwards everything; gives what the judge calls wrong.
+///
+/// # Panics
+/// If the lane cannot be started.
+pub fn run_before_relay(cases: &[Case], seed: u64, mutants: u64) -> Vec<Failure> {
+    let stock = Stock::new(cases, Role::Boost);
+    let lane = Lane::relay();
+    let run = |index| {
+        let mutant = stock.mutant(&mut Random::of(seed, index));
+        mutant::run(&mutant, &stock, &lane).err()
+    };
+    (0..mutants).filter_map(run).collect()
+}

@@ -1,0 +1,259 @@
+//! One mutant against the program: whatever reaches the origin must be accepted by the strict
+//! parser, every connection must end, and what is valid must be forwarded.
+
+use std::collections::HashSet;
+use std::thread;
+
+use super::client::{Client, Pace};
+use super::lane::{Lane, PAUSE};
+use super::literal::{Step, escaped};
+use super::origin::Seen;
+use super::stock::{Mutant, Stock};
+use super::valid::{self, Valid};
+use crate::strict::{self, Asked, Message};
+
+/// What came of a mutant that nothing is wrong with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Verdict {
+    /// A whole request reached the origin.
+    pub reached: bool,
+    /// What became of its first request, if that is valid.
+    pub fate: Option<Fate>,
+}
+
+/// What became of a valid request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// The origin saw it, or failed.
+    Forwarded,
+    /// It was answered as a section of the RFC has it for what this proxy does not serve, or does
+    /// not serve at such a size: see [`by_rule`].
+    Ruled,
+    /// It was refused as malformed, and a row of docs/refused.md tells why.
+    Refused,
+}
+
+/// What is wrong with what came of a mutant. A shrunk mutant fails in the same way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wrong {
+    /// Something doubtful reached the origin.
+    DoubtfulRequest,
+    /// Something doubtful reached the client.
+    DoubtfulAnswer,
+    /// The origin saw a request that nobody sent.
+    Smuggled,
+    /// A valid request was refused for a reason that docs/refused.md does not tell.
+    Untold,
+    /// A connection did not end, or could not begin.
+    Hangs,
+}
+
+/// A failure: what, and the story.
+pub type Failure = (Wrong, String);
+
+/// Whether a status of the program's own says that it does not serve this, or not at this size.
+pub fn by_rule(status: u16) -> bool {
+    matches!(status, 403 | 405 | 413 | 414 | 417 | 431 | 501 | 505 | 508)
+}
+
+/// Runs a mutant in the lane.
+///
+/// # Errors
+/// Shows what came of it.
+pub fn run(mutant: &Mutant, stock: &Stock, lane: &Lane) -> Result<Verdict, Failure> {
+    let place = lane.place();
+    let script = mutant.script(&place).map(|(target, mut answer)| {
+        // The connection ends with the answer, so that whatever is wrong with it is over.
+        answer.steps.push(Step::Close);
+        (target, answer)
+    });
+    let segments = mutant.segments(&place);
+    let late = lane.origin.begin(script.clone().into_iter().collect());
+    if let Some(late) = late.iter().find(|seen| !matches!(seen, Seen::Cut(_))) {
+        let why = format!("after the end of the mutant before, the origin saw {late}");
+        return Err((Wrong::Smuggled, why));
+    }
+    let verdict = talk(&segments, stock, lane);
+    verdict.map_err(|(wrong, why)| {
+        // What is left of it must not be taken for a part of the next.
+        let _ = lane.origin.settle();
+        lane.origin.begin(Vec::new());
+        let said = script.map(|(_, said)| format!("\n  origin says: {}", escaped(&said.bytes())));
+        let (name, sent) = (&mutant.name, escaped(&segments.concat()));
+        let story = format!("a mutant of `{name}`: {why}\n  client: {sent}");
+        (wrong, story + &said.unwrap_or_default())
+    })
+}
+
+fn talk(segments: &[Vec<u8>], stock: &Stock, lane: &Lane) -> Result<Verdict, Failure> {
+    let hangs = |why| (Wrong::Hangs, why);
+    let mut client = Client::connect(lane.address).map_err(hangs)?;
+    for (index, segment) in segments.iter().enumerate() {
+        if index > 0 && index % 2 == 0 {
+            thread::sleep(PAUSE / 8);
+        }
+        let steps = [Step::Bytes(segment.clone())];
+        client.send(&steps, Pace::Whole, &lane.origin).map_err(hangs)?;
+    }
+    client.finish();
+    let received = client.rest().map_err(hangs)?;
+    let seen = lane.origin.settle().map_err(hangs)?;
+    lane.origin.begin(Vec::new());
+    let mut whole = Vec::new();
+    for seen in seen {
+        match seen {
+            Seen::Whole(message) => whole.push(message),
+            Seen::Cut(_) => {}
+            Seen::Doubtful(..) => {
+                return Err((Wrong::DoubtfulRequest, format!("at the origin: {seen}")));
+            }
+        }
+    }
+    let asked: Vec<_> = whole.iter().map(|message| Asked::with(message.method())).collect();
+    check_answers(&received, &asked).map_err(|doubt| {
+        let received = escaped(&received);
+        (Wrong::DoubtfulAnswer, format!("DOUBTFUL at the client ({doubt}): {received}"))
+    })?;
+    let fate = fate(&segments.concat(), &whole, &received, stock, lane)?;
+    Ok(Verdict { reached: !whole.is_empty(), fate })
+}
+
+/// Compares what the origin saw with what a client may send.
+fn fate(
+    sent: &[u8],
+    whole: &[Message],
+    received: &[u8],
+    stock: &Stock,
+    lane: &Lane,
+) -> Result<Option<Fate>, Failure> {
+    let reading = valid::read(sent, lane.role);
+    if reading.all {
+        check_nothing_more(&reading.requests, whole)?;
+    }
+    let Some(first) = reading.requests.first() else { return Ok(None) };
+    if whole.iter().any(|message| is(message, first)) {
+        return Ok(Some(Fate::Forwarded));
+    }
+    let own = strict::answer(received, &Asked::with(&first.method), true);
+    let Ok(Some(own)) = own else { return Ok(None) };
+    let status = own.status();
+    let body = String::from_utf8_lossy(&own.body).to_lowercase();
+    let told =
+        |own: &super::case::Own| own.status == status && body.contains(&own.words.to_lowercase());
+    match status {
+        // A TRACE or OPTIONS that went no further, and an origin that failed.
+        200..=399 | 500 | 502..=504 => Ok(Some(Fate::Forwarded)),
+        _ if by_rule(status) => Ok(Some(Fate::Ruled)),
+        _ if stock.told.iter().any(told) => Ok(Some(Fate::Refused)),
+        _ => Err((Wrong::Untold, format!("valid, and refused with {status}: {}", body.trim()))),
+    }
+}
+
+/// Where every byte that was sent belongs to a valid request, the origin sees these requests and no
+/// other; one that may be repeated may be seen again.
+fn check_nothing_more(requests: &[Valid], whole: &[Message]) -> Result<(), Failure> {
+    let mut left: Vec<&Valid> = requests.iter().collect();
+    for message in whole {
+        // RFC 9110 section 9.2.2: those that a proxy may send again.
+        let repeatable =
+            matches!(message.method(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE");
+        match left.iter().position(|request| is(message, request)) {
+            Some(at) => drop(left.remove(at)),
+            None if repeatable && requests.iter().any(|request| is(message, request)) => {}
+            None => {
+                let seen = Seen::Whole(message.clone());
+                return Err((Wrong::Smuggled, format!("nobody sent what the origin saw: {seen}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is(message: &Message, request: &Valid) -> bool {
+    message.method() == request.method
+        && message.target() == request.target
+        && message.body == request.body
+}
+
+/// Every answer at the client must have one meaning; the last one may be cut.
+///
+/// Which of the answers are the program's own, and which request each of the others answers, is not
+/// known: pipelined requests may reach the origin in any order. The program's own have no Via. One
+/// reading that fits is enough.
+pub(crate) fn check_answers(received: &[u8], asked: &[Asked]) -> Result<(), String> {
+    let mut kinds: Vec<(Asked, usize)> = Vec::new();
+    for one in asked {
+        match kinds.iter_mut().find(|(kind, _)| kind == one) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((one.clone(), 1)),
+        }
+    }
+    Readings { received, kinds: &kinds, failed: HashSet::new() }
+        .fit(0, &mut kinds.iter().map(|(_, count)| *count).collect())
+}
+
+/// The ways to read the answers at a client.
+struct Readings<'a> {
+    received: &'a [u8],
+    /// What was asked for, each kind once.
+    kinds: &'a [(Asked, usize)],
+    /// Where no reading fits, with how many of each kind left: without it the time would grow
+    /// with the readings, not with the answers.
+    failed: HashSet<(usize, Vec<usize>)>,
+}
+
+impl Readings<'_> {
+    /// Whether the answers from `at` on fit, with `left` requests of each kind to answer.
+    fn fit(&mut self, at: usize, left: &mut Vec<usize>) -> Result<(), String> {
+        let rest = &self.received[at..];
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let mut doubt = String::from("more answers than requests");
+        if self.failed.contains(&(at, left.clone())) {
+            return Err(doubt);
+        }
+        let head = rest.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(rest.len());
+        let own = !rest[..head].windows(6).any(|six| six == b"\r\nVia:");
+        let asked = self.kinds.iter().enumerate().filter(|(kind, _)| left[*kind] > 0);
+        let asked = asked.map(|(kind, (asked, _))| (asked.clone(), Some(kind)));
+        let own = ["GET", "HEAD"].iter().filter(|_| own).map(|method| (Asked::with(method), None));
+        for (asked, kind) in asked.chain(own).collect::<Vec<_>>() {
+            let verdict = match strict::answer(rest, &asked, true) {
+                Ok(Some(message)) if message.status() == 101 => Ok(()),
+                Ok(Some(message)) => {
+                    let kind = kind.filter(|_| !message.interim());
+                    kind.into_iter().for_each(|kind| left[kind] -= 1);
+                    let verdict = self.fit(at + message.bytes, left);
+                    kind.into_iter().for_each(|kind| left[kind] += 1);
+                    verdict
+                }
+                Ok(None) => Ok(()),
+                Err(doubt) => Err(doubt.0),
+            };
+            match verdict {
+                Ok(()) => return Ok(()),
+                Err(why) => doubt = why,
+            }
+        }
+        self.failed.insert((at, left.clone()));
+        Err(doubt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_in_every_order_that_fits() {
+        let head = "HTTP/1.1 200 OK\r\nVia: 1.1 a\r\nContent-Length: 2\r\n\r\n";
+        let own = "HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno";
+        let asked = ["GET", "HEAD"].map(Asked::with);
+        let check = |text: String| check_answers(text.as_bytes(), &asked);
+        assert_eq!(check(format!("{head}{head}ok")), Ok(()));
+        assert_eq!(check(format!("{head}ok{head}{own}")), Ok(()));
+        assert!(check(format!("{head}ok{head}ok{own}")).is_err());
+        assert!(check(format!("{head}{head}{head}")).is_err());
+    }
+}

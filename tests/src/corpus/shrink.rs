@@ -1,0 +1,71 @@
+//! Makes a mutant that fails smaller for as long as it fails in the same way.
+
+use super::literal::Role;
+use super::stock::Mutant;
+
+/// Tries at most; some of them take as long as the runner's patience.
+const TRIES_MAX: usize = 400;
+
+/// The smallest mutant found that still `fails`.
+pub fn shrink(mutant: &Mutant, role: Role, mut fails: impl FnMut(&Mutant) -> bool) -> Mutant {
+    let mut best = mutant.clone();
+    let mut tries = 0;
+    let mut keeps = |candidate: &Mutant, best: &mut Mutant| {
+        tries += 1;
+        let smaller = tries <= TRIES_MAX && candidate.may_run(role) && fails(candidate);
+        if smaller {
+            best.clone_from(candidate);
+        }
+        smaller
+    };
+    for plainer in [
+        Mutant { cuts: Vec::new(), ..best.clone() },
+        Mutant { cuts: Vec::new(), said: None, ..best.clone() },
+    ] {
+        keeps(&plainer, &mut best);
+    }
+    // Halves, then quarters, down to single bytes, of what both sides say.
+    for of_origin in [true, false] {
+        let length = |mutant: &Mutant| bytes(mutant, of_origin).len();
+        let mut part = length(&best) / 2;
+        while part > 0 {
+            let mut at = 0;
+            while at < length(&best) {
+                let mut candidate = best.clone();
+                let end = (at + part).min(length(&best));
+                match (&mut candidate.said, of_origin) {
+                    (Some(said), true) => drop(said.drain(at..end)),
+                    _ => drop(candidate.sent.drain(at..end)),
+                }
+                if !keeps(&candidate, &mut best) {
+                    at += part;
+                }
+            }
+            part /= 2;
+        }
+    }
+    best
+}
+
+fn bytes(mutant: &Mutant, of_origin: bool) -> &[u8] {
+    if of_origin { mutant.said.as_deref().unwrap_or_default() } else { &mutant.sent }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_matter_goes() {
+        let mutant = Mutant {
+            name: "a".to_owned(),
+            sent: b"GET / HTTP/1.1\r\nHost: a\r\nX: bad one\r\n\r\n".to_vec(),
+            said: Some(b"HTTP/1.1 200 OK\r\n\r\n".to_vec()),
+            target: "/".to_owned(),
+            cuts: vec![10, 500],
+        };
+        let fails = |mutant: &Mutant| mutant.sent.windows(3).any(|three| three == b"bad");
+        let shrunk = shrink(&mutant, Role::Boost, fails);
+        assert_eq!((&shrunk.sent[..], shrunk.said, shrunk.cuts), (&b"bad"[..], None, Vec::new()));
+    }
+}

@@ -1,0 +1,352 @@
+//! Which requests a client may send: the grammar of RFC 9110, 9112 and 3986 as a sender has to keep
+//! to it, neither narrower nor wider.
+//!
+//! The strict parser says what may leave a proxy; this one says what a proxy has no right to
+//! refuse without a reason. It shares no code with either. Where the RFCs leave it open whether a
+//! proxy serves something (another version, an expectation, CONNECT, a body whose end is stated
+//! twice), a request is not valid here: nothing is concluded from it.
+
+use super::literal::Role;
+
+/// A request that a client may send, as an origin has to see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Valid {
+    /// A token.
+    pub method: String,
+    /// In origin-form, or the asterisk.
+    pub target: String,
+    /// The content, chunks joined.
+    pub body: Vec<u8>,
+}
+
+/// The valid requests at the beginning of what a client sends.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Reading {
+    /// In the order of their sending.
+    pub requests: Vec<Valid>,
+    /// Whether they are everything: no byte is left.
+    pub all: bool,
+}
+
+/// Reads requests until one is not valid or not whole.
+pub fn read(sent: &[u8], role: Role) -> Reading {
+    let mut reading = Reading::default();
+    let mut rest = sent;
+    // RFC 9112 section 2.2: an empty line before a request is to be ignored.
+    while !rest.is_empty() {
+        rest = rest.strip_prefix(b"\r\n").unwrap_or(rest);
+        let Some((request, after)) = request(rest, role) else { return reading };
+        reading.requests.push(request);
+        rest = after;
+    }
+    reading.all = true;
+    reading
+}
+
+/// A field: its name in lower case, and its value.
+type Field = (String, String);
+
+fn request(input: &[u8], role: Role) -> Option<(Valid, &[u8])> {
+    let (line, mut rest) = line(input)?;
+    let line = std::str::from_utf8(line).ok()?;
+    let words: Vec<&str> = line.split(' ').collect();
+    let [method, target, version @ ("HTTP/1.1" | "HTTP/1.0")] = words[..] else { return None };
+    let old = version == "HTTP/1.0";
+    let fields = fields(&mut rest)?;
+    let (authority, target) = split_target(method, target, role)?;
+    if !is_token(method) || method == "CONNECT" || !is_target(method, &target) {
+        return None;
+    }
+    check_host(&fields, authority, old)?;
+    check_fields(method, &fields)?;
+    let body = body(&fields, old, &mut rest)?;
+    if method == "TRACE" && !body.is_empty() {
+        return None;
+    }
+    Some((Valid { method: method.to_owned(), target, body }, rest))
+}
+
+/// A line without its CR LF, and what follows.
+fn line(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = input.windows(2).position(|two| two == b"\r\n")?;
+    Some((&input[..end], &input[end + 2..]))
+}
+
+fn fields(rest: &mut &[u8]) -> Option<Vec<Field>> {
+    let mut fields = Vec::new();
+    loop {
+        let (line, after) = line(rest)?;
+        *rest = after;
+        if line.is_empty() {
+            return Some(fields);
+        }
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let name = std::str::from_utf8(&line[..colon]).ok().filter(|name| is_token(name))?;
+        let value = &line[colon + 1..];
+        if value.iter().any(|byte| matches!(byte, 0..=8 | 10..=31 | 127)) {
+            return None;
+        }
+        // High bytes are opaque: each as a character of its own will do for comparisons.
+        let value: String = value.iter().map(|byte| char::from(*byte)).collect();
+        fields.push((name.to_ascii_lowercase(), value.trim_matches([' ', '\t']).to_owned()));
+    }
+}
+
+fn is_token(word: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !word.is_empty() && word.bytes().all(plain)
+}
+
+/// The authority of a target, if it names one, and the target as an origin sees it.
+fn split_target<'a>(
+    method: &str,
+    target: &'a str,
+    role: Role,
+) -> Option<(Option<&'a str>, String)> {
+    let scheme = target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
+    let Some(scheme) = scheme else {
+        return (role == Role::Boost).then(|| (None, target.to_owned()));
+    };
+    let rest = &target[scheme.len()..];
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let path = match path {
+        "" if method == "OPTIONS" => "*".to_owned(),
+        path if path.starts_with('/') => path.to_owned(),
+        path => format!("/{path}"),
+    };
+    Some((Some(authority), path))
+}
+
+fn is_target(method: &str, target: &str) -> bool {
+    if target == "*" {
+        return method == "OPTIONS";
+    }
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    path.starts_with('/') && is_encoded(path, b":@/") && is_encoded(query, b":@/?")
+}
+
+/// RFC 3986 section 2: unreserved characters, sub-delimiters, whole escapes, and what else is
+/// allowed there.
+fn is_encoded(text: &str, also: &[u8]) -> bool {
+    let bytes = text.as_bytes();
+    let hex = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_hexdigit);
+    bytes.iter().enumerate().all(|(at, byte)| match byte {
+        b'%' => hex(at + 1) && hex(at + 2),
+        byte => {
+            byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(byte) || also.contains(byte)
+        }
+    })
+}
+
+/// RFC 9112 section 3.2: one Host, and where the target names an authority the same one.
+fn check_host(fields: &[Field], authority: Option<&str>, old: bool) -> Option<()> {
+    let mut hosts = fields.iter().filter(|(name, _)| name == "host").map(|(_, host)| &host[..]);
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host,
+        (None, None) if old => authority.unwrap_or("a"),
+        _ => return None,
+    };
+    if authority.is_some_and(|authority| authority != host) {
+        return None;
+    }
+    let (name, port) = match host.rfind(':') {
+        Some(colon) if !host.ends_with(']') => host.split_at(colon),
+        _ => (host, ""),
+    };
+    let literal = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let sound = match literal {
+        Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !name.is_empty() && is_encoded(name, b""),
+    };
+    let port = port.strip_prefix(':').unwrap_or(port);
+    (sound && port.bytes().all(|byte| byte.is_ascii_digit())).then_some(())
+}
+
+/// What a client may not say, or may say and has no claim to.
+fn check_fields(method: &str, fields: &[Field]) -> Option<()> {
+    /// RFC 9110 section 7.6.1: fields for every recipient may not be named as options.
+    const FOR_ALL: [&str; 12] = [
+        "authorization",
+        "cache-control",
+        "content-length",
+        "content-type",
+        "cookie",
+        "expect",
+        "host",
+        "max-forwards",
+        "transfer-encoding",
+        "via",
+        "forwarded",
+        "connection",
+    ];
+    let traced = matches!(method, "OPTIONS" | "TRACE");
+    let refused = |(name, value): &Field| match name.as_str() {
+        "connection" => value.split(',').any(|option| {
+            let option = option.trim_matches([' ', '\t']).to_ascii_lowercase();
+            !is_token(&option) || FOR_ALL.contains(&&option[..])
+        }),
+        "expect" => !value.eq_ignore_ascii_case("100-continue"),
+        "max-forwards" => traced,
+        _ => false,
+    };
+    (!fields.iter().any(refused)).then_some(())
+}
+
+fn body(fields: &[Field], old: bool, rest: &mut &[u8]) -> Option<Vec<u8>> {
+    let values = |wanted: &str| -> Vec<&str> {
+        fields.iter().filter(|(name, _)| name == wanted).map(|(_, value)| &value[..]).collect()
+    };
+    match (&values("content-length")[..], &values("transfer-encoding")[..]) {
+        ([], []) => Some(Vec::new()),
+        ([length], []) => {
+            let digits = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
+            let length = length.parse::<usize>().ok().filter(|_| digits)?;
+            take(rest, length).map(<[u8]>::to_owned)
+        }
+        ([], [coding]) if coding.eq_ignore_ascii_case("chunked") && !old => chunks(rest),
+        _ => None,
+    }
+}
+
+fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let taken = rest.get(..length)?;
+    *rest = &rest[length..];
+    Some(taken)
+}
+
+fn chunks(rest: &mut &[u8]) -> Option<Vec<u8>> {
+    /// Of RFC 9110 section 6.5.1, those that no sender of sense puts there.
+    const BEFORE_THE_BODY: [&str; 8] = [
+        "authorization",
+        "content-length",
+        "content-type",
+        "cookie",
+        "host",
+        "te",
+        "trailer",
+        "transfer-encoding",
+    ];
+    let mut body = Vec::new();
+    loop {
+        let (head, after) = line(rest)?;
+        *rest = after;
+        let digits = head.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let size = std::str::from_utf8(&head[..digits]).ok()?;
+        let size = usize::from_str_radix(size, 16).ok()?;
+        if !are_extensions(&head[digits..]) {
+            return None;
+        }
+        if size == 0 {
+            let trailers = fields(rest)?;
+            let misplaced = |name: &str| BEFORE_THE_BODY.contains(&name);
+            return (!trailers.iter().any(|(name, _)| misplaced(name))).then_some(body);
+        }
+        body.extend_from_slice(take(rest, size)?);
+        take(rest, 2).filter(|end| end == b"\r\n")?;
+    }
+}
+
+/// RFC 9112 section 7.1.1: `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`.
+fn are_extensions(text: &[u8]) -> bool {
+    let mut rest = text.trim_ascii_start();
+    if rest.is_empty() {
+        return text.is_empty();
+    }
+    while let [b';', after @ ..] = rest {
+        let Some(after) = after_token(after.trim_ascii_start()) else { return false };
+        rest = after.trim_ascii_start();
+        if let [b'=', value @ ..] = rest {
+            let value = value.trim_ascii_start();
+            let after = match value {
+                [b'"', quoted @ ..] => after_quoted(quoted),
+                token => after_token(token),
+            };
+            let Some(after) = after else { return false };
+            rest = after.trim_ascii_start();
+        }
+        if rest.is_empty() {
+            return !text.ends_with(b" ") && !text.ends_with(b"\t");
+        }
+    }
+    false
+}
+
+fn after_token(text: &[u8]) -> Option<&[u8]> {
+    let end = text.iter().position(|byte| b" \t;=".contains(byte)).unwrap_or(text.len());
+    let token = std::str::from_utf8(&text[..end]).ok()?;
+    is_token(token).then(|| &text[end..])
+}
+
+fn after_quoted(text: &[u8]) -> Option<&[u8]> {
+    let mut at = 0;
+    loop {
+        match text.get(at)? {
+            b'"' => return Some(&text[at + 1..]),
+            b'\\' => {
+                text.get(at + 1).filter(|byte| !matches!(byte, 0..=8 | 10..=31 | 127))?;
+                at += 2;
+            }
+            0..=8 | 10..=31 | 127 => return None,
+            _ => at += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn boosted(text: &str) -> Reading {
+        read(text.as_bytes(), Role::Boost)
+    }
+
+    #[test]
+    fn what_a_client_may_send() {
+        for text in [
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "\r\nGET /a%20b?c HTTP/1.1\r\nHOST:a:80 \r\nX:\r\n\r\n",
+            "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.0\r\n\r\n",
+            "OPTIONS * HTTP/1.1\r\nHost: [::1]:8\r\nConnection: close, x\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 003\r\n\r\nabc",
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n\
+             3;a; b = \"\\\"\"\r\nabc\r\n00\r\nX: 1\r\n\r\n",
+        ] {
+            let reading = boosted(text);
+            assert!(reading.all && reading.requests.len() == 1, "{}", text.escape_debug());
+            let two = boosted(&format!("{text}{text}"));
+            assert!(two.all && two.requests.len() == 2, "twice {}", text.escape_debug());
+        }
+        let body = |text: &str| boosted(text).requests[0].body.clone();
+        let head = "POST / HTTP/1.1\r\nHost: a\r\n";
+        assert_eq!(body(&format!("{head}Content-Length: 2\r\n\r\nab")), b"ab");
+        let chunks = "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\nA\r\n0123456789\r\n0\r\n\r\n";
+        assert_eq!(body(&format!("{head}{chunks}")), b"a0123456789");
+    }
+
+    #[test]
+    fn what_a_client_may_not_send() {
+        for text in [
+            "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /# HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /%2 HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+            "GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n X: b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: host\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc",
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nabc",
+            "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0 \r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0;a=\"\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
+        ] {
+            assert_eq!(boosted(text).requests, [], "{}", text.escape_debug());
+        }
+        assert_eq!(read(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", Role::Forward).requests, []);
+    }
+}
