@@ -6,10 +6,11 @@
 //! program with one recording origin behind it; a case is run in a lane alone, so that everything
 //! the origin saw belongs to it. The judge behind the program is [`crate::strict`].
 
+pub(crate) mod answers;
 pub mod campaign;
 pub mod case;
 pub mod client;
-mod compare;
+pub(crate) mod compare;
 pub mod judge;
 pub mod lane;
 pub mod literal;

@@ -4,16 +4,16 @@ use super::literal::{ANY, escaped};
 use crate::strict::{Field, Framing, Message};
 
 /// Fields that the program adds of its own accord; a case that names one says what it must hold.
-pub(super) const ADDED_TO_REQUESTS: [&str; 6] =
+pub(crate) const ADDED_TO_REQUESTS: [&str; 6] =
     ["via", "forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "connection"];
-pub(super) const ADDED_TO_ANSWERS: [&str; 3] = ["via", "date", "connection"];
+pub(crate) const ADDED_TO_ANSWERS: [&str; 3] = ["via", "date", "connection"];
 
 /// Fields that may stand elsewhere than where they were received: RFC 9110 section 7.2 wants Host
 /// first, and what is for one hop is written anew for the next.
 const MOVED: [&str; 3] = ["host", "te", "upgrade"];
 
 /// Whether a message is what was expected, but for fields that the program adds.
-pub(super) fn same(expected: &Message, got: &Message, added: &[&str]) -> Result<(), String> {
+pub(crate) fn same(expected: &Message, got: &Message, added: &[&str]) -> Result<(), String> {
     let starts = match (&expected.start, &got.start) {
         (a, b) if a == b => true,
         // The reason phrase means nothing (RFC 9112 section 4) and may be replaced.

@@ -1,9 +1,9 @@
 //! One mutant against the program: whatever reaches the origin must be accepted by the strict
 //! parser, every connection must end, and what is valid must be forwarded.
 
-use std::collections::HashSet;
 use std::thread;
 
+use super::answers::read_answers;
 use super::client::{Client, Pace};
 use super::lane::{Lane, PAUSE};
 use super::literal::{Step, escaped};
@@ -110,7 +110,7 @@ fn talk(segments: &[Vec<u8>], stock: &Stock, lane: &Lane) -> Result<Verdict, Fai
         }
     }
     let asked: Vec<_> = whole.iter().map(|message| Asked::with(message.method())).collect();
-    check_answers(&received, &asked).map_err(|doubt| {
+    read_answers(&received, &asked).map_err(|doubt| {
         let received = escaped(&received);
         (Wrong::DoubtfulAnswer, format!("DOUBTFUL at the client ({doubt}): {received}"))
     })?;
@@ -151,7 +151,7 @@ fn fate(
 
 /// Where every byte that was sent belongs to a valid request, the origin sees these requests and no
 /// other; one that may be repeated may be seen again.
-fn check_nothing_more(requests: &[Valid], whole: &[Message]) -> Result<(), Failure> {
+pub(crate) fn check_nothing_more(requests: &[Valid], whole: &[Message]) -> Result<(), Failure> {
     let mut left: Vec<&Valid> = requests.iter().collect();
     for message in whole {
         // RFC 9110 section 9.2.2: those that a proxy may send again.
@@ -173,87 +173,4 @@ fn is(message: &Message, request: &Valid) -> bool {
     message.method() == request.method
         && message.target() == request.target
         && message.body == request.body
-}
-
-/// Every answer at the client must have one meaning; the last one may be cut.
-///
-/// Which of the answers are the program's own, and which request each of the others answers, is not
-/// known: pipelined requests may reach the origin in any order. The program's own have no Via. One
-/// reading that fits is enough.
-pub(crate) fn check_answers(received: &[u8], asked: &[Asked]) -> Result<(), String> {
-    let mut kinds: Vec<(Asked, usize)> = Vec::new();
-    for one in asked {
-        match kinds.iter_mut().find(|(kind, _)| kind == one) {
-            Some((_, count)) => *count += 1,
-            None => kinds.push((one.clone(), 1)),
-        }
-    }
-    Readings { received, kinds: &kinds, failed: HashSet::new() }
-        .fit(0, &mut kinds.iter().map(|(_, count)| *count).collect())
-}
-
-/// The ways to read the answers at a client.
-struct Readings<'a> {
-    received: &'a [u8],
-    /// What was asked for, each kind once.
-    kinds: &'a [(Asked, usize)],
-    /// Where no reading fits, with how many of each kind left: without it the time would grow
-    /// with the readings, not with the answers.
-    failed: HashSet<(usize, Vec<usize>)>,
-}
-
-impl Readings<'_> {
-    /// Whether the answers from `at` on fit, with `left` requests of each kind to answer.
-    fn fit(&mut self, at: usize, left: &mut Vec<usize>) -> Result<(), String> {
-        let rest = &self.received[at..];
-        if rest.is_empty() {
-            return Ok(());
-        }
-        let mut doubt = String::from("more answers than requests");
-        if self.failed.contains(&(at, left.clone())) {
-            return Err(doubt);
-        }
-        let head = rest.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(rest.len());
-        let own = !rest[..head].windows(6).any(|six| six == b"\r\nVia:");
-        let asked = self.kinds.iter().enumerate().filter(|(kind, _)| left[*kind] > 0);
-        let asked = asked.map(|(kind, (asked, _))| (asked.clone(), Some(kind)));
-        let own = ["GET", "HEAD"].iter().filter(|_| own).map(|method| (Asked::with(method), None));
-        for (asked, kind) in asked.chain(own).collect::<Vec<_>>() {
-            let verdict = match strict::answer(rest, &asked, true) {
-                Ok(Some(message)) if message.status() == 101 => Ok(()),
-                Ok(Some(message)) => {
-                    let kind = kind.filter(|_| !message.interim());
-                    kind.into_iter().for_each(|kind| left[kind] -= 1);
-                    let verdict = self.fit(at + message.bytes, left);
-                    kind.into_iter().for_each(|kind| left[kind] += 1);
-                    verdict
-                }
-                Ok(None) => Ok(()),
-                Err(doubt) => Err(doubt.0),
-            };
-            match verdict {
-                Ok(()) => return Ok(()),
-                Err(why) => doubt = why,
-            }
-        }
-        self.failed.insert((at, left.clone()));
-        Err(doubt)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_are_read_in_every_order_that_fits() {
-        let head = "HTTP/1.1 200 OK\r\nVia: 1.1 a\r\nContent-Length: 2\r\n\r\n";
-        let own = "HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno";
-        let asked = ["GET", "HEAD"].map(Asked::with);
-        let check = |text: String| check_answers(text.as_bytes(), &asked);
-        assert_eq!(check(format!("{head}{head}ok")), Ok(()));
-        assert_eq!(check(format!("{head}ok{head}{own}")), Ok(()));
-        assert!(check(format!("{head}ok{head}ok{own}")).is_err());
-        assert!(check(format!("{head}{head}{head}")).is_err());
-    }
 }

@@ -1,0 +1,148 @@
+//! Whole connections through the proxy in the simulator, from bytes that a fuzzer made: what one
+//! client sends, what the origin answers, where both are cut, who ends when.
+//!
+//! Held against it is what the hostile corpus holds against the real program (`corpus/`): the
+//! origin sees only requests with one meaning, the client only such answers, neither sees what the
+//! other has not sent, every wait ends, nothing is left behind, nothing panics.
+
+mod actors;
+mod check;
+mod script;
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_event::{Address, mailbox, mesh};
+use millrace_proxy::config::{self, Config, ListenAddress};
+use millrace_proxy::names::Sources;
+use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_sim::{Ended, Faults, Sim, Turn, World, run};
+
+pub use script::{HOST, OWN, of_case};
+
+use crate::corpus::literal::Role;
+use actors::Actors;
+use script::Script;
+
+/// Virtual time that a connection may take: beyond every deadline of the configuration.
+const TIME: Duration = Duration::from_secs(120);
+
+/// Limits as short as they can be without ending what only is under way.
+const LIMITS: [&str; 16] = [
+    "connections=8",
+    "fields=64",
+    "request_head_bytes=4096",
+    "answer_head_bytes=4096",
+    "target_bytes=1024",
+    "head_ms=2000",
+    "idle_ms=2000",
+    "body_ms=2000",
+    "send_ms=2000",
+    "connect_ms=1000",
+    "first_byte_ms=2000",
+    "answer_ms=2000",
+    "tunnel_idle_ms=2000",
+    "origin_idle_ms=2000",
+    "name_ms=500",
+    "drain_ms=4000",
+];
+
+/// A worker, for the driver.
+struct Running(Worker<Sim>);
+
+impl Turn for Running {
+    fn turn(&mut self) -> bool {
+        self.0.turn()
+    }
+}
+
+/// Plays a connection out of any bytes (`script.rs` has their form).
+///
+/// # Panics
+/// When something does not hold that must hold whatever is sent; the message says what.
+pub fn fuzz_connection(data: &[u8]) {
+    let script = Script::parse(data);
+    let faults = if script.unkind { Faults::Benign } else { Faults::None };
+    let world = World::new(script.seed, faults);
+    let mut actors = Actors::new(&world, &script);
+    let config = configuration(script.role);
+    let (mut outbox, inbox) = mailbox(4);
+    let mail = mesh(1, 4).pop().expect("one worker's mail");
+    let shared = Shared::new(1, "millrace".to_owned(), None, |_| {});
+    let listener = world.listen(&Address::Tcp(address(OWN)));
+    let setup = Setup {
+        config,
+        index: 0,
+        listeners: vec![(0, listener)],
+        inbox,
+        mail,
+        shared,
+        names: Arc::new(Sources::parse(b"", b"", &[])),
+        descriptors: 64,
+    };
+    let worker = Worker::new(world.engine(1 << 20), setup).expect("the engine takes the listener");
+    let mut running = Running(worker);
+    let over = actors.over.clone();
+    let ended = run(&world, &mut [&mut running], &mut [&mut actors], TIME, &mut |_| over.get());
+    assert_eq!(
+        ended,
+        Ended::Done,
+        "the client's connection does not end{}",
+        story(&world, &actors)
+    );
+    assert!(outbox.send(Letter::Drain).is_ok(), "a mailbox holds a letter");
+    outbox.flush();
+    let ended = run(&world, &mut [&mut running], &mut [&mut actors], TIME, &mut |_| false);
+    assert_eq!(ended, Ended::Done, "the worker does not drain{}", story(&world, &actors));
+    let live = running.0.live();
+    assert_eq!(live, [0; 4], "objects that nobody uses{}", story(&world, &actors));
+    drop(running.0.finish());
+    actors.close(&world);
+    let leaks = world.leaks();
+    assert!(leaks.is_empty(), "left behind: {leaks:?}{}", story(&world, &actors));
+    if let Err(why) = check::check(&script, &actors) {
+        panic!("{why}{}", story(&world, &actors));
+    }
+}
+
+/// What happened, for a message about a failure.
+fn story(world: &World, actors: &Actors) -> String {
+    format!("\n{}\n{}", world.trace(), actors.state())
+}
+
+/// The configuration of a role, made once a thread: reading it would take longer than most runs.
+fn configuration(role: Role) -> Arc<Config> {
+    thread_local! {
+        static MADE: RefCell<Vec<(Role, Arc<Config>)>> = const { RefCell::new(Vec::new()) };
+    }
+    MADE.with(|made| {
+        let made = &mut *made.borrow_mut();
+        if let Some((_, config)) = made.iter().find(|(other, _)| *other == role) {
+            return config.clone();
+        }
+        let mut words = match role {
+            Role::Boost => {
+                vec!["boost".to_owned(), "--origin".to_owned(), format!("http://{HOST}")]
+            }
+            Role::Forward => vec!["forward".to_owned()],
+        };
+        for word in ["--listen", OWN, "--workers", "1", "--access-log", "off"] {
+            words.push(word.to_owned());
+        }
+        for limit in LIMITS {
+            words.extend(["--limit".to_owned(), limit.to_owned()]);
+        }
+        let config = config::from_arguments(words).unwrap_or_else(|wrong| panic!("{wrong}"));
+        let listens = &config.listeners[0].address;
+        assert!(matches!(listens, ListenAddress::Tcp(it) if *it == address(OWN)), "{listens}");
+        let config = Arc::new(config);
+        made.push((role, config.clone()));
+        config
+    })
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address literal")
+}

@@ -1,0 +1,279 @@
+//! The client and the origin of a script.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use millrace_event::{Address, Instant};
+use millrace_sim::{Actor, Read, Socket, World};
+
+use super::address;
+use super::script::{Act, HOST, OWN, Script, said};
+use crate::corpus::origin::{Seen, default_answer};
+use crate::strict::{self, Asked, Doubt, Message};
+
+/// Between two things that one side says: long enough that the proxy reads them apart.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Both sides of the proxy, and what they saw.
+pub(super) struct Actors {
+    client: Speaker,
+    listener: Socket,
+    connections: Vec<Connection>,
+    answers: VecDeque<Vec<Act>>,
+    /// Everything that came to the client.
+    pub(super) received: Vec<u8>,
+    /// The requests that came to the origin.
+    pub(super) seen: Vec<Message>,
+    /// What the origin was asked and said, a connection each.
+    pub(super) given: Vec<Given>,
+    /// What came to the origin and could be read in two ways.
+    pub(super) doubtful: Vec<(Vec<u8>, Doubt)>,
+    /// Whether the client's connection has ended.
+    pub(super) over: Rc<Cell<bool>>,
+}
+
+/// What happened on a connection of the origin's.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Given {
+    /// What each answer answers. Of an early one, whose request never became whole, it is made up.
+    pub(super) asked: Vec<Asked>,
+    /// The answers, as the script has them.
+    pub(super) said: Vec<u8>,
+}
+
+/// A socket, and what is to be said at it.
+struct Speaker {
+    /// `None` once closed.
+    socket: Option<Socket>,
+    acts: VecDeque<Act>,
+    /// What of the first act was not taken yet.
+    rest: Vec<u8>,
+    /// Nothing is said before.
+    after: Instant,
+}
+
+/// A connection at the origin.
+struct Connection {
+    /// Its index in [`Actors::given`].
+    number: usize,
+    speaker: Speaker,
+    input: Vec<u8>,
+    /// What comes is no request any more: after a switch, or something doubtful.
+    raw: bool,
+    /// The answer to a request whose head is here has begun.
+    begun: bool,
+}
+
+impl Actor for Actors {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        let mut look = self.client.step(world, true);
+        self.read_client(world);
+        while let Some((socket, _)) = world.accept(self.listener) {
+            let speaker = Speaker::new(socket, VecDeque::new(), world);
+            self.given.push(Given::default());
+            self.connections.push(Connection {
+                number: self.given.len() - 1,
+                speaker,
+                input: Vec::new(),
+                raw: false,
+                begun: false,
+            });
+        }
+        for index in 0..self.connections.len() {
+            self.read_origin(world, index);
+            let again = self.connections[index].speaker.step(world, false);
+            look = look.into_iter().chain(again).min();
+        }
+        self.connections.retain(|connection| connection.speaker.socket.is_some());
+        look
+    }
+}
+
+impl Actors {
+    pub(super) fn new(world: &World, script: &Script) -> Self {
+        let listener = world.actor_listen(&Address::Tcp(address(HOST)));
+        // A client that has said its part ends its stream, so that every connection ends.
+        let mut acts: VecDeque<_> = script.client.iter().cloned().collect();
+        if !acts.iter().any(|act| matches!(act, Act::End | Act::Reset)) {
+            acts.push_back(Act::End);
+        }
+        let socket = world.connect(&Address::Tcp(address(OWN)), None);
+        Self {
+            client: Speaker::new(socket, acts, world),
+            listener,
+            connections: Vec::new(),
+            answers: script.answers.iter().cloned().collect(),
+            received: Vec::new(),
+            seen: Vec::new(),
+            given: Vec::new(),
+            doubtful: Vec::new(),
+            over: Rc::default(),
+        }
+    }
+
+    /// Closes every socket.
+    pub(super) fn close(&mut self, world: &World) {
+        self.client.close(world);
+        for connection in &mut self.connections {
+            connection.speaker.close(world);
+        }
+        world.close(self.listener);
+    }
+
+    /// What was seen, for messages.
+    pub(super) fn state(&self) -> String {
+        let given = self.given.iter().map(|given| format!("said {}", given.said.escape_ascii()));
+        let seen = self.seen.iter().map(|seen| Seen::Whole(seen.clone()).to_string());
+        let lines = seen.chain(given).collect::<Vec<_>>().join("\n");
+        format!("{lines}\nreceived {}", self.received.escape_ascii())
+    }
+
+    fn read_client(&mut self, world: &World) {
+        let Some(socket) = self.client.socket else {
+            return self.over.set(true);
+        };
+        // A client that never connected has not ended its connection.
+        if world.connected(socket).is_none() {
+            return;
+        }
+        loop {
+            match world.read(socket, 64 * 1024) {
+                Read::Bytes(bytes) => self.received.extend(bytes),
+                Read::Nothing => return,
+                Read::End | Read::Failed(_) => {
+                    self.client.close(world);
+                    return self.over.set(true);
+                }
+            }
+        }
+    }
+
+    fn read_origin(&mut self, world: &World, index: usize) {
+        while let Some(socket) = self.connections[index].speaker.socket {
+            match world.read(socket, 64 * 1024) {
+                Read::Bytes(bytes) => {
+                    self.connections[index].input.extend(bytes);
+                    self.take(index);
+                }
+                Read::Nothing => return,
+                Read::End | Read::Failed(_) => self.connections[index].speaker.close(world),
+            }
+        }
+    }
+
+    /// Takes every whole request from the input and answers it.
+    fn take(&mut self, index: usize) {
+        while !self.connections[index].raw {
+            let connection = &mut self.connections[index];
+            match strict::request(&connection.input) {
+                Err(doubt) => {
+                    connection.raw = true;
+                    self.doubtful.push((std::mem::take(&mut connection.input), doubt));
+                }
+                Ok(Some(message)) => {
+                    connection.input.drain(..message.bytes);
+                    let begun = std::mem::take(&mut connection.begun);
+                    if !begun {
+                        self.answer(index, message.method(), message.target());
+                    }
+                    let connection = &mut self.connections[index];
+                    connection.speaker.acts.retain(|act| *act != Act::Body);
+                    let given = &mut self.given[connection.number];
+                    if let Some(asked) = given.asked.last_mut() {
+                        *asked = Asked::with(message.method());
+                    }
+                    connection.raw = given.said.windows(13).any(|it| it == b"HTTP/1.1 101 ");
+                    self.seen.push(message);
+                }
+                Ok(None) => return self.answer_head(index),
+            }
+        }
+    }
+
+    /// Begins an answer that does not wait for its request's end.
+    fn answer_head(&mut self, index: usize) {
+        let connection = &self.connections[index];
+        let early = self.answers.front().is_some_and(|acts| acts.contains(&Act::Body));
+        let end = connection.input.windows(4).position(|four| four == b"\r\n\r\n");
+        if !connection.begun && early && end.is_some() {
+            self.connections[index].begun = true;
+            self.answer(index, "GET", "/");
+        }
+    }
+
+    fn answer(&mut self, index: usize, method: &str, target: &str) {
+        let default = || vec![Act::Say(default_answer(method, target))];
+        let acts = self.answers.pop_front().unwrap_or_else(default);
+        let connection = &mut self.connections[index];
+        let given = &mut self.given[connection.number];
+        given.said.extend(said(&acts));
+        given.asked.push(Asked::with(method));
+        connection.speaker.acts.extend(acts);
+    }
+}
+
+impl Speaker {
+    fn new(socket: Socket, acts: VecDeque<Act>, world: &World) -> Self {
+        Self { socket: Some(socket), acts, rest: Vec::new(), after: world.now() }
+    }
+
+    /// Says what can be said now; gives when to look again.
+    fn step(&mut self, world: &World, client: bool) -> Option<Instant> {
+        let socket = self.socket?;
+        if client && world.connected(socket).is_none() {
+            return None;
+        }
+        if !self.rest.is_empty() && !self.flush(world, socket) {
+            return None;
+        }
+        if world.now() < self.after {
+            return Some(self.after).filter(|_| !self.acts.is_empty());
+        }
+        match self.acts.front()? {
+            Act::Body => return None,
+            Act::Say(bytes) => {
+                self.rest.extend_from_slice(bytes);
+                self.acts.pop_front();
+                if !self.flush(world, socket) {
+                    return None;
+                }
+            }
+            Act::End if client => {
+                world.finish(socket);
+                self.acts.clear();
+                return None;
+            }
+            Act::End => self.close(world),
+            Act::Reset => {
+                world.reset(socket);
+                self.socket = None;
+                return None;
+            }
+        }
+        self.after = world.now() + PAUSE;
+        Some(self.after)
+    }
+
+    /// Writes what is left; false while the proxy does not take it.
+    fn flush(&mut self, world: &World, socket: Socket) -> bool {
+        while !self.rest.is_empty() {
+            match world.write(socket, &self.rest) {
+                Ok(0) => return false,
+                Ok(count) => drop(self.rest.drain(..count)),
+                Err(_) => {
+                    self.rest.clear();
+                    self.acts.clear();
+                }
+            }
+        }
+        true
+    }
+
+    fn close(&mut self, world: &World) {
+        if let Some(socket) = self.socket.take() {
+            world.close(socket);
+        }
+    }
+}

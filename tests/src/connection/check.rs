@@ -1,0 +1,143 @@
+//! What must hold after a connection, whatever was sent.
+
+use super::actors::{Actors, Given};
+use super::script::{Script, said};
+use crate::corpus::answers::read_answers;
+use crate::corpus::compare::{ADDED_TO_ANSWERS, ADDED_TO_REQUESTS};
+use crate::corpus::literal::{Role, escaped};
+use crate::corpus::mutant::check_nothing_more;
+use crate::corpus::valid;
+use crate::strict::{self, Asked, Field, Message};
+
+/// Fields that the program writes anew, in whatever words.
+const OWN_WORDS: [&str; 9] = [
+    "connection",
+    "content-length",
+    "host",
+    "keep-alive",
+    "max-forwards",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+    "trailer",
+];
+
+/// Compares what both sides saw with what the other sent.
+pub(super) fn check(script: &Script, actors: &Actors) -> Result<(), String> {
+    let sent = said(&script.client);
+    // What goes through a tunnel is nobody's to judge.
+    if script.role == Role::Forward && sent.windows(8).any(|it| it == b"CONNECT ") {
+        return Ok(());
+    }
+    if let Some((bytes, doubt)) = actors.doubtful.first() {
+        return Err(format!("DOUBTFUL at the origin ({doubt}): {}", escaped(bytes)));
+    }
+    for message in &actors.seen {
+        check_request(message, &actors.seen, &sent)?;
+    }
+    let reading = valid::read(&sent, script.role);
+    if reading.all {
+        check_nothing_more(&reading.requests, &actors.seen).map_err(|(_, why)| why)?;
+    }
+    // An early answer may belong to a request of which only a part came.
+    let asked: Vec<Asked> = actors.given.iter().flat_map(|given| given.asked.clone()).collect();
+    let answers = read_answers(&actors.received, &asked).map_err(|doubt| {
+        format!("DOUBTFUL at the client ({doubt}): {}", escaped(&actors.received))
+    })?;
+    let clean: Option<Vec<Message>> = actors
+        .given
+        .iter()
+        .map(given_answers)
+        .collect::<Option<Vec<_>>>()
+        .map(|answers| answers.concat());
+    let forwarded = answers.iter().filter(|answer| answer.fields.iter().any(|it| it.is("via")));
+    for answer in forwarded {
+        check_answer(answer, &actors.given, clean.as_deref())?;
+    }
+    Ok(())
+}
+
+/// A request is of what the client sent, and is not sent twice if that may not be.
+fn check_request(message: &Message, seen: &[Message], sent: &[u8]) -> Result<(), String> {
+    let (method, target) = (message.method(), message.target());
+    let times =
+        |words: &str| sent.windows(words.len()).filter(|it| *it == words.as_bytes()).count();
+    let same_method = seen.iter().filter(|other| other.method() == method).count();
+    if !matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+        && same_method > times(&format!("{method} "))
+    {
+        return Err(format!("{method} came {same_method} times"));
+    }
+    let known = target == "/" || target == "*" || times(target) > 0 || times(&target[1..]) > 0;
+    if times(&format!("{method} ")) == 0 || !known {
+        return Err(format!("nobody asked {method} {target}"));
+    }
+    if let Some(field) = made_up(&message.fields, &[sent], &ADDED_TO_REQUESTS) {
+        return Err(format!("a field at the origin that nobody sent: {field}"));
+    }
+    match is_within(&message.body, sent) {
+        true => Ok(()),
+        false => Err(format!("a body that nobody sent: {}", escaped(&message.body))),
+    }
+}
+
+/// The answers of a connection of the origin's, if each has one meaning and all are whole.
+fn given_answers(given: &Given) -> Option<Vec<Message>> {
+    let mut rest = &given.said[..];
+    let mut answers = Vec::new();
+    for asked in &given.asked {
+        loop {
+            let message = strict::answer(rest, asked, true).ok().flatten()?;
+            rest = &rest[message.bytes..];
+            let interim = message.interim();
+            answers.push(message);
+            if !interim {
+                break;
+            }
+        }
+    }
+    rest.is_empty().then_some(answers)
+}
+
+/// An answer is one of those that the origin gave. Where all of these have one meaning it has the
+/// status and the body of one; else it is at least made of what the origin said.
+fn check_answer(
+    answer: &Message,
+    given: &[Given],
+    clean: Option<&[Message]>,
+) -> Result<(), String> {
+    let wrong =
+        |why: String| Err(format!("an answer that the origin did not give, {why}: {answer:?}"));
+    let sources: Vec<_> = given.iter().map(|given| &given.said[..]).collect();
+    if let Some(field) = made_up(&answer.fields, &sources, &ADDED_TO_ANSWERS) {
+        return wrong(format!("the field {field}"));
+    }
+    let is = |of: &Message| of.status() == answer.status() && of.body == answer.body;
+    match clean {
+        Some(clean) if clean.iter().any(is) => Ok(()),
+        Some(_) => wrong("its status or body".to_owned()),
+        None if sources.iter().any(|source| is_within(&answer.body, source)) => Ok(()),
+        None => wrong("its body".to_owned()),
+    }
+}
+
+/// The first field that stands in none of the sources.
+fn made_up(fields: &[Field], sources: &[&[u8]], added: &[&str]) -> Option<String> {
+    let stands = |field: &Field| {
+        let name = field.name.as_bytes();
+        sources.iter().any(|source| {
+            let named = source.windows(name.len()).any(|it| it.eq_ignore_ascii_case(name));
+            named && is_within(&field.value, source)
+        })
+    };
+    let own = |field: &Field| added.iter().chain(&OWN_WORDS).any(|name| field.is(name));
+    let strange = fields.iter().find(|field| !own(field) && !stands(field))?;
+    Some(format!("{}: {}", strange.name, escaped(&strange.value)))
+}
+
+/// Whether the bytes of `part` are in `whole` in this order, perhaps with others between: chunk
+/// sizes, folds.
+fn is_within(part: &[u8], whole: &[u8]) -> bool {
+    let mut whole = whole.iter();
+    part.iter().all(|byte| whole.any(|other| other == byte))
+}
