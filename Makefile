@@ -1,7 +1,7 @@
 # The menu of the project: `make help`. Each entry sets up what it needs and says what it installs.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint icount interop bench soak fuzz clean
+.PHONY: help setup run test lint icount interop bench attack soak fuzz clean
 
 # Where programs with planted bugs are built, so that nobody takes one for the real one.
 PLANTED = $(or $(CARGO_TARGET_DIR),target)/planted
@@ -49,6 +49,11 @@ interop: ## Only the programs that users have, through millrace; NAMES="chromium
 
 bench: ## Measure millrace beside its peers and judge: CASES="R1-8k F1-miss idle" REPS=5 SECS=1.
 	@scripts/bench
+
+attack: ## Hostile messages on both engines, literal and mutated: MUTANTS=100000 SEED=1.
+	@scripts/setup build
+	cargo build --quiet -p millrace
+	MUTANTS=$(or $(MUTANTS),100000) SEED=$(or $(SEED),1) scripts/attack
 
 soak: ## Many more simulated seeds and mutants than `make test` has: SEEDS=5000 MUTANTS=1000000.
 	@scripts/setup build

@@ -59,6 +59,20 @@ impl Tally {
         }
     }
 
+    /// Counts the valid messages of the corpus itself, whose outcomes other tests have proved.
+    pub fn add_literals(&mut self, cases: &[Case]) {
+        for outcome in cases.iter().flat_map(|case| &case.outcomes) {
+            self.forwarded += u64::from(outcome.reaches());
+        }
+        let refusals = |case: &Case| case.outcomes.iter().rev().find_map(Outcome::own).cloned();
+        for own in cases.iter().filter(|case| case.valid).filter_map(refusals) {
+            match mutant::by_rule(own.status) {
+                true => self.ruled += 1,
+                false => self.refused += 1,
+            }
+        }
+    }
+
     fn add(&mut self, other: Self) {
         self.run += other.run;
         self.reached += other.reached;
@@ -82,9 +96,9 @@ impl fmt::Display for Tally {
         let share = self.refused_per_mille();
         write!(
             f,
-            "{run} mutants, {reached} reached the origin, {doubtful} in a doubtful form, {} failed; \
-             {} valid: {forwarded} forwarded, {ruled} answered by a rule, {refused} refused \
-             ({}.{} %)",
+            "{run} mutants, {reached} reached the origin, {doubtful} in a doubtful form, {} \
+             failed; {} valid: {forwarded} forwarded, {ruled} answered by a rule, {refused} \
+             refused ({}.{} %)",
             failures.len(),
             forwarded + ruled + refused,
             share / 10,
@@ -131,7 +145,10 @@ fn run_lane(
         match mutant::run(&mutant, stock, &lane) {
             Ok(verdict) => tally.count(verdict),
             Err((wrong, story)) => {
-                let fails = |smaller: &_| matches!(mutant::run(smaller, stock, &lane), Err((same, _)) if same == wrong);
+                let fails = |smaller: &_| {
+                    let again = mutant::run(smaller, stock, &lane);
+                    again.is_err_and(|(same, _)| same == wrong)
+                };
                 let small = shrink(&mutant, *role, fails);
                 let shown = escaped(&small.sent);
                 let said = small.said.as_ref().map(|said| escaped(said)).unwrap_or_default();
