@@ -27,7 +27,6 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 	@$(MAKE) --no-print-directory icount
 # Once with the engine that this machine picks, once with the one that every machine has.
 	tests/interop/run
-	ENGINE=epoll cargo test --quiet -p millrace-tests --test corpus
 	ENGINE=epoll tests/interop/run
 
 lint: ## Formatting, clippy and rustdoc, each warning an error.

@@ -22,7 +22,9 @@ const FAILURES_MAX: usize = 8;
 
 /// Which mutants to run.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct Plan<'a> {
+    /// Of the program.
+    pub engine: &'a str,
     /// Where the sequences begin.
     pub seed: u64,
     /// How many.
@@ -111,7 +113,7 @@ impl fmt::Display for Tally {
 ///
 /// # Panics
 /// If a lane cannot be started.
-pub fn run(cases: &[Case], plan: Plan) -> Tally {
+pub fn run(cases: &[Case], plan: Plan<'_>) -> Tally {
     let stocks = [Role::Boost, Role::Forward].map(|role| (role, Stock::new(cases, role)));
     let lanes = if plan.only.is_some() { 1 } else { LANES };
     thread::scope(|scope| {
@@ -131,17 +133,17 @@ pub fn run(cases: &[Case], plan: Plan) -> Tally {
 fn run_lane(
     cases: &[Case],
     stocks: &[(Role, Stock); 2],
-    plan: Plan,
+    plan: Plan<'_>,
     first: u64,
     lanes: u64,
 ) -> Tally {
     let mut tally = Tally::default();
     let mut index = plan.only.unwrap_or(first);
     let (role, stock) = &stocks[usize::try_from(index % 2).expect("0 or 1")];
-    let mut lane = Lane::start(*role);
+    let mut lane = Lane::start(*role, plan.engine);
     while index < plan.mutants && tally.failures.len() < FAILURES_MAX {
         let mutant = stock.mutant(&mut Random::of(plan.seed, index));
-        let title = format!("SEED={} MUTANT={index}, {role:?}", plan.seed);
+        let title = format!("ENGINE={} SEED={} MUTANT={index}, {role:?}", plan.engine, plan.seed);
         match mutant::run(&mutant, stock, &lane) {
             Ok(verdict) => tally.count(verdict),
             Err((wrong, story)) => {
@@ -158,7 +160,7 @@ fn run_lane(
         }
         if let Some(why) = lane.ended() {
             tally.failures.push(format!("{title}: {why}"));
-            lane = Lane::start(*role);
+            lane = Lane::start(*role, plan.engine);
         }
         tally.run += 1;
         index += if plan.only.is_some() { plan.mutants } else { lanes };

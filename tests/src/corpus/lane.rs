@@ -43,17 +43,14 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Starts an origin and the program before it.
+    /// Starts an origin and the program before it, on this engine.
     ///
     /// # Panics
     /// If the program is missing or does not say where it listens.
-    pub fn start(role: Role) -> Self {
+    pub fn start(role: Role, engine: &str) -> Self {
         let origin = Origin::start();
         let mut command = Command::new(program());
-        command.args(arguments(role, origin.address));
-        if let Ok(engine) = std::env::var("ENGINE") {
-            command.args(["--engine", &engine]);
-        }
+        command.args(arguments(role, origin.address)).args(["--engine", engine]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program can be started");
         let lines = BufReader::new(child.stderr.take().expect("standard error is piped"));
