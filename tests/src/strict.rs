@@ -164,7 +164,8 @@ pub fn request(input: &[u8]) -> Result<Option<Message>, Doubt> {
     let Some((fields, after)) = fields::section(input, rest)? else { return Ok(None) };
     fields::check_request(&fields)?;
     let framing = body::framing(&fields)?.unwrap_or(Framing::None);
-    if method == "TRACE" && framing != Framing::None {
+    // A length of zero is no body to any reader.
+    if method == "TRACE" && !matches!(framing, Framing::None | Framing::Length(0)) {
         return doubt("a TRACE with a body");
     }
     let start = Start::Request { method: method.to_owned(), target: target.to_owned() };
