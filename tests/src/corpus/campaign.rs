@@ -139,9 +139,10 @@ fn run_lane(
 ) -> Tally {
     let mut tally = Tally::default();
     let mut index = plan.only.unwrap_or(first);
+    let end = plan.only.map_or(plan.mutants, |only| only + 1);
     let (role, stock) = &stocks[usize::try_from(index % 2).expect("0 or 1")];
     let mut lane = Lane::start(*role, plan.engine);
-    while index < plan.mutants && tally.failures.len() < FAILURES_MAX {
+    while index < end && tally.failures.len() < FAILURES_MAX {
         let mutant = stock.mutant(&mut Random::of(plan.seed, index));
         let title = format!("ENGINE={} SEED={} MUTANT={index}, {role:?}", plan.engine, plan.seed);
         match mutant::run(&mutant, stock, &lane) {
@@ -163,7 +164,7 @@ fn run_lane(
             lane = Lane::start(*role, plan.engine);
         }
         tally.run += 1;
-        index += if plan.only.is_some() { plan.mutants } else { lanes };
+        index += lanes;
     }
     // Even after all of that the program serves: the corpus' first forwarded case still passes.
     let plain = cases.iter().find(|case| case.runs(*role) && case.outcomes == [Outcome::Forwarded]);
