@@ -110,7 +110,7 @@ impl Stock {
 
 impl Mutant {
     /// The segments that the client sends at such a place.
-    pub(super) fn segments(&self, place: &Place) -> Vec<Vec<u8>> {
+    pub(crate) fn segments(&self, place: &Place) -> Vec<Vec<u8>> {
         let sent = expand(&self.sent, place);
         let mut cuts: Vec<_> = self.cuts.iter().map(|cut| cut * sent.len() / 1000).collect();
         cuts.extend([0, sent.len()]);
@@ -120,7 +120,7 @@ impl Mutant {
     }
 
     /// What the origin says there.
-    pub(super) fn script(&self, place: &Place) -> Option<(String, Literal)> {
+    pub(crate) fn script(&self, place: &Place) -> Option<(String, Literal)> {
         let said = expand(self.said.as_ref()?, place);
         Some((self.target.clone(), Literal::of(said)))
     }

@@ -1,0 +1,177 @@
+//! The proxy's parsers beside those that share no code with them: what the strict one takes, the
+//! proxy's take as well, and all find the same in it.
+
+use millrace_http::{
+    AnswerHead, ChunkedDecoder, Fields, Framing, HeadLimits, HeadScan, Method, RequestHead,
+    answer_framing, request_framing,
+};
+
+use crate::corpus::literal::Role;
+use crate::corpus::valid;
+use crate::strict::{self, Asked, Field, Message};
+
+const LIMITS: HeadLimits =
+    HeadLimits { bytes_max: 65_536, fields_max: 4096, target_bytes_max: 65_536 };
+
+/// What the proxy bounds and the strict parser does not: the letters of a method, the lines and
+/// bytes of trailers.
+const METHOD_BYTES_MAX: usize = 32;
+const TRAILERS_MAX: usize = 60;
+const TRAILER_BYTES_MAX: usize = 8000;
+
+/// Reads any bytes as a request and as an answer.
+///
+/// # Panics
+/// When two parsers find different things.
+pub fn fuzz_messages(data: &[u8]) {
+    let data = &data[..data.len().min(LIMITS.bytes_max)];
+    compare_request(data);
+    compare_valid(data);
+    for method in ["GET", "HEAD"] {
+        compare_answer(data, method);
+    }
+}
+
+fn compare_request(data: &[u8]) {
+    let Ok(Some(message)) = strict::request(data) else { return };
+    if message.method().len() > METHOD_BYTES_MAX || has_many_trailers(&message) {
+        return;
+    }
+    let mut head = RequestHead::default();
+    let parsed = head.parse(data, &mut HeadScan::default(), &LIMITS);
+    let Ok(Some(used)) = parsed else { panic!("{parsed:?} for {message:?}") };
+    assert_eq!(head.method_bytes(), message.method().as_bytes());
+    assert_eq!(head.target(), message.target().as_bytes());
+    compare_fields(&head, &message.fields);
+    let framing = request_framing(&head).unwrap_or_else(|why| panic!("{why} for {message:?}"));
+    compare_body(&data[used..message.bytes], framing, &message.body);
+}
+
+/// What a client may send has the same method and content for the proxy, if that takes it.
+fn compare_valid(data: &[u8]) {
+    let reading = valid::read(data, Role::Boost);
+    let Some(request) = reading.requests.first() else { return };
+    let mut head = RequestHead::default();
+    let Ok(Some(used)) = head.parse(data, &mut HeadScan::default(), &LIMITS) else { return };
+    assert_eq!(head.method_bytes(), request.method.as_bytes());
+    match request_framing(&head) {
+        Ok(Framing::Chunked) => {
+            if let Some((body, _)) = dechunk(&data[used..]) {
+                assert_eq!(body, request.body);
+            }
+        }
+        Ok(framing) => {
+            let length = request.body.len();
+            assert!(matches!(framing, Framing::None) || framing == Framing::Length(length as u64));
+            assert_eq!(data[used..][..length], request.body);
+        }
+        Err(_) => {}
+    }
+}
+
+fn compare_answer(data: &[u8], method: &str) {
+    let Ok(Some(message)) = strict::answer(data, &Asked::with(method), true) else { return };
+    if has_many_trailers(&message) {
+        return;
+    }
+    let mut head = AnswerHead::default();
+    let parsed = head.parse(data, &mut HeadScan::default(), &LIMITS);
+    let Ok(Some(used)) = parsed else { panic!("{parsed:?} for {message:?}") };
+    assert_eq!(head.status(), message.status());
+    compare_fields(&head, &message.fields);
+    let framing = answer_framing(&head, Method::of(method.as_bytes()));
+    let framing = framing.unwrap_or_else(|why| panic!("{why} for {message:?}"));
+    compare_body(&data[used..message.bytes], framing, &message.body);
+}
+
+fn has_many_trailers(message: &Message) -> bool {
+    let bytes = |field: &Field| field.name.len() + field.value.len() + 4;
+    message.trailers.len() > TRAILERS_MAX
+        || message.trailers.iter().map(bytes).sum::<usize>() > TRAILER_BYTES_MAX
+}
+
+fn compare_fields(head: &Fields, fields: &[Field]) {
+    let of_head = head.fields().iter().map(|field| (head.name_of(field), head.value_of(field)));
+    let of_judge = fields.iter().map(|field| (field.name.as_bytes(), &field.value[..]));
+    assert!(of_head.eq(of_judge), "fields of {:?}", String::from_utf8_lossy(head.bytes()));
+}
+
+/// `bytes` are a whole body as it was sent.
+fn compare_body(bytes: &[u8], framing: Framing, body: &[u8]) {
+    match framing {
+        Framing::None => assert!(bytes.is_empty() && body.is_empty()),
+        Framing::Length(length) => {
+            assert_eq!(length, body.len() as u64);
+            assert_eq!(bytes, body);
+        }
+        Framing::UntilClose => assert_eq!(bytes, body),
+        Framing::Chunked => {
+            assert_eq!(dechunk(bytes), Some((body.to_owned(), bytes.len())));
+        }
+    }
+}
+
+/// The content of a chunked body and the bytes that it took, if it is whole and sound.
+fn dechunk(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let mut input = bytes.to_owned();
+    let mut decoder = ChunkedDecoder::default();
+    let step = decoder.decode(&mut input).ok().filter(|step| step.ended)?;
+    Some((input[step.payload].to_owned(), step.consumed))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::{env, fs};
+
+    use super::*;
+    use crate::corpus::case;
+    use crate::corpus::literal::{Place, fill};
+    use crate::corpus::random::Random;
+    use crate::corpus::stock::Stock;
+
+    #[test]
+    fn the_hostile_corpus_and_mutants_of_it() {
+        let cases = case::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus"));
+        let folder = env::var_os("MESSAGES");
+        let place = Place {
+            host: "a.test:8000".to_owned(),
+            role: Role::Boost,
+            own: "a.test:8080".to_owned(),
+            via: "millrace".to_owned(),
+        };
+        for (index, case) in cases.iter().enumerate() {
+            let bytes = |lines, sent| fill(lines, &place, sent).expect("known marks").bytes();
+            let said = case.said.iter().map(|lines| bytes(lines, false));
+            for (part, message) in said.chain([bytes(&case.sent, true)]).enumerate() {
+                if let Some(folder) = &folder {
+                    let file = Path::new(folder).join(format!("case-{index}-{part}"));
+                    fs::write(file, &message).expect("the folder of MESSAGES can be written to");
+                }
+                fuzz_messages(&message);
+            }
+        }
+        let stock = Stock::new(&cases, Role::Boost);
+        let mut compared = 0;
+        for index in 0..20_000 {
+            let mutant = stock.mutant(&mut Random::of(1, index));
+            let sent = mutant.segments(&place).concat();
+            compared += usize::from(matches!(strict::request(&sent), Ok(Some(_))));
+            fuzz_messages(&sent);
+            let said = mutant.script(&place).map(|(_, said)| said.bytes());
+            fuzz_messages(&said.unwrap_or_default());
+        }
+        assert!(compared > 1_000, "only {compared} of 20,000 mutants have one meaning");
+    }
+
+    #[test]
+    fn the_corpus_of_the_target() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/messages");
+        let files = fs::read_dir(folder).expect("the corpus is there");
+        let files: Vec<_> = files.map(|file| file.expect("readable").path()).collect();
+        assert!(files.len() >= 9, "the corpus of the target is there");
+        for file in files {
+            fuzz_messages(&fs::read(file).expect("readable"));
+        }
+    }
+}
