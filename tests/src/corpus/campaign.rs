@@ -7,7 +7,7 @@ use super::case::{Case, Outcome};
 use super::client::Pace;
 use super::judge;
 use super::lane::Lane;
-use super::literal::{Role, escaped};
+use super::literal::Role;
 use super::mutant::{self, Failure, Fate, Verdict};
 use super::random::Random;
 use super::shrink::shrink;
@@ -153,10 +153,8 @@ fn run_lane(
                     again.is_err_and(|(same, _)| same == wrong)
                 };
                 let small = shrink(&mutant, *role, fails);
-                let shown = escaped(&small.sent);
-                let said = small.said.as_ref().map(|said| escaped(said)).unwrap_or_default();
-                let small = format!("  made small: {shown}\n  origin says: {said}");
-                tally.failures.push(format!("{title}: {wrong:?}: {story}\n{small}"));
+                let small = small.story();
+                tally.failures.push(format!("{title}: {wrong:?}: {story}\nmade small\n{small}"));
             }
         }
         if let Some(why) = lane.ended() {

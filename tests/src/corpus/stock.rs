@@ -5,7 +5,7 @@
 //! server that is not ours.
 
 use super::case::{Case, Outcome, Own};
-use super::literal::{Literal, Place, Role, fill};
+use super::literal::{Literal, Place, Role, escaped, fill};
 use super::mutate::mutate;
 use super::random::Random;
 
@@ -123,6 +123,21 @@ impl Mutant {
     pub(crate) fn script(&self, place: &Place) -> Option<(String, Literal)> {
         let said = expand(self.said.as_ref()?, place);
         Some((self.target.clone(), Literal::of(said)))
+    }
+
+    /// What both sides say, to be read: in the form of the corpus.
+    pub(super) fn story(&self) -> String {
+        let shown = |template: &[u8]| {
+            let text = escaped(template).replace(&escaped(HOST.as_bytes()), "{host}");
+            text.replace(&escaped(OWN.as_bytes()), "{self}")
+        };
+        let (sent, said) = (shown(&self.sent), self.said.as_deref().map(shown));
+        let said = said.map(|said| format!("\n  origin says: {said}")).unwrap_or_default();
+        let cuts = match &self.cuts[..] {
+            [] => String::new(),
+            cuts => format!("\n  cut at {cuts:?} thousandths"),
+        };
+        format!("  client: {sent}{said}{cuts}")
     }
 
     /// Whether it may be sent in this role.

@@ -249,27 +249,33 @@ fn chunks(rest: &mut &[u8]) -> Option<Vec<u8>> {
 
 /// RFC 9112 section 7.1.1: `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`.
 fn are_extensions(text: &[u8]) -> bool {
-    let mut rest = text.trim_ascii_start();
+    let mut rest = after_blanks(text);
     if rest.is_empty() {
         return text.is_empty();
     }
     while let [b';', after @ ..] = rest {
-        let Some(after) = after_token(after.trim_ascii_start()) else { return false };
-        rest = after.trim_ascii_start();
+        let Some(after) = after_token(after_blanks(after)) else { return false };
+        rest = after_blanks(after);
         if let [b'=', value @ ..] = rest {
-            let value = value.trim_ascii_start();
+            let value = after_blanks(value);
             let after = match value {
                 [b'"', quoted @ ..] => after_quoted(quoted),
                 token => after_token(token),
             };
             let Some(after) = after else { return false };
-            rest = after.trim_ascii_start();
+            rest = after_blanks(after);
         }
         if rest.is_empty() {
             return !text.ends_with(b" ") && !text.ends_with(b"\t");
         }
     }
     false
+}
+
+/// What follows spaces and tabs.
+fn after_blanks(text: &[u8]) -> &[u8] {
+    let blanks = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    &text[blanks..]
 }
 
 fn after_token(text: &[u8]) -> Option<&[u8]> {
@@ -343,6 +349,7 @@ mod tests {
             "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0 \r\n\r\n",
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0;a=\"\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0;\na\r\n\r\n",
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
         ] {
             assert_eq!(boosted(text).requests, [], "{}", text.escape_debug());
