@@ -114,17 +114,18 @@ impl Accepting {
     pub(crate) fn close_retired(&mut self, engine: &mut impl Engine) {
         let mut index = 0;
         while let Some(listener) = self.listeners.get_mut(index) {
-            let came = listener.retired.is_some() && std::mem::take(&mut listener.came);
-            match &mut listener.retired {
-                Some(asked) if !came || *asked >= ASKED_MAX => {
-                    let listener = self.listeners.swap_remove(index);
-                    engine.close(listener.fd);
-                    continue;
-                }
-                Some(asked) => *asked += 1,
-                None => {}
-            }
             index += 1;
+            let Some(asked) = &mut listener.retired else { continue };
+            *asked += 1;
+            // One that an error has disarmed says nothing about its queue.
+            let is_quiet = listener.armed && !std::mem::take(&mut listener.came);
+            if is_quiet || *asked > ASKED_MAX {
+                index -= 1;
+                let listener = self.listeners.swap_remove(index);
+                engine.close(listener.fd);
+            } else if !listener.armed {
+                listener.arm(engine);
+            }
         }
     }
 
