@@ -13,6 +13,8 @@ pub(crate) struct Accepting {
     listeners: Vec<Listener>,
     /// Listeners taken in so far.
     added: u32,
+    /// Those that are retired; `retired <= listeners.len()`.
+    retired: usize,
     /// Idle connections are to be closed, to make room.
     pub(crate) shed: bool,
     /// How often a draining worker asked whether it may close them; at most `ASKED_MAX`.
@@ -35,7 +37,7 @@ struct Listener {
 
 impl Accepting {
     pub(crate) fn new() -> Self {
-        Self { listeners: Vec::new(), added: 0, shed: false, asked: 0, ended: false }
+        Self { listeners: Vec::new(), added: 0, retired: 0, shed: false, asked: 0, ended: false }
     }
 
     /// Takes a listener in, not armed yet.
@@ -95,6 +97,7 @@ impl Accepting {
     /// A listener has left the configuration: it is closed once its queue was taken in.
     pub(crate) fn retire(&mut self, engine: &mut impl Engine, number: u16) {
         for listener in self.listeners.iter_mut().filter(|listener| listener.number() == number) {
+            self.retired += usize::from(listener.retired.is_none());
             listener.retired.get_or_insert(0);
             if !listener.armed {
                 listener.arm(engine);
@@ -102,10 +105,15 @@ impl Accepting {
         }
     }
 
-    /// Whether a listener, or any if `None`, waits to be closed.
-    pub(crate) fn is_retiring(&self, number: Option<u16>) -> bool {
+    /// Whether a listener waits to be closed.
+    pub(crate) fn is_retiring(&self, number: u16) -> bool {
         let mut retired = self.listeners.iter().filter(|listener| listener.retired.is_some());
-        retired.any(|listener| number.is_none_or(|number| listener.number() == number))
+        retired.any(|listener| listener.number() == number)
+    }
+
+    /// Whether any listener does.
+    pub(crate) fn is_any_retiring(&self) -> bool {
+        self.retired > 0
     }
 
     /// Closes the retired listeners where no connection came since this was called last, so that
@@ -122,6 +130,7 @@ impl Accepting {
             if is_quiet || *asked > ASKED_MAX {
                 index -= 1;
                 let listener = self.listeners.swap_remove(index);
+                self.retired -= 1;
                 engine.close(listener.fd);
             } else if !listener.armed {
                 listener.arm(engine);
@@ -143,6 +152,7 @@ impl Accepting {
 
     /// Accepts no more, for good, and closes the listeners.
     pub(crate) fn end(&mut self, engine: &mut impl Engine) {
+        self.retired = 0;
         for listener in std::mem::take(&mut self.listeners) {
             if listener.armed {
                 engine.accept_stop(&listener.fd);

@@ -159,7 +159,7 @@ impl<E: Engine> Worker<E> {
             return;
         }
         let Self { snapshots, accepting, .. } = self;
-        if snapshots.forget_unused(|listener| accepting.is_retiring(Some(listener))) {
+        if snapshots.forget_unused(|listener| accepting.is_retiring(listener)) {
             self.follow_snapshots();
         }
     }

@@ -110,6 +110,8 @@ pub struct Worker<E: Engine> {
     pipes_refused_before: u64,
     pub(crate) mail: Mail<Letter<E::Detached>, E::Waker>,
     pub(crate) inbox: Inbox<Letter<E::Detached>, E::Waker>,
+    /// Somebody has put letters into a mailbox, and said so.
+    woken: bool,
     /// Letters that were taken out and not read yet.
     pub(crate) letters: VecDeque<Letter<E::Detached>>,
     /// Ended exchanges, for the memory of their heads.
@@ -170,6 +172,7 @@ impl<E: Engine> Worker<E> {
             pipes_refused_before,
             mail: setup.mail,
             inbox: setup.inbox,
+            woken: false,
             letters: VecDeque::new(),
             spare: Vec::new(),
             out: Vec::new(),
@@ -213,7 +216,9 @@ impl<E: Engine> Worker<E> {
         }
         self.names.handle_deadlines(&mut self.engine, now);
         self.finish_names();
-        self.read_letters();
+        if std::mem::take(&mut self.woken) {
+            self.read_letters();
+        }
         origin::serve_waiting(self);
         self.mail.flush();
         self.keep_house(now);
@@ -246,7 +251,7 @@ impl<E: Engine> Worker<E> {
     fn handle(&mut self, completion: Completion) {
         let key = Key::from(completion.token);
         match (completion.token.kind(), completion.event) {
-            (_, Event::Woken) => {}
+            (_, Event::Woken) => self.woken = true,
             (Kind::Listener, Event::Accepted(accepted)) => {
                 accept::handle(self, key, accepted);
             }
@@ -372,7 +377,7 @@ impl<E: Engine> Worker<E> {
         self.forget_snapshots();
         let has_work = self.clients.has_news()
             || self.accepting.is_paused()
-            || self.accepting.is_retiring(None)
+            || self.accepting.is_any_retiring()
             || self.snapshots.has_idle
             || !self.waiting.is_empty()
             || self.pipes.open() > 0
