@@ -6,12 +6,16 @@
 //! (IORING_SETUP_DEFER_TASKRUN): no interrupt of the thread, and no work between its turns. Both
 //! together are the newest that is used; they came with Linux 6.1.
 //!
+//! A ring does what is asked for here and nothing else: it begins disabled, is restricted to the
+//! operations of this module (`restriction`), and only then enabled.
+//!
 //! Watches go on until they are cancelled. Bytes are moved by requests that never wait: they are
 //! over when the [`Ring::enter`] that submits them returns, so the memory lent to the kernel is
 //! never lent for longer than that.
 
 mod mapping;
 mod request;
+mod restriction;
 
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -122,7 +126,8 @@ impl Ring {
             | IoringSetupFlags::DEFER_TASKRUN
             | IoringSetupFlags::SUBMIT_ALL
             | IoringSetupFlags::CQSIZE
-            | IoringSetupFlags::CLAMP;
+            | IoringSetupFlags::CLAMP
+            | IoringSetupFlags::R_DISABLED;
         parameters.cq_entries = completions;
         // SAFETY: no other ring's work queue is attached to, so no descriptor is named.
         let fd = unsafe { io_uring_setup(requests, &mut parameters) }?;
@@ -148,8 +153,11 @@ impl Ring {
             let place = sq.array as usize + index as usize * size_of::<u32>();
             rings.word(place).store(index, Ordering::Relaxed);
         }
+        // Before it is restricted, which rules out what registers its descriptor.
+        let name = register(fd.as_fd()).unwrap_or((fd.as_raw_fd(), 0));
+        restriction::restrict(fd.as_fd())?;
         let mut ring = Self {
-            name: register(fd.as_fd()).unwrap_or((fd.as_raw_fd(), 0)),
+            name,
             lent: Vec::new(),
             places: Vec::new(),
             queued: rings.word(sq.tail as usize).load(Ordering::Relaxed),

@@ -119,7 +119,7 @@ impl Ring {
         self.enter(Some(Duration::ZERO))
     }
 
-    fn push(&mut self, request: io_uring_sqe) -> Result<()> {
+    pub(super) fn push(&mut self, request: io_uring_sqe) -> Result<()> {
         if self.waiting() > self.request_mask {
             self.submit(self.request_mask, 0)?;
         }

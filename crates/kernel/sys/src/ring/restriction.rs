@@ -1,0 +1,134 @@
+//! What a ring may be asked for: the operations of this crate, and nothing else for the rest of its
+//! life. Whoever gets hold of a ring's memory or descriptor can open no file with it, start no
+//! connection, and lend it no memory for good.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::io_uring::{
+    IoringOp, IoringRegisterOp, IoringRestrictionOp, IoringSqeFlags, io_uring_register,
+    io_uring_restriction,
+};
+
+use crate::Result;
+
+/// Every operation that [`Ring`](super::Ring) queues.
+const OPERATIONS: [IoringOp; 4] =
+    [IoringOp::PollAdd, IoringOp::AsyncCancel, IoringOp::Recv, IoringOp::Send];
+
+/// Restricts a ring that was set up disabled (IORING_SETUP_R_DISABLED), and enables it for the
+/// calling thread, which becomes its single issuer. From then on any other operation completes with
+/// EACCES, and so does every other io_uring_register(2).
+///
+/// # Errors
+/// EBADFD when the ring is enabled already; EINVAL before Linux 5.10.
+pub(super) fn restrict(fd: BorrowedFd<'_>) -> Result<()> {
+    let mut rules: Vec<_> = OPERATIONS.into_iter().map(operation).collect();
+    rules.push(flags(IoringSqeFlags::CQE_SKIP_SUCCESS));
+    // The end of a ring takes back its registered descriptor.
+    rules.push(registration(IoringRegisterOp::UnregisterRingFds));
+    let count = rules.len() as u32;
+    let (rules, what) = (rules.as_ptr().cast(), IoringRegisterOp::RegisterRestrictions);
+    // SAFETY: the argument is `count` restrictions, which outlive the call.
+    unsafe { io_uring_register(fd, what, rules, count) }?;
+    let what = IoringRegisterOp::RegisterEnableRings;
+    // SAFETY: this operation takes no argument.
+    unsafe { io_uring_register(fd, what, std::ptr::null(), 0) }?;
+    Ok(())
+}
+
+fn operation(operation: IoringOp) -> io_uring_restriction {
+    let mut rule = rule(IoringRestrictionOp::SqeOp);
+    rule.register_or_sqe_op_or_sqe_flags.sqe_op = operation;
+    rule
+}
+
+fn flags(allowed: IoringSqeFlags) -> io_uring_restriction {
+    let mut rule = rule(IoringRestrictionOp::SqeFlagsAllowed);
+    rule.register_or_sqe_op_or_sqe_flags.sqe_flags = allowed;
+    rule
+}
+
+fn registration(operation: IoringRegisterOp) -> io_uring_restriction {
+    let mut rule = rule(IoringRestrictionOp::RegisterOp);
+    rule.register_or_sqe_op_or_sqe_flags.register_op = operation;
+    rule
+}
+
+fn rule(opcode: IoringRestrictionOp) -> io_uring_restriction {
+    let mut rule = io_uring_restriction::default();
+    rule.opcode = opcode;
+    rule
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use rustix::io::Errno;
+    use rustix::io_uring::io_uring_sqe;
+
+    use super::*;
+    use crate::{Ring, RingCompletion};
+
+    /// A ring; `None` where there is none to test with, which is said.
+    fn ring() -> Option<Ring> {
+        match Ring::new(8, 8) {
+            Ok(ring) => Some(ring),
+            Err(error @ (Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
+                println!("skip: io_uring as of Linux 6.1 cannot be had here: {error}");
+                None
+            }
+            Err(error) => panic!("a ring: {error}"),
+        }
+    }
+
+    /// What a request with `data` 7 completes with.
+    fn outcome(ring: &mut Ring, mut request: io_uring_sqe) -> crate::Result<()> {
+        request.user_data.u64_ = 7;
+        ring.push(request).unwrap();
+        ring.enter(Some(Duration::ZERO)).unwrap();
+        match ring.next_completion() {
+            Some(RingCompletion::Watched { data: 7, result, .. }) => result.map(drop),
+            other => panic!("a forbidden operation completes at once, not with {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_ring_was_not_made_for_it_refuses() {
+        let Some(mut ring) = ring() else { return };
+        let plain = |opcode| io_uring_sqe { opcode, fd: -1, ..io_uring_sqe::default() };
+        for opcode in [
+            IoringOp::Nop,
+            IoringOp::Openat,
+            IoringOp::Socket,
+            IoringOp::Connect,
+            IoringOp::Read,
+            IoringOp::ProvideBuffers,
+        ] {
+            assert_eq!(outcome(&mut ring, plain(opcode)), Err(Errno::ACCESS), "{opcode:?}");
+        }
+        let mut linked = plain(IoringOp::Recv);
+        linked.flags = IoringSqeFlags::IO_LINK;
+        assert_eq!(outcome(&mut ring, linked), Err(Errno::ACCESS), "a flag");
+        // An operation that is allowed gets as far as its descriptor.
+        assert_eq!(outcome(&mut ring, plain(IoringOp::Recv)), Err(Errno::BADF));
+    }
+
+    #[test]
+    fn nothing_more_is_registered() {
+        let Some(ring) = ring() else { return };
+        let fd: i32 = -1;
+        for what in [
+            IoringRegisterOp::RegisterFiles,
+            IoringRegisterOp::RegisterEventfd,
+            IoringRegisterOp::RegisterRestrictions,
+            IoringRegisterOp::RegisterRingFds,
+        ] {
+            let argument = std::ptr::from_ref(&fd).cast();
+            // SAFETY: the argument is one word, which the kernel does not look at.
+            let refused = unsafe { io_uring_register(ring.fd.as_fd(), what, argument, 1) };
+            assert_eq!(refused, Err(Errno::ACCESS), "{what:?}");
+        }
+    }
+}
