@@ -6,13 +6,16 @@
 
 mod clock;
 mod congestion;
+mod landlock;
 mod limits;
 mod listen;
 mod pipe;
 mod poller;
+mod privileges;
 mod process;
 mod random;
 mod ring;
+mod seccomp;
 mod signals;
 mod socket;
 
@@ -20,15 +23,20 @@ pub use clock::{cpu_time, monotonic_nanoseconds, time_of_day};
 pub use congestion::{
     CONGESTION_NAME_BYTES_MAX, congestion, default_congestion, set_congestion, try_congestion,
 };
+pub use landlock::{Grant, landlock_version, restrict_files};
 pub use limits::{descriptor_limit, lower_descriptor_limit, raise_descriptor_limit};
 pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
 pub use pipe::{pipe, splice};
 pub use poller::{EventFd, Events, Poller, Readiness};
+pub use privileges::{
+    Identity, capabilities, give_up_privileges, refuse_new_privileges, set_dumpable,
+};
 pub use process::{descriptor_count, resident_bytes};
 pub use random::fill_random;
 pub use ring::{Ring, RingCompletion};
 pub use rustix::io::Errno;
 pub use rustix::net::Shutdown;
+pub use seccomp::{can_restrict_calls, restrict_calls};
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
 pub use socket::{
     Connecting, PARTS_MAX, accept, connect_tcp, connect_udp, connect_unix, nodelay, receive,

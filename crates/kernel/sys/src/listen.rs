@@ -3,11 +3,13 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::process::umask;
 
 use crate::Result;
 
@@ -52,17 +54,27 @@ pub fn listen_tcp(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd> {
 pub fn listen_unix(path: &Path, mode: u32) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let fd = stream_socket(AddressFamily::UNIX)?;
-    match rustix::net::bind(&fd, &address) {
+    // Linux gives the file the socket's own mode, less the umask: no file's mode has to be changed,
+    // which the proxy's restrictions do not let it do.
+    rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
+    match bind_unmasked(&fd, &address) {
         Err(Errno::ADDRINUSE) if is_stale(path, &address)? => {
             std::fs::remove_file(path).map_err(errno)?;
-            rustix::net::bind(&fd, &address)?;
+            bind_unmasked(&fd, &address)?;
         }
         bound => bound?,
     }
-    // Before listen(2), so that nobody gets in under the mode that the umask left.
-    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(errno)?;
     rustix::net::listen(&fd, BACKLOG)?;
     Ok(fd)
+}
+
+/// bind(2) without a umask, which is the whole process's: a file that another thread creates
+/// meanwhile gets the mode that it asks for.
+fn bind_unmasked(fd: &OwnedFd, address: &SocketAddrUnix) -> Result<()> {
+    let mask = umask(Mode::empty());
+    let bound = rustix::net::bind(fd, address);
+    umask(mask);
+    bound
 }
 
 /// The address that a TCP or UDP socket is bound to (getsockname(2)); `None` of a Unix socket.
@@ -119,6 +131,7 @@ fn errno(error: std::io::Error) -> Errno {
 mod tests {
     use super::*;
     use std::net::TcpStream;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     #[test]

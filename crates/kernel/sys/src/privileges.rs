@@ -1,0 +1,148 @@
+//! Giving up what the process was started with: its user, its capabilities, and the ways back to
+//! either. Linux keeps all of this for each thread, and what is given up here is given up by the
+//! calling thread and those that it starts later: to be called before there are others.
+
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use rustix::{process, thread};
+
+use crate::Result;
+
+/// A user and a group by their numbers; no supplementary groups go with them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Number of the user (credentials(7)).
+    pub user: u32,
+    /// Number of the group.
+    pub group: u32,
+}
+
+impl Identity {
+    /// Whose rights this process has.
+    pub fn current() -> Self {
+        Self { user: process::geteuid().as_raw(), group: process::getegid().as_raw() }
+    }
+
+    /// Calls `look` with the rights of this identity, and takes the old ones back.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SETUID and CAP_SETGID; EINVAL for a number that the user namespace does
+    /// not have. `look` is not called then.
+    ///
+    /// # Panics
+    /// When the kernel refuses to give back what was lent, which it never does.
+    pub fn lend<T>(self, look: impl FnOnce() -> T) -> Result<T> {
+        let groups = process::getgroups()?;
+        let own = Self::current();
+        let given = self.put_on(own);
+        let seen = given.map(|()| look());
+        // The saved user is the old one, which is what lets it return.
+        let all = thread::Uid::from_raw(own.user);
+        thread::set_thread_res_uid(all, all, all).expect("the saved user may return");
+        let all = thread::Gid::from_raw(own.group);
+        thread::set_thread_res_gid(all, all, all).expect("the saved group may return");
+        // Where setgroups(2) is denied the groups were not changed either.
+        let _ = thread::set_thread_groups(&groups);
+        seen
+    }
+
+    /// Takes the identity, with `own` kept as the saved one.
+    fn put_on(self, own: Self) -> Result<()> {
+        let (user, group) = (thread::Uid::from_raw(self.user), thread::Gid::from_raw(self.group));
+        thread::set_thread_groups(&[])?;
+        thread::set_thread_res_gid(group, group, thread::Gid::from_raw(own.group))?;
+        thread::set_thread_res_uid(user, user, thread::Uid::from_raw(own.user))
+    }
+
+    /// Takes the identity for good. Capabilities stay permitted, for [`keep_capabilities`] to
+    /// choose from.
+    fn become_it(self) -> Result<()> {
+        let (user, group) = (thread::Uid::from_raw(self.user), thread::Gid::from_raw(self.group));
+        thread::set_keep_capabilities(true)?;
+        thread::set_thread_groups(&[])?;
+        thread::set_thread_res_gid(group, group, group)?;
+        thread::set_thread_res_uid(user, user, user)?;
+        thread::set_keep_capabilities(false)
+    }
+}
+
+/// Gives up every capability (capabilities(7)), except CAP_NET_BIND_SERVICE if `low_ports` asks
+/// for it and the process has it, and becomes `identity`, if one is given. The bounding set goes as
+/// well where the process may lower it, and so do the ambient and the inheritable one. Gives whether
+/// ports below 1024 can be bound from now on.
+///
+/// # Errors
+/// As [`Identity::lend`]; the process is not to go on then, as some of it may be done.
+///
+/// # Panics
+/// When the kernel says that it is done and it is not.
+pub fn give_up_privileges(identity: Option<Identity>, low_ports: bool) -> Result<bool> {
+    let wanted = if low_ports { CapabilitySet::NET_BIND_SERVICE } else { CapabilitySet::empty() };
+    lower_bounding_set(wanted)?;
+    if let Some(identity) = identity {
+        identity.become_it()?;
+        assert_eq!(Identity::current(), identity, "the user is the one that was asked for");
+    }
+    match thread::clear_ambient_capability_set() {
+        // EINVAL: before Linux 4.3, which has no such set.
+        Ok(()) | Err(Errno::INVAL) => {}
+        Err(error) => return Err(error),
+    }
+    let kept = thread::capabilities(None)?.permitted & wanted;
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
+    thread::set_capabilities(None, sets)?;
+    assert_eq!(thread::capabilities(None)?, sets, "capabilities are those that were asked for");
+    Ok(kept == CapabilitySet::NET_BIND_SERVICE)
+}
+
+/// Takes from the bounding set what is not in `kept`.
+fn lower_bounding_set(kept: CapabilitySet) -> Result<()> {
+    for bit in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        if kept.contains(capability) {
+            continue;
+        }
+        match thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // EPERM: not without CAP_SETPCAP. What the set allows is gained by execve(2) alone,
+            // and no longer once no_new_privs is set. EINVAL: the kernel has no more of them.
+            Err(Errno::PERM | Errno::INVAL) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The capabilities that the process could use, by bits (capabilities(7)).
+///
+/// # Errors
+/// None is known.
+pub fn capabilities() -> Result<u64> {
+    Ok(thread::capabilities(None)?.permitted.bits())
+}
+
+/// From now on no program that is executed gains rights by its file (PR_SET_NO_NEW_PRIVS), which
+/// is also what lets an ordinary user restrict itself further.
+///
+/// # Errors
+/// EINVAL before Linux 3.5.
+pub fn refuse_new_privileges() -> Result<()> {
+    thread::set_no_new_privs(true)
+}
+
+/// Whether the memory of the process may be dumped into a file, and looked at by other processes of
+/// its user (PR_SET_DUMPABLE, RLIMIT_CORE). It holds clients' bytes. The kernel forbids it by itself
+/// when the user changes; allowing it is for debugging tools.
+///
+/// # Errors
+/// None is known.
+pub fn set_dumpable(allowed: bool) -> Result<()> {
+    if allowed {
+        return process::set_dumpable_behavior(DumpableBehavior::Dumpable);
+    }
+    let limit = Rlimit { current: Some(0), maximum: Some(0) };
+    process::setrlimit(Resource::Core, limit)?;
+    process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+}
