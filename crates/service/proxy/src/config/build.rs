@@ -74,6 +74,12 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
         services: Vec::new(),
         access_log: access_log(process)?,
         admin: process.one_or_default("admin", scope, admin)?,
+        user: process.one_or_default("user", scope, value::user)?,
+        sandbox: process.one_or_default("sandbox", scope, |text| match text {
+            "auto" => Ok(true),
+            "off" | "false" => Ok(false),
+            _ => Err("is neither auto nor off"),
+        })?,
         limits: limits(&tables.limits)?,
     })
 }

@@ -25,13 +25,15 @@ pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), Config
 }
 
 /// What stays as it was when the process started, as it is written.
-fn fixed(config: &Config) -> [(&'static str, String); 4] {
+fn fixed(config: &Config) -> [(&'static str, String); 6] {
     let admin = config.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
     [
         ("engine", engine_name(config.engine).to_owned()),
         ("workers", config.workers.to_string()),
         ("memory", write_size(config.memory_bytes)),
         ("admin", admin),
+        ("user", config.user.to_string()),
+        ("sandbox", if config.sandbox { "auto" } else { "off" }.to_owned()),
     ]
 }
 
@@ -62,6 +64,7 @@ mod tests {
             ("workers", Config { workers: 3, ..old.clone() }),
             ("memory", Config { memory_bytes: 1 << 30, ..old.clone() }),
             ("admin", Config { admin: None, ..old.clone() }),
+            ("sandbox", Config { sandbox: false, ..old.clone() }),
         ];
         for (option, new) in fixed {
             let message = check_change("a.toml", &old, &new).unwrap_err().to_string();

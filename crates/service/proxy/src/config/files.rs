@@ -10,6 +10,8 @@ engine = "epoll"
 access-log = "access.log"
 log-format = "json"
 admin = "127.0.0.1:9180"
+user = "www-data:33"
+sandbox = "off"
 
 [limits]
 head_ms = "10s"
@@ -174,6 +176,8 @@ fn a_bad_command_line_is_refused_with_option_and_what_is_allowed() {
             ("forward --memory 1B", &["--memory: \"1B\" is not a size", "1M to 16T"]),
             ("forward --no-cache=1", &["--no-cache: takes no value"]),
             ("forward --listen 0.0.0.0:1", &["--listen", "--allow-client"]),
+            ("forward --user a:", &["--user: \"a:\" is not a user's name", "auto, a user's name"]),
+            ("forward --sandbox on", &["--sandbox: \"on\"", "auto, off"]),
             ("forward --limit x", &["--limit", "NAME=VALUE"]),
             (
                 "forward --limit idle=5",

@@ -131,6 +131,10 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     /// Where metrics and health are asked for; a loopback address unless told otherwise.
     pub admin: Option<SocketAddr>,
+    /// Whose rights the process has where it is started as root.
+    pub user: User,
+    /// Whether the process restricts itself to what it is made for.
+    pub sandbox: bool,
     /// The table of limits.
     pub limits: Limits,
 }
@@ -143,6 +147,31 @@ impl Config {
             ListenAddress::Unix(_) => None,
         });
         tcp.chain(self.admin).collect()
+    }
+}
+
+/// Whose rights a process has that is started as root.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum User {
+    /// The first of a few ordinary users that reaches what the configuration names.
+    Auto,
+    /// The one that is named, each part by its name or its number.
+    Named {
+        /// The user.
+        user: String,
+        /// The group, if not the user's own.
+        group: Option<String>,
+    },
+}
+
+impl fmt::Display for User {
+    /// As it is given.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Named { user, group: None } => f.write_str(user),
+            Self::Named { user, group: Some(group) } => write!(f, "{user}:{group}"),
+        }
     }
 }
 

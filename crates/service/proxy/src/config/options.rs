@@ -88,6 +88,8 @@ pub enum Kind {
     Path,
     /// A choice of congestion control.
     Congestion,
+    /// Whose rights the process has.
+    User,
     /// A limit and its value.
     Limit,
 }
@@ -144,6 +146,7 @@ impl Kind {
             Self::Host => "HOST",
             Self::Path => "PATH",
             Self::Congestion => "NAME",
+            Self::User => "USER",
             Self::Limit => "NAME=VALUE",
         }
     }
@@ -171,6 +174,9 @@ impl Kind {
             Self::Congestion => {
                 "system, auto, an algorithm that the kernel has: up to 15 letters, digits, - and _"
                     .to_owned()
+            }
+            Self::User => {
+                "auto, a user's name or number, with :GROUP behind it for another group".to_owned()
             }
             Self::Limit => "NAME=VALUE with a name of the table of limits".to_owned(),
         }
@@ -382,6 +388,23 @@ impl Row {
             Kind::Admin,
             "off",
             "Answer GET /metrics, /healthz and /config here. There is no password: keep it local.",
+        ),
+        process(
+            "user",
+            Kind::User,
+            "auto",
+            "Whose rights to have where millrace is started as root; ports, and the sockets of unix: \
+             addresses, are opened before. auto takes the user millrace if there is one, else nobody; \
+             and root, without its capabilities, where a file of the configuration would be out of \
+             their reach, which is said. Started as anybody else, millrace stays who it is.",
+        ),
+        process(
+            "sandbox",
+            Kind::Choice(&["auto", "off"]),
+            "auto",
+            "Restrict the process to the files of its configuration (Landlock), to the system calls \
+             that it is made of (seccomp), and hide its memory from other processes and from core \
+             dumps. What this kernel cannot do is said at start. off is for debugging tools.",
         ),
         Row {
             values_max: 256,

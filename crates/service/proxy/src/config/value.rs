@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Cidr, Congestion, ListenAddress, Origin};
+use super::{Cidr, Congestion, ListenAddress, Origin, User};
 
 /// What is wrong with a text, to be read after the text itself: "is not a number".
 pub(super) type Wrong = &'static str;
@@ -265,6 +265,21 @@ pub(super) fn congestion(text: &str) -> Result<Congestion, Wrong> {
     }
 }
 
+/// `auto`, or a user and perhaps a group by names or numbers. Which ones there are, only a machine
+/// knows.
+pub(super) fn user(text: &str) -> Result<User, Wrong> {
+    let sane = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let name = |name: &str| !name.is_empty() && name.bytes().all(sane);
+    let (user, group) = text.split_once(':').map_or((text, None), |(u, g)| (u, Some(g)));
+    match text {
+        "auto" => Ok(User::Auto),
+        _ if name(user) && group.is_none_or(name) => {
+            Ok(User::Named { user: user.to_owned(), group: group.map(str::to_owned) })
+        }
+        _ => Err("is not a user's name"),
+    }
+}
+
 fn unix_path(text: &str) -> Result<PathBuf, Wrong> {
     if text.is_empty() {
         return Err("has no path");
@@ -368,6 +383,19 @@ mod tests {
         assert_eq!(congestion("tcp_dctcp-2").unwrap().to_string(), "tcp_dctcp-2");
         for text in ["", "a b", "reno\0", "cubic,reno", "abcdefghijklmnop"] {
             assert!(congestion(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn users_come_with_or_without_a_group() {
+        let named = |user: &str, group: Option<&str>| {
+            Ok(User::Named { user: user.to_owned(), group: group.map(str::to_owned) })
+        };
+        assert_eq!(user("auto"), Ok(User::Auto));
+        assert_eq!(user("www-data"), named("www-data", None));
+        assert_eq!(user("33:web.1"), named("33", Some("web.1")));
+        for text in ["", ":", "a:", ":a", "a b", "a:b:c", "root\n", "é"] {
+            assert!(user(text).is_err(), "{text}");
         }
     }
 

@@ -45,6 +45,8 @@ fn process(out: &mut String, config: &Config) {
     }
     let admin = config.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
     line(out, "admin", quoted(&admin));
+    line(out, "user", quoted(&config.user.to_string()));
+    line(out, "sandbox", quoted(if config.sandbox { "auto" } else { "off" }));
 }
 
 pub(super) fn engine_name(engine: EngineChoice) -> &'static str {
