@@ -2,6 +2,9 @@
 //! either. Linux keeps all of this for each thread, and what is given up here is given up by the
 //! calling thread and those that it starts later: to be called before there are others.
 
+use std::path::Path;
+
+use rustix::fs::Access;
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -145,4 +148,32 @@ pub fn set_dumpable(allowed: bool) -> Result<()> {
     let limit = Rlimit { current: Some(0), maximum: Some(0) };
     process::setrlimit(Resource::Core, limit)?;
     process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+}
+
+/// What may be wanted of a file or folder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Permission {
+    /// To read a file.
+    Read,
+    /// To write a file, or to connect to a socket.
+    Write,
+    /// To create and remove files in a folder.
+    Create,
+}
+
+/// Whether the process's real user may do something by the permissions of a file and of the folders
+/// above it (access(2)). Another answer may be right a moment later: it is good for telling, not for
+/// deciding.
+///
+/// # Errors
+/// EACCES: no. ENOENT, ENOTDIR and the others of access(2).
+pub fn access(path: &Path, permission: Permission) -> Result<()> {
+    rustix::fs::access(
+        path,
+        match permission {
+            Permission::Read => Access::READ_OK,
+            Permission::Write => Access::WRITE_OK,
+            Permission::Create => Access::WRITE_OK | Access::EXEC_OK,
+        },
+    )
 }

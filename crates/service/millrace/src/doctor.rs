@@ -9,6 +9,7 @@ use millrace_proxy::config::Config;
 
 use crate::engines;
 use crate::failure::Failure;
+use crate::privileges::outlook;
 use crate::say;
 
 /// Prints the findings about this machine for a process with this configuration.
@@ -66,7 +67,6 @@ struct Machine {
     congestion: Option<String>,
     congestion_available: Option<String>,
     backlog: Option<u64>,
-    port_min: Option<u64>,
 }
 
 impl Machine {
@@ -88,7 +88,6 @@ impl Machine {
             congestion: proc("sys/net/ipv4/tcp_congestion_control"),
             congestion_available: proc("sys/net/ipv4/tcp_available_congestion_control"),
             backlog: number("sys/net/core/somaxconn"),
-            port_min: number("sys/net/ipv4/ip_unprivileged_port_start"),
         }
     }
 }
@@ -110,7 +109,7 @@ fn name_servers(resolv: &str) -> Vec<String> {
 }
 
 fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
-    vec![
+    let mut findings = vec![
         kernel(machine),
         engine(config),
         workers(machine, config),
@@ -119,8 +118,12 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
         names(machine),
         congestion(machine),
         backlog(machine),
-        privileges(machine),
-    ]
+    ];
+    findings.extend(outlook(config).into_iter().map(|found| {
+        let verdict = if found.is_good { Verdict::Good } else { Verdict::Note };
+        finding(found.name, verdict, found.value, &found.word)
+    }));
+    findings
 }
 
 fn finding(name: &'static str, verdict: Verdict, value: String, word: &str) -> Finding {
@@ -243,14 +246,6 @@ fn backlog(machine: &Machine) -> Finding {
         }
         _ => finding("backlog", Verdict::Good, value, ""),
     }
-}
-
-fn privileges(machine: &Machine) -> Finding {
-    let word = format!(
-        "ports below {} need CAP_NET_BIND_SERVICE; nothing else does",
-        machine.port_min.unwrap_or(1024)
-    );
-    finding("privileges", Verdict::Good, "none needed".to_owned(), &word)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod engines;
 mod failure;
 mod listeners;
 mod metrics;
+mod privileges;
 mod reload;
 mod restart;
 mod say;

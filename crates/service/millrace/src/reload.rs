@@ -9,7 +9,7 @@
 //! whole or not at all.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_event::{LogFile, LogSink};
@@ -18,7 +18,9 @@ use millrace_proxy::{Letter, Shared};
 use millrace_sys::Errno;
 
 use crate::crew::Posts;
+use crate::engines::Engine;
 use crate::listeners::{Change, Listeners, Sockets};
+use crate::privileges::{self, Locked};
 use crate::source::Source;
 use crate::{failure::Failure, say};
 
@@ -43,6 +45,8 @@ pub(crate) struct Force {
     counts: Arc<Counts>,
     /// Told of each configuration that comes into force.
     followers: Mutex<Vec<Follower>>,
+    /// What the process has left itself.
+    locked: OnceLock<Locked>,
 }
 
 type Follower = Box<dyn Fn(&Arc<Config>) + Send>;
@@ -104,6 +108,7 @@ impl Force {
             log,
             counts: Arc::default(),
             followers: Mutex::default(),
+            locked: OnceLock::new(),
         };
         Ok((force, sockets))
     }
@@ -116,6 +121,23 @@ impl Force {
     /// How reloads went, and go on to go.
     pub(crate) fn counts(&self) -> Arc<Counts> {
         self.counts.clone()
+    }
+
+    /// Gives up what the first configuration does not need, now that its listeners are open; to be
+    /// called once, before any thread is started.
+    ///
+    /// # Errors
+    /// As [`privileges::lock_in`].
+    pub(crate) fn lock_in(&self, engine: Engine) -> Result<(), Failure> {
+        let file = self.source.as_ref().map(|source| source.file.as_path());
+        let locked = privileges::lock_in(&self.config(), file, engine)?;
+        self.locked.set(locked).expect("privileges are given up once");
+        Ok(())
+    }
+
+    /// What the process has left itself; `None` before [`Force::lock_in`].
+    pub(crate) fn locked(&self) -> Option<&Locked> {
+        self.locked.get()
     }
 
     /// The way to the workers, which have started.
@@ -163,6 +185,9 @@ impl Force {
         }
         config::check_change(&source.name(), &state.asked_for, &asked_for)
             .map_err(|error| error.to_string())?;
+        if let Some(locked) = self.locked() {
+            locked.admits(&asked_for, Some(&source.file))?;
+        }
         if !state.posts.have_room(1 + ROOM_LEFT) {
             return Err("a worker does not read its letters".to_owned());
         }

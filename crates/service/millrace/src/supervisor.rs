@@ -70,14 +70,18 @@ impl Running {
         }
         let engine = engines::pick(config.engine)?;
         let log = LogSink::closed();
-        log.turn_to(reload::open_log(&config)?)
-            .map_err(|error| machine("the access log", error))?;
         let asked_for = config.clone();
         let mut config = config;
         let admin = open_admin(&mut config)?;
         let shared = shared(&config);
         let begun = Force::begin(asked_for, config, source, shared.clone(), log.clone())?;
         let (force, sockets) = (Arc::new(begun.0), begun.1);
+        // From here on with what is left; the log is opened as it will be opened again.
+        force
+            .lock_in(engine.engine)
+            .and_then(|()| reload::open_log(&force.config()))
+            .and_then(|file| log.turn_to(file).map_err(|error| machine("the access log", error)))
+            .inspect_err(|_| force.give_up())?;
         let started = Crew::start(&force, &shared, engine.engine, &log, sockets);
         let (crew, posts) = started.inspect_err(|_| force.give_up())?;
         force.set_posts(posts);
@@ -153,6 +157,9 @@ impl Running {
         let Picked { engine, reason } = &self.engine;
         say::error(&format!("engine {} ({reason})", engine.name()));
         let config = self.force.config();
+        if let Some(locked) = self.force.locked() {
+            locked.announce();
+        }
         if let Some(address) = config.admin {
             say::error(&format!("admin at {address}"));
         }

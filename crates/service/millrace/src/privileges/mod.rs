@@ -1,0 +1,222 @@
+//! Least privilege: once everything is open that needs the rights that millrace was started with,
+//! and before its first thread runs, the process gives up its user, its capabilities, and every file
+//! and system call that the configuration does not need. docs/design/privileges.md says why so.
+
+mod outlook;
+mod reach;
+mod user;
+
+use std::net::ToSocketAddrs;
+use std::path::Path;
+
+use millrace_proxy::config::{Config, ListenAddress};
+use millrace_sys::{Errno, Grant, Identity};
+
+pub(crate) use outlook::outlook;
+
+use crate::engines::Engine;
+use crate::failure::Failure;
+use crate::say;
+use reach::Reach;
+
+/// What the process is left with.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    /// Who it is, in words.
+    who: String,
+    /// Whether ports below [`first_free_port`] can still be opened.
+    low_ports: bool,
+    /// What became of the sandbox; `None`: it is switched off.
+    sandbox: Option<Sandbox>,
+}
+
+#[derive(Debug)]
+struct Sandbox {
+    /// Version of Landlock that rules the files, or why they are not ruled.
+    files: Result<u32, Errno>,
+    /// Whether system calls are filtered, or why not.
+    calls: Result<(), Errno>,
+    /// What may be done below which folders, by their real paths.
+    grants: Vec<(std::path::PathBuf, Grant)>,
+}
+
+/// Gives up what `config`, read from `file` if it is one, does not need on `engine`. To be called
+/// once, with every listener open, and before any thread is started.
+///
+/// # Errors
+/// A user that does not exist or cannot be taken. What this kernel cannot do is no error; it is
+/// said by [`Locked::announce`].
+pub(crate) fn lock_in(
+    config: &Config,
+    file: Option<&Path>,
+    engine: Engine,
+) -> Result<Locked, Failure> {
+    assert!(threads().is_none_or(|count| count == 1), "a thread would keep its privileges");
+    let reach = Reach::of(config, file);
+    let identity = user::choose(&config.user, &reach)?;
+    let low_ports = millrace_sys::give_up_privileges(identity, has_low_port(config))
+        .map_err(|error| refused("the user or the capabilities", error))?;
+    let who = user::described(Identity::current());
+    for problem in reach.problems() {
+        say::error(&format!("{who} {problem}"));
+    }
+    if !config.sandbox {
+        // The kernel hides the memory of whoever changes its user; debugging tools need it.
+        millrace_sys::set_dumpable(true).map_err(|error| refused("debugging", error))?;
+        return Ok(Locked { who, low_ports, sandbox: None });
+    }
+    let sandbox = restrict(&reach, engine)?;
+    let locked = Locked { who, low_ports, sandbox: Some(sandbox) };
+    debug_assert_eq!(locked.admits(config, file), Ok(()), "what is needed was left");
+    Ok(locked)
+}
+
+fn restrict(reach: &Reach, engine: Engine) -> Result<Sandbox, Failure> {
+    // The C library loads what it looks names up with when it is first asked, and could not later.
+    let _ = ("localhost", 0).to_socket_addrs();
+    millrace_sys::refuse_new_privileges()
+        .and_then(|()| millrace_sys::set_dumpable(false))
+        .map_err(|error| refused("no_new_privs", error))?;
+    let grants = reach.grants(Identity::current().user == 0);
+    // A notification socket without a name in the file system belongs to somebody outside.
+    let notify = std::env::var_os("NOTIFY_SOCKET");
+    let is_abstract = notify.is_some_and(|name| name.as_encoded_bytes().starts_with(b"@"));
+    let files = millrace_sys::landlock_version().and_then(|version| {
+        millrace_sys::restrict_files(&grants, is_abstract)?;
+        Ok(version)
+    });
+    let calls = millrace_sys::restrict_calls(engine == Engine::Uring);
+    Ok(Sandbox { files, calls, grants: reach::real(grants) })
+}
+
+impl Locked {
+    /// Says in one line what was given up, and what could not be.
+    pub(crate) fn announce(&self) {
+        say::error(&self.line());
+    }
+
+    fn line(&self) -> String {
+        let capabilities =
+            if self.low_ports { "with low ports only" } else { "without capabilities" };
+        let who = format!("runs as {}, {capabilities}", self.who);
+        let Some(sandbox) = &self.sandbox else { return format!("{who}; sandbox off") };
+        let files = match sandbox.files {
+            Ok(version) => format!("files by Landlock {version}"),
+            Err(error) => format!("FILES NOT RESTRICTED ({})", outlook::no_landlock(error)),
+        };
+        let calls = match sandbox.calls {
+            Ok(()) => "system calls filtered".to_owned(),
+            Err(error) => format!("SYSTEM CALLS NOT FILTERED ({})", outlook::no_seccomp(error)),
+        };
+        format!("{who}; {files}; {calls}")
+    }
+
+    /// Whether the process can do what another configuration needs, without the rights that it was
+    /// started with: to be asked before a reload.
+    ///
+    /// # Errors
+    /// The first thing that it cannot, in a sentence.
+    pub(crate) fn admits(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
+        if has_low_port(config) && !self.low_ports {
+            return Err(format!(
+                "ports below {} can no longer be opened, as none was in use at the start; restart \
+                 to use one",
+                first_free_port()
+            ));
+        }
+        let Some(Sandbox { files: Ok(_), grants, .. }) = &self.sandbox else { return Ok(()) };
+        for (path, grant) in reach::real(Reach::of(config, file).of_configuration()) {
+            let is_left = |(folder, left): &(_, Grant)| *left == grant && path.starts_with(folder);
+            if !grants.iter().any(is_left) {
+                return Err(format!(
+                    "{} is outside of what the process left itself at its start ({}); restart to \
+                     use it",
+                    path.display(),
+                    reach::described(grant)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a listener's port is one that needs CAP_NET_BIND_SERVICE.
+fn has_low_port(config: &Config) -> bool {
+    let listeners = config.listeners.iter().filter_map(|listener| match listener.address {
+        ListenAddress::Tcp(address) => Some(address),
+        ListenAddress::Unix(_) => None,
+    });
+    let mut ports = listeners.chain(config.admin).map(|address| u64::from(address.port()));
+    let free = first_free_port();
+    ports.any(|port| port != 0 && port < free)
+}
+
+/// The first port that everybody may open.
+fn first_free_port() -> u64 {
+    std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(1024)
+}
+
+/// How many threads this process has; `None` without /proc.
+fn threads() -> Option<usize> {
+    Some(std::fs::read_dir("/proc/self/task").ok()?.count())
+}
+
+fn refused(what: &str, error: Errno) -> Failure {
+    let error = std::io::Error::from(error);
+    Failure::Machine(format!("cannot give up {what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(words: &str) -> Config {
+        millrace_proxy::config::from_arguments(words.split(' ')).unwrap()
+    }
+
+    fn locked(config: &Config) -> Locked {
+        let grants = reach::real(Reach::of(config, None).grants(false));
+        let sandbox = Sandbox { files: Ok(7), calls: Ok(()), grants };
+        Locked { who: "user nobody".to_owned(), low_ports: false, sandbox: Some(sandbox) }
+    }
+
+    #[test]
+    fn a_reload_may_use_what_is_left_and_nothing_else() {
+        let log = "forward --access-log /tmp/a.log --listen unix:/tmp/a.sock";
+        let locked = locked(&config(log));
+        for words in [log, "forward", "forward --access-log /tmp/b.log --listen unix:/tmp/b.sock"] {
+            assert_eq!(locked.admits(&config(words), None), Ok(()), "{words}");
+        }
+        for (words, part) in [
+            ("forward --access-log /usr/a.log", "/usr is outside"),
+            ("forward --listen unix:/usr/a", "Unix sockets"),
+            ("forward --listen 127.0.0.1:80", "ports below"),
+        ] {
+            let refusal = locked.admits(&config(words), None).unwrap_err();
+            assert!(refusal.contains(part) && refusal.contains("restart"), "{refusal}");
+        }
+        let file = Path::new("/usr/millrace.toml");
+        assert!(locked.admits(&config("forward"), Some(file)).is_err());
+        let off = Locked { sandbox: None, ..locked };
+        assert_eq!(off.admits(&config("forward --access-log /usr/a.log"), None), Ok(()));
+    }
+
+    #[test]
+    fn what_could_not_be_done_is_said_loudly() {
+        let mut locked = locked(&config("forward"));
+        assert_eq!(
+            locked.line(),
+            "runs as user nobody, without capabilities; files by Landlock 7; system calls filtered"
+        );
+        let sandbox = locked.sandbox.as_mut().unwrap();
+        (sandbox.files, sandbox.calls) = (Err(Errno::NOSYS), Err(Errno::INVAL));
+        let line = locked.line();
+        assert!(line.contains("FILES NOT RESTRICTED (no Landlock before Linux 5.13"), "{line}");
+        assert!(line.contains("SYSTEM CALLS NOT FILTERED (no seccomp"), "{line}");
+        let off = Locked { sandbox: None, low_ports: true, ..locked };
+        assert_eq!(off.line(), "runs as user nobody, with low ports only; sandbox off");
+    }
+}

@@ -1,0 +1,213 @@
+//! The files that a configuration is about, and what has to be possible with each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use millrace_proxy::config::{Config, ListenAddress, Origin, Role};
+use millrace_sys::{Errno, Grant, Permission};
+
+/// Files that a running proxy needs by its configuration.
+#[derive(Debug)]
+pub(super) struct Reach(Vec<Need>);
+
+#[derive(Debug)]
+struct Need {
+    path: PathBuf,
+    kind: Kind,
+}
+
+/// What a file is needed for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// The configuration: a reload reads it again, or what took its place.
+    Configuration,
+    /// The access log: it is reopened after a rotation.
+    Log,
+    /// A Unix socket that is listened on: its file is removed at the end.
+    Listener,
+    /// A Unix socket that is connected to.
+    Origin,
+}
+
+/// What the C library and this program read of a machine: names, the bounds of a container, the
+/// metrics of this process, congestion control.
+const MACHINE: [&str; 10] = [
+    "/etc/hosts",
+    "/etc/resolv.conf",
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/protocols",
+    "/proc/self",
+    "/proc/sys/net",
+    "/sys/fs/cgroup",
+];
+
+impl Reach {
+    /// Of `config`, which was read from `file` if it is one.
+    pub(super) fn of(config: &Config, file: Option<&Path>) -> Self {
+        let mut needs = Vec::new();
+        let mut need = |path: &Path, kind| needs.push(Need { path: path.to_owned(), kind });
+        if let Some(file) = file {
+            need(file, Kind::Configuration);
+        }
+        if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
+            need(&log.path, Kind::Log);
+        }
+        for listener in &config.listeners {
+            if let ListenAddress::Unix(path) = &listener.address {
+                need(path, Kind::Listener);
+            }
+        }
+        for service in &config.services {
+            let Role::Boost(routes) = &service.role else { continue };
+            for origin in routes.iter().flat_map(|route| &route.origins) {
+                if let Origin::Unix(path) = origin {
+                    need(path, Kind::Origin);
+                }
+            }
+        }
+        Self(needs)
+    }
+
+    /// What the process could not do as it is now, each to be read after its user: "may not ...".
+    /// What is merely missing is not this module's affair.
+    pub(super) fn problems(&self) -> Vec<String> {
+        self.0.iter().filter_map(Need::problem).collect()
+    }
+
+    /// What has to be left of the file system. Whoever is not root may read what everybody may
+    /// read in /etc: a resolv.conf that is replaced is another file, of which no rule could know.
+    pub(super) fn grants(&self, is_root: bool) -> Vec<(PathBuf, Grant)> {
+        let mut grants = self.of_configuration();
+        let mut read = |path: PathBuf| grants.push((path, Grant::Read));
+        MACHINE.iter().for_each(|path| read(path.into()));
+        // A link to where something else keeps it up to date, such as /run/systemd/resolve.
+        if let Ok(target) = fs::canonicalize("/etc/resolv.conf")
+            && !target.starts_with("/etc")
+        {
+            read(folder(&target));
+        }
+        if !is_root {
+            read("/etc".into());
+        }
+        // A panic is told with the names of functions.
+        std::env::current_exe().into_iter().for_each(read);
+        grants
+    }
+
+    /// What has to be left for the files of the configuration.
+    pub(super) fn of_configuration(&self) -> Vec<(PathBuf, Grant)> {
+        self.0.iter().flat_map(Need::grants).collect()
+    }
+}
+
+impl Need {
+    fn grants(&self) -> Vec<(PathBuf, Grant)> {
+        let grant = match self.kind {
+            Kind::Configuration => Grant::Read,
+            Kind::Log if is_special(&self.path) => return vec![(self.path.clone(), Grant::Append)],
+            Kind::Log => Grant::Append,
+            Kind::Listener => Grant::Sockets,
+            // To connect needs no right that Landlock knows of.
+            Kind::Origin => return Vec::new(),
+        };
+        // The file may be replaced, and may be a link into another folder.
+        let mut folders = vec![folder(&self.path)];
+        if let Ok(target) = fs::canonicalize(&self.path) {
+            folders.push(folder(&target));
+        }
+        folders.into_iter().map(|folder| (folder, grant)).collect()
+    }
+
+    fn problem(&self) -> Option<String> {
+        let path = self.path.display();
+        let parent = folder(&self.path);
+        let denied = |path: &Path, permission| {
+            let tried = millrace_sys::access(path, permission);
+            matches!(tried, Err(Errno::ACCESS | Errno::PERM))
+        };
+        match self.kind {
+            Kind::Configuration => denied(&self.path, Permission::Read)
+                .then(|| format!("may not read {path}, so that it cannot be read again")),
+            Kind::Log if denied(&self.path, Permission::Write) => {
+                Some(format!("may not write the access log {path}"))
+            }
+            Kind::Log => (!is_special(&self.path) && denied(&parent, Permission::Create))
+                .then(|| format!("may not make a new {path} after the old one is moved away")),
+            Kind::Listener => denied(&parent, Permission::Create)
+                .then(|| format!("may not remove unix:{path} at the end")),
+            Kind::Origin => (denied(&self.path, Permission::Write))
+                .then(|| format!("may not connect to unix:{path}")),
+        }
+    }
+}
+
+/// What a grant is for, in words.
+pub(super) fn described(grant: Grant) -> &'static str {
+    match grant {
+        Grant::Read => "to read",
+        Grant::Append => "to write logs",
+        Grant::Sockets => "for Unix sockets",
+    }
+}
+
+/// The grants by paths without links and dots, where they are there.
+pub(super) fn real(grants: Vec<(PathBuf, Grant)>) -> Vec<(PathBuf, Grant)> {
+    let real = |path: PathBuf| fs::canonicalize(&path).unwrap_or(path);
+    grants.into_iter().map(|(path, grant)| (real(path), grant)).collect()
+}
+
+/// The folder that a file is in.
+fn folder(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Whether it is there and neither a file nor a folder: a terminal, a pipe, a null device.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_needs_the_folders_of_its_files() {
+        let config = millrace_proxy::config::from_arguments([
+            "boost",
+            "--origin=unix:/o/origin",
+            "--listen=unix:/l/socket",
+            "--access-log=log",
+        ])
+        .unwrap();
+        let reach = Reach::of(&config, Some(Path::new("/c/millrace.toml")));
+        let expected = [("/c", Grant::Read), (".", Grant::Append), ("/l", Grant::Sockets)];
+        let expected = expected.map(|(path, grant)| (PathBuf::from(path), grant));
+        assert_eq!(reach.of_configuration(), expected);
+        let all = reach.grants(false);
+        assert!(all.contains(&("/etc".into(), Grant::Read)) && all.starts_with(&expected));
+        assert!(!reach.grants(true).contains(&("/etc".into(), Grant::Read)));
+        let config = millrace_proxy::config::from_arguments(["forward", "--access-log=/dev/null"]);
+        let reach = Reach::of(&config.unwrap(), None);
+        assert_eq!(reach.of_configuration(), [("/dev/null".into(), Grant::Append)]);
+        let config = millrace_proxy::config::from_arguments(["forward", "--access-log=-"]);
+        assert!(Reach::of(&config.unwrap(), None).of_configuration().is_empty());
+    }
+
+    #[test]
+    fn what_is_missing_is_no_problem_of_rights() {
+        let config = millrace_proxy::config::from_arguments([
+            "boost",
+            "--origin=unix:/nowhere/origin",
+            "--listen=unix:/nowhere/socket",
+            "--access-log=/nowhere/log",
+        ]);
+        let reach = Reach::of(&config.unwrap(), Some(Path::new("/nowhere/file")));
+        assert_eq!(reach.problems(), [""; 0]);
+    }
+}

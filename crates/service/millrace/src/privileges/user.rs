@@ -1,0 +1,157 @@
+//! Who the process is once it no longer is root.
+
+use std::fs;
+
+use millrace_proxy::config::{ConfigError, User};
+use millrace_sys::{Errno, Identity};
+
+use super::reach::Reach;
+use crate::failure::Failure;
+use crate::say;
+
+/// Who `auto` takes, the first that there is.
+const ORDINARY: [&str; 2] = ["millrace", "nobody"];
+/// What the kernel shows for a user that it cannot name (user_namespaces(7)): `nobody` where
+/// /etc/passwd has none.
+const OVERFLOW: Identity = Identity { user: 65534, group: 65534 };
+
+/// Who to become; `None`: nobody else. Says why, where that is not what one would expect.
+///
+/// # Errors
+/// A name that /etc/passwd or /etc/group does not have; a user that cannot be taken.
+pub(super) fn choose(wanted: &User, reach: &Reach) -> Result<Option<Identity>, Failure> {
+    let current = Identity::current();
+    let (passwd, group) = (text("/etc/passwd"), text("/etc/group"));
+    let named = match wanted {
+        User::Auto => None,
+        User::Named { user, group: of } => Some(find(&passwd, &group, user, of.as_deref())?),
+    };
+    match named {
+        Some(identity) if identity == current => Ok(None),
+        Some(_) if current.user != 0 => {
+            let who = described(current);
+            say::error(&format!("user is {wanted}, but only root can change its user: {who}"));
+            Ok(None)
+        }
+        Some(identity) => match identity.lend(|| ()) {
+            Ok(()) => Ok(Some(identity)),
+            Err(error) => Err(Failure::Machine(format!("cannot become {wanted}: {}", why(error)))),
+        },
+        None if current.user != 0 => Ok(None),
+        None => Ok(ordinary(&passwd, reach)),
+    }
+}
+
+/// Who `auto` means for a process of root. Root itself, which has no capabilities then, if an
+/// ordinary user could not do what the configuration says.
+fn ordinary(passwd: &str, reach: &Reach) -> Option<Identity> {
+    let found = ORDINARY.iter().find_map(|name| Some((*name, of_passwd(passwd, name)?)));
+    let (name, identity) = found.unwrap_or(("nobody", OVERFLOW));
+    let obstacle = match identity.lend(|| reach.problems().into_iter().next()) {
+        Ok(None) => return Some(identity),
+        Ok(Some(problem)) => format!("user {name} {problem}"),
+        Err(error) => format!("cannot become {name}: {}", why(error)),
+    };
+    say::error(&format!("{obstacle}; stays root (--user NAME decides it)"));
+    None
+}
+
+fn find(passwd: &str, groups: &str, user: &str, group: Option<&str>) -> Result<Identity, Failure> {
+    let unknown = |name: &str, file: &str| {
+        Failure::Config(ConfigError::Rule {
+            place: "user".to_owned(),
+            wrong: format!("{file} has no \"{name}\""),
+            allowed: "auto, a name that it has, numbers as USER:GROUP".to_owned(),
+        })
+    };
+    let group = match group {
+        None => None,
+        Some(name) => {
+            let number = name.parse().ok().or_else(|| of_group(groups, name));
+            Some(number.ok_or_else(|| unknown(name, "/etc/group"))?)
+        }
+    };
+    let known = of_passwd(passwd, user);
+    let number = user.parse().ok().or(known.map(|known| known.user));
+    match (number, group.or(known.map(|known| known.group))) {
+        (Some(user), Some(group)) => Ok(Identity { user, group }),
+        _ => Err(unknown(user, "/etc/passwd")),
+    }
+}
+
+/// The line of passwd(5) for a user's name or number.
+fn of_passwd(passwd: &str, name: &str) -> Option<Identity> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (found, user, group) = (fields.next()?, fields.nth(1)?, fields.next()?);
+        (found == name || user == name)
+            .then(|| Some(Identity { user: user.parse().ok()?, group: group.parse().ok()? }))?
+    })
+}
+
+/// The number of a group in the text of group(5).
+fn of_group(groups: &str, name: &str) -> Option<u32> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+/// An identity in words.
+pub(super) fn described(identity: Identity) -> String {
+    let passwd = text("/etc/passwd");
+    let name = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number.parse() == Ok(identity.user)).then(|| name.to_owned())
+    });
+    let Identity { user, group } = identity;
+    match name {
+        Some(name) => format!("user {name} ({user}:{group})"),
+        None => format!("user {user}:{group}"),
+    }
+}
+
+fn text(file: &str) -> String {
+    fs::read_to_string(file).unwrap_or_default()
+}
+
+fn why(error: Errno) -> String {
+    match error {
+        Errno::PERM => "it needs CAP_SETUID and CAP_SETGID".to_owned(),
+        Errno::INVAL => "this user namespace does not have it".to_owned(),
+        _ => std::io::Error::from(error).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nbroken\nweb:x:33:34::/:/bin/false\n\
+        nobody:x:65534:65533:nobody:/:/bin/false\n";
+    const GROUP: &str = "root:x:0:\nlogs:x:4:web\n";
+
+    #[test]
+    fn users_and_groups_have_names_or_numbers() {
+        let found = |user, group| find(PASSWD, GROUP, user, group).ok();
+        let identity = |user, group| Some(Identity { user, group });
+        assert_eq!(found("web", None), identity(33, 34));
+        assert_eq!(found("33", None), identity(33, 34));
+        assert_eq!(found("web", Some("logs")), identity(33, 4));
+        assert_eq!(found("1000", Some("1001")), identity(1000, 1001));
+        for (user, group) in [("1000", None), ("nginx", None), ("web", Some("web")), ("w", None)] {
+            let error = find(PASSWD, GROUP, user, group).unwrap_err();
+            assert_eq!(error.status(), 2);
+            assert!(error.to_string().contains("/etc/"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_identity_is_described_by_its_name_where_it_has_one() {
+        let root = Identity { user: 0, group: 0 };
+        assert_eq!(described(root), "user root (0:0)");
+        let nameless = Identity { user: 4_000_000_000, group: 1 };
+        assert_eq!(described(nameless), "user 4000000000:1");
+    }
+}
