@@ -24,9 +24,10 @@ def program():
 
 
 class Millrace:
-    """One running millrace. `address` is (host, port) of its first TCP listener."""
+    """One running millrace. `address` is (host, port) of its first TCP listener. `before` is called
+    in the child, before exec; `copy` is another file of the program."""
 
-    def __init__(self, *arguments, descriptors_max=None):
+    def __init__(self, *arguments, descriptors_max=None, before=None, copy=None):
         self.lines = []
         self._ready = threading.Event()
         self.addresses = []
@@ -34,10 +35,12 @@ class Millrace:
         def limit():
             if descriptors_max:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors_max, descriptors_max))
+            if before:
+                before()
 
         engine = ["--engine", os.environ["ENGINE"]] if "ENGINE" in os.environ else []
         self.process = subprocess.Popen(
-            [program(), *map(str, arguments), *engine],
+            [copy or program(), *map(str, arguments), *engine],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

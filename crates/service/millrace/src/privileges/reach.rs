@@ -30,8 +30,8 @@ enum Kind {
 }
 
 /// What the C library and this program read of a machine: names, the bounds of a container, the
-/// metrics of this process, congestion control.
-const MACHINE: [&str; 10] = [
+/// metrics of this process, congestion control, and how freely memory is given.
+const MACHINE: [&str; 11] = [
     "/etc/hosts",
     "/etc/resolv.conf",
     "/etc/nsswitch.conf",
@@ -41,6 +41,7 @@ const MACHINE: [&str; 10] = [
     "/etc/protocols",
     "/proc/self",
     "/proc/sys/net",
+    "/proc/sys/vm/overcommit_memory",
     "/sys/fs/cgroup",
 ];
 

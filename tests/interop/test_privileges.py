@@ -1,0 +1,229 @@
+"""What the running program has given up, as the kernel tells it, and that it works all the same."""
+
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+
+from support import pattern, wire
+from support.case import InteropCase
+from support.millrace import program
+
+NONE = "0" * 16
+LOW_PORTS = "0000000000000400"
+NOBODY = 65534
+
+
+def ordinary():
+    """The numbers of who a process of root becomes by default."""
+    for name in ("millrace", "nobody"):
+        try:
+            found = pwd.getpwnam(name)
+            return found.pw_uid, found.pw_gid
+        except KeyError:
+            pass
+    return NOBODY, NOBODY
+
+
+def become_ordinary():
+    """Gives up root by hand."""
+    os.setgroups([])
+    os.setgid(4321)
+    os.setuid(4321)
+
+
+class Case(InteropCase):
+    def setUp(self):
+        super().setUp()
+        if os.getuid() != 0:
+            self.skipTest("only root has privileges to give up")
+        pattern.write(self.site / "file", 1000)
+
+    def threads(self, proxy):
+        """The status of each thread as a dictionary; there are some workers among them."""
+        found = []
+        for thread in pathlib.Path(f"/proc/{proxy.process.pid}/task").iterdir():
+            lines = (thread / "status").read_text().splitlines()
+            pairs = [line.split(":", 1) for line in lines]
+            found.append({name: " ".join(value.split()) for name, value in pairs})
+        self.assertTrue(any("worker" in status["Name"] for status in found), found)
+        return found
+
+    def assert_all(self, proxy, **expected):
+        for status in self.threads(proxy):
+            seen = {name: status[name] for name in expected}
+            self.assertEqual(seen, expected, status["Name"])
+
+    def said(self, proxy, part):
+        """The one line with `part`."""
+        (line,) = [line for line in proxy.lines if part in line]
+        return line
+
+    def folder_of(self, name, user):
+        """A folder that belongs to a user, and that others can get to."""
+        self.folder.chmod(0o755)
+        folder = self.folder / name
+        folder.mkdir()
+        os.chown(folder, user, user)
+        return folder
+
+    def is_hidden(self, proxy):
+        """Whether the kernel keeps the process's memory from its own user: /proc shows it as
+        root's."""
+        return os.stat(f"/proc/{proxy.process.pid}/maps").st_uid == 0
+
+
+class GivenUp(Case):
+    def test_root_keeps_nothing(self):
+        """Every thread has another user, no group, no capability, and two filters."""
+        origin = self.origin()
+        proxy = self.forward("--admin", "127.0.0.1:0")
+        user, group = ordinary()
+        self.assert_all(
+            proxy,
+            Uid=" ".join([str(user)] * 4),
+            Gid=" ".join([str(group)] * 4),
+            Groups="",
+            CapInh=NONE,
+            CapPrm=NONE,
+            CapEff=NONE,
+            CapBnd=NONE,
+            CapAmb=NONE,
+            NoNewPrivs="1",
+            Seccomp="2",
+        )
+        self.assertTrue(self.is_hidden(proxy))
+        limits = pathlib.Path(f"/proc/{proxy.process.pid}/limits").read_text()
+        self.assertRegex(limits, r"Max core file size +0 +0 ")
+        line = self.said(proxy, "runs as user ")
+        self.assertRegex(line, r"without capabilities; (files by Landlock \d|FILES NOT)")
+        self.assertIn("system calls filtered", line)
+        # It works: by name, and with what metrics read of /proc.
+        self.assertEqual(
+            wire.get(proxy.address, f"http://localhost:{origin.port}/small").status, 200
+        )
+        admin = self.said(proxy, "admin at ").rpartition(":")[2]
+        page = wire.get(("127.0.0.1", int(admin)), "/metrics").body.decode()
+        for name in ("millrace_process_descriptors", "millrace_process_resident_bytes"):
+            (value,) = [row.split()[1] for row in page.splitlines() if row.startswith(f"{name} ")]
+            self.assertGreater(int(float(value)), 0)
+
+    def test_low_ports_are_kept_if_one_is_used(self):
+        for port in range(1023, 600, -1):
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("127.0.0.1", port))
+                    break
+                except OSError:
+                    pass
+        origin = self.origin().url
+        proxy = self.millrace("boost", "--origin", origin, "--listen", f"127.0.0.1:{port}")
+        self.assert_all(proxy, CapPrm=LOW_PORTS, CapEff=LOW_PORTS, CapBnd=LOW_PORTS, CapAmb=NONE)
+        self.said(proxy, "with low ports only")
+        self.assertEqual(wire.get(proxy.address, "/small").status, 200)
+
+    def test_a_user_is_named(self):
+        proxy = self.forward("--user", "12345:12346")
+        self.assert_all(proxy, Uid="12345 " * 3 + "12345", Gid="12346 " * 3 + "12346", Groups="")
+        self.said(proxy, "runs as user 12345:12346, without capabilities")
+        refused = subprocess.run(
+            [program(), "forward", "--user", "no-such-user"], capture_output=True, text=True
+        )
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn('/etc/passwd has no "no-such-user"', refused.stderr)
+
+    def test_root_stays_for_files_that_only_it_reaches(self):
+        """It says so, and is left without capabilities."""
+        log = self.folder / "access.log"
+        proxy = self.boost(self.nginx().url, "--access-log", log)
+        self.assert_all(proxy, Uid="0 0 0 0", CapPrm=NONE, CapBnd=NONE, Seccomp="2")
+        self.said(proxy, f"may not write the access log {log}; stays root")
+        self.assertEqual(wire.get(proxy.address, "/file").status, 200)
+        self.assertEqual(proxy.stop(), 0)
+        self.assertEqual(len(log.read_text().splitlines()), 1)
+
+    def test_a_user_that_cannot_log_is_told_at_start(self):
+        log = self.folder / "access.log"
+        command = ["forward", "--listen", "127.0.0.1:0", "--user", "nobody", "--access-log", log]
+        refused = subprocess.run([program(), *command], capture_output=True, text=True)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn(f"may not write the access log {log}", refused.stderr)
+        self.assertIn("Permission denied", refused.stderr.splitlines()[-1])
+
+    def test_an_ordinary_user_is_restricted_too(self):
+        self.folder.chmod(0o755)
+        copy = shutil.copy(program(), self.folder / "millrace")
+        proxy = self.forward("--user", "nobody", before=become_ordinary, copy=copy)
+        self.assert_all(proxy, Uid="4321 4321 4321 4321", NoNewPrivs="1", Seccomp="2")
+        self.said(proxy, "only root can change its user")
+
+    def test_the_sandbox_is_switched_off(self):
+        """Users and capabilities go all the same; debugging tools see the process."""
+        proxy = self.forward("--sandbox", "off")
+        user, _ = ordinary()
+        self.assert_all(
+            proxy, Uid=" ".join([str(user)] * 4), CapPrm=NONE, NoNewPrivs="0", Seccomp="0"
+        )
+        self.assertFalse(self.is_hidden(proxy))
+        self.said(proxy, "sandbox off")
+
+
+class GoesOn(Case):
+    """What needs files after the start."""
+
+    def test_a_log_is_rotated(self):
+        user, _ = ordinary()
+        folder = self.folder_of("logs", user)
+        log = folder / "access.log"
+        proxy = self.boost(self.nginx().url, "--access-log", log)
+        for number in range(1, 4):
+            self.assertEqual(wire.get(proxy.address, "/file").status, 200)
+            log.rename(folder / f"access.log.{number}")
+            proxy.process.send_signal(signal.SIGUSR1)
+            self.wait_until(
+                "the log is reopened",
+                lambda: sum("access log reopened" in line for line in proxy.lines) == number,
+            )
+        self.assertEqual(wire.get(proxy.address, "/file").status, 200)
+        self.assertEqual(proxy.stop(), 0)
+        records = [line for file in folder.iterdir() for line in file.read_text().splitlines()]
+        self.assertEqual(len(records), 4)
+        self.assertEqual(os.stat(log).st_uid, user)
+
+    def test_unix_sockets_on_both_sides(self):
+        user, _ = ordinary()
+        folder = self.folder_of("sockets", user)
+        origin = socket.socket(socket.AF_UNIX)
+        self.addCleanup(origin.close)
+        origin.bind(str(folder / "origin"))
+        os.chmod(folder / "origin", 0o666)
+        origin.listen()
+
+        def answer():
+            taken, _ = origin.accept()
+            with taken:
+                taken.recv(4096)
+                taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                taken.recv(1)
+
+        server = threading.Thread(target=answer, daemon=True)
+        server.start()
+        listener = folder / "proxy"
+        words = ["--origin", f"unix:{folder}/origin", "--listen", f"unix:{listener}"]
+        proxy = self.millrace("boost", *words)
+        self.assert_all(proxy, Uid=" ".join([str(user)] * 4))
+        self.assertEqual(os.stat(listener).st_mode & 0o777, 0o666)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(listener))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            received = b""
+            while part := client.recv(4096):
+                received += part
+        self.assertTrue(received.startswith(b"HTTP/1.1 200 OK\r\n"), received)
+        self.assertEqual(proxy.stop(), 0)
+        self.assertFalse(listener.exists(), "its file is removed at the end")
+        server.join(60)
