@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import platform
 import pwd
 import shutil
 import signal
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import threading
 
-from support import pattern, wire
+from support import intruder, pattern, wire
 from support.case import InteropCase
 from support.millrace import program
 
@@ -170,6 +171,58 @@ class GivenUp(Case):
         )
         self.assertFalse(self.is_hidden(proxy))
         self.said(proxy, "sandbox off")
+
+
+class Intruder(Case):
+    """Somebody makes the program do what it never does."""
+
+    AT_CWD = -100
+
+    def setUp(self):
+        super().setUp()
+        if platform.machine() != "x86_64":
+            self.skipTest("system calls are planted on x86-64 only")
+
+    def opened(self, proxy, path, flags=os.O_RDONLY):
+        return intruder.call(
+            proxy.process, intruder.OPENAT, self.AT_CWD, os.fsencode(path), flags, 0o600
+        )
+
+    def test_files_are_out_of_reach(self):
+        """Also for root, which is stopped by Landlock alone."""
+        for options, etc in [((), "passwd"), (("--user", "root"), "hosts")]:
+            proxy = self.forward(*options)
+            self.assertEqual(self.opened(proxy, "/etc/shadow"), "EACCES")
+            self.assertEqual(self.opened(proxy, self.site / "file"), "EACCES")
+            self.assertEqual(self.opened(proxy, "/proc/1/environ"), "EACCES")
+            self.assertEqual(self.opened(proxy, "/tmp/new", os.O_CREAT | os.O_WRONLY), "EACCES")
+            self.assertGreaterEqual(self.opened(proxy, f"/etc/{etc}"), 0)
+        off = self.forward("--user", "root", "--sandbox", "off")
+        self.assertGreaterEqual(self.opened(off, "/etc/shadow"), 0)
+
+    def test_calls_do_not_exist(self):
+        proxy = self.forward()
+        raw = (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        self.assertEqual(intruder.call(proxy.process, intruder.SOCKET, *raw), "ENOSYS")
+        packets = (socket.AF_PACKET, socket.SOCK_RAW, 0)
+        self.assertEqual(intruder.call(proxy.process, intruder.SOCKET, *packets), "ENOSYS")
+        executable = (0, 4096, 5, 0x22, -1, 0)
+        self.assertEqual(intruder.call(proxy.process, intruder.MMAP, *executable), "ENOSYS")
+        # A worker over io_uring that is restarted makes a new ring.
+        expected = "ENOSYS" if any("engine epoll" in line for line in proxy.lines) else "EFAULT"
+        self.assertEqual(intruder.call(proxy.process, intruder.IO_URING_SETUP, 8, 0), expected)
+        # It goes on, with what it is made for.
+        stream = (socket.AF_INET, socket.SOCK_STREAM, 0)
+        self.assertGreaterEqual(intruder.call(proxy.process, intruder.SOCKET, *stream), 0)
+        answer = wire.get(proxy.address, f"http://localhost:{self.origin().port}/small")
+        self.assertEqual(answer.status, 200)
+
+    def test_some_calls_end_the_process(self):
+        calls = [(intruder.EXECVE, b"/bin/sh", 0, 0), (intruder.PTRACE, intruder.ATTACH, 1, 0, 0)]
+        for number, *arguments in calls:
+            proxy = self.forward()
+            with self.assertRaisesRegex(intruder.Killed, "SIGSYS"):
+                intruder.call(proxy.process, number, *arguments)
 
 
 class GoesOn(Case):
