@@ -2,6 +2,7 @@
 //! either. Linux keeps all of this for each thread, and what is given up here is given up by the
 //! calling thread and those that it starts later: to be called before there are others.
 
+use std::net::ToSocketAddrs;
 use std::path::Path;
 
 use rustix::fs::Access;
@@ -148,6 +149,17 @@ pub fn set_dumpable(allowed: bool) -> Result<()> {
     let limit = Rlimit { current: Some(0), maximum: Some(0) };
     process::setrlimit(Resource::Core, limit)?;
     process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+}
+
+/// Has the C library load what it looks names up with, which it does when it is first asked and
+/// could not do once files or system calls are restricted. A module that is missed all the same is
+/// as if it were not installed: the next one of nsswitch.conf(5) is asked.
+pub fn prepare_name_lookup() {
+    // Part of the C library itself since glibc 2.34, and loaded for names that no file has.
+    // SAFETY: the name is a string of C; what the library does when it is loaded is what it would
+    // do at the first look-up.
+    unsafe { libc::dlopen(c"libnss_dns.so.2".as_ptr(), libc::RTLD_NOW) };
+    let _ = ("localhost", 0).to_socket_addrs();
 }
 
 /// What may be wanted of a file or folder.

@@ -6,8 +6,7 @@ mod outlook;
 mod reach;
 mod user;
 
-use std::net::ToSocketAddrs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use millrace_proxy::config::{Config, ListenAddress};
 use millrace_sys::{Errno, Grant, Identity};
@@ -26,6 +25,8 @@ pub(crate) struct Locked {
     who: String,
     /// Whether ports below [`first_free_port`] can still be opened.
     low_ports: bool,
+    /// Those that the configuration had; they are open, whoever opened them.
+    low_ports_open: Vec<u64>,
     /// What became of the sandbox; `None`: it is switched off.
     sandbox: Option<Sandbox>,
 }
@@ -37,7 +38,7 @@ struct Sandbox {
     /// Whether system calls are filtered, or why not.
     calls: Result<(), Errno>,
     /// What may be done below which folders, by their real paths.
-    grants: Vec<(std::path::PathBuf, Grant)>,
+    grants: Vec<(PathBuf, Grant)>,
 }
 
 /// Gives up what `config`, read from `file` if it is one, does not need on `engine`. To be called
@@ -54,7 +55,8 @@ pub(crate) fn lock_in(
     assert!(threads().is_none_or(|count| count == 1), "a thread would keep its privileges");
     let reach = Reach::of(config, file);
     let identity = user::choose(&config.user, &reach)?;
-    let low_ports = millrace_sys::give_up_privileges(identity, has_low_port(config))
+    let low_ports_open: Vec<u64> = low_ports(config).collect();
+    let low_ports = millrace_sys::give_up_privileges(identity, !low_ports_open.is_empty())
         .map_err(|error| refused("the user or the capabilities", error))?;
     let who = user::described(Identity::current());
     for problem in reach.problems() {
@@ -63,17 +65,16 @@ pub(crate) fn lock_in(
     if !config.sandbox {
         // The kernel hides the memory of whoever changes its user; debugging tools need it.
         millrace_sys::set_dumpable(true).map_err(|error| refused("debugging", error))?;
-        return Ok(Locked { who, low_ports, sandbox: None });
+        return Ok(Locked { who, low_ports, low_ports_open, sandbox: None });
     }
     let sandbox = restrict(&reach, engine)?;
-    let locked = Locked { who, low_ports, sandbox: Some(sandbox) };
+    let locked = Locked { who, low_ports, low_ports_open, sandbox: Some(sandbox) };
     debug_assert_eq!(locked.admits(config, file), Ok(()), "what is needed was left");
     Ok(locked)
 }
 
 fn restrict(reach: &Reach, engine: Engine) -> Result<Sandbox, Failure> {
-    // The C library loads what it looks names up with when it is first asked, and could not later.
-    let _ = ("localhost", 0).to_socket_addrs();
+    millrace_sys::prepare_name_lookup();
     millrace_sys::refuse_new_privileges()
         .and_then(|()| millrace_sys::set_dumpable(false))
         .map_err(|error| refused("no_new_privs", error))?;
@@ -117,10 +118,11 @@ impl Locked {
     /// # Errors
     /// The first thing that it cannot, in a sentence.
     pub(crate) fn admits(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
-        if has_low_port(config) && !self.low_ports {
+        let mut new = low_ports(config).filter(|port| !self.low_ports_open.contains(port));
+        if let Some(port) = new.next().filter(|_| !self.low_ports) {
             return Err(format!(
-                "ports below {} can no longer be opened, as none was in use at the start; restart \
-                 to use one",
+                "port {port} can no longer be opened: the right to ports below {} was given up at \
+                 the start; restart to use it",
                 first_free_port()
             ));
         }
@@ -140,15 +142,15 @@ impl Locked {
     }
 }
 
-/// Whether a listener's port is one that needs CAP_NET_BIND_SERVICE.
-fn has_low_port(config: &Config) -> bool {
+/// The configured ports that need CAP_NET_BIND_SERVICE.
+fn low_ports(config: &Config) -> impl Iterator<Item = u64> {
     let listeners = config.listeners.iter().filter_map(|listener| match listener.address {
         ListenAddress::Tcp(address) => Some(address),
         ListenAddress::Unix(_) => None,
     });
-    let mut ports = listeners.chain(config.admin).map(|address| u64::from(address.port()));
+    let ports = listeners.chain(config.admin).map(|address| u64::from(address.port()));
     let free = first_free_port();
-    ports.any(|port| port != 0 && port < free)
+    ports.filter(move |port| (1..free).contains(port))
 }
 
 /// The first port that everybody may open.
@@ -180,20 +182,26 @@ mod tests {
     fn locked(config: &Config) -> Locked {
         let grants = reach::real(Reach::of(config, None).grants(false));
         let sandbox = Sandbox { files: Ok(7), calls: Ok(()), grants };
-        Locked { who: "user nobody".to_owned(), low_ports: false, sandbox: Some(sandbox) }
+        Locked {
+            who: "user nobody".to_owned(),
+            low_ports: false,
+            low_ports_open: vec![443],
+            sandbox: Some(sandbox),
+        }
     }
 
     #[test]
     fn a_reload_may_use_what_is_left_and_nothing_else() {
         let log = "forward --access-log /tmp/a.log --listen unix:/tmp/a.sock";
         let locked = locked(&config(log));
-        for words in [log, "forward", "forward --access-log /tmp/b.log --listen unix:/tmp/b.sock"] {
+        let other = "forward --access-log /tmp/b.log --listen unix:/tmp/b.sock";
+        for words in [log, other, "forward", "forward --listen 127.0.0.1:443"] {
             assert_eq!(locked.admits(&config(words), None), Ok(()), "{words}");
         }
         for (words, part) in [
             ("forward --access-log /usr/a.log", "/usr is outside"),
             ("forward --listen unix:/usr/a", "Unix sockets"),
-            ("forward --listen 127.0.0.1:80", "ports below"),
+            ("forward --listen 127.0.0.1:80", "port 80 can no longer"),
         ] {
             let refusal = locked.admits(&config(words), None).unwrap_err();
             assert!(refusal.contains(part) && refusal.contains("restart"), "{refusal}");

@@ -79,7 +79,7 @@ pub(super) fn no_landlock(error: Errno) -> String {
 pub(super) fn no_seccomp(error: Errno) -> String {
     match error {
         Errno::NOSYS | Errno::INVAL => {
-            "no seccomp filters before Linux 4.14, and no lists for other processors than x86-64, \
+            "no seccomp filters before Linux 4.17, and no lists for other processors than x86-64, \
              arm64 and riscv64"
                 .to_owned()
         }
