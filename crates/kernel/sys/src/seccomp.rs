@@ -140,8 +140,9 @@ fn conditions() -> Rules {
         ),
         // A thread's name; nothing else about the process changes any more.
         (libc::SYS_prctl, one_of(0, [libc::PR_SET_NAME as u64])),
-        // abort(3); no signal for anybody else.
+        // abort(3), and signals to itself; none for anybody else.
         (libc::SYS_tgkill, one_of(0, [own])),
+        (libc::SYS_kill, one_of(0, [own])),
         // Limits are read, of this process, and not set.
         (libc::SYS_prlimit64, vec![rule([(0, Dword, Eq, 0), (2, Qword, Eq, 0)])]),
         (libc::SYS_fcntl, one_of(1, FCNTL.iter().map(|command| *command as u64))),
