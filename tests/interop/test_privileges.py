@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 
-from support import intruder, pattern, wire
+from support import intruder, pattern, system_calls, wire
 from support.case import InteropCase
 from support.millrace import program
 
@@ -161,6 +161,22 @@ class GivenUp(Case):
         proxy = self.forward("--user", "nobody", before=become_ordinary, copy=copy)
         self.assert_all(proxy, Uid="4321 4321 4321 4321", NoNewPrivs="1", Seccomp="2")
         self.said(proxy, "only root can change its user")
+
+    def test_what_a_machine_cannot_do_is_said(self):
+        """Everything else is done all the same, and doctor says it too."""
+        call = system_calls.LANDLOCK_CREATE_RULESET
+        proxy = self.forward(before=lambda: system_calls.without(call))
+        self.assert_all(proxy, CapPrm=NONE, NoNewPrivs="1", Seccomp="2")
+        self.assertIn("FILES NOT RESTRICTED (", self.said(proxy, "runs as user "))
+        said = subprocess.run(
+            [program(), "doctor"],
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: system_calls.without(call),
+        )
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertRegex(said.stdout, r"note +files +NOT RESTRICTED")
+        self.assertRegex(said.stdout, r"ok +system calls +filtered by seccomp")
 
     def test_the_sandbox_is_switched_off(self):
         """Users and capabilities go all the same; debugging tools see the process."""

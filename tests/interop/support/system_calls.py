@@ -7,6 +7,7 @@ import struct
 # On every architecture.
 IO_URING_SETUP = 425
 IO_URING_ENTER = 426
+LANDLOCK_CREATE_RULESET = 444
 
 PR_SET_NO_NEW_PRIVS = 38
 PR_SET_SECCOMP = 22

@@ -52,7 +52,14 @@ pub(crate) fn lock_in(
     file: Option<&Path>,
     engine: Engine,
 ) -> Result<Locked, Failure> {
-    assert!(threads().is_none_or(|count| count == 1), "a thread would keep its privileges");
+    // None of ours runs yet, so it is one of a library that was loaded before the program.
+    if threads().is_some_and(|count| count > 1) {
+        return Err(Failure::Machine(
+            "cannot give up privileges: a preloaded library runs a thread, which would keep them \
+             (LD_PRELOAD)"
+                .to_owned(),
+        ));
+    }
     let reach = Reach::of(config, file);
     let identity = user::choose(&config.user, &reach)?;
     let low_ports_open: Vec<u64> = low_ports(config).collect();
