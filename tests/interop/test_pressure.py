@@ -6,7 +6,7 @@ import threading
 import time
 
 from support import pattern, wire
-from support.case import InteropCase
+from support.case import LOOKED_INTO, InteropCase
 
 MEGABYTE = 1 << 20
 GIGABYTE = 1 << 30
@@ -20,7 +20,7 @@ class Stalls(InteropCase):
     def setUp(self):
         super().setUp()
         self.slow = self.origin()
-        self.proxy = self.boost(self.slow.url)
+        self.proxy = self.boost(self.slow.url, *LOOKED_INTO)
 
     def warm_up(self):
         """A whole download and a whole upload: pools and libraries have what they need."""

@@ -6,7 +6,7 @@ import threading
 import time
 
 from support import sockets, wire
-from support.case import InteropCase
+from support.case import LOOKED_INTO, InteropCase
 from support.namespace import add_address, counted, isolated, set_system
 
 
@@ -15,7 +15,7 @@ class Congestion(InteropCase):
         """The algorithms of a proxy's two connections, client's and origin's, after one request."""
         origin = self.origin()
         listen = ("--listen", f"{host}:0")
-        proxy = self.millrace("boost", "--origin", origin.url, *listen, *options)
+        proxy = self.millrace("boost", "--origin", origin.url, *listen, *options, *LOOKED_INTO)
         client = wire.Connection(proxy.address)
         self.addCleanup(client.close)
         client.get("/bytes/10")
@@ -76,7 +76,7 @@ class Latency(InteropCase):
         """A booster before an origin of the test's own, and a connection to it."""
         origin = SplitOrigin(self.body)
         self.addCleanup(origin.stop)
-        proxy = self.boost(origin.url, "--workers", "1")
+        proxy = self.boost(origin.url, "--workers", "1", *LOOKED_INTO)
         client = wire.Connection(proxy.address)
         self.addCleanup(client.close)
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -51,8 +51,8 @@ pub fn landlock_version() -> Result<u32> {
     })
 }
 
-/// Leaves the process the files that `grants` name, and takes away every other. What is open
-/// stays so, and connecting to a Unix socket needs no right to its file. Since Linux 6.12 signals no
+/// Leaves the process the files that `grants` name, and takes away every other. What is open stays
+/// so, and connecting to a Unix socket needs no right to its file. Since Linux 6.12 signals no
 /// longer reach processes outside, and neither do abstract Unix sockets if `abstract_sockets` is
 /// false. Files that are not there are passed over.
 ///

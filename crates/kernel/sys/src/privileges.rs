@@ -59,7 +59,7 @@ impl Identity {
         thread::set_thread_res_uid(user, user, thread::Uid::from_raw(own.user))
     }
 
-    /// Takes the identity for good. Capabilities stay permitted, for [`keep_capabilities`] to
+    /// Takes the identity for good. Capabilities stay permitted, for [`give_up_privileges`] to
     /// choose from.
     fn become_it(self) -> Result<()> {
         let (user, group) = (thread::Uid::from_raw(self.user), thread::Gid::from_raw(self.group));
@@ -71,10 +71,10 @@ impl Identity {
     }
 }
 
-/// Gives up every capability (capabilities(7)), except CAP_NET_BIND_SERVICE if `low_ports` asks
-/// for it and the process has it, and becomes `identity`, if one is given. The bounding set goes as
-/// well where the process may lower it, and so do the ambient and the inheritable one. Gives whether
-/// ports below 1024 can be bound from now on.
+/// Gives up every capability (capabilities(7)), except CAP_NET_BIND_SERVICE if `low_ports` asks for
+/// it and the process has it, and becomes `identity`, if one is given. The bounding set goes as
+/// well where the process may lower it, and so do the ambient and the inheritable one. Gives
+/// whether ports below 1024 can be bound from now on.
 ///
 /// # Errors
 /// As [`Identity::lend`]; the process is not to go on then, as some of it may be done.
@@ -137,8 +137,8 @@ pub fn refuse_new_privileges() -> Result<()> {
 }
 
 /// Whether the memory of the process may be dumped into a file, and looked at by other processes of
-/// its user (PR_SET_DUMPABLE, RLIMIT_CORE). It holds clients' bytes. The kernel forbids it by itself
-/// when the user changes; allowing it is for debugging tools.
+/// its user (PR_SET_DUMPABLE, RLIMIT_CORE). It holds clients' bytes. The kernel forbids it by
+/// itself when the user changes; allowing it is for debugging tools.
 ///
 /// # Errors
 /// None is known.
@@ -174,8 +174,8 @@ pub enum Permission {
 }
 
 /// Whether the process's real user may do something by the permissions of a file and of the folders
-/// above it (access(2)). Another answer may be right a moment later: it is good for telling, not for
-/// deciding.
+/// above it (access(2)). Another answer may be right a moment later: it is good for telling, not
+/// for deciding.
 ///
 /// # Errors
 /// EACCES: no. ENOENT, ENOTDIR and the others of access(2).

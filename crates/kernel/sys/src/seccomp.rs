@@ -47,9 +47,10 @@ pub fn restrict_calls(rings: bool) -> Result<()> {
     install(&allowed)
 }
 
-/// Puts a filter on the calling thread. Speculation stays as it is (SECCOMP_FILTER_FLAG_SPEC_ALLOW):
-/// before Linux 5.16 a filter slows down the whole thread, for the sake of programs that run the code
-/// of others. This one does not, and the function of the crate cannot say so.
+/// Puts a filter on the calling thread. Speculation stays as it is
+/// (SECCOMP_FILTER_FLAG_SPEC_ALLOW): before Linux 5.16 a filter slows down the whole thread, for
+/// the sake of programs that run the code of others. This one does not, and the function of the
+/// crate cannot say so.
 fn install(program: &BpfProgram) -> Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| Errno::INVAL)?,
@@ -193,8 +194,8 @@ const FCNTL: [i32; 7] = [
 const IOCTL: [u64; 4] =
     [libc::FIONBIO as u64, libc::FIOCLEX as u64, libc::FIONREAD as u64, libc::TCGETS as u64];
 
-/// io_uring(7). What a ring of the program's own may do is restricted when it is made; a worker that
-/// is restarted makes a new one.
+/// io_uring(7). What a ring of the program's own may do is restricted when it is made; a worker
+/// that is restarted makes a new one.
 const RINGS: &[c_long] =
     &[libc::SYS_io_uring_enter, libc::SYS_io_uring_setup, libc::SYS_io_uring_register];
 

@@ -1,6 +1,7 @@
 //! Least privilege: once everything is open that needs the rights that millrace was started with,
-//! and before its first thread runs, the process gives up its user, its capabilities, and every file
-//! and system call that the configuration does not need. docs/design/privileges.md says why so.
+//! and before its first thread runs, the process gives up its user, its capabilities, and every
+//! file and system call that the configuration does not need. docs/design/privileges.md says why
+//! so.
 
 mod outlook;
 mod reach;

@@ -393,18 +393,20 @@ impl Row {
             "user",
             Kind::User,
             "auto",
-            "Whose rights to have where millrace is started as root; ports, and the sockets of unix: \
-             addresses, are opened before. auto takes the user millrace if there is one, else nobody; \
-             and root, without its capabilities, where a file of the configuration would be out of \
-             their reach, which is said. Started as anybody else, millrace stays who it is.",
+            "Whose rights to have where millrace is started as root; ports and sockets of unix: \
+             addresses are opened before. auto takes the user millrace if there is one, else \
+             nobody; and root, without its capabilities, where a file of the configuration would \
+             be out of their reach, which is said. Started as anybody else, millrace stays who it \
+             is.",
         ),
         process(
             "sandbox",
             Kind::Choice(&["auto", "off"]),
             "auto",
-            "Restrict the process to the files of its configuration (Landlock), to the system calls \
-             that it is made of (seccomp), and hide its memory from other processes and from core \
-             dumps. What this kernel cannot do is said at start. off is for debugging tools.",
+            "Restrict the process to the files of its configuration (Landlock) and to the system \
+             calls that it is made of (seccomp), and hide its memory from other processes and \
+             from core dumps. What this kernel cannot do is said at start. off is for debugging \
+             tools.",
         ),
         Row {
             values_max: 256,
