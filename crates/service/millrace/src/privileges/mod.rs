@@ -130,21 +130,17 @@ impl Locked {
         if let Some(port) = new.next().filter(|_| !self.low_ports) {
             return Err(format!(
                 "port {port} can no longer be opened: the right to ports below {} was given up at \
-                 the start; restart to use it",
+                 the start; restart or upgrade to use it",
                 first_free_port()
             ));
         }
         let Some(Sandbox { files: Ok(_), grants, .. }) = &self.sandbox else { return Ok(()) };
-        for (path, grant) in reach::real(Reach::of(config, file).of_configuration()) {
-            let is_left = |(folder, left): &(_, Grant)| *left == grant && path.starts_with(folder);
-            if !grants.iter().any(is_left) {
-                return Err(format!(
-                    "{} is outside of what the process left itself at its start ({}); restart to \
-                     use it",
-                    path.display(),
-                    reach::described(grant)
-                ));
-            }
+        if let Some(path) = Reach::of(config, file).outside(grants) {
+            return Err(format!(
+                "{} is in none of the folders that the process left itself at its start \
+                 (sandbox-folder would name it); restart or upgrade to use it",
+                path.display()
+            ));
         }
         Ok(())
     }
@@ -207,8 +203,8 @@ mod tests {
             assert_eq!(locked.admits(&config(words), None), Ok(()), "{words}");
         }
         for (words, part) in [
-            ("forward --access-log /usr/a.log", "/usr is outside"),
-            ("forward --listen unix:/usr/a", "Unix sockets"),
+            ("forward --access-log /usr/a.log", "/usr/a.log is in none"),
+            ("forward --listen unix:/usr/a", "/usr/a is in none"),
             ("forward --listen 127.0.0.1:80", "port 80 can no longer"),
         ] {
             let refusal = locked.admits(&config(words), None).unwrap_err();

@@ -27,6 +27,8 @@ enum Kind {
     Listener,
     /// A Unix socket that is connected to.
     Origin,
+    /// A folder that is left for what a reload may name.
+    Folder,
 }
 
 /// What the C library and this program read of a machine: names, the bounds of a container, the
@@ -55,6 +57,9 @@ impl Reach {
         }
         if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
             need(&log.path, Kind::Log);
+        }
+        for folder in &config.sandbox_folders {
+            need(folder, Kind::Folder);
         }
         for listener in &config.listeners {
             if let ListenAddress::Unix(path) = &listener.address {
@@ -99,8 +104,17 @@ impl Reach {
     }
 
     /// What has to be left for the files of the configuration.
-    pub(super) fn of_configuration(&self) -> Vec<(PathBuf, Grant)> {
+    fn of_configuration(&self) -> Vec<(PathBuf, Grant)> {
         self.0.iter().flat_map(Need::grants).collect()
+    }
+
+    /// The first file that `left`, folders by their real paths, has no grant for.
+    pub(super) fn outside(&self, left: &[(PathBuf, Grant)]) -> Option<&Path> {
+        let is_left = |(path, grant): (PathBuf, Grant)| {
+            left.iter().any(|(folder, left)| *left == grant && path.starts_with(folder))
+        };
+        let is_outside = |need: &&Need| !real(need.grants()).into_iter().all(is_left);
+        self.0.iter().find(is_outside).map(|need| need.path.as_path())
     }
 }
 
@@ -113,6 +127,10 @@ impl Need {
             Kind::Listener => Grant::Sockets,
             // To connect needs no right that Landlock knows of.
             Kind::Origin => return Vec::new(),
+            Kind::Folder => {
+                let all = [Grant::Read, Grant::Append, Grant::Sockets];
+                return all.map(|grant| (self.path.clone(), grant)).into();
+            }
         };
         // The file may be replaced, and may be a link into another folder.
         let mut folders = vec![folder(&self.path)];
@@ -139,18 +157,11 @@ impl Need {
                 .then(|| format!("may not make a new {path} after the old one is moved away")),
             Kind::Listener => denied(&parent, Permission::Create)
                 .then(|| format!("may not remove unix:{path} at the end")),
-            Kind::Origin => (denied(&self.path, Permission::Write))
+            Kind::Origin => denied(&self.path, Permission::Write)
                 .then(|| format!("may not connect to unix:{path}")),
+            Kind::Folder => denied(&self.path, Permission::Create)
+                .then(|| format!("may not make files in {path}")),
         }
-    }
-}
-
-/// What a grant is for, in words.
-pub(super) fn described(grant: Grant) -> &'static str {
-    match grant {
-        Grant::Read => "to read",
-        Grant::Append => "to write logs",
-        Grant::Sockets => "for Unix sockets",
     }
 }
 
@@ -184,10 +195,18 @@ mod tests {
             "--origin=unix:/o/origin",
             "--listen=unix:/l/socket",
             "--access-log=log",
+            "--sandbox-folder=/f",
         ])
         .unwrap();
         let reach = Reach::of(&config, Some(Path::new("/c/millrace.toml")));
-        let expected = [("/c", Grant::Read), (".", Grant::Append), ("/l", Grant::Sockets)];
+        let expected = [
+            ("/c", Grant::Read),
+            (".", Grant::Append),
+            ("/f", Grant::Read),
+            ("/f", Grant::Append),
+            ("/f", Grant::Sockets),
+            ("/l", Grant::Sockets),
+        ];
         let expected = expected.map(|(path, grant)| (PathBuf::from(path), grant));
         assert_eq!(reach.of_configuration(), expected);
         let all = reach.grants(false);

@@ -80,6 +80,7 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
             "off" | "false" => Ok(false),
             _ => Err("is neither auto nor off"),
         })?,
+        sandbox_folders: process.all("sandbox-folder", value::file_path)?,
         limits: limits(&tables.limits)?,
     })
 }

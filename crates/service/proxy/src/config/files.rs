@@ -12,6 +12,7 @@ log-format = "json"
 admin = "127.0.0.1:9180"
 user = "www-data:33"
 sandbox = "off"
+sandbox-folder = ["/var/log/millrace", "/run/millrace"]
 
 [limits]
 head_ms = "10s"

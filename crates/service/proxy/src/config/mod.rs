@@ -135,6 +135,8 @@ pub struct Config {
     pub user: User,
     /// Whether the process restricts itself to what it is made for.
     pub sandbox: bool,
+    /// Folders that a reload may name files in, beside those of this configuration's files.
+    pub sandbox_folders: Vec<PathBuf>,
     /// The table of limits.
     pub limits: Limits,
 }

@@ -90,6 +90,8 @@ pub enum Kind {
     Congestion,
     /// Whose rights the process has.
     User,
+    /// A folder.
+    Folder,
     /// A limit and its value.
     Limit,
 }
@@ -147,6 +149,7 @@ impl Kind {
             Self::Path => "PATH",
             Self::Congestion => "NAME",
             Self::User => "USER",
+            Self::Folder => "DIR",
             Self::Limit => "NAME=VALUE",
         }
     }
@@ -178,6 +181,7 @@ impl Kind {
             Self::User => {
                 "auto, a user's name or number, with :GROUP behind it for another group".to_owned()
             }
+            Self::Folder => "a folder's path".to_owned(),
             Self::Limit => "NAME=VALUE with a name of the table of limits".to_owned(),
         }
     }
@@ -408,6 +412,16 @@ impl Row {
              from core dumps. What this kernel cannot do is said at start. off is for debugging \
              tools.",
         ),
+        Row {
+            values_max: 64,
+            ..process(
+                "sandbox-folder",
+                Kind::Folder,
+                "(those of the configuration's files)",
+                "Leave the sandboxed process this folder as well: for logs, Unix sockets and other \
+                 files that a reload may name and the configuration does not have at the start.",
+            )
+        },
         Row {
             values_max: 256,
             ..process(

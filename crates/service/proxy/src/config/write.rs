@@ -46,7 +46,14 @@ fn process(out: &mut String, config: &Config) {
     let admin = config.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
     line(out, "admin", quoted(&admin));
     line(out, "user", quoted(&config.user.to_string()));
-    line(out, "sandbox", quoted(if config.sandbox { "auto" } else { "off" }));
+    line(out, "sandbox", quoted(sandbox_name(config.sandbox)));
+    let folders = config.sandbox_folders.iter().map(|folder| folder.display().to_string());
+    line(out, "sandbox-folder", list(folders));
+}
+
+/// Whether the process restricts itself, as it is given.
+pub(super) fn sandbox_name(sandbox: bool) -> &'static str {
+    if sandbox { "auto" } else { "off" }
 }
 
 pub(super) fn engine_name(engine: EngineChoice) -> &'static str {
