@@ -18,6 +18,11 @@ fn write(file: &Path, top: &str, listeners: &[String]) {
     std::fs::write(file, text).unwrap();
 }
 
+/// The line of a file that leaves the process `folder` for what a reload names.
+fn leave(folder: &Folder) -> String {
+    format!("sandbox-folder = '{}'", folder.0.display())
+}
+
 /// Asks for a reload; gives the lines up to the one that tells the outcome.
 fn reload(running: &mut Running) -> Vec<String> {
     running.signal("HUP");
@@ -45,7 +50,7 @@ fn listeners_come_and_go_and_the_others_stay() {
         let file = folder.0.join("run.toml");
         let unix = format!("unix:{}", folder.0.join("socket").display());
         let (port, other) = ("127.0.0.1:0".to_owned(), free());
-        let top = format!("workers = {workers}\nadmin = '127.0.0.1:0'");
+        let top = format!("workers = {workers}\nadmin = '127.0.0.1:0'\n{}", leave(&folder));
         write(&file, &top, std::slice::from_ref(&port));
         let mut running = Running::start(&format!("run {}", file.display()), 1);
         let first = running.addresses[0].clone();
@@ -114,6 +119,7 @@ fn what_is_wrong_is_refused_with_the_line_that_check_says() {
         ("workers = 2", &port, "workers: cannot become 2 while the process runs; allowed: 1, or"),
         ("memory = '1G'\nworkers = 1", &port, "memory: cannot become 1G while"),
         ("engine = 'epoll'\nworkers = 1", &port, "engine: cannot become epoll while"),
+        ("sandbox = 'off'\nworkers = 1", &port, "sandbox: cannot become off while"),
         ("workers = 1", &["0.0.0.0:0".to_owned()], "other machines can reach"),
         ("workers = 1", std::slice::from_ref(&taken), "somebody else listens there"),
         ("workers = 1\naccess-log = '/nowhere/log'", &port, "/nowhere/log"),
@@ -131,11 +137,39 @@ fn what_is_wrong_is_refused_with_the_line_that_check_says() {
     std::fs::remove_file(&file).unwrap();
     assert!(reload(&mut running)[0].contains("a file that can be read"));
     let metrics = running.admin_page("/metrics");
-    assert!(metrics.contains("\nmillrace_reloads_refused_total 9\n"), "{metrics}");
+    assert!(metrics.contains("\nmillrace_reloads_refused_total 10\n"), "{metrics}");
     assert!(get(&running.addresses[0], "/").starts_with("HTTP/1.1 400 "));
 
     write(&file, "workers = 1", &port);
     assert_eq!(reload(&mut running), ["configuration 2 is in force"]);
+}
+
+#[test]
+fn what_was_given_up_is_refused_and_the_old_goes_on() {
+    if let Err(error) = millrace_sys::landlock_version() {
+        println!("skip: this kernel has no Landlock: {error}");
+        return;
+    }
+    let (folder, elsewhere) = (Folder::new("given-up"), Folder::new("elsewhere"));
+    let file = folder.0.join("run.toml");
+    let port = ["127.0.0.1:0".to_owned()];
+    write(&file, "workers = 1", &port);
+    let mut running = Running::start(&format!("run {}", file.display()), 1);
+    let (log, socket) = (elsewhere.0.join("log"), elsewhere.0.join("socket"));
+    let unix = [format!("unix:{}", socket.display())];
+    let with_log = format!("workers = 1\naccess-log = '{}'", log.display());
+    for (top, listeners, path) in
+        [(with_log.as_str(), &port, &log), ("workers = 1", &unix, &socket)]
+    {
+        write(&file, top, listeners);
+        let said = reload(&mut running);
+        let expected = format!("reload refused: {} is in none of the folders", path.display());
+        assert!(said.len() == 1 && said[0].starts_with(&expected), "{said:?}");
+        assert!(said[0].contains("sandbox-folder") && !path.exists(), "{said:?}");
+    }
+    write(&file, "workers = 1", &port);
+    assert_eq!(reload(&mut running), ["configuration 2 is in force"]);
+    assert!(get(&running.addresses[0], "/").starts_with("HTTP/1.1 400 "));
 }
 
 #[test]
@@ -154,7 +188,7 @@ fn the_access_log_follows() {
     let folder = Folder::new("log-follows");
     let (file, port) = (folder.0.join("run.toml"), ["127.0.0.1:0".to_owned()]);
     let log = |name: &str| folder.0.join(name);
-    let top = |rest: &str| format!("workers = 1\n{rest}");
+    let top = |rest: &str| format!("workers = 1\n{}\n{rest}", leave(&folder));
     let to = |name: &str, format: &str| {
         format!("access-log = '{}'\nlog-format = '{format}'", log(name).display())
     };

@@ -3,7 +3,7 @@
 use super::Config;
 use super::error::ConfigError;
 use super::value::write_size;
-use super::write::engine_name;
+use super::write::{engine_name, list, sandbox_name};
 
 /// Checks that a process that began with `old` can go on with `new`, both as they were read: with
 /// port 0 where the kernel picks. `name` is what messages call the file.
@@ -25,7 +25,7 @@ pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), Config
 }
 
 /// What stays as it was when the process started, as it is written.
-fn fixed(config: &Config) -> [(&'static str, String); 6] {
+fn fixed(config: &Config) -> [(&'static str, String); 7] {
     let admin = config.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
     [
         ("engine", engine_name(config.engine).to_owned()),
@@ -33,7 +33,8 @@ fn fixed(config: &Config) -> [(&'static str, String); 6] {
         ("memory", write_size(config.memory_bytes)),
         ("admin", admin),
         ("user", config.user.to_string()),
-        ("sandbox", if config.sandbox { "auto" } else { "off" }.to_owned()),
+        ("sandbox", sandbox_name(config.sandbox).to_owned()),
+        ("sandbox-folder", list(config.sandbox_folders.iter().map(|it| it.display().to_string()))),
     ]
 }
 

@@ -117,7 +117,8 @@ fn blocks(blocks: &[Cidr]) -> String {
     list(blocks.iter().map(|block| format!("{}/{}", block.network, block.prefix)))
 }
 
-fn list(values: impl Iterator<Item = String>) -> String {
+/// A list of basic strings of TOML.
+pub(super) fn list(values: impl Iterator<Item = String>) -> String {
     format!("[{}]", values.map(|value| quoted(&value)).collect::<Vec<_>>().join(", "))
 }
 
