@@ -158,7 +158,7 @@ class GivenUp(Case):
     def test_an_ordinary_user_is_restricted_too(self):
         self.folder.chmod(0o755)
         copy = shutil.copy(program(), self.folder / "millrace")
-        proxy = self.forward("--user", "nobody", before=become_ordinary, copy=copy)
+        proxy = self.forward("--user", "nobody", before=become_ordinary, binary=copy)
         self.assert_all(proxy, Uid="4321 4321 4321 4321", NoNewPrivs="1", Seccomp="2")
         self.said(proxy, "only root can change its user")
 

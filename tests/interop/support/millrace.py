@@ -25,9 +25,9 @@ def program():
 
 class Millrace:
     """One running millrace. `address` is (host, port) of its first TCP listener. `before` is called
-    in the child, before exec; `copy` is another file of the program."""
+    in the child, before exec; `binary` is another file of the program."""
 
-    def __init__(self, *arguments, descriptors_max=None, before=None, copy=None):
+    def __init__(self, *arguments, descriptors_max=None, before=None, binary=None):
         self.lines = []
         self._ready = threading.Event()
         self.addresses = []
@@ -40,7 +40,7 @@ class Millrace:
 
         engine = ["--engine", os.environ["ENGINE"]] if "ENGINE" in os.environ else []
         self.process = subprocess.Popen(
-            [copy or program(), *map(str, arguments), *engine],
+            [str(binary or program()), *map(str, arguments), *engine],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -29,7 +29,7 @@ pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_l
 pub use pipe::{pipe, splice};
 pub use poller::{EventFd, Events, Poller, Readiness};
 pub use privileges::{
-    Identity, Permission, access, capabilities, give_up_privileges, prepare_name_lookup,
+    Identity, LOW_PORTS, Permission, access, capabilities, give_up_privileges, prepare_name_lookup,
     refuse_new_privileges, set_dumpable,
 };
 pub use process::{descriptor_count, resident_bytes};

@@ -73,15 +73,14 @@ impl Identity {
 
 /// Gives up every capability (capabilities(7)), except CAP_NET_BIND_SERVICE if `low_ports` asks for
 /// it and the process has it, and becomes `identity`, if one is given. The bounding set goes as
-/// well where the process may lower it, and so do the ambient and the inheritable one. Gives
-/// whether ports below 1024 can be bound from now on.
+/// well where the process may lower it, and so do the ambient and the inheritable one.
 ///
 /// # Errors
 /// As [`Identity::lend`]; the process is not to go on then, as some of it may be done.
 ///
 /// # Panics
 /// When the kernel says that it is done and it is not.
-pub fn give_up_privileges(identity: Option<Identity>, low_ports: bool) -> Result<bool> {
+pub fn give_up_privileges(identity: Option<Identity>, low_ports: bool) -> Result<()> {
     let wanted = if low_ports { CapabilitySet::NET_BIND_SERVICE } else { CapabilitySet::empty() };
     lower_bounding_set(wanted)?;
     if let Some(identity) = identity {
@@ -93,12 +92,15 @@ pub fn give_up_privileges(identity: Option<Identity>, low_ports: bool) -> Result
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error),
     }
-    let kept = thread::capabilities(None)?.permitted & wanted;
-    let none = CapabilitySet::empty();
+    let had = thread::capabilities(None)?;
+    let (kept, none) = (had.permitted & wanted, CapabilitySet::empty());
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
-    thread::set_capabilities(None, sets)?;
+    // A service manager may have done it, and taken capset(2) away.
+    if had != sets {
+        thread::set_capabilities(None, sets)?;
+    }
     assert_eq!(thread::capabilities(None)?, sets, "capabilities are those that were asked for");
-    Ok(kept == CapabilitySet::NET_BIND_SERVICE)
+    Ok(())
 }
 
 /// Takes from the bounding set what is not in `kept`.
@@ -118,6 +120,9 @@ fn lower_bounding_set(kept: CapabilitySet) -> Result<()> {
     }
     Ok(())
 }
+
+/// CAP_NET_BIND_SERVICE among [`capabilities`].
+pub const LOW_PORTS: u64 = CapabilitySet::NET_BIND_SERVICE.bits();
 
 /// The capabilities that the process could use, by bits (capabilities(7)).
 ///

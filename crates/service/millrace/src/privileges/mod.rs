@@ -10,7 +10,7 @@ mod user;
 use std::path::{Path, PathBuf};
 
 use millrace_proxy::config::{Config, ListenAddress};
-use millrace_sys::{Errno, Grant, Identity};
+use millrace_sys::{Errno, Grant, Identity, LOW_PORTS};
 
 pub(crate) use outlook::outlook;
 
@@ -24,8 +24,8 @@ use reach::Reach;
 pub(crate) struct Locked {
     /// Who it is, in words.
     who: String,
-    /// Whether ports below [`first_free_port`] can still be opened.
-    low_ports: bool,
+    /// The capabilities that are left, by bits.
+    capabilities: u64,
     /// Those that the configuration had; they are open, whoever opened them.
     low_ports_open: Vec<u64>,
     /// What became of the sandbox; `None`: it is switched off.
@@ -64,8 +64,16 @@ pub(crate) fn lock_in(
     let reach = Reach::of(config, file);
     let identity = user::choose(&config.user, &reach)?;
     let low_ports_open: Vec<u64> = low_ports(config).collect();
-    let low_ports = millrace_sys::give_up_privileges(identity, !low_ports_open.is_empty())
-        .map_err(|error| refused("the user or the capabilities", error))?;
+    match millrace_sys::give_up_privileges(identity, !low_ports_open.is_empty()) {
+        // A service manager may have taken that system call away, and left what is harmless.
+        Err(error) if Identity::current().user != 0 => {
+            let error = std::io::Error::from(error);
+            say::error(&format!("capabilities stay as they are: {error}"));
+        }
+        gave_up => gave_up.map_err(|error| refused("the user or the capabilities", error))?,
+    }
+    let capabilities =
+        millrace_sys::capabilities().map_err(|error| refused("capabilities", error))?;
     let who = user::described(Identity::current());
     for problem in reach.problems() {
         say::error(&format!("{who} {problem}"));
@@ -73,10 +81,10 @@ pub(crate) fn lock_in(
     if !config.sandbox {
         // The kernel hides the memory of whoever changes its user; debugging tools need it.
         millrace_sys::set_dumpable(true).map_err(|error| refused("debugging", error))?;
-        return Ok(Locked { who, low_ports, low_ports_open, sandbox: None });
+        return Ok(Locked { who, capabilities, low_ports_open, sandbox: None });
     }
     let sandbox = restrict(&reach, engine)?;
-    let locked = Locked { who, low_ports, low_ports_open, sandbox: Some(sandbox) };
+    let locked = Locked { who, capabilities, low_ports_open, sandbox: Some(sandbox) };
     debug_assert_eq!(locked.admits(config, file), Ok(()), "what is needed was left");
     Ok(locked)
 }
@@ -105,8 +113,11 @@ impl Locked {
     }
 
     fn line(&self) -> String {
-        let capabilities =
-            if self.low_ports { "with low ports only" } else { "without capabilities" };
+        let capabilities = match self.capabilities {
+            0 => "without capabilities".to_owned(),
+            LOW_PORTS => "with low ports only".to_owned(),
+            others => format!("WITH CAPABILITIES {others:#x}"),
+        };
         let who = format!("runs as {}, {capabilities}", self.who);
         let Some(sandbox) = &self.sandbox else { return format!("{who}; sandbox off") };
         let files = match sandbox.files {
@@ -127,7 +138,7 @@ impl Locked {
     /// The first thing that it cannot, in a sentence.
     pub(crate) fn admits(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
         let mut new = low_ports(config).filter(|port| !self.low_ports_open.contains(port));
-        if let Some(port) = new.next().filter(|_| !self.low_ports) {
+        if let Some(port) = new.next().filter(|_| self.capabilities & LOW_PORTS == 0) {
             return Err(format!(
                 "port {port} can no longer be opened: the right to ports below {} was given up at \
                  the start; restart or upgrade to use it",
@@ -188,7 +199,7 @@ mod tests {
         let sandbox = Sandbox { files: Ok(7), calls: Ok(()), grants };
         Locked {
             who: "user nobody".to_owned(),
-            low_ports: false,
+            capabilities: 0,
             low_ports_open: vec![443],
             sandbox: Some(sandbox),
         }
@@ -228,7 +239,9 @@ mod tests {
         let line = locked.line();
         assert!(line.contains("FILES NOT RESTRICTED (no Landlock before Linux 5.13"), "{line}");
         assert!(line.contains("SYSTEM CALLS NOT FILTERED (no seccomp"), "{line}");
-        let off = Locked { sandbox: None, low_ports: true, ..locked };
+        let off = Locked { sandbox: None, capabilities: LOW_PORTS, ..locked };
         assert_eq!(off.line(), "runs as user nobody, with low ports only; sandbox off");
+        let more = Locked { capabilities: 0x401, ..off };
+        assert!(more.line().contains("WITH CAPABILITIES 0x401"));
     }
 }

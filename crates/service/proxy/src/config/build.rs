@@ -70,10 +70,6 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
         engine,
         workers: usize::try_from(workers).unwrap_or(1),
         memory_bytes,
-        listeners: Vec::new(),
-        services: Vec::new(),
-        access_log: access_log(process)?,
-        admin: process.one_or_default("admin", scope, admin)?,
         user: process.one_or_default("user", scope, value::user)?,
         sandbox: process.one_or_default("sandbox", scope, |text| match text {
             "auto" => Ok(true),
@@ -81,6 +77,10 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
             _ => Err("is neither auto nor off"),
         })?,
         sandbox_folders: process.all("sandbox-folder", value::file_path)?,
+        listeners: Vec::new(),
+        services: Vec::new(),
+        access_log: access_log(process)?,
+        admin: process.one_or_default("admin", scope, admin)?,
         limits: limits(&tables.limits)?,
     })
 }

@@ -6,13 +6,13 @@ use super::*;
 const FULL: &str = r#"
 workers = 3
 memory = "64M"
+user = "www-data:33"
+sandbox = "off"
+sandbox-folder = ["/var/log/millrace", "/run/millrace"]
 engine = "epoll"
 access-log = "access.log"
 log-format = "json"
 admin = "127.0.0.1:9180"
-user = "www-data:33"
-sandbox = "off"
-sandbox-folder = ["/var/log/millrace", "/run/millrace"]
 
 [limits]
 head_ms = "10s"

@@ -123,6 +123,12 @@ pub struct Config {
     pub workers: usize,
     /// Bytes that all workers' pools may take together.
     pub memory_bytes: u64,
+    /// Whose rights the process has where it is started as root.
+    pub user: User,
+    /// Whether the process restricts itself to what it is made for.
+    pub sandbox: bool,
+    /// Folders that a reload may name files in, beside those of this configuration's files.
+    pub sandbox_folders: Vec<PathBuf>,
     /// Where clients come in.
     pub listeners: Vec<Listener>,
     /// What is done with a request that came in at a listener; see [`Listener::service`].
@@ -131,12 +137,6 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     /// Where metrics and health are asked for; a loopback address unless told otherwise.
     pub admin: Option<SocketAddr>,
-    /// Whose rights the process has where it is started as root.
-    pub user: User,
-    /// Whether the process restricts itself to what it is made for.
-    pub sandbox: bool,
-    /// Folders that a reload may name files in, beside those of this configuration's files.
-    pub sandbox_folders: Vec<PathBuf>,
     /// The table of limits.
     pub limits: Limits,
 }

@@ -370,30 +370,6 @@ impl Row {
             "What all pools may take together; at least 1M a worker. At it, reading pauses.",
         ),
         process(
-            "no-cache",
-            Kind::Flag,
-            "false",
-            "Store nothing. There is no cache in this version, so nothing is stored anyway.",
-        ),
-        process(
-            "access-log",
-            Kind::Log,
-            "off",
-            "Append a record of each finished exchange to this file. SIGUSR1 reopens it, SIGHUP too.",
-        ),
-        process(
-            "log-format",
-            Kind::Choice(&["common", "combined", "json"]),
-            "combined",
-            "The form of the access log's records.",
-        ),
-        process(
-            "admin",
-            Kind::Admin,
-            "off",
-            "Answer GET /metrics, /healthz and /config here. There is no password: keep it local.",
-        ),
-        process(
             "user",
             Kind::User,
             "auto",
@@ -422,6 +398,30 @@ impl Row {
                  files that a reload may name and the configuration does not have at the start.",
             )
         },
+        process(
+            "no-cache",
+            Kind::Flag,
+            "false",
+            "Store nothing. There is no cache in this version, so nothing is stored anyway.",
+        ),
+        process(
+            "access-log",
+            Kind::Log,
+            "off",
+            "Append a record of each finished exchange to this file. SIGUSR1 reopens it, SIGHUP too.",
+        ),
+        process(
+            "log-format",
+            Kind::Choice(&["common", "combined", "json"]),
+            "combined",
+            "The form of the access log's records.",
+        ),
+        process(
+            "admin",
+            Kind::Admin,
+            "off",
+            "Answer GET /metrics, /healthz and /config here. There is no password: keep it local.",
+        ),
         Row {
             values_max: 256,
             ..process(

@@ -31,6 +31,10 @@ fn process(out: &mut String, config: &Config) {
     line(out, "engine", quoted(engine_name(config.engine)));
     line(out, "workers", config.workers);
     line(out, "memory", quoted(&super::value::write_size(config.memory_bytes)));
+    line(out, "user", quoted(&config.user.to_string()));
+    line(out, "sandbox", quoted(sandbox_name(config.sandbox)));
+    let folders = config.sandbox_folders.iter().map(|folder| folder.display().to_string());
+    line(out, "sandbox-folder", list(folders));
     match &config.access_log {
         None => line(out, "access-log", quoted("off")),
         Some(log) => {
@@ -45,15 +49,6 @@ fn process(out: &mut String, config: &Config) {
     }
     let admin = config.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
     line(out, "admin", quoted(&admin));
-    line(out, "user", quoted(&config.user.to_string()));
-    line(out, "sandbox", quoted(sandbox_name(config.sandbox)));
-    let folders = config.sandbox_folders.iter().map(|folder| folder.display().to_string());
-    line(out, "sandbox-folder", list(folders));
-}
-
-/// Whether the process restricts itself, as it is given.
-pub(super) fn sandbox_name(sandbox: bool) -> &'static str {
-    if sandbox { "auto" } else { "off" }
 }
 
 pub(super) fn engine_name(engine: EngineChoice) -> &'static str {
@@ -107,6 +102,11 @@ fn write_route(out: &mut String, route: &Route) {
         HostSent::Origin => "origin",
     };
     line(out, "host-sent", quoted(host_sent));
+}
+
+/// Whether the process restricts itself, as it is given.
+pub(super) fn sandbox_name(sandbox: bool) -> &'static str {
+    if sandbox { "auto" } else { "off" }
 }
 
 fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
