@@ -46,8 +46,8 @@
 //!                                its workers have taken it up when the next step begins
 //! ```
 //!
-//! Below an expected message: `field NAME: VALUE` (one such field, this value), `has NAME`,
-//! `absent NAME`, `trailer NAME: VALUE`, `framing length|chunked|close|none`, and `body PIECES`
+//! Below an expected message: `field NAME: VALUE` (this value; of several such fields, theirs
+//! with commas between), `has NAME`, `absent NAME`, `trailer NAME: VALUE`, `framing length|chunked|close|none`, and `body PIECES`
 //! (`body any`; without the line there is none).
 //!
 //! Pieces are `"text"` with `\r \n \t \0 \" \\ \xHH`, `pattern LENGTH SEED` (bytes that depend on

@@ -223,7 +223,7 @@ impl Check {
             named.map(|field| String::from_utf8_lossy(&field.value).into_owned()).collect()
         };
         let right = match self {
-            Self::Field(name, value) => values(fields, name) == [names.fill(value)],
+            Self::Field(name, value) => values(fields, name).join(", ") == names.fill(value),
             Self::Trailer(name, value) => values(trailers, name) == [names.fill(value)],
             Self::Has(name) => !values(fields, name).is_empty(),
             Self::Absent(name) => values(fields, name).is_empty(),

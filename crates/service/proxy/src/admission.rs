@@ -276,6 +276,7 @@ mod tests {
             role: Role::Boost(Vec::new()),
             clients: Vec::new(),
             trusted: Vec::new(),
+            proxy_status: false,
             congestion: Congestion::System,
             origin_congestion: Congestion::System,
         }

@@ -217,7 +217,16 @@ pub(crate) fn write_answer(
     if answer.find(Name::Date).is_none() {
         write_field(out, b"Date", dates.at(now).http_date());
     }
-    write_via(out, answer.version(), exchange.snapshot());
+    let snapshot = exchange.snapshot();
+    write_via(out, answer.version(), snapshot);
+    if snapshot.tells_status(exchange.service) {
+        // RFC 9209 section 2: the last member of the list is who is closest to the client.
+        write_number_field(
+            out,
+            b"Proxy-Status: millrace; received-status=",
+            answer.status().into(),
+        );
+    }
     match form.framing {
         Framing::None if answer.status() >= 200 && answer.status() != 204 => {
             // HEAD and 304 may say how long the body would be.
@@ -277,6 +286,9 @@ pub(crate) fn write_own(
     if let Own::Refusal(Reason::ConnectRefused) = own {
         write_field(out, b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
     }
+    if let Own::Refusal(reason) = own {
+        write_refusal_status(out, reason);
+    }
     if !kind.is_empty() {
         write_field(out, b"Content-Type", kind);
     }
@@ -299,6 +311,16 @@ pub(crate) fn write_own(
         out.push(b'\n');
     }
     length as u64
+}
+
+/// RFC 9209: why there is no answer of the origin's. Only our own words: neither the address of a
+/// next hop nor what it said is a client's to know.
+fn write_refusal_status(out: &mut Vec<u8>, reason: Reason) {
+    out.extend_from_slice(b"Proxy-Status: millrace; error=");
+    out.extend_from_slice(reason.error_type().as_bytes());
+    out.extend_from_slice(b"; details=\"");
+    out.extend_from_slice(reason.word().as_bytes());
+    out.extend_from_slice(b"\"\r\n");
 }
 
 /// RFC 9110 section 9.3.8: the request as it came, without what is secret.

@@ -89,7 +89,9 @@ reasons! {
     /// No name server answered within `name_ms`.
     NameTimedOut = 504 "name-timed-out" "The lookup of the origin's name took too long.";
     /// No address accepted the connection.
-    ConnectFailed = 502 "connect-failed" "The origin refused the connection or cannot be reached.";
+    ConnectFailed = 502 "connect-failed" "The origin refused the connection.";
+    /// The network does not lead to any of its addresses.
+    OriginUnreachable = 502 "origin-unreachable" "The network does not lead to the origin.";
     /// No address answered within `connect_ms`.
     ConnectTimedOut = 504 "connect-timed-out" "The connection to the origin took too long.";
     /// The origin closed or reset its connection before it answered.
@@ -154,6 +156,34 @@ impl Reason {
     }
 }
 
+impl Reason {
+    /// The error type of Proxy-Status that says the same (RFC 9209 section 2.3).
+    pub const fn error_type(self) -> &'static str {
+        use Reason::*;
+        match self {
+            NameUnknown | NameFailed => "dns_error",
+            NameTimedOut => "dns_timeout",
+            NoRoute => "destination_not_found",
+            TargetDenied => "destination_ip_prohibited",
+            OriginUnreachable => "destination_ip_unroutable",
+            ConnectFailed => "connection_refused",
+            ConnectTimedOut => "connection_timeout",
+            OriginClosed => "connection_terminated",
+            OriginTimedOut => "connection_read_timeout",
+            MalformedAnswerBody => "http_response_transfer_coding",
+            MalformedAnswer | MalformedAnswerFraming | UpgradeUnasked | TooManyInterim => {
+                "http_protocol_error"
+            }
+            Loop => "proxy_loop_detected",
+            _ => match self.status() {
+                403 | 405 | 407 => "http_request_denied",
+                400..=499 | 501 | 505 => "http_request_error",
+                _ => "proxy_internal_error",
+            },
+        }
+    }
+}
+
 /// The reason phrase of a status that millrace makes itself.
 pub const fn phrase(status: u16) -> &'static str {
     match status {
@@ -179,6 +209,22 @@ pub const fn phrase(status: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_answer_has_an_error_type_that_is_a_token() {
+        // RFC 8941 section 3.3.4, as far as the registered types use it.
+        let is_token =
+            |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        for reason in Reason::ALL {
+            assert!(!reason.error_type().is_empty() && is_token(reason.error_type()), "{reason:?}");
+            // It stands in quotes: RFC 8941 section 3.3.3.
+            assert!(!reason.word().contains(['"', '\\']));
+        }
+        assert_eq!(Reason::ConnectFailed.error_type(), "connection_refused");
+        assert_eq!(Reason::MalformedHead.error_type(), "http_request_error");
+        assert_eq!(Reason::ClientDenied.error_type(), "http_request_denied");
+        assert_eq!(Reason::Overloaded.error_type(), "proxy_internal_error");
+    }
 
     #[test]
     fn every_status_of_the_table_has_a_phrase_and_every_word_is_used_once() {

@@ -37,6 +37,8 @@ pub(crate) struct Snapshot {
     pub(crate) via: [Box<[u8]>; 2],
     /// Our own addresses, never to be connected to.
     pub(crate) own: Arc<[SocketAddr]>,
+    /// Whether any service says Proxy-Status in what it passes on.
+    tells_status: bool,
     /// Of every service: what its clients' connections are given, and those to origins.
     congestion: Box<[(Setting, Setting)]>,
 }
@@ -111,6 +113,7 @@ impl Snapshot {
             pseudonym: shared.pseudonym.clone(),
             own,
             congestion,
+            tells_status: config.services.iter().any(|service| service.proxy_status),
             config,
         }
     }
@@ -138,6 +141,11 @@ impl Snapshot {
     /// What a service's connections to origins are given.
     pub(crate) fn origin_congestion(&self, service: u16) -> &Setting {
         &self.congestion[service as usize].1
+    }
+
+    /// Whether a service says Proxy-Status in the answers that it passes on.
+    pub(crate) fn tells_status(&self, service: u16) -> bool {
+        self.tells_status && self.service(service).proxy_status
     }
 
     pub(crate) fn service(&self, index: u16) -> &Service {

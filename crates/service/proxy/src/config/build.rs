@@ -216,6 +216,7 @@ fn build_service(
         role,
         clients,
         trusted,
+        proxy_status: values.one_or_default("proxy-status", Scope::Service, value::switch)?,
         congestion: congestion("congestion")?,
         origin_congestion: congestion("origin-congestion")?,
     })

@@ -241,6 +241,8 @@ pub struct Service {
     pub clients: Vec<Cidr>,
     /// Peers whose Forwarded, X-Forwarded-* and PROXY headers are believed.
     pub trusted: Vec<Cidr>,
+    /// Whether answers that are passed on tell by Proxy-Status that they came through here.
+    pub proxy_status: bool,
     /// How congestion control is chosen for the connections of clients.
     pub congestion: Congestion,
     /// The same for connections to origins.

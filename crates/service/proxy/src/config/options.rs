@@ -332,6 +332,15 @@ impl Row {
              Needs trust.",
         ),
         row(
+            "proxy-status",
+            Scope::Service,
+            Kind::Switch,
+            "off",
+            1,
+            "Add a member to Proxy-Status (RFC 9209) of each answer that is passed on. Answers that \
+             are made here always have one.",
+        ),
+        row(
             "congestion",
             Scope::Service,
             Kind::Congestion,

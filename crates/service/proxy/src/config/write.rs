@@ -70,6 +70,7 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
     line(out, "trust", blocks(&service.trusted));
     // The file format has one switch for all listeners of a service.
     line(out, "proxy-protocol", listeners.iter().any(|listener| listener.proxy_protocol));
+    line(out, "proxy-status", service.proxy_status);
     line(out, "congestion", quoted(&service.congestion.to_string()));
     line(out, "origin-congestion", quoted(&service.origin_congestion.to_string()));
     match &service.role {

@@ -215,6 +215,7 @@ fn reason_of(error: Error) -> Reason {
     match error {
         Error::TimedOut => Reason::ConnectTimedOut,
         Error::OutOfDescriptors | Error::OutOfMemory => Reason::Overloaded,
+        Error::Unreachable => Reason::OriginUnreachable,
         _ => Reason::ConnectFailed,
     }
 }
