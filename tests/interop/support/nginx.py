@@ -79,13 +79,20 @@ class Nginx:
             text = "user root;" + text
         configuration = self.folder / "nginx.conf"
         configuration.write_text(text)
-        self.process = subprocess.Popen(
-            [executable(), "-p", self.folder, "-c", configuration, "-e", self.folder / "error.log"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=open(self.folder / "stderr", "wb"),
-        )
-        self._wait_until_it_listens(host)
+        self.start()
+
+    def start(self):
+        """Starts it, at first or once more where it was, and waits until it listens."""
+        configuration = self.folder / "nginx.conf"
+        with open(self.folder / "stderr", "wb") as stderr:
+            self.process = subprocess.Popen(
+                [executable(), "-p", self.folder, "-c", configuration]
+                + ["-e", self.folder / "error.log"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+            )
+        self._wait_until_it_listens(self.host.strip("[]"))
 
     def _wait_until_it_listens(self, host):
         for _ in range(600):

@@ -11,6 +11,7 @@ mod demo;
 mod doctor;
 mod engines;
 mod failure;
+mod health_checks;
 mod listeners;
 mod metrics;
 mod privileges;

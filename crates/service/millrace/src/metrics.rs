@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use millrace_event::LogSink;
+use millrace_proxy::Shared;
+use millrace_proxy::board::Shown;
 use millrace_proxy::counters::{Counters, RowKind};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -31,6 +33,12 @@ impl Metrics {
         registry.register_collector(Box::new(Workers(workers)));
         registry.register_collector(Box::new(Process { log, reloads }));
         Self { registry }
+    }
+
+    /// With how the origins stand.
+    pub(crate) fn with_origins(mut self, shared: Arc<Shared>) -> Self {
+        self.registry.register_collector(Box::new(Origins(shared)));
+        self
     }
 
     /// The page as it is now.
@@ -68,6 +76,47 @@ impl Collector for Workers {
             }
         }
         Ok(())
+    }
+}
+
+/// The configured origins, up to so many lines of each kind: a page is read as a whole.
+#[derive(Debug)]
+struct Origins(Arc<Shared>);
+
+const ORIGINS_MAX: usize = 1024;
+
+impl Collector for Origins {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let shown = self.0.board.shown();
+        let mut write = |name: &str, help: &str, of: fn(&Shown) -> Option<u64>| {
+            let rows = shown.iter().filter_map(|row| of(row).map(|value| (row, value)));
+            let mut rows = rows.take(ORIGINS_MAX).peekable();
+            if rows.peek().is_none() {
+                return Ok(());
+            }
+            let kind = MetricType::Gauge;
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for (row, value) in rows {
+                let origin = ("origin", row.origin.as_str());
+                match &row.check {
+                    None => gauge(value).encode(family.encode_family(&[origin])?)?,
+                    Some(path) => {
+                        let labels = [origin, ("check", path.as_str())];
+                        gauge(value).encode(family.encode_family(&labels)?)?;
+                    }
+                }
+            }
+            Ok(())
+        };
+        write("origin_ejected", "Whether the origin is ejected for its failures.", |row| {
+            row.check.is_none().then_some(u64::from(!row.up))
+        })?;
+        write("origin_failures", "Failures in a row, as far as workers told of them.", |row| {
+            row.check.is_none().then_some(row.failures.into())
+        })?;
+        write("origin_check_fails", "Whether the origin's health check fails.", |row| {
+            row.check.is_some().then_some(u64::from(!row.up))
+        })
     }
 }
 

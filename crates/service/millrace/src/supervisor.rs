@@ -24,6 +24,7 @@ use crate::congestion;
 use crate::crew::Crew;
 use crate::engines::{self, Picked};
 use crate::failure::Failure;
+use crate::health_checks;
 use crate::metrics::Metrics;
 use crate::reload::{self, Force};
 use crate::source::Source;
@@ -85,6 +86,7 @@ impl Running {
         let started = Crew::start(&force, &shared, engine.engine, &log, sockets);
         let (crew, posts) = started.inspect_err(|_| force.give_up())?;
         force.set_posts(posts);
+        health_checks::start(&force, &shared).inspect_err(|_| force.give_up())?;
         let mut running = Self { signals, engine, force, crew, shared, admin: None, log };
         running.start_admin(admin).inspect_err(|_| running.force.give_up())?;
         running.announce();
@@ -145,7 +147,8 @@ impl Running {
     fn start_admin(&mut self, listener: Option<TcpListener>) -> Result<(), Failure> {
         let Some(listener) = listener else { return Ok(()) };
         let (counters, counts) = (self.shared.counters.clone(), self.force.counts());
-        let metrics = Metrics::new(counters, self.log.clone(), counts);
+        let metrics =
+            Metrics::new(counters, self.log.clone(), counts).with_origins(Arc::clone(&self.shared));
         let admin = Arc::new(Admin::new(metrics, config::to_toml(&self.force.config())));
         self.admin = Some(Arc::clone(&admin));
         let follower = Arc::clone(&admin);

@@ -99,6 +99,19 @@ counters! {
     Gauge origin_connections;
     /// Requests tried again on another connection.
     Counter retries;
+    /// Requests that could have been tried again, but for the retry budget.
+    Counter retries_refused;
+    /// Times that an origin was ejected: it is not asked for a while.
+    Counter origin_ejections;
+    /// Requests sent to an ejected origin to find out how it stands.
+    Counter origin_probes;
+    /// Times that an ejected origin was readmitted, having answered.
+    Counter origin_readmissions;
+    /// Requests that wait until their origin may have another connection.
+    Gauge origin_requests_queued;
+    /// Requests refused because their origin had as many connections, and requests waiting for
+    /// one, as it may have, or because they had waited too long.
+    Counter origin_queue_refusals;
     /// Bytes of bodies and tunnels from clients to origins.
     Counter bytes_uploaded;
     /// Bytes of bodies and tunnels from origins to clients.

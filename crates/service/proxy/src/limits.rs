@@ -101,6 +101,14 @@ limits! {
     first_byte_ms: 60000 in 10..=86400000 "milliseconds";
     /// Without a byte of an answer that has begun. At it, the client's connection is reset.
     answer_ms: 60000 in 10..=86400000 "milliseconds";
+    /// Connections to one origin, or to one target of a forward proxy, kept ones included; divided
+    /// between the workers. At it: the next origin with room, else the request waits in line. 0: no
+    /// limit for origins, and a quarter of the descriptors for a target.
+    origin_connections: 0 in 0..=1000000 "connections";
+    /// Requests that wait in the line of one origin; divided between the workers. Above it: 503.
+    origin_queue: 1024 in 0..=1000000 "requests";
+    /// Waiting in the line of an origin. At it: 503.
+    queue_ms: 5000 in 10..=3600000 "milliseconds";
     /// An origin connection kept without a request. At it, it is closed.
     origin_idle_ms: 60000 in 10..=86400000 "milliseconds";
     /// Idle connections that a worker keeps for one origin. Above it, the oldest is closed.
@@ -127,4 +135,26 @@ limits! {
     /// Further tries of a request that may be repeated (RFC 9110 section 9.2.2). After them: 502,
     /// 503 or 504.
     retries: 2 in 0..=16 "tries";
+    /// Further tries at other origins, of the requests that a worker had for a route within ten
+    /// seconds. Above it, a failure goes to the client.
+    retry_percent: 20 in 0..=1000 "percent";
+    /// Further tries that are made whatever `retry_percent` says, divided between the workers.
+    retries_per_second: 10 in 0..=1000000 "tries a second";
+    /// Failures in a row (no connection, no answer, a malformed one) of one origin of a booster. At
+    /// it, the origin is asked no more for `eject_ms`, while its route has others. 0: never.
+    eject_failures: 5 in 0..=1000000 "failures";
+    /// From an origin's ejection until one request is sent to probe it. If that fails, the origin is
+    /// ejected for twice as long as before.
+    eject_ms: 10000 in 10..=86400000 "milliseconds";
+    /// The longest that repeated failing makes of `eject_ms`.
+    eject_ms_max: 300000 in 10..=86400000 "milliseconds";
+    /// Between two health checks of one origin.
+    check_interval_ms: 5000 in 100..=86400000 "milliseconds";
+    /// A health check, from connecting to the end of the answer's head. At it, the check failed.
+    check_timeout_ms: 2000 in 10..=600000 "milliseconds";
+    /// Health checks in a row that fail. At it, the origin is asked no more while its route has
+    /// others.
+    check_fails: 3 in 1..=1000 "checks";
+    /// Health checks in a row that pass, of an origin that failed. At it, the origin is asked again.
+    check_passes: 2 in 1..=1000 "checks";
 }

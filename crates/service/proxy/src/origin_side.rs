@@ -221,7 +221,11 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn leave_origin(&mut self, key: Key) {
         match self.exchange(key).transaction.phase {
             Phase::Naming => self.names.forget(key),
-            Phase::Waiting => self.waiting.retain(|entry| entry.0 != key),
+            Phase::Waiting => self.waiting.retain(|entry| entry.key != key),
+            Phase::Queued => {
+                let id = self.exchange(key).transaction.origin;
+                self.origins.leave_line(id.expect("it waits for room there"), key);
+            }
             _ => {}
         }
         origin::abandon(self, key);
@@ -230,7 +234,13 @@ impl<E: Engine> Worker<E> {
         }
         let transaction = &mut self.exchange(key).transaction;
         transaction.phase = Phase::Start;
+        let trial = std::mem::take(&mut transaction.trial);
+        let opens = std::mem::take(&mut transaction.opens);
         if let Some(id) = transaction.origin.take() {
+            if opens {
+                self.origins.note_closed(id);
+            }
+            origin::leave(self, id, trial);
             self.origins.unpick(id);
         }
     }

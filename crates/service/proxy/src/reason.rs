@@ -111,6 +111,10 @@ reasons! {
     /// More interim answers than a client should have to read.
     TooManyInterim = 502 "too-many-interim" "The origin sent too many interim answers.";
 
+    /// It has as many connections, and requests waiting for one, as it may have; or the wait was
+    /// longer than `queue_ms`.
+    OriginBusy = 503 "origin-busy" "The origin has all the requests it can take; try again soon.";
+
     // Ours.
     /// Descriptors, kernel memory or a table ran out.
     Overloaded = 503 "overloaded" "This proxy is out of resources; try again soon.";
@@ -169,6 +173,7 @@ impl Reason {
             ConnectFailed => "connection_refused",
             ConnectTimedOut => "connection_timeout",
             OriginClosed => "connection_terminated",
+            OriginBusy => "connection_limit_reached",
             OriginTimedOut => "connection_read_timeout",
             MalformedAnswerBody => "http_response_transfer_coding",
             MalformedAnswer | MalformedAnswerFraming | UpgradeUnasked | TooManyInterim => {

@@ -1,17 +1,18 @@
 //! A configuration as a worker uses it: what can be worked out once is worked out here, so that a
 //! request looks it up.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_http::HeadLimits;
 
+use crate::board::{Check, CheckMark};
 use crate::config::{Config, Listener, Role, Service};
 use crate::congestion::Setting;
 use crate::limits::Limits;
-use crate::origin::{OriginId, Origins, Rules, RulesId};
+use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
 use crate::worker::Shared;
 
 /// A numbered configuration with what a worker derives from it.
@@ -49,6 +50,30 @@ pub(crate) struct RouteOrigins {
     pub(crate) origins: Vec<OriginId>,
     /// Counts the picks.
     pub(crate) turn: Cell<usize>,
+    /// What may be tried again.
+    pub(crate) budget: RefCell<Budget>,
+    /// Answers 502 to 504 are failures of the origin.
+    pub(crate) gateway_errors_fail: bool,
+    /// What is found by the check of each origin; empty: the route has none.
+    checks: Vec<Arc<CheckMark>>,
+}
+
+impl RouteOrigins {
+    /// A route without checks.
+    pub(crate) fn new(origins: Vec<OriginId>) -> Self {
+        Self {
+            origins,
+            turn: Cell::new(0),
+            budget: RefCell::default(),
+            gateway_errors_fail: false,
+            checks: Vec::new(),
+        }
+    }
+
+    /// Whether the check of the origin at `index` fails.
+    pub(crate) fn check_fails(&self, index: usize) -> bool {
+        self.checks.get(index).is_some_and(|mark| mark.fails())
+    }
 }
 
 impl Snapshot {
@@ -70,14 +95,19 @@ impl Snapshot {
                 routes.push(Vec::new());
                 continue;
             };
+            let board = &shared.board;
             let of_route = |route: &crate::config::Route| RouteOrigins {
-                origins: route
-                    .origins
-                    .iter()
-                    .map(|origin| origins.configured(rules, origin))
-                    .collect(),
+                gateway_errors_fail: route.gateway_errors_fail,
+                checks: Check::of_route(route).map(|check| board.check(&check)).collect(),
                 // Or reloads in a row would each begin with the first.
                 turn: Cell::new(config.number.saturating_sub(1) as usize),
+                ..RouteOrigins::new(
+                    route
+                        .origins
+                        .iter()
+                        .map(|origin| origins.configured(rules, origin, board))
+                        .collect(),
+                )
             };
             routes.push(configured.iter().map(of_route).collect());
         }
@@ -120,6 +150,11 @@ impl Snapshot {
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.config.limits
+    }
+
+    /// The origins of a route of a booster.
+    pub(crate) fn route(&self, service: u16, index: u16) -> &RouteOrigins {
+        &self.routes[service as usize][index as usize]
     }
 
     /// The listener with this number, if it is one of this configuration.

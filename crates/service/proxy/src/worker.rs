@@ -16,6 +16,7 @@ use millrace_splice::Pipes;
 use millrace_splice::limits::PIPES_MAX;
 
 use crate::accepting::Accepting;
+use crate::board::Board;
 use crate::clients::{AllClients, Clients};
 use crate::config::Config;
 use crate::conn::{Conn, Standing};
@@ -23,7 +24,7 @@ use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::letter::Letter;
 use crate::names::{Names, Sources};
-use crate::origin::{self, Attempt, Origins, Waiting};
+use crate::origin::{self, Attempt, EjectRules, Origins, Waiting};
 use crate::reason::Reason;
 use crate::record::Dates;
 use crate::snapshot::Snapshot;
@@ -63,6 +64,8 @@ pub struct Shared {
     pub system_congestion: Option<Arc<str>>,
     /// Says something once to whoever operates the process.
     pub notice: fn(&str),
+    /// How the origins stand.
+    pub board: Board,
     pub(crate) all_clients: AllClients,
     /// The operator was told that accepting pauses.
     pub(crate) said_pause: AtomicBool,
@@ -81,6 +84,7 @@ impl Shared {
             pseudonym: pseudonym.into(),
             system_congestion,
             notice,
+            board: Board::default(),
             all_clients: AllClients::default(),
             said_pause: AtomicBool::new(false),
         })
@@ -220,6 +224,9 @@ impl<E: Engine> Worker<E> {
             self.read_letters();
         }
         origin::serve_waiting(self);
+        if self.origins.queued() > 0 {
+            origin::serve_lines(self);
+        }
         self.mail.flush();
         self.keep_house(now);
         !(self.draining && self.conns.is_empty() && self.accepting.has_ended())
@@ -342,6 +349,7 @@ impl<E: Engine> Worker<E> {
         self.counters.connections.set(self.conns.len() as u64);
         self.counters.exchanges_open.set(self.exchanges.len() as u64);
         self.counters.origin_connections.set(self.origins.connections.len() as u64);
+        self.counters.origin_requests_queued.set(self.origins.queued() as u64);
         self.counters.pipes.set(self.pipes.open() as u64);
         self.counters.pipes_refused.set(self.pipes_refused_before + self.pipes.refused());
         self.counters.held_bytes.set(self.engine.budget().used() as u64);
@@ -355,8 +363,14 @@ impl<E: Engine> Worker<E> {
                 self.close_gone();
             }
             self.clients.tell(&self.shared.all_clients);
+            if self.origins.has_news() {
+                let rules = EjectRules::new(self.snapshot.limits());
+                let ejected = self.origins.tell_news(now, &rules, &self.shared.board);
+                self.counters.origin_ejections.add(ejected);
+            }
             self.flush_records();
             origin::give_up_waiting(self, now);
+            origin::give_up_lines(self, now);
             self.pipes.shed(&mut self.engine);
             if self.draining {
                 self.close_idle();
@@ -376,10 +390,12 @@ impl<E: Engine> Worker<E> {
         }
         self.forget_snapshots();
         let has_work = self.clients.has_news()
+            || self.origins.has_news()
             || self.accepting.is_paused()
             || self.accepting.is_any_retiring()
             || self.snapshots.has_idle
             || !self.waiting.is_empty()
+            || self.origins.queued() > 0
             || self.pipes.open() > 0
             || !self.records.is_empty()
             || self.is_short_of_memory()

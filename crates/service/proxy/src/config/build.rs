@@ -11,7 +11,7 @@ use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
 use super::value::{self, Wrong};
 use super::{
     AccessLog, Balance, Config, EngineChoice, HostSent, ListenAddress, Listener, LogFormat, Role,
-    Route, Service, TargetRules,
+    Route, RouteCheck, Service, TargetRules,
 };
 use crate::limits::{Limit, Limits};
 
@@ -272,7 +272,15 @@ fn route(values: &Values) -> Result<Route, ConfigError> {
             "origin" => Ok(HostSent::Origin),
             _ => Err("is not a choice of Host"),
         })?,
+        gateway_errors_fail: values.one_or_default("eject-on-errors", scope, value::switch)?,
+        check: route_check(values)?,
     })
+}
+
+fn route_check(values: &Values) -> Result<Option<RouteCheck>, ConfigError> {
+    let statuses = values.one_or_default("check-status", Scope::Route, value::statuses)?;
+    let path = values.one_or_default("check", Scope::Route, value::check_path)?;
+    Ok(path.map(|path| RouteCheck { path, statuses }))
 }
 
 /// No address may be listened on twice: workers share a TCP port by SO_REUSEPORT, so the kernel

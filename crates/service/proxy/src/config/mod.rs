@@ -29,6 +29,7 @@ pub use error::ConfigError;
 pub use file::FILE_BYTES_MAX;
 pub use given::Tables;
 pub use reference::{PAGES, page};
+pub(crate) use value::write_origin;
 pub use write::to_toml;
 
 /// Reads a file's text. Messages call it `configuration`.
@@ -318,6 +319,19 @@ pub struct Route {
     pub balance: Balance,
     /// What the origin sees as Host.
     pub host_sent: HostSent,
+    /// Whether answers 502, 503 and 504 are failures of the origin.
+    pub gateway_errors_fail: bool,
+    /// How it is found out which origins are well, beside what clients' requests show.
+    pub check: Option<RouteCheck>,
+}
+
+/// A health check.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RouteCheck {
+    /// What is asked for: a path, perhaps with a query.
+    pub path: String,
+    /// The first and the last status of an origin that is well.
+    pub statuses: (u16, u16),
 }
 
 /// How an origin of a route is picked.

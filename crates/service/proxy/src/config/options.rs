@@ -86,6 +86,10 @@ pub enum Kind {
     Host,
     /// The beginning of a path to match.
     Path,
+    /// The path of a health check, or `off`.
+    Check,
+    /// A status or a range of statuses.
+    Statuses,
     /// A choice of congestion control.
     Congestion,
     /// Whose rights the process has.
@@ -147,6 +151,8 @@ impl Kind {
             Self::Port => "PORT",
             Self::Host => "HOST",
             Self::Path => "PATH",
+            Self::Check => "PATH|off",
+            Self::Statuses => "STATUS",
             Self::Congestion => "NAME",
             Self::User => "USER",
             Self::Folder => "DIR",
@@ -174,6 +180,10 @@ impl Kind {
             Self::Port => "a port from 1 to 65535, all".to_owned(),
             Self::Host => "a host name, *.NAME for all names below it, an address".to_owned(),
             Self::Path => "a path from its slash on, without ? and #".to_owned(),
+            Self::Check => "a path from its slash on, with ? if need be; off".to_owned(),
+            Self::Statuses => {
+                "a status from 200 to 599, or a range of them like 200-299".to_owned()
+            }
             Self::Congestion => {
                 "system, auto, an algorithm that the kernel has: up to 15 letters, digits, - and _"
                     .to_owned()
@@ -271,6 +281,32 @@ impl Row {
                 "Take requests whose path begins with this only.",
             )
         },
+        row(
+            "eject-on-errors",
+            Scope::Route,
+            Kind::Switch,
+            "off",
+            1,
+            "Count answers 502, 503 and 504 as failures of the origin, as if none had come. They \
+             are passed on all the same.",
+        ),
+        row(
+            "check",
+            Scope::Route,
+            Kind::Check,
+            "off",
+            1,
+            "Ask each origin for this path every check_interval_ms, and leave out those that fail \
+             while there are others.",
+        ),
+        row(
+            "check-status",
+            Scope::Route,
+            Kind::Statuses,
+            "200-399",
+            1,
+            "Statuses of an origin that is well, in answer to a check.",
+        ),
         row(
             "allow-client",
             Scope::Service,

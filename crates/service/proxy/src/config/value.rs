@@ -242,6 +242,31 @@ pub(super) fn path_prefix(text: &str) -> Result<String, Wrong> {
     Ok(text.to_owned())
 }
 
+/// What a health check asks for, a path with perhaps a query, or `off`.
+pub(super) fn check_path(text: &str) -> Result<Option<String>, Wrong> {
+    if matches!(text, "off" | "false") {
+        return Ok(None);
+    }
+    if !text.starts_with('/') {
+        return Err("does not begin with a slash");
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
+        return Err("holds what a request target cannot");
+    }
+    Ok(Some(text.to_owned()))
+}
+
+/// `STATUS` or `FIRST-LAST`.
+pub(super) fn statuses(text: &str) -> Result<(u16, u16), Wrong> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let status = |text: &str| match number(text) {
+        Ok(status @ 200..=599) => Ok(status as u16),
+        _ => Err("is no status or range of statuses"),
+    };
+    let (first, last) = (status(first)?, status(last)?);
+    if first > last { Err("is a range that ends before it begins") } else { Ok((first, last)) }
+}
+
 /// A path of a file: anything but control characters, which would break messages and logs.
 pub(super) fn file_path(text: &str) -> Result<PathBuf, Wrong> {
     if text.is_empty() {
@@ -315,12 +340,17 @@ pub(super) fn write_milliseconds(milliseconds: u64) -> String {
 }
 
 /// An origin as [`origin`] reads it.
-pub(super) fn write_origin(origin: &Origin) -> String {
+pub(crate) fn write_origin(origin: &Origin) -> String {
     match origin {
         Origin::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}"),
         Origin::Tcp { host, port } => format!("http://{host}:{port}"),
         Origin::Unix(path) => format!("unix:{}", Path::display(path)),
     }
+}
+
+/// Statuses as [`statuses`] reads them.
+pub(super) fn write_statuses((first, last): (u16, u16)) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
 /// A port as [`port`] reads it.
@@ -331,6 +361,19 @@ pub(super) fn write_port(port: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checks_ask_for_targets_and_expect_ranges() {
+        assert_eq!(check_path("/health?full=1"), Ok(Some("/health?full=1".to_owned())));
+        assert_eq!((check_path("off"), check_path("false")), (Ok(None), Ok(None)));
+        assert!(check_path("health").is_err() && check_path("/a b").is_err());
+        assert!(check_path("/a\r\nX: y").is_err() && check_path("/a#b").is_err());
+        assert_eq!((statuses("204"), statuses("200-299")), (Ok((204, 204)), Ok((200, 299))));
+        for text in ["", "-", "200-", "-299", "100", "600", "299-200", "2xx", "200-250-299"] {
+            assert!(statuses(text).is_err(), "{text}");
+        }
+        assert_eq!([(204, 204), (200, 399)].map(write_statuses), ["204", "200-399"]);
+    }
 
     #[test]
     fn sizes_and_times_take_suffixes() {

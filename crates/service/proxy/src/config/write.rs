@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::value::{write_origin, write_port};
+use super::value::{write_origin, write_port, write_statuses};
 use super::{
     Balance, Cidr, Config, EngineChoice, HostSent, Listener, LogFormat, Role, Route, Service,
     TargetRules,
@@ -103,6 +103,11 @@ fn write_route(out: &mut String, route: &Route) {
         HostSent::Origin => "origin",
     };
     line(out, "host-sent", quoted(host_sent));
+    line(out, "eject-on-errors", route.gateway_errors_fail);
+    if let Some(check) = &route.check {
+        line(out, "check", quoted(&check.path));
+        line(out, "check-status", quoted(&write_statuses(check.statuses)));
+    }
 }
 
 /// Whether the process restricts itself, as it is given.

@@ -176,6 +176,8 @@ pub(crate) fn handle_connected<E: Engine>(
     worker.counters.origin_connections_opened.add(1);
     let transaction = &mut worker.exchange(key).transaction;
     (transaction.connection, transaction.reused) = (Some(slot), false);
+    // What was noted for it is the connection's from now on.
+    transaction.opens = false;
     fetch::connected(worker, key);
 }
 

@@ -1,16 +1,24 @@
 //! The origin side: which server a request goes to, and the connections to it.
 
+mod budget;
 mod dial;
+mod health;
+mod line;
 mod pick;
 mod pool;
 mod rules;
 mod transaction;
+mod verdict;
 mod waiting;
 
+pub(crate) use budget::{Budget, Share};
 pub(crate) use dial::{Attempt, Dial, abandon, handle_connected, handle_deadline};
 pub(crate) use dial::{race as dial, unix as dial_unix};
-pub(crate) use pick::pick;
+pub(crate) use health::{Change, EjectRules, Ejection, Health, News, Trial};
+pub(crate) use line::{give_up_lines, overflow, serve_lines};
+pub(crate) use pick::{Probing, Wish, pick};
 pub(crate) use pool::{OriginConn, OriginId, Origins, Place, Use};
 pub(crate) use rules::{Rules, RulesId};
 pub(crate) use transaction::{INTERIM_MAX, Phase, Transaction};
-pub(crate) use waiting::{Waiting, give_up_waiting, serve_waiting, wait_for_room};
+pub(crate) use verdict::{leave, note_answer, note_failure};
+pub(crate) use waiting::{Waiting, Want, give_up_waiting, serve_waiting, wait_for_room};

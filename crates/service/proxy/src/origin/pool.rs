@@ -16,10 +16,11 @@ use millrace_event::{Buffer, Fd, Instant, Key, Table, TimerId};
 use millrace_http::Host;
 use millrace_splice::limits::SPLICE_MIN;
 
+use crate::board::{Board, OriginMark};
 use crate::config::Origin;
 use crate::input::Input;
 use crate::origin::rules::RuleSets;
-use crate::origin::{Rules, RulesId};
+use crate::origin::{Change, EjectRules, Health, Rules, RulesId, Trial};
 use crate::snapshot::Snapshot;
 
 /// An origin by its index in the worker's table.
@@ -114,6 +115,12 @@ struct Known {
     idle: Vec<Key>,
     /// Exchanges that have it picked.
     outstanding: u32,
+    /// Connections that are open or being opened; the kept ones are among them.
+    /// `idle.len() <= open`
+    open: usize,
+    /// Exchanges that wait for room here, each once, with the time since which it waits, in the
+    /// order of these.
+    line: VecDeque<(Key, Instant)>,
     /// The latest answer's body was copied as a whole: its head may be received together with it.
     is_small: bool,
     /// A client asked for it; else it stands in a configuration.
@@ -122,6 +129,10 @@ struct Known {
     configured: bool,
     /// The snapshot in force would open connections to it: they may be kept.
     in_force: bool,
+    /// Whether it is to be asked. Of those asked for by clients nothing is ever noted.
+    health: Health,
+    /// What all workers know of it, if a configuration ever named it.
+    mark: Option<Arc<OriginMark>>,
 }
 
 /// All origins of a worker.
@@ -138,6 +149,20 @@ pub(crate) struct Origins {
     /// connection is gone or has been used since: `idle_since` tells.
     idle_order: VecDeque<(Key, Instant)>,
     idle_count: usize,
+    /// What was heard of the board of the process.
+    version: u64,
+    /// Nothing keeps any of the configured ones from being asked.
+    well: bool,
+    /// No configured one has failed since it last answered, as far as was looked.
+    spotless: bool,
+    /// Those that there is something to tell of.
+    news: Vec<OriginId>,
+    /// Exchanges in the lines of all.
+    queued: usize,
+    /// Those with a line, and perhaps some that had one.
+    lines: Vec<OriginId>,
+    /// Those where there was a line when room was made.
+    ready: Vec<OriginId>,
     name: Vec<u8>,
 }
 
@@ -152,6 +177,13 @@ impl Origins {
             free: Vec::new(),
             idle_order: VecDeque::new(),
             idle_count: 0,
+            version: 0,
+            well: true,
+            spotless: true,
+            news: Vec::new(),
+            queued: 0,
+            lines: Vec::new(),
+            ready: Vec::new(),
             name: Vec::new(),
         }
     }
@@ -162,7 +194,12 @@ impl Origins {
     }
 
     /// The origin that a service's configuration names.
-    pub(crate) fn configured(&mut self, rules: RulesId, origin: &Origin) -> OriginId {
+    pub(crate) fn configured(
+        &mut self,
+        rules: RulesId,
+        origin: &Origin,
+        board: &Board,
+    ) -> OriginId {
         self.name.clear();
         self.name.extend_from_slice(&rules.0.to_be_bytes());
         match origin {
@@ -179,6 +216,9 @@ impl Origins {
         let known = self.known_mut(id);
         known.configured = true;
         known.asked_for = false;
+        known.mark.get_or_insert_with(|| board.origin(origin));
+        // There is more to hear than when the board was last listened to.
+        self.version = board.version().wrapping_sub(1);
         id
     }
 
@@ -212,10 +252,14 @@ impl Origins {
             place: place(),
             idle: Vec::new(),
             outstanding: 0,
+            open: 0,
+            line: VecDeque::new(),
             is_small: false,
             asked_for: true,
             configured: false,
             in_force: self.rules_in_force.contains(&rules),
+            health: Health::default(),
+            mark: None,
         };
         let index = self.free.pop().unwrap_or(self.known.len() as u32);
         let id = OriginId(index);
@@ -289,6 +333,188 @@ impl Origins {
         self.known_mut(id).is_small = bytes < SPLICE_MIN;
     }
 
+    pub(crate) fn health(&self, id: OriginId) -> &Health {
+        &self.known(id).health
+    }
+
+    pub(crate) fn health_mut(&mut self, id: OriginId) -> &mut Health {
+        &mut self.known_mut(id).health
+    }
+
+    /// Whether nothing keeps any configured origin from being asked: no ejection, and no check
+    /// that fails.
+    pub(crate) fn all_are_well(&self) -> bool {
+        self.well
+    }
+
+    /// Whether no answer of any origin would change anything.
+    pub(crate) fn all_are_spotless(&self) -> bool {
+        self.spotless
+    }
+
+    /// Takes over what changed on the board, if anything did.
+    pub(crate) fn hear(&mut self, board: &Board) {
+        if board.version() != self.version {
+            self.listen_anew(board);
+        }
+    }
+
+    #[cold]
+    fn listen_anew(&mut self, board: &Board) {
+        self.version = board.version();
+        for known in self.known.iter_mut().flatten() {
+            if let Some(mark) = &known.mark {
+                let told = mark.read();
+                known.health.hear(told.failures, told.ejection);
+            }
+        }
+        self.well = self.known.iter().flatten().all(|known| known.health.is_well())
+            && !board.any_check_fails();
+        self.look_for_spots();
+    }
+
+    fn look_for_spots(&mut self) {
+        self.spotless = self.known.iter().flatten().all(|known| known.health.is_spotless());
+    }
+
+    /// A request failed by the fault of a configured origin. Gives whether that ejected it.
+    pub(crate) fn note_failure(
+        &mut self,
+        id: OriginId,
+        trial: Trial,
+        now: Instant,
+        rules: &EjectRules,
+        board: &Board,
+    ) -> bool {
+        let change = self.known_mut(id).health.note_failure(trial, now, rules);
+        self.spotless = false;
+        self.tell(id, change, board)
+    }
+
+    /// A request was answered by an origin. Gives whether that readmitted it.
+    pub(crate) fn note_answer(&mut self, id: OriginId, trial: Trial, board: &Board) -> bool {
+        let change = self.known_mut(id).health.note_answer(trial);
+        self.tell(id, change, board)
+    }
+
+    /// A change is told at once, the rest by and by: see [`Origins::tell_news`].
+    fn tell(&mut self, id: OriginId, change: Option<Change>, board: &Board) -> bool {
+        let Some(mark) = &self.known(id).mark else { return false };
+        match change {
+            Some(change) => {
+                board.tell_change(mark, change);
+                self.hear(board);
+            }
+            None if !self.news.contains(&id) => self.news.push(id),
+            None => {}
+        }
+        change.is_some()
+    }
+
+    /// Whether there is something to tell by and by.
+    pub(crate) fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
+    /// Tells the other workers of failures that ejected nobody, and hears of theirs. Gives how many
+    /// origins all these together ejected.
+    pub(crate) fn tell_news(&mut self, now: Instant, rules: &EjectRules, board: &Board) -> u64 {
+        let mut ejected = 0;
+        for id in std::mem::take(&mut self.news) {
+            // It may have been forgotten since.
+            let Some(known) = self.known[id.0 as usize].as_mut() else { continue };
+            let Some(mark) = &known.mark else { continue };
+            let was_well = known.health.is_well();
+            let told = board.tell_news(mark, known.health.take_news(), now, rules);
+            known.health.hear(told.failures, told.ejection);
+            ejected += u64::from(was_well && !known.health.is_well());
+        }
+        self.hear(board);
+        self.look_for_spots();
+        ejected
+    }
+
+    /// A connection to the origin is to be opened; [`Origins::remove`] or
+    /// [`Origins::note_closed`] follows.
+    pub(crate) fn note_open(&mut self, id: OriginId) {
+        self.known_mut(id).open += 1;
+    }
+
+    /// A connection to the origin was not opened after all, or is closed.
+    pub(crate) fn note_closed(&mut self, id: OriginId) {
+        let known = self.known_mut(id);
+        assert!(known.open > 0, "noted when it was to be opened");
+        known.open -= 1;
+        self.note_room(id);
+    }
+
+    /// Whether the origin may have a further connection, where it may have `max`.
+    pub(crate) fn has_room(&self, id: OriginId, max: usize) -> bool {
+        self.known(id).open < max
+    }
+
+    /// Whether a connection to the origin is kept.
+    pub(crate) fn has_idle(&self, id: OriginId) -> bool {
+        !self.known(id).idle.is_empty()
+    }
+
+    /// Exchanges in lines.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    pub(crate) fn line_length(&self, id: OriginId) -> usize {
+        self.known(id).line.len()
+    }
+
+    /// Whether others wait for room at the origin, so that who comes now stands behind them.
+    pub(crate) fn has_line(&self, id: OriginId) -> bool {
+        self.queued > 0 && self.line_length(id) > 0
+    }
+
+    /// Puts an exchange, which has the origin picked, at the end of its line.
+    pub(crate) fn enqueue(&mut self, id: OriginId, key: Key, now: Instant) {
+        let line = &mut self.known_mut(id).line;
+        line.push_back((key, now));
+        if !self.lines.contains(&id) {
+            self.lines.push(id);
+        }
+        self.queued += 1;
+    }
+
+    /// Takes an exchange out of the line of its origin.
+    pub(crate) fn leave_line(&mut self, id: OriginId, key: Key) {
+        let line = &mut self.known_mut(id).line;
+        let place = line.iter().position(|entry| entry.0 == key).expect("it stands there");
+        line.remove(place);
+        self.queued -= 1;
+        // If it was its turn, it is the turn of the next.
+        self.note_room(id);
+    }
+
+    pub(crate) fn first_in_line(&self, id: OriginId) -> Option<Key> {
+        self.known[id.0 as usize].as_ref()?.line.front().map(|entry| entry.0)
+    }
+
+    /// The exchanges of all lines, with the time since which each waits.
+    pub(crate) fn in_lines(&mut self) -> impl Iterator<Item = (Key, Instant)> {
+        let Self { known, lines, .. } = self;
+        let line = |id: OriginId| known[id.0 as usize].as_ref().map(|known| &known.line);
+        lines.retain(|&id| line(id).is_some_and(|line| !line.is_empty()));
+        lines.iter().filter_map(move |&id| line(id)).flatten().copied()
+    }
+
+    /// An origin where room was made while it had a line.
+    pub(crate) fn next_ready(&mut self) -> Option<OriginId> {
+        self.ready.pop()
+    }
+
+    fn note_room(&mut self, id: OriginId) {
+        if self.has_line(id) && self.ready.last() != Some(&id) {
+            self.ready.push(id);
+        }
+    }
+
     /// Kept connections of all origins.
     pub(crate) fn idle_count(&self) -> usize {
         self.idle_count
@@ -309,7 +535,7 @@ impl Origins {
 
     fn forget_unused(&mut self, id: OriginId) {
         let known = self.known(id);
-        if known.outstanding == 0 && known.idle.is_empty() && !known.configured {
+        if known.outstanding == 0 && known.idle.is_empty() && known.mark.is_none() {
             let known = self.known[id.0 as usize].take().expect("looked at just now");
             self.by_name.remove(&known.name);
             self.free.push(id.0);
@@ -342,6 +568,7 @@ impl Origins {
         connection.idle_since = now;
         let id = connection.origin;
         self.known_mut(id).idle.push(key);
+        self.note_room(id);
         self.idle_count += 1;
         self.idle_order.push_back((key, now));
         if self.idle_order.len() > 2 * self.idle_count + 64 {
@@ -379,6 +606,9 @@ impl Origins {
             let position = idle.iter().rposition(|&other| other == key);
             idle.remove(position.expect("an idle connection is in its origin's list"));
             self.idle_count -= 1;
+        }
+        self.note_closed(id);
+        if connection.used_for == Use::Idle {
             self.forget_unused(id);
         }
         Some(connection)

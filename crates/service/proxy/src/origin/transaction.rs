@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use millrace_event::{Instant, Key};
 use millrace_http::{Framing, HeadScan};
 
-use crate::origin::{Dial, OriginId};
+use crate::origin::{Dial, OriginId, Trial};
 
 /// How far a request has come at its origin.
 ///
@@ -13,6 +13,7 @@ use crate::origin::{Dial, OriginId};
 ///  Start ──> Naming ──> Dialing ──> Asked ──> Answered
 ///   │ ^ └───────┬──────────^│ ^       │
 ///   │ └──────── Waiting <───┘ │       │ once more, on another connection: back to Start
+///   │ └──────── Queued        │       │
 ///   └── a kept connection ────┴───────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,6 +23,8 @@ pub(crate) enum Phase {
     Start,
     /// No connection could be opened for want of room; it waits in line for some.
     Waiting,
+    /// Its origin has as many connections as it may have; it waits in line for one.
+    Queued,
     /// Its name is being looked up.
     Naming,
     /// A connection is being opened.
@@ -36,6 +39,8 @@ pub(crate) enum Phase {
 pub(crate) struct Transaction {
     pub(crate) phase: Phase,
     pub(crate) origin: Option<OriginId>,
+    /// Whether that is to find out how it stands. Over with the verdict.
+    pub(crate) trial: Trial,
     /// The connection in use, from the time that it is open until its answer was read.
     pub(crate) connection: Option<Key>,
     /// The address of that connection; `None`: a Unix socket, or none yet.
@@ -44,6 +49,8 @@ pub(crate) struct Transaction {
     pub(crate) answered: Option<Instant>,
     /// Whether that connection had served an earlier request: it may have ended in the meantime.
     pub(crate) reused: bool,
+    /// Whether it is noted at the origin that a connection is being opened.
+    pub(crate) opens: bool,
     /// The connection being opened.
     pub(crate) dial: Option<Box<Dial>>,
     /// Tries made before this one.

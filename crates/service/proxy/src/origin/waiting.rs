@@ -1,6 +1,8 @@
-//! Requests that wait for room: descriptors, memory or origin connections had run out when they
-//! were to be sent. The oldest is the first to try again, whenever there may be room, and each is
-//! given up when it has waited as long as a connection may take to open.
+//! Requests that wait for room at our side: descriptors, memory or lookups of names had run out
+//! when they were to be sent. The oldest is the first to try again, whenever there may be room, and
+//! each is given up when it has waited as long as a connection may take to open.
+//!
+//! There is one line for all, but who waits for one thing never holds up who waits for another.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,36 +15,67 @@ use crate::reason::Reason;
 use crate::stage::fetch;
 use crate::worker::Worker;
 
-/// The line: exchanges in [`Phase::Waiting`], each once, with the time since which it waits, in the
-/// order of these.
-pub(crate) type Waiting = VecDeque<(Key, Instant)>;
+/// What a request had no room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Want {
+    /// A descriptor, or memory of the kernel's, for a connection.
+    Connection,
+    /// The lookup of a name.
+    Lookup,
+}
+
+/// An exchange in [`Phase::Waiting`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) key: Key,
+    since: Instant,
+    want: Want,
+}
+
+/// The line: each exchange once, in the order of the time since which it waits.
+pub(crate) type Waiting = VecDeque<Waiter>;
 
 /// Puts the exchange, which holds nothing at any origin, into the line: at its end, or back before
 /// those that came later.
-pub(crate) fn wait_for_room<E: Engine>(worker: &mut Worker<E>, key: Key) {
+pub(crate) fn wait_for_room<E: Engine>(worker: &mut Worker<E>, key: Key, want: Want) {
     let now = worker.engine.now();
     let transaction = &mut worker.exchange(key).transaction;
     assert_eq!(transaction.phase, Phase::Start, "it has left its origin");
     transaction.phase = Phase::Waiting;
     let since = *transaction.waiting_since.get_or_insert(now);
+    let waiter = Waiter { key, since, want };
     if since == now {
-        worker.waiting.push_back((key, since));
+        worker.waiting.push_back(waiter);
     } else {
-        let place = worker.waiting.partition_point(|entry| entry.1 < since);
-        worker.waiting.insert(place, (key, since));
+        let place = worker.waiting.partition_point(|other| other.since < since);
+        worker.waiting.insert(place, waiter);
     }
     worker.accepting.shed = true;
 }
 
-/// Lets those try again that there may be room for. Once a turn: what ended in it made room.
+/// Lets those try again that there may be room for. Once a turn: what ended in it made room. Where
+/// one finds none, those behind it that want the same are not tried.
 pub(crate) fn serve_waiting<E: Engine>(worker: &mut Worker<E>) {
-    let room = worker.room_for_origins();
-    for _ in 0..(room + worker.origins.idle_count()).min(worker.waiting.len()) {
-        let entry = worker.waiting.pop_front().expect("counted just now");
-        worker.exchange(entry.0).transaction.phase = Phase::Start;
-        flow::run(worker, entry.0);
-        if worker.waiting.front() == Some(&entry) {
-            return; // There was none.
+    let room = worker.room_for_origins() + worker.origins.idle_count();
+    let mut tries = room.min(worker.waiting.len());
+    let (mut at, mut short) = (0, None);
+    while tries > 0 && at < worker.waiting.len() {
+        let waiter = worker.waiting[at];
+        if short == Some(waiter.want) {
+            at += 1;
+            continue;
+        }
+        tries -= 1;
+        worker.waiting.remove(at);
+        worker.exchange(waiter.key).transaction.phase = Phase::Start;
+        flow::run(worker, waiter.key);
+        let back = worker.waiting.get(at).filter(|it| it.key == waiter.key).map(|it| it.want);
+        if back.is_some_and(|want| short.is_some_and(|other| other != want)) {
+            return; // There is neither.
+        }
+        if back.is_some() {
+            short = back;
+            at += 1;
         }
     }
 }
@@ -50,12 +83,13 @@ pub(crate) fn serve_waiting<E: Engine>(worker: &mut Worker<E>) {
 /// Gives those up that have waited too long, each by the snapshot that it began with.
 pub(crate) fn give_up_waiting<E: Engine>(worker: &mut Worker<E>, now: Instant) {
     let Worker { waiting, exchanges, .. } = worker;
-    let is_over = |&&(key, since): &&(Key, Instant)| {
-        let exchange = exchanges.get(key).expect("an exchange leaves the line before it ends");
+    let is_over = |waiter: &&Waiter| {
+        let exchange = exchanges.get(waiter.key);
+        let exchange = exchange.expect("an exchange leaves the line before it ends");
         let wait = Duration::from_millis(exchange.snapshot().limits().connect_ms);
-        now >= since + wait
+        now >= waiter.since + wait
     };
-    let over: Vec<Key> = waiting.iter().filter(is_over).map(|entry| entry.0).collect();
+    let over: Vec<Key> = waiting.iter().filter(is_over).map(|waiter| waiter.key).collect();
     for key in over {
         fetch::fail(worker, key, Reason::Overloaded);
     }

@@ -15,7 +15,9 @@ use crate::exchange::{Exchange, Plan};
 use crate::flow::{self, Stage, Step};
 use crate::heads::{self, Sender};
 use crate::names::{Answered, NameError};
-use crate::origin::{self, INTERIM_MAX, OriginId, Phase, Place, pick};
+use crate::origin::{
+    self, INTERIM_MAX, OriginId, Phase, Place, Probing, Share, Trial, Want, Wish, pick,
+};
 use crate::reason::Reason;
 use crate::stage::deliver;
 use crate::transfer::{Line, Waits};
@@ -26,50 +28,80 @@ use crate::worker::Worker;
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let phase = worker.exchange(key).transaction.phase;
     assert_eq!(phase, Phase::Start, "completions, not the driver, take a started fetch on");
-    let Some(id) = pick_origin(worker, key) else {
+    let Some((id, trial)) = pick_origin(worker, key) else {
         return Step::Refuse(Reason::MalformedTarget);
     };
     worker.origins.note_picked(id);
     let exchange = worker.exchange(key);
-    exchange.transaction.origin = Some(id);
+    (exchange.transaction.origin, exchange.transaction.trial) = (Some(id), trial);
     let is_tunnel = exchange.plan == Plan::Tunnel;
     let dials = is_tunnel || exchange.transaction.dials;
     let Worker { origins, engine, .. } = worker;
-    let kept = if dials { None } else { origins.take_idle(id, key, |fd| engine.is_announced(fd)) };
+    let has_line = origins.has_line(id);
+    let kept = match dials || has_line {
+        true => None,
+        false => origins.take_idle(id, key, |fd| engine.is_announced(fd)),
+    };
     if is_tunnel {
         // Its end is to be seen while the connection is opened, and what it says early is welcome.
         let conn = worker.exchange(key).conn();
         worker.watch_client(conn);
     }
+    if kept.is_none() && (has_line || !worker.make_origin_room(key, id)) {
+        origin::overflow(worker, key);
+    } else {
+        proceed(worker, key, id, kept);
+    }
+    Step::Wait
+}
+
+/// Asks the origin that was picked, over the connection that was `kept`, or over a new one, which
+/// there is room for.
+pub(crate) fn proceed<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    id: OriginId,
+    kept: Option<Key>,
+) {
     if kept.is_some() {
         let transaction = &mut worker.exchange(key).transaction;
         (transaction.connection, transaction.reused) = (kept, true);
         worker.counters.origin_connections_reused.add(1);
         connected(worker, key);
     } else {
+        worker.origins.note_open(id);
+        worker.exchange(key).transaction.opens = true;
         open(worker, key, id);
     }
-    Step::Wait
 }
 
-fn pick_origin<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<OriginId> {
-    let exchange = worker.exchanges.get(key).expect("the caller's exchange is there");
+fn pick_origin<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<(OriginId, Trial)> {
+    let Worker { exchanges, origins, shared, engine, counters, .. } = worker;
+    let exchange = exchanges.get(key).expect("the caller's exchange is there");
     let snapshot = exchange.snapshot();
     if let Plan::Route(index) = exchange.plan {
         let Role::Boost(routes) = &snapshot.service(exchange.service).role else {
             unreachable!("only a booster has routes");
         };
-        let route = &snapshot.routes[exchange.service as usize][index as usize];
-        let mut turn = route.turn.get();
+        let route = snapshot.route(exchange.service, index);
         let tried = exchange.transaction.tried;
-        let balance = routes[index as usize].balance;
-        let id = pick(&worker.origins, &route.origins, balance, &mut turn, tried);
-        route.turn.set(turn);
-        return Some(id);
+        let wish = Wish { balance: routes[index as usize].balance, tried };
+        let probing = || Probing { now: engine.now(), repeatable: may_repeat(exchange) };
+        let picked = pick(origins, route, &shared.board, wish, probing);
+        if picked.1 == Trial::Probe {
+            counters.origin_probes.add(1);
+        }
+        return Some(picked);
     }
     let Authority { host, port } = destination(&exchange.request).ok()?.authority?;
     let rules = snapshot.rules[exchange.service as usize];
-    Some(worker.origins.asked_for(rules, host, port.unwrap_or(80)))
+    Some((origins.asked_for(rules, host, port.unwrap_or(80)), Trial::No))
+}
+
+/// RFC 9110 section 9.2.2: whether a request may be sent again after an origin had all of it.
+fn may_repeat(exchange: &Exchange) -> bool {
+    let is_held = exchange.framing == Framing::None || exchange.framing == Framing::Length(0);
+    exchange.request.method().is_idempotent() && is_held
 }
 
 /// Opens a connection to an origin: its address is known, or has to be looked up first.
@@ -271,6 +303,8 @@ pub(crate) fn answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
                 let head =
                     exchange.answer.bytes().len() + std::mem::size_of_val(exchange.answer.fields());
                 exchange.charges[1] = Some(engine.budget().charge(head));
+                let id = exchange.transaction.origin.expect("picked before it was asked");
+                origin::note_answer(worker, key, id);
                 flow::go(worker, key, Stage::Deliver);
                 return flow::run(worker, key);
             }
@@ -332,9 +366,7 @@ pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
         return;
     }
     let exchange = worker.exchange(key);
-    let request_is_held =
-        exchange.framing == Framing::None || exchange.framing == Framing::Length(0);
-    let may_repeat = exchange.request.method().is_idempotent() && request_is_held;
+    let may_repeat = may_repeat(exchange);
     let silent = exchange.transaction.interim == 0 && worker.origin_of(key).input.is_empty();
     // RFC 9110 section 9.2.2, RFC 9112 section 9.5: a kept connection may end at any time; a fresh
     // one that ends without a word is worth another origin, if there is one.
@@ -350,8 +382,12 @@ pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
 /// is we who have no room.
 pub(crate) fn connect_failed<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
     if reason == Reason::Overloaded {
+        let want = match worker.exchange(key).transaction.phase {
+            Phase::Dialing => Want::Connection,
+            _ => Want::Lookup,
+        };
         worker.leave_origin(key);
-        origin::wait_for_room(worker, key);
+        origin::wait_for_room(worker, key, want);
     } else if has_other_origin(worker.exchange(key)) {
         again(worker, key, reason);
     } else {
@@ -361,9 +397,7 @@ pub(crate) fn connect_failed<E: Engine>(worker: &mut Worker<E>, key: Key, reason
 
 fn has_other_origin(exchange: &Exchange) -> bool {
     match exchange.plan {
-        Plan::Route(index) => {
-            exchange.snapshot().routes[exchange.service as usize][index as usize].origins.len() > 1
-        }
+        Plan::Route(index) => exchange.snapshot().route(exchange.service, index).origins.len() > 1,
         _ => false,
     }
 }
@@ -377,10 +411,16 @@ fn again<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
         fail(worker, key, reason);
         return;
     }
+    // A kept connection that had ended says nothing about its origin, and takes nothing of the
+    // budget: it happens to a request once.
+    let dials = exchange.transaction.reused;
+    if !dials && !budget_grants(worker, key) {
+        worker.counters.retries_refused.add(1);
+        return fail(worker, key, reason);
+    }
+    origin::note_failure(worker, key, reason);
     worker.counters.retries.add(1);
-    // A kept connection that had ended says nothing about its origin.
     let transaction = &worker.exchange(key).transaction;
-    let dials = transaction.reused;
     let tried = transaction.origin.filter(|_| !dials);
     let tries = transaction.tries + 1;
     worker.leave_origin(key);
@@ -390,10 +430,24 @@ fn again<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
     flow::run(worker, key);
 }
 
+/// Whether the route of the exchange may try one more request again.
+fn budget_grants<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
+    let (now, workers) = (worker.engine.now(), worker.shared.counters.len() as u64);
+    let exchange = worker.exchange(key);
+    let Plan::Route(index) = exchange.plan else { return true };
+    let snapshot = exchange.snapshot();
+    let limits = snapshot.limits();
+    let floor = limits.retries_per_second.div_ceil(workers);
+    let share = Share { percent: limits.retry_percent, floor };
+    let route = snapshot.route(exchange.service, index);
+    route.budget.borrow_mut().grant(now, route.turn.get(), share)
+}
+
 /// The exchange cannot be served: an answer says why if one still can. An answer that was begun
 /// ends in a reset, so that nobody takes what it got for the whole; one that was received to its
 /// end stays good, and only the rest of its request is given up.
 pub(crate) fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
+    origin::note_failure(worker, key, reason);
     worker.leave_origin(key);
     let exchange = worker.exchange(key);
     if exchange.download.source_is_done() && !exchange.tunnel {

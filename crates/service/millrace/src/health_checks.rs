@@ -1,0 +1,400 @@
+//! Health checks: threads of the control plane ask each origin of a route with `check` for a path
+//! now and then, and say on the workers' board who failed. They touch no request, and nothing waits
+//! for them: the process ends under them.
+//!
+//! A check ends in its time, but one thread would let origins that stall delay the checks of those
+//! that do not: there are a few, and each takes the check that is due first.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_proxy::Shared;
+use millrace_proxy::board::Check;
+use millrace_proxy::config::{Config, Origin};
+use millrace_proxy::limits::Limits;
+
+use crate::failure::Failure;
+use crate::reload::Force;
+use crate::say;
+
+/// Checks that are under way at once.
+const THREADS_MAX: usize = 8;
+/// The most that is read of an answer; what follows is of no interest.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// How long a thread sleeps where nothing is due.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// The checks of the configuration in force.
+struct HealthChecks(Arc<Inner>);
+
+struct Inner {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    /// Something is due earlier than a thread may think.
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    targets: Vec<Target>,
+    rules: Rules,
+    /// `<= THREADS_MAX`
+    threads: usize,
+    /// Nobody is interested any more.
+    ended: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Rules {
+    interval: Duration,
+    timeout: Duration,
+    fails: u32,
+    passes: u32,
+}
+
+impl Rules {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            interval: Duration::from_millis(limits.check_interval_ms),
+            timeout: Duration::from_millis(limits.check_timeout_ms),
+            fails: limits.check_fails as u32,
+            passes: limits.check_passes as u32,
+        }
+    }
+}
+
+/// One check and what it found so far.
+struct Target {
+    check: Check,
+    due: Instant,
+    under_way: bool,
+    verdict: Verdict,
+}
+
+/// Up until so many checks in a row failed, down until so many passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Verdict {
+    up: bool,
+    /// Results in a row that say otherwise.
+    against: u32,
+}
+
+impl Verdict {
+    const UP: Self = Self { up: true, against: 0 };
+
+    fn take(&mut self, passed: bool, rules: &Rules) {
+        if passed == self.up {
+            self.against = 0;
+            return;
+        }
+        self.against += 1;
+        if self.against >= if self.up { rules.fails } else { rules.passes } {
+            *self = Self { up: passed, against: 0 };
+        }
+    }
+}
+
+/// Checks what the configuration in force says, and whatever comes after it.
+///
+/// # Errors
+/// When a thread cannot be started.
+pub(crate) fn start(force: &Force, shared: &Arc<Shared>) -> Result<(), Failure> {
+    let (shared, state) = (Arc::clone(shared), Mutex::default());
+    let checks = HealthChecks(Arc::new(Inner { shared, state, wake: Condvar::new() }));
+    checks.set_config(&force.config())?;
+    force.follow(move |config| {
+        if let Err(failure) = checks.set_config(config) {
+            say::error(&failure.to_string());
+        }
+    });
+    Ok(())
+}
+
+impl HealthChecks {
+    /// Goes on with another configuration. Checks that stand in both keep what they found.
+    ///
+    /// # Errors
+    /// When a thread cannot be started; the configuration is in force all the same.
+    fn set_config(&self, config: &Config) -> Result<(), Failure> {
+        let checks = Check::of_config(config);
+        let mut state = self.0.state();
+        state.rules = Rules::new(&config.limits);
+        let mut before = std::mem::take(&mut state.targets);
+        let (now, count) = (Instant::now(), checks.len().max(1) as u32);
+        // They begin spread over an interval, and stay so.
+        let step = state.rules.interval / count;
+        for (index, check) in (0u32..).zip(checks) {
+            let known = before.iter().position(|target| target.check == check);
+            let due = now + step * index;
+            state.targets.push(match known {
+                Some(at) => before.swap_remove(at),
+                None => Target { check, due, under_way: false, verdict: Verdict::UP },
+            });
+        }
+        let wanted = state.targets.len().min(THREADS_MAX);
+        while state.threads < wanted {
+            let inner = Arc::clone(&self.0);
+            let thread = std::thread::Builder::new().name("health-check".to_owned());
+            thread.spawn(move || inner.work()).map_err(|error| {
+                Failure::Machine(format!("no thread for the health checks: {error}"))
+            })?;
+            state.threads += 1;
+        }
+        self.0.wake.notify_all();
+        Ok(())
+    }
+}
+
+impl Drop for HealthChecks {
+    /// Lets the threads end, each after the check that it is at, and waits for none.
+    fn drop(&mut self) {
+        self.0.state().ended = true;
+        self.0.wake.notify_all();
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life of a thread.
+    fn work(&self) {
+        while let Some((check, timeout)) = self.next() {
+            let passed = ask(&check, timeout).is_ok_and(|status| {
+                let (first, last) = check.statuses;
+                (first..=last).contains(&status)
+            });
+            let mut state = self.state();
+            let rules = state.rules;
+            // A reload may have taken it away meanwhile.
+            let target = state.targets.iter_mut().find(|target| target.check == check);
+            let Some(target) = target else { continue };
+            target.under_way = false;
+            target.due = Instant::now() + rules.interval;
+            target.verdict.take(passed, &rules);
+            let up = target.verdict.up;
+            drop(state);
+            // Said each time: a worker may have taken it over since the last.
+            self.shared.board.set_check(&check, up);
+        }
+    }
+
+    /// Waits for the check that is due first; `None`: there will be none.
+    fn next(&self) -> Option<(Check, Duration)> {
+        let mut state = self.state();
+        loop {
+            if state.ended {
+                return None;
+            }
+            let now = Instant::now();
+            let timeout = state.rules.timeout;
+            let waiting = state.targets.iter_mut().filter(|target| !target.under_way);
+            let wait = match waiting.min_by_key(|target| target.due) {
+                Some(target) if target.due <= now => {
+                    target.under_way = true;
+                    return Some((target.check.clone(), timeout));
+                }
+                Some(target) => target.due - now,
+                None => IDLE,
+            };
+            let woken = self.wake.wait_timeout(state, wait);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Asks, and gives the status of the answer.
+fn ask(check: &Check, timeout: Duration) -> std::io::Result<u16> {
+    let deadline = Instant::now() + timeout;
+    let mut stream = Stream::connect(&check.origin, deadline)?;
+    let request = format!(
+        "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: millrace-check\r\nConnection: close\r\n\r\n",
+        check.path, check.host
+    );
+    stream.write(request.as_bytes(), deadline)?;
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if head.len() > ANSWER_BYTES_MAX || stream.read(&mut head, deadline)? == 0 {
+            return Err(ErrorKind::InvalidData.into());
+        }
+    }
+    let status = status(&head).ok_or(ErrorKind::InvalidData)?;
+    // The rest is read so that the origin can end in order; how that goes decides nothing.
+    while head.len() <= ANSWER_BYTES_MAX {
+        if !matches!(stream.read(&mut head, deadline), Ok(1..)) {
+            break;
+        }
+    }
+    Ok(status)
+}
+
+/// RFC 9112 section 4: the status in the first line of an answer.
+fn status(head: &[u8]) -> Option<u16> {
+    let rest = head.strip_prefix(b"HTTP/1.0 ").or_else(|| head.strip_prefix(b"HTTP/1.1 "))?;
+    let (digits, rest) = rest.split_at_checked(3)?;
+    let ends = rest.starts_with(b" ") || rest.starts_with(b"\r\n");
+    let digits = digits.iter().all(u8::is_ascii_digit).then_some(digits)?;
+    std::str::from_utf8(digits).ok()?.parse().ok().filter(|_| ends)
+}
+
+/// A connection to an origin.
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Tries the addresses of the origin in their order. Names are looked up each time, by the
+    /// system's resolver and in its time.
+    fn connect(origin: &Origin, deadline: Instant) -> std::io::Result<Self> {
+        let (host, port) = match origin {
+            Origin::Tcp { host, port } => (host.as_str(), *port),
+            Origin::Unix(path) => {
+                // Not by the standard library: that blocks while the listener's backlog is full.
+                let (fd, connected) = millrace_sys::connect_unix(path)?;
+                connected?;
+                let stream = UnixStream::from(fd);
+                stream.set_nonblocking(false)?;
+                return Ok(Self::Unix(stream));
+            }
+        };
+        let mut last = ErrorKind::NotFound.into();
+        for address in (host, port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, left(deadline)?) {
+                Ok(stream) => return Ok(Self::Tcp(stream)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn write(&mut self, bytes: &[u8], deadline: Instant) -> std::io::Result<()> {
+        let left = Some(left(deadline)?);
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_write_timeout(left)?;
+                stream.write_all(bytes)
+            }
+            Self::Unix(stream) => {
+                stream.set_write_timeout(left)?;
+                stream.write_all(bytes)
+            }
+        }
+    }
+
+    /// Appends what comes next; gives how much, 0 at the end.
+    fn read(&mut self, bytes: &mut Vec<u8>, deadline: Instant) -> std::io::Result<usize> {
+        let mut part = [0; 4096];
+        let left = Some(left(deadline)?);
+        let count = match self {
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(left)?;
+                stream.read(&mut part)?
+            }
+            Self::Unix(stream) => {
+                stream.set_read_timeout(left)?;
+                stream.read(&mut part)?
+            }
+        };
+        bytes.extend_from_slice(&part[..count]);
+        Ok(count)
+    }
+}
+
+/// The time until `deadline`; an error when there is none.
+fn left(deadline: Instant) -> std::io::Result<Duration> {
+    match deadline.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(ErrorKind::TimedOut.into()),
+        left => Ok(left),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn check(origin: Origin) -> Check {
+        let (path, host) = ("/up?full".to_owned(), "app.example".to_owned());
+        Check { origin, path, host, statuses: (200, 399) }
+    }
+
+    fn here(listener: &TcpListener) -> Origin {
+        let port = listener.local_addr().unwrap().port();
+        Origin::Tcp { host: "127.0.0.1".to_owned(), port }
+    }
+
+    /// Asks an origin that answers one connection with `answer`; gives what came of it and what it
+    /// was sent.
+    fn asked(answer: &'static [u8]) -> (std::io::Result<u16>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let check = check(here(&listener));
+        let origin = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut part = [0; 512];
+                let count = stream.read(&mut part).unwrap();
+                request.extend_from_slice(&part[..count]);
+            }
+            stream.write_all(answer).unwrap();
+            String::from_utf8(request).unwrap()
+        });
+        let result = ask(&check, PATIENCE);
+        (result, origin.join().unwrap())
+    }
+
+    #[test]
+    fn a_check_is_one_plain_request() {
+        let (status, request) = asked(b"HTTP/1.1 204 No Content\r\n\r\n");
+        assert_eq!(status.unwrap(), 204);
+        let wanted = "GET /up?full HTTP/1.1\r\nHost: app.example\r\n\
+                      User-Agent: millrace-check\r\nConnection: close\r\n\r\n";
+        assert_eq!(request, wanted);
+    }
+
+    #[test]
+    fn what_is_no_answer_fails() {
+        for answer in [
+            &b""[..],
+            b"HTTP/1.1 200 OK\r\n",
+            b"HTTP/2 200 OK\r\n\r\n",
+            b"HTTP/1.1 2000 OK\r\n\r\n",
+            b"SSH-2.0-x\r\n\r\n",
+        ] {
+            assert!(asked(answer).0.is_err(), "{}", answer.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn silence_and_closed_doors_fail_in_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let silent = check(here(&listener));
+        let short = Duration::from_millis(50);
+        assert!(ask(&silent, short).is_err(), "its connection waits in the backlog");
+        drop(listener);
+        assert!(ask(&silent, PATIENCE).is_err());
+        let nowhere = check(Origin::Unix(std::path::Path::new("/nonexistent/socket").into()));
+        assert!(ask(&nowhere, PATIENCE).is_err());
+    }
+
+    #[test]
+    fn so_many_in_a_row_turn_the_verdict() {
+        let rules = Rules { fails: 3, passes: 2, ..Rules::default() };
+        let mut verdict = Verdict::UP;
+        let mut after = |results: &[bool]| {
+            results.iter().for_each(|&passed| verdict.take(passed, &rules));
+            verdict.up
+        };
+        assert!(after(&[false, false, true, false, false]));
+        assert!(!after(&[false]));
+        assert!(!after(&[true, false, true]));
+        assert!(after(&[true]));
+    }
+}

@@ -1,0 +1,307 @@
+//! What all workers know of the origins together, and what the health checks found: one board a
+//! process. Workers read one number of it per pick; all else moves only when something changes.
+//!
+//! The board outlives configurations: an origin is known by its address, a check by what it asks.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use millrace_event::Instant;
+
+use crate::config::{Config, HostSent, Origin, Role, Route, write_origin};
+use crate::origin::{Change, EjectRules, Ejection, News};
+
+/// The board of a process.
+#[derive(Debug, Default)]
+pub struct Board {
+    /// Counts what changed for those who pick.
+    version: AtomicU64,
+    origins: Mutex<HashMap<Origin, Arc<OriginMark>>>,
+    checks: Mutex<HashMap<Check, Arc<CheckMark>>>,
+}
+
+/// What is known of one origin.
+#[derive(Debug, Default)]
+pub(crate) struct OriginMark(Mutex<Told>);
+
+/// What the workers told about an origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Told {
+    /// In a row, of all workers; 0 while it is ejected.
+    pub(crate) failures: u32,
+    pub(crate) ejection: Option<Ejection>,
+}
+
+/// What a health check asks, and of whom.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Check {
+    /// Who is asked.
+    pub origin: Origin,
+    /// The target, from its slash on.
+    pub path: String,
+    /// What stands in Host.
+    pub host: String,
+    /// The first and the last status of an origin that is well.
+    pub statuses: (u16, u16),
+}
+
+impl Check {
+    /// The checks of a route, one for each of its origins in their order; none if it has none.
+    pub fn of_route(route: &Route) -> impl Iterator<Item = Self> {
+        let asked = route.check.as_ref();
+        asked.into_iter().flat_map(|check| {
+            route.origins.iter().map(|origin| Self {
+                origin: origin.clone(),
+                path: check.path.clone(),
+                host: host_sent(route, origin),
+                statuses: check.statuses,
+            })
+        })
+    }
+
+    /// The checks of a configuration, each once.
+    pub fn of_config(config: &Config) -> Vec<Self> {
+        let mut checks: Vec<Self> = Vec::new();
+        for service in &config.services {
+            let Role::Boost(routes) = &service.role else { continue };
+            for check in routes.iter().flat_map(Self::of_route) {
+                if !checks.contains(&check) {
+                    checks.push(check);
+                }
+            }
+        }
+        checks
+    }
+}
+
+/// What the origin sees as Host in a check. What clients ask for is known only where the route
+/// names one host.
+fn host_sent(route: &Route, origin: &Origin) -> String {
+    let named = route.host.as_ref().filter(|host| !host.starts_with('*'));
+    match (named, route.host_sent, origin) {
+        (Some(host), HostSent::Client, _) => bracketed(host),
+        (_, _, Origin::Tcp { host, port: 80 }) => bracketed(host),
+        (_, _, Origin::Tcp { host, port }) => format!("{}:{port}", bracketed(host)),
+        (_, _, Origin::Unix(_)) => "localhost".to_owned(),
+    }
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+/// What a health check found.
+#[derive(Debug, Default)]
+pub(crate) struct CheckMark {
+    fails: AtomicBool,
+}
+
+impl CheckMark {
+    pub(crate) fn fails(&self) -> bool {
+        // Pairs with the store in `Board::set_check`. The version, which changes after it, is what
+        // makes workers look: relaxed is enough.
+        self.fails.load(Ordering::Relaxed)
+    }
+}
+
+/// How an origin stands, to be shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shown {
+    /// As in the configuration.
+    pub origin: String,
+    /// The path of the check that this is about; `None`: what the requests of clients showed.
+    pub check: Option<String>,
+    /// Whether it is asked by the requests of clients, as far as this goes.
+    pub up: bool,
+    /// Failures in a row.
+    pub failures: u32,
+    /// Ejections in a row.
+    pub ejections: u32,
+}
+
+impl Board {
+    /// Rises with each change that matters to a pick.
+    pub(crate) fn version(&self) -> u64 {
+        // Pairs with the addition in `changed`: what was written before it is seen after this.
+        self.version.load(Ordering::Acquire)
+    }
+
+    fn changed(&self) {
+        // Pairs with the load in `version`.
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// What is known of an origin, from now on kept as long as somebody holds it.
+    pub(crate) fn origin(&self, origin: &Origin) -> Arc<OriginMark> {
+        entry(&self.origins, origin)
+    }
+
+    /// What a check found; well until it finds something else.
+    pub(crate) fn check(&self, check: &Check) -> Arc<CheckMark> {
+        entry(&self.checks, check)
+    }
+
+    /// Whether any check fails that somebody picks by.
+    pub(crate) fn any_check_fails(&self) -> bool {
+        let is_held = |mark: &Arc<CheckMark>| Arc::strong_count(mark) > 1;
+        locked(&self.checks).values().any(|mark| is_held(mark) && mark.fails())
+    }
+
+    /// Says what a check found. One that nobody picks by is of no interest.
+    pub fn set_check(&self, check: &Check, up: bool) {
+        let Some(mark) = locked(&self.checks).get(check).cloned() else { return };
+        // Pairs with the load in `CheckMark::fails`.
+        if mark.fails.swap(!up, Ordering::Relaxed) == up {
+            self.changed();
+        }
+    }
+
+    /// Tells all workers what one of them found out at once.
+    pub(crate) fn tell_change(&self, mark: &OriginMark, change: Change) {
+        let mut told = locked(&mark.0);
+        let ejection = match (change, told.ejection) {
+            (Change::Ejected(new), Some(old)) if old.until > new.until => Some(old),
+            (Change::Ejected(new), _) => Some(new),
+            (Change::Readmitted, _) => None,
+        };
+        *told = Told { failures: 0, ejection };
+        drop(told);
+        self.changed();
+    }
+
+    /// Adds a worker's failures to those of the others; gives what they are together. They may
+    /// suffice to eject.
+    pub(crate) fn tell_news(
+        &self,
+        mark: &OriginMark,
+        news: News,
+        now: Instant,
+        rules: &EjectRules,
+    ) -> Told {
+        let mut told = locked(&mark.0);
+        if told.ejection.is_some() {
+            return *told;
+        }
+        let before = if news.answered { 0 } else { told.failures };
+        told.failures = before.saturating_add(news.failures);
+        if rules.failures_max > 0 && told.failures >= rules.failures_max {
+            let ejection = Some(Ejection::new(None, now, rules));
+            *told = Told { failures: 0, ejection };
+            self.changed();
+        }
+        *told
+    }
+
+    /// How all origins stand, in the order of their names.
+    pub fn shown(&self) -> Vec<Shown> {
+        let passive = locked(&self.origins)
+            .iter()
+            .map(|(origin, mark)| {
+                let told = mark.read();
+                Shown {
+                    origin: write_origin(origin),
+                    check: None,
+                    up: told.ejection.is_none(),
+                    failures: told.failures,
+                    ejections: told.ejection.map_or(0, |ejection| ejection.count),
+                }
+            })
+            .collect::<Vec<_>>();
+        let active = locked(&self.checks)
+            .iter()
+            .map(|(check, mark)| Shown {
+                origin: write_origin(&check.origin),
+                check: Some(check.path.clone()),
+                up: !mark.fails(),
+                failures: 0,
+                ejections: 0,
+            })
+            .collect::<Vec<_>>();
+        let mut shown = [passive, active].concat();
+        shown.sort_by(|one, other| (&one.origin, &one.check).cmp(&(&other.origin, &other.check)));
+        shown
+    }
+}
+
+impl OriginMark {
+    pub(crate) fn read(&self) -> Told {
+        *locked(&self.0)
+    }
+}
+
+/// The entry of a key. Those that no snapshot holds any more are forgotten on the way, so that
+/// reloads do not add up.
+fn entry<K: Clone + Eq + Hash, M: Default>(all: &Mutex<HashMap<K, Arc<M>>>, key: &K) -> Arc<M> {
+    let mut all = locked(all);
+    if let Some(mark) = all.get(key) {
+        return mark.clone();
+    }
+    all.retain(|_, mark| Arc::strong_count(mark) > 1);
+    all.entry(key.clone()).or_default().clone()
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const RULES: EjectRules = EjectRules {
+        failures_max: 3,
+        eject: Duration::from_secs(10),
+        eject_max: Duration::from_secs(30),
+    };
+
+    fn origin(port: u16) -> Origin {
+        Origin::Tcp { host: "app.example".to_owned(), port }
+    }
+
+    #[test]
+    fn failures_of_all_workers_add_up_and_an_answer_at_any_of_them_ends_the_row() {
+        let board = Board::default();
+        let mark = board.origin(&origin(80));
+        let now = Instant::default();
+        let tell =
+            |answered, failures| board.tell_news(&mark, News { answered, failures }, now, &RULES);
+        assert_eq!(tell(false, 2).failures, 2);
+        assert_eq!(tell(true, 1).failures, 1);
+        assert_eq!(tell(false, 1).failures, 2);
+        assert_eq!(board.version(), 0, "nothing that a pick depends on");
+        assert!(tell(false, 1).ejection.is_some());
+        assert_eq!(board.version(), 1);
+        board.tell_change(&mark, Change::Readmitted);
+        assert_eq!((board.version(), mark.read()), (2, Told::default()));
+    }
+
+    #[test]
+    fn entries_live_as_long_as_somebody_holds_them() {
+        let board = Board::default();
+        let kept = board.origin(&origin(1));
+        drop(board.origin(&origin(2)));
+        let again = board.origin(&origin(1));
+        assert!(Arc::ptr_eq(&kept, &again));
+        let _third = board.origin(&origin(3));
+        let names: Vec<_> = board.shown().into_iter().map(|shown| shown.origin).collect();
+        assert_eq!(names, ["http://app.example:1", "http://app.example:3"]);
+    }
+
+    #[test]
+    fn a_check_counts_only_when_it_finds_something_else() {
+        let board = Board::default();
+        let statuses = (200, 399);
+        let (path, host) = ("/".to_owned(), "a".to_owned());
+        let check = Check { origin: origin(80), path, host, statuses };
+        board.set_check(&check, false);
+        assert_eq!(board.version(), 0, "nobody picks by it");
+        let mark = board.check(&check);
+        for (up, version) in [(true, 0), (false, 1), (false, 1), (true, 2)] {
+            board.set_check(&check, up);
+            assert_eq!((mark.fails(), board.version()), (!up, version));
+        }
+    }
+}

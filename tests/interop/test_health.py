@@ -1,0 +1,76 @@
+"""Active health checks: an nginx that stops is left out, and asked again when it is back."""
+
+import re
+
+from support import pattern, wire
+from support.case import InteropCase
+
+
+class HealthChecks(InteropCase):
+    def setUp(self):
+        super().setUp()
+        pattern.write(self.site / "up", 2)
+        pattern.write(self.site / "file", 1000)
+        self.origins = [self.nginx(), self.nginx()]
+        self.proxy = self.boost(
+            ",".join(origin.url for origin in self.origins),
+            *("--check", "/up", "--check-status", "200", "--workers", "2"),
+            *("--limit", "check_interval_ms=100", "--limit", "check_fails=2"),
+            # What checks find is all that is looked at here: nobody is ejected, nothing is tried
+            # again, so that each request sent to the one that is down would be seen.
+            *("--limit", "eject_failures=0", "--limit", "retries=0"),
+            *("--admin", "127.0.0.1:0"),
+        )
+        said = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
+        found = [said.match(line) for line in self.proxy.lines]
+        (port,) = [match[1] for match in found if match]
+        self.admin = ("127.0.0.1", int(port))
+
+    def fails(self, origin):
+        """What the metrics say of the origin's check."""
+        answer = wire.get(self.admin, "/metrics")
+        self.assertEqual(answer.status, 200)
+        line = re.compile(
+            rf'^millrace_origin_check_fails{{origin="{origin.url}",check="/up"}} ([01])$', re.M
+        )
+        (value,) = line.findall(answer.body.decode())
+        return value == "1"
+
+    def checks(self, origin):
+        return [request for request in origin.requests() if request["target"] == "/up"]
+
+    def files(self, origin):
+        return [request for request in origin.requests() if request["target"] == "/file"]
+
+    def ask(self, times):
+        """New connections, so that both workers are asked."""
+        return [wire.get(self.proxy.address, "/file").status for _ in range(times)]
+
+    def test_an_origin_that_stops_is_left_out_until_it_is_back(self):
+        first, second = self.origins
+        for origin in self.origins:
+            self.wait_until("it was checked", lambda: self.checks(origin))
+            check = self.checks(origin)[0]
+            host = f"127.0.0.1:{origin.port}"
+            self.assertEqual((check["status"], check["host"]), ("200", host))
+            self.assertFalse(self.fails(origin))
+        first.stop()
+        self.wait_until("its check fails", lambda: self.fails(first))
+        self.assertEqual(self.ask(20), [200] * 20)
+        self.assertFalse(self.fails(second))
+        first.start()
+        self.addCleanup(first.stop)
+        self.wait_until("its check passes", lambda: not self.fails(first))
+        before = len(self.files(first))
+        self.assertEqual(self.ask(20), [200] * 20)
+        self.assertGreater(len(self.files(first)), before)
+
+    def test_a_status_that_is_not_wanted_fails(self):
+        first, second = self.origins
+        self.wait_until("it was checked", lambda: self.checks(second))
+        (self.site / "up").unlink()
+        for origin in self.origins:
+            self.wait_until("its check fails", lambda: self.fails(origin))
+        # With none left all are asked.
+        self.assertEqual(self.ask(4), [200] * 4)
+        self.assertTrue(self.files(first) and self.files(second))
