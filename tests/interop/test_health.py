@@ -1,6 +1,7 @@
 """Active health checks: an nginx that stops is left out, and asked again when it is back."""
 
 import re
+import signal
 
 from support import pattern, wire
 from support.case import InteropCase
@@ -74,3 +75,31 @@ class HealthChecks(InteropCase):
         # With none left all are asked.
         self.assertEqual(self.ask(4), [200] * 4)
         self.assertTrue(self.files(first) and self.files(second))
+
+
+class Reloads(InteropCase):
+    def test_a_check_that_a_reload_brings_is_made_and_one_that_it_takes_away_is_not(self):
+        origin = self.origin()
+        file = self.folder / "millrace.toml"
+
+        def write(more):
+            file.write_text(
+                f'admin = "127.0.0.1:0"\n[limits]\ncheck_interval_ms = 100\n'
+                f'[[boost]]\nlisten = "127.0.0.1:0"\n'
+                f'[[boost.route]]\norigins = "{origin.url}"\n{more}'
+            )
+
+        def checks(path):
+            return sum(request[1] == path for request in origin.seen)
+
+        write("")
+        proxy = self.millrace("run", file)
+        for path in ("/first", "/second"):
+            write(f'check = "{path}"\n')
+            proxy.process.send_signal(signal.SIGHUP)
+            self.wait_until("the check is made", lambda: checks(path) > 1)
+        # The last of the first kind may still have been under way when the second began.
+        first = self.settled(lambda: checks("/first"), quiet_seconds=0.5)
+        second = checks("/second")
+        self.wait_until("more checks are made", lambda: checks("/second") > second + 2)
+        self.assertEqual(checks("/first"), first)
