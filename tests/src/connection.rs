@@ -80,6 +80,7 @@ pub fn fuzz_connection(data: &[u8]) {
         mail,
         shared,
         names: Arc::new(Sources::parse(b"", b"", &[])),
+        desk: millrace_proxy::auth::Desk::empty(),
         descriptors: 64,
     };
     let worker = Worker::new(world.engine(1 << 20), setup).expect("the engine takes the listener");

@@ -73,6 +73,7 @@ pub fn play(scenario: &Scenario, program: &Path, engine: &str) -> Result<(), Str
 
 fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> Result<(), String> {
     let mut names = Names::default();
+    names.set("users", &crate::simulated::users_file());
     let mut listeners = Vec::new();
     for origin in &scenario.origins {
         let listener = listen(origin.kind, &folder.join(&origin.name));

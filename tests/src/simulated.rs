@@ -11,6 +11,7 @@ mod name_server;
 mod origin;
 mod reload;
 mod seat;
+mod verifier;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -30,6 +31,9 @@ use cast::Cast;
 use name_server::NameServer;
 use origin::OriginSeat;
 use reload::{Posts, Reloader};
+use verifier::SimVerifier;
+
+pub use verifier::users_file;
 
 /// Virtual time that a scenario may take in a world that works.
 const TIME: Duration = Duration::from_secs(600);
@@ -90,6 +94,7 @@ struct Stage {
     posts: Posts,
     cast: Cast,
     name_server: NameServer,
+    verifier: SimVerifier,
     /// What came to origins in a hostile world.
     picks: Rc<Picks>,
     hostile: bool,
@@ -99,6 +104,7 @@ impl Stage {
     fn new(scenario: &Scenario, world: &World, faults: Faults) -> Result<Self, String> {
         let hostile = faults == Faults::Hostile;
         let (mut names, board) = (Names::default(), Board::default());
+        names.set("users", &users_file());
         let listeners: Vec<_> =
             scenario.origins.iter().map(|origin| listen(world, origin, &mut names)).collect();
         for socket in &scenario.sockets {
@@ -118,7 +124,9 @@ impl Stage {
         let name_server = NameServer::new(world, &scenario.names);
         let (descriptors, believed) = scenario.descriptors.unwrap_or((usize::MAX, 1000));
         world.set_descriptors_max(descriptors);
-        let (workers_running, posts, shared) = start(&config, world, &name_server, believed)?;
+        let verifier = SimVerifier::new(hostile);
+        let servers = (&name_server, &verifier);
+        let (workers_running, posts, shared) = start(&config, world, servers, believed)?;
         let commands = scenario.reloads.iter();
         let commands = commands
             .map(|(name, command)| (name.clone(), words(command, scenario, &names, &workers)));
@@ -135,7 +143,7 @@ impl Stage {
             failures: Vec::new(),
             over: Rc::new(Cell::new(false)),
         };
-        Ok(Self { workers: workers_running, posts, cast, name_server, picks, hostile })
+        Ok(Self { workers: workers_running, posts, cast, name_server, verifier, picks, hostile })
     }
 
     fn play(&mut self, world: &World, scenario: &Scenario) -> Result<(), String> {
@@ -164,7 +172,8 @@ impl Stage {
     ) -> Ended {
         let mut workers: Vec<&mut dyn Turn> = Vec::new();
         workers.extend(self.workers.iter_mut().map(|worker| worker as &mut dyn Turn));
-        let mut actors: [&mut dyn Actor; 2] = [&mut self.cast, &mut self.name_server];
+        let mut actors: [&mut dyn Actor; 3] =
+            [&mut self.cast, &mut self.name_server, &mut self.verifier];
         run(world, &mut workers, &mut actors, time, done)
     }
 
@@ -273,7 +282,8 @@ fn configure(
     workers: &str,
 ) -> Result<(Config, Config), String> {
     let words = words(&scenario.command, scenario, names, workers);
-    let asked_for = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+    let mut asked_for = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+    verifier::load_users(&mut asked_for)?;
     let mut config = asked_for.clone();
     for listener in &mut config.listeners {
         let picked = world.actor_listen(&address_of(&listener.address));
@@ -290,7 +300,7 @@ fn configure(
 fn start(
     config: &Arc<Config>,
     world: &World,
-    name_server: &NameServer,
+    (name_server, verifier): (&NameServer, &SimVerifier),
     descriptors: usize,
 ) -> Result<(Vec<Running>, Posts, Arc<Shared>), String> {
     // As on a system whose default is bbr: `auto` has something to do there.
@@ -313,6 +323,7 @@ fn start(
             mail,
             shared: shared.clone(),
             names: Arc::new(Sources::parse(b"", b"", &[name_server.address()])),
+            desk: verifier.desk(),
             descriptors: (descriptors / config.workers - config.listeners.len()) as u64,
         };
         let engine = world.engine((config.memory_bytes / config.workers as u64) as usize);

@@ -105,6 +105,7 @@ fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Bord
         mail,
         shared,
         names: Arc::new(Sources::parse(b"", b"", &[])),
+        desk: millrace_proxy::auth::Desk::empty(),
         descriptors: 1000,
     };
     Worker::new(engine, setup).expect("a simulated engine takes its listener")

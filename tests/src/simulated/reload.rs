@@ -12,6 +12,7 @@ use millrace_proxy::{Letter, Shared};
 use millrace_sim::{SimDetached, SimWaker, World};
 
 use super::address_of;
+use super::verifier::load_users;
 use crate::scenario::{Asked, Board};
 
 /// Mailboxes of the workers.
@@ -81,7 +82,8 @@ impl Reloader {
     fn reload(&mut self, world: &World, name: &str) -> Result<(), String> {
         let found = self.commands.iter().find(|(known, _)| known == name);
         let (_, words) = found.ok_or(format!("no configuration is called {name}"))?;
-        let asked_for = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+        let mut asked_for = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+        load_users(&mut asked_for)?;
         config::check_change(name, &self.asked_for, &asked_for)
             .map_err(|wrong| wrong.to_string())?;
         let mut config = Config { number: self.config.number + 1, ..asked_for.clone() };

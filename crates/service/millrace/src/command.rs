@@ -6,13 +6,14 @@ use millrace_proxy::config::{self, Command, ConfigError};
 
 use crate::failure::Failure;
 use crate::source::Source;
-use crate::{congestion, demo, doctor, say, supervisor};
+use crate::{congestion, demo, doctor, say, supervisor, users};
 
 /// Does what `words` ask for, the first of which is the program's name.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     match config::command(words)? {
         Command::Serve(tables) => {
-            let config = config::from_tables(&tables)?;
+            let mut config = config::from_tables(&tables)?;
+            users::load(&mut config)?;
             congestion::check(&config, |option| format!("--{option}"))?;
             supervisor::run(config, None)
         }

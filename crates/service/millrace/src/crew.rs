@@ -20,6 +20,7 @@ use crate::listeners::Sockets;
 use crate::reload::Force;
 use crate::restart::{Restarts, survive};
 use crate::say;
+use crate::verifier::VerifierThread;
 
 type Post = Letter<OwnedFd>;
 
@@ -96,6 +97,7 @@ impl Crew {
                 &std::fs::read("/etc/resolv.conf").unwrap_or_default(),
                 &[],
             )),
+            verifier: VerifierThread::start().map_err(failed)?,
             descriptors: descriptors_of_a_worker(count),
             listeners_at_start: config.listeners.len(),
             budget_bytes: (config.memory_bytes / count as u64) as usize,
@@ -135,6 +137,7 @@ struct Common {
     force: Arc<Force>,
     shared: Arc<Shared>,
     names: Arc<Sources>,
+    verifier: VerifierThread,
     /// Each worker's share when it has as many listeners as at the start.
     descriptors: u64,
     listeners_at_start: usize,
@@ -197,7 +200,7 @@ impl Seat {
         inbox: Inbox<Post, EventWaker>,
         mail: Mail<Post, EventWaker>,
     ) -> Result<Working<W>, Error> {
-        let Common { shared, names, .. } = &*self.common;
+        let Common { shared, names, verifier, .. } = &*self.common;
         // Those that were opened since the start take from the share: the worker's and our copy.
         let more = listeners.len().saturating_sub(self.common.listeners_at_start) as u64;
         let setup = Setup {
@@ -208,6 +211,7 @@ impl Seat {
             mail,
             shared: Arc::clone(shared),
             names: Arc::clone(names),
+            desk: verifier.desk(),
             descriptors: self.common.descriptors.saturating_sub(2 * more).max(1),
         };
         Worker::new(engine, setup)

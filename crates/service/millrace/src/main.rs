@@ -21,6 +21,8 @@ mod say;
 mod site;
 mod source;
 mod supervisor;
+mod users;
+mod verifier;
 
 use std::process::ExitCode;
 

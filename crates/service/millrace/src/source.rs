@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use millrace_proxy::config::{self, Config, ConfigError, FILE_BYTES_MAX, Tables};
 
-use crate::congestion;
+use crate::{congestion, users};
 
 /// A file, with the options of the process that a command line puts before its own.
 pub(crate) struct Source {
@@ -38,7 +38,8 @@ impl Source {
             .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
             .map_err(|error| unreadable(error.to_string()))?;
         let text = String::from_utf8(bytes).map_err(|_| unreadable("is not UTF-8".to_owned()))?;
-        let config = config::from_named_toml(&name, &text, &self.over)?;
+        let mut config = config::from_named_toml(&name, &text, &self.over)?;
+        users::load(&mut config)?;
         congestion::check(&config, |option| format!("{name}: {option}"))?;
         Ok(config)
     }

@@ -6,16 +6,21 @@
 //! translator or a tunnel (mapped, NAT64, 6to4, Teredo) are judged by what they carry as well, or
 //! `64:ff9b::a9fe:a9fe` would be a way around the refusal of 169.254.169.254.
 
+mod domains;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::config::{Cidr, Service, TargetRules};
 
+pub(crate) use domains::AskRules;
+
 /// Whether a client may use a service. `client` is its address, believed PROXY headers applied;
 /// `None` is a client on a Unix socket, whom the permissions of the socket's file have admitted.
 pub fn may_use(service: &Service, client: Option<IpAddr>) -> bool {
     let Some(client) = client else { return true };
-    service.clients.is_empty() || service.clients.iter().any(|block| block.contains(client))
+    let is_in = |blocks: &[Cidr]| blocks.iter().any(|block| block.contains(client));
+    (service.clients.is_empty() || is_in(&service.clients)) && !is_in(&service.denied_clients)
 }
 
 /// Whether a peer's Forwarded, X-Forwarded-* and PROXY headers are believed: its own address is
@@ -275,6 +280,8 @@ mod tests {
         Service {
             role: Role::Boost(Vec::new()),
             clients: Vec::new(),
+            denied_clients: Vec::new(),
+            auth: None,
             trusted: Vec::new(),
             proxy_status: false,
             congestion: Congestion::System,
@@ -296,6 +303,15 @@ mod tests {
             ("2001:db8::1", true),
             ("2001:db9::1", false),
             ("::1", false),
+        ] {
+            assert_eq!(may_use(&service, Some(client.parse().unwrap())), admitted, "{client}");
+        }
+        service.denied_clients = vec![block("10.1.0.0/16"), block("11.0.0.0/8")];
+        for (client, admitted) in [
+            ("10.2.0.1", true),
+            ("10.1.2.3", false),
+            ("::ffff:10.1.2.3", false),
+            ("11.0.0.1", false),
         ] {
             assert_eq!(may_use(&service, Some(client.parse().unwrap())), admitted, "{client}");
         }
@@ -391,8 +407,8 @@ mod tests {
         let everything = TargetRules {
             private: true,
             allowed: vec![block("0.0.0.0/0"), block("::/0")],
-            denied: Vec::new(),
             ports: vec![0],
+            ..TargetRules::default()
         };
         for address in [
             "0.0.0.0",
@@ -480,7 +496,7 @@ mod tests {
             private: false,
             allowed: vec![block("10.1.0.0/16")],
             denied: vec![block("10.1.1.0/24"), block("1.1.1.1/32")],
-            ports: Vec::new(),
+            ..TargetRules::default()
         };
         assert_eq!(reach(&rules, &[], "10.1.0.1:22"), Ok(()), "an allowed block opens its ports");
         assert_eq!(reach(&rules, &[], "10.2.0.1:80"), Err(Denied::Private));

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use millrace_event::{Charge, Instant, Key};
 use millrace_http::{AnswerHead, Expectation, Framing, Name, RequestHead, expectation};
 
+use crate::auth::Access;
 use crate::flow::Stage;
 use crate::origin::{Phase, Transaction};
 use crate::reason::Reason;
@@ -74,6 +75,8 @@ pub(crate) struct Exchange {
     pub(crate) charges: [Option<Charge>; 2],
     /// Bytes of the body of an answer of our own.
     pub(crate) own_bytes: u64,
+    /// What is known of its sender, where a service asks.
+    pub(crate) access: Access,
 }
 
 impl Exchange {

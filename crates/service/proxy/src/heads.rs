@@ -8,6 +8,7 @@ use millrace_http::{
     destination, forwarded_runs, has_token, items, upgrade_protocols,
 };
 
+use crate::auth;
 use crate::config::{HostSent, Role};
 use crate::exchange::{Exchange, Own, Plan};
 use crate::origin::Place;
@@ -288,6 +289,7 @@ pub(crate) fn write_own(
     }
     if let Own::Refusal(reason) = own {
         write_refusal_status(out, reason);
+        auth::write_challenges(out, exchange, reason);
     }
     if !kind.is_empty() {
         write_field(out, b"Content-Type", kind);

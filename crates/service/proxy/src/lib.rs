@@ -7,6 +7,7 @@
 
 mod accepting;
 pub mod admission;
+pub mod auth;
 pub mod board;
 mod client_side;
 mod clients;

@@ -132,6 +132,13 @@ limits! {
     /// Panics of worker threads in a minute that are survived: the worker is started anew, and its
     /// connections are reset. Above it, the process ends with status 1.
     worker_restarts: 5 in 0..=1000000 "panics";
+    /// A password compared by the verifier. At it: 503.
+    auth_ms: 5000 in 100..=600000 "milliseconds";
+    /// How long a worker takes credentials for right that were compared. After it, they are
+    /// compared again. A changed file of users is heeded at once.
+    auth_cache_ms: 600000 in 0..=86400000 "milliseconds";
+    /// Credentials that a worker takes for right. Above it, the oldest are compared again.
+    auth_cache_entries: 4096 in 0..=1000000 "credentials";
     /// Further tries of a request that may be repeated (RFC 9110 section 9.2.2). After them: 502,
     /// 503 or 504.
     retries: 2 in 0..=16 "tries";

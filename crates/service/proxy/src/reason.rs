@@ -67,8 +67,20 @@ reasons! {
     // What the request asks for is not done here.
     /// The client's address is not among those that may use this listener.
     ClientDenied = 403 "client-denied" "Your address may not use this proxy.";
-    /// The target's address or port is outside what this listener may reach.
-    TargetDenied = 403 "target-denied" "This proxy may not connect to that address or port.";
+    /// RFC 9110 section 15.5.8: the client has not said who it is.
+    AuthRequired = 407 "auth-required"
+        "This proxy needs a user name and password, or a token: send Proxy-Authorization.";
+    /// The password or token is not right, or there is no such user: which, is not told.
+    AuthFailed = 407 "auth-failed" "The user name and password, or the token, are not known here.";
+    /// The target's address is outside what this listener may reach.
+    TargetDenied = 403 "target-denied" "This proxy may not connect to that address.";
+    /// The target's port is denied, or not among those that may be reached.
+    PortDenied = 403 "port-denied" "This proxy may not connect to that port.";
+    /// The target's name is on the list of denied names.
+    DomainDenied = 403 "domain-denied" "This proxy may not connect to that host name.";
+    /// There is a list of allowed names, and the target is not on it.
+    DomainNotAllowed = 403 "domain-not-allowed"
+        "This proxy may connect to certain host names only, and not to that host.";
     /// A request in origin-form reached a forward proxy: a web browser's, not a proxy client's.
     NotAProxyRequest = 400 "not-a-proxy-request"
         "This is a proxy: it needs an absolute http:// URL or CONNECT.";
@@ -118,6 +130,8 @@ reasons! {
     // Ours.
     /// Descriptors, kernel memory or a table ran out.
     Overloaded = 503 "overloaded" "This proxy is out of resources; try again soon.";
+    /// Too many passwords wait to be compared, of all clients or of this one; or it took too long.
+    AuthBusy = 503 "auth-busy" "Too many passwords wait to be checked; try again soon.";
 
     // Too late for an answer: it has begun, or nobody listens. The connection tells.
     /// The client closed or reset its connection.
@@ -197,6 +211,7 @@ pub const fn phrase(status: u16) -> &'static str {
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        407 => "Proxy Authentication Required",
         408 => "Request Timeout",
         414 => "URI Too Long",
         417 => "Expectation Failed",

@@ -19,6 +19,8 @@ pub use dates::Dates;
 pub struct Record<'a> {
     /// The client's address, believed PROXY and Forwarded headers applied; `None`: a Unix socket.
     pub client: Option<IpAddr>,
+    /// The user whose credentials were right, if the service asked for any.
+    pub user: Option<&'a [u8]>,
     /// When the request's first byte came, since 1970.
     pub time_of_day: Duration,
     /// The method as it came; empty when no request line could be read.
@@ -76,14 +78,16 @@ pub fn write_record(format: LogFormat, record: &Record, dates: &mut Dates, out: 
     out.push(b'\n');
 }
 
-/// `client - - [day/month/year:time +0000] "method target version" status bytes`. What is not
+/// `client - user [day/month/year:time +0000] "method target version" status bytes`. What is not
 /// known is `-`, a Unix client `unix:`, as in the logs of Apache httpd and nginx.
 fn write_common(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     match record.client {
         Some(client) => print(out, format_args!("{}", client.to_canonical())),
         None => out.extend_from_slice(b"unix:"),
     }
-    out.extend_from_slice(b" - - [");
+    out.extend_from_slice(b" - ");
+    write_user(record.user, out);
+    out.extend_from_slice(b" [");
     out.extend_from_slice(dates.at(record.time_of_day).log_date());
     out.extend_from_slice(b"] \"");
     if record.method.is_empty() {
@@ -102,6 +106,20 @@ fn write_common(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
         status => print(out, format_args!("\" {status}")),
     }
     print(out, format_args!(" {}", record.bytes_to_client));
+}
+
+/// A word of its own, without quotes: what is between two blanks is the user.
+fn write_user(user: Option<&[u8]>, out: &mut Vec<u8>) {
+    let Some(user) = user else { return out.push(b'-') };
+    for part in user.split_inclusive(|&byte| byte == b' ') {
+        match part.strip_suffix(b" ") {
+            Some(part) => {
+                escape_log(part, out);
+                out.extend_from_slice(b"\\x20");
+            }
+            None => escape_log(part, out),
+        }
+    }
 }
 
 fn write_quoted(value: Option<&[u8]>, out: &mut Vec<u8>) {
@@ -148,6 +166,7 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     };
     let line = |part| Some(part).filter(|_| !record.method.is_empty());
     for (name, value) in [
+        (",\"user\":", record.user),
         (",\"method\":", line(record.method)),
         (",\"target\":", line(record.target)),
         (",\"version\":", line(record.version)),
@@ -227,6 +246,7 @@ mod tests {
     fn record<'a>() -> Record<'a> {
         Record {
             client: Some("203.0.113.7".parse().unwrap()),
+            user: None,
             time_of_day: THEN,
             method: b"GET",
             target: b"/a?b=c",
@@ -262,7 +282,7 @@ mod tests {
         assert_eq!(
             line(LogFormat::Json, &record()),
             concat!(
-                r#"{"time":"2026-11-21T10:16:00.123Z","client":"203.0.113.7","method":"GET","#,
+                r#"{"time":"2026-11-21T10:16:00.123Z","client":"203.0.113.7","user":null,"method":"GET","#,
                 r#""target":"/a?b=c","version":"HTTP/1.1","host":"example.org","#,
                 r#""referer":"http://example.org/","user_agent":"curl/8.0","reason":null,"#,
                 r#""status":200,"bytes_to_client":5120,"bytes_from_client":0,"#,
@@ -296,7 +316,7 @@ mod tests {
         assert_eq!(
             line(LogFormat::Json, &nothing),
             concat!(
-                r#"{"time":"2026-11-21T10:16:00.123Z","client":"unix:","method":null,"#,
+                r#"{"time":"2026-11-21T10:16:00.123Z","client":"unix:","user":null,"method":null,"#,
                 r#""target":null,"version":null,"host":null,"referer":null,"user_agent":null,"#,
                 r#""reason":"malformed-head","status":null,"bytes_to_client":0,"#,
                 r#""bytes_from_client":0,"duration_ms":12.345,"origin":null,"#,

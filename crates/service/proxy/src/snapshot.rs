@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use millrace_http::HeadLimits;
 
+use crate::admission::AskRules;
 use crate::board::{Check, CheckMark};
 use crate::config::{Config, Listener, Role, Service};
 use crate::congestion::Setting;
@@ -42,6 +43,8 @@ pub(crate) struct Snapshot {
     tells_status: bool,
     /// Of every service: what its clients' connections are given, and those to origins.
     congestion: Box<[(Setting, Setting)]>,
+    /// Of every service: which targets may be asked for; `None`: it is a booster.
+    ask_rules: Box<[Option<AskRules>]>,
 }
 
 /// The origins of one route.
@@ -144,6 +147,7 @@ impl Snapshot {
             own,
             congestion,
             tells_status: config.services.iter().any(|service| service.proxy_status),
+            ask_rules: config.services.iter().map(ask_rules).collect(),
             config,
         }
     }
@@ -183,6 +187,11 @@ impl Snapshot {
         self.tells_status && self.service(service).proxy_status
     }
 
+    /// Which targets may be asked for, of a forward proxy.
+    pub(crate) fn ask_rules(&self, service: u16) -> &AskRules {
+        self.ask_rules[service as usize].as_ref().expect("the service is a forward proxy")
+    }
+
     pub(crate) fn service(&self, index: u16) -> &Service {
         &self.config.services[index as usize]
     }
@@ -200,3 +209,10 @@ fn by_number(listeners: &[Listener]) -> Box<[u16]> {
 
 /// No place: there are fewer listeners.
 const ABSENT: u16 = u16::MAX;
+
+fn ask_rules(service: &Service) -> Option<AskRules> {
+    match &service.role {
+        Role::Forward(rules) => Some(AskRules::new(rules)),
+        Role::Boost(_) => None,
+    }
+}

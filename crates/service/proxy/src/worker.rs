@@ -16,6 +16,7 @@ use millrace_splice::Pipes;
 use millrace_splice::limits::PIPES_MAX;
 
 use crate::accepting::Accepting;
+use crate::auth::{self, Desk, Gate};
 use crate::board::Board;
 use crate::clients::{AllClients, Clients};
 use crate::config::Config;
@@ -47,6 +48,8 @@ pub struct Setup<E: Engine> {
     pub shared: Arc<Shared>,
     /// Where names are looked up.
     pub names: Arc<Sources>,
+    /// Where passwords are compared.
+    pub desk: Desk<E::Waker>,
     /// Descriptors that this worker may open: for clients and for origins, whoever comes first, but
     /// an eighth is never for clients.
     pub descriptors: u64,
@@ -106,6 +109,7 @@ pub struct Worker<E: Engine> {
     pub(crate) waiting: Waiting,
     pub(crate) origins: Origins,
     pub(crate) names: Names<Key>,
+    pub(crate) gate: Gate<E::Waker>,
     pub(crate) timers: Timers,
     pub(crate) clients: Clients,
     pub(crate) accepting: Accepting,
@@ -154,6 +158,8 @@ impl<E: Engine> Worker<E> {
         let snapshot = Rc::new(Snapshot::new(setup.config, &mut origins, &setup.shared));
         setup.mail.set_wake(&engine.waker());
         setup.inbox.set_wake(engine.waker());
+        let gate = Gate::new(setup.desk);
+        gate.set_wake(engine.waker());
         let now = engine.now();
         let pipes_refused_before = setup.shared.counters[setup.index].pipes_refused.get();
         let mut worker = Self {
@@ -169,6 +175,7 @@ impl<E: Engine> Worker<E> {
             waiting: Waiting::new(),
             origins,
             names,
+            gate,
             timers: Timers::new(now),
             clients: Clients::default(),
             accepting: Accepting::new(),
@@ -223,6 +230,7 @@ impl<E: Engine> Worker<E> {
         if std::mem::take(&mut self.woken) {
             self.read_letters();
         }
+        auth::read_verdicts(self);
         origin::serve_waiting(self);
         if self.origins.queued() > 0 {
             origin::serve_lines(self);
@@ -371,6 +379,7 @@ impl<E: Engine> Worker<E> {
             self.flush_records();
             origin::give_up_waiting(self, now);
             origin::give_up_lines(self, now);
+            auth::give_up(self);
             self.pipes.shed(&mut self.engine);
             if self.draining {
                 self.close_idle();
@@ -396,6 +405,7 @@ impl<E: Engine> Worker<E> {
             || self.snapshots.has_idle
             || !self.waiting.is_empty()
             || self.origins.queued() > 0
+            || self.gate.is_waited_at()
             || self.pipes.open() > 0
             || !self.records.is_empty()
             || self.is_short_of_memory()

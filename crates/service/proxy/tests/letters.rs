@@ -124,6 +124,7 @@ fn setup(
         mail,
         shared: shared.clone(),
         names: Arc::new(Sources::parse(b"", b"", &[])),
+        desk: millrace_proxy::auth::Desk::empty(),
         descriptors: 100,
     }
 }

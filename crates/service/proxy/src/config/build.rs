@@ -13,6 +13,7 @@ use super::{
     AccessLog, Balance, Config, EngineChoice, HostSent, ListenAddress, Listener, LogFormat, Role,
     Route, RouteCheck, Service, TargetRules,
 };
+use crate::auth::Auth;
 use crate::limits::{Limit, Limits};
 
 /// The configuration that `tables` mean, as snapshot 1.
@@ -186,6 +187,7 @@ fn build_service(
 ) -> Result<Service, ConfigError> {
     let values = &given.values;
     let clients = values.all("allow-client", value::cidr)?;
+    let denied_clients = values.all("deny-client", value::cidr)?;
     let trusted = values.all("trust", value::cidr)?;
     if proxy_protocol && trusted.is_empty() {
         return Err(ConfigError::Rule {
@@ -215,6 +217,8 @@ fn build_service(
     Ok(Service {
         role,
         clients,
+        denied_clients,
+        auth: auth(values)?,
         trusted,
         proxy_status: values.one_or_default("proxy-status", Scope::Service, value::switch)?,
         congestion: congestion("congestion")?,
@@ -234,6 +238,13 @@ fn open_proxy(values: &Values) -> ConfigError {
     }
 }
 
+/// The file itself is read by the program, once the rest is known to be right.
+fn auth(values: &Values) -> Result<Option<Auth>, ConfigError> {
+    let realm = values.one_or_default("auth-realm", Scope::Forward, value::realm)?;
+    let path = values.one("auth-file", value::file_path)?;
+    Ok(path.map(|path| Auth { path, realm, users: None }))
+}
+
 fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError> {
     let mut ports = values.all("allow-port", value::port)?;
     if ports.is_empty() && local {
@@ -245,6 +256,12 @@ fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError
         allowed: values.all("allow-target", value::cidr)?,
         denied: values.all("deny-target", value::cidr)?,
         ports,
+        denied_ports: values.all("deny-port", |text| match value::port(text)? {
+            0 => Err("is not a port"),
+            port => Ok(port),
+        })?,
+        allowed_domains: values.all("allow-domain", value::domain)?,
+        denied_domains: values.all("deny-domain", value::domain)?,
     })
 }
 

@@ -140,7 +140,10 @@ fn a_bad_file_is_refused_with_line_key_and_what_is_allowed() {
             ("workers = 2", &["no service", "[[forward]]"]),
             ("[[boost]]", &["configuration:1: [[boost]]", "no route", "[[boost.route]]"]),
             ("[[boost]]\n[[boost.route]]", &["[[boost.route]]", "origins is missing", "http://"]),
-            ("[[boost]]\nallow-port = 1", &["\"allow-port\" is not known", "allow-client, trust"]),
+            (
+                "[[boost]]\nallow-port = 1",
+                &["\"allow-port\" is not known", "allow-client, deny-client, trust"],
+            ),
             ("boost = 1", &["boost", "not a table"]),
             ("boost = [1]", &["boost", "not a table"]),
             ("[[forward]]\nlisten = ['a']", &["configuration:2: listen", "no port", "unix:PATH"]),

@@ -21,6 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::auth::Auth;
 use crate::limits::Limits;
 
 pub use arguments::{Command, help};
@@ -240,6 +241,10 @@ pub struct Service {
     pub role: Role,
     /// Clients that may use the service; empty: every client.
     pub clients: Vec<Cidr>,
+    /// Clients that may not; wins over `clients`.
+    pub denied_clients: Vec<Cidr>,
+    /// How clients say who they are; `None`: they need not. Only a forward proxy asks.
+    pub auth: Option<Auth>,
     /// Peers whose Forwarded, X-Forwarded-* and PROXY headers are believed.
     pub trusted: Vec<Cidr>,
     /// Whether answers that are passed on tell by Proxy-Status that they came through here.
@@ -303,6 +308,13 @@ pub struct TargetRules {
     pub denied: Vec<Cidr>,
     /// Ports that may be reached beside 80, 443 and those from 1024; all ports if it holds 0.
     pub ports: Vec<u16>,
+    /// Ports never reached; wins over `ports` and `allowed`.
+    pub denied_ports: Vec<u16>,
+    /// Names that may be asked for, in lower case without a dot at the end, `*.` before one that
+    /// means all names below it; empty: every name, and addresses too.
+    pub allowed_domains: Vec<String>,
+    /// Names that may not, in the same form; wins over `allowed_domains`.
+    pub denied_domains: Vec<String>,
 }
 
 /// Requests of one kind and the origins that answer them.

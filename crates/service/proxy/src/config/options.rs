@@ -84,6 +84,12 @@ pub enum Kind {
     Port,
     /// A host to match.
     Host,
+    /// A name, or all names below it.
+    Domain,
+    /// A file to read.
+    File,
+    /// What a password is asked for.
+    Realm,
     /// The beginning of a path to match.
     Path,
     /// The path of a health check, or `off`.
@@ -150,6 +156,9 @@ impl Kind {
             Self::Block => "CIDR",
             Self::Port => "PORT",
             Self::Host => "HOST",
+            Self::Domain => "NAME",
+            Self::File => "FILE",
+            Self::Realm => "TEXT",
             Self::Path => "PATH",
             Self::Check => "PATH|off",
             Self::Statuses => "STATUS",
@@ -179,6 +188,13 @@ impl Kind {
             Self::Block => "ADDRESS, ADDRESS/BITS".to_owned(),
             Self::Port => "a port from 1 to 65535, all".to_owned(),
             Self::Host => "a host name, *.NAME for all names below it, an address".to_owned(),
+            Self::Domain => "a host name, *.NAME for all names below it; names that are not \
+                             ASCII as their A-labels, xn--..."
+                .to_owned(),
+            Self::File => "a file's path".to_owned(),
+            Self::Realm => {
+                "1 to 100 printable ASCII characters without quotes and backslashes".to_owned()
+            }
             Self::Path => "a path from its slash on, without ? and #".to_owned(),
             Self::Check => "a path from its slash on, with ? if need be; off".to_owned(),
             Self::Statuses => {
@@ -199,6 +215,9 @@ impl Kind {
 
 /// A memory of one worker below which nothing moves; see `memory`.
 pub(super) const MEMORY_BYTES_PER_WORKER_MIN: u64 = 1 << 20;
+
+/// Host names in one list; so many fill a file to a quarter.
+const DOMAINS_MAX: usize = 8192;
 
 /// A row that is the whole process's, given once.
 const fn process(key: &'static str, kind: Kind, default: &'static str, text: &'static str) -> Row {
@@ -317,6 +336,32 @@ impl Row {
              reach does not start without it.",
         ),
         row(
+            "deny-client",
+            Scope::Service,
+            Kind::Block,
+            "(none)",
+            1024,
+            "Never serve clients from these addresses; wins over allow-client.",
+        ),
+        row(
+            "auth-file",
+            Scope::Forward,
+            Kind::File,
+            "(none: who may use the proxy is decided by addresses alone)",
+            1,
+            "Ask clients for a user name and password (Basic) or a token (Bearer), and look them \
+             up in this file: a line NAME:HASH, as htpasswd -B and openssl passwd -6 write the \
+             hash, or NAME:token:SHA256, for each. Nobody but its owner and group may write it.",
+        ),
+        row(
+            "auth-realm",
+            Scope::Forward,
+            Kind::Realm,
+            "millrace",
+            1,
+            "Show this to the person who is asked for a password.",
+        ),
+        row(
             "allow-private",
             Scope::Forward,
             Kind::Switch,
@@ -348,6 +393,31 @@ impl Row {
             "(all if only this machine can reach the proxy, else none)",
             1024,
             "Let clients reach this port beside 80, 443 and those from 1024.",
+        ),
+        row(
+            "deny-port",
+            Scope::Forward,
+            Kind::Number { least: 1, most: 65535 },
+            "(none)",
+            1024,
+            "Never let clients reach this port; wins over allow-port and allow-target.",
+        ),
+        row(
+            "allow-domain",
+            Scope::Forward,
+            Kind::Domain,
+            "(every name)",
+            DOMAINS_MAX,
+            "Let clients reach these host names only. Targets that are addresses are then denied, \
+             except those of allow-target. The addresses of a name are judged as ever.",
+        ),
+        row(
+            "deny-domain",
+            Scope::Forward,
+            Kind::Domain,
+            "(none)",
+            DOMAINS_MAX,
+            "Never let clients reach these host names; wins over allow-domain.",
         ),
         row(
             "trust",

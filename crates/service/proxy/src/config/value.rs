@@ -231,6 +231,35 @@ pub(super) fn host_pattern(text: &str) -> Result<String, Wrong> {
     }
 }
 
+/// A name in lower case and without a dot at its end, or `*.` and one for every name below it.
+/// Addresses are no names: they have rules of their own.
+pub(super) fn domain(text: &str) -> Result<String, Wrong> {
+    let (prefix, domain) = match text.strip_prefix("*.") {
+        Some(parent) => ("*.", parent),
+        None => ("", text),
+    };
+    if !domain.is_ascii() {
+        return Err("is not ASCII: such a name is written as its A-labels, xn--...");
+    }
+    name(domain)?;
+    if domain.parse::<Ipv4Addr>().is_ok() {
+        return Err("is an address, which allow-target and deny-target take");
+    }
+    let domain = domain.strip_suffix('.').unwrap_or(domain);
+    Ok(format!("{prefix}{}", domain.to_ascii_lowercase()))
+}
+
+/// What a password is asked for: it stands between quotes in a field.
+pub(super) fn realm(text: &str) -> Result<String, Wrong> {
+    let sane = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+    match text.len() {
+        0 => Err("is empty"),
+        1..=100 if text.bytes().all(sane) => Ok(text.to_owned()),
+        1..=100 => Err("holds what cannot stand between quotes"),
+        _ => Err("is too long"),
+    }
+}
+
 /// A prefix of a path: printable ASCII from a slash on, without query or fragment.
 pub(super) fn path_prefix(text: &str) -> Result<String, Wrong> {
     if !text.starts_with('/') {
@@ -499,5 +528,31 @@ mod tests {
         assert!(path_prefix("/a").is_ok());
         assert!(path_prefix("a").is_err());
         assert!(path_prefix("/a?b").is_err());
+    }
+
+    #[test]
+    fn domains_are_names_in_one_form() {
+        assert_eq!(domain("Example.ORG.").as_deref(), Ok("example.org"));
+        assert_eq!(domain("*.Example.org").as_deref(), Ok("*.example.org"));
+        assert_eq!(domain("xn--bcher-kva.example").as_deref(), Ok("xn--bcher-kva.example"));
+        for text in [
+            "",
+            "*",
+            "*.",
+            ".a",
+            "a..b",
+            "*.*.a",
+            "b\u{fc}cher.example",
+            "10.0.0.1",
+            "[::1]",
+            "a:80",
+            "1.2",
+        ] {
+            assert!(domain(text).is_err(), "{text}");
+        }
+        assert_eq!(realm("Our proxy (staff)").as_deref(), Ok("Our proxy (staff)"));
+        for text in ["", "a\"b", "a\\b", "a\nb", "\u{e9}", &"x".repeat(101)] {
+            assert!(realm(text).is_err(), "{text}");
+        }
     }
 }

@@ -67,6 +67,11 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
     let addresses = listeners.iter().map(|listener| listener.address.to_string());
     line(out, "listen", list(addresses));
     line(out, "allow-client", blocks(&service.clients));
+    line(out, "deny-client", blocks(&service.denied_clients));
+    if let Some(auth) = &service.auth {
+        line(out, "auth-file", quoted(&auth.path.display().to_string()));
+        line(out, "auth-realm", quoted(&auth.realm));
+    }
     line(out, "trust", blocks(&service.trusted));
     // The file format has one switch for all listeners of a service.
     line(out, "proxy-protocol", listeners.iter().any(|listener| listener.proxy_protocol));
@@ -84,6 +89,9 @@ fn target_rules(out: &mut String, rules: &TargetRules) {
     line(out, "allow-target", blocks(&rules.allowed));
     line(out, "deny-target", blocks(&rules.denied));
     line(out, "allow-port", list(rules.ports.iter().map(|port| write_port(*port))));
+    line(out, "deny-port", list(rules.denied_ports.iter().map(|port| write_port(*port))));
+    line(out, "allow-domain", list(rules.allowed_domains.iter().cloned()));
+    line(out, "deny-domain", list(rules.denied_domains.iter().cloned()));
 }
 
 fn write_route(out: &mut String, route: &Route) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millrace_event::{Address, Engine, Error, Fd, Instant, Key, Kind, TimerId};
 
-use crate::admission;
+use crate::admission::{self, Denied};
 use crate::config::Role;
 use crate::names::{Attempt as Next, Race};
 use crate::origin::{OriginConn, Phase};
@@ -106,7 +106,10 @@ fn admit<E: Engine>(worker: &mut Worker<E>, key: Key, target: SocketAddr) -> Res
     match &snapshot.service(exchange.service).role {
         Role::Boost(_) => Ok(()),
         Role::Forward(rules) => {
-            admission::may_reach(rules, &snapshot.own, target).map_err(|_| Reason::TargetDenied)
+            admission::may_reach(rules, &snapshot.own, target).map_err(|denied| match denied {
+                Denied::Port => Reason::PortDenied,
+                _ => Reason::TargetDenied,
+            })
         }
     }
 }

@@ -4,6 +4,7 @@
 use millrace_event::{Engine, Key};
 use millrace_http::Name;
 
+use crate::auth::Access;
 use crate::exchange::Exchange;
 use crate::reason::Reason;
 use crate::record::{OriginAddress, Record, write_record};
@@ -64,6 +65,10 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange) {
     };
     let record = Record {
         client: client.map(|address| address.ip()),
+        user: match &exchange.access {
+            Access::Granted(user) => Some(user),
+            Access::Unasked | Access::Waiting => None,
+        },
         time_of_day: engine.time_of_day(),
         method,
         target,

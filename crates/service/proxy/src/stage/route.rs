@@ -7,10 +7,12 @@ use millrace_http::{
 };
 
 use crate::admission;
-use crate::config::{Role, Route, Service};
+use crate::auth;
+use crate::config::{Role, Route};
 use crate::exchange::{Exchange, Own, Plan};
 use crate::flow::{Stage, Step};
 use crate::reason::Reason;
+use crate::snapshot::Snapshot;
 use crate::worker::Worker;
 
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
@@ -24,6 +26,13 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     if !admission::may_use(service, client) {
         return Step::Refuse(Reason::ClientDenied);
     }
+    if service.auth.is_some()
+        && is_for_a_proxy(exchange)
+        && let Err(step) = auth::admit(worker, key)
+    {
+        return step;
+    }
+    let exchange = worker.exchange(key);
     if has_passed_here(exchange, &snapshot.pseudonym) {
         return Step::Refuse(Reason::Loop);
     }
@@ -34,7 +43,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
         exchange.plan = Plan::Here(own);
         return Step::Go(Stage::Deliver);
     }
-    match plan(exchange, service) {
+    match plan(exchange, &snapshot) {
         Ok(plan) => {
             exchange.plan = plan;
             Step::Go(if plan == Plan::Tunnel { Stage::Fetch } else { Stage::Lookup })
@@ -43,23 +52,34 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     }
 }
 
-fn plan(exchange: &Exchange, service: &Service) -> Result<Plan, Reason> {
+/// Whether it asks for something that only a proxy gives. The rest reaches no target: a browser that
+/// takes this for a web server is told so, and not asked for a password.
+fn is_for_a_proxy(exchange: &Exchange) -> bool {
+    matches!(exchange.request.form(), TargetForm::Authority | TargetForm::Absolute)
+}
+
+fn plan(exchange: &Exchange, snapshot: &Snapshot) -> Result<Plan, Reason> {
     let request = &exchange.request;
     let destination = destination(request).map_err(|error| match error {
         TargetError::SchemeUnsupported => Reason::SchemeUnsupported,
         _ => Reason::MalformedTarget,
     })?;
-    match &service.role {
+    match &snapshot.service(exchange.service).role {
         Role::Boost(_) if request.method() == Method::Connect => Err(Reason::ConnectRefused),
         Role::Boost(routes) => {
             let found = routes.iter().position(|route| matches(route, &destination));
             found.map(|index| Plan::Route(index as u16)).ok_or(Reason::NoRoute)
         }
-        Role::Forward(_) => match request.form() {
-            TargetForm::Authority => Ok(Plan::Tunnel),
-            TargetForm::Absolute => Ok(Plan::Target),
-            TargetForm::Origin | TargetForm::Asterisk => Err(Reason::NotAProxyRequest),
-        },
+        Role::Forward(rules) => {
+            let plan = match request.form() {
+                TargetForm::Authority => Plan::Tunnel,
+                TargetForm::Absolute => Plan::Target,
+                TargetForm::Origin | TargetForm::Asterisk => return Err(Reason::NotAProxyRequest),
+            };
+            let authority = destination.authority.ok_or(Reason::MalformedTarget)?;
+            snapshot.ask_rules(exchange.service).check(rules, &authority)?;
+            Ok(plan)
+        }
     }
 }
 

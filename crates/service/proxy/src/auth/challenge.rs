@@ -1,0 +1,30 @@
+//! What a 407 asks for (RFC 9110 section 11.7.1).
+
+use super::Auth;
+use crate::exchange::Exchange;
+use crate::reason::Reason;
+
+/// Writes the Proxy-Authenticate fields of an answer that refuses `exchange` for `reason`: none
+/// unless that has to do with who the client is.
+///
+/// Basic is offered in any case: a program that knows no other scheme may send a user's token in
+/// place of the password.
+pub(crate) fn write_challenges(out: &mut Vec<u8>, exchange: &Exchange, reason: Reason) {
+    if reason.status() != 407 {
+        return;
+    }
+    let Some(auth) = &exchange.snapshot().service(exchange.service).auth else { return };
+    // RFC 7617 section 2.1: what a user types is to be sent as UTF-8.
+    write(out, b"Basic", auth, b", charset=\"UTF-8\"");
+    if auth.users.as_ref().is_some_and(|users| users.has_tokens()) {
+        let was_wrong = reason == Reason::AuthFailed;
+        write(out, b"Bearer", auth, if was_wrong { b", error=\"invalid_token\"" } else { b"" });
+    }
+}
+
+fn write(out: &mut Vec<u8>, scheme: &[u8], auth: &Auth, more: &[u8]) {
+    let realm = auth.realm.as_bytes();
+    for part in [b"Proxy-Authenticate: ", scheme, b" realm=\"", realm, b"\"", more, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}

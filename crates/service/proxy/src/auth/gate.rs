@@ -1,0 +1,213 @@
+//! A worker's part of proxy authentication: what it remembers, and what it has asked.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use millrace_event::{Engine, Inbox, Instant, Key, Wake, mailbox};
+use sha2::Sha256;
+
+use super::cache::{Cache, Ticket};
+use super::credentials::Credentials;
+use super::queue::{Outcome, Question, Refused, Verdict, Verifier};
+use super::users::Users;
+use crate::limits::Limits;
+use crate::reason::Reason;
+
+/// Where a worker has passwords compared: whom it asks, and the mailbox for the verdicts, which has
+/// room for [`VERDICTS_MAX`] of them.
+pub struct Desk<W> {
+    /// Takes the worker's questions.
+    pub verifier: Box<dyn Verifier>,
+    /// Brings the verdicts.
+    pub verdicts: Inbox<Verdict, W>,
+}
+
+impl<W: Wake> Desk<W> {
+    /// One at which nobody sits: for a worker whose services ask for no passwords. Should one be
+    /// asked about, the client gets 503.
+    pub fn empty() -> Self {
+        struct Nobody;
+        impl Verifier for Nobody {
+            fn ask(&mut self, _: Question) -> Result<(), Refused> {
+                Err(Refused)
+            }
+        }
+        Self { verifier: Box::new(Nobody), verdicts: mailbox(0).1 }
+    }
+}
+
+/// Questions that a worker has outstanding at most. Above it: 503.
+pub const VERDICTS_MAX: usize = 256;
+/// How long it is known that credentials are wrong, and of how many. A program that repeats them
+/// with every request costs one comparison in this time.
+const WRONG_FOR: Duration = Duration::from_secs(5);
+const WRONG_MAX: usize = 1024;
+/// Files of users that a key is kept for: one for each service at most.
+const MACS_MAX: usize = 256;
+
+type User = Arc<[u8]>;
+type Judged = Result<Option<User>, Reason>;
+
+/// What a worker remembers of credentials, and what it has asked.
+pub(crate) struct Gate<W> {
+    desk: Desk<W>,
+    /// Random, this worker's own; made when it is first needed.
+    secret: Option<[u8; 32]>,
+    /// By the identity of a file of users: what makes tickets of the credentials for it. So with
+    /// another file nothing is known any more.
+    macs: Vec<([u8; 32], Hmac<Sha256>)>,
+    right: Cache<User>,
+    wrong: Cache<()>,
+    /// In the order in which they were asked; at most [`VERDICTS_MAX`].
+    asked: VecDeque<Asked>,
+}
+
+/// A question that the verifier has.
+struct Asked {
+    ticket: Ticket,
+    user: User,
+    since: Instant,
+    /// The exchanges that wait for it; none once they were given up.
+    waiting: Vec<Key>,
+}
+
+impl<W: Wake> Gate<W> {
+    pub(crate) fn new(desk: Desk<W>) -> Self {
+        Self {
+            desk,
+            secret: None,
+            macs: Vec::new(),
+            right: Cache::default(),
+            wrong: Cache::default(),
+            asked: VecDeque::new(),
+        }
+    }
+
+    /// Says how the mailbox of verdicts wakes the worker.
+    pub(crate) fn set_wake(&self, wake: W) {
+        self.desk.verdicts.set_wake(wake);
+    }
+
+    /// Who it is that sent `value`. `None`: the verifier was asked, or has been by somebody else,
+    /// and `exchange` waits for its verdict.
+    pub(super) fn judge<E: Engine<Waker = W>>(
+        &mut self,
+        engine: &mut E,
+        limits: &Limits,
+        users: &Users,
+        value: &[u8],
+        client: Option<IpAddr>,
+        exchange: Key,
+    ) -> Judged {
+        let now = engine.now();
+        let ticket = self.ticket(engine, users, value);
+        if let Some(user) = self.right.get(&ticket, now) {
+            return Ok(Some(user.clone()));
+        }
+        if self.wrong.get(&ticket, now).is_some() {
+            return Err(Reason::AuthFailed);
+        }
+        if let Some(asked) = self.asked.iter_mut().find(|asked| asked.ticket == ticket) {
+            if now.since(asked.since) >= Duration::from_millis(limits.auth_ms) {
+                return Err(Reason::AuthBusy);
+            }
+            asked.waiting.push(exchange);
+            return Ok(None);
+        }
+        let (name, password) = match Credentials::parse(value).ok_or(Reason::AuthFailed)? {
+            Credentials::Bearer(token) => {
+                return users.owner(&token).cloned().map(Some).ok_or(Reason::AuthFailed);
+            }
+            Credentials::Basic { name, password } => (name, password),
+        };
+        if let Some(owner) = users.owner(&password).filter(|owner| ***owner == *name) {
+            return Ok(Some(owner.clone()));
+        }
+        let (user, hash, is_decoy) = match users.find(&name) {
+            Some(user) => (user.name.clone(), user.hash.clone(), false),
+            None => (name.into(), users.decoy().ok_or(Reason::AuthFailed)?.clone(), true),
+        };
+        if self.asked.len() == VERDICTS_MAX {
+            return Err(Reason::AuthBusy);
+        }
+        let question = Question { ticket, client, hash, password, is_decoy };
+        self.desk.verifier.ask(question).map_err(|_| Reason::AuthBusy)?;
+        self.asked.push_back(Asked { ticket, user, since: now, waiting: vec![exchange] });
+        Ok(None)
+    }
+
+    /// What stands for credentials. Whoever reads this worker's memory finds no password in it,
+    /// and nobody outside can tell which digests it compares.
+    fn ticket<E: Engine>(&mut self, engine: &mut E, users: &Users, value: &[u8]) -> Ticket {
+        let identity = users.identity();
+        let found = self.macs.iter().position(|(known, _)| known == identity);
+        let index = found.unwrap_or_else(|| {
+            let secret = self.secret.get_or_insert_with(|| random(engine));
+            let mac = Hmac::new_from_slice(&[*secret, *identity].concat());
+            if self.macs.len() == MACS_MAX {
+                self.macs.remove(0);
+            }
+            self.macs.push((*identity, mac.expect("a key may have any length")));
+            self.macs.len() - 1
+        });
+        let mut mac = self.macs[index].1.clone();
+        mac.update(value);
+        mac.finalize().into_bytes().into()
+    }
+
+    /// What has come from the verifier: who waited for it, and what becomes of them.
+    pub(super) fn read_verdicts(
+        &mut self,
+        now: Instant,
+        limits: &Limits,
+    ) -> Vec<(Vec<Key>, Result<User, Reason>)> {
+        let Self { desk, right, wrong, asked, .. } = self;
+        if asked.is_empty() {
+            return Vec::new();
+        }
+        let settle = |Verdict { ticket, outcome }: Verdict| {
+            let place = asked.iter().position(|asked| asked.ticket == ticket);
+            let place = place.expect("a verdict is of a question, and comes once");
+            let Asked { user, waiting, .. } = asked.remove(place).expect("found just now");
+            let result = match outcome {
+                Outcome::Right => {
+                    let until = now + Duration::from_millis(limits.auth_cache_ms);
+                    let max = limits.auth_cache_entries as usize;
+                    right.insert(ticket, user.clone(), until, max);
+                    Ok(user)
+                }
+                Outcome::Wrong => {
+                    wrong.insert(ticket, (), now + WRONG_FOR, WRONG_MAX);
+                    Err(Reason::AuthFailed)
+                }
+                Outcome::Dropped => Err(Reason::AuthBusy),
+            };
+            (waiting, result)
+        };
+        desk.verdicts.drain().map(settle).collect()
+    }
+
+    /// Those that have waited for `auth_ms`. What was asked stays asked: its verdict will come, and
+    /// whoever tries again then finds it.
+    pub(super) fn give_up(&mut self, now: Instant, limits: &Limits) -> Vec<Key> {
+        let wait = Duration::from_millis(limits.auth_ms);
+        let over = self.asked.iter_mut().take_while(|asked| now.since(asked.since) >= wait);
+        over.flat_map(|asked| std::mem::take(&mut asked.waiting)).collect()
+    }
+
+    /// Whether anybody may be waiting.
+    pub(crate) fn is_waited_at(&self) -> bool {
+        self.asked.iter().any(|asked| !asked.waiting.is_empty())
+    }
+}
+
+fn random<E: Engine>(engine: &mut E) -> [u8; 32] {
+    let mut secret = [0; 32];
+    for part in secret.chunks_exact_mut(8) {
+        part.copy_from_slice(&engine.random().to_ne_bytes());
+    }
+    secret
+}

@@ -1,0 +1,118 @@
+//! The verifier of the simulated world: it takes virtual time over each question, more of it in a
+//! hostile world, and answers them by the turns of the real one's queue.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use millrace_event::{Instant, Outbox, mailbox};
+use millrace_proxy::auth::{
+    Desk, FairQueue, Outcome, Question, Refused, USERS_BYTES_MAX, Users, VERDICTS_MAX, Verdict,
+    Verifier,
+};
+use millrace_proxy::config::Config;
+use millrace_sim::{Actor, SimWaker, World};
+
+/// What a comparison takes.
+const TIME_MS_MAX: u64 = 300;
+/// What one in eight takes at most in a hostile world: longer than a request waits.
+const TIME_HOSTILE_MS_MAX: u64 = 20_000;
+
+/// The verifier, as an actor.
+#[derive(Default)]
+pub(super) struct SimVerifier {
+    shared: Arc<Mutex<Shared>>,
+    hostile: bool,
+    /// What it is comparing, and when it will know.
+    busy: Option<(Instant, usize, Question)>,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: FairQueue<(usize, Question)>,
+    outboxes: Vec<Outbox<Verdict, SimWaker>>,
+}
+
+impl SimVerifier {
+    pub(super) fn new(hostile: bool) -> Self {
+        Self { hostile, ..Self::default() }
+    }
+
+    /// A desk for a further worker.
+    pub(super) fn desk(&self) -> Desk<SimWaker> {
+        let (outbox, verdicts) = mailbox(VERDICTS_MAX);
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.outboxes.push(outbox);
+        let number = shared.outboxes.len() - 1;
+        Desk { verifier: Box::new(Asker { shared: self.shared.clone(), number }), verdicts }
+    }
+
+    fn time(&self, world: &World) -> Duration {
+        let most = match self.hostile && world.random().is_multiple_of(8) {
+            true => TIME_HOSTILE_MS_MAX,
+            false => TIME_MS_MAX,
+        };
+        Duration::from_millis(1 + world.random() % most)
+    }
+}
+
+struct Asker {
+    shared: Arc<Mutex<Shared>>,
+    number: usize,
+}
+
+impl Verifier for Asker {
+    fn ask(&mut self, question: Question) -> Result<(), Refused> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = question.client();
+        let displaced = shared.queue.push(client, (self.number, question)).map_err(|_| Refused)?;
+        if let Some((number, question)) = displaced {
+            shared.tell(number, question.verdict(Outcome::Dropped));
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn tell(&mut self, number: usize, verdict: Verdict) {
+        let outbox = &mut self.outboxes[number];
+        assert!(outbox.send(verdict).is_ok(), "a worker has no more questions than its box holds");
+        outbox.flush();
+    }
+}
+
+impl Actor for SimVerifier {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        loop {
+            if let Some((until, number, question)) = self.busy.take() {
+                if world.now() < until {
+                    self.busy = Some((until, number, question));
+                    return Some(until);
+                }
+                world.note("verifier", "answers");
+                let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+                shared.tell(number, question.answer());
+            }
+            let next = self.shared.lock().unwrap_or_else(PoisonError::into_inner).queue.pop();
+            let (number, question) = next?;
+            self.busy = Some((world.now() + self.time(world), number, question));
+        }
+    }
+}
+
+/// Reads the files of users that `config` names, as the program does.
+pub(super) fn load_users(config: &mut Config) -> Result<(), String> {
+    for auth in config.services.iter_mut().filter_map(|service| service.auth.as_mut()) {
+        let text = std::fs::read_to_string(&auth.path).map_err(|wrong| wrong.to_string())?;
+        assert!(text.len() <= USERS_BYTES_MAX);
+        let users = Users::parse("users", &text).map_err(|wrong| wrong.to_string())?;
+        auth.users = Some(Arc::new(users));
+    }
+    Ok(())
+}
+
+/// The users of the scenarios: `{users}` in their commands.
+pub fn users_file() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/users");
+    path.display().to_string()
+}
