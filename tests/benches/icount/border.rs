@@ -3,6 +3,7 @@
 //! off again until it returns. What is collected are the worker's own instructions, without the
 //! simulator's. So none of these functions may be inlined.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use millrace_event::{
@@ -101,6 +102,11 @@ impl Engine for Border {
     #[inline(never)]
     fn is_announced(&self, fd: &Fd) -> bool {
         self.0.is_announced(fd)
+    }
+
+    #[inline(never)]
+    fn address_reached(&self, fd: &Fd) -> Option<SocketAddr> {
+        self.0.address_reached(fd)
     }
 
     #[inline(never)]

@@ -142,6 +142,9 @@ pub trait Engine {
     /// then on. What has none (a Unix socket), or a name that the kernel refuses, leaves all as it
     /// was: it is a matter of speed alone, and names are tried when the process starts.
     fn set_congestion(&mut self, fd: &Fd, name: &str);
+    /// The address that an accepted connection was opened to; `None`: that of a Unix socket, or it
+    /// is not known any more. Costs a system call.
+    fn address_reached(&self, fd: &Fd) -> Option<SocketAddr>;
     /// Ends a direction; nothing may be outstanding in it.
     fn shutdown(&mut self, fd: &Fd, how: HowToShut);
     /// Closes. Bytes that the kernel took still reach the peer, unless bytes from it are unread.

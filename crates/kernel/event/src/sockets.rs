@@ -419,6 +419,10 @@ impl<W: Watch> Engine for Sockets<W> {
         let _ = sys::set_congestion(self.open(fd).1.fd.as_fd(), name);
     }
 
+    fn address_reached(&self, fd: &Fd) -> Option<SocketAddr> {
+        self.local_address(fd)
+    }
+
     /// A connection that is gone already has nothing to be ended; its next operation says so.
     fn shutdown(&mut self, fd: &Fd, how: HowToShut) {
         let (_, descriptor) = self.open(fd);

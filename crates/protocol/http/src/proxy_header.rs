@@ -1,6 +1,8 @@
 //! The PROXY protocol's header, versions 1 and 2: who the client is, said by a load balancer before
 //! the first byte of HTTP. From whom it is believed is the caller's to decide.
 
+mod writer;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -185,7 +187,7 @@ where
 }
 
 /// Checks, for any bytes: every shorter piece gives "more" or the same outcome, no more bytes are
-/// used than there are, and the addresses, written as version 1, are read as the same.
+/// used than there are, and what was read, written in either version, is read as the same.
 ///
 /// # Panics
 /// When one of these does not hold.
@@ -198,13 +200,19 @@ pub fn fuzz_proxy_header(data: &[u8]) {
     let Ok(Some((used, header))) = whole else { return };
     assert!(used <= data.len());
     assert_eq!(header.source.is_some(), header.destination.is_some());
-    if let (Some(source), Some(destination)) = (header.source, header.destination) {
-        let family = if source.is_ipv4() { "TCP4" } else { "TCP6" };
-        let (source_port, destination_port) = (source.port(), destination.port());
-        let (source, destination) = (source.ip(), destination.ip());
-        let line =
-            format!("PROXY {family} {source} {destination} {source_port} {destination_port}\r\n");
-        assert_eq!(parse_proxy_header(line.as_bytes()), Ok(Some((line.len(), header))));
+    for write in [ProxyHeader::write_v1, ProxyHeader::write_v2] {
+        let mut written = Vec::new();
+        write(&header, &mut written);
+        let Ok(Some((used, again))) = parse_proxy_header(&written) else {
+            panic!("{header:?} was written as {:?}", written.escape_ascii().to_string());
+        };
+        assert_eq!(used, written.len());
+        // A mapped address may have become the IPv4 one, or the other way round.
+        let plain = |address: Option<SocketAddr>| {
+            address.map(|it| SocketAddr::new(it.ip().to_canonical(), it.port()))
+        };
+        assert_eq!(plain(again.source), plain(header.source));
+        assert_eq!(plain(again.destination), plain(header.destination));
     }
 }
 

@@ -7,6 +7,7 @@ use millrace_event::{Buffer, Engine, Error, HowToShut, Instant, Key, Kind};
 
 use crate::conn::{Conn, Standing};
 use crate::flow;
+use crate::origin;
 use crate::reason::Reason;
 use crate::stage::{accept, deliver, fetch, log, parse};
 use crate::transfer::Waits;
@@ -284,6 +285,7 @@ impl<E: Engine> Worker<E> {
 
     fn remove_conn(&mut self, key: Key) -> Conn {
         self.drop_exchanges(key);
+        origin::client_left(self, key);
         let mut conn = self.conns.remove(key).expect("the caller's connection is open");
         conn.input.clear(&mut self.engine);
         self.timers.remove(conn.timer);

@@ -42,6 +42,8 @@ pub(crate) struct Conn {
     /// The client's address, as the PROXY header gave it if one was believed. `None`: a Unix
     /// socket.
     pub(crate) client: Option<SocketAddr>,
+    /// What the client connected to, as a believed PROXY header gave it; `None`: the engine knows.
+    pub(crate) reached: Option<SocketAddr>,
     /// The address that the connection came from; it is what limits count.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) standing: Standing,

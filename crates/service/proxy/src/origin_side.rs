@@ -181,6 +181,7 @@ impl<E: Engine> Worker<E> {
         if may_be_kept && !self.draining && self.origins.is_in_force(id) {
             let now = self.engine.now();
             self.origins.keep(slot, now);
+            origin::note_kept(self, slot);
             let Self { engine, origins, .. } = self;
             let connection = origins.connections.get_mut(slot).expect("kept just now");
             if !connection.receiving {

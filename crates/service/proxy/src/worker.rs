@@ -25,7 +25,7 @@ use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::letter::Letter;
 use crate::names::{Names, Sources};
-use crate::origin::{self, Attempt, EjectRules, Origins, Waiting};
+use crate::origin::{self, Attempt, Bound, EjectRules, Origins, Waiting};
 use crate::reason::Reason;
 use crate::record::Dates;
 use crate::snapshot::Snapshot;
@@ -108,6 +108,7 @@ pub struct Worker<E: Engine> {
     pub(crate) attempts: Table<Attempt>,
     pub(crate) waiting: Waiting,
     pub(crate) origins: Origins,
+    pub(crate) bound: Bound,
     pub(crate) names: Names<Key>,
     pub(crate) gate: Gate<E::Waker>,
     pub(crate) timers: Timers,
@@ -174,6 +175,7 @@ impl<E: Engine> Worker<E> {
             attempts: Table::new(descriptors),
             waiting: Waiting::new(),
             origins,
+            bound: Bound::new(),
             names,
             gate,
             timers: Timers::new(now),

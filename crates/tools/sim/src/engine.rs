@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -243,6 +244,16 @@ impl Engine for Sim {
                 rest.len()
             }
             _ => 0,
+        }
+    }
+
+    fn address_reached(&self, fd: &Fd) -> Option<SocketAddr> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        match kernel.own(self.index, fd.0).object {
+            Object::Stream { connection, side, .. } => {
+                kernel.connections[connection].sides[side].address
+            }
+            _ => None,
         }
     }
 

@@ -11,7 +11,7 @@ use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
 use super::value::{self, Wrong};
 use super::{
     AccessLog, Balance, Config, EngineChoice, HostSent, ListenAddress, Listener, LogFormat, Role,
-    Route, RouteCheck, Service, TargetRules,
+    Route, RouteCheck, SendProxy, Service, TargetRules,
 };
 use crate::auth::Auth;
 use crate::limits::{Limit, Limits};
@@ -291,6 +291,12 @@ fn route(values: &Values) -> Result<Route, ConfigError> {
         })?,
         gateway_errors_fail: values.one_or_default("eject-on-errors", scope, value::switch)?,
         check: route_check(values)?,
+        send_proxy: values.one_or_default("send-proxy", scope, |text| match text {
+            "off" => Ok(SendProxy::Off),
+            "v1" => Ok(SendProxy::V1),
+            "v2" => Ok(SendProxy::V2),
+            _ => Err("is not a version of the PROXY protocol"),
+        })?,
     })
 }
 

@@ -335,6 +335,8 @@ pub struct Route {
     pub gateway_errors_fail: bool,
     /// How it is found out which origins are well, beside what clients' requests show.
     pub check: Option<RouteCheck>,
+    /// The PROXY protocol header that its connections begin with.
+    pub send_proxy: SendProxy,
 }
 
 /// A health check.
@@ -363,6 +365,18 @@ pub enum HostSent {
     Client,
     /// The origin's own name and port, as configured.
     Origin,
+}
+
+/// Which PROXY protocol header a connection to an origin begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SendProxy {
+    /// None.
+    #[default]
+    Off,
+    /// Version 1, a line of text.
+    V1,
+    /// Version 2, binary.
+    V2,
 }
 
 /// An origin server.

@@ -327,6 +327,16 @@ impl Row {
             "Statuses of an origin that is well, in answer to a check.",
         ),
         row(
+            "send-proxy",
+            Scope::Route,
+            Kind::Choice(&["off", "v1", "v2"]),
+            "off",
+            1,
+            "Begin each connection to an origin with a PROXY protocol header, version 1 (text) or \
+             2 (binary), that names the client and the address it reached. Such a connection \
+             serves no other client.",
+        ),
+        row(
             "allow-client",
             Scope::Service,
             Kind::Block,

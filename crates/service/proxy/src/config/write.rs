@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use super::value::{write_origin, write_port, write_statuses};
 use super::{
-    Balance, Cidr, Config, EngineChoice, HostSent, Listener, LogFormat, Role, Route, Service,
-    TargetRules,
+    Balance, Cidr, Config, EngineChoice, HostSent, Listener, LogFormat, Role, Route, SendProxy,
+    Service, TargetRules,
 };
 use crate::limits::Limits;
 
@@ -116,6 +116,12 @@ fn write_route(out: &mut String, route: &Route) {
         line(out, "check", quoted(&check.path));
         line(out, "check-status", quoted(&write_statuses(check.statuses)));
     }
+    let send_proxy = match route.send_proxy {
+        SendProxy::Off => "off",
+        SendProxy::V1 => "v1",
+        SendProxy::V2 => "v2",
+    };
+    line(out, "send-proxy", quoted(send_proxy));
 }
 
 /// Whether the process restricts itself, as it is given.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use millrace_event::{Engine, Instant, Key};
 
 use crate::exchange::Plan;
-use crate::origin::{OriginId, Phase};
+use crate::origin::{self, OriginId, Phase};
 use crate::reason::Reason;
 use crate::stage::fetch;
 use crate::worker::Worker;
@@ -114,10 +114,11 @@ impl<E: Engine> Worker<E> {
 
     /// Takes a kept connection to the origin for the exchange, if it may have one.
     pub(crate) fn take_kept(&mut self, key: Key, id: OriginId) -> Option<Key> {
+        let owner = origin::owner(self, key);
         let Self { origins, engine, exchanges, .. } = self;
         let exchange = exchanges.get(key).expect("the caller's exchange is under way");
         let dials = exchange.plan == Plan::Tunnel || exchange.transaction.dials;
-        if dials { None } else { origins.take_idle(id, key, |fd| engine.is_announced(fd)) }
+        if dials { None } else { origins.take_idle(id, key, owner, |fd| engine.is_announced(fd)) }
     }
 
     /// Whether the origin may have a further connection; a kept one that the exchange cannot use

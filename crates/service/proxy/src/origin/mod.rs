@@ -1,5 +1,6 @@
 //! The origin side: which server a request goes to, and the connections to it.
 
+mod bound;
 mod budget;
 mod dial;
 mod health;
@@ -11,6 +12,7 @@ mod transaction;
 mod verdict;
 mod waiting;
 
+pub(crate) use bound::{Bound, client_left, note_kept, owner, write_header};
 pub(crate) use budget::{Budget, Share};
 pub(crate) use dial::{Attempt, Dial, abandon, handle_connected, handle_deadline};
 pub(crate) use dial::{race as dial, unix as dial_unix};

@@ -66,6 +66,8 @@ pub(crate) struct OriginConn {
     /// Where it leads; `None`: to a Unix socket.
     pub(crate) address: Option<SocketAddr>,
     pub(crate) used_for: Use,
+    /// The client connection that it is bound to, if any: no other is served on it.
+    pub(crate) owner: Option<Key>,
     pub(crate) timer: TimerId,
     /// When it was last kept.
     pub(crate) idle_since: Instant,
@@ -95,6 +97,7 @@ impl OriginConn {
             origin,
             address,
             used_for: Use::Busy(exchange),
+            owner: None,
             timer,
             idle_since: Instant::default(),
             receiving: false,
@@ -542,19 +545,23 @@ impl Origins {
         }
     }
 
-    /// Takes the connection that was kept latest, if any: it is the least likely to have ended.
+    /// Takes the connection that was kept latest for `owner` (`None`: for everybody), if any: it is
+    /// the least likely to have ended.
     /// Passed over are those that `is_announced` says have ended, or brought bytes that nobody
     /// asked for, in this very turn: those bytes are no answer to what is sent now.
     pub(crate) fn take_idle(
         &mut self,
         id: OriginId,
         exchange: Key,
+        owner: Option<Key>,
         is_announced: impl Fn(&Fd) -> bool,
     ) -> Option<Key> {
         let Self { known, connections, .. } = self;
         let idle = &mut known[id.0 as usize].as_mut().expect("an origin in use is known").idle;
-        let is_quiet = |key: &Key| connections.get(*key).is_some_and(|it| !is_announced(&it.fd));
-        let key = idle.remove(idle.iter().rposition(is_quiet)?);
+        let is_fit = |key: &Key| {
+            connections.get(*key).is_some_and(|it| it.owner == owner && !is_announced(&it.fd))
+        };
+        let key = idle.remove(idle.iter().rposition(is_fit)?);
         self.idle_count -= 1;
         let connection = connections.get_mut(key).expect("kept connections are open");
         connection.used_for = Use::Busy(exchange);

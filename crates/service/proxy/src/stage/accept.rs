@@ -75,6 +75,7 @@ pub(crate) fn admit<E: Engine>(
         fd,
         input: Input::Empty,
         client: peer,
+        reached: None,
         peer,
         standing: if proxied { Standing::Greeting } else { Standing::Fresh },
         since: now,
@@ -140,7 +141,7 @@ pub(crate) fn greet<E: Engine>(worker: &mut Worker<E>, key: Key) {
         Ok(Some((length, header))) if trusted => {
             conn.input.consume(length);
             if let Some(source) = header.source {
-                conn.client = Some(source);
+                (conn.client, conn.reached) = (Some(source), header.destination);
             }
             conn.stand(Standing::Fresh, now);
             parse::run(worker, key);

@@ -35,13 +35,8 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let exchange = worker.exchange(key);
     (exchange.transaction.origin, exchange.transaction.trial) = (Some(id), trial);
     let is_tunnel = exchange.plan == Plan::Tunnel;
-    let dials = is_tunnel || exchange.transaction.dials;
-    let Worker { origins, engine, .. } = worker;
-    let has_line = origins.has_line(id);
-    let kept = match dials || has_line {
-        true => None,
-        false => origins.take_idle(id, key, |fd| engine.is_announced(fd)),
-    };
+    let has_line = worker.origins.has_line(id);
+    let kept = if has_line { None } else { worker.take_kept(key, id) };
     if is_tunnel {
         // Its end is to be seen while the connection is opened, and what it says early is welcome.
         let conn = worker.exchange(key).conn();
@@ -157,9 +152,12 @@ pub(crate) fn connected<E: Engine>(worker: &mut Worker<E>, key: Key) {
         return;
     }
     let sender = sender(worker, key);
+    worker.out.clear();
+    if !worker.exchange(key).transaction.reused {
+        origin::write_header(worker, key);
+    }
     let exchange = worker.exchanges.get_mut(key).expect("a connection is for a live exchange");
     let id = exchange.transaction.origin.expect("picked before it was connected to");
-    worker.out.clear();
     let place = worker.origins.place(id);
     let upgrade = heads::write_request(&mut worker.out, exchange, place, &sender);
     let transaction = &mut exchange.transaction;
