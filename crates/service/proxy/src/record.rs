@@ -5,6 +5,7 @@
 //! Nothing is allocated but the growth of the caller's buffer, which it keeps and reuses.
 
 mod dates;
+mod userinfo;
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use crate::config::LogFormat;
 
 pub use dates::Dates;
+use userinfo::user_information;
 
 /// What is told of one finished exchange.
 #[derive(Clone, Debug)]
@@ -69,9 +71,9 @@ pub fn write_record(format: LogFormat, record: &Record, dates: &mut Dates, out: 
         LogFormat::Combined => {
             write_common(record, dates, out);
             out.push(b' ');
-            write_quoted(record.referer, out);
+            write_quoted(record.referer, out, escape_url_log);
             out.push(b' ');
-            write_quoted(record.user_agent, out);
+            write_quoted(record.user_agent, out, escape_log);
         }
         LogFormat::Json => write_json(record, dates, out),
     }
@@ -98,7 +100,7 @@ fn write_common(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
             if index > 0 {
                 out.push(b' ');
             }
-            escape_log(part, out);
+            escape_url(part, out, escape_log);
         }
     }
     match record.status {
@@ -122,13 +124,32 @@ fn write_user(user: Option<&[u8]>, out: &mut Vec<u8>) {
     }
 }
 
-fn write_quoted(value: Option<&[u8]>, out: &mut Vec<u8>) {
+fn write_quoted(value: Option<&[u8]>, out: &mut Vec<u8>, escape: Escape) {
     out.push(b'"');
     match value {
-        Some(value) => escape_log(value, out),
+        Some(value) => escape(value, out),
         None => out.push(b'-'),
     }
     out.push(b'"');
+}
+
+/// How a value is written so that it cannot end its quotes.
+type Escape = fn(&[u8], &mut Vec<u8>);
+
+/// A value that may be a URL, escaped, with `***` in place of a user name and password.
+fn escape_url(value: &[u8], out: &mut Vec<u8>, escape: Escape) {
+    let Some(secret) = user_information(value) else { return escape(value, out) };
+    escape(&value[..secret.start], out);
+    out.extend_from_slice(b"***");
+    escape(&value[secret.end..], out);
+}
+
+fn escape_url_log(value: &[u8], out: &mut Vec<u8>) {
+    escape_url(value, out, escape_log);
+}
+
+fn escape_url_json(value: &[u8], out: &mut Vec<u8>) {
+    escape_url(value, out, escape_json);
 }
 
 /// Bytes that are not printable ASCII, quotes and backslashes become `\xHH`, as nginx writes them:
@@ -156,27 +177,28 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
         None => out.extend_from_slice(b"\"unix:\""),
     }
     let known = |value: &'static str| Some(value.as_bytes()).filter(|value| !value.is_empty());
-    let text = |value: Option<&[u8]>, out: &mut Vec<u8>| match value {
+    let text = |value: Option<&[u8]>, escape: Escape, out: &mut Vec<u8>| match value {
         Some(value) => {
             out.push(b'"');
-            escape_json(value, out);
+            escape(value, out);
             out.push(b'"');
         }
         None => out.extend_from_slice(b"null"),
     };
     let line = |part| Some(part).filter(|_| !record.method.is_empty());
-    for (name, value) in [
-        (",\"user\":", record.user),
-        (",\"method\":", line(record.method)),
-        (",\"target\":", line(record.target)),
-        (",\"version\":", line(record.version)),
-        (",\"host\":", record.host),
-        (",\"referer\":", record.referer),
-        (",\"user_agent\":", record.user_agent),
-        (",\"reason\":", known(record.close_reason)),
-    ] {
+    let rows: [(&str, Option<&[u8]>, Escape); 8] = [
+        (",\"user\":", record.user, escape_json),
+        (",\"method\":", line(record.method), escape_json),
+        (",\"target\":", line(record.target), escape_url_json),
+        (",\"version\":", line(record.version), escape_json),
+        (",\"host\":", record.host, escape_url_json),
+        (",\"referer\":", record.referer, escape_url_json),
+        (",\"user_agent\":", record.user_agent, escape_json),
+        (",\"reason\":", known(record.close_reason), escape_json),
+    ];
+    for (name, value, escape) in rows {
         out.extend_from_slice(name.as_bytes());
-        text(value, out);
+        text(value, escape, out);
     }
     match record.status {
         0 => out.extend_from_slice(b",\"status\":null"),
@@ -352,6 +374,25 @@ mod tests {
     }
 
     #[test]
+    fn a_user_is_one_word_and_passwords_in_urls_are_left_out() {
+        let user = Record { user: Some(b"b \"b\\\xe9"), ..record() };
+        let common = line(LogFormat::Common, &user);
+        assert!(common.starts_with(r"203.0.113.7 - b\x20\x22b\x5C\xE9 [21/Nov"), "{common}");
+        assert!(line(LogFormat::Json, &user).contains(r#","user":"b \u0022b\u005C\u00E9","#));
+        let urls = Record {
+            target: b"http://me:secret@a.test/?q=@",
+            host: Some(b"me:secret@a.test"),
+            referer: Some(b"http://me:secret@b.test/"),
+            ..record()
+        };
+        for format in [LogFormat::Common, LogFormat::Combined, LogFormat::Json] {
+            let line = line(format, &urls);
+            assert!(line.contains("http://***@a.test/?q=@") && !line.contains("secret"), "{line}");
+            assert!(!line.contains("me:"), "{line}");
+        }
+    }
+
+    #[test]
     fn nothing_breaks_out_of_a_log_line() {
         for value in hostile_values() {
             let hostile = Record {
@@ -360,6 +401,7 @@ mod tests {
                 version: &value,
                 referer: Some(&value),
                 user_agent: Some(&value),
+                user: Some(&value),
                 ..record()
             };
             let text = line(LogFormat::Combined, &hostile);
@@ -399,6 +441,7 @@ mod tests {
                 host: Some(&value),
                 referer: Some(&value),
                 user_agent: Some(&value),
+                user: Some(&value),
                 origin: Some(OriginAddress::Unix(&value)),
                 ..record()
             };

@@ -1,0 +1,53 @@
+//! User names and passwords in URLs: they are refused in requests (RFC 9110 section 4.2.4), but
+//! refused requests are logged too, and so are the pages that clients say they come from.
+
+use std::ops::Range;
+
+/// Where in a target, a URL or a host the user information stands, if there is any: what is before
+/// the last `@` of its authority. Read leniently: what is malformed is not to be logged either.
+pub(super) fn user_information(value: &[u8]) -> Option<Range<usize>> {
+    let is_slash = |byte: &u8| matches!(byte, b'/' | b'\\');
+    if value.first().is_none_or(is_slash) || !value.contains(&b'@') {
+        return None;
+    }
+    // Behind a scheme and its slashes; all of it where there are none.
+    let colon = value.iter().position(|&byte| byte == b':');
+    let start =
+        colon.map(|colon| &value[colon + 1..]).filter(|rest| rest.first().is_some_and(is_slash));
+    let start = start.map_or(0, |rest| {
+        let slashes = rest.iter().take_while(|byte| is_slash(byte)).count();
+        value.len() - rest.len() + slashes
+    });
+    let authority = value[start..].split(|byte| b"/\\?#".contains(byte)).next()?;
+    let end = authority.iter().rposition(|&byte| byte == b'@')?;
+    Some(start..start + end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_information_is_found_in_every_form() {
+        for (value, wanted) in [
+            ("http://user:secret@host/path", Some("user:secret")),
+            ("HTTP://secret@host", Some("secret")),
+            ("http://a:b@c:secret@host:80/@x", Some("a:b@c:secret")),
+            ("http:///user:secret@host/", Some("user:secret")),
+            ("http:\\\\user:secret@host\\x", Some("user:secret")),
+            ("http:user:secret@host/", Some("http:user:secret")),
+            ("user:secret@host:443", Some("user:secret")),
+            ("http://@host/", Some("")),
+            ("http://host/user@example.org", None),
+            ("http://host?mail=a@b", None),
+            ("/path/user@example.org", None),
+            ("http://host/", None),
+            ("*", None),
+            ("", None),
+            ("host:443", None),
+        ] {
+            let found = user_information(value.as_bytes());
+            assert_eq!(found.map(|range| &value[range]), wanted, "{value}");
+        }
+    }
+}
