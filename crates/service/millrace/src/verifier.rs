@@ -1,14 +1,14 @@
 //! The verifier: one thread that compares the passwords of proxy users for all workers. Their hashes
 //! are slow on purpose; on a worker, each would hold up every connection that it has.
 //!
-//! One thread is enough, and a bound: workers remember what was right, and somebody who guesses
+//! One thread is enough, and a bound: it and the workers remember what was right, and somebody who guesses
 //! takes no more than one processor. [`FairQueue`] shares it out between clients.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use millrace_event::{EventWaker, Outbox, mailbox};
+use millrace_event::{Clock, EventWaker, Outbox, mailbox};
 use millrace_proxy::auth::{
-    Desk, FairQueue, Outcome, Question, Refused, VERDICTS_MAX, Verdict, Verifier,
+    Desk, FairQueue, Memory, Outcome, Question, Refused, VERDICTS_MAX, Verdict, Verifier,
 };
 
 /// A handle to the thread; it ends with the process.
@@ -78,6 +78,9 @@ impl Shared {
 
     /// The life of the thread. Nothing is locked while it compares.
     fn work(&self) {
+        let mut secret = [0; 32];
+        millrace_sys::fill_random(&mut secret);
+        let (mut memory, clock) = (Memory::new(secret), Clock::new());
         loop {
             let mut state = self.lock();
             while state.queue.is_empty() {
@@ -86,7 +89,7 @@ impl Shared {
             let next = state.queue.pop();
             drop(state);
             if let Some((number, question)) = next {
-                let verdict = question.answer();
+                let verdict = memory.answer(&question, clock.now());
                 self.lock().tell(number, verdict);
             }
         }

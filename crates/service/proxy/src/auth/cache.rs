@@ -27,6 +27,11 @@ impl<T> Cache<T> {
         self.entries.get(ticket).filter(|(_, until)| now < *until).map(|(value, _)| value)
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Puts in what is known until `until`. Of more than `max`, the oldest are forgotten.
     pub(super) fn insert(&mut self, ticket: Ticket, value: T, until: Instant, max: usize) {
         if self.entries.insert(ticket, (value, until)).is_some() {

@@ -211,3 +211,147 @@ fn random<E: Engine>(engine: &mut E) -> [u8; 32] {
     }
     secret
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Refused;
+    use millrace_event::{Outbox, mailbox};
+    use millrace_sim::{Faults, Sim, SimWaker, World};
+    use std::sync::Mutex;
+
+    /// Whoever is asked here only listens.
+    #[derive(Clone, Default)]
+    struct Ear(Arc<Mutex<Vec<Question>>>);
+
+    impl Verifier for Ear {
+        fn ask(&mut self, question: Question) -> Result<(), Refused> {
+            self.0.lock().unwrap().push(question);
+            Ok(())
+        }
+    }
+
+    struct Stage {
+        gate: Gate<SimWaker>,
+        engine: Sim,
+        asked: Ear,
+        verdicts: Outbox<Verdict, SimWaker>,
+        limits: Limits,
+    }
+
+    const ALICE: &str = "Basic YWxpY2U6c2VjcmV0";
+    const WRONG: &str = "Basic YWxpY2U6d3Jvbmc=";
+    const MALLORY: &str = "Basic bWFsbG9yeTpzZWNyZXQ=";
+
+    fn users(more: &str) -> Users {
+        let hash = "$2b$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
+        Users::parse("users", &format!("alice:{hash}\n{more}")).unwrap()
+    }
+
+    fn key(slot: u32) -> Key {
+        Key { slot, generation: 1 }
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let (verdicts, inbox) = mailbox(VERDICTS_MAX);
+            let asked = Ear::default();
+            let verifier = Box::new(asked.clone());
+            let gate = Gate::new(Desk { verifier, verdicts: inbox });
+            let engine = World::new(1, Faults::None).engine(1 << 20);
+            gate.set_wake(engine.waker());
+            Self { gate, engine, asked, verdicts, limits: Limits::default() }
+        }
+
+        fn judge(&mut self, users: &Users, value: &str, exchange: u32) -> Judged {
+            let Self { gate, engine, limits, .. } = self;
+            gate.judge(engine, limits, users, value.as_bytes(), None, key(exchange))
+        }
+
+        /// Answers all questions; gives how many there were.
+        fn answer(&mut self) -> usize {
+            let questions = std::mem::take(&mut *self.asked.0.lock().unwrap());
+            for question in &questions {
+                assert!(self.verdicts.send(question.answer()).is_ok());
+            }
+            questions.len()
+        }
+
+        fn read(&mut self) -> Vec<(Vec<Key>, Result<User, Reason>)> {
+            self.gate.read_verdicts(self.engine.now(), &self.limits)
+        }
+    }
+
+    #[test]
+    fn one_comparison_serves_all_who_sent_the_same() {
+        let (mut stage, users) = (Stage::new(), users(""));
+        for exchange in 0..3 {
+            assert_eq!(stage.judge(&users, ALICE, exchange), Ok(None));
+        }
+        assert_eq!(stage.answer(), 1);
+        let told = stage.read();
+        assert_eq!(told, [(vec![key(0), key(1), key(2)], Ok(b"alice"[..].into()))]);
+        assert_eq!(stage.judge(&users, ALICE, 4), Ok(Some(b"alice"[..].into())));
+        assert_eq!(stage.answer(), 0);
+    }
+
+    #[test]
+    fn a_user_who_is_not_there_costs_as_much_as_a_wrong_password() {
+        let (mut stage, users) = (Stage::new(), users(""));
+        for value in [WRONG, MALLORY] {
+            assert_eq!(stage.judge(&users, value, 0), Ok(None), "{value}");
+            assert_eq!(stage.answer(), 1);
+            assert_eq!(stage.read(), [(vec![key(0)], Err(Reason::AuthFailed))]);
+            assert_eq!(stage.judge(&users, value, 0), Err(Reason::AuthFailed), "known by now");
+        }
+        assert_eq!(stage.answer(), 0);
+    }
+
+    #[test]
+    fn another_file_knows_nobody_of_the_one_before() {
+        let (mut stage, before) = (Stage::new(), users(""));
+        assert_eq!(stage.judge(&before, ALICE, 0), Ok(None));
+        stage.answer();
+        stage.read();
+        assert_eq!(stage.judge(&users("# changed"), ALICE, 0), Ok(None));
+        assert_eq!(
+            stage.judge(&users(""), ALICE, 0),
+            Ok(Some(b"alice"[..].into())),
+            "the same text"
+        );
+    }
+
+    #[test]
+    fn who_waited_too_long_is_let_go_and_the_verdict_still_counts() {
+        let (mut stage, users) = (Stage::new(), users(""));
+        stage.limits.auth_ms = 100;
+        assert_eq!(stage.judge(&users, ALICE, 0), Ok(None));
+        assert!(stage.gate.is_waited_at());
+        let now = stage.engine.now();
+        let soon = now + Duration::from_millis(99);
+        let late = now + Duration::from_millis(100);
+        assert_eq!(stage.gate.give_up(soon, &stage.limits), []);
+        assert_eq!(stage.gate.give_up(late, &stage.limits), [key(0)]);
+        assert!(!stage.gate.is_waited_at());
+        stage.answer();
+        assert_eq!(stage.read(), [(vec![], Ok(b"alice"[..].into()))]);
+        assert_eq!(stage.judge(&users, ALICE, 1), Ok(Some(b"alice"[..].into())));
+    }
+
+    #[test]
+    fn what_was_dropped_is_asked_again_and_questions_are_bounded() {
+        let (mut stage, users) = (Stage::new(), users(""));
+        assert_eq!(stage.judge(&users, ALICE, 0), Ok(None));
+        let question = stage.asked.0.lock().unwrap().pop().unwrap();
+        assert!(stage.verdicts.send(question.verdict(Outcome::Dropped)).is_ok());
+        assert_eq!(stage.read(), [(vec![key(0)], Err(Reason::AuthBusy))]);
+        assert_eq!(stage.judge(&users, ALICE, 0), Ok(None));
+        // More blanks, other tickets.
+        let value = |count: usize| ALICE.replace(' ', &" ".repeat(count));
+        for count in 2..=VERDICTS_MAX {
+            assert_eq!(stage.judge(&users, &value(count), 0), Ok(None));
+        }
+        let more = stage.judge(&users, &value(VERDICTS_MAX + 1), 0);
+        assert_eq!(more, Err(Reason::AuthBusy));
+    }
+}

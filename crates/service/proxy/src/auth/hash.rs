@@ -35,6 +35,10 @@ impl PasswordHash {
         Ok(Self { kind, text: text.to_owned() })
     }
 
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     pub(super) fn kind(&self) -> Kind {
         self.kind
     }

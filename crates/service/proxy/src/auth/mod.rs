@@ -18,6 +18,7 @@ mod challenge;
 mod credentials;
 mod gate;
 mod hash;
+mod memory;
 mod queue;
 mod users;
 
@@ -37,6 +38,7 @@ pub(crate) use challenge::write_challenges;
 pub(crate) use gate::Gate;
 pub use gate::{Desk, VERDICTS_MAX};
 pub use hash::PasswordHash;
+pub use memory::Memory;
 pub use queue::{FairQueue, Outcome, Question, Refused, Verdict, Verifier};
 pub use users::{USERS_BYTES_MAX, Users};
 
