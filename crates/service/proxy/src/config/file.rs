@@ -12,7 +12,7 @@ use super::options::{Row, Scope};
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// How many services, and how many routes of one booster, a file may have.
-const TABLES_MAX: usize = 256;
+pub(super) const TABLES_MAX: usize = 256;
 
 const PROCESS_TABLES: &[&str] = &["limits", "forward", "boost"];
 

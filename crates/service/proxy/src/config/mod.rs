@@ -12,6 +12,7 @@ mod file;
 mod given;
 pub mod options;
 mod reference;
+mod schema;
 mod value;
 mod write;
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::build::allowed_limit;
 use super::options::{COMMANDS, Kind, Row, Scope};
+use super::schema;
 use crate::limits::Limits;
 
 /// The pages: (name, the file of the project that holds it).
@@ -12,6 +13,7 @@ pub const PAGES: &[(&str, &str)] = &[
     ("man", "man/millrace.1"),
     ("toml", "man/millrace.toml.5"),
     ("markdown", "docs/reference.md"),
+    ("schema", "docs/millrace.schema.json"),
 ];
 
 /// The text of a page, if there is one of that name.
@@ -20,6 +22,7 @@ pub fn page(name: &str) -> Option<String> {
         "man" => Some(program_page()),
         "toml" => Some(file_page()),
         "markdown" => Some(markdown()),
+        "schema" => Some(schema::schema()),
         _ => None,
     }
 }

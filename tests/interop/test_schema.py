@@ -1,0 +1,148 @@
+"""The JSON schema of configurations says what `millrace check` says."""
+
+import json
+import pathlib
+import subprocess
+
+from support import PROJECT
+from support.case import InteropCase
+from support.millrace import program
+
+VALIDATE = pathlib.Path(__file__).parent / "support" / "validate.py"
+
+FULL = """
+workers = "2"
+memory = "64M"
+access-log = "-"
+log-format = "json"
+admin = "localhost:0"
+limits = {{ head_ms = "10s", connections = 1000, request_head_bytes = "16K" }}
+
+[[forward]]
+listen = ["[::1]:0", "unix:/tmp/a b"]
+allow-client = ["10.0.0.0/8", "2001:db8::/32", "::1"]
+deny-client = "10.1.0.0/16"
+auth-file = "{users}"
+auth-realm = "Our [proxy] (staff)"
+allow-private = "on"
+allow-port = [25, "587", "all"]
+deny-port = [8081, "8082"]
+allow-domain = ["*.example.org", "xn--bcher-kva.example", "a_b.test."]
+deny-domain = "bad.example.org"
+
+[boost]
+listen = "127.0.0.1:0"
+trust = "0.0.0.0/0"
+proxy-protocol = true
+congestion = "system"
+[[boost.route]]
+host = "[::1]"
+path = "/a/!~@[]"
+origins = ["http://a.test:8080", "HTTP://[::1]/", "unix:/run/a"]
+send-proxy = "v2"
+"""
+
+# Each is wrong in a type, a bound or a name.
+WRONG = [
+    "workers = 0\n[[forward]]",
+    "workers = 1025\n[[forward]]",
+    "workers = 1.5\n[[forward]]",
+    "workers = 'many'\n[[forward]]",
+    "workers = [1]\n[[forward]]",
+    "worker = 1\n[[forward]]",
+    "memory = 1024\n[[forward]]",
+    "memory = '1MB'\n[[forward]]",
+    "engine = 'poll'\n[[forward]]",
+    "log-format = 'xml'\n[[forward]]",
+    "admin = 'example.org:80'\n[[forward]]",
+    "access-log = 1.5\n[[forward]]",
+    "no-cache = 'perhaps'\n[[forward]]",
+    "limits = 1\n[[forward]]",
+    "[limits]\nheads_ms = 1\n[[forward]]",
+    "[limits]\nhead_ms = 1\n[[forward]]",
+    "[limits]\nhead_ms = '1 s'\n[[forward]]",
+    "[limits]\nfields = -1\n[[forward]]",
+    "[limits]\nfields = '8K'\n[[forward]]",
+    "workers = 2",
+    "forward = 1",
+    "boost = [1]",
+    "[[boost]]",
+    "[[boost]]\nroute = []",
+    "[[boost]]\n[[boost.route]]",
+    "[[boost]]\n[[boost.route]]\norigins = 'https://a'",
+    "[[boost]]\n[[boost.route]]\norigins = 'http://a/b'",
+    "[[boost]]\n[[boost.route]]\norigins = 'http://u@a'",
+    "[[boost]]\n[[boost.route]]\norigins = 'http://a'\nhosts = 'a'",
+    "[[boost]]\n[[boost.route]]\norigins = 'http://a'\nhost = '*'",
+    "[[boost]]\n[[boost.route]]\norigins = 'http://a'\npath = 'a'",
+    "[[boost]]\n[[boost.route]]\norigins = 'http://a'\npath = '/a?b'",
+    "[[boost]]\n[[boost.route]]\norigins = 'http://a'\nbalance = 'random'",
+    "[[boost]]\n[[boost.route]]\norigins = 'http://a'\nsend-proxy = 'v3'",
+    "[[boost]]\nallow-port = 1\n[[boost.route]]\norigins = 'http://a'",
+    "[[forward]]\nlisten = 'a'",
+    "[[forward]]\nlisten = '127.0.0.1'",
+    "[[forward]]\nallow-client = 'everybody'",
+    "[[forward]]\nallow-client = ['10.0.0.0/x']",
+    "[[forward]]\nallow-port = 0",
+    "[[forward]]\nallow-port = 65536",
+    "[[forward]]\ndeny-port = 'all'",
+    "[[forward]]\nallow-domain = 'http://a'",
+    "[[forward]]\nallow-domain = 'b\u00fccher.example'",
+    "[[forward]]\nauth-realm = 'a\"b'",
+    "[[forward]]\nauth-realm = ''",
+    "[[forward]]\nallow-private = 1",
+    "[[forward]]\ncongestion = 'a b'",
+    "[[forward]]\nroute = []",
+]
+
+
+class Schema(InteropCase):
+    def check(self, text):
+        """What `check` prints; None when it refuses."""
+        path = self.folder / "checked.toml"
+        path.write_bytes(text)
+        done = subprocess.run(
+            [program(), "check", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            check=False, timeout=60,
+        )
+        return done.stdout.decode() if done.returncode == 0 else None
+
+    def validate(self, documents):
+        """For each text: None, or why the schema refuses it."""
+        schema = json.loads(self.run_client(program(), "reference", "schema").stdout)
+        asked = json.dumps({"schema": schema, "documents": documents}).encode()
+        done = subprocess.run(
+            ["/usr/bin/python3", VALIDATE], input=asked, capture_output=True, check=False,
+            timeout=120,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr.decode()[-2000:])
+        return dict(zip(documents, json.loads(done.stdout)))
+
+    def test_what_check_accepts_is_valid_and_so_is_what_it_writes(self):
+        users = self.folder / "users"
+        users.write_text("a:token:" + "0" * 64 + "\n")
+        users.chmod(0o600)
+        full = FULL.format(users=users)
+        examples = sorted((PROJECT / "examples").glob("*.toml"))
+        corpus = sorted((PROJECT / "fuzz" / "corpus" / "configuration").iterdir())
+        self.assertTrue(examples and corpus)
+        documents = {}
+        for name, text in [("full", full.encode())] + [
+            (path.name, path.read_bytes()) for path in examples + corpus
+        ]:
+            written = self.check(text)
+            accepted = written is not None
+            self.assertTrue(accepted or name not in ("full", *(one.name for one in examples)), name)
+            if accepted:
+                documents[text.decode().lstrip("\ufeff")] = name
+                documents[written] = f"{name}, written"
+        self.assertGreater(len(documents), 10)
+        refused = {
+            documents[text]: why for text, why in self.validate(list(documents)).items() if why
+        }
+        self.assertEqual(refused, {})
+
+    def test_wrong_types_bounds_and_names_are_refused_by_both(self):
+        self.assertEqual([text for text in WRONG if self.check(text.encode()) is not None], [])
+        valid = [text for text, why in self.validate(WRONG).items() if why is None]
+        self.assertEqual(valid, [])
