@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 
 use super::common::*;
@@ -39,6 +39,23 @@ fn clients_are_known_by_their_addresses() {
         engine.close(fd);
     }
     assert_eq!(found, expected);
+    engine.close(listener);
+}
+
+#[test]
+fn the_address_that_a_client_reached_is_known_behind_a_wildcard() {
+    let mut engine = engine();
+    let listener = millrace_sys::listen_tcp("0.0.0.0:0".parse().unwrap(), false).unwrap();
+    let listener = engine.adopt(listener).unwrap();
+    let port = engine.local_address(&listener).unwrap().port();
+    engine.accept(&listener, token(0));
+    for host in ["127.0.0.1", "127.0.0.9"] {
+        let wanted: SocketAddr = format!("{host}:{port}").parse().unwrap();
+        let _client = TcpStream::connect(wanted).unwrap();
+        let (fd, _) = accepted(&mut engine);
+        assert_eq!(engine.address_reached(&fd), Some(wanted));
+        engine.close(fd);
+    }
     engine.close(listener);
 }
 
