@@ -53,7 +53,7 @@
 //! Pieces are `"text"` with `\r \n \t \0 \" \\ \xHH`, `pattern LENGTH SEED` (bytes that depend on
 //! the seed), `chunk LENGTH SEED` (the same as one chunk) and `fill LENGTH` (letters). A line that
 //! begins with a piece continues the one above. In texts and in the command line `{o1}` is an
-//! origin's address, `{o1.port}` its port, `{proxy}` the proxy's.
+//! origin's address, `{o1.port}` its port, `{proxy}` the proxy's, `{users}` the file of users.
 
 mod check;
 mod names;

@@ -55,9 +55,13 @@ def free_port(host="127.0.0.1"):
 
 
 class Nginx:
-    """Serves `root` from 127.0.0.1; `certificate` (a pair of files) makes it TLS."""
+    """Serves `root` from 127.0.0.1; `certificate` (a pair of files) makes it TLS. `listen_more` are
+    further words of its `listen`."""
 
-    def __init__(self, folder, root, *, certificate=None, host="127.0.0.1", location="", extra=""):
+    def __init__(
+        self, folder, root, *, certificate=None, host="127.0.0.1", location="", extra="",
+        listen_more="",
+    ):
         self.folder = folder / f"nginx-{free_port()}"
         self.folder.mkdir()
         self.port = free_port(host)
@@ -70,7 +74,8 @@ class Nginx:
             folder=self.folder,
             root=root,
             # A bounded send buffer: a thousand stalled answers shall not fill the kernel's memory.
-            listen=f"{self.host}:{self.port} backlog=4096 sndbuf=256k" + " ssl" * bool(certificate),
+            listen=f"{self.host}:{self.port} backlog=4096 sndbuf=256k" + " ssl" * bool(certificate)
+            + f" {listen_more}",
             tls=tls,
             location=location,
             extra=extra,
