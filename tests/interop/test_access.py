@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import signal
 import socket
 import subprocess
 import threading
@@ -150,6 +151,29 @@ class ProxyAuthentication(InteropCase):
                                  ("errors", "\n".join(proxy.lines).encode())):
                 for secret in (b"t0p", b"secret", b"Ym9i", b"$2y$", b"$6$"):
                     self.assertNotIn(secret, shown, place)
+
+    def test_a_reload_heeds_a_changed_file_and_no_wrong_one(self):
+        origin, users = self.origin(), self.users()
+        configuration = self.folder / "millrace.toml"
+        configuration.write_text(f'[[forward]]\nlisten = "127.0.0.1:0"\nauth-file = "{users}"\n')
+        proxy = self.millrace("run", configuration)
+
+        def reload(said):
+            proxy.process.send_signal(signal.SIGHUP)
+            self.wait_until(said, lambda: any(said in line for line in proxy.lines))
+
+        def status(password):
+            user = ["--proxy-user", f"bob:{password}", "--output", self.folder / "got"]
+            done = self.curl(proxy, *user, "--write-out", "%{http_code}", f"{origin.url}/upload")
+            return done.stdout.decode()
+
+        self.assertEqual((status("bob's secret"), status("another")), ("200", "407"))
+        users.write_bytes(b"bob:" + self.run_client("openssl", "passwd", "-6", "another").stdout)
+        reload("configuration 2")
+        self.assertEqual((status("bob's secret"), status("another")), ("407", "200"))
+        users.write_text("bob:plain\n")
+        reload(f"{users}:1: ")
+        self.assertEqual((status("bob's secret"), status("another")), ("407", "200"))
 
     def test_a_file_that_is_wrong_is_named_by_its_line(self):
         users = self.users()

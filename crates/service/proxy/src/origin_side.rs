@@ -180,8 +180,9 @@ impl<E: Engine> Worker<E> {
         self.origins.note_body(id, moved);
         if may_be_kept && !self.draining && self.origins.is_in_force(id) {
             let now = self.engine.now();
-            self.origins.keep(slot, now);
-            origin::note_kept(self, slot);
+            if let Some(owner) = self.origins.keep(slot, now) {
+                origin::note_kept(self, slot, owner);
+            }
             let Self { engine, origins, .. } = self;
             let connection = origins.connections.get_mut(slot).expect("kept just now");
             if !connection.receiving {

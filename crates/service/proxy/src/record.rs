@@ -71,9 +71,9 @@ pub fn write_record(format: LogFormat, record: &Record, dates: &mut Dates, out: 
         LogFormat::Combined => {
             write_common(record, dates, out);
             out.push(b' ');
-            write_quoted(record.referer, out, escape_url_log);
+            write_quoted(record.referer, true, out);
             out.push(b' ');
-            write_quoted(record.user_agent, out, escape_log);
+            write_quoted(record.user_agent, false, out);
         }
         LogFormat::Json => write_json(record, dates, out),
     }
@@ -87,20 +87,26 @@ fn write_common(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
         Some(client) => print(out, format_args!("{}", client.to_canonical())),
         None => out.extend_from_slice(b"unix:"),
     }
-    out.extend_from_slice(b" - ");
-    write_user(record.user, out);
-    out.extend_from_slice(b" [");
+    match record.user {
+        None => out.extend_from_slice(b" - - ["),
+        Some(user) => write_user(user, out),
+    }
     out.extend_from_slice(dates.at(record.time_of_day).log_date());
     out.extend_from_slice(b"] \"");
     if record.method.is_empty() {
         out.push(b'-');
     } else {
-        let parts = [record.method, record.target, record.version];
-        for (index, part) in parts.into_iter().filter(|part| !part.is_empty()).enumerate() {
-            if index > 0 {
-                out.push(b' ');
+        escape_log(record.method, out);
+        for (part, is_url) in [(record.target, true), (record.version, false)] {
+            if part.is_empty() {
+                continue;
             }
-            escape_url(part, out, escape_log);
+            out.push(b' ');
+            if is_url {
+                escape_url(part, out, escape_log)
+            } else {
+                escape_log(part, out)
+            };
         }
     }
     match record.status {
@@ -111,8 +117,8 @@ fn write_common(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
 }
 
 /// A word of its own, without quotes: what is between two blanks is the user.
-fn write_user(user: Option<&[u8]>, out: &mut Vec<u8>) {
-    let Some(user) = user else { return out.push(b'-') };
+fn write_user(user: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b" - ");
     for part in user.split_inclusive(|&byte| byte == b' ') {
         match part.strip_suffix(b" ") {
             Some(part) => {
@@ -122,34 +128,30 @@ fn write_user(user: Option<&[u8]>, out: &mut Vec<u8>) {
             None => escape_log(part, out),
         }
     }
+    out.extend_from_slice(b" [");
 }
 
-fn write_quoted(value: Option<&[u8]>, out: &mut Vec<u8>, escape: Escape) {
+fn write_quoted(value: Option<&[u8]>, is_url: bool, out: &mut Vec<u8>) {
     out.push(b'"');
     match value {
-        Some(value) => escape(value, out),
+        Some(value) if is_url => escape_url(value, out, escape_log),
+        Some(value) => escape_log(value, out),
         None => out.push(b'-'),
     }
     out.push(b'"');
 }
 
-/// How a value is written so that it cannot end its quotes.
-type Escape = fn(&[u8], &mut Vec<u8>);
-
-/// A value that may be a URL, escaped, with `***` in place of a user name and password.
-fn escape_url(value: &[u8], out: &mut Vec<u8>, escape: Escape) {
-    let Some(secret) = user_information(value) else { return escape(value, out) };
-    escape(&value[..secret.start], out);
-    out.extend_from_slice(b"***");
-    escape(&value[secret.end..], out);
-}
-
-fn escape_url_log(value: &[u8], out: &mut Vec<u8>) {
-    escape_url(value, out, escape_log);
-}
-
-fn escape_url_json(value: &[u8], out: &mut Vec<u8>) {
-    escape_url(value, out, escape_json);
+/// What is written of a value that may be a URL: all of it, or what is around a user name and
+/// password, and `***` in their place.
+fn escape_url(value: &[u8], out: &mut Vec<u8>, escape: impl Fn(&[u8], &mut Vec<u8>)) {
+    match user_information(value) {
+        None => escape(value, out),
+        Some(secret) => {
+            escape(&value[..secret.start], out);
+            out.extend_from_slice(b"***");
+            escape(&value[secret.end..], out);
+        }
+    }
 }
 
 /// Bytes that are not printable ASCII, quotes and backslashes become `\xHH`, as nginx writes them:
@@ -177,28 +179,31 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
         None => out.extend_from_slice(b"\"unix:\""),
     }
     let known = |value: &'static str| Some(value.as_bytes()).filter(|value| !value.is_empty());
-    let text = |value: Option<&[u8]>, escape: Escape, out: &mut Vec<u8>| match value {
+    let text = |value: Option<&[u8]>, is_url: bool, out: &mut Vec<u8>| match value {
         Some(value) => {
             out.push(b'"');
-            escape(value, out);
+            if is_url {
+                escape_url(value, out, escape_json)
+            } else {
+                escape_json(value, out)
+            };
             out.push(b'"');
         }
         None => out.extend_from_slice(b"null"),
     };
     let line = |part| Some(part).filter(|_| !record.method.is_empty());
-    let rows: [(&str, Option<&[u8]>, Escape); 8] = [
-        (",\"user\":", record.user, escape_json),
-        (",\"method\":", line(record.method), escape_json),
-        (",\"target\":", line(record.target), escape_url_json),
-        (",\"version\":", line(record.version), escape_json),
-        (",\"host\":", record.host, escape_url_json),
-        (",\"referer\":", record.referer, escape_url_json),
-        (",\"user_agent\":", record.user_agent, escape_json),
-        (",\"reason\":", known(record.close_reason), escape_json),
-    ];
-    for (name, value, escape) in rows {
+    for (name, value, is_url) in [
+        (",\"user\":", record.user, false),
+        (",\"method\":", line(record.method), false),
+        (",\"target\":", line(record.target), true),
+        (",\"version\":", line(record.version), false),
+        (",\"host\":", record.host, true),
+        (",\"referer\":", record.referer, true),
+        (",\"user_agent\":", record.user_agent, false),
+        (",\"reason\":", known(record.close_reason), false),
+    ] {
         out.extend_from_slice(name.as_bytes());
-        text(value, escape, out);
+        text(value, is_url, out);
     }
     match record.status {
         0 => out.extend_from_slice(b",\"status\":null"),

@@ -10,7 +10,7 @@ use millrace_http::HeadLimits;
 
 use crate::admission::AskRules;
 use crate::board::{Check, CheckMark};
-use crate::config::{Config, Listener, Role, Service};
+use crate::config::{Config, Listener, Role, SendProxy, Service};
 use crate::congestion::Setting;
 use crate::limits::Limits;
 use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
@@ -43,6 +43,8 @@ pub(crate) struct Snapshot {
     tells_status: bool,
     /// Of every service: what its clients' connections are given, and those to origins.
     congestion: Box<[(Setting, Setting)]>,
+    /// Whether any route begins its connections with a PROXY header.
+    pub(crate) sends_proxy: bool,
     /// Of every service: which targets may be asked for; `None`: it is a booster.
     ask_rules: Box<[Option<AskRules>]>,
 }
@@ -147,6 +149,7 @@ impl Snapshot {
             own,
             congestion,
             tells_status: config.services.iter().any(|service| service.proxy_status),
+            sends_proxy: config.services.iter().any(sends_proxy),
             ask_rules: config.services.iter().map(ask_rules).collect(),
             config,
         }
@@ -214,5 +217,12 @@ fn ask_rules(service: &Service) -> Option<AskRules> {
     match &service.role {
         Role::Forward(rules) => Some(AskRules::new(rules)),
         Role::Boost(_) => None,
+    }
+}
+
+fn sends_proxy(service: &Service) -> bool {
+    match &service.role {
+        Role::Forward(_) => false,
+        Role::Boost(routes) => routes.iter().any(|route| route.send_proxy != SendProxy::Off),
     }
 }

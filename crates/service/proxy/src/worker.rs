@@ -407,7 +407,7 @@ impl<E: Engine> Worker<E> {
             || self.snapshots.has_idle
             || !self.waiting.is_empty()
             || self.origins.queued() > 0
-            || self.gate.is_waited_at()
+            || self.gate.has_asked()
             || self.pipes.open() > 0
             || !self.records.is_empty()
             || self.is_short_of_memory()

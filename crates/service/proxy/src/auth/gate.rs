@@ -165,9 +165,6 @@ impl<W: Wake> Gate<W> {
         limits: &Limits,
     ) -> Vec<(Vec<Key>, Result<User, Reason>)> {
         let Self { desk, right, wrong, asked, .. } = self;
-        if asked.is_empty() {
-            return Vec::new();
-        }
         let settle = |Verdict { ticket, outcome }: Verdict| {
             let place = asked.iter().position(|asked| asked.ticket == ticket);
             let place = place.expect("a verdict is of a question, and comes once");
@@ -198,9 +195,10 @@ impl<W: Wake> Gate<W> {
         over.flat_map(|asked| std::mem::take(&mut asked.waiting)).collect()
     }
 
-    /// Whether anybody may be waiting.
-    pub(crate) fn is_waited_at(&self) -> bool {
-        self.asked.iter().any(|asked| !asked.waiting.is_empty())
+    /// Whether verdicts are to come.
+    #[inline]
+    pub(crate) fn has_asked(&self) -> bool {
+        !self.asked.is_empty()
     }
 }
 
@@ -326,15 +324,16 @@ mod tests {
         let (mut stage, users) = (Stage::new(), users(""));
         stage.limits.auth_ms = 100;
         assert_eq!(stage.judge(&users, ALICE, 0), Ok(None));
-        assert!(stage.gate.is_waited_at());
+        assert!(stage.gate.has_asked());
         let now = stage.engine.now();
         let soon = now + Duration::from_millis(99);
         let late = now + Duration::from_millis(100);
         assert_eq!(stage.gate.give_up(soon, &stage.limits), []);
         assert_eq!(stage.gate.give_up(late, &stage.limits), [key(0)]);
-        assert!(!stage.gate.is_waited_at());
+        assert_eq!(stage.gate.give_up(late, &stage.limits), [], "once");
         stage.answer();
         assert_eq!(stage.read(), [(vec![], Ok(b"alice"[..].into()))]);
+        assert!(!stage.gate.has_asked());
         assert_eq!(stage.judge(&users, ALICE, 1), Ok(Some(b"alice"[..].into())));
     }
 

@@ -127,6 +127,9 @@ fn refused(exchange: &mut Exchange, nothing_follows: bool, reason: Reason) {
 
 /// Takes what the verifier has said, and lets those on, or refuses them, who waited for it.
 pub(crate) fn read_verdicts<E: Engine>(worker: &mut Worker<E>) {
+    if !worker.gate.has_asked() {
+        return;
+    }
     let now = worker.engine.now();
     let snapshot = worker.snapshot.clone();
     for (waiting, result) in worker.gate.read_verdicts(now, snapshot.limits()) {
@@ -138,6 +141,9 @@ pub(crate) fn read_verdicts<E: Engine>(worker: &mut Worker<E>) {
 
 /// Answers those for whom the verifier took too long.
 pub(crate) fn give_up<E: Engine>(worker: &mut Worker<E>) {
+    if !worker.gate.has_asked() {
+        return;
+    }
     let now = worker.engine.now();
     let snapshot = worker.snapshot.clone();
     for key in worker.gate.give_up(now, snapshot.limits()) {

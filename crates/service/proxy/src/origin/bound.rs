@@ -8,7 +8,7 @@ use millrace_event::{Engine, Key};
 use millrace_http::ProxyHeader;
 
 use crate::config::{Role, SendProxy};
-use crate::exchange::Plan;
+use crate::exchange::{Exchange, Plan};
 use crate::origin::Use;
 use crate::worker::Worker;
 
@@ -17,8 +17,7 @@ use crate::worker::Worker;
 pub(crate) type Bound = HashMap<Key, Vec<Key>>;
 
 /// The header that connections of the exchange's route begin with.
-pub(crate) fn send_proxy<E: Engine>(worker: &Worker<E>, key: Key) -> SendProxy {
-    let exchange = worker.exchanges.get(key).expect("the caller's exchange is under way");
+fn send_proxy(exchange: &Exchange) -> SendProxy {
     match (&exchange.snapshot().service(exchange.service).role, exchange.plan) {
         (Role::Boost(routes), Plan::Route(index)) => routes[index as usize].send_proxy,
         _ => SendProxy::Off,
@@ -26,21 +25,22 @@ pub(crate) fn send_proxy<E: Engine>(worker: &Worker<E>, key: Key) -> SendProxy {
 }
 
 /// The client connection that a connection to an origin of the exchange has to be bound to, if any.
-pub(crate) fn owner<E: Engine>(worker: &Worker<E>, key: Key) -> Option<Key> {
-    let exchange = worker.exchanges.get(key).expect("the caller's exchange is under way");
-    (send_proxy(worker, key) != SendProxy::Off).then(|| exchange.conn())
+#[inline]
+pub(crate) fn owner(exchange: &Exchange) -> Option<Key> {
+    let may_send = exchange.snapshot().sends_proxy;
+    (may_send && send_proxy(exchange) != SendProxy::Off).then(|| exchange.conn())
 }
 
 /// Begins `worker.out`, which is empty, with the header for a connection that was just opened for
 /// the exchange, if its route asks for one.
 pub(crate) fn write_header<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let version = send_proxy(worker, key);
+    let Worker { conns, engine, out, origins, exchanges, .. } = worker;
+    let exchange = exchanges.get(key).expect("the caller's exchange is under way");
+    let version = send_proxy(exchange);
     if version == SendProxy::Off {
         return;
     }
-    let conn = worker.exchange(key).conn();
-    let Worker { conns, engine, out, origins, exchanges, .. } = worker;
-    let conn_key = conn;
+    let conn_key = exchange.conn();
     let conn = conns.get(conn_key).expect("an exchange has its connection");
     let destination = conn.reached.or_else(|| engine.address_reached(&conn.fd));
     let header = ProxyHeader { source: conn.client, destination };
@@ -49,16 +49,14 @@ pub(crate) fn write_header<E: Engine>(worker: &mut Worker<E>, key: Key) {
         SendProxy::V2 => header.write_v2(out),
         SendProxy::Off => unreachable!("looked at above"),
     }
-    let exchange = exchanges.get(key).expect("the caller's exchange is under way");
     let slot = exchange.transaction.connection.expect("it was just opened");
     origins.connections.get_mut(slot).expect("held by the exchange").owner = Some(conn_key);
 }
 
-/// Notes that a connection was kept, if it is bound to a client connection.
-pub(crate) fn note_kept<E: Engine>(worker: &mut Worker<E>, slot: Key) {
+/// Notes that a connection was kept that is bound to the client connection `owner`.
+pub(crate) fn note_kept<E: Engine>(worker: &mut Worker<E>, slot: Key, owner: Key) {
     let Worker { bound, origins, .. } = worker;
     let connections = &origins.connections;
-    let Some(owner) = connections.get(slot).expect("kept just now").owner else { return };
     let kept = bound.entry(owner).or_default();
     // So a client that stays for days has no more entries than connections.
     kept.retain(|&other| other != slot && connections.get(other).is_some());

@@ -114,9 +114,9 @@ impl<E: Engine> Worker<E> {
 
     /// Takes a kept connection to the origin for the exchange, if it may have one.
     pub(crate) fn take_kept(&mut self, key: Key, id: OriginId) -> Option<Key> {
-        let owner = origin::owner(self, key);
         let Self { origins, engine, exchanges, .. } = self;
         let exchange = exchanges.get(key).expect("the caller's exchange is under way");
+        let owner = origin::owner(exchange);
         let dials = exchange.plan == Plan::Tunnel || exchange.transaction.dials;
         if dials { None } else { origins.take_idle(id, key, owner, |fd| engine.is_announced(fd)) }
     }

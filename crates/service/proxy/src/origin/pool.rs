@@ -568,12 +568,13 @@ impl Origins {
         Some(key)
     }
 
-    /// Keeps a connection. The caller enforces the limits by [`Origins::surplus`].
-    pub(crate) fn keep(&mut self, key: Key, now: Instant) {
+    /// Keeps a connection. Gives the client connection that it is bound to, if any. The caller
+    /// enforces the limits by [`Origins::surplus`].
+    pub(crate) fn keep(&mut self, key: Key, now: Instant) -> Option<Key> {
         let connection = self.connections.get_mut(key).expect("the caller holds it open");
         connection.used_for = Use::Idle;
         connection.idle_since = now;
-        let id = connection.origin;
+        let (id, owner) = (connection.origin, connection.owner);
         self.known_mut(id).idle.push(key);
         self.note_room(id);
         self.idle_count += 1;
@@ -582,6 +583,7 @@ impl Origins {
             let Self { idle_order, connections, .. } = self;
             idle_order.retain(|entry| is_current(connections, *entry));
         }
+        owner
     }
 
     /// A kept connection that should be closed: the oldest of an origin with more than

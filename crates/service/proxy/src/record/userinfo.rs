@@ -7,20 +7,26 @@ use std::ops::Range;
 /// the last `@` of its authority. Read leniently: what is malformed is not to be logged either.
 pub(super) fn user_information(value: &[u8]) -> Option<Range<usize>> {
     let is_slash = |byte: &u8| matches!(byte, b'/' | b'\\');
+    // Nearly every value ends here: a path, or one without the sign.
     if value.first().is_none_or(is_slash) || !value.contains(&b'@') {
         return None;
     }
     // Behind a scheme and its slashes; all of it where there are none.
     let colon = value.iter().position(|&byte| byte == b':');
-    let start =
-        colon.map(|colon| &value[colon + 1..]).filter(|rest| rest.first().is_some_and(is_slash));
-    let start = start.map_or(0, |rest| {
+    let rest = colon.map(|colon| &value[colon + 1..]);
+    let start = rest.filter(|rest| rest.first().is_some_and(is_slash)).map_or(0, |rest| {
         let slashes = rest.iter().take_while(|byte| is_slash(byte)).count();
         value.len() - rest.len() + slashes
     });
-    let authority = value[start..].split(|byte| b"/\\?#".contains(byte)).next()?;
-    let end = authority.iter().rposition(|&byte| byte == b'@')?;
-    Some(start..start + end)
+    let mut end = None;
+    for (at, byte) in value[start..].iter().enumerate() {
+        match byte {
+            b'/' | b'\\' | b'?' | b'#' => break,
+            b'@' => end = Some(start + at),
+            _ => {}
+        }
+    }
+    end.map(|end| start..end)
 }
 
 #[cfg(test)]

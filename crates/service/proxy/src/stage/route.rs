@@ -26,13 +26,14 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     if !admission::may_use(service, client) {
         return Step::Refuse(Reason::ClientDenied);
     }
-    if service.auth.is_some()
-        && is_for_a_proxy(exchange)
-        && let Err(step) = auth::admit(worker, key)
-    {
-        return step;
-    }
-    let exchange = worker.exchange(key);
+    let exchange = if service.auth.is_some() && is_for_a_proxy(exchange) {
+        if let Err(step) = auth::admit(worker, key) {
+            return step;
+        }
+        worker.exchange(key)
+    } else {
+        exchange
+    };
     if has_passed_here(exchange, &snapshot.pseudonym) {
         return Step::Refuse(Reason::Loop);
     }
