@@ -58,6 +58,10 @@ impl Reach {
         if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
             need(&log.path, Kind::Log);
         }
+        // The files of users are read again with the configuration.
+        for auth in config.services.iter().filter_map(|service| service.auth.as_ref()) {
+            need(&auth.path, Kind::Configuration);
+        }
         for folder in &config.sandbox_folders {
             need(folder, Kind::Folder);
         }
