@@ -50,11 +50,23 @@ pub(super) fn check(script: &Script, actors: &Actors) -> Result<(), String> {
         .map(given_answers)
         .collect::<Option<Vec<_>>>()
         .map(|answers| answers.concat());
-    let forwarded = answers.iter().filter(|answer| answer.fields.iter().any(|it| it.is("via")));
+    let refused = answers.first().filter(|answer| answer.status() == 400 && !has_via(answer));
+    if let (Some(answer), Some(first)) = (refused, reading.requests.first())
+        && !first.odd
+    {
+        let why = String::from_utf8_lossy(&answer.body).into_owned();
+        return Err(format!("{} {} is valid, and refused: {why}", first.method, first.target));
+    }
+    let forwarded = answers.iter().filter(|answer| has_via(answer));
     for answer in forwarded {
         check_answer(answer, &actors.given, clean.as_deref())?;
     }
     Ok(())
+}
+
+/// The program's own answers have none.
+fn has_via(answer: &Message) -> bool {
+    answer.fields.iter().any(|field| field.is("via"))
 }
 
 /// A request is of what the client sent, and is not sent twice if that may not be.

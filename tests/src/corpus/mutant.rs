@@ -29,7 +29,7 @@ pub enum Fate {
     /// It was answered as a section of the RFC has it for what this proxy does not serve, or does
     /// not serve at such a size: see [`by_rule`].
     Ruled,
-    /// It was refused as malformed, and a row of docs/refused.md tells why.
+    /// It was refused as malformed, is of a kind that docs/refused.md tells, and for such a reason.
     Refused,
 }
 
@@ -144,7 +144,7 @@ fn fate(
         // A TRACE or OPTIONS that went no further, and an origin that failed.
         200..=399 | 500 | 502..=504 => Ok(Some(Fate::Forwarded)),
         _ if by_rule(status) => Ok(Some(Fate::Ruled)),
-        _ if stock.told.iter().any(told) => Ok(Some(Fate::Refused)),
+        _ if first.odd && stock.told.iter().any(told) => Ok(Some(Fate::Refused)),
         _ => Err((Wrong::Untold, format!("valid, and refused with {status}: {}", body.trim()))),
     }
 }

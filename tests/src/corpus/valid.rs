@@ -17,6 +17,9 @@ pub struct Valid {
     pub target: String,
     /// The content, chunks joined.
     pub body: Vec<u8>,
+    /// Whether it is of a kind that docs/refused.md tells: a host that is odd, a number that some
+    /// read otherwise, more of something than anyone needs.
+    pub odd: bool,
 }
 
 /// The valid requests at the beginning of what a client sends.
@@ -59,11 +62,43 @@ fn request(input: &[u8], role: Role) -> Option<(Valid, &[u8])> {
     }
     check_host(&fields, authority, old)?;
     check_fields(method, &fields)?;
-    let body = body(&fields, old, &mut rest)?;
+    let mut odd = is_odd(method, &fields);
+    let body = body(&fields, old, &mut rest, &mut odd)?;
     if method == "TRACE" && !body.is_empty() {
         return None;
     }
-    Some((Valid { method: method.to_owned(), target, body }, rest))
+    Some((Valid { method: method.to_owned(), target, body, odd }, rest))
+}
+
+/// Whether a head is of a kind that docs/refused.md tells.
+fn is_odd(method: &str, fields: &[Field]) -> bool {
+    let options = fields.iter().filter(|(name, _)| name == "connection");
+    let options: usize = options.map(|(_, options)| options.split(',').count()).sum();
+    let odd = |(name, value): &Field| match name.as_str() {
+        "host" => is_odd_host(value),
+        "content-length" => value.len() > 1 && value.starts_with('0') || value.len() > 18,
+        _ => false,
+    };
+    method.len() > 32 || options > 32 || fields.iter().any(odd)
+}
+
+/// A host that no resolver takes, or not each in the same way.
+fn is_odd_host(host: &str) -> bool {
+    let (name, port) = match host.rfind(':') {
+        Some(colon) if !host.ends_with(']') => host.split_at(colon),
+        _ => (host, ":1"),
+    };
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let labels = name.strip_suffix('.').unwrap_or(name).split('.');
+    let last = labels.clone().next_back().unwrap_or_default();
+    let numeric = last.starts_with(|first: char| first.is_ascii_digit());
+    let odd_port = !matches!(port[1..].parse::<u16>(), Ok(1..)) || port.starts_with(":0");
+    odd_port
+        || !name.starts_with('[')
+            && (!name.bytes().all(plain)
+                || name.len() > 253
+                || labels.clone().any(|label| label.is_empty() || label.len() > 63)
+                || numeric && name.parse::<std::net::Ipv4Addr>().is_err())
 }
 
 /// A line without its CR LF, and what follows.
@@ -193,7 +228,7 @@ fn check_fields(method: &str, fields: &[Field]) -> Option<()> {
     (!fields.iter().any(refused)).then_some(())
 }
 
-fn body(fields: &[Field], old: bool, rest: &mut &[u8]) -> Option<Vec<u8>> {
+fn body(fields: &[Field], old: bool, rest: &mut &[u8], odd: &mut bool) -> Option<Vec<u8>> {
     let values = |wanted: &str| -> Vec<&str> {
         fields.iter().filter(|(name, _)| name == wanted).map(|(_, value)| &value[..]).collect()
     };
@@ -204,7 +239,7 @@ fn body(fields: &[Field], old: bool, rest: &mut &[u8]) -> Option<Vec<u8>> {
             let length = length.parse::<usize>().ok().filter(|_| digits)?;
             take(rest, length).map(<[u8]>::to_owned)
         }
-        ([], [coding]) if coding.eq_ignore_ascii_case("chunked") && !old => chunks(rest),
+        ([], [coding]) if coding.eq_ignore_ascii_case("chunked") && !old => chunks(rest, odd),
         _ => None,
     }
 }
@@ -215,7 +250,7 @@ fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-fn chunks(rest: &mut &[u8]) -> Option<Vec<u8>> {
+fn chunks(rest: &mut &[u8], odd: &mut bool) -> Option<Vec<u8>> {
     /// Of RFC 9110 section 6.5.1, those that no sender of sense puts there.
     const BEFORE_THE_BODY: [&str; 8] = [
         "authorization",
@@ -228,6 +263,7 @@ fn chunks(rest: &mut &[u8]) -> Option<Vec<u8>> {
         "transfer-encoding",
     ];
     let mut body = Vec::new();
+    let mut extensions = 0;
     loop {
         let (head, after) = line(rest)?;
         *rest = after;
@@ -237,8 +273,13 @@ fn chunks(rest: &mut &[u8]) -> Option<Vec<u8>> {
         if !are_extensions(&head[digits..]) {
             return None;
         }
+        let blanks = head.iter().any(|byte| matches!(byte, b' ' | b'\t'));
+        extensions += head.len() - digits;
+        *odd |= blanks || digits > 16 || head.len() - digits > 256 || extensions > 16 * 1024;
         if size == 0 {
             let trailers = fields(rest)?;
+            let bytes: usize = trailers.iter().map(|(name, value)| name.len() + value.len()).sum();
+            *odd |= trailers.len() > 64 || bytes + 4 * trailers.len() > 8 * 1024;
             let misplaced = |name: &str| BEFORE_THE_BODY.contains(&name);
             return (!trailers.iter().any(|(name, _)| misplaced(name))).then_some(body);
         }
@@ -329,6 +370,24 @@ mod tests {
         assert_eq!(body(&format!("{head}Content-Length: 2\r\n\r\nab")), b"ab");
         let chunks = "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\nA\r\n0123456789\r\n0\r\n\r\n";
         assert_eq!(body(&format!("{head}{chunks}")), b"a0123456789");
+    }
+
+    #[test]
+    fn what_docs_refused_tells() {
+        let odd = |text: &str| boosted(text).requests[0].odd;
+        for host in ["a", "a.b.", "1.2.3.4:80", "[::1]:8000", "a_b", "1.a"] {
+            assert!(!odd(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")), "{host}");
+        }
+        for host in ["a*b", "a..b", ".", "a:", "a:080", "127.1", "0x7f.1", "1.2.3.04", "a%41"] {
+            assert!(odd(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")), "{host}");
+        }
+        let post = "POST / HTTP/1.1\r\nHost: a\r\n";
+        assert!(odd(&format!("{post}Content-Length: 02\r\n\r\nab")));
+        assert!(!odd(&format!("{post}Content-Length: 2\r\n\r\nab")));
+        let chunked = format!("{post}Transfer-Encoding: chunked\r\n\r\n");
+        assert!(!odd(&format!("{chunked}1;a=b\r\na\r\n0\r\n\r\n")));
+        assert!(odd(&format!("{chunked}1 ;a\r\na\r\n0\r\n\r\n")));
+        assert!(odd(&format!("{chunked}00000000000000001\r\na\r\n0\r\n\r\n")));
     }
 
     #[test]
