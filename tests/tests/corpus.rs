@@ -7,13 +7,13 @@ use std::path::Path;
 use std::thread;
 
 use millrace_tests::corpus::campaign::{self, Plan, Tally};
-use millrace_tests::corpus::case::{self, Case};
+use millrace_tests::corpus::case::{self, Case, Outcome};
 use millrace_tests::corpus::client::Pace;
 use millrace_tests::corpus::lane::Lane;
-use millrace_tests::corpus::literal::Role;
+use millrace_tests::corpus::literal::{Place, Role, fill};
 use millrace_tests::corpus::mutant::Wrong;
 use millrace_tests::corpus::{judge, plan, table};
-use millrace_tests::real;
+use millrace_tests::{real, strict};
 
 /// The corpus, or the cases of it, at least one, whose name holds what `CASE` says.
 fn cases() -> Vec<Case> {
@@ -37,6 +37,39 @@ fn the_corpus_is_whole_and_its_refusals_of_valid_messages_are_told() {
     assert!(cases.len() >= 880, "only {} cases", cases.len());
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/refused.md");
     table::compare(&docs, &cases).unwrap_or_else(|why| panic!("docs/refused.md:\n{why}"));
+}
+
+/// What a proxy would have forwarded that passes on what this one refuses: the judge must object to
+/// each. It does not know what only bounds, roles or rules refuse.
+#[test]
+fn the_judge_calls_doubtful_what_is_refused_as_malformed() {
+    let place = Place {
+        host: "127.0.0.1:8000".to_owned(),
+        role: Role::Boost,
+        own: "127.0.0.1:8080".to_owned(),
+        via: "millrace".to_owned(),
+    };
+    let (mut called, mut passed) = (0, Vec::new());
+    for case in cases().iter().filter(|case| case.runs(Role::Boost) && !case.valid) {
+        let [Outcome::Refused(own) | Outcome::Cut(own)] = &case.outcomes[..] else { continue };
+        if own.status != 400 {
+            continue;
+        }
+        let sent = fill(&case.sent, &place, true).expect("known marks").bytes();
+        let mut rest = &sent[..];
+        while let Ok(Some(message)) = strict::request(rest) {
+            rest = &rest[message.bytes..];
+        }
+        match strict::request(rest) {
+            Err(_) => called += 1,
+            // A message that never ends is none.
+            Ok(None) if !rest.is_empty() => {}
+            Ok(_) => passed.push(format!("{} ({})", case.place, case.name)),
+        }
+    }
+    println!("attack: {called} refused messages are doubtful as they were sent");
+    assert!(passed.is_empty(), "not doubtful, and refused:\n{}", passed.join("\n"));
+    assert!(called > 300 || env::var("CASE").is_ok(), "only {called}");
 }
 
 #[test]
