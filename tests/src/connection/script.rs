@@ -118,12 +118,14 @@ impl Script {
     }
 }
 
-/// All bytes that are said.
+/// All bytes that are said: nothing is after an end.
 pub(super) fn said(acts: &[Act]) -> Vec<u8> {
     let mut all = Vec::new();
     for act in acts {
-        if let Act::Say(bytes) = act {
-            all.extend_from_slice(bytes);
+        match act {
+            Act::Say(bytes) => all.extend_from_slice(bytes),
+            Act::Body => {}
+            Act::End | Act::Reset => break,
         }
     }
     all
@@ -170,6 +172,7 @@ mod tests {
         assert_eq!(script.client, [say(b"GE"), say(b"T"), say(b" /\xf5x"), Act::End]);
         assert_eq!(script.answers, [vec![say(b"HTTP"), Act::Body, say(b"/1"), Act::End]]);
         assert_eq!(said(&script.client), b"GET /\xf5x");
+        assert_eq!(said(&Script::parse(b"\0a\xf5eb").client), b"a");
         let script = Script::parse(b"\x03ab");
         assert_eq!(script.client, [say(b"a"), say(b"b")]);
         assert!(Script::parse(b"").client.is_empty());
