@@ -41,6 +41,9 @@ pub(super) struct Given {
     pub(super) asked: Vec<Asked>,
     /// The answers, as the script has them.
     pub(super) said: Vec<u8>,
+    /// After the last of them the connection ends: what the script has for later requests there is
+    /// never said.
+    pub(super) ends: bool,
 }
 
 /// A socket, and what is to be said at it.
@@ -208,8 +211,11 @@ impl Actors {
         let acts = self.answers.pop_front().unwrap_or_else(default);
         let connection = &mut self.connections[index];
         let given = &mut self.given[connection.number];
-        given.said.extend(said(&acts));
+        if !given.ends {
+            given.said.extend(said(&acts));
+        }
         given.asked.push(Asked::with(method));
+        given.ends |= acts.iter().any(|act| matches!(act, Act::End | Act::Reset));
         connection.speaker.acts.extend(acts);
     }
 }

@@ -98,6 +98,9 @@ fn given_answers(given: &Given) -> Option<Vec<Message>> {
     let mut rest = &given.said[..];
     let mut answers = Vec::new();
     for asked in &given.asked {
+        if rest.is_empty() && given.ends {
+            break;
+        }
         loop {
             let message = strict::answer(rest, asked, true).ok().flatten()?;
             rest = &rest[message.bytes..];
