@@ -8,7 +8,7 @@ use super::client::Pace;
 use super::judge;
 use super::lane::Lane;
 use super::literal::Role;
-use super::mutant::{self, Failure, Fate, Verdict};
+use super::mutant::{self, Failure, Fate, Verdict, Wrong};
 use super::random::Random;
 use super::shrink::shrink;
 use super::stock::Stock;
@@ -152,7 +152,11 @@ fn run_lane(
                     let again = mutant::run(smaller, stock, &lane);
                     again.is_err_and(|(same, _)| same == wrong)
                 };
-                let small = shrink(&mutant, *role, fails);
+                // Each try of one that hangs takes as long as the runner's patience.
+                let small = match wrong {
+                    Wrong::Hangs => mutant.clone(),
+                    _ => shrink(&mutant, *role, fails),
+                };
                 let small = small.story();
                 tally.failures.push(format!("{title}: {wrong:?}: {story}\nmade small\n{small}"));
             }

@@ -3,7 +3,7 @@
 use super::literal::Role;
 use super::stock::Mutant;
 
-/// Tries at most; some of them take as long as the runner's patience.
+/// Tries at most.
 const TRIES_MAX: usize = 400;
 
 /// The smallest mutant found that still `fails`.
