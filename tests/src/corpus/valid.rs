@@ -62,7 +62,8 @@ fn request(input: &[u8], role: Role) -> Option<(Valid, &[u8])> {
     }
     check_host(&fields, authority, old)?;
     check_fields(method, &fields)?;
-    let mut odd = is_odd(method, &fields);
+    // An old client need not repeat in Host what the target names.
+    let mut odd = is_odd(method, &fields) || authority.is_some_and(is_odd_host);
     let body = body(&fields, old, &mut rest, &mut odd)?;
     if method == "TRACE" && !body.is_empty() {
         return None;
@@ -381,6 +382,7 @@ mod tests {
         for host in ["a*b", "a..b", ".", "a:", "a:080", "127.1", "0x7f.1", "1.2.3.04", "a%41"] {
             assert!(odd(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")), "{host}");
         }
+        assert!(odd("GET http://127.1/ HTTP/1.0\r\n\r\n"));
         let post = "POST / HTTP/1.1\r\nHost: a\r\n";
         assert!(odd(&format!("{post}Content-Length: 02\r\n\r\nab")));
         assert!(!odd(&format!("{post}Content-Length: 2\r\n\r\nab")));
