@@ -113,6 +113,10 @@ fn value(kind: Kind) -> String {
         Kind::User => pattern("^.+$"),
         Kind::Realm => pattern("^[ !#-\\[\\]-~]{1,100}$"),
         Kind::Path => pattern("^/[!\"$->@-~]*$"),
+        Kind::Check => {
+            any(&[pattern("^/[!\"$-~]*$"), choice(&["off", "false"], false), constant("false")])
+        }
+        Kind::Statuses => any(&[number(200, 599, ""), pattern("^[2-5][0-9]{2}-[2-5][0-9]{2}$")]),
         Kind::Congestion => pattern("^[A-Za-z0-9_-]{1,15}$"),
         Kind::Limit => unreachable!("limits have a table of their own"),
     }
