@@ -39,7 +39,7 @@ pub use verifier::users_file;
 const TIME: Duration = Duration::from_secs(600);
 /// The same in a hostile one: beyond every deadline and stall.
 const TIME_HOSTILE: Duration = Duration::from_secs(4 * 3600);
-/// Letters that a mailbox holds.
+/// Letters of the supervisor that a mailbox holds.
 const LETTERS: usize = 256;
 
 /// Plays `scenario` in the world of `seed`; gives the hash of what happened.
@@ -271,6 +271,10 @@ fn words(command: &[String], scenario: &Scenario, names: &Names, workers: &str) 
     if !words.iter().any(|word| word == "--workers") {
         words.extend(["--workers".to_owned(), workers.to_owned()]);
     }
+    if !words.iter().any(|word| word == "--access-log") {
+        // Nobody opens it: the engine takes the records.
+        words.extend(["--access-log", "/sim/access.log"].map(str::to_owned));
+    }
     words
 }
 
@@ -309,7 +313,7 @@ fn start(
     let shared = Shared::new(config.workers, name, system_congestion, |_| {});
     let mut outboxes = Vec::new();
     let mut workers = Vec::new();
-    for (index, mail) in mesh(config.workers, LETTERS).into_iter().enumerate() {
+    for (index, mail) in mesh(config.workers, world.plan().letters).into_iter().enumerate() {
         let (outbox, inbox) = mailbox(LETTERS);
         outboxes.push(outbox);
         let listeners = config.listeners.iter().enumerate();

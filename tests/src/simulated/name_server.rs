@@ -1,7 +1,8 @@
 //! A name server of the simulated world: answers A and AAAA from a table, and that there is no such
-//! name for every other.
+//! name for every other. In a hostile world it may do neither: see [`Lapse`].
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use millrace_event::Instant;
 use millrace_sim::{Actor, Socket, World};
@@ -11,6 +12,22 @@ pub(super) struct NameServer {
     socket: Socket,
     address: SocketAddr,
     names: Vec<(String, IpAddr)>,
+    /// Answers that are held back: until when, to whom.
+    held: Vec<(Instant, SocketAddr, Vec<u8>)>,
+}
+
+/// What a name server does wrong with one answer.
+#[derive(Clone, Copy, Debug)]
+enum Lapse {
+    /// It comes up to ten seconds late.
+    Late,
+    Twice,
+    /// It has another identifier, as one that somebody guessed: before the right one.
+    Guessed,
+    /// SERVFAIL.
+    Failed,
+    /// It names an address where nobody is.
+    Lie,
 }
 
 const TYPE_A: u16 = 1;
@@ -19,7 +36,12 @@ const TYPE_AAAA: u16 = 28;
 impl NameServer {
     pub(super) fn new(world: &World, names: &[(String, IpAddr)]) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 53], 53));
-        Self { socket: world.actor_datagrams(address), address, names: names.to_vec() }
+        Self {
+            socket: world.actor_datagrams(address),
+            address,
+            names: names.to_vec(),
+            held: Vec::new(),
+        }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -73,9 +95,60 @@ impl Actor for NameServer {
     fn step(&mut self, world: &World) -> Option<Instant> {
         while let Some((from, query)) = world.receive_from(self.socket) {
             if let Some(answer) = self.answer(&query) {
-                world.send_to(self.socket, from, &answer);
+                self.reply(world, from, answer);
             }
         }
-        None
+        let now = world.now();
+        for (_, to, answer) in self.held.extract_if(.., |(until, ..)| *until <= now) {
+            world.send_to(self.socket, to, &answer);
+        }
+        self.held.iter().map(|(until, ..)| *until).min()
+    }
+}
+
+impl NameServer {
+    /// Sends an answer, or does what goes wrong with it in this world.
+    fn reply(&mut self, world: &World, to: SocketAddr, mut answer: Vec<u8>) {
+        if world.random() % 1000 >= world.plan().name_faults {
+            return world.send_to(self.socket, to, &answer);
+        }
+        let lapses = [Lapse::Late, Lapse::Twice, Lapse::Guessed, Lapse::Failed, Lapse::Lie];
+        let lapse = lapses[(world.random() % lapses.len() as u64) as usize];
+        world.note("name server", &format!("{lapse:?}"));
+        match lapse {
+            Lapse::Late => {
+                world.meet("late name");
+                let until = world.now() + Duration::from_millis(world.random() % 10_000);
+                return self.held.push((until, to, answer));
+            }
+            Lapse::Twice => {
+                world.meet("name told twice");
+                world.send_to(self.socket, to, &answer);
+            }
+            Lapse::Guessed => {
+                world.meet("guessed name");
+                let mut guessed = answer.clone();
+                guessed[1] ^= 1;
+                Self::lie(&mut guessed);
+                world.send_to(self.socket, to, &guessed);
+            }
+            Lapse::Failed => {
+                world.meet("name server fails");
+                answer[3] = answer[3] & 0xf0 | 2;
+            }
+            Lapse::Lie => {
+                world.meet("wrong address");
+                Self::lie(&mut answer);
+            }
+        }
+        world.send_to(self.socket, to, &answer);
+    }
+
+    /// Makes the last address of an answer one where nobody is.
+    fn lie(answer: &mut [u8]) {
+        if answer[7] > 0 {
+            let last = answer.len() - 1;
+            answer[last] ^= 0x40;
+        }
     }
 }

@@ -11,7 +11,7 @@ pub(super) struct Seat {
     pub(super) name: String,
     socket: Option<Socket>,
     pub(super) play: Play,
-    /// When a hostile world makes it give up waiting, in milliseconds.
+    /// When a hostile world makes it give up waiting, in milliseconds without leaps of the clock.
     patience: Option<u64>,
     /// Does not read while it cannot write, as many programs are written.
     stubborn: bool,
@@ -26,7 +26,7 @@ const PATIENCE_MS: u64 = 3_600_000;
 
 impl Seat {
     pub(super) fn new(name: String, socket: Socket, play: Play, world: &World) -> Self {
-        let patience = play.is_hostile().then(|| world.now().milliseconds() + PATIENCE_MS);
+        let patience = play.is_hostile().then(|| lived(world) + PATIENCE_MS);
         let stubborn = play.is_hostile() && world.random().is_multiple_of(2);
         Self { name, socket: Some(socket), play, patience, stubborn, idle: false, over: false }
     }
@@ -54,7 +54,8 @@ impl Seat {
             Some(Err(error)) => return Err(format!("{}: connect: {error}", self.name)),
         }
         let now = world.now().milliseconds();
-        if !self.play.given_up() && self.patience.is_some_and(|patience| now >= patience) {
+        let waits_in_vain = self.patience.is_some_and(|patience| lived(world) >= patience);
+        if !self.play.given_up() && waits_in_vain {
             // A signal may never come where the one who gives it was cut off.
             if self.play.need(now) != Need::Board {
                 return Err(format!("{}: line {}: waits in vain", self.name, self.play.line()));
@@ -62,7 +63,7 @@ impl Seat {
             self.play.give_up();
         }
         if self.idle && !self.read(world, socket) {
-            return Ok(self.look(None));
+            return Ok(self.look(world, None));
         }
         self.idle = false;
         self.play_on(world, socket, now)
@@ -81,7 +82,7 @@ impl Seat {
                         // A client that can neither write nor reads would wait for a proxy that
                         // waits for it, where buffers are tiny.
                         if self.stubborn || self.play.has_ended() || !self.read(world, socket) {
-                            return Ok(self.look(until));
+                            return Ok(self.look(world, until));
                         }
                     }
                     Ok(count) => self.play.written(count),
@@ -90,16 +91,16 @@ impl Seat {
                 Need::Read => {
                     if !self.read(world, socket) {
                         self.idle = true;
-                        return Ok(self.look(None));
+                        return Ok(self.look(world, None));
                     }
                 }
                 Need::ReadUntil(until) => {
                     if !self.read(world, socket) {
-                        return Ok(self.look(Some(until)));
+                        return Ok(self.look(world, Some(until)));
                     }
                 }
-                Need::Until(until) => return Ok(self.look(Some(until))),
-                Need::Board => return Ok(self.look(None)),
+                Need::Until(until) => return Ok(self.look(world, Some(until))),
+                Need::Board => return Ok(self.look(world, None)),
                 Need::Finish => {
                     world.finish(socket);
                     self.play.advance();
@@ -141,8 +142,15 @@ impl Seat {
         true
     }
 
-    fn look(&self, until: Option<u64>) -> Option<Instant> {
-        let until = until.into_iter().chain(self.patience).min()?;
+    fn look(&self, world: &World, until: Option<u64>) -> Option<Instant> {
+        let leapt = world.leapt().as_millis() as u64;
+        let patience = self.patience.map(|patience| patience + leapt);
+        let until = until.into_iter().chain(patience).min()?;
         Some(Instant::from_nanoseconds(until * 1_000_000))
     }
+}
+
+/// Milliseconds that the world has lived through: its clock without its leaps.
+fn lived(world: &World) -> u64 {
+    world.now().milliseconds() - world.leapt().as_millis() as u64
 }

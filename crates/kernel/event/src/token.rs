@@ -21,7 +21,7 @@ pub enum Kind {
 }
 
 /// (kind, slot, generation): a completion whose generation is no longer that of its slot is stale.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);
 
 impl Token {

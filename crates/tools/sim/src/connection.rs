@@ -53,6 +53,12 @@ pub(crate) struct Connection {
     pub(crate) established: bool,
     /// The network breaks the connection when so many more segments have arrived.
     pub(crate) reset_after: Option<u64>,
+    /// The machine at an actor's side goes down when so many more segments have arrived.
+    pub(crate) vanish_after: Option<u64>,
+    /// That side is gone: nothing comes from it, and nothing is taken.
+    pub(crate) vanished: Option<usize>,
+    /// The other side sends again what nobody takes.
+    pub(crate) resends: bool,
     pub(crate) sides: [Side; 2],
 }
 
@@ -80,7 +86,15 @@ pub(crate) enum Writable {
 
 impl Connection {
     pub(crate) fn new(unix: bool) -> Self {
-        Self { unix, established: false, reset_after: None, sides: Default::default() }
+        Self {
+            unix,
+            established: false,
+            reset_after: None,
+            vanish_after: None,
+            vanished: None,
+            resends: false,
+            sides: Default::default(),
+        }
     }
 
     /// What `side` reads from.
@@ -136,13 +150,14 @@ impl Connection {
     /// A reset reaches `side`. What it had not sent is lost; what it had not read stays.
     pub(crate) fn take_reset(&mut self, side: usize) {
         let ended = self.sides[1 - side].out.finish_arrived;
+        let error = self.reset_error(side);
         let own = &mut self.sides[side];
         if own.reset || own.closed {
             return;
         }
         own.reset = true;
         // A socket whose peer had already ended its stream reports EPIPE (tcp_reset, CLOSE_WAIT).
-        own.error = Some(if ended { Error::BrokenPipe } else { Error::Reset });
+        own.error = Some(if ended { Error::BrokenPipe } else { error });
         own.out.sent.clear();
     }
 }

@@ -39,7 +39,8 @@ const SPINS_MAX: u32 = 1000;
 /// Virtual time between two turns of a busy worker, at most.
 const TURN_NS_MAX: u64 = 20_000;
 
-/// Runs until `done` says so, nothing happens any more, or `limit` of virtual time has passed.
+/// Runs until `done` says so, nothing happens any more, or `limit` of virtual time has passed,
+/// leaps of the clock not counted.
 ///
 /// # Panics
 /// When a worker breaks the contract of its engine or spins.
@@ -50,7 +51,7 @@ pub fn run(
     limit: Duration,
     done: &mut dyn FnMut(&World) -> bool,
 ) -> Ended {
-    let end = world.now() + limit;
+    let (start, leapt) = (world.now(), world.leapt());
     let mut drained = vec![false; workers.len()];
     let mut looked = None;
     loop {
@@ -61,6 +62,7 @@ pub fn run(
             return Ended::Done;
         }
         let next = world.kernel.borrow().peek();
+        let end = start + limit + (world.leapt() - leapt);
         match next {
             None => return Ended::Stuck,
             Some(when) if when > end => return Ended::TimeUp,
@@ -86,11 +88,13 @@ fn happen(kernel: &mut Kernel) -> Option<usize> {
         Happening::Datagram { from, to, bytes } => kernel.datagram_arrives(from, to, bytes),
         Happening::Attempt(attempt) => kernel.hand_over(attempt),
         Happening::Look => {}
+        Happening::Leap => kernel.leap(),
+        Happening::Stale { engine, stale } => kernel.stale_completes(engine, stale),
         Happening::Run { engine, serial } => {
             let state = &mut kernel.engines[engine];
             if state.planned.is_some_and(|(_, planned)| planned == serial) {
                 state.planned = None;
-                return Some(engine);
+                return if kernel.sleeps(engine) { None } else { Some(engine) };
             }
         }
     }
@@ -102,7 +106,7 @@ fn happen(kernel: &mut Kernel) -> Option<usize> {
 fn plan_next(kernel: &mut Kernel, engine: usize) {
     let now = kernel.now;
     let state = &mut kernel.engines[engine];
-    let attempts = !(state.ready.is_empty() && state.batch.is_empty());
+    let attempts = !(state.ready.is_empty() && state.batch.is_empty() && state.stale.is_empty());
     let due = state.deadline.is_some_and(|deadline| deadline <= now);
     state.spins = if due && !state.busy { state.spins + 1 } else { 0 };
     assert!(state.spins < SPINS_MAX, "worker {engine} spins: its deadline never moves");
@@ -130,8 +134,10 @@ fn plan_look(kernel: &mut Kernel, look: Option<Instant>, planned: &mut Option<In
 fn notice_wakes(kernel: &mut Kernel) {
     for engine in 0..kernel.engines.len() {
         // Only a hint: `Sim::next` takes the flag.
-        if kernel.engines[engine].wake.load(Ordering::Relaxed) {
-            let when = kernel.now + kernel.jitter();
+        let state = &mut kernel.engines[engine];
+        if state.wake.load(Ordering::Relaxed) && !state.wake_noticed {
+            state.wake_noticed = true;
+            let when = kernel.now + kernel.jitter() + kernel.wake_delay();
             kernel.plan_run(engine, when);
         }
     }

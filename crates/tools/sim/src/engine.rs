@@ -77,7 +77,15 @@ impl Sim {
     fn next_event(&self, kernel: &mut Kernel) -> Option<Completion> {
         // Acquire pairs with the Release store in `SimWaker::wake`.
         if self.wake.swap(false, Ordering::Acquire) {
+            kernel.engines[self.index].wake_noticed = false;
             return Some(Completion { token: WAKE_TOKEN, event: Event::Woken });
+        }
+        if std::mem::take(&mut kernel.engines[self.index].woken) {
+            return Some(Completion { token: WAKE_TOKEN, event: Event::Woken });
+        }
+        if let Some((token, event)) = kernel.next_stale(self.index) {
+            kernel.note("stale", &format!("{token:?} {event:?}"));
+            return Some(Completion { token, event });
         }
         loop {
             let state = &mut kernel.engines[self.index];
@@ -140,6 +148,7 @@ impl Engine for Sim {
         state.given = 0;
         state.busy = false;
         let mut ready = std::mem::take(&mut state.ready);
+        kernel.engines[self.index].woken = kernel.is_spurious("empty wake");
         kernel.random.shuffle(&mut ready);
         kernel.engines[self.index].batch.extend(ready);
     }
@@ -208,6 +217,9 @@ impl Engine for Sim {
         if kernel.descriptors_exhausted() {
             kernel.note("no descriptor", &format!("to connect to {address}"));
             return Err(Error::OutOfDescriptors);
+        }
+        if kernel.lacks_memory() {
+            return Err(Error::OutOfMemory);
         }
         let number = kernel.connect(Owner::Engine(self.index), address, None);
         kernel.submit(self.index, number, Direction::Send, Work::Connect, token);
@@ -300,6 +312,7 @@ impl Engine for Sim {
         }
         if kernel.random.chance(kernel.plan.pipes) {
             kernel.note("no pipe", "");
+            kernel.meet("no pipe");
             return Err(Error::OutOfMemory);
         }
         let index = kernel.pipes.len();
@@ -372,7 +385,13 @@ impl Engine for Sim {
 
     fn log(&mut self, records: &[u8]) {
         assert!(records.ends_with(b"\n"), "a log takes whole records");
-        self.kernel.borrow_mut().engines[self.index].log.extend_from_slice(records);
+        let kernel = &mut *self.kernel.borrow_mut();
+        if kernel.random.chance(kernel.plan.log_loss) {
+            kernel.note("log lost", &format!("{} bytes", records.len()));
+            kernel.meet("log lost");
+            return;
+        }
+        kernel.engines[self.index].log.extend_from_slice(records);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::descriptor::{Descriptor, Direction, Object, Owner};
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
 use crate::trace::Trace;
+use crate::trouble::Stale;
 
 /// Something that will happen at a known time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -35,6 +36,10 @@ pub(crate) enum Happening {
     Run { engine: usize, serial: u64 },
     /// Nothing but a look at the actors.
     Look,
+    /// The clock moves on at once by more than it should.
+    Leap,
+    /// A descriptor that was closed completes something.
+    Stale { engine: usize, stale: Stale },
 }
 
 /// An operation to be tried, unless it is gone by then.
@@ -81,6 +86,14 @@ pub(crate) struct EngineState {
     pub(crate) planned: Option<(Instant, u64)>,
     /// The serial of the latest plan.
     pub(crate) plan_serial: u64,
+    /// No turn begins before this: other programs run.
+    pub(crate) asleep_until: Instant,
+    /// A turn was planned for the wake that nobody took yet.
+    pub(crate) wake_noticed: bool,
+    /// The next turn is told of a wake that nobody made.
+    pub(crate) woken: bool,
+    /// Completions of descriptors that were closed.
+    pub(crate) stale: VecDeque<Stale>,
 }
 
 /// Bytes in a pipe.
@@ -114,6 +127,12 @@ pub(crate) struct Kernel {
     pub(crate) port: u16,
     pub(crate) operations: u64,
     pub(crate) trace: Trace,
+    /// How far the clock has leapt in all.
+    pub(crate) leapt: Duration,
+    /// How long workers were not scheduled, in all.
+    pub(crate) slept: Duration,
+    /// What went wrong, and how often.
+    pub(crate) met: BTreeMap<&'static str, u64>,
 }
 
 impl Kernel {
@@ -136,9 +155,13 @@ impl Kernel {
             port: 40_000,
             operations: 0,
             trace: Trace::default(),
+            leapt: Duration::ZERO,
+            slept: Duration::ZERO,
+            met: BTreeMap::new(),
         };
         let plan = format!("{:?}", kernel.plan);
         kernel.note("seed", &format!("{seed} {plan}"));
+        kernel.plan_leaps();
         kernel
     }
 
@@ -153,11 +176,10 @@ impl Kernel {
         self.queue.push(Reverse((when.max(self.now), self.queued, happening)));
     }
 
-    /// The next thing to happen; the clock is moved to its time.
+    /// The next thing to happen; the clock is moved to its time, unless it has leapt beyond.
     pub(crate) fn pop(&mut self) -> Option<Happening> {
         let Reverse((when, _, happening)) = self.queue.pop()?;
-        assert!(when >= self.now, "time does not run backwards");
-        self.now = when;
+        self.now = self.now.max(when);
         Some(happening)
     }
 
@@ -208,13 +230,14 @@ impl Kernel {
     pub(crate) fn descriptors_exhausted(&mut self) -> bool {
         let is_engines = |descriptor: &&Descriptor| descriptor.owner != Owner::Actor;
         let open = self.descriptors.values().filter(is_engines).count();
-        open >= self.descriptors_max || self.random.chance(self.plan.descriptors)
+        let none = open >= self.descriptors_max || self.random.chance(self.plan.descriptors);
+        none || self.is_short()
     }
 
     /// Plans a turn of `engine` at `when` at the latest.
     pub(crate) fn plan_run(&mut self, engine: usize, when: Instant) {
-        let when = when.max(self.now);
         let state = &mut self.engines[engine];
+        let when = when.max(self.now).max(state.asleep_until);
         if state.planned.is_some_and(|(planned, _)| planned <= when) {
             return;
         }

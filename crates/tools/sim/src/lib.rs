@@ -11,8 +11,12 @@
 //!
 //! It models what a proxy can observe of Linux' sockets: streams with bounded buffers at both
 //! ends, segments cut anywhere, ends and resets, the close with unread data that becomes a reset,
-//! refused and lost connections, pipes, connected datagrams. It does not model congestion,
-//! urgent data, or the cost of anything.
+//! refused and lost connections, peers that vanish, pipes, connected datagrams, what the kernel runs
+//! out of, workers that are not scheduled, a clock that leaps. It does not model congestion, urgent
+//! data, or the cost of anything.
+//!
+//! In hostile worlds one rule of the contract is broken on purpose: a descriptor that was closed
+//! may still complete what it had outstanding. That is what the generations of tokens are for.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -25,6 +29,7 @@ mod operation;
 mod plan;
 mod random;
 mod trace;
+mod trouble;
 mod world;
 
 pub use drive::{Actor, Ended, Turn, run};

@@ -12,6 +12,8 @@ use crate::kernel::{Happening, Kernel};
 
 /// How long a real kernel tries to connect by default (tcp(7), tcp_syn_retries).
 const CONNECT_GIVES_UP: Duration = Duration::from_secs(127);
+/// When a lost SYN is sent again (RFC 6298 section 2.1).
+const SYN_AGAIN: Duration = Duration::from_secs(1);
 /// Datagrams that a socket keeps; more are dropped.
 const INBOX_MAX: usize = 64;
 
@@ -48,6 +50,9 @@ impl Kernel {
         if self.random.chance(self.plan.reset) {
             connection.reset_after = Some(self.random.length(200) as u64);
         }
+        if self.random.chance(self.plan.vanish) {
+            connection.vanish_after = Some(self.random.length(50) as u64);
+        }
         for side in &mut connection.sides {
             if self.random.chance(self.plan.stall) {
                 side.out.stall_after = Some(self.random.length(10_000) as u64);
@@ -67,6 +72,10 @@ impl Kernel {
             ]);
             self.set_outcome(number, Some(Err(fault)));
             delay = if fault == Error::TimedOut { CONNECT_GIVES_UP } else { delay };
+        }
+        if owner != Owner::Actor && self.random.chance(self.plan.syn_loss) {
+            delay += SYN_AGAIN;
+            self.meet("late connect");
         }
         let wanted = address.clone();
         self.note("connect", &format!("fd={number} to {wanted} for {owner:?}"));
@@ -112,7 +121,12 @@ impl Kernel {
         if listeners.is_empty() {
             return Err(Error::Refused);
         }
-        let listener = self.random.choose(&listeners);
+        // SO_REUSEPORT spreads by a hash of addresses, not by load.
+        let skewed = listeners.len() > 1 && self.random.chance(self.plan.skew);
+        let listener = if skewed { listeners[0] } else { self.random.choose(&listeners) };
+        if skewed {
+            self.meet("skewed accepts");
+        }
         if let Object::Listener { backlog, .. } = &mut self.descriptor(listener).object {
             backlog.push_back(index);
         }
@@ -207,6 +221,9 @@ impl Kernel {
 
     /// Sends a reset on its way to `side`.
     fn send_reset(&mut self, index: usize, side: usize) {
+        if self.connections[index].vanished.is_some() {
+            return;
+        }
         let delay = self.plan.segment_delay(&mut self.random);
         self.after(delay, Happening::Reset { connection: index, side });
     }
@@ -223,6 +240,9 @@ impl Kernel {
 
     /// Puts the next segment of `side` on its way, if there is one and room for it.
     fn send_segment(&mut self, index: usize, side: usize) {
+        if self.connections[index].vanished.is_some() {
+            return self.resend(index);
+        }
         let receiver = &self.connections[index].sides[1 - side];
         let deaf = receiver.closed || receiver.reset;
         let own = &mut self.connections[index].sides[side];
@@ -242,12 +262,16 @@ impl Kernel {
         if out.stall_after.is_some_and(|after| out.carried >= after) {
             out.stall_after = None;
             delay += Duration::from_millis(self.random.between(1, 300_000));
+            self.meet("stall");
         }
         self.after(delay, Happening::Segment { connection: index, side });
     }
 
     /// The segment that was under way from `side` arrives.
     pub(crate) fn segment_arrives(&mut self, index: usize, side: usize) {
+        if self.connections[index].vanished.is_some() {
+            return;
+        }
         let receiver = &self.connections[index].sides[1 - side];
         let deaf = receiver.closed || receiver.reset;
         let own = &mut self.connections[index].sides[side];
@@ -290,6 +314,7 @@ impl Kernel {
         }
         self.send_segment(index, side);
         self.maybe_break(index);
+        self.maybe_vanish(index);
     }
 
     /// Counts a segment towards the break that the seed may have planned.
@@ -298,6 +323,7 @@ impl Kernel {
             Some(0) => {
                 self.connections[index].reset_after = None;
                 self.note("broken", &format!("connection {index}"));
+                self.meet("reset");
                 let first = self.random.below(2) as usize;
                 self.reset_arrives(index, first);
                 self.send_reset(index, 1 - first);

@@ -4,6 +4,8 @@
 //! in any order between descriptors; the attempt is made when the worker asks for its next
 //! completion, as a readiness engine calls the kernel then.
 
+use std::time::Duration;
+
 use millrace_event::{Address, Budget, Buffer, Error, Event, Fd, Held, Token};
 
 use crate::connection::Readable;
@@ -34,8 +36,14 @@ impl Kernel {
         }
         *slot = Some(Operation { token, work, serial, queued: false });
         self.engines[engine].busy = true;
-        let ready = self.is_ready(number, direction);
-        if !ready {
+        let watches = |operation: &Operation| matches!(operation.work, Work::Watch);
+        let watches = self.descriptors[&number].receive.as_ref().is_some_and(watches);
+        if !self.is_ready(number, direction) {
+            if watches && direction == Direction::Receive && self.is_spurious("empty watch") {
+                let attempt = self.mark_queued(number, direction);
+                let delay = self.jitter();
+                self.after(delay, Happening::Attempt(attempt));
+            }
             return;
         }
         let attempt = self.mark_queued(number, direction);
@@ -52,11 +60,14 @@ impl Kernel {
         let Some(operation) = self.descriptor(number).operation(direction) else {
             return;
         };
+        let accepts = matches!(operation.work, Work::Accept);
         if operation.queued || !self.is_ready(number, direction) {
             return;
         }
         let attempt = self.mark_queued(number, direction);
-        let delay = self.jitter();
+        // Connections that came meanwhile are all there at once.
+        let burst = if accepts { self.random.between(0, self.plan.burst_ns) } else { 0 };
+        let delay = self.jitter() + Duration::from_nanos(burst);
         self.after(delay, Happening::Attempt(attempt));
     }
 
@@ -128,7 +139,8 @@ impl Kernel {
         let operation = self.attempted(attempt)?;
         let token = operation.token;
         operation.queued = false;
-        if !self.is_ready(number, attempt.direction()) {
+        let watches = matches!(operation.work, Work::Watch);
+        if !watches && !self.is_ready(number, attempt.direction()) {
             return None;
         }
         let taken = self.descriptor(number).operation(attempt.direction()).take();
@@ -183,6 +195,9 @@ impl Kernel {
         if self.descriptors_exhausted() {
             self.record("no descriptor", listener, 0, Some(token));
             return Some((token, Event::Accepted(Err(Error::OutOfDescriptors))));
+        }
+        if self.lacks_memory() {
+            return Some((token, Event::Accepted(Err(Error::OutOfMemory))));
         }
         let accepted = self.take_from_backlog(listener, Owner::Engine(engine));
         let (number, peer) = accepted.expect("readiness was just checked");
@@ -307,6 +322,9 @@ impl Kernel {
             !self.connections[index].sides[side].out.finished,
             "send on descriptor {number} after its shutdown"
         );
+        if self.lacks_memory() {
+            return Work::Send { rest: None, failed: Some(Error::OutOfMemory) };
+        }
         let bytes = parts.concat();
         match self.write(number, &bytes) {
             Ok(count) if count == bytes.len() => Work::Send { rest: None, failed: None },
@@ -357,6 +375,7 @@ impl Kernel {
             panic!("close of descriptor {number}, which is closed");
         });
         self.record(if abort { "resets" } else { "closes" }, number, 0, None);
+        self.leave_stale(&descriptor);
         self.release_partners(&mut descriptor);
         match descriptor.object {
             Object::Stream { connection, side, .. } => self.close_side(connection, side, abort),

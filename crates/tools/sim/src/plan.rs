@@ -13,8 +13,8 @@ pub enum Faults {
     /// Everything that a working network and kernel do: short reads and writes, small buffers,
     /// delays, segments cut anywhere, completions in any order.
     Benign,
-    /// Also what broken ones do: resets, refusals, lost datagrams, stalls of minutes, descriptors
-    /// running out.
+    /// Also what broken ones do: resets, refusals, lost datagrams, stalls of minutes, peers that
+    /// vanish, descriptors and memory running out, workers that do not run, a clock that leaps.
     Hostile,
 }
 
@@ -53,8 +53,44 @@ pub struct Plan {
     pub descriptors: u64,
     /// How often, of a thousand streams, one stops for up to five minutes.
     pub stall: u64,
+    /// How often, of a thousand connections of engines, the first packet is lost.
+    pub syn_loss: u64,
     /// How often, of a thousand datagrams, one is lost.
     pub datagram_loss: u64,
+    /// How often, of a thousand, accept, connect or send find no kernel memory.
+    pub memory: u64,
+    /// For so many milliseconds of each [`Plan::shortage_every_ms`] others have taken all
+    /// descriptors and pipes.
+    pub shortage_ms: u64,
+    /// At least 1.
+    pub shortage_every_ms: u64,
+    /// How often, of a thousand, a turn begins late, because other programs run.
+    pub slow_turns: u64,
+    /// How late at most, in nanoseconds.
+    pub slow_turn_ns: u64,
+    /// How late at most a wake is noticed, in nanoseconds.
+    pub wake_ns: u64,
+    /// How often, of a thousand, a turn is told of a wake, or a watch of bytes, that is not there.
+    pub spurious: u64,
+    /// How often, of a thousand, what a descriptor had outstanding completes after its close.
+    pub stale: u64,
+    /// How often, of a thousand connections, one goes to the first of several listeners.
+    pub skew: u64,
+    /// How late at most connections are announced, then all at once, in nanoseconds.
+    pub burst_ns: u64,
+    /// How often, of a thousand connections, the actor's machine goes down without a word.
+    pub vanish: u64,
+    /// How often the clock leaps.
+    pub leaps: u64,
+    /// How far at most, in milliseconds.
+    pub leap_ms_max: u64,
+    /// How often, of a thousand, records are lost, because the disk is full or too slow.
+    pub log_loss: u64,
+    /// How often, of a thousand answers, a name server answers late, twice, to another question,
+    /// with another address, or that it failed. For the actor who plays it.
+    pub name_faults: u64,
+    /// Letters that a mailbox between workers holds. For who makes the workers.
+    pub letters: usize,
 }
 
 /// Bytes of a stream after which segments grow, so that a large body does not cost a million
@@ -91,14 +127,47 @@ impl Plan {
         plan.batch_max = random.choose(&[1, 3, 1000]);
         plan.pipe_capacity = random.choose(&[4096, 65_536, 262_144]);
         plan.pipes = random.choose(&[0, 0, 300, 1000]);
+        plan.draw_benign_trouble(random, delay_us);
         if faults == Faults::Hostile {
             plan.reset = random.choose(&[0, 50, 200]);
             plan.connect_fault = random.choose(&[0, 100, 300]);
             plan.descriptors = random.choose(&[0, 20, 100]);
             plan.stall = random.choose(&[0, 30, 100]);
             plan.datagram_loss = random.choose(&[0, 100, 500]);
+            plan.draw_hostile_trouble(random);
         }
         plan
+    }
+
+    /// What a working kernel on a busy machine does.
+    fn draw_benign_trouble(&mut self, random: &mut Random, delay_us: u64) {
+        self.slow_turns = random.choose(&[0, 0, 20]);
+        self.slow_turn_ns = delay_us * 500;
+        self.wake_ns = random.choose(&[0, delay_us * 500]);
+        self.syn_loss = random.choose(&[0, 0, 200]);
+        self.spurious = random.choose(&[0, 50, 300]);
+        self.skew = random.choose(&[0, 500, 1000]);
+        self.burst_ns = random.choose(&[0, delay_us * 500]);
+        self.letters = random.choose(&[1, 2, 256]);
+    }
+
+    /// What only a broken one does, or a machine that has far too much to do.
+    fn draw_hostile_trouble(&mut self, random: &mut Random) {
+        self.memory = random.choose(&[0, 0, 10, 50]);
+        self.shortage_every_ms = random.between(1000, 30_000);
+        self.shortage_ms = random.choose(&[0, 0, 500, 20_000]).min(self.shortage_every_ms * 3 / 4);
+        if random.chance(300) {
+            self.slow_turns = random.choose(&[5, 50]);
+            self.slow_turn_ns = random.choose(&[100_000_000, 5_000_000_000]);
+        }
+        self.wake_ns = random.choose(&[self.wake_ns, 2_000_000_000]);
+        self.stale = random.choose(&[0, 200, 1000]);
+        self.burst_ns = random.choose(&[self.burst_ns, 1_000_000_000]);
+        self.vanish = random.choose(&[0, 20, 100]);
+        self.leaps = random.choose(&[0, 0, 1, 3]);
+        self.leap_ms_max = random.choose(&[5_000, 60_000, 7_200_000]);
+        self.log_loss = random.choose(&[0, 500, 1000]);
+        self.name_faults = random.choose(&[0, 200, 800]);
     }
 
     fn kind() -> Self {
@@ -120,6 +189,23 @@ impl Plan {
             descriptors: 0,
             stall: 0,
             datagram_loss: 0,
+            syn_loss: 0,
+            memory: 0,
+            shortage_ms: 0,
+            shortage_every_ms: 1,
+            slow_turns: 0,
+            slow_turn_ns: 0,
+            wake_ns: 0,
+            spurious: 0,
+            stale: 0,
+            skew: 0,
+            burst_ns: 0,
+            vanish: 0,
+            leaps: 0,
+            leap_ms_max: 0,
+            log_loss: 0,
+            name_faults: 0,
+            letters: 256,
         }
     }
 

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use millrace_event::{Address, Budget, Error, Instant};
 
@@ -70,6 +71,10 @@ impl World {
             deadline: None,
             planned: None,
             plan_serial: 0,
+            asleep_until: kernel.now,
+            wake_noticed: false,
+            woken: false,
+            stale: VecDeque::new(),
         });
         let now = kernel.now;
         kernel.plan_run(index, now);
@@ -90,6 +95,21 @@ impl World {
     /// The world's clock.
     pub fn now(&self) -> Instant {
         self.kernel.borrow().now
+    }
+
+    /// How far the clock has leapt in all. Whoever measures how long others take leaves it out.
+    pub fn leapt(&self) -> Duration {
+        self.kernel.borrow().leapt
+    }
+
+    /// What went wrong beside the network, and how often: a kind that never shows is not tested.
+    pub fn met(&self) -> Vec<(&'static str, u64)> {
+        self.kernel.borrow().met.iter().map(|(what, count)| (*what, *count)).collect()
+    }
+
+    /// Counts something that an actor does wrong, among [`World::met`].
+    pub fn meet(&self, what: &'static str) {
+        self.kernel.borrow_mut().meet(what);
     }
 
     /// What the seed decided.
