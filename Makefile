@@ -24,6 +24,8 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 # Apart from what is tested else: this program has a bug on purpose.
 	CARGO_TARGET_DIR=$(PLANTED) cargo test --quiet -p millrace --features planted-faults \
 		--test worker_panic
+	CARGO_TARGET_DIR=$(PLANTED) cargo test --quiet -p millrace-tests --features planted-faults \
+		--test planted
 	@$(MAKE) --no-print-directory icount
 # Once with the engine that this machine picks, once with the one that every machine has.
 	tests/interop/run
@@ -33,6 +35,7 @@ lint: ## Formatting, clippy and rustdoc, each warning an error.
 	@scripts/setup build
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	cargo clippy --quiet -p millrace-tests --features planted-faults --all-targets -- -D warnings
 # The documentation is for those who work on millrace: private items are in it, and may be linked to.
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
 		cargo doc --quiet --workspace --no-deps --document-private-items
@@ -59,6 +62,8 @@ soak: ## Many more simulated seeds and mutants than `make test` has: SEEDS=5000 
 	cargo build --quiet -p millrace
 	SEEDS=$(or $(SEEDS),5000) cargo test -p millrace-tests --test scenarios
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus
+	RARE=1 CARGO_TARGET_DIR=$(PLANTED) cargo test -p millrace-tests --features planted-faults \
+		--test planted -- --nocapture
 
 fuzz: ## Run every fuzz target for SECONDS=60 each.
 	@scripts/setup fuzz

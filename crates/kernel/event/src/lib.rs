@@ -17,6 +17,7 @@ mod error;
 mod limits;
 mod log;
 mod mailbox;
+pub mod planted;
 mod random;
 mod sockets;
 mod table;

@@ -1,5 +1,6 @@
 //! The pipes of a worker: opened as they are needed, kept for the next body, bounded.
 
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Error, Fd, Token};
 
 use crate::limits::REFUSALS_KEPT;
@@ -55,6 +56,9 @@ impl Pipe {
     pub fn drained<E: Engine>(&mut self, engine: &mut E, count: usize, sink: &Fd, token: Token) {
         assert!(count <= self.filled, "no more leaves a pipe than was in it");
         self.filled -= count;
+        if self.filled == 1 && planted(Fault::PipeByteLost) {
+            self.filled = 0;
+        }
         if self.filled > 0 {
             engine.splice(&self.out, sink, self.filled, token);
         }
@@ -119,7 +123,10 @@ impl Pipes {
 
     /// Takes a pipe back. One with bytes in it is closed, whatever it has outstanding: nobody else
     /// may get them.
-    pub fn give<E: Engine>(&mut self, engine: &mut E, pipe: Pipe) {
+    pub fn give<E: Engine>(&mut self, engine: &mut E, mut pipe: Pipe) {
+        if planted(Fault::DirtyPipeKept) {
+            pipe.filled = 0;
+        }
         if pipe.filled == 0 {
             self.free.push(pipe);
         } else {

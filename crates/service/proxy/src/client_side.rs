@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Buffer, Engine, Error, HowToShut, Instant, Key, Kind};
 
 use crate::conn::{Conn, Standing};
@@ -70,7 +71,9 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn client_received(&mut self, key: Key, result: Result<Buffer, Error>) {
         let Self { engine, conns, .. } = self;
         let Some(conn) = conns.get_mut(key) else {
-            if let Ok(buffer) = result {
+            if let Ok(buffer) = result
+                && !planted(Fault::BufferKept)
+            {
                 engine.recycle(buffer);
             }
             return;

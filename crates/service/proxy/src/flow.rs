@@ -19,6 +19,7 @@
 //! with another connection while nothing of the request's body has been read for an origin and
 //! nothing of an answer has reached the client.
 
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key};
 
 use crate::origin::Phase;
@@ -93,6 +94,7 @@ fn check<E: Engine>(worker: &mut Worker<E>, key: Key) {
 pub(crate) fn resume<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let exchange = worker.exchange(key);
     match (exchange.stage, exchange.transaction.phase) {
+        _ if planted(Fault::TurnLost) => {}
         (Stage::Fetch, Phase::Asked) => stage::fetch::answer(worker, key),
         (Stage::Fetch, _) => {}
         _ => run(worker, key),

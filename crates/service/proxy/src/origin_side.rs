@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Buffer, Engine, Error, Instant, Key, Kind};
 use millrace_http::{Framing, connection_options};
 
@@ -159,6 +160,9 @@ impl<E: Engine> Worker<E> {
                 (deadline.filter(|_| waits_here), Some((key, reason)))
             }
         };
+        if deadline.is_some_and(|deadline| deadline > now) && planted(Fault::DeadlineMissed) {
+            return;
+        }
         if deadline.is_none_or(|deadline| deadline > now) {
             let check = now + snapshots.origin_check;
             timers.set(connection.timer, deadline.map_or(check, |deadline| deadline.min(check)));
@@ -206,7 +210,7 @@ impl<E: Engine> Worker<E> {
     /// Whether a connection whose answer was read has nothing left of the exchange.
     fn may_be_kept(&mut self, key: Key, slot: Key) -> bool {
         let connection = self.origins.connections.get_mut(slot).expect("held by the exchange");
-        let is_clean = connection.input.is_empty()
+        let is_clean = (connection.input.is_empty() || planted(Fault::UnreadKept))
             && !connection.broken
             && !connection.ended
             && !connection.sending;

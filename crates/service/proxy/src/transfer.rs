@@ -13,6 +13,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Fd, Instant, Token};
 use millrace_http::{ChunkError, ChunkedDecoder, Framing};
 use millrace_splice::{Course, Fill, Pipe, Pipes, Plan};
@@ -170,7 +171,9 @@ impl Transfer {
         let piped = pipe.as_ref().map_or(0, Pipe::filled);
         let payload = &bytes[payload];
         let done = self.rest.is_over();
-        let last = (done && had_rest && self.chunked_out).then(|| self.rest.trailers());
+        let ends = done && had_rest && self.chunked_out;
+        let ends = ends && !(payload.is_empty() && planted(Fault::TerminatorLost));
+        let last = ends.then(|| self.rest.trailers());
         let owed = std::mem::take(&mut self.owes_line_end);
         if !payload.is_empty() || piped > 0 || !head.is_empty() || last.is_some() || owed {
             let pieces = Pieces { head, owed, payload, piped, chunked: self.chunked_out, last };

@@ -12,6 +12,7 @@ use millrace_event::{
     Completion, Engine, Event, Inbox, Instant, Key, Kind, Mail, Table, Timers, Token, Wake,
 };
 
+use millrace_event::planted::{Fault, planted};
 use millrace_splice::Pipes;
 use millrace_splice::limits::PIPES_MAX;
 
@@ -239,7 +240,8 @@ impl<E: Engine> Worker<E> {
         }
         self.mail.flush();
         self.keep_house(now);
-        !(self.draining && self.conns.is_empty() && self.accepting.has_ended())
+        let is_empty = self.conns.len() <= usize::from(planted(Fault::DrainForgets));
+        !(self.draining && is_empty && self.accepting.has_ended())
     }
 
     /// Objects in use: client connections, exchanges, origin connections, attempts. All are zero

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Address, Engine, Error, Fd, Instant, Key, Kind, TimerId};
 
 use crate::admission::{self, Denied};
@@ -167,7 +168,9 @@ pub(crate) fn handle_connected<E: Engine>(
     dial.attempts.retain(|&other| other != slot);
     if let Err(error) = result {
         dial.lose(reason_of(error));
-        worker.engine.close(fd);
+        if !planted(Fault::DescriptorLeaked) {
+            worker.engine.close(fd);
+        }
         next_attempts(worker, key);
         return;
     }
@@ -212,7 +215,9 @@ pub(crate) fn abandon<E: Engine>(worker: &mut Worker<E>, key: Key) {
     for slot in dial.attempts {
         let attempt = worker.attempts.remove(slot).expect("listed while under way");
         worker.timers.remove(attempt.timer);
-        worker.engine.close(attempt.fd);
+        if !planted(Fault::RaceLeaks) {
+            worker.engine.close(attempt.fd);
+        }
     }
 }
 

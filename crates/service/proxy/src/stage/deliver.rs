@@ -1,6 +1,7 @@
 //! Stage deliver: an answer's head goes to the client, and its body follows by the download, or a
 //! tunnel begins. Here the exchange also ends: when everything was taken, or by breaking off.
 
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Error, Key, Kind};
 use millrace_http::{Expectation, Framing, Version, connection_options, expectation};
 
@@ -18,7 +19,8 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let exchange = worker.exchange(key);
     let (plan, conn) = (exchange.plan, exchange.conn());
     let conn = worker.conn(conn);
-    if conn.sending || conn.first != Some(key) {
+    let is_first = conn.first == Some(key) || planted(Fault::TurnIgnored);
+    if conn.sending || !is_first {
         // An interim answer is on its way, and `download_sent` comes back when the client has taken
         // it; or answers to earlier requests come first, and `flow::resume` comes back.
         return Step::Wait;

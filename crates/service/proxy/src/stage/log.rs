@@ -1,6 +1,7 @@
 //! Stage log: an exchange has ended. It is recorded, its memory goes back, and its connection goes
 //! on to the next request or ends.
 
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key};
 use millrace_http::Name;
 
@@ -19,7 +20,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let refused = exchange.reason.is_some();
     let unread = !exchange.tunnel && (refused || !exchange.request_was_taken());
     finish(worker, key);
-    if aborted {
+    if aborted && !planted(Fault::CutLooksWhole) {
         worker.reset_conn(conn);
     } else if persistent {
         worker.resume_conn(conn);
@@ -40,7 +41,10 @@ pub(crate) fn end<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
 fn finish<E: Engine>(worker: &mut Worker<E>, key: Key) {
     worker.leave_origin(key);
     worker.counters.exchanges.add(1);
-    let exchange = worker.exchanges.remove(key).expect("the caller's exchange is there");
+    let mut exchange = worker.exchanges.remove(key).expect("the caller's exchange is there");
+    if exchange.aborted && planted(Fault::ChargeForgotten) {
+        std::mem::forget(std::mem::take(&mut exchange.charges));
+    }
     let conn = worker.conn(exchange.conn());
     assert_eq!(conn.first, Some(key), "exchanges end in the order of their requests");
     conn.first = exchange.next;
