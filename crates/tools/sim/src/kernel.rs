@@ -5,7 +5,7 @@
 //! [`crate::drive`].
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use crate::connection::Connection;
 use crate::descriptor::{Descriptor, Direction, Object, Owner};
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
+use crate::tale::Tale;
 use crate::trace::Trace;
 use crate::trouble::Stale;
 
@@ -133,6 +134,9 @@ pub(crate) struct Kernel {
     pub(crate) slept: Duration,
     /// What went wrong, and how often.
     pub(crate) met: BTreeMap<&'static str, u64>,
+    pub(crate) tale: Tale,
+    /// Descriptors of actors at which something happened; see [`crate::World::take_stirred`].
+    pub(crate) stirred: BTreeSet<u32>,
 }
 
 impl Kernel {
@@ -158,6 +162,8 @@ impl Kernel {
             leapt: Duration::ZERO,
             slept: Duration::ZERO,
             met: BTreeMap::new(),
+            tale: Tale::default(),
+            stirred: BTreeSet::new(),
         };
         let plan = format!("{:?}", kernel.plan);
         kernel.note("seed", &format!("{seed} {plan}"));

@@ -28,6 +28,7 @@ mod network;
 mod operation;
 mod plan;
 mod random;
+mod tale;
 mod trace;
 mod trouble;
 mod world;

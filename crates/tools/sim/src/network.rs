@@ -77,6 +77,7 @@ impl Kernel {
             delay += SYN_AGAIN;
             self.meet("late connect");
         }
+        self.name_owner(index, 0, owner);
         let wanted = address.clone();
         self.note("connect", &format!("fd={number} to {wanted} for {owner:?}"));
         self.targets.insert(index, wanted);
@@ -98,8 +99,10 @@ impl Kernel {
         self.set_outcome(number, Some(outcome));
         if let Err(error) = outcome {
             self.connections[index].sides[0].reset = true;
+            self.tell(index, 0, &format!("cannot connect ({error}) to"), &[]);
             self.note("not connected", &format!("fd={number}: {error}"));
         } else {
+            self.tell(index, 0, "is connected to", &[]);
             self.record("connected", number, 0, None);
         }
         self.connections[index].established = true;
@@ -148,6 +151,8 @@ impl Kernel {
             self.open(owner, Object::Stream { connection, side: 1, outcome: Some(Ok(())) });
         self.connections[connection].sides[1].descriptor = Some(number);
         let peer = self.connections[connection].sides[0].address;
+        self.name_owner(connection, 1, owner);
+        self.tell(connection, 1, "accepts", &[]);
         self.record("accepted", number, connection, None);
         Some((number, peer))
     }
@@ -165,6 +170,9 @@ impl Kernel {
             count = self.random.below(count as u64 + 1) as usize;
         }
         self.connections[index].sides[side].out.sent.extend(&bytes[..count]);
+        if count > 0 {
+            self.tell(index, side, "→", &bytes[..count]);
+        }
         self.send_segment(index, side);
         Ok(count)
     }
@@ -198,6 +206,11 @@ impl Kernel {
 
     /// Ends what a side sends; the peer reads the end after all that was sent.
     pub(crate) fn finish(&mut self, index: usize, side: usize) {
+        self.tell(index, side, "ends its stream to", &[]);
+        self.end_stream(index, side);
+    }
+
+    fn end_stream(&mut self, index: usize, side: usize) {
         self.connections[index].sides[side].out.finished = true;
         self.send_segment(index, side);
     }
@@ -207,15 +220,17 @@ impl Kernel {
     pub(crate) fn close_side(&mut self, index: usize, side: usize, abort: bool) {
         let connection = &mut self.connections[index];
         let unread = !connection.incoming(side).arrived.is_empty();
+        let resets = (abort || unread) && !connection.unix;
+        self.tell(index, side, if resets { "resets" } else { "closes its connection to" }, &[]);
+        let connection = &mut self.connections[index];
         let own = &mut connection.sides[side];
         (own.closed, own.descriptor) = (true, None);
-        let resets = (abort || unread) && !connection.unix;
         if resets {
             connection.sides[side].reset = true;
             connection.sides[side].out.sent.clear();
             self.send_reset(index, 1 - side);
         } else {
-            self.finish(index, side);
+            self.end_stream(index, side);
         }
     }
 
@@ -230,6 +245,7 @@ impl Kernel {
 
     /// A reset arrives at `side`.
     pub(crate) fn reset_arrives(&mut self, index: usize, side: usize) {
+        self.tell(index, side, "hears of a reset from", &[]);
         self.connections[index].take_reset(side);
         if let Some(number) = self.connections[index].sides[side].descriptor {
             self.record("reset", number, 0, None);

@@ -57,7 +57,12 @@ impl Kernel {
 
     /// Something changed at a descriptor: its outstanding operation is to be tried, if it can end.
     pub(crate) fn notify(&mut self, number: u32, direction: Direction) {
-        let Some(operation) = self.descriptor(number).operation(direction) else {
+        let descriptor = self.descriptor(number);
+        if descriptor.owner == Owner::Actor {
+            self.stirred.insert(number);
+            return;
+        }
+        let Some(operation) = descriptor.operation(direction) else {
             return;
         };
         let accepts = matches!(operation.work, Work::Accept);

@@ -1,7 +1,7 @@
 //! A world: the simulated kernel behind a handle, as the engines, the actors and the test see it.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,6 +40,12 @@ pub enum Read {
     Failed(Error),
     /// Nothing yet.
     Nothing,
+}
+
+impl Socket {
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
 }
 
 impl World {
@@ -237,6 +243,40 @@ impl World {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(socket.0);
         kernel.connections[connection].sides[side].out.sent.len()
+    }
+
+    /// The sockets of actors at which something happened since this was last asked: something may
+    /// be read, written or accepted there, or has ended. For actors that are many.
+    pub fn take_stirred(&self) -> BTreeSet<Socket> {
+        let stirred = std::mem::take(&mut self.kernel.borrow_mut().stirred);
+        stirred.into_iter().map(Socket).collect()
+    }
+
+    /// Whether somebody has accepted the connection that this socket opened, or opened the one
+    /// that it accepted.
+    pub fn is_taken(&self, socket: Socket) -> bool {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let (connection, side) = kernel.stream_of(socket.0);
+        let peer = &kernel.connections[connection].sides[1 - side];
+        peer.descriptor.is_some() || peer.closed
+    }
+
+    /// Whether the other end was closed or reset, whatever of that has arrived here.
+    pub fn is_left(&self, socket: Socket) -> bool {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let (connection, side) = kernel.stream_of(socket.0);
+        let sides = &kernel.connections[connection].sides;
+        sides[1 - side].closed || sides[1 - side].reset || sides[side].reset
+    }
+
+    /// The bytes that the worker of an engine holds, and how many it may; engines are numbered in
+    /// the order in which they were made.
+    ///
+    /// # Panics
+    /// When there is no such engine.
+    pub fn budget(&self, engine: usize) -> (usize, usize) {
+        let budget = &self.kernel.borrow().engines[engine].budget;
+        (budget.used(), budget.max())
     }
 
     /// Ends what this socket sends.
