@@ -1,7 +1,7 @@
 # The menu of the project: `make help`. Each entry sets up what it needs and says what it installs.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint icount interop bench attack soak fuzz clean
+.PHONY: help setup run test lint icount interop bench attack sim soak fuzz clean
 
 # Where programs with planted bugs are built, so that nobody takes one for the real one.
 PLANTED = $(or $(CARGO_TARGET_DIR),target)/planted
@@ -57,10 +57,17 @@ attack: ## Hostile messages on both engines, literal and mutated: MUTANTS=100000
 	cargo build --quiet -p millrace
 	MUTANTS=$(or $(MUTANTS),100000) SEED=$(or $(SEED),1) scripts/attack
 
-soak: ## Many more simulated seeds and mutants than `make test` has: SEEDS=5000 MUTANTS=1000000.
+sim: ## Play stories that seeds invent: SEEDS=2000 FIRST=0 many of them; SEED=n one, and tell it.
+	@scripts/setup build
+	SEEDS=$(or $(SEEDS),2000) cargo test --quiet --profile sim -p millrace-tests --test sim stories \
+		-- --nocapture
+
+soak: ## Many more simulated seeds and mutants: SEEDS=5000 STORIES=200000 MUTANTS=1000000.
 	@scripts/setup build
 	cargo build --quiet -p millrace
 	SEEDS=$(or $(SEEDS),5000) cargo test -p millrace-tests --test scenarios
+	SEEDS=$(or $(STORIES),200000) cargo test --quiet --profile sim -p millrace-tests --test sim \
+		stories -- --nocapture
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus
 	RARE=1 CARGO_TARGET_DIR=$(PLANTED) cargo test -p millrace-tests --features planted-faults \
 		--test planted -- --nocapture

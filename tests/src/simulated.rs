@@ -11,6 +11,7 @@ mod name_server;
 mod origin;
 mod reload;
 mod seat;
+mod story;
 mod verifier;
 
 use std::cell::{Cell, RefCell};
@@ -25,6 +26,10 @@ use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Sim, SimDetached, Turn, World, run};
+
+pub use story::{
+    Failure, Hunt, Met, Outcome, Story, classes, draw, hunt, plan, play_story, report, shrink,
+};
 
 use crate::scenario::{Board, Listen, Names, Origin, OriginKind, Picks, Scenario};
 use cast::Cast;
@@ -289,6 +294,13 @@ fn configure(
     let mut asked_for = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
     verifier::load_users(&mut asked_for)?;
     let mut config = asked_for.clone();
+    pick_ports(&mut config, world);
+    names.set("proxy", &config.listeners[0].address.to_string());
+    Ok((asked_for, config))
+}
+
+/// Replaces each port 0 by a free one.
+fn pick_ports(config: &mut Config, world: &World) {
     for listener in &mut config.listeners {
         let picked = world.actor_listen(&address_of(&listener.address));
         listener.address = match world.local_address(picked) {
@@ -297,8 +309,6 @@ fn configure(
         };
         world.close(picked);
     }
-    names.set("proxy", &config.listeners[0].address.to_string());
-    Ok((asked_for, config))
 }
 
 fn start(

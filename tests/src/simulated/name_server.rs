@@ -48,21 +48,15 @@ impl NameServer {
         self.address
     }
 
+    pub(super) fn socket(&self) -> Socket {
+        self.socket
+    }
+
     /// The answer to a query of one question (RFC 1035 section 4.1); `None` where it is none.
-    fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
-        let mut at = 12;
-        let mut labels = Vec::new();
-        loop {
-            let length = usize::from(*query.get(at)?);
-            if length == 0 {
-                break;
-            }
-            labels.push(String::from_utf8_lossy(query.get(at + 1..at + 1 + length)?).to_string());
-            at += 1 + length;
-        }
-        let question = query.get(12..at + 5)?;
+    pub(super) fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
+        let (name, end) = asked_name(query)?;
+        let question = query.get(12..end + 4)?;
         let kind = u16::from_be_bytes([question[question.len() - 4], question[question.len() - 3]]);
-        let name = labels.join(".").to_ascii_lowercase();
         let known: Vec<IpAddr> =
             self.names.iter().filter(|(other, _)| *other == name).map(|(_, ip)| *ip).collect();
         let wanted = known.iter().filter(|ip| match ip {
@@ -77,6 +71,20 @@ impl NameServer {
         answer.extend_from_slice(question);
         answer.extend(records);
         Some(answer)
+    }
+}
+
+/// The name that a query asks for, in lower case, and where it ends.
+pub(super) fn asked_name(query: &[u8]) -> Option<(String, usize)> {
+    let mut at = 12;
+    let mut labels = Vec::new();
+    loop {
+        let length = usize::from(*query.get(at)?);
+        if length == 0 {
+            return Some((labels.join(".").to_ascii_lowercase(), at + 1));
+        }
+        labels.push(String::from_utf8_lossy(query.get(at + 1..at + 1 + length)?).to_string());
+        at += 1 + length;
     }
 }
 

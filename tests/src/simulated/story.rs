@@ -1,0 +1,67 @@
+//! Stories that a seed invents: a proxy, origins and clients, well-behaved or not, as plain data
+//! ([`plan`]) out of one seed ([`draw()`]), played in the simulator under a model that is checked at
+//! each byte and each turn ([`ledger`]). A failing one is shrunk ([`shrink()`]) and told.
+//!
+//! What is modelled, what is not, and how to read a failure: docs/design/simulator.md.
+
+mod client;
+mod draw;
+mod hunt;
+mod ledger;
+mod names;
+mod origin;
+pub mod plan;
+mod reading;
+mod sending;
+mod shrink;
+mod stage;
+mod tell;
+mod words;
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use millrace_sim::World;
+
+pub use draw::draw;
+pub use hunt::{Hunt, classes, hunt, report};
+pub use ledger::{Failure, Met};
+pub use plan::Story;
+pub use shrink::shrink;
+pub use stage::Outcome;
+
+thread_local! {
+    /// Whether panics of this thread are kept for the outcome instead of printed.
+    static KEEPS: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Plays `story`; a panic is a failure like others. `tells` asks for the tale.
+pub fn play_story(story: &Story, tells: bool) -> Outcome {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let printed = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let kept = KEEPS.with_borrow_mut(|kept| match kept {
+                Some(words) => {
+                    *words = panic.to_string();
+                    true
+                }
+                None => false,
+            });
+            if !kept {
+                printed(panic);
+            }
+        }));
+    });
+    KEEPS.set(Some(String::new()));
+    let world = World::new(story.seed, story.world);
+    let played = catch_unwind(AssertUnwindSafe(|| stage::play(story, &world, tells)));
+    let words = KEEPS.take().unwrap_or_default();
+    played.unwrap_or_else(|_| Outcome {
+        failure: Some(Failure { kind: "panic", words }),
+        hash: world.trace_hash(),
+        met: Met::new(),
+        tale: world.tale(),
+    })
+}

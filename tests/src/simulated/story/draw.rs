@@ -1,0 +1,349 @@
+//! The story that a seed invents. Everything is drawn before anything happens, from a sequence of
+//! its own: the world's chance begins anew, whatever was drawn here.
+
+use millrace_sim::{Faults, Random};
+
+use super::plan::{
+    Answer, Body, Break, Conduct, Connection, Ending, Event, Frame, How, Method, Naming, Oddity,
+    Origin, Proxy, Reader, Request, Story, Temper, Wrong,
+};
+use super::words::{BAD_CHUNKS, BAD_HEADS, ODD_CHUNKS, ODD_HEADS, STRAYS};
+
+/// Payload bytes of a whole story, about: large bodies are rare, so that seeds are many.
+const BYTES_MAX: usize = 3 << 20;
+/// The longest body.
+const BODY_MAX: usize = 1 << 20;
+
+/// The story of `seed`.
+pub fn draw(seed: u64) -> Story {
+    let mut random = Random::new(seed ^ 0x5354_4f52_5953_4545);
+    let temper = random.choose(&[Temper::Kind, Temper::Mixed, Temper::Wild, Temper::Wild]);
+    let world = match temper {
+        Temper::Kind => random.choose(&[Faults::None, Faults::Benign, Faults::Benign]),
+        Temper::Mixed => random.choose(&[Faults::None, Faults::Benign, Faults::Benign]),
+        Temper::Wild => random.choose(&[Faults::None, Faults::Benign, Faults::Hostile]),
+    };
+    let mut draw = Draw { random, temper, next: 0, left: BYTES_MAX, forward: false, origins: 1 };
+    draw.forward = draw.random.chance(500);
+    let origins: Vec<Origin> = (0..draw.random.between(1, 4)).map(|_| draw.origin()).collect();
+    draw.origins = origins.len();
+    let clients = draw.random.between(1, 12) as u8;
+    let mut connections = Vec::new();
+    for client in 0..clients {
+        for _ in 0..draw.random.choose(&[1, 1, 1, 2, 4]) {
+            connections.push(draw.connection(client));
+        }
+    }
+    Story {
+        seed,
+        world,
+        temper,
+        proxy: draw.proxy(),
+        origins,
+        connections,
+        events: draw.events(),
+        calm: Vec::new(),
+    }
+}
+
+/// What is being drawn.
+struct Draw {
+    random: Random,
+    temper: Temper,
+    /// The id of the last request.
+    next: u32,
+    /// Payload bytes that may still be drawn.
+    left: usize,
+    forward: bool,
+    origins: usize,
+}
+
+impl Draw {
+    /// Chance for what nobody does in a kind story.
+    fn odd(&mut self, per_thousand: u64) -> bool {
+        let drawn = self.random.chance(per_thousand);
+        drawn && self.temper != Temper::Kind
+    }
+
+    fn proxy(&mut self) -> Proxy {
+        let wild = self.temper == Temper::Wild;
+        let starves = wild && self.random.chance(250);
+        let short = wild && self.random.chance(250);
+        let real = self.random.between(8, 60) as usize;
+        let believed = real * self.random.choose(&[1, 1, 2, 4]);
+        Proxy {
+            forward: self.forward,
+            unix: self.random.chance(150),
+            workers: self.random.between(1, 3) as usize,
+            memory_mb: starves.then_some(1),
+            descriptors: short.then_some((real, believed)),
+            limits: if wild { self.limits() } else { Vec::new() },
+        }
+    }
+
+    fn limits(&mut self) -> Vec<(&'static str, u64)> {
+        const SMALL: [(&str, &[u64]); 22] = [
+            ("head_ms", &[100, 1000, 5000]),
+            ("idle_ms", &[100, 1000, 5000]),
+            ("body_ms", &[100, 1000, 5000]),
+            ("send_ms", &[100, 1000, 5000]),
+            ("connect_ms", &[10, 300, 2000]),
+            ("first_byte_ms", &[10, 300, 2000]),
+            ("answer_ms", &[10, 300, 2000]),
+            ("origin_idle_ms", &[10, 300, 2000]),
+            ("tunnel_idle_ms", &[100, 1000, 5000]),
+            ("linger_ms", &[0, 100, 1000]),
+            ("name_ms", &[100, 1000]),
+            ("drain_ms", &[0, 500, 5000]),
+            ("rate_bytes_per_second", &[0, 128, 100_000]),
+            ("pipelined", &[1, 2, 8]),
+            ("retries", &[0, 1, 3]),
+            ("connections", &[1, 3, 10]),
+            ("connections_per_client", &[1, 2]),
+            ("origin_idle_connections", &[0, 1, 2]),
+            ("origin_idle_connections_all", &[0, 1, 2]),
+            ("name_lookups", &[1, 2]),
+            ("request_head_bytes", &[1024, 4096]),
+            ("answer_head_bytes", &[1024, 4096]),
+        ];
+        let often = self.random.choose(&[100, 300, 700]);
+        let mut limits = Vec::new();
+        for (name, values) in SMALL {
+            let value = self.random.choose(values);
+            if self.random.chance(often) {
+                limits.push((name, value));
+            }
+        }
+        // The seven-hour stories of default limits are few enough.
+        if !limits.iter().any(|(name, _)| *name == "tunnel_idle_ms") {
+            limits.push(("tunnel_idle_ms", 20_000));
+        }
+        limits
+    }
+
+    fn origin(&mut self) -> Origin {
+        let ms = self.random.choose(&[0, 1, 50, 1000]);
+        let conduct = self.random.choose(&[
+            Conduct::Refuses,
+            Conduct::ClosesAtOnce,
+            Conduct::ResetsAtOnce,
+            Conduct::Deaf,
+            Conduct::ClosesIdle(ms),
+            Conduct::StraysIdle(ms),
+        ]);
+        let bad = self.random.choose(&[Naming::Unknown, Naming::Fails, Naming::Silent]);
+        let slow = Naming::Slow(self.random.choose(&[10, 200, 500]));
+        let good = [Naming::Address, Naming::Address, Naming::Known, slow, Naming::Twice];
+        let good = self.random.choose(&good);
+        Origin {
+            conduct: if self.odd(400) { conduct } else { Conduct::Good },
+            naming: match self.odd(150) {
+                true => bad,
+                false if self.random.chance(100) => Naming::Lies,
+                false => good,
+            },
+        }
+    }
+
+    fn events(&mut self) -> Vec<Event> {
+        let at = self.random.choose(&[0, 5, 300, 3000]);
+        let at = self.random.between(0, at);
+        let mut events = Vec::new();
+        if self.random.chance(300) {
+            for _ in 0..self.random.between(1, 3) {
+                let at = self.random.between(0, at * 2);
+                events.push(Event::Reload(at, self.reloaded()));
+            }
+        }
+        if self.odd(200) {
+            events.push(Event::Drain(at));
+        }
+        events
+    }
+
+    /// Limits after a reload; where nothing is scarce, such as harm nobody.
+    fn reloaded(&mut self) -> Vec<(&'static str, u64)> {
+        match self.temper {
+            Temper::Wild => self.limits(),
+            Temper::Kind | Temper::Mixed => vec![
+                ("pipelined", self.random.between(1, 8)),
+                ("origin_idle_connections", self.random.between(0, 3)),
+                ("retries", self.random.between(1, 3)),
+            ],
+        }
+    }
+
+    fn connection(&mut self, client: u8) -> Connection {
+        let begins_ms = self.random.choose(&[0, 0, 1, 20, 2000]);
+        let begins_ms = self.random.between(0, begins_ms);
+        let pipelined = self.random.chance(350);
+        let count = self.random.choose(&[1, 1, 2, 3, 6]);
+        let mut requests = Vec::new();
+        for left in (0..count).rev() {
+            requests.push(self.request(left == 0, pipelined));
+        }
+        let bytes = self.random.choose(&[512, 4096, 60_000]);
+        let every = self.random.between(1, 100);
+        let stall = self.random.choose(&[50, 1500, 20_000, 10_000_000]);
+        let longest = requests.iter().map(|request| request.answer.length).max().unwrap_or(0);
+        // Who takes longer for what is in its kernel than it may be idle is closed meanwhile.
+        let bytes = if longest as u64 / bytes as u64 * every > 15_000 { 60_000 } else { bytes };
+        let reader = match self.random.below(10) {
+            0 | 1 => Reader::Slow(bytes, every),
+            2 if self.odd(1000) => Reader::Stalls(self.random.length(100_000) - 1, stall),
+            _ => Reader::Eager,
+        };
+        // Behind CONNECT and Upgrade the stream is the tunnel's.
+        let tunnel = requests.last().is_some_and(|last| last.method.is_tunnel());
+        let ending = self.random.choose(&[
+            Ending::Closes,
+            Ending::Closes,
+            if tunnel { Ending::Closes } else { Ending::Finishes },
+            Ending::Idles,
+        ]);
+        Connection { client, begins_ms, reader, pipelined, requests, ending }
+    }
+
+    fn request(&mut self, last: bool, pipelined: bool) -> Request {
+        self.next += 1;
+        let method = match self.random.below(20) {
+            0..=8 => Method::Get,
+            9 | 10 => Method::Head,
+            11..=13 => Method::Post,
+            14 | 15 => Method::Put,
+            16 => Method::Options,
+            17 | 18 if last => Method::Upgrade,
+            19 if last && self.forward => Method::Connect,
+            _ => Method::Post,
+        };
+        let old = last && matches!(method, Method::Get | Method::Head) && self.random.chance(100);
+        let odd_head = Oddity::Head(self.random.below(ODD_HEADS.len() as u64) as usize);
+        let odd_body = Oddity::Body(self.random.below(ODD_CHUNKS.len() as u64) as usize);
+        let oddity = match self.random.below(50) {
+            0 | 1 if self.odd(1000) && !method.is_tunnel() => Some(odd_head),
+            2 if self.odd(1000) && method == Method::Post => Some(odd_body),
+            _ => None,
+        };
+        let pause = self.random.choose(&[0, 0, 0, 5, 2000]);
+        Request {
+            id: self.next,
+            method,
+            origin: self.random.below(self.origins as u64) as usize,
+            old,
+            closes: last && self.random.chance(150),
+            pause_ms: if pipelined { 0 } else { self.random.between(0, pause) },
+            body: self.body(method, old),
+            breaks: self.breaks(60),
+            oddity,
+            answer: self.answer(method),
+        }
+    }
+
+    fn body(&mut self, method: Method, old: bool) -> Body {
+        let carries = match method {
+            Method::Post | Method::Put => self.random.chance(900),
+            Method::Connect | Method::Upgrade => true,
+            // Allowed, and rare: RFC 9110 section 9.3.1.
+            Method::Get | Method::Options => self.random.chance(30),
+            Method::Head => false,
+        };
+        if !carries || old {
+            return Body::default();
+        }
+        let chunked = !method.is_tunnel() && self.random.chance(400);
+        let size = self.random.length(70_000);
+        Body {
+            length: self.length(),
+            chunk: chunked.then_some(size.max(16)),
+            trailers: chunked && self.random.chance(200),
+            expects: matches!(method, Method::Post | Method::Put) && self.random.chance(150),
+        }
+    }
+
+    /// A length of a body, from what is left for the story.
+    fn length(&mut self) -> usize {
+        let max = self.random.choose(&[1, 5000, 100_000, BODY_MAX]);
+        let length = (self.random.length(max) - 1).min(self.left);
+        self.left -= length;
+        length
+    }
+
+    /// Where something is halted or, in stories in which some misbehave, broken off.
+    fn breaks(&mut self, per_thousand: u64) -> Option<Break> {
+        let at = self.random.length(200_000) - 1;
+        let pause = How::Pause(self.random.choose(&[1, 100, 1500]));
+        let how = self.random.choose(&[How::Finish, How::Close, How::Reset, How::Stop, pause]);
+        let broken = self.odd(per_thousand);
+        let paused = self.random.chance(50);
+        match (broken, paused) {
+            (true, _) => Some(Break { at, how }),
+            (false, true) => Some(Break { at, how: pause }),
+            _ => None,
+        }
+    }
+
+    fn answer(&mut self, method: Method) -> Answer {
+        let size = self.random.length(70_000).max(16);
+        let frame = match self.random.below(10) {
+            0..=5 => Frame::Length,
+            6..=8 => Frame::Chunks(size),
+            _ => Frame::UntilClose,
+        };
+        let status = match (method, self.random.below(20)) {
+            (Method::Upgrade, 0..=16) => 101,
+            (_, 0) => 204,
+            (Method::Get | Method::Head, 1) => 304,
+            (_, 2) => 404,
+            // Not one that the proxy gives itself.
+            (_, 3) => 500,
+            _ => 200,
+        };
+        let delay = self.random.choose(&[0, 0, 0, 10, 1000, 4000]);
+        let step = self.random.choose(&[1, 100, 5000]);
+        let every = self.random.between(1, 20);
+        let length = self.length();
+        // A drip of many steps is a matter of minutes and of many events.
+        let drip = (self.random.chance(100) && length / step < 300).then_some((step, every));
+        let wrong = if self.odd(180) { Some(self.wrong(frame)) } else { None };
+        let wrong = wrong.filter(|wrong| match wrong {
+            Wrong::Chunks(_) => method != Method::Head,
+            Wrong::Goes(_) => !method.is_tunnel(),
+            _ => true,
+        });
+        let status = if matches!(wrong, Some(Wrong::Chunks(_))) { 200 } else { status };
+        Answer {
+            status,
+            length,
+            frame,
+            old: frame != Frame::UntilClose
+                && !matches!(frame, Frame::Chunks(_))
+                && status != 101
+                && self.random.chance(60),
+            closes: self.random.chance(100),
+            interims: if self.random.chance(100) { self.random.between(1, 4) as u32 } else { 0 },
+            delay_ms: self.random.between(0, delay),
+            drip,
+            early: self.odd(80),
+            trailers: matches!(frame, Frame::Chunks(_)) && self.random.chance(200),
+            wrong,
+        }
+    }
+
+    fn wrong(&mut self, frame: Frame) -> Wrong {
+        let at = match self.random.chance(300) {
+            true => self.random.between(0, 60) as usize,
+            false => self.random.length(200_000) - 1,
+        };
+        let how = self.random.choose(&[How::Finish, How::Close, How::Reset, How::Stop]);
+        match self.random.below(10) {
+            0..=4 => Wrong::Breaks(Break { at, how }),
+            5 if frame != Frame::UntilClose => {
+                Wrong::Goes(self.random.below(STRAYS.len() as u64) as usize)
+            }
+            6 => Wrong::Head(self.random.below(BAD_HEADS.len() as u64) as usize),
+            7 => Wrong::Chunks(self.random.below(BAD_CHUNKS.len() as u64) as usize),
+            8 => Wrong::Floods,
+            _ => Wrong::Switches,
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What has happened so far, as all actors of a story know it together, and what must not happen.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use millrace_event::Instant;
+use millrace_proxy::limits::Limits;
+use millrace_sim::{Faults, World};
+
+use super::plan::{Method, Oddity, Request, Story};
+
+/// Why a story fails: a word for its kind, by which the shrinker tells that it is still the same
+/// failure, and what was seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// One of a few words.
+    pub kind: &'static str,
+    /// For a person to read.
+    pub words: String,
+}
+
+/// How often each class of behaviour was met.
+pub type Met = BTreeMap<String, u64>;
+
+/// The ledger of one run; clones are the same ledger.
+#[derive(Clone)]
+pub(super) struct Ledger(Rc<RefCell<Book>>);
+
+struct Book {
+    story: Rc<Story>,
+    waits: Waits,
+    /// Requests that came to origins, by id.
+    arrived: BTreeMap<u32, u32>,
+    /// When something of an exchange last moved, by id.
+    moved: BTreeMap<u32, Instant>,
+    failure: Option<Failure>,
+    met: Met,
+    /// Nobody may be served any more.
+    drained: bool,
+}
+
+/// The longest that a connection of the proxy may be without a byte in either direction, by what
+/// it is waiting for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits {
+    /// Between two requests.
+    pub(super) idle: Duration,
+    /// In an exchange.
+    pub(super) exchange: Duration,
+    /// In a tunnel.
+    pub(super) tunnel: Duration,
+    /// Kept at the origin's side.
+    pub(super) kept: Duration,
+    /// Further tries of a request.
+    pub(super) retries: u64,
+}
+
+impl Waits {
+    /// From the limits, and what the world may add to them.
+    pub(super) fn new(limits: &Limits, story: &Story, jitter: Duration) -> Self {
+        let slack = match story.world {
+            // Streams stop for up to five minutes, in each direction at each side and at each try.
+            Faults::Hostile => Duration::from_secs(5 * 60 * 4 * (limits.retries + 1)),
+            Faults::None | Faults::Benign => Duration::ZERO,
+        };
+        // What is ready is told late by up to the jitter, and again at each step on its way.
+        let slack = slack + jitter * 40 + Duration::from_secs(5);
+        let ms = |ms: u64| Duration::from_millis(ms) + slack;
+        let tries = limits.retries + 1;
+        // A client's pace is looked at when its time is over: a byte at its beginning gives as much
+        // again.
+        let exchange = limits.head_ms
+            + 2 * limits.body_ms
+            + 2 * limits.send_ms
+            + limits.connect_ms
+            + tries * (limits.name_ms + limits.connect_ms + limits.first_byte_ms)
+            + limits.answer_ms
+            + limits.first_byte_ms
+            + limits.linger_ms;
+        Self {
+            idle: ms(limits.idle_ms.max(limits.head_ms) + limits.linger_ms),
+            exchange: ms(exchange),
+            tunnel: ms(limits.tunnel_idle_ms + exchange),
+            // The last of the answer may still be on its way to a client that is slow.
+            kept: ms(limits.origin_idle_ms + exchange),
+            retries: limits.retries,
+        }
+    }
+
+    /// What holds where a wait may be under either limits: a reload came meanwhile.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            idle: self.idle.max(other.idle),
+            exchange: self.exchange.max(other.exchange),
+            tunnel: self.tunnel.max(other.tunnel),
+            kept: self.kept.max(other.kept),
+            retries: self.retries.max(other.retries),
+        }
+    }
+}
+
+impl Ledger {
+    pub(super) fn new(story: Rc<Story>, waits: Waits) -> Self {
+        Self(Rc::new(RefCell::new(Book {
+            story,
+            waits,
+            arrived: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            failure: None,
+            met: Met::new(),
+            drained: false,
+        })))
+    }
+
+    pub(super) fn story(&self) -> Rc<Story> {
+        self.0.borrow().story.clone()
+    }
+
+    /// Known once the limits are.
+    pub(super) fn set_waits(&self, waits: Waits) {
+        self.0.borrow_mut().waits = waits;
+    }
+
+    pub(super) fn waits(&self) -> Waits {
+        self.0.borrow().waits
+    }
+
+    /// The first failure is the one that counts.
+    pub(super) fn fail(&self, world: &World, kind: &'static str, words: String) {
+        world.say(&format!("WRONG: {words}"));
+        self.0.borrow_mut().failure.get_or_insert(Failure { kind, words });
+    }
+
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.0.borrow().failure.clone()
+    }
+
+    /// Counts a class of behaviour.
+    pub(super) fn met(&self, class: impl Into<String>) {
+        *self.0.borrow_mut().met.entry(class.into()).or_default() += 1;
+    }
+
+    pub(super) fn all_met(&self) -> Met {
+        self.0.borrow().met.clone()
+    }
+
+    pub(super) fn drain(&self) {
+        self.0.borrow_mut().drained = true;
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        self.0.borrow().drained
+    }
+
+    /// Something of an exchange moved.
+    pub(super) fn touch(&self, id: u32, now: Instant) {
+        self.0.borrow_mut().moved.insert(id, now);
+    }
+
+    /// When something of an exchange last moved.
+    pub(super) fn moved(&self, id: u32) -> Option<Instant> {
+        self.0.borrow().moved.get(&id).copied()
+    }
+
+    /// A request came to an origin: whether that may be.
+    pub(super) fn arrive(
+        &self,
+        world: &World,
+        id: u32,
+        method: &str,
+        target: &str,
+    ) -> Option<Request> {
+        let story = self.story();
+        let Some((index, request)) = story.find(id) else {
+            self.fail(world, "unasked", format!("{method} {target} came, which no client sent"));
+            return None;
+        };
+        let times = {
+            let book = &mut *self.0.borrow_mut();
+            let times = book.arrived.entry(id).or_default();
+            *times += 1;
+            *times
+        };
+        let retries = self.waits().retries;
+        let wrong = if request.method.word() != method || !target.ends_with(&format!("/{id}")) {
+            Some(("unasked", format!("{method} {target} came for {:?} {id}", request.method)))
+        } else if matches!(request.oddity, Some(Oddity::Head(_))) {
+            Some(("smuggled", format!("request {id}, which is malformed, was forwarded")))
+        } else if follows_an_oddity(&story.connections[index].requests, id) {
+            Some(("smuggled", format!("request {id} was forwarded, which follows a malformed one")))
+        } else if times > 1 && request.method == Method::Post {
+            Some(("repeated", format!("POST {id} came {times} times")))
+        } else if u64::from(times) > retries + 1 {
+            Some(("repeated", format!("{method} {id} came {times} times, with {retries} retries")))
+        } else {
+            None
+        };
+        if let Some((kind, words)) = wrong {
+            self.fail(world, kind, words);
+        }
+        if times > 1 {
+            self.met("proxy: a request tried again");
+        }
+        Some(request.clone())
+    }
+}
+
+/// Whether a request stands behind one after which nothing may be read as a request.
+fn follows_an_oddity(requests: &[Request], id: u32) -> bool {
+    requests.iter().take_while(|request| request.id != id).any(|request| request.oddity.is_some())
+}

@@ -1,0 +1,387 @@
+//! A story as plain data: who does what, and when. Every piece stands for itself, so that a story
+//! from which pieces are taken away is a story again.
+
+use std::collections::BTreeSet;
+
+use millrace_sim::Faults;
+
+/// What a seed invents.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Story {
+    /// Names the story and its world.
+    pub seed: u64,
+    /// How unkind the world is.
+    pub world: Faults,
+    /// What may be expected of the proxy in it.
+    pub temper: Temper,
+    /// How the proxy is set up.
+    pub proxy: Proxy,
+    /// At least one.
+    pub origins: Vec<Origin>,
+    /// Client connections.
+    pub connections: Vec<Connection>,
+    /// What whoever operates the proxy does.
+    pub events: Vec<Event>,
+    /// Faults of the world's plan that are taken back.
+    pub calm: Vec<Calm>,
+}
+
+/// What a story is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Temper {
+    /// Everybody behaves and nothing is scarce: every request gets its whole answer.
+    Kind,
+    /// Some misbehave, and nothing is scarce: they must not harm those who behave.
+    Mixed,
+    /// Small limits, starvation, misbehaviour of every class.
+    Wild,
+}
+
+/// The proxy's set-up.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Proxy {
+    /// A forward proxy, else a booster.
+    pub forward: bool,
+    /// It listens on a Unix socket.
+    pub unix: bool,
+    /// Threads, from 1.
+    pub workers: usize,
+    /// Megabytes for each worker; `None`: plenty.
+    pub memory_mb: Option<u64>,
+    /// Descriptors there are and descriptors that it was told of; `None`: plenty.
+    pub descriptors: Option<(usize, usize)>,
+    /// Other values than the defaults.
+    pub limits: Vec<(&'static str, u64)>,
+}
+
+/// An origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// How it treats connections.
+    pub conduct: Conduct,
+    /// How its name is found.
+    pub naming: Naming,
+}
+
+/// How an origin treats connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Conduct {
+    /// Serves as many requests as come.
+    Good,
+    /// Nobody listens.
+    Refuses,
+    /// Closes each at once.
+    ClosesAtOnce,
+    /// Resets each at once.
+    ResetsAtOnce,
+    /// Accepts and never reads.
+    Deaf,
+    /// Closes a connection so many milliseconds after an answer.
+    ClosesIdle(u64),
+    /// Sends what nobody asked for so many milliseconds after an answer.
+    StraysIdle(u64),
+}
+
+/// How an origin's name is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Naming {
+    /// It has none: the address is given.
+    Address,
+    /// Answered at once.
+    Known,
+    /// Answered after so many milliseconds.
+    Slow(u64),
+    /// Answered twice.
+    Twice,
+    /// An answer to another query comes first, with an address where nobody is.
+    Lies,
+    /// NXDOMAIN.
+    Unknown,
+    /// SERVFAIL.
+    Fails,
+    /// Never answered.
+    Silent,
+}
+
+/// One client connection.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Connection {
+    /// The client's number: it decides the address.
+    pub client: u8,
+    /// When it is opened, in milliseconds from the beginning.
+    pub begins_ms: u64,
+    /// How it reads.
+    pub reader: Reader,
+    /// All requests are sent ahead, else each after the answer before.
+    pub pipelined: bool,
+    /// In their order.
+    pub requests: Vec<Request>,
+    /// What happens when all was answered.
+    pub ending: Ending,
+}
+
+/// How a client reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reader {
+    /// As it comes.
+    Eager,
+    /// So many bytes every so many milliseconds.
+    Slow(usize, u64),
+    /// Not for so many milliseconds once so many bytes have come.
+    Stalls(usize, u64),
+}
+
+/// How a client connection ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// The client closes.
+    Closes,
+    /// The client ends its stream behind its last request, and waits for the answers.
+    Finishes,
+    /// The client waits for the proxy to close.
+    Idles,
+}
+
+/// One request, and what its origin is to answer.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Request {
+    /// Unique in the story; bodies are made from it.
+    pub id: u32,
+    /// What is asked for.
+    pub method: Method,
+    /// Which origin is meant; a booster picks its own.
+    pub origin: usize,
+    /// HTTP/1.0.
+    pub old: bool,
+    /// Says that it is the connection's last.
+    pub closes: bool,
+    /// How long the client waits before it, in milliseconds.
+    pub pause_ms: u64,
+    /// Its body; of CONNECT and Upgrade, what goes up the tunnel.
+    pub body: Body,
+    /// Where it is broken off or halted.
+    pub breaks: Option<Break>,
+    /// In place of a well-formed one.
+    pub oddity: Option<Oddity>,
+    /// What is answered.
+    pub answer: Answer,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Method {
+    /// Safe.
+    Get,
+    /// Answered without a body.
+    Head,
+    /// Not idempotent.
+    Post,
+    /// Idempotent, with a body.
+    Put,
+    /// Safe.
+    Options,
+    /// A tunnel through a forward proxy.
+    Connect,
+    /// GET that wants to become a tunnel.
+    Upgrade,
+}
+
+impl Method {
+    /// The word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Get | Self::Upgrade => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Options => "OPTIONS",
+            Self::Connect => "CONNECT",
+        }
+    }
+
+    /// Whether bytes move both ways after it.
+    pub fn is_tunnel(self) -> bool {
+        matches!(self, Self::Connect | Self::Upgrade)
+    }
+}
+
+/// A body.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Body {
+    /// Bytes of payload.
+    pub length: usize,
+    /// Sent in chunks of so many bytes.
+    pub chunk: Option<usize>,
+    /// Trailers follow the chunks.
+    pub trailers: bool,
+    /// The client expects 100 before it sends.
+    pub expects: bool,
+}
+
+/// Where something is broken off or halted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Break {
+    /// After so many bytes, head included; modulo the length.
+    pub at: usize,
+    /// How.
+    pub how: How,
+}
+
+/// How something is broken off or halted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// The stream is ended, and the other direction still read.
+    Finish,
+    /// Closed.
+    Close,
+    /// Reset.
+    Reset,
+    /// Nothing more is sent, and everything read.
+    Stop,
+    /// Goes on after so many milliseconds.
+    Pause(u64),
+}
+
+/// A request that must be refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Oddity {
+    /// A head by its number in the table: nothing reaches an origin.
+    Head(usize),
+    /// A chunked body by its number in the table: an origin sees a part at most.
+    Body(usize),
+}
+
+/// What an origin answers.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Answer {
+    /// A final status.
+    pub status: u16,
+    /// Bytes of the body, or of what comes down a tunnel.
+    pub length: usize,
+    /// How its end is found.
+    pub frame: Frame,
+    /// HTTP/1.0.
+    pub old: bool,
+    /// The origin closes behind it.
+    pub closes: bool,
+    /// Interim answers before it.
+    pub interims: u32,
+    /// Waited before anything is said, in milliseconds.
+    pub delay_ms: u64,
+    /// Sent in pieces of so many bytes, every so many milliseconds.
+    pub drip: Option<(usize, u64)>,
+    /// Sent at the head of the request, whose body is read all the same.
+    pub early: bool,
+    /// Trailers follow the chunks.
+    pub trailers: bool,
+    /// What is wrong with it.
+    pub wrong: Option<Wrong>,
+}
+
+/// How the end of an answer is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Frame {
+    /// Content-Length.
+    Length,
+    /// Chunks of so many bytes.
+    Chunks(usize),
+    /// The end of the connection.
+    UntilClose,
+}
+
+/// What is wrong with an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wrong {
+    /// It is broken off or halted.
+    Breaks(Break),
+    /// Something follows it.
+    Goes(usize),
+    /// A head by its number in the table.
+    Head(usize),
+    /// Chunks by their number in the table.
+    Chunks(usize),
+    /// More interim answers than anybody should read.
+    Floods,
+    /// 101 that nobody asked for.
+    Switches,
+}
+
+/// What whoever operates the proxy does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// SIGHUP after so many milliseconds, with these limits in place of the first ones.
+    Reload(u64, Vec<(&'static str, u64)>),
+    /// SIGTERM after so many milliseconds.
+    Drain(u64),
+}
+
+/// A fault of the world's plan that is taken back, to see what a failure needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Calm {
+    /// No resets by the network.
+    Resets,
+    /// No failed connects.
+    Connects,
+    /// No descriptors refused by chance.
+    Descriptors,
+    /// No stalls and losses.
+    Stalls,
+    /// No short reads and writes, no waits.
+    Shorts,
+    /// Large buffers and segments.
+    Sizes,
+    /// Pipes enough.
+    Pipes,
+    /// Completions at once, many a turn.
+    Delays,
+}
+
+impl Story {
+    /// The connection and request of an id.
+    pub fn find(&self, id: u32) -> Option<(usize, &Request)> {
+        self.connections.iter().enumerate().find_map(|(index, connection)| {
+            let request = connection.requests.iter().find(|request| request.id == id)?;
+            Some((index, request))
+        })
+    }
+
+    /// Whether nothing is amiss with this connection, those who answer it, the world and what there
+    /// is of everything: then each of its requests gets its whole answer.
+    pub fn is_innocent(&self, connection: &Connection) -> bool {
+        let roomy = self.temper != Temper::Wild && self.world != Faults::Hostile;
+        let origins: BTreeSet<usize> = match self.proxy.forward {
+            true => connection.requests.iter().map(|request| request.origin).collect(),
+            false => (0..self.origins.len()).collect(),
+        };
+        roomy
+            && !self.events.iter().any(|event| matches!(event, Event::Drain(_)))
+            && !matches!(connection.reader, Reader::Stalls(..))
+            && connection.requests.iter().all(|request| self.is_good(request))
+            && origins.iter().all(|origin| self.is_clean(*origin))
+    }
+
+    fn is_good(&self, request: &Request) -> bool {
+        let answer = &request.answer;
+        request.breaks.is_none_or(|it| matches!(it.how, How::Pause(_)))
+            && request.oddity.is_none()
+            && answer.wrong.is_none()
+            && !(answer.early && request.body.length > 0)
+    }
+
+    /// Whether what reaches an origin always finds a connection as it should be: what follows an
+    /// answer may be taken for the next one, which nobody behind it can tell.
+    fn is_clean(&self, origin: usize) -> bool {
+        let good = self.origins[origin].conduct == Conduct::Good;
+        let found = !matches!(
+            self.origins[origin].naming,
+            Naming::Unknown | Naming::Fails | Naming::Silent
+        );
+        let asked = self.connections.iter().flat_map(|connection| &connection.requests);
+        good && found
+            && asked.filter(|request| !self.proxy.forward || request.origin == origin).all(
+                |request| {
+                    !matches!(request.answer.wrong, Some(Wrong::Goes(_))) && !request.answer.early
+                },
+            )
+    }
+}

@@ -1,0 +1,437 @@
+//! One run of a story: the proxy's workers and all actors in one world, and what is checked after
+//! each turn.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_event::{Address, Buffer, Instant};
+use millrace_proxy::config::{self, Config};
+use millrace_proxy::{Letter, Worker};
+use millrace_sim::{Actor, Ended, Faults, Sim, Turn, World, run};
+
+use super::super::reload::Posts;
+use super::super::{Running, address_of, pick_ports, start};
+use super::client::ClientSeat;
+use super::ledger::{Failure, Ledger, Met, Waits};
+use super::names::{NameSeat, name_of};
+use super::origin::OriginSeat;
+use super::plan::{Calm, Event, Naming, Story, Temper};
+
+/// How a story went.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What did not hold, if anything.
+    pub failure: Option<Failure>,
+    /// Of everything that happened.
+    pub hash: u64,
+    /// Which classes of behaviour were met how often.
+    pub met: Met,
+    /// What happened, to read, where that was asked for.
+    pub tale: String,
+}
+
+/// Virtual time that a story may take: beyond every deadline, stall and pause.
+const TIME: Duration = Duration::from_secs(24 * 3600);
+/// From the order to break everything off to the end of every worker, jitter aside.
+const STOP: Duration = Duration::from_secs(10);
+
+/// Plays `story` in the world of its seed; `tells` asks for the tale.
+///
+/// # Panics
+/// When the proxy breaks the contract of its engine, or one of its own assertions.
+pub(super) fn play(story: &Story, world: &World, tells: bool) -> Outcome {
+    if tells {
+        world.tell();
+    }
+    calm(story, world);
+    let (failure, met) = match Stage::new(story, world) {
+        Ok(mut stage) => {
+            let result = stage.play(world);
+            let met = stage.ledger.all_met();
+            (stage.ledger.failure().or(result.err()), met)
+        }
+        Err(words) => (Some(Failure { kind: "configuration", words }), Met::new()),
+    };
+    Outcome { failure, hash: world.trace_hash(), met, tale: world.tale() }
+}
+
+/// Takes faults of the plan back.
+fn calm(story: &Story, world: &World) {
+    let mut plan = world.plan();
+    for calm in &story.calm {
+        match calm {
+            Calm::Resets => plan.reset = 0,
+            Calm::Connects => plan.connect_fault = 0,
+            Calm::Descriptors => plan.descriptors = 0,
+            Calm::Stalls => (plan.stall, plan.loss, plan.datagram_loss) = (0, 0, 0),
+            Calm::Shorts => (plan.short, plan.wait) = (0, 0),
+            Calm::Sizes => {
+                (plan.segment, plan.send_capacity) = (65_536, 256 * 1024);
+                plan.receive_capacity = 256 * 1024;
+            }
+            Calm::Pipes => (plan.pipes, plan.pipe_capacity) = (0, 262_144),
+            Calm::Delays => {
+                (plan.delay_ns, plan.jitter_ns, plan.batch_max) = (20_000, 0, 1000);
+            }
+        }
+    }
+    world.set_plan(plan);
+}
+
+/// A worker, and what is checked after each of its turns.
+struct Watched {
+    index: usize,
+    running: Option<Running>,
+    ledger: Ledger,
+    world: World,
+    ended: Rc<Cell<bool>>,
+}
+
+impl Turn for Watched {
+    fn turn(&mut self) -> bool {
+        let Some(running) = &mut self.running else { return false };
+        let goes_on = running.turn();
+        let live = running.0.live();
+        let (used, max) = self.world.budget(self.index);
+        // What came in the turn in which it ran out may still be held, twice where it is passed on;
+        // and each exchange holds its heads.
+        let bound = max + 4 * Buffer::SIZE + live[1] * HEADS_BYTES_MAX;
+        if used > bound {
+            let words = format!("worker {} holds {used} bytes of {max}", self.index);
+            self.ledger.fail(&self.world, "memory", words);
+        }
+        if !goes_on {
+            if live != [0; 4] {
+                let words = format!("worker {} has drained and keeps {live:?}", self.index);
+                self.ledger.fail(&self.world, "leak", words);
+            }
+            drop(self.running.take().map(|Running(worker)| Worker::<Sim>::finish(worker)));
+            self.ended.set(true);
+        }
+        goes_on
+    }
+}
+
+/// A request's and an answer's head at their limits, with what is charged for their fields.
+const HEADS_BYTES_MAX: usize = 200 * 1024;
+
+/// Everybody but the workers.
+struct Troupe {
+    clients: Vec<ClientSeat>,
+    origins: Vec<OriginSeat>,
+    names: NameSeat,
+    director: Director,
+    proxy: Address,
+    ledger: Ledger,
+    over: Rc<Cell<bool>>,
+}
+
+/// Who tells the workers to end.
+struct Director {
+    /// The way to each worker, and whether it has ended.
+    posts: Posts,
+    ended: Vec<Rc<Cell<bool>>>,
+    /// Configurations to come, the next one last.
+    reloads: Vec<(Instant, Arc<Config>)>,
+    /// When to drain, and when to break off what is left.
+    drain_at: Option<Instant>,
+    stop_at: Option<Instant>,
+    drain: Duration,
+    ledger: Ledger,
+}
+
+impl Director {
+    fn tell(&mut self, letter: impl Fn() -> Letter<millrace_sim::SimDetached>) {
+        for (post, ended) in self.posts.borrow_mut().iter_mut().zip(&self.ended) {
+            if !ended.get() {
+                assert!(post.send(letter()).is_ok(), "a worker reads its letters");
+                post.flush();
+            }
+        }
+    }
+
+    fn drain(&mut self, world: &World) {
+        world.say("the workers are told to drain");
+        (self.drain_at, self.stop_at) = (None, Some(world.now() + self.drain));
+        self.ledger.drain();
+        self.tell(|| Letter::Drain);
+    }
+
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        if self.reloads.last().is_some_and(|(at, _)| *at <= world.now())
+            && let Some((_, config)) = self.reloads.pop()
+        {
+            world.say("the workers are told of another configuration");
+            self.ledger.met("operator: reloads");
+            self.tell(|| Letter::Configure { config: config.clone(), sockets: Vec::new() });
+        }
+        if self.drain_at.is_some_and(|at| at <= world.now()) {
+            self.ledger.met("operator: drains in the middle");
+            self.drain(world);
+        }
+        if self.stop_at.is_some_and(|at| at <= world.now()) {
+            world.say("the workers are told to stop");
+            self.stop_at = None;
+            self.tell(|| Letter::Stop);
+        }
+        let reload = self.reloads.last().map(|(at, _)| *at);
+        reload.into_iter().chain(self.drain_at).chain(self.stop_at).min()
+    }
+}
+
+impl Actor for Troupe {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        let mut look = self.director.step(world);
+        let stirred = world.take_stirred();
+        let mut over = true;
+        for client in &mut self.clients {
+            look = look.into_iter().chain(client.step(world, &self.proxy, &stirred)).min();
+            over &= client.is_over();
+        }
+        for origin in &mut self.origins {
+            look = look.into_iter().chain(origin.step(world, &stirred)).min();
+        }
+        look = look.into_iter().chain(self.names.step(world)).min();
+        self.over.set(over || self.ledger.failure().is_some());
+        look
+    }
+}
+
+struct Stage {
+    workers: Vec<Watched>,
+    troupe: Troupe,
+    ledger: Ledger,
+    temper: Temper,
+    jitter: Duration,
+}
+
+impl Stage {
+    fn new(story: &Story, world: &World) -> Result<Self, String> {
+        let story = Rc::new(story.clone());
+        let jitter = Duration::from_nanos(world.plan().jitter_ns + world.plan().delay_ns);
+        let limits = millrace_proxy::limits::Limits::default();
+        let ledger = Ledger::new(story.clone(), Waits::new(&limits, &story, jitter));
+        let origins = story.origins.iter().enumerate();
+        let origins: Vec<(OriginSeat, u16)> =
+            origins.map(|(at, origin)| OriginSeat::new(origin, at, &ledger, world)).collect();
+        let authorities: Vec<String> = story
+            .origins
+            .iter()
+            .enumerate()
+            .map(|(at, origin)| match origin.naming {
+                Naming::Address => format!("127.0.0.1:{}", origins[at].1),
+                _ => format!("{}:{}", name_of(at), origins[at].1),
+            })
+            .collect();
+        let config = Arc::new(configure(&story, world, &authorities)?);
+        let reloads = reloads(&story, world, &authorities, &config)?;
+        let waits = |config: &Config| Waits::new(&config.limits, &story, jitter);
+        let all = reloads.iter().map(|(_, config)| waits(config));
+        ledger.set_waits(all.fold(waits(&config), Waits::or));
+        let names = NameSeat::new(world, &story.origins, &ledger);
+        let (real, believed) = story.proxy.descriptors.unwrap_or((usize::MAX, 1000));
+        world.set_descriptors_max(real);
+        let (workers, posts, _) = start(&config, world, names.server(), believed)?;
+        let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
+        let workers = workers.into_iter().enumerate().map(|(index, running)| Watched {
+            index,
+            running: Some(running),
+            ledger: ledger.clone(),
+            world: world.clone(),
+            ended: ended[index].clone(),
+        });
+        let workers = workers.collect();
+        let clients = story.connections.iter().enumerate();
+        let clients = clients
+            .map(|(at, plan)| ClientSeat::new(plan, at, &authorities, &ledger, world))
+            .collect();
+        let drain_at = story.events.iter().filter_map(|event| match event {
+            Event::Drain(ms) => Some(world.now() + Duration::from_millis(*ms)),
+            Event::Reload(..) => None,
+        });
+        let director = Director {
+            posts,
+            ended,
+            reloads,
+            drain_at: drain_at.min(),
+            stop_at: None,
+            drain: Duration::from_millis(config.limits.drain_ms),
+            ledger: ledger.clone(),
+        };
+        meet_world(&ledger, &story, world);
+        Ok(Self {
+            workers,
+            troupe: Troupe {
+                clients,
+                origins: origins.into_iter().map(|(seat, _)| seat).collect(),
+                names,
+                director,
+                proxy: address_of(&config.listeners[0].address),
+                ledger: ledger.clone(),
+                over: Rc::new(Cell::new(false)),
+            },
+            ledger,
+            temper: story.temper,
+            jitter: jitter * 100,
+        })
+    }
+
+    fn play(&mut self, world: &World) -> Result<(), Failure> {
+        let over = self.troupe.over.clone();
+        // It also returns when every worker has drained: those who are left then see it.
+        let mut ended = Ended::Done;
+        while ended == Ended::Done && !over.get() {
+            ended = self.run(world, TIME, &mut |_| over.get());
+        }
+        if self.ledger.failure().is_some() {
+            return Ok(());
+        }
+        if ended != Ended::Done {
+            return Err(self.failure("stuck", format!("{ended:?}")));
+        }
+        self.end(world)?;
+        for client in &mut self.troupe.clients {
+            client.close(world);
+        }
+        for origin in &mut self.troupe.origins {
+            origin.close(world);
+        }
+        match &world.leaks()[..] {
+            [] => Ok(()),
+            leaks => Err(self.failure("leak", format!("left behind:\n{}", leaks.join("\n")))),
+        }
+    }
+
+    /// The clients are done: what the supervisor does at SIGTERM.
+    fn end(&mut self, world: &World) -> Result<(), Failure> {
+        let drain = self.troupe.director.drain;
+        if self.has_ended() {
+            return Ok(());
+        }
+        if !self.ledger.is_drained() {
+            self.troupe.director.drain(world);
+        }
+        let flags: Vec<_> = self.workers.iter().map(|worker| worker.ended.clone()).collect();
+        let ended = &mut |_: &World| flags.iter().all(|ended| ended.get());
+        self.run(world, drain, ended);
+        if !self.has_ended() && self.temper != Temper::Wild {
+            return Err(self.failure("undrained", "the workers do not drain".to_owned()));
+        }
+        if !self.has_ended() {
+            self.run(world, STOP + self.jitter, ended);
+        }
+        match self.has_ended() || self.ledger.failure().is_some() {
+            true => Ok(()),
+            false => Err(self.failure("undrained", "the workers do not stop".to_owned())),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.workers.iter().all(|worker| worker.running.is_none())
+    }
+
+    fn run(
+        &mut self,
+        world: &World,
+        time: Duration,
+        done: &mut dyn FnMut(&World) -> bool,
+    ) -> Ended {
+        let mut workers: Vec<&mut dyn Turn> = Vec::new();
+        if !self.has_ended() {
+            workers.extend(self.workers.iter_mut().map(|worker| worker as &mut dyn Turn));
+        }
+        run(world, &mut workers, &mut [&mut self.troupe], time, done)
+    }
+
+    fn failure(&self, kind: &'static str, words: String) -> Failure {
+        let clients: Vec<String> = self.troupe.clients.iter().map(ClientSeat::state).collect();
+        Failure { kind, words: format!("{words}\n{}", clients.join("\n")) }
+    }
+}
+
+/// The proxy's configuration: by the program's own parser, then with the port that was picked.
+fn configure(story: &Story, world: &World, authorities: &[String]) -> Result<Config, String> {
+    let mut config =
+        config::from_arguments(command(story, authorities)).map_err(|wrong| wrong.to_string())?;
+    pick_ports(&mut config, world);
+    Ok(config)
+}
+
+/// The configurations of all reloads, the last one first, each when it comes. What cannot change in
+/// a running process is refused as it is in earnest.
+fn reloads(
+    story: &Story,
+    world: &World,
+    authorities: &[String],
+    first: &Config,
+) -> Result<Vec<(Instant, Arc<Config>)>, String> {
+    let mut reloads = Vec::new();
+    for event in &story.events {
+        let Event::Reload(ms, limits) = event else { continue };
+        let mut other = story.clone();
+        other.proxy.limits = limits.clone();
+        let words = command(&other, authorities);
+        let read = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+        let listeners = first.listeners.clone();
+        let config = Config { listeners, ..read };
+        if config::check_change("story", first, &config).is_ok() {
+            reloads.push((world.now() + Duration::from_millis(*ms), config));
+        }
+    }
+    reloads.sort_by_key(|(at, _)| *at);
+    let numbered = reloads.into_iter().zip(first.number + 1..);
+    let numbered =
+        numbered.map(|((at, config), number)| (at, Arc::new(Config { number, ..config })));
+    let mut reloads: Vec<_> = numbered.collect();
+    reloads.reverse();
+    Ok(reloads)
+}
+
+/// The words after the program's name.
+pub(super) fn command(story: &Story, authorities: &[String]) -> Vec<String> {
+    let proxy = &story.proxy;
+    let mut words = vec![if proxy.forward { "forward" } else { "boost" }.to_owned()];
+    if !proxy.forward {
+        let origins: Vec<String> = authorities.iter().map(|it| format!("http://{it}")).collect();
+        words.extend(["--origin".to_owned(), origins.join(",")]);
+    }
+    let listen = if proxy.unix { "unix:/sim/proxy" } else { "127.0.0.1:0" };
+    words.extend(["--listen", listen, "--workers"].map(str::to_owned));
+    words.push(proxy.workers.to_string());
+    if let Some(memory) = proxy.memory_mb {
+        words.extend(["--memory".to_owned(), format!("{}M", memory * proxy.workers as u64)]);
+    }
+    for (name, value) in &proxy.limits {
+        words.extend(["--limit".to_owned(), format!("{name}={value}")]);
+    }
+    words
+}
+
+fn meet_world(ledger: &Ledger, story: &Story, world: &World) {
+    let plan = world.plan();
+    ledger.met(format!("story: {:?}", story.temper));
+    ledger.met(match story.world {
+        Faults::None => "world: idle",
+        Faults::Benign => "world: working",
+        Faults::Hostile => "world: hostile",
+    });
+    ledger.met(if story.proxy.forward { "proxy: forwards" } else { "proxy: boosts" });
+    for (met, class) in [
+        (story.proxy.unix, "proxy: listens on a Unix socket"),
+        (story.proxy.memory_mb.is_some(), "proxy: short of memory"),
+        (story.proxy.descriptors.is_some(), "proxy: short of descriptors"),
+        (plan.pipes > 0, "world: short of pipes"),
+        (plan.reset > 0, "world: connections break"),
+        (plan.connect_fault > 0, "world: connecting fails"),
+        (plan.descriptors > 0, "world: no descriptor by chance"),
+        (plan.stall > 0, "world: streams stall"),
+        (plan.datagram_loss > 0, "world: datagrams are lost"),
+        (plan.loss > 0, "world: segments are late"),
+    ] {
+        if met {
+            ledger.met(class);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! What requests and answers of a story look like as bytes, and what of them is odd.
+
+use super::plan::{Answer, Body, Frame, Method, Oddity, Request, Wrong};
+use crate::scenario::pattern;
+
+/// The payload that a client sends with request `id`.
+pub(super) fn upward(id: u32, length: usize) -> Vec<u8> {
+    pattern(length, u64::from(id) * 2)
+}
+
+/// The payload that is answered to request `id`.
+pub(super) fn downward(id: u32, length: usize) -> Vec<u8> {
+    pattern(length, u64::from(id) * 2 + 1)
+}
+
+/// The line by which an origin knows which tunnel it is at the end of.
+pub(super) fn tunnel_line(id: u32) -> String {
+    format!("Tunnel {id}\n")
+}
+
+/// Where a request goes: the origin's authority, and whether the proxy is told so in the target.
+pub(super) struct Way<'a> {
+    pub(super) authority: &'a str,
+    pub(super) forward: bool,
+}
+
+/// A request's head, and its body as it goes over the wire.
+pub(super) fn request(request: &Request, way: &Way<'_>) -> (Vec<u8>, Vec<u8>) {
+    let Request { id, method, body, .. } = request;
+    let host = if way.forward { way.authority } else { "a.test" };
+    let target = match (method, way.forward) {
+        (Method::Connect, _) => way.authority.to_owned(),
+        (_, true) => format!("http://{}/r/{id}", way.authority),
+        (_, false) => format!("/r/{id}"),
+    };
+    match request.oddity {
+        Some(Oddity::Head(index)) => {
+            let odd = ODD_HEADS[index % ODD_HEADS.len()];
+            return (fill(odd, *id, &target, host), Vec::new());
+        }
+        Some(Oddity::Body(index)) => {
+            let head = "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\n\
+                        Transfer-Encoding: chunked\r\n\r\n";
+            let odd = ODD_CHUNKS[index % ODD_CHUNKS.len()];
+            return (fill(head, *id, &target, host), odd.as_bytes().to_vec());
+        }
+        None => {}
+    }
+    let version = if request.old { "HTTP/1.0" } else { "HTTP/1.1" };
+    let mut head =
+        format!("{} {target} {version}\r\nHost: {host}\r\nX-Id: {id}\r\n", method.word());
+    if *method == Method::Upgrade {
+        head += "Connection: upgrade\r\nUpgrade: websocket\r\n";
+    } else if request.closes {
+        head += "Connection: close\r\n";
+    }
+    if method.is_tunnel() {
+        head += "\r\n";
+        return (head.into_bytes(), Vec::new());
+    }
+    let carries = matches!(method, Method::Post | Method::Put) || body.length > 0;
+    match body.chunk {
+        Some(_) => head += "Transfer-Encoding: chunked\r\n",
+        None if carries => head += &format!("Content-Length: {}\r\n", body.length),
+        None => {}
+    }
+    if body.expects {
+        head += "Expect: 100-continue\r\n";
+    }
+    head += "\r\n";
+    (head.into_bytes(), framed(&upward(*id, body.length), body))
+}
+
+fn framed(payload: &[u8], body: &Body) -> Vec<u8> {
+    match body.chunk {
+        Some(size) => chunks(payload, size, body.trailers),
+        None => payload.to_vec(),
+    }
+}
+
+fn chunks(payload: &[u8], size: usize, trailers: bool) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(payload.len() + 32);
+    for chunk in payload.chunks(size) {
+        bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+        bytes.extend_from_slice(chunk);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    let trailers = if trailers { "X-Sum: 1\r\n" } else { "" };
+    bytes.extend_from_slice(format!("0\r\n{trailers}\r\n").as_bytes());
+    bytes
+}
+
+/// One interim answer.
+pub(super) fn interim(id: u32, status: u16) -> Vec<u8> {
+    format!("HTTP/1.1 {status} Soon\r\nX-Id: {id}\r\n\r\n").into_bytes()
+}
+
+/// The final answer to `request`, whole, as it goes over the wire.
+pub(super) fn answer(request: &Request) -> Vec<u8> {
+    let Request { id, method, answer, .. } = request;
+    match answer.wrong {
+        Some(Wrong::Head(index)) => {
+            return fill(BAD_HEADS[index % BAD_HEADS.len()], *id, "", "");
+        }
+        Some(Wrong::Chunks(index)) => {
+            let head =
+                format!("HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nTransfer-Encoding: chunked\r\n\r\n");
+            let mut bytes = head.into_bytes();
+            for chunk in downward(*id, answer.length).chunks(1000) {
+                bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                bytes.extend_from_slice(chunk);
+                bytes.extend_from_slice(b"\r\n");
+            }
+            bytes.extend_from_slice(BAD_CHUNKS[index % BAD_CHUNKS.len()].as_bytes());
+            return bytes;
+        }
+        Some(Wrong::Switches) => {
+            let switch = "HTTP/1.1 101 Now\r\nX-Id: {id}\r\nConnection: upgrade\r\n\
+                          Upgrade: other\r\n\r\nbytes of that";
+            return fill(switch, *id, "", "");
+        }
+        _ => {}
+    }
+    let payload = downward(*id, answer.length);
+    if *method == Method::Upgrade && answer.status == 101 {
+        let head = "HTTP/1.1 101 Now\r\nX-Id: {id}\r\nConnection: upgrade\r\n\
+                    Upgrade: websocket\r\n\r\n";
+        return fill(head, *id, "", "");
+    }
+    plain(*id, *method, answer, &payload)
+}
+
+fn plain(id: u32, method: Method, answer: &Answer, payload: &[u8]) -> Vec<u8> {
+    let version = if answer.old { "HTTP/1.0" } else { "HTTP/1.1" };
+    let mut head = format!("{version} {} Fine\r\nX-Id: {id}\r\n", answer.status);
+    if answer.closes || answer.frame == Frame::UntilClose {
+        head += "Connection: close\r\n";
+    } else if answer.old {
+        head += "Connection: keep-alive\r\n";
+    }
+    if has_no_body(answer.status) {
+        head += "\r\n";
+        return head.into_bytes();
+    }
+    match answer.frame {
+        Frame::Length => head += &format!("Content-Length: {}\r\n", payload.len()),
+        Frame::Chunks(_) => head += "Transfer-Encoding: chunked\r\n",
+        Frame::UntilClose => {}
+    }
+    head += "\r\n";
+    let mut bytes = head.into_bytes();
+    if method != Method::Head {
+        match answer.frame {
+            Frame::Chunks(size) => bytes.extend(chunks(payload, size, answer.trailers)),
+            _ => bytes.extend_from_slice(payload),
+        }
+    }
+    bytes
+}
+
+/// RFC 9112 section 6.3: what no answer of this status has.
+pub(super) fn has_no_body(status: u16) -> bool {
+    status < 200 || status == 204 || status == 304
+}
+
+fn fill(text: &str, id: u32, target: &str, host: &str) -> Vec<u8> {
+    let text = text
+        .replace("{id}", &id.to_string())
+        .replace("{t}", target)
+        .replace("{h}", host)
+        .replace("{long}", &"a".repeat(70_000));
+    text.into_bytes()
+}
+
+/// What may follow an answer. None of it is an answer: a whole one that comes late could not be
+/// told from that to the next request.
+pub(super) const STRAYS: [&str; 3] = [
+    "bytes that nobody asked for",
+    "\r\n\r\n\r\n",
+    "HTTP/1.1 2000 No\r\nX-Id: 0\r\nContent-Length: 5\r\n\r\nwrong",
+];
+
+/// Heads of requests that must be refused before an origin sees anything.
+pub(super) const ODD_HEADS: [&str; 30] = [
+    "GET {t} HTTP/1.1\r\nX-Id: {id}\r\n\r\n",
+    "GET {t} HTTP/1.1\r\nHost: {h}\r\nHost: {h}\r\nX-Id: {id}\r\n\r\n",
+    "GET {t} HTTP/1.1\r\nHost: {h}\r\nHost: b.test\r\nX-Id: {id}\r\n\r\n",
+    "GET {t} HTTP/1.1\r\nHost: a b\r\nX-Id: {id}\r\n\r\n",
+    "GET  {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\n\r\n",
+    "GET\t{t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\n\r\n",
+    "G@T {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\n\r\n",
+    "GET {t} HTTP/2.0\r\nHost: {h}\r\nX-Id: {id}\r\n\r\n",
+    "GET {t} http/1.1\r\nHost: {h}\r\nX-Id: {id}\r\n\r\n",
+    "GET {t} HTTP/1.1\r\n Host: {h}\r\nX-Id: {id}\r\n\r\n",
+    "GET {t} HTTP/1.1\r\nHost : {h}\r\nX-Id: {id}\r\n\r\n",
+    "GET {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nX\r\n\r\n",
+    "GET {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\n: x\r\n\r\n",
+    "GET {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nX: a\0b\r\n\r\n",
+    "GET {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nX: a\rb\r\n\r\n",
+    "GET {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nX\x01: a\r\n\r\n",
+    "GET {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nX: {long}\r\n\r\n",
+    "GET {t}{long} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\n\r\n",
+    "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nContent-Length: +5\r\n\r\nhello",
+    "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nContent-Length: -5\r\n\r\nhello",
+    "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nContent-Length: 0x5\r\n\r\nhello",
+    "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nContent-Length: 5, 6\r\n\r\nhello",
+    "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n\
+     hello",
+    "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nContent-Length: \
+     99999999999999999999\r\n\r\nhello",
+    "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nContent-Length: 5\r\n\
+     Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nTransfer-Encoding: gzip\r\n\r\nhello",
+    "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nTransfer-Encoding: chunked, identity\r\n\r\n\
+     0\r\n\r\n",
+    "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nTransfer-Encoding: chunked\r\n\
+     Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "POST {t} HTTP/1.0\r\nHost: {h}\r\nX-Id: {id}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "POST {t} HTTP/1.1\r\nHost: {h}\r\nX-Id: {id}\r\nTransfer-Encoding: \x0bchunked\r\n\r\n\
+     0\r\n\r\n",
+];
+
+/// Bodies of which an origin must never see the whole.
+pub(super) const ODD_CHUNKS: [&str; 12] = [
+    "0x5\r\nhello\r\n0\r\n\r\n",
+    "+5\r\nhello\r\n0\r\n\r\n",
+    "-5\r\nhello\r\n0\r\n\r\n",
+    "5_0\r\nhello\r\n0\r\n\r\n",
+    "\r\nhello\r\n0\r\n\r\n",
+    "5\nhello\r\n0\r\n\r\n",
+    "5\rhello\r\n0\r\n\r\n",
+    "5\r\nhelloXX0\r\n\r\n",
+    "5\r\nhello\n0\r\n\r\n",
+    "11111111111111111\r\nhello\r\n0\r\n\r\n",
+    "5\r\nhello\r\n0\r\n folded\r\n\r\n",
+    "5\r\nhello\r\n0\r\nX\0: 1\r\n\r\n",
+];
+
+/// Heads of answers that must not reach a client.
+pub(super) const BAD_HEADS: [&str; 18] = [
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nwrong",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length: 5, 6\r\n\r\nwrong",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length: +5\r\n\r\nwrong",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length: 0x5\r\n\r\nwrong",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length: 99999999999999999999\r\n\r\nwrong",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n\
+     0\r\n\r\n",
+    "HTTP/1.1 99 Low\r\nX-Id: {id}\r\nContent-Length: 5\r\n\r\nwrong",
+    "HTTP/1.1 1000 High\r\nX-Id: {id}\r\nContent-Length: 5\r\n\r\nwrong",
+    "HTTP/1.1 2x0 Odd\r\nX-Id: {id}\r\nContent-Length: 5\r\n\r\nwrong",
+    "HTTP/2.0 200 Fine\r\nX-Id: {id}\r\nContent-Length: 5\r\n\r\nwrong",
+    "ICY 200 Fine\r\nX-Id: {id}\r\nContent-Length: 5\r\n\r\nwrong",
+    "HTTP/1.1 200 Fi\0ne\r\nX-Id: {id}\r\nContent-Length: 5\r\n\r\nwrong",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length : 5\r\n\r\nwrong",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nX: a\0b\r\nContent-Length: 5\r\n\r\nwrong",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nX: a\rb\r\nContent-Length: 5\r\n\r\nwrong",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nno colon\r\nContent-Length: 5\r\n\r\nwrong",
+    "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nX: {long}\r\nContent-Length: 5\r\n\r\nwrong",
+    "wrong\r\n\r\n",
+];
+
+/// How chunks of an answer go wrong after some that are right.
+pub(super) const BAD_CHUNKS: [&str; 8] = [
+    "0x5\r\nwrong\r\n0\r\n\r\n",
+    "-5\r\nwrong\r\n0\r\n\r\n",
+    "zz\r\nwrong\r\n0\r\n\r\n",
+    "\r\nwrong\r\n0\r\n\r\n",
+    "11111111111111111\r\nwrong\r\n0\r\n\r\n",
+    "5\rwrong\r\n0\r\n\r\n",
+    "0\r\n folded\r\n\r\n",
+    "0\r\nX\0: 1\r\n\r\n",
+];

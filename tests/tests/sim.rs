@@ -1,0 +1,166 @@
+//! Stories that seeds invent, played in the simulator.
+//!
+//! `SEEDS=n` plays n of them from `FIRST` (0) on; `SEED=n` plays that one and prints its story and
+//! its tale. A failing seed is shrunk and told.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millrace_sim::Faults;
+use millrace_tests::simulated::plan::{
+    Answer, Body, Break, Conduct, Connection, Ending, Frame, How, Method, Naming, Origin, Proxy,
+    Reader, Request, Story, Temper, Wrong,
+};
+use millrace_tests::simulated::{Failure, classes, draw, hunt, play_story, report, shrink};
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
+}
+
+#[test]
+fn stories_keep_the_model() {
+    if let Some(seed) = number("SEED") {
+        return play_one(seed);
+    }
+    let (first, seeds) = (number("FIRST").unwrap_or(0), number("SEEDS").unwrap_or(400));
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let began = Instant::now();
+    let found = hunt(first, seeds, threads, number("FAILURES").unwrap_or(1) as usize);
+    let seconds = began.elapsed().as_secs_f64();
+    for (class, count) in &found.met {
+        println!("{count:>9}  {class}");
+    }
+    let pace = found.seeds as f64 / seconds;
+    println!("{} seeds in {seconds:.0} s, {pace:.1} a second", found.seeds);
+    for (story, failure) in &found.failures {
+        println!("seed {}: {}: {}", story.seed, failure.kind, failure.words);
+    }
+    if let Some((story, failure)) = found.failures.first() {
+        panic!("{}", report(story, failure, Duration::from_secs(60)));
+    }
+    let wanted = match found.seeds {
+        0..400 => Vec::new(),
+        400..5000 => classes(true),
+        _ => classes(false),
+    };
+    let missing: Vec<String> =
+        wanted.into_iter().filter(|class| !found.met.contains_key(class)).collect();
+    assert!(missing.is_empty(), "never met: {missing:?}");
+}
+
+/// One seed with its story and what happened, twice.
+fn play_one(seed: u64) {
+    let story = draw(seed);
+    let outcome = play_story(&story, true);
+    println!("{story}\n{}", outcome.tale);
+    assert_eq!(outcome.hash, play_story(&story, true).hash, "seed {seed} repeats exactly");
+    if let Some(failure) = outcome.failure {
+        panic!("{}", report(&story, &failure, Duration::from_secs(60)));
+    }
+}
+
+/// A story of one connection in the kindest world.
+fn plain(requests: Vec<Request>, ending: Ending) -> Story {
+    Story {
+        seed: 1,
+        world: Faults::None,
+        temper: Temper::Mixed,
+        proxy: Proxy {
+            forward: false,
+            unix: false,
+            workers: 1,
+            memory_mb: None,
+            descriptors: None,
+            limits: Vec::new(),
+        },
+        origins: vec![Origin { conduct: Conduct::Good, naming: Naming::Address }],
+        connections: vec![Connection {
+            client: 0,
+            begins_ms: 0,
+            reader: Reader::Eager,
+            pipelined: false,
+            requests,
+            ending,
+        }],
+        events: Vec::new(),
+        calm: Vec::new(),
+    }
+}
+
+fn request(id: u32, method: Method, length: usize, answer: usize) -> Request {
+    Request {
+        id,
+        method,
+        origin: 0,
+        old: false,
+        closes: false,
+        pause_ms: 0,
+        body: Body { length, ..Body::default() },
+        breaks: None,
+        oddity: None,
+        answer: Answer {
+            status: 200,
+            length: answer,
+            frame: Frame::Length,
+            old: false,
+            closes: false,
+            interims: 0,
+            delay_ms: 0,
+            drip: None,
+            early: false,
+            trailers: false,
+            wrong: None,
+        },
+    }
+}
+
+fn fails(story: &Story) -> Option<Failure> {
+    play_story(story, false).failure
+}
+
+/// What a client must see is wrong here: a shrunken story keeps what that hangs on, and loses all
+/// that is beside it.
+#[test]
+fn a_failing_story_is_shrunk_to_what_its_failure_needs() {
+    let mut story = draw(5);
+    let beside = story.connections.len();
+    let mut wrong = request(9000, Method::Post, 7000, 300);
+    wrong.answer.delay_ms = 50;
+    let with_wrong = plain(vec![request(9001, Method::Get, 0, 10), wrong], Ending::Closes);
+    story.connections.extend(with_wrong.connections);
+    assert!(beside > 1, "there is something to lose");
+    // As if every POST of more than a thousand bytes were answered wrongly.
+    let plays = |story: &Story| -> Option<Failure> {
+        let requests = story.connections.iter().flat_map(|connection| &connection.requests);
+        let posts = requests.filter(|it| it.method == Method::Post && it.body.length > 1000);
+        posts.last().map(|it| Failure { kind: "test", words: format!("POST {}", it.id) })
+    };
+    let failure = plays(&story).expect("it was made to fail");
+    let (small, failure) = shrink(&story, &failure, Duration::from_secs(60), &plays);
+    assert_eq!(failure.kind, "test");
+    assert_eq!(small.connections.len(), 1, "{small}");
+    let [post] = &small.connections[0].requests[..] else { panic!("{small}") };
+    assert_eq!(post.method, Method::Post);
+    assert!((1001..=2000).contains(&post.body.length), "{small}");
+    assert_eq!((post.answer.delay_ms, post.answer.length), (0, 0), "{small}");
+    assert_eq!((small.origins.len(), small.world), (1, Faults::None), "{small}");
+}
+
+/// The model has to notice: an innocent connection that is not served, a cut body that looks whole,
+/// a silence.
+#[test]
+fn the_model_notices_what_is_wrong() {
+    // An origin that never reads, said to be good: 504 is not what an innocent client may get.
+    let mut story = plain(vec![request(1, Method::Get, 0, 5)], Ending::Closes);
+    assert_eq!(fails(&story), None);
+    story.connections[0].requests[0].answer.delay_ms = 100_000;
+    let failure = fails(&story).expect("a delay beyond `first_byte_ms`");
+    assert_eq!(failure.kind, "unserved", "{}", failure.words);
+    // A body that ends by close, cut in order, said to have been halted: its end looks whole.
+    let mut story = plain(vec![request(1, Method::Get, 0, 5)], Ending::Closes);
+    let answer = &mut story.connections[0].requests[0].answer;
+    answer.frame = Frame::UntilClose;
+    answer.wrong = Some(Wrong::Breaks(Break { at: 52, how: How::Reset }));
+    assert_eq!(fails(&story), None, "a reset does not look whole");
+}
