@@ -119,6 +119,17 @@ fn fails(story: &Story) -> Option<Failure> {
     play_story(story, false).failure
 }
 
+/// The very first chunk of an early answer was malformed, and what was missing of the request was
+/// waited for without any deadline.
+#[test]
+fn an_early_answer_whose_first_chunk_is_malformed_ends_its_exchange() {
+    let mut put = request(1, Method::Put, 99_999, 0);
+    put.answer.wrong = Some(Wrong::Chunks(0));
+    put.answer.early = true;
+    let story = plain(vec![put], Ending::Idles);
+    assert_eq!(fails(&story), None);
+}
+
 /// What a client must see is wrong here: a shrunken story keeps what that hangs on, and loses all
 /// that is beside it.
 #[test]

@@ -121,7 +121,10 @@ pub(crate) fn download<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: b
             // Nothing of the answer was sent: its very first chunk breaks the grammar.
             worker.leave_origin(key);
             let own = Own::Refusal(Reason::MalformedAnswerBody);
-            let exchange = worker.exchange(key);
+            let Worker { engine, pipes, exchanges, .. } = worker;
+            let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+            // Nobody is left who would take what is missing of the request.
+            exchange.upload.abandon(engine, pipes);
             exchange.reason = Some(Reason::MalformedAnswerBody);
             exchange.plan = Plan::Here(own);
             worker.out.clear();
