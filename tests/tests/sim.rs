@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use millrace_sim::Faults;
 use millrace_tests::simulated::plan::{
-    Answer, Body, Break, Conduct, Connection, Ending, Frame, How, Method, Naming, Origin, Proxy,
-    Reader, Request, Story, Temper, Wrong,
+    Answer, Body, Break, Conduct, Connection, Ending, Frame, How, Method, Naming, Oddity, Origin,
+    Proxy, Reader, Request, Story, Temper, Wrong,
 };
 use millrace_tests::simulated::{Failure, classes, draw, hunt, play_story, report, shrink};
 
@@ -128,6 +128,21 @@ fn an_early_answer_whose_first_chunk_is_malformed_ends_its_exchange() {
     put.answer.early = true;
     let story = plain(vec![put], Ending::Idles);
     assert_eq!(fails(&story), None);
+}
+
+/// A request pipelined behind a malformed one was forwarded while an earlier one was under way.
+#[test]
+fn nothing_is_forwarded_that_is_pipelined_behind_a_malformed_request() {
+    let mut odd = request(2, Method::Get, 0, 0);
+    // Two Host fields: found by the stage that looks for the destination.
+    odd.oddity = Some(Oddity::Head(1));
+    let requests = vec![request(1, Method::Get, 0, 10), odd, request(3, Method::Get, 0, 10)];
+    let mut story = plain(requests, Ending::Idles);
+    story.connections[0].pipelined = true;
+    for forward in [false, true] {
+        story.proxy.forward = forward;
+        assert_eq!(fails(&story), None, "forward: {forward}");
+    }
 }
 
 /// What a client must see is wrong here: a shrunken story keeps what that hangs on, and loses all

@@ -268,7 +268,8 @@ pub(crate) fn refuse<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     exchange.plan = Plan::Here(Own::Refusal(reason));
     exchange.reason = Some(reason);
-    exchange.persistent &= exchange.request_was_taken();
+    // Known before the answer is written: behind a reason that closes nothing is read as a request.
+    exchange.persistent &= exchange.request_was_taken() && !reason.closes();
     exchange.upload.abandon(engine, pipes);
     flow::go(worker, key, Stage::Deliver);
 }
