@@ -189,6 +189,10 @@ impl ClientSeat {
         world.name(socket, &self.name);
         self.socket = Some(socket);
         self.moved = world.now();
+        self.ledger.met(match self.innocent {
+            true => "client: innocent",
+            false => "client: not innocent",
+        });
         if let Reader::Slow(..) = self.plan.reader {
             self.ledger.met("client: reads slowly");
         }

@@ -38,7 +38,7 @@ pub fn classes(few: bool) -> Vec<String> {
     classes
 }
 
-const CLASSES: [&str; 84] = [
+const CLASSES: [&str; 85] = [
     "answer: 101 that nobody asked for",
     "answer: HTTP/1.0",
     "answer: a flood of interim ones",
@@ -59,6 +59,7 @@ const CLASSES: [&str; 84] = [
     "client: ends its stream behind its requests",
     "client: ends its stream in the middle",
     "client: got a whole answer",
+    "client: innocent",
     "client: leaves in the middle",
     "client: pauses in the middle",
     "client: reads slowly",
