@@ -1,6 +1,6 @@
 //! Stories that a seed invents: a proxy, origins and clients, well-behaved or not, as plain data
-//! ([`plan`]) out of one seed ([`draw()`]), played in the simulator under a model that is checked at
-//! each byte and each turn ([`ledger`]). A failing one is shrunk ([`shrink()`]) and told.
+//! ([`plan`]) out of one seed ([`draw()`]), played in the simulator under a model that is checked
+//! at each byte and each turn ([`ledger`]). A failing one is shrunk ([`shrink()`]) and told.
 //!
 //! What is modelled, what is not, and how to read a failure: docs/design/simulator.md.
 

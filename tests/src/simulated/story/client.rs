@@ -7,7 +7,7 @@ use std::time::Duration;
 use millrace_event::{Address, Instant};
 use millrace_sim::{Read, Socket, World};
 
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Silence};
 use super::plan::{Conduct, Connection, Ending, Frame, How, Method, Reader, Request, Wrong};
 use super::reading::{Part, Reading, Side, shown};
 use super::sending::{Out, Sending, Sent};
@@ -67,6 +67,7 @@ pub(super) struct ClientSeat {
     deaf: bool,
     /// When to act although nothing has stirred.
     look: Option<Instant>,
+    silence: Silence,
 }
 
 impl ClientSeat {
@@ -104,6 +105,7 @@ impl ClientSeat {
             ended: false,
             deaf: false,
             look: None,
+            silence: Silence::default(),
             plan: plan.clone(),
         }
     }
@@ -632,11 +634,11 @@ impl ClientSeat {
             (waits.exchange, "in an exchange")
         };
         let until = since + wait;
-        if world.now() >= until {
+        if let Some(again) = self.silence.look(world.now(), until) {
+            look.at(again);
+        } else {
             let words = format!("silent {word} for {} ms", wait.as_millis());
             self.fail(world, "overdue", words);
-        } else {
-            look.at(until);
         }
     }
 

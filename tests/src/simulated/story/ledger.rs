@@ -101,6 +101,35 @@ impl Waits {
     }
 }
 
+/// How often in a row a connection was found silent for too long.
+#[derive(Default, Debug)]
+pub(super) struct Silence {
+    found: u32,
+    again: Option<Instant>,
+}
+
+impl Silence {
+    /// Looks at a connection that may be silent `until` then: when to look again, or nothing if it
+    /// is overdue. It is not at first sight: where the clock has leapt, or the proxy's turn is yet
+    /// to come, it is given the time to notice.
+    pub(super) fn look(&mut self, now: Instant, until: Instant) -> Option<Instant> {
+        if now < until {
+            *self = Self::default();
+            return Some(until);
+        }
+        if let Some(again) = self.again.filter(|again| now < *again) {
+            return Some(again);
+        }
+        self.found += 1;
+        let again = now + Duration::from_secs(10);
+        self.again = Some(again);
+        (self.found < LOOKS).then_some(again)
+    }
+}
+
+/// Looks after which a silence is one.
+const LOOKS: u32 = 3;
+
 impl Ledger {
     pub(super) fn new(story: Rc<Story>, waits: Waits) -> Self {
         Self(Rc::new(RefCell::new(Book {
@@ -210,4 +239,23 @@ impl Ledger {
 /// Whether a request stands behind one after which nothing may be read as a request.
 fn follows_an_oddity(requests: &[Request], id: u32) -> bool {
     requests.iter().take_while(|request| request.id != id).any(|request| request.oddity.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silence_is_one_at_the_third_look_and_not_where_something_moved_meanwhile() {
+        let at = |seconds: u64| Instant::from_nanoseconds(seconds * 1_000_000_000);
+        let mut silence = Silence::default();
+        assert_eq!(silence.look(at(1), at(100)), Some(at(100)));
+        assert_eq!(silence.look(at(100), at(100)), Some(at(110)));
+        assert_eq!(silence.look(at(105), at(100)), Some(at(110)));
+        assert_eq!(silence.look(at(110), at(100)), Some(at(120)));
+        assert_eq!(silence.look(at(112), at(200)), Some(at(200)));
+        assert_eq!(silence.look(at(200), at(200)), Some(at(210)));
+        assert_eq!(silence.look(at(210), at(200)), Some(at(220)));
+        assert_eq!(silence.look(at(220), at(200)), None);
+    }
 }

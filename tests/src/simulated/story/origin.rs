@@ -8,7 +8,7 @@ use millrace_event::{Address, Instant};
 use millrace_sim::{Read, Socket, World};
 
 use super::client::Look;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Silence};
 use super::plan::{Break, Conduct, Frame, How, Method, Oddity, Origin, Request, Wrong};
 use super::reading::{Part, Reading, Side, shown};
 use super::sending::{Out, Sending, Sent};
@@ -52,6 +52,7 @@ struct Line {
     ended: bool,
     /// When to act although nothing has stirred; `None`: at once.
     look: Option<Instant>,
+    silence: Silence,
 }
 
 /// What a connection is busy with.
@@ -144,6 +145,7 @@ impl OriginSeat {
             broke: false,
             ended: false,
             look: None,
+            silence: Silence::default(),
         });
     }
 
@@ -467,11 +469,11 @@ impl Line {
         };
         let moved = id.and_then(|id| self.ledger.moved(id));
         let until = moved.map_or(self.moved, |moved| moved.max(self.moved)) + wait;
-        if world.now() >= until {
+        if let Some(again) = self.silence.look(world.now(), until) {
+            look.at(again);
+        } else {
             let words = format!("silent {word} for {} ms", wait.as_millis());
             self.fail(world, "overdue", words);
-        } else {
-            look.at(until);
         }
     }
 

@@ -86,7 +86,9 @@ fn requests(best: &mut Best<'_>, end: Instant) {
         let mut number = 0;
         while number < best.story.connections[at].requests.len() {
             let alone = best.story.connections[at].requests.len() == 1;
-            let drops = |story: &mut Story| drop(story.connections[at].requests.remove(number));
+            let drops = |story: &mut Story| {
+                story.connections[at].requests.remove(number);
+            };
             if alone || !best.attempt(end, &drops) {
                 number += 1;
             }
