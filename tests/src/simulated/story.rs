@@ -63,5 +63,6 @@ pub fn play_story(story: &Story, tells: bool) -> Outcome {
         hash: world.trace_hash(),
         met: Met::new(),
         tale: world.tale(),
+        trace: if tells { world.trace() } else { String::new() },
     })
 }

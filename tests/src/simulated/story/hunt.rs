@@ -193,10 +193,13 @@ pub fn report(story: &Story, failure: &Failure, time: Duration) -> String {
     };
     let outcome = play_story(&small, true);
     let again = play_story(&small, true);
+    // For whoever looks into the engine: a line a completion.
+    let traces = std::env::var_os("TRACE").is_some();
+    let trace = if traces { format!("\n{}", outcome.trace) } else { String::new() };
     let repeats = if outcome.hash == again.hash { "repeats" } else { "DOES NOT REPEAT" };
     format!(
         "seed {} fails ({}).\n\nThe whole story has {} connections; shrunk, it is:\n\n{small}\n\
-         What happened:\n\n{}\nWhat was wrong ({}): {}\nThe trace's hash {:016x} {repeats}.\n\
+         What happened:\n\n{}{trace}\nWhat was wrong ({}): {}\nThe trace's hash {:016x} {repeats}.\n\
          Again: make sim SEED={}\n",
         story.seed,
         failure.kind,

@@ -30,6 +30,8 @@ pub struct Outcome {
     pub met: Met,
     /// What happened, to read, where that was asked for.
     pub tale: String,
+    /// The same as the simulated kernel saw it: its last lines.
+    pub trace: String,
 }
 
 /// Virtual time that a story may take: beyond every deadline, stall and pause.
@@ -54,7 +56,8 @@ pub(super) fn play(story: &Story, world: &World, tells: bool) -> Outcome {
         }
         Err(words) => (Some(Failure { kind: "configuration", words }), Met::new()),
     };
-    Outcome { failure, hash: world.trace_hash(), met, tale: world.tale() }
+    let trace = if tells { world.trace() } else { String::new() };
+    Outcome { failure, hash: world.trace_hash(), met, tale: world.tale(), trace }
 }
 
 /// Takes faults of the plan back.
