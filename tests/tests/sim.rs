@@ -145,6 +145,20 @@ fn nothing_is_forwarded_that_is_pipelined_behind_a_malformed_request() {
     }
 }
 
+/// A request for which there was room to look its name up, again and again, and never for more, was
+/// never given up: it was out of the line each time that this was looked through.
+#[test]
+fn a_request_that_has_room_for_lookups_only_is_given_up() {
+    let mut story = plain(vec![request(1, Method::Get, 0, 5)], Ending::Closes);
+    story.temper = Temper::Wild;
+    // The listener, the client, and one of the two that a lookup takes.
+    story.proxy.descriptors = Some((3, 20));
+    story.origins[0].naming = Naming::Slow(200);
+    let outcome = play_story(&story, false);
+    assert_eq!(outcome.failure, None);
+    assert!(outcome.met.contains_key("proxy: answers 503 itself"), "{:?}", outcome.met);
+}
+
 /// What a client must see is wrong here: a shrunken story keeps what that hangs on, and loses all
 /// that is beside it.
 #[test]

@@ -37,13 +37,20 @@ pub(crate) struct Waiter {
 pub(crate) type Waiting = VecDeque<Waiter>;
 
 /// Puts the exchange, which holds nothing at any origin, into the line: at its end, or back before
-/// those that came later.
+/// those that came later. One that has waited too long is given up instead: whoever finds room for
+/// the beginning of a try only, a lookup say, may be out of the line whenever it is looked through.
 pub(crate) fn wait_for_room<E: Engine>(worker: &mut Worker<E>, key: Key, want: Want) {
     let now = worker.engine.now();
     let transaction = &mut worker.exchange(key).transaction;
     assert_eq!(transaction.phase, Phase::Start, "it has left its origin");
     transaction.phase = Phase::Waiting;
     let since = *transaction.waiting_since.get_or_insert(now);
+    let limits = worker.exchange(key).snapshot().limits();
+    if now >= since + Duration::from_millis(limits.connect_ms) {
+        worker.exchange(key).transaction.phase = Phase::Start;
+        fetch::fail(worker, key, Reason::Overloaded);
+        return;
+    }
     let waiter = Waiter { key, since, want };
     if since == now {
         worker.waiting.push_back(waiter);
