@@ -625,8 +625,8 @@ impl ClientSeat {
         let since = under_way.iter().filter_map(|request| self.ledger.moved(request.id));
         let since = since.max().map_or(self.moved, |moved| moved.max(self.moved));
         // Whoever does not read does not know that its tunnel has begun.
-        let first = under_way.first();
-        let (wait, word) = if first.is_some_and(|request| request.method.is_tunnel()) {
+        let tunnel = under_way.iter().any(|request| request.method.is_tunnel());
+        let (wait, word) = if tunnel {
             (waits.tunnel, "in a tunnel")
         } else if under_way.is_empty() {
             (waits.idle, "between requests")
