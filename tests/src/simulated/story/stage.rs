@@ -12,6 +12,7 @@ use millrace_proxy::{Letter, Worker};
 use millrace_sim::{Actor, Ended, Faults, Sim, Turn, World, run};
 
 use super::super::reload::Posts;
+use super::super::verifier::SimVerifier;
 use super::super::{Running, address_of, pick_ports, start};
 use super::client::ClientSeat;
 use super::ledger::{Failure, Ledger, Met, Waits};
@@ -236,7 +237,9 @@ impl Stage {
         let names = NameSeat::new(world, &story.origins, &ledger);
         let (real, believed) = story.proxy.descriptors.unwrap_or((usize::MAX, 1000));
         world.set_descriptors_max(real);
-        let (workers, posts, _) = start(&config, world, names.server(), believed)?;
+        // No story has passwords, so nobody asks the verifier.
+        let servers = (names.server(), &SimVerifier::new(false));
+        let (workers, posts, _) = start(&config, world, servers, believed)?;
         let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
         let workers = workers.into_iter().enumerate().map(|(index, running)| Watched {
             index,
