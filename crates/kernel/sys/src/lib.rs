@@ -7,6 +7,7 @@
 mod clock;
 mod congestion;
 mod landlock;
+mod credentials;
 mod limits;
 mod listen;
 mod pipe;
@@ -24,6 +25,7 @@ pub use congestion::{
     CONGESTION_NAME_BYTES_MAX, congestion, default_congestion, set_congestion, try_congestion,
 };
 pub use landlock::{Grant, landlock_version, restrict_files};
+pub use credentials::{Peer, peer, user};
 pub use limits::{descriptor_limit, lower_descriptor_limit, raise_descriptor_limit};
 pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
 pub use pipe::{pipe, splice};

@@ -20,10 +20,14 @@ pub enum Signal {
     HangUp,
     /// SIGUSR1: open the log files again.
     User1,
+    /// SIGUSR2: a thread of this process has something for the supervising one; see
+    /// [`Signal::send_to_self`].
+    User2,
 }
 
 impl Signal {
-    const ALL: [Self; 4] = [Self::Terminate, Self::Interrupt, Self::HangUp, Self::User1];
+    const ALL: [Self; 5] =
+        [Self::Terminate, Self::Interrupt, Self::HangUp, Self::User1, Self::User2];
 
     const fn number(self) -> i32 {
         match self {
@@ -31,7 +35,17 @@ impl Signal {
             Self::Interrupt => libc::SIGINT,
             Self::HangUp => libc::SIGHUP,
             Self::User1 => libc::SIGUSR1,
+            Self::User2 => libc::SIGUSR2,
         }
+    }
+
+    /// Sends the signal to this process, for whichever thread waits for it. It must be blocked
+    /// ([`Signals::block`]), or it does what it does by default.
+    pub fn send_to_self(self) {
+        let process = std::process::id().cast_signed();
+        // SAFETY: the call takes and gives numbers only.
+        let sent = unsafe { libc::kill(process, self.number()) };
+        assert!(sent == 0, "a process may signal itself");
     }
 }
 

@@ -1,0 +1,66 @@
+//! Who a process, and the other end of a Unix socket, is.
+
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+use crate::Result;
+
+/// The process at the other end of a Unix socket, as it was when it connected, or listened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// Its process id; 0 when it is of another namespace.
+    pub process: u32,
+    /// Its effective user id.
+    pub user: u32,
+}
+
+/// The effective user id of this process (geteuid(2)).
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Who is at the other end of a connected Unix stream socket (SO_PEERCRED, unix(7)): for one that
+/// accepted, who connected; for one that connected, who called listen(2).
+///
+/// # Errors
+/// ENOTSOCK; ENODATA or EINVAL where the socket has no peer.
+pub fn peer(fd: BorrowedFd<'_>) -> Result<Peer> {
+    // Not by `rustix`, whose process ids cannot be the 0 of another namespace's process.
+    let mut credentials = MaybeUninit::<libc::ucred>::uninit();
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `fd` is open while it is borrowed; `credentials` is writable memory of `length`
+    // bytes, and both outlive the call.
+    let got = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            credentials.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if got != 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    }
+    assert!(length as usize == size_of::<libc::ucred>(), "the kernel gives all of it");
+    // SAFETY: the kernel filled it whole, and every bit pattern is a value.
+    let credentials = unsafe { credentials.assume_init() };
+    Ok(Peer { process: credentials.pid.unsigned_abs(), user: credentials.uid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn the_other_end_of_a_pair_is_this_process() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let expected = Peer { process: std::process::id(), user: user() };
+        assert_eq!(peer(one.as_fd()), Ok(expected));
+    }
+}
