@@ -154,9 +154,13 @@ class Admin(InteropCase):
         self.wait_until("it says where its admin address is", found)
         return "127.0.0.1", int(found()[1])
 
+    def page(self, target):
+        """What the admin address answers; it goes by the Host that it is asked by."""
+        return wire.get(self.admin, target, host=f"127.0.0.1:{self.admin[1]}")
+
     def sum_of(self, name):
         """A metric summed over its labels; the page must be well-formed."""
-        answer = wire.get(self.admin, "/metrics")
+        answer = self.page("/metrics")
         self.assertEqual(answer.status, 200)
         total = 0
         for line in answer.body.decode().splitlines():
@@ -180,14 +184,14 @@ class Admin(InteropCase):
 
     def test_health_follows_draining(self):
         """200 while it serves, 503 from SIGTERM on, as long as work is left."""
-        self.assertEqual(wire.get(self.admin, "/healthz").status, 200)
+        self.assertEqual(self.page("/healthz").status, 200)
         pattern.write(self.site / "large", 64 * MEGABYTE)
         busy = wire.Connection(self.proxy.address)
         busy.get("/large")
         self.assertEqual(busy.head()[1], 200)
         self.proxy.terminate()
         self.wait_until(
-            "health says draining", lambda: wire.get(self.admin, "/healthz").status == 503
+            "health says draining", lambda: self.page("/healthz").status == 503
         )
         busy.close()
         self.assertEqual(self.proxy.wait(), 0)

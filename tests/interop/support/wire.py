@@ -110,11 +110,11 @@ class Connection:
         self.socket.close()
 
 
-def get(address, target, **how):
+def get(address, target, *, host="interop.test", **how):
     """One GET on a connection of its own."""
     connection = Connection(address)
     try:
-        connection.get(target, extra="Connection: close\r\n")
+        connection.get(target, host, extra="Connection: close\r\n")
         return connection.answer(**how)
     finally:
         connection.close()

@@ -6,8 +6,8 @@
 
 mod clock;
 mod congestion;
-mod landlock;
 mod credentials;
+mod landlock;
 mod limits;
 mod listen;
 mod pipe;
@@ -24,8 +24,8 @@ pub use clock::{cpu_time, monotonic_nanoseconds, time_of_day};
 pub use congestion::{
     CONGESTION_NAME_BYTES_MAX, congestion, default_congestion, set_congestion, try_congestion,
 };
-pub use landlock::{Grant, landlock_version, restrict_files};
 pub use credentials::{Peer, peer, user};
+pub use landlock::{Grant, landlock_version, restrict_files};
 pub use limits::{descriptor_limit, lower_descriptor_limit, raise_descriptor_limit};
 pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
 pub use pipe::{pipe, splice};

@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use millrace_proxy::config::{ListenAddress, Listener};
@@ -234,6 +234,13 @@ fn open_unix(path: &Path, workers: usize) -> Result<Vec<OwnedFd>, Errno> {
         sockets.push(copy(&sockets[0])?);
     }
     Ok(sockets)
+}
+
+/// Removes files of Unix sockets; one that is already gone is as good.
+pub(crate) fn remove(files: &[PathBuf]) {
+    for file in files {
+        let _ = std::fs::remove_file(file);
+    }
 }
 
 /// The failure of an address, told so that it can be mended.

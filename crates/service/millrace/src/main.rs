@@ -10,6 +10,7 @@ mod crew;
 mod demo;
 mod doctor;
 mod engines;
+mod errands;
 mod failure;
 mod health_checks;
 mod listeners;

@@ -193,7 +193,7 @@ impl Force {
         }
         let mut config = Config {
             number: state.config.number + 1,
-            admin: state.config.admin,
+            admin: state.config.admin.clone(),
             ..asked_for.clone()
         };
         let log = open_log(&config).map_err(|failure| failure.to_string())?;

@@ -9,7 +9,7 @@
 //!                                          \---second SIGINT---> interrupted
 //! ```
 
-use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,11 @@ use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::counters::Counters;
 use millrace_sys::{Signal, Signals};
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Doors, Guard, Hooks, Token};
 use crate::congestion;
 use crate::crew::Crew;
 use crate::engines::{self, Picked};
+use crate::errands::{Desk, Errand, Errands};
 use crate::failure::Failure;
 use crate::health_checks;
 use crate::metrics::Metrics;
@@ -54,6 +55,9 @@ pub(crate) struct Running {
     crew: Crew,
     shared: Arc<Shared>,
     admin: Option<Arc<Admin>>,
+    errands: Errands,
+    /// The admin addresses' files of Unix sockets.
+    files: Vec<PathBuf>,
     log: LogSink,
 }
 
@@ -73,9 +77,14 @@ impl Running {
         let log = LogSink::closed();
         let asked_for = config.clone();
         let mut config = config;
-        let admin = open_admin(&mut config)?;
+        let guard = Guard {
+            token: config.admin_token_file.as_deref().map(Token::read).transpose()?,
+            name: config.admin_name.clone(),
+        };
+        let doors = Doors::open(&mut config.admin)?;
         let shared = shared(&config);
-        let begun = Force::begin(asked_for, config, source, shared.clone(), log.clone())?;
+        let begun = Force::begin(asked_for, config, source, shared.clone(), log.clone())
+            .inspect_err(|_| listeners::remove(&doors.files()))?;
         let (force, sockets) = (Arc::new(begun.0), begun.1);
         // From here on with what is left; the log is opened as it will be opened again.
         force
@@ -84,11 +93,20 @@ impl Running {
             .and_then(|file| log.turn_to(file).map_err(|error| machine("the access log", error)))
             .inspect_err(|_| force.give_up())?;
         let started = Crew::start(&force, &shared, engine.engine, &log, sockets);
-        let (crew, posts) = started.inspect_err(|_| force.give_up())?;
+        let (crew, posts) = started.inspect_err(|_| {
+            force.give_up();
+            listeners::remove(&doors.files());
+        })?;
         force.set_posts(posts);
         health_checks::start(&force, &shared).inspect_err(|_| force.give_up())?;
-        let mut running = Self { signals, engine, force, crew, shared, admin: None, log };
-        running.start_admin(admin).inspect_err(|_| running.force.give_up())?;
+        let (desk, errands) = Errands::new(|| Signal::User2.send_to_self());
+        let files = doors.files();
+        let mut running =
+            Self { signals, engine, force, crew, shared, admin: None, errands, files, log };
+        running.start_admin(doors, guard, desk).inspect_err(|_| {
+            running.force.give_up();
+            listeners::remove(&running.files);
+        })?;
         running.announce();
         Ok(running)
     }
@@ -125,6 +143,8 @@ impl Running {
                     self.reopen_log();
                 }
                 Some(Signal::User1) => self.reopen_log(),
+                // It only says that there is an errand.
+                Some(Signal::User2) | None => {}
                 Some(signal) => {
                     interrupts += u32::from(signal == Signal::Interrupt);
                     if interrupts > 1 {
@@ -133,7 +153,11 @@ impl Running {
                     }
                     draining.get_or_insert_with(|| self.drain());
                 }
-                None => {}
+            }
+            while let Some(errand) = self.errands.next() {
+                match errand {
+                    Errand::Drain => _ = draining.get_or_insert_with(|| self.drain()),
+                }
             }
             if let Some(deadline) = &mut draining
                 && self.has_drained(deadline)
@@ -144,16 +168,28 @@ impl Running {
         }
     }
 
-    fn start_admin(&mut self, listener: Option<TcpListener>) -> Result<(), Failure> {
-        let Some(listener) = listener else { return Ok(()) };
+    fn start_admin(&mut self, doors: Doors, guard: Guard, desk: Desk) -> Result<(), Failure> {
+        if self.force.config().admin.is_empty() {
+            return Ok(());
+        }
         let (counters, counts) = (self.shared.counters.clone(), self.force.counts());
         let metrics =
             Metrics::new(counters, self.log.clone(), counts).with_origins(Arc::clone(&self.shared));
-        let admin = Arc::new(Admin::new(metrics, config::to_toml(&self.force.config())));
+        let (force, log) = (self.force.clone(), self.log.clone());
+        let has_log = Arc::clone(&force);
+        let hooks = Hooks {
+            desk,
+            reload: Box::new(move || force.reload()),
+            reopen_log: Box::new(move || {
+                has_log.config().access_log.is_some().then(|| log.reopen())
+            }),
+        };
+        let config = config::to_toml(&self.force.config());
+        let admin = Arc::new(Admin::new(metrics, config, guard, hooks));
         self.admin = Some(Arc::clone(&admin));
         let follower = Arc::clone(&admin);
         self.force.follow(move |config| follower.set_config(config::to_toml(config)));
-        admin.start(listener)
+        doors.attend(admin)
     }
 
     fn announce(&self) {
@@ -163,7 +199,7 @@ impl Running {
         if let Some(locked) = self.force.locked() {
             locked.announce();
         }
-        if let Some(address) = config.admin {
+        for address in &config.admin {
             say::error(&format!("admin at {address}"));
         }
         for address in self.addresses() {
@@ -178,6 +214,7 @@ impl Running {
         }
         say::error("draining");
         self.force.drain();
+        listeners::remove(&std::mem::take(&mut self.files));
         Instant::now() + Duration::from_millis(self.force.config().limits.drain_ms)
     }
 
@@ -222,18 +259,6 @@ fn shared(config: &Config) -> Arc<Shared> {
     millrace_sys::fill_random(&mut random);
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
     Shared::new(config.workers, pseudonym, congestion::system(config), say::error)
-}
-
-/// Opens the admin address, and writes the port that the kernel picked into the configuration.
-fn open_admin(config: &mut Config) -> Result<Option<TcpListener>, Failure> {
-    let Some(address) = &mut config.admin else { return Ok(None) };
-    let failed = |error: std::io::Error| match millrace_sys::Errno::from_io_error(&error) {
-        Some(number) => listeners::refused(address, number),
-        None => machine("the admin address", error),
-    };
-    let listener = TcpListener::bind(*address).map_err(failed)?;
-    *address = listener.local_addr().map_err(|error| machine("the admin address", error))?;
-    Ok(Some(listener))
 }
 
 fn machine(what: &str, error: impl std::fmt::Display) -> Failure {

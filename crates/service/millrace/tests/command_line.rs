@@ -4,8 +4,10 @@
 
 mod support;
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Output;
@@ -66,6 +68,23 @@ fn a_wrong_option_is_one_line_that_says_what_is_allowed_and_status_2() {
     ] {
         refused(words, 2, parts);
     }
+}
+
+#[test]
+fn a_token_that_others_could_know_is_refused() {
+    let folder = Folder::new("token");
+    let file = folder.file("token", "0123456789abcdef\n");
+    let words = format!("forward --listen 127.0.0.1:0 --admin-token-file {file}");
+    for (mode, text, part) in [
+        (0o644, "0123456789abcdef\n", "is open to others (mode 644)"),
+        (0o600, "short\n", "has too short a token"),
+        (0o600, "0123456789abcdef\nmore\n", "more than one line"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        refused(&words, 2, &["admin-token-file", part, "chmod 600"]);
+    }
+    refused("forward --admin-token-file /nowhere", 2, &["/nowhere: cannot be read: No such"]);
 }
 
 #[test]

@@ -1,44 +1,94 @@
-//! The admin address: metrics, health and configuration over HTTP/1.0, on threads of its own. It
-//! never touches the data plane; it reads what that wrote down.
+//! The admin addresses: metrics, health and configuration, and changes in the running process, over
+//! HTTP/1.0 on threads of their own. They never touch the data plane; they read what that wrote
+//! down, and leave what has to be done to the supervisor.
 //!
 //! Small and bounded on purpose: one short request a connection, a fixed number of connections, a
 //! deadline for each.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+mod answer;
+mod doors;
+mod guard;
+mod request;
+mod stream;
+mod token;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::failure::Failure;
+use crate::errands::{Desk, Errand};
 use crate::metrics::{self, Metrics};
+use crate::say;
+
+use answer::Answer;
+use guard::Asked;
+use request::Request;
+use stream::Stream;
+
+pub(crate) use doors::Doors;
+pub(crate) use guard::Guard;
+pub(crate) use token::Token;
 
 /// Connections answered at once. Further ones are closed; who asks for metrics asks again.
 const CONNECTIONS_MAX: usize = 16;
 /// The longest request head.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
+/// What is read away of a refused request, so that its answer is not lost in a reset.
+const REST_BYTES_MAX: usize = 64 * 1024;
 /// From the connection's beginning to its end.
 const CONNECTION_MS_MAX: u64 = 5000;
-/// Between two tries to accept when the process is out of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the admin address tells.
+/// What the admin addresses have others do.
+pub(crate) struct Hooks {
+    pub(crate) desk: Desk,
+    /// Applies the configuration's file anew: the number of the snapshot in force, or why not.
+    pub(crate) reload: Box<dyn Fn() -> Result<u64, String> + Send + Sync>,
+    /// Opens the access log again; `None`: there is none.
+    pub(crate) reopen_log: Box<dyn Fn() -> Option<std::io::Result<()>> + Send + Sync>,
+}
+
+/// What the admin addresses tell and do.
 pub(crate) struct Admin {
     metrics: Metrics,
-    /// The configuration in force, as a file.
+    /// The configuration in force, as a file. It names files with secrets and holds none.
     config: Mutex<String>,
+    guard: Guard,
+    hooks: Hooks,
     /// Set once, when the process no longer takes connections.
     draining: AtomicBool,
     /// `<= CONNECTIONS_MAX`
     connections: AtomicUsize,
 }
 
+/// What a path is for.
+#[derive(Clone, Copy)]
+enum Path {
+    /// GET and HEAD tell.
+    Page(fn(&Admin) -> Answer),
+    /// POST does.
+    Call(fn(&Admin) -> Answer),
+}
+
+const PATHS: &[(&str, Path)] = &[
+    ("/metrics", Path::Page(Admin::metrics)),
+    ("/healthz", Path::Page(Admin::health)),
+    ("/config", Path::Page(Admin::config)),
+    ("/reload", Path::Call(Admin::reload)),
+    ("/drain", Path::Call(Admin::drain)),
+    ("/log/reopen", Path::Call(Admin::reopen_log)),
+];
+
 impl Admin {
-    /// What to tell before the first request.
-    pub(crate) fn new(metrics: Metrics, config: String) -> Self {
-        let draining = AtomicBool::new(false);
-        let config = Mutex::new(config);
-        Self { metrics, config, draining, connections: AtomicUsize::new(0) }
+    /// What to tell before the first request; `config` as a file.
+    pub(crate) fn new(metrics: Metrics, config: String, guard: Guard, hooks: Hooks) -> Self {
+        Self {
+            metrics,
+            config: Mutex::new(config),
+            guard,
+            hooks,
+            draining: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+        }
     }
 
     /// Another configuration is in force.
@@ -48,34 +98,19 @@ impl Admin {
 
     /// From now on, health is "draining".
     pub(crate) fn set_draining(&self) {
-        // Pairs with the load in `answer`; nothing else is read by what it says.
+        // Pairs with the load in `health`; nothing else is read by what it says.
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Answers the connections of `listener` until the process ends.
-    pub(crate) fn start(self: Arc<Self>, listener: TcpListener) -> Result<(), Failure> {
-        let accept = move || {
-            for stream in listener.incoming() {
-                match stream {
-                    Ok(stream) => Arc::clone(&self).take(stream),
-                    Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                    Err(_) => std::thread::sleep(ACCEPT_PAUSE),
-                }
-            }
-        };
-        spawn("admin", accept)
-            .map_err(|error| Failure::Machine(format!("no thread for the admin address: {error}")))
-    }
-
     /// Answers one connection on a thread of its own, unless there are too many.
-    fn take(self: Arc<Self>, stream: TcpStream) {
+    fn take(self: &Arc<Self>, stream: Stream) {
         // Pairs with the subtraction below. The accepting thread alone adds, so that the bound
         // holds without more.
         if self.connections.load(Ordering::Acquire) >= CONNECTIONS_MAX {
             return;
         }
         self.connections.fetch_add(1, Ordering::Relaxed);
-        let this = Arc::clone(&self);
+        let this = Arc::clone(self);
         let started = spawn("admin-connection", move || {
             // The other side is gone or too slow: nobody is left to be told.
             let _ = this.serve(stream);
@@ -87,66 +122,99 @@ impl Admin {
         }
     }
 
-    fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
-        let deadline = Instant::now() + Duration::from_millis(CONNECTION_MS_MAX);
+    fn serve(&self, mut stream: Stream) -> std::io::Result<()> {
+        stream.set_deadline(Instant::now() + Duration::from_millis(CONNECTION_MS_MAX));
         let mut head = Vec::new();
         let answer = loop {
             let mut part = [0; 1024];
-            stream.set_read_timeout(Some(left(deadline)?))?;
             let count = stream.read(&mut part)?;
             if count == 0 {
                 return Ok(());
             }
             head.extend_from_slice(&part[..count]);
-            if head.windows(4).any(|end| end == b"\r\n\r\n") {
-                break self.answer(&head);
+            if let Some(end) = head.windows(4).position(|end| end == b"\r\n\r\n") {
+                break self.answer(&head[..end + 4], stream.asked()?);
             }
             if head.len() > HEAD_BYTES_MAX {
-                break Answer::text("431 Request Header Fields Too Large", "too large\n");
+                break Answer::text("431 Request Header Fields Too Large", "too large");
             }
         };
-        let bytes = answer.bytes();
-        let mut sent = 0;
-        while sent < bytes.len() {
-            stream.set_write_timeout(Some(left(deadline)?))?;
-            sent += stream.write(&bytes[sent..])?;
-        }
-        stream.shutdown(std::net::Shutdown::Write)
+        // To do what was asked for may have taken its time.
+        stream.set_deadline(Instant::now() + Duration::from_millis(CONNECTION_MS_MAX));
+        stream.write_all(&answer.bytes())?;
+        stream.end(REST_BYTES_MAX)
     }
 
-    fn answer(&self, head: &[u8]) -> Answer {
-        let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-        let mut words = line.split(|byte| *byte == b' ');
-        let (method, target, version) = (words.next(), words.next(), words.next());
-        let (Some(method), Some(target), Some(b"HTTP/1.0" | b"HTTP/1.1"), None) =
-            (method, target, version, words.next())
-        else {
-            return Answer::text("400 Bad Request", "not an HTTP/1 request\n");
+    fn answer(&self, head: &[u8], asked: Asked) -> Answer {
+        let request = match Request::read(head) {
+            Ok(request) => request,
+            Err(wrong) => return Answer::text("400 Bad Request", wrong),
         };
-        let is_head = method == b"HEAD";
-        if !is_head && method != b"GET" {
-            return Answer::text("405 Method Not Allowed", "only GET and HEAD\n");
+        let answer = self.answer_to(&request, asked).unwrap_or_else(|refusal| refusal);
+        answer.without_body(request.method == "HEAD")
+    }
+
+    fn answer_to(&self, request: &Request<'_>, asked: Asked) -> Result<Answer, Answer> {
+        self.guard.may_ask(request, asked)?;
+        let path = PATHS.iter().find(|(path, _)| *path == request.path).map(|(_, path)| *path);
+        let is_read = matches!(request.method, "GET" | "HEAD");
+        if request.has_body {
+            return Err(Answer::text("413 Content Too Large", "nothing here takes a body"));
         }
-        let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
-        let answer = match path {
-            b"/metrics" => Answer {
-                status: "200 OK",
-                content_type: metrics::CONTENT_TYPE,
-                body: self.metrics.page(),
-                is_head,
-            },
-            // Pairs with the store in `set_draining`.
-            b"/healthz" if self.draining.load(Ordering::Relaxed) => {
-                Answer::text("503 Service Unavailable", "draining\n")
+        match path {
+            Some(Path::Page(page)) if is_read => Ok(page(self)),
+            Some(Path::Page(_)) => Err(Answer::not_allowed("GET, HEAD")),
+            Some(Path::Call(call)) if request.method == "POST" => {
+                self.guard.may_change(request, asked)?;
+                say::error(&format!("admin: POST {} from {asked}", request.path));
+                Ok(call(self))
             }
-            b"/healthz" => Answer::text("200 OK", "ok\n"),
-            b"/config" => {
-                let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
-                Answer::text("200 OK", &config)
+            Some(Path::Call(_)) => Err(Answer::not_allowed("POST")),
+            None => {
+                let paths: Vec<_> = PATHS.iter().map(|(path, _)| *path).collect();
+                Err(Answer::text("404 Not Found", &format!("here are {}", paths.join(", "))))
             }
-            _ => Answer::text("404 Not Found", "here are /metrics, /healthz and /config\n"),
-        };
-        Answer { is_head, ..answer }
+        }
+    }
+
+    fn metrics(&self) -> Answer {
+        Answer::page("200 OK", metrics::CONTENT_TYPE, self.metrics.page())
+    }
+
+    fn health(&self) -> Answer {
+        // Pairs with the store in `set_draining`.
+        match self.draining.load(Ordering::Relaxed) {
+            true => Answer::text("503 Service Unavailable", "draining"),
+            false => Answer::text("200 OK", "ok"),
+        }
+    }
+
+    fn config(&self) -> Answer {
+        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Answer::page("200 OK", "text/plain; charset=utf-8", config)
+    }
+
+    fn reload(&self) -> Answer {
+        match (self.hooks.reload)() {
+            Ok(number) => Answer::text("200 OK", &format!("configuration {number} is in force")),
+            Err(wrong) => Answer::text("422 Unprocessable Content", &wrong),
+        }
+    }
+
+    fn drain(&self) -> Answer {
+        self.hooks.desk.ask(Errand::Drain);
+        Answer::text("202 Accepted", "draining")
+    }
+
+    fn reopen_log(&self) -> Answer {
+        match (self.hooks.reopen_log)() {
+            None => Answer::text("409 Conflict", "there is no access log"),
+            Some(Ok(())) => Answer::text("200 OK", "access log reopened"),
+            Some(Err(error)) => {
+                let line = format!("access log not reopened: {error}");
+                Answer::text("500 Internal Server Error", &line)
+            }
+        }
     }
 }
 
@@ -154,81 +222,5 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()
     std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 
-/// The time until `deadline`; an error when there is none.
-fn left(deadline: Instant) -> std::io::Result<Duration> {
-    match deadline.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => Err(ErrorKind::TimedOut.into()),
-        left => Ok(left),
-    }
-}
-
-struct Answer {
-    status: &'static str,
-    content_type: &'static str,
-    body: String,
-    /// The body is only counted, not sent.
-    is_head: bool,
-}
-
-impl Answer {
-    fn text(status: &'static str, body: &str) -> Self {
-        let content_type = "text/plain; charset=utf-8";
-        Self { status, content_type, body: body.to_owned(), is_head: false }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let allow = if self.status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
-        let mut bytes = format!(
-            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}\
-             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
-             Connection: close\r\n\r\n",
-            self.status,
-            self.content_type,
-            self.body.len()
-        )
-        .into_bytes();
-        if !self.is_head {
-            bytes.extend_from_slice(self.body.as_bytes());
-        }
-        bytes
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use millrace_event::LogSink;
-
-    use super::*;
-
-    fn ask(admin: &Arc<Admin>, request: &str) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (stream, _) = listener.accept().unwrap();
-        Arc::clone(admin).take(stream);
-        client.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).unwrap();
-        answer
-    }
-
-    #[test]
-    fn pages_are_told_apart_and_draining_is_not_healthy() {
-        let admin = Arc::new(Admin::new(
-            Metrics::new(vec![Arc::default()], LogSink::closed(), Arc::default()),
-            "a = 1\n".into(),
-        ));
-        let get = |path: &str| ask(&admin, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        assert!(get("/healthz").ends_with("\r\n\r\nok\n"));
-        assert!(get("/config?a").ends_with("\r\n\r\na = 1\n"));
-        assert!(get("/metrics").contains(metrics::CONTENT_TYPE));
-        assert!(get("/").starts_with("HTTP/1.1 404 "));
-        let head = ask(&admin, "HEAD /healthz HTTP/1.0\r\n\r\n");
-        assert!(head.contains("Content-Length: 3\r\n") && head.ends_with("\r\n\r\n"));
-        assert!(ask(&admin, "POST / HTTP/1.1\r\n\r\n").contains("\r\nAllow: GET, HEAD\r\n"));
-        assert!(ask(&admin, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
-        let long = "a".repeat(HEAD_BYTES_MAX + 1);
-        assert!(ask(&admin, &long).starts_with("HTTP/1.1 431 "));
-        admin.set_draining();
-        assert!(get("/healthz").starts_with("HTTP/1.1 503 "));
-    }
-}
+mod tests;

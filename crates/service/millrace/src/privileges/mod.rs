@@ -9,7 +9,7 @@ mod user;
 
 use std::path::{Path, PathBuf};
 
-use millrace_proxy::config::{Config, ListenAddress};
+use millrace_proxy::config::Config;
 use millrace_sys::{Errno, Grant, Identity, LOW_PORTS};
 
 pub(crate) use outlook::outlook;
@@ -159,11 +159,7 @@ impl Locked {
 
 /// The configured ports that need CAP_NET_BIND_SERVICE.
 fn low_ports(config: &Config) -> impl Iterator<Item = u64> {
-    let listeners = config.listeners.iter().filter_map(|listener| match listener.address {
-        ListenAddress::Tcp(address) => Some(address),
-        ListenAddress::Unix(_) => None,
-    });
-    let ports = listeners.chain(config.admin).map(|address| u64::from(address.port()));
+    let ports = config.own_addresses().into_iter().map(|address| u64::from(address.port()));
     let free = first_free_port();
     ports.filter(move |port| (1..free).contains(port))
 }

@@ -65,8 +65,9 @@ impl Reach {
         for folder in &config.sandbox_folders {
             need(folder, Kind::Folder);
         }
-        for listener in &config.listeners {
-            if let ListenAddress::Unix(path) = &listener.address {
+        let listeners = config.listeners.iter().map(|listener| &listener.address);
+        for address in listeners.chain(&config.admin) {
+            if let ListenAddress::Unix(path) = address {
                 need(path, Kind::Listener);
             }
         }

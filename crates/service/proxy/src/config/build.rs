@@ -81,7 +81,9 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
         listeners: Vec::new(),
         services: Vec::new(),
         access_log: access_log(process)?,
-        admin: process.one_or_default("admin", scope, admin)?,
+        admin: process.all("admin", admin)?.into_iter().flatten().collect(),
+        admin_token_file: process.one("admin-token-file", value::file_path)?,
+        admin_name: process.one("admin-name", value::host_name)?,
         limits: limits(&tables.limits)?,
     })
 }
@@ -100,10 +102,10 @@ fn access_log(process: &Values) -> Result<Option<AccessLog>, ConfigError> {
     Ok(path.map(|path: PathBuf| AccessLog { path, format }))
 }
 
-fn admin(text: &str) -> Result<Option<SocketAddr>, Wrong> {
+fn admin(text: &str) -> Result<Option<ListenAddress>, Wrong> {
     match text {
         "off" | "false" => Ok(None),
-        _ => value::socket_address(text).map(Some),
+        _ => value::listen_address(text).map(Some),
     }
 }
 
@@ -310,8 +312,7 @@ fn route_check(values: &Values) -> Result<Option<RouteCheck>, ConfigError> {
 /// would not object but split the clients between two services.
 fn check_addresses(config: &Config, tables: &Tables) -> Result<(), ConfigError> {
     let mut seen = HashSet::new();
-    let admin = config.admin.map(ListenAddress::Tcp);
-    let admin = admin.iter().map(|address| (address, tables.process.place_of("admin")));
+    let admin = config.admin.iter().map(|address| (address, tables.process.place_of("admin")));
     let listeners = config.listeners.iter().map(|listener| {
         (&listener.address, tables.services[listener.service].values.place_of("listen"))
     });

@@ -25,8 +25,12 @@ pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), Config
 }
 
 /// What stays as it was when the process started, as it is written.
-fn fixed(config: &Config) -> [(&'static str, String); 7] {
-    let admin = config.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
+fn fixed(config: &Config) -> [(&'static str, String); 9] {
+    let admin: Vec<_> = config.admin.iter().map(ToString::to_string).collect();
+    let admin = if admin.is_empty() { "off".to_owned() } else { admin.join(", ") };
+    let token = config.admin_token_file.as_ref();
+    let token = token.map_or_else(|| "none".to_owned(), |path| path.display().to_string());
+    let name = config.admin_name.clone().unwrap_or_else(|| "none".to_owned());
     [
         ("engine", engine_name(config.engine).to_owned()),
         ("workers", config.workers.to_string()),
@@ -35,6 +39,8 @@ fn fixed(config: &Config) -> [(&'static str, String); 7] {
         ("user", config.user.to_string()),
         ("sandbox", sandbox_name(config.sandbox).to_owned()),
         ("sandbox-folder", list(config.sandbox_folders.iter().map(|it| it.display().to_string()))),
+        ("admin-token-file", token),
+        ("admin-name", name),
     ]
 }
 
@@ -64,8 +70,10 @@ mod tests {
         let fixed = [
             ("workers", Config { workers: 3, ..old.clone() }),
             ("memory", Config { memory_bytes: 1 << 30, ..old.clone() }),
-            ("admin", Config { admin: None, ..old.clone() }),
             ("sandbox", Config { sandbox: false, ..old.clone() }),
+            ("admin", Config { admin: Vec::new(), ..old.clone() }),
+            ("admin-token-file", Config { admin_token_file: Some("/a".into()), ..old.clone() }),
+            ("admin-name", Config { admin_name: Some("a".to_owned()), ..old.clone() }),
         ];
         for (option, new) in fixed {
             let message = check_change("a.toml", &old, &new).unwrap_err().to_string();

@@ -12,7 +12,9 @@ sandbox-folder = ["/var/log/millrace", "/run/millrace"]
 engine = "epoll"
 access-log = "access.log"
 log-format = "json"
-admin = "127.0.0.1:9180"
+admin = ["127.0.0.1:9180", "unix:/run/millrace-admin.sock"]
+admin-token-file = "/etc/millrace/token"
+admin-name = "Metrics.example"
 
 [limits]
 head_ms = "10s"
@@ -46,6 +48,7 @@ fn a_file_means_what_it_says() {
     assert_eq!((config.workers, config.memory_bytes), (3, 64 << 20));
     assert_eq!((config.limits.head_ms, config.limits.connections), (10_000, 1000));
     assert_eq!(config.access_log.as_ref().unwrap().format, LogFormat::Json);
+    assert_eq!((config.admin.len(), config.admin_name.as_deref()), (2, Some("metrics.example")));
     let [forward, boost] = config.services.as_slice() else { panic!("two services") };
     let Role::Forward(rules) = &forward.role else { panic!("forward proxies come first") };
     assert_eq!((rules.private, rules.ports.as_slice()), (false, &[25, 0][..]));
@@ -151,6 +154,9 @@ fn a_bad_file_is_refused_with_line_key_and_what_is_allowed() {
             ("[[forward]]\nproxy-protocol = true", &["proxy-protocol", "without trust"]),
             ("[[forward]]\n[[forward]]", &["127.0.0.1:3128 is listened on twice"]),
             ("admin = '127.0.0.1:3128'\n[[forward]]", &["listened on twice"]),
+            ("admin = ['unix:/a', 'unix:/a']\n[[forward]]", &["listened on twice"]),
+            ("admin-name = '10.0.0.1'\n[[forward]]", &["admin-name", "is an address"]),
+            ("admin-token-file = ''\n[[forward]]", &["admin-token-file", "is empty"]),
             ("workers = 64\nmemory = '8M'\n[[forward]]", &["configuration:2: memory", "64M"]),
             ("engine = 'poll'\n[[forward]]", &["engine", "\"poll\"", "auto, epoll, uring"]),
             ("a = = 1", &["configuration:1", "TOML"]),

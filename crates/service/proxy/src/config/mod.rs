@@ -138,8 +138,12 @@ pub struct Config {
     pub services: Vec<Service>,
     /// Where finished exchanges are recorded, and how.
     pub access_log: Option<AccessLog>,
-    /// Where metrics and health are asked for; a loopback address unless told otherwise.
-    pub admin: Option<SocketAddr>,
+    /// Where metrics and health are asked for, and changes in a running process.
+    pub admin: Vec<ListenAddress>,
+    /// The file that holds the token for changes over TCP; see the table of options.
+    pub admin_token_file: Option<PathBuf>,
+    /// The host name, in lower case, by which a TCP admin address may be asked.
+    pub admin_name: Option<String>,
     /// The table of limits.
     pub limits: Limits,
 }
@@ -147,11 +151,12 @@ pub struct Config {
 impl Config {
     /// The addresses of this process, listeners and admin, as they are written here.
     pub fn own_addresses(&self) -> Vec<SocketAddr> {
-        let tcp = self.listeners.iter().filter_map(|listener| match listener.address {
-            ListenAddress::Tcp(address) => Some(address),
+        let listeners = self.listeners.iter().map(|listener| &listener.address);
+        let tcp = listeners.chain(&self.admin).filter_map(|address| match address {
+            ListenAddress::Tcp(address) => Some(*address),
             ListenAddress::Unix(_) => None,
         });
-        tcp.chain(self.admin).collect()
+        tcp.collect()
     }
 }
 

@@ -72,8 +72,10 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// An address to listen on.
     Listen,
-    /// A TCP address to listen on, or `off`.
+    /// An address to listen on, or `off`.
     Admin,
+    /// The name of a host.
+    Name,
     /// A file to append to, `-` for standard output, or `off`.
     Log,
     /// An origin server.
@@ -150,7 +152,8 @@ impl Kind {
             Self::Size { .. } => "SIZE",
             Self::Choice(_) => "WORD",
             Self::Listen => "ADDRESS",
-            Self::Admin => "ADDRESS:PORT",
+            Self::Admin => "ADDRESS",
+            Self::Name => "NAME",
             Self::Log => "FILE|off",
             Self::Origin => "URL",
             Self::Block => "CIDR",
@@ -182,7 +185,8 @@ impl Kind {
             ),
             Self::Choice(words) => words.join(", "),
             Self::Listen => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH".to_owned(),
-            Self::Admin => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, off".to_owned(),
+            Self::Admin => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off".to_owned(),
+            Self::Name => "a host name".to_owned(),
             Self::Log => "a file's path, - for standard output, off".to_owned(),
             Self::Origin => "http://HOST[:PORT], http://[IPV6][:PORT], unix:PATH".to_owned(),
             Self::Block => "ADDRESS, ADDRESS/BITS".to_owned(),
@@ -541,11 +545,31 @@ impl Row {
             "combined",
             "The form of the access log's records.",
         ),
+        Row {
+            values_max: 4,
+            ..process(
+                "admin",
+                Kind::Admin,
+                "off",
+                "Answer GET /metrics, /healthz and /config here, and POST /reload, /drain and \
+                 /log/reopen to who may ask for them: at a Unix socket, whose file only its owner \
+                 may use, the same user and root; at a TCP address who has the token.",
+            )
+        },
         process(
-            "admin",
-            Kind::Admin,
-            "off",
-            "Answer GET /metrics, /healthz and /config here. There is no password: keep it local.",
+            "admin-token-file",
+            Kind::File,
+            "(none: a TCP admin address only tells)",
+            "A file with one line, a token of 16 to 1024 printable characters, that a POST to a \
+             TCP admin address must bring: Authorization: Bearer TOKEN. It is read when millrace \
+             starts; others than its owner and group may not have access to it.",
+        ),
+        process(
+            "admin-name",
+            Kind::Name,
+            "(none: by its address or localhost only)",
+            "The host name by which a TCP admin address may be asked as well. Any other name is \
+             refused, for a web page could have made it point here.",
         ),
         Row {
             values_max: 256,

@@ -96,7 +96,13 @@ fn value(kind: Kind) -> String {
         Kind::Size { least, most } => number(least, most, "[KMGTkmgt]?"),
         Kind::Choice(words) => choice(words, false),
         Kind::Listen => any(&[pattern(SOCKET), pattern("^unix:.+$")]),
-        Kind::Admin => any(&[pattern(SOCKET), choice(&["off", "false"], false), constant("false")]),
+        Kind::Admin => any(&[
+            pattern(SOCKET),
+            pattern("^unix:.+$"),
+            choice(&["off", "false"], false),
+            constant("false"),
+        ]),
+        Kind::Name => pattern(&format!("^{NAME}$")),
         Kind::Log => any(&[path(), constant("false")]),
         Kind::Origin => {
             let url =

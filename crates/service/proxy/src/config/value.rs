@@ -197,6 +197,14 @@ fn host(text: &str) -> Result<String, Wrong> {
     Ok(text.to_ascii_lowercase())
 }
 
+/// A host name as [`host`] takes it, in lower case; no address.
+pub(super) fn host_name(text: &str) -> Result<String, Wrong> {
+    match text.parse::<IpAddr>() {
+        Ok(_) => Err("is an address"),
+        Err(_) => name(text).map(|()| text.to_ascii_lowercase()),
+    }
+}
+
 /// Checks a host name or IPv4 literal. A name whose last label is numeric is refused unless it is
 /// an address of four decimal parts: resolvers disagree about 127.1 and 0x7f.1.
 fn name(text: &str) -> Result<(), Wrong> {

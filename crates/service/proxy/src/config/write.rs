@@ -47,8 +47,17 @@ fn process(out: &mut String, config: &Config) {
             line(out, "log-format", quoted(format));
         }
     }
-    let admin = config.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
-    line(out, "admin", quoted(&admin));
+    match config.admin.as_slice() {
+        [] => line(out, "admin", quoted("off")),
+        [admin] => line(out, "admin", quoted(&admin.to_string())),
+        several => line(out, "admin", list(several.iter().map(ToString::to_string))),
+    }
+    if let Some(path) = &config.admin_token_file {
+        line(out, "admin-token-file", quoted(&path.display().to_string()));
+    }
+    if let Some(name) = &config.admin_name {
+        line(out, "admin-name", quoted(name));
+    }
 }
 
 pub(super) fn engine_name(engine: EngineChoice) -> &'static str {

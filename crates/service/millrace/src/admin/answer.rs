@@ -1,0 +1,64 @@
+//! What the admin address answers with: a status, a few fixed fields, a short body.
+
+/// One answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: &'static str,
+    pub(super) content_type: &'static str,
+    pub(super) body: String,
+    /// A further field, with its line end.
+    field: String,
+    /// The body is only counted, not sent.
+    is_head: bool,
+}
+
+impl Answer {
+    /// A line for people.
+    pub(super) fn text(status: &'static str, line: &str) -> Self {
+        Self::page(status, "text/plain; charset=utf-8", format!("{line}\n"))
+    }
+
+    /// A body of another kind.
+    pub(super) fn page(status: &'static str, content_type: &'static str, body: String) -> Self {
+        Self { status, content_type, body, field: String::new(), is_head: false }
+    }
+
+    /// The method is not one of `allowed` (RFC 9110 section 15.5.6).
+    pub(super) fn not_allowed(allowed: &str) -> Self {
+        Self {
+            field: format!("Allow: {allowed}\r\n"),
+            ..Self::text("405 Method Not Allowed", &format!("here go {allowed}"))
+        }
+    }
+
+    /// A token is needed (RFC 6750 section 3).
+    pub(super) fn unauthorized(line: &str) -> Self {
+        Self {
+            field: "WWW-Authenticate: Bearer realm=\"millrace admin\"\r\n".to_owned(),
+            ..Self::text("401 Unauthorized", line)
+        }
+    }
+
+    /// The same for HEAD: without its body.
+    pub(super) fn without_body(self, is_head: bool) -> Self {
+        Self { is_head, ..self }
+    }
+
+    /// As it goes over the wire.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = format!(
+            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}\
+             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
+             Connection: close\r\n\r\n",
+            self.status,
+            self.content_type,
+            self.body.len(),
+            self.field,
+        )
+        .into_bytes();
+        if !self.is_head {
+            bytes.extend_from_slice(self.body.as_bytes());
+        }
+        bytes
+    }
+}

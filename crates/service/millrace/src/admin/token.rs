@@ -1,0 +1,121 @@
+//! The token that changes over TCP need: read from its file once, compared in constant time.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use millrace_proxy::config::ConfigError;
+
+/// The shortest and the longest token, in bytes.
+const BYTES_MIN: usize = 16;
+const BYTES_MAX: usize = 1024;
+/// Permissions that nobody but a file's owner and group may have.
+const MODE_OF_OTHERS: u32 = 0o007;
+
+/// A token. It is never written anywhere; `Debug` does not show it.
+pub(crate) struct Token(Vec<u8>);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+impl Token {
+    /// Reads the token in the first and only line of `path`.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is open to others, or holds no token.
+    pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
+        let refused = |wrong: String| ConfigError::Rule {
+            place: format!("admin-token-file {}", path.display()),
+            wrong,
+            allowed: format!(
+                "a file of its owner's, not open to others (chmod 600), with one line of \
+                 {BYTES_MIN} to {BYTES_MAX} printable characters"
+            ),
+        };
+        let failed = |error: std::io::Error| refused(format!("cannot be read: {error}"));
+        let file = File::open(path).map_err(failed)?;
+        // Of the open file, so that it is the one that is read.
+        let mode = file.metadata().map_err(failed)?.mode();
+        if mode & MODE_OF_OTHERS != 0 {
+            return Err(refused(format!("is open to others (mode {:03o})", mode & 0o777)));
+        }
+        let mut bytes = Vec::new();
+        // Two more than allowed: the line's end, and one that shows that there are too many.
+        file.take(BYTES_MAX as u64 + 2).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+        }
+        match bytes {
+            _ if !bytes.iter().all(u8::is_ascii_graphic) => {
+                Err(refused("holds more than one line of printable characters".to_owned()))
+            }
+            _ if bytes.len() < BYTES_MIN => Err(refused("has too short a token".to_owned())),
+            _ if bytes.len() > BYTES_MAX => Err(refused("has too long a token".to_owned())),
+            _ => Ok(Self(bytes)),
+        }
+    }
+
+    /// Whether the value of an Authorization field brings this token. How long that takes tells
+    /// nothing of the token but its length.
+    pub(super) fn is_in(&self, authorization: &str) -> bool {
+        let Some((scheme, token)) = authorization.split_once(' ') else { return false };
+        // RFC 9110 section 11.1: schemes are compared without regard to case.
+        let is_bearer = scheme.eq_ignore_ascii_case("Bearer");
+        let token = token.trim_start_matches(' ').as_bytes();
+        if token.len() != self.0.len() {
+            return false;
+        }
+        let pairs = token.iter().zip(&self.0);
+        // The black box keeps the optimizer from ending the loop at the first difference.
+        let different = pairs
+            .fold(0, |different, (one, other)| std::hint::black_box(different | (one ^ other)));
+        different == 0 && is_bearer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_token_is_one_closed_line_and_compared_whole() {
+        let path = std::env::temp_dir().join(format!("millrace-token-{}", std::process::id()));
+        let read = |text: &[u8], mode| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            Token::read(&path).map_err(|error| error.to_string())
+        };
+        for (text, mode, wrong) in [
+            (&b"0123456789abcde\n"[..], 0o600, "too short"),
+            (b"0123456789abcdef\n\n", 0o600, "one line"),
+            (b"0123456789 abcdef", 0o600, "printable"),
+            (&[b'a'; 1025], 0o600, "too long"),
+            (b"0123456789abcdef\n", 0o644, "open to others (mode 644)"),
+        ] {
+            assert!(read(text, mode).unwrap_err().contains(wrong), "{wrong}");
+        }
+        for text in [&b"0123456789abcdef"[..], b"0123456789abcdef\n"] {
+            let token = read(text, 0o640).unwrap();
+            assert!(
+                token.is_in("Bearer 0123456789abcdef") && token.is_in("bearer  0123456789abcdef")
+            );
+            for wrong in [
+                "Bearer 0123456789abcdeg",
+                "Bearer 0123456789abcde",
+                "0123456789abcdef",
+                "Basic 0123456789abcdef",
+                "Bearer",
+                "",
+            ] {
+                assert!(!token.is_in(wrong), "{wrong}");
+            }
+        }
+        assert!(Token::read(Path::new("/nowhere")).is_err());
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,113 @@
+"""The admin address: who may be told, and who may change something, at TCP and at Unix sockets."""
+
+import re
+import socket
+import stat
+
+from support import wire
+from support.case import InteropCase
+
+TOKEN = "correct-horse-battery-staple"
+
+
+class UnixConnection(wire.Connection):
+    """The plain client, connected to a Unix socket."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(wire.PATIENCE_SECONDS)
+        self.socket.connect(str(path))
+        self.held = b""
+
+
+def ask(connection, method, path, host, *fields):
+    """One request; gives status, fields and the body."""
+    head = [f"{method} {path} HTTP/1.1", f"Host: {host}", *fields, "", ""]
+    try:
+        connection.send("\r\n".join(head).encode())
+        answer = connection.answer()
+        return answer.status, answer.fields, answer.body.decode()
+    finally:
+        connection.close()
+
+
+class Admin(InteropCase):
+    def start(self, *options):
+        self.door = self.folder / "admin.sock"
+        proxy = self.boost(
+            self.origin().url, "--admin", "127.0.0.1:0", "--admin", f"unix:{self.door}", *options
+        )
+        said = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
+        self.port = int(next(filter(None, map(said.match, proxy.lines)))[1])
+        return proxy
+
+    def with_token(self, *options):
+        file = self.folder / "token"
+        file.touch(0o600)
+        file.write_text(TOKEN + "\n")
+        return self.start("--admin-token-file", file, *options)
+
+    def tcp(self, method, path, *fields, host=None):
+        connection = wire.Connection(("127.0.0.1", self.port))
+        return ask(connection, method, path, host or f"127.0.0.1:{self.port}", *fields)
+
+    def unix(self, method, path, *fields):
+        return ask(UnixConnection(self.door), method, path, "millrace", *fields)
+
+    def test_a_change_over_tcp_needs_the_token(self):
+        """Refused without a configured token, without one in the request, and with a wrong one."""
+        proxy = self.start()
+        status, _, body = self.tcp("POST", "/drain", f"Authorization: Bearer {TOKEN}")
+        self.assertEqual(status, 403)
+        self.assertIn("admin-token-file", body)
+        self.assertEqual(proxy.stop(), 0)
+        proxy = self.with_token()
+        status, fields, _ = self.tcp("POST", "/drain")
+        self.assertEqual((status, fields["www-authenticate"][:7]), (401, "Bearer "))
+        for wrong in (TOKEN[:-1], TOKEN + "x", TOKEN.upper(), ""):
+            self.assertEqual(self.tcp("POST", "/drain", f"Authorization: Bearer {wrong}")[0], 401)
+        self.assertEqual(self.tcp("GET", "/healthz")[2], "ok\n")
+        self.assertEqual(self.tcp("POST", "/drain", f"Authorization: Bearer {TOKEN}")[0], 202)
+        self.assertEqual(proxy.wait(), 0)
+        self.assertFalse(self.door.exists(), "the socket's file is removed at the end")
+
+    def test_a_page_in_a_browser_gets_nowhere(self):
+        """A name that points here (DNS rebinding) is refused, and what another site's page sends
+        changes nothing, even with the token."""
+        self.with_token("--admin-name", "metrics.example")
+        token = f"Authorization: Bearer {TOKEN}"
+        for host in (f"evil.example:{self.port}", "127.0.0.1:1", "localhost.evil.example"):
+            self.assertEqual(self.tcp("GET", "/config", host=host)[0], 421, host)
+            self.assertEqual(self.tcp("POST", "/drain", token, host=host)[0], 421, host)
+        for fields in ("Origin: http://evil.example", "Origin: null", "Sec-Fetch-Site: same-site"):
+            self.assertEqual(self.tcp("POST", "/drain", token, fields)[0], 403, fields)
+        for host in (f"localhost:{self.port}", "metrics.example", "Metrics.Example:9000"):
+            self.assertEqual(self.tcp("GET", "/healthz", host=host)[2], "ok\n", host)
+
+    def test_a_unix_socket_needs_no_token(self):
+        log = self.folder / "access.log"
+        proxy = self.start("--access-log", log)
+        self.assertEqual(stat.S_IMODE(self.door.stat().st_mode), 0o600)
+        self.assertIn("millrace_connections_accepted_total", self.unix("GET", "/metrics")[2])
+        self.assertEqual(wire.get(proxy.address, "/one").status, 200)
+        self.wait_until("the record is written", lambda: "/one" in log.read_text())
+        log.rename(self.folder / "access.log.1")
+        self.assertEqual(self.unix("POST", "/log/reopen")[0], 200)
+        self.wait_until("the log is there again", log.exists)
+        self.assertEqual(self.unix("POST", "/drain")[0], 202)
+        self.assertEqual(proxy.wait(), 0)
+        self.assertFalse(self.door.exists())
+
+    def test_only_what_is_meant_is_answered(self):
+        self.start()
+        self.assertEqual(self.tcp("GET", "/")[0], 404)
+        self.assertEqual(self.tcp("GET", "/drain")[1]["allow"], "POST")
+        self.assertEqual(self.tcp("DELETE", "/metrics")[1]["allow"], "GET, HEAD")
+        self.assertEqual(self.unix("POST", "/drain", "Content-Length: 4")[0], 413)
+        self.assertEqual(self.tcp("GET", "/healthz", "Host: other")[0], 400)
+
+    def test_the_configuration_holds_no_token(self):
+        self.with_token()
+        config = self.tcp("GET", "/config")[2]
+        self.assertIn("admin-token-file", config)
+        self.assertNotIn(TOKEN, config)
