@@ -87,11 +87,11 @@ impl Accepting {
         }
     }
 
-    /// A listener's descriptor, to be set up anew; `None`: it could not be had, or is retired.
-    pub(crate) fn fd(&self, number: u16) -> Option<&Fd> {
-        let mut listeners = self.listeners.iter();
-        let found = listeners.find(|it| it.number() == number && it.retired.is_none());
-        found.map(|listener| &listener.fd)
+    /// A listener's descriptors, to be set up anew; none if it could not be had, or is retired.
+    /// There are several where this process took over from one with more workers.
+    pub(crate) fn fds(&self, number: u16) -> impl Iterator<Item = &Fd> {
+        let is_it = move |it: &&Listener| it.number() == number && it.retired.is_none();
+        self.listeners.iter().filter(is_it).map(|listener| &listener.fd)
     }
 
     /// A listener has left the configuration: it is closed once its queue was taken in.

@@ -46,12 +46,12 @@ impl<E: Engine> Worker<E> {
                 continue;
             };
             let settings = [before.client_congestion(old), present.client_congestion(new)];
-            if let [Some(_), None] = settings.map(|setting| setting.of_listener())
-                && let Some(fd) = self.accepting.fd(old.number)
-            {
+            if let [Some(_), None] = settings.map(|setting| setting.of_listener()) {
                 // What a system has by default is cubic, or `system_congestion`.
                 let name = self.shared.system_congestion.as_deref();
-                self.engine.set_congestion(fd, name.unwrap_or(crate::congestion::NEAR));
+                for fd in self.accepting.fds(old.number) {
+                    self.engine.set_congestion(fd, name.unwrap_or(crate::congestion::NEAR));
+                }
             }
             self.set_up_listener(new.number);
         }
@@ -79,8 +79,10 @@ impl<E: Engine> Worker<E> {
     fn set_up_listener(&mut self, number: u16) {
         let listener = self.snapshot.listener(number).expect("one of the snapshot in force");
         let setting = self.snapshot.client_congestion(listener);
-        if let (Some(name), Some(fd)) = (setting.of_listener(), self.accepting.fd(number)) {
-            self.engine.set_congestion(fd, name);
+        if let Some(name) = setting.of_listener() {
+            for fd in self.accepting.fds(number) {
+                self.engine.set_congestion(fd, name);
+            }
         }
     }
 

@@ -122,6 +122,10 @@ counters! {
     Counter pipes_refused;
     /// Pipes open.
     Gauge pipes;
+    /// Listening sockets open.
+    Gauge listeners;
+    /// Times that the worker was asked whether it turns, and did.
+    Counter beats;
     /// Bytes held in user memory beyond a turn.
     Gauge held_bytes;
     /// Times that the worker panicked and was started anew; its connections were reset.

@@ -10,6 +10,15 @@ use crate::config::Config;
 pub enum Letter<D> {
     /// Accept no more, finish what is under way, end.
     Drain,
+    /// As [`Letter::Drain`], but somebody else goes on at the same listeners: what is queued behind
+    /// them is left to that one, at once, and idle clients are not closed while their next request
+    /// may be on its way.
+    Retire,
+    /// Somebody who had the same listeners is gone: look whether a connection is left there that
+    /// only that one was told of.
+    Rearm,
+    /// Count this letter, to show that the worker turns.
+    Beat,
     /// The time for draining is over: break off what is left.
     Stop,
     /// Go on under this configuration.

@@ -133,6 +133,8 @@ pub struct Worker<E: Engine> {
     pub(crate) records: Vec<u8>,
     pub(crate) dates: Dates,
     pub(crate) draining: bool,
+    /// How long a client may be idle before a drain closes it.
+    pub(crate) idle_grace: Duration,
     /// When housekeeping is due, if there is any.
     housekeeping: Option<Instant>,
     pub(crate) connections_max: usize,
@@ -193,6 +195,7 @@ impl<E: Engine> Worker<E> {
             records: Vec::new(),
             dates: Dates::new(),
             draining: false,
+            idle_grace: Duration::ZERO,
             housekeeping: None,
             connections_max: 0,
             descriptors: 0,
@@ -313,6 +316,9 @@ impl<E: Engine> Worker<E> {
                     early.push(letter);
                 }
                 Letter::Drain => self.drain(),
+                Letter::Retire => self.retire(),
+                Letter::Rearm => self.rearm(),
+                Letter::Beat => self.counters.beats.add(1),
                 Letter::Stop => self.stop(),
                 Letter::Connection { socket, peer, listener, .. } => {
                     if let Ok(fd) = self.engine.adopt(socket) {
@@ -333,10 +339,27 @@ impl<E: Engine> Worker<E> {
         self.close_idle();
     }
 
+    /// As [`Worker::drain`], while a successor accepts from the same listeners.
+    fn retire(&mut self) {
+        self.draining = true;
+        self.idle_grace = RETIRED_IDLE_AT_LEAST;
+        self.accepting.pause(&mut self.engine);
+        self.housekeeping = Some(self.engine.now() + HOUSEKEEPING);
+    }
+
+    /// Arms the listeners anew, which looks at the queues behind them. The kernel tells only one
+    /// of those who wait for a listener of a connection (EPOLLEXCLUSIVE), and that one may be gone.
+    fn rearm(&mut self) {
+        if !self.draining && self.accepting.pause(&mut self.engine) {
+            self.accepting.resume(&mut self.engine);
+        }
+    }
+
     /// Closes the connections that no request is to be expected on.
     fn close_idle(&mut self) {
-        let now = self.engine.now();
-        let idle = self.conns.iter().filter(|(_, conn)| is_idle(conn, now));
+        let (now, grace) = (self.engine.now(), self.idle_grace);
+        let is_idle = |conn: &Conn| is_idle(conn, now) && now.since(conn.since) >= grace;
+        let idle = self.conns.iter().filter(|(_, conn)| is_idle(conn));
         let keys: Vec<Key> = idle.map(|(key, _)| key).collect();
         for key in keys {
             self.close_conn(key);
@@ -364,6 +387,7 @@ impl<E: Engine> Worker<E> {
         self.counters.origin_requests_queued.set(self.origins.queued() as u64);
         self.counters.pipes.set(self.pipes.open() as u64);
         self.counters.pipes_refused.set(self.pipes_refused_before + self.pipes.refused());
+        self.counters.listeners.set(self.accepting.len() as u64);
         self.counters.held_bytes.set(self.engine.budget().used() as u64);
         if self.records.len() >= RECORDS_FLUSH_BYTES {
             self.flush_records();
@@ -459,6 +483,9 @@ pub(crate) fn is_idle(conn: &Conn, now: Instant) -> bool {
     conn.standing == Standing::Idle || (conn.is_idle() && now.since(conn.since) >= FRESH_AT_LEAST)
 }
 
+/// How long a retired worker lets a client be idle. The next answer tells the client to go; one that
+/// is closed while it sends a request has lost it.
+const RETIRED_IDLE_AT_LEAST: Duration = Duration::from_secs(5);
 /// How long a connection without a byte counts as one whose request is on its way.
 const FRESH_AT_LEAST: Duration = Duration::from_secs(1);
 /// Ended exchanges kept, and the heads above which one is not.

@@ -126,7 +126,7 @@ pub(crate) fn time_out<E: Engine>(worker: &mut Worker<E>, conn_key: Key) {
 
 fn wait_for_more<E: Engine>(worker: &mut Worker<E>, conn_key: Key) {
     let listener = worker.conn(conn_key).listener;
-    let leaving = worker.is_leaving(listener);
+    let leaving = worker.is_leaving(listener) && worker.idle_grace.is_zero();
     let conn = worker.conn(conn_key);
     if conn.standing == Standing::Busy {
         worker.watch_client(conn_key);
