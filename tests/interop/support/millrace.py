@@ -38,7 +38,8 @@ class Millrace:
             if before:
                 before()
 
-        engine = ["--engine", os.environ["ENGINE"]] if "ENGINE" in os.environ else []
+        is_free = "ENGINE" in os.environ and "--engine" not in arguments
+        engine = ["--engine", os.environ["ENGINE"]] if is_free else []
         self.process = subprocess.Popen(
             [str(binary or program()), *map(str, arguments), *engine],
             stdin=subprocess.DEVNULL,

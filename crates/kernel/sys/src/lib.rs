@@ -7,8 +7,8 @@
 mod clock;
 mod congestion;
 mod credentials;
-mod landlock;
 mod handover;
+mod landlock;
 mod limits;
 mod listen;
 mod pipe;
@@ -26,11 +26,11 @@ pub use congestion::{
     CONGESTION_NAME_BYTES_MAX, congestion, default_congestion, set_congestion, try_congestion,
 };
 pub use credentials::{Peer, peer, user};
-pub use landlock::{Grant, landlock_version, restrict_files};
 pub use handover::{
     DESCRIPTORS_PER_MESSAGE_MAX, ListensAt, listens_at, passed_descriptors,
     receive_with_descriptors, send_with_descriptors,
 };
+pub use landlock::{Grant, landlock_version, restrict_files};
 pub use limits::{descriptor_limit, lower_descriptor_limit, raise_descriptor_limit};
 pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
 pub use pipe::{pipe, splice};

@@ -15,11 +15,11 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
             let mut config = config::from_tables(&tables)?;
             users::load(&mut config)?;
             congestion::check(&config, |option| format!("--{option}"))?;
-            supervisor::run(config, None)
+            supervisor::run(config, None, tables.is_upgrade())
         }
         Command::Run { file, over } => {
-            let source = Source { file, over };
-            supervisor::run(source.read()?, Some(source))
+            let (upgrade, source) = (over.is_upgrade(), Source { file, over });
+            supervisor::run(source.read()?, Some(source), upgrade)
         }
         Command::Check { file, over } => {
             say::output(&config::to_toml(&Source { file, over }.read()?));

@@ -33,7 +33,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         format!("--listen={}", free(PORT).map_err(failed)?),
         format!("--admin={admin}"),
     ])?;
-    let running = Running::start(config, None)?;
+    let running = Running::start(config, None, false)?;
     // After the start, which blocks signals in the threads that are made from then on.
     site::start(origin).map_err(failed)?;
     let [ListenAddress::Tcp(address)] = running.addresses()[..] else {

@@ -1,12 +1,21 @@
 //! What other threads ask of the supervising one, which alone holds the workers and listeners. It
 //! waits for signals, so an errand comes with one: SIGUSR2, from this process to itself.
 
+use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::takeover::{Line, Offer};
 
 /// Something for the supervisor to do.
 pub(crate) enum Errand {
     /// As at SIGTERM.
     Drain,
+    /// Say what a successor would take over.
+    Offer(Sender<io::Result<Offer>>),
+    /// The successor at the other end serves: leave everything to it.
+    HandOver(Line),
+    /// Somebody who had the same listeners is gone: look behind them.
+    Rearm,
 }
 
 /// Where errands are given. Copies lead to the same supervisor.

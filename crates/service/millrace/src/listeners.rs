@@ -5,15 +5,19 @@
 //! process drains, what is here is closed first, so that the socket ends when its worker has taken
 //! in what was queued.
 
+use std::collections::HashSet;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use millrace_proxy::config::{ListenAddress, Listener};
 use millrace_sys::Errno;
 
 use crate::failure::Failure;
+use crate::inherited::{Inherited, Purpose, Socket, spread};
 
 /// Permissions of a Unix socket's file: whoever can reach its folder may connect.
 const UNIX_MODE: u32 = 0o666;
@@ -29,6 +33,8 @@ pub(crate) type Sockets = Vec<(u16, OwnedFd)>;
 /// The listeners of the process, each with a socket for each worker.
 pub(crate) struct Listeners {
     workers: usize,
+    /// What was open before this process was, and is not used yet.
+    inherited: Inherited,
     open: Vec<Open>,
     /// The address of each number that was ever given, and how many listeners with the same address
     /// stood before it: with port 0 there may be several.
@@ -41,8 +47,12 @@ struct Open {
     number: u16,
     /// With the port that the kernel picked.
     address: ListenAddress,
-    /// One a worker.
-    sockets: Vec<OwnedFd>,
+    /// Of each worker: at least one.
+    sockets: Vec<Vec<OwnedFd>>,
+    /// A service manager keeps them open, and owns the file.
+    borrowed: bool,
+    /// The file, if it is a Unix socket, is ours to remove.
+    owned: bool,
 }
 
 /// What changes between two configurations, prepared but not done.
@@ -67,9 +77,44 @@ impl Change {
 }
 
 impl Listeners {
-    /// None, for so many workers.
-    pub(crate) fn new(workers: usize) -> Self {
-        Self { workers, open: Vec::new(), numbers: Vec::new(), removed: Vec::new() }
+    /// None yet, for so many workers; the first change takes what is `inherited` before it opens anything.
+    pub(crate) fn new(workers: usize, inherited: Inherited) -> Self {
+        let (open, numbers, removed) = (Vec::new(), Vec::new(), Vec::new());
+        Self { workers, inherited, open, numbers, removed }
+    }
+
+    /// Closes what was inherited and nothing is configured to listen at.
+    ///
+    /// # Errors
+    /// When a service manager passed it: clients may connect there.
+    pub(crate) fn drop_inherited(&mut self) -> Result<(), Failure> {
+        std::mem::take(&mut self.inherited).check_left()
+    }
+
+    /// Whether the files of Unix sockets are ours from now on: not while another process may go on
+    /// with them. A service manager's never are.
+    pub(crate) fn set_owned(&mut self, owned: bool) {
+        for open in &mut self.open {
+            open.owned = owned && !open.borrowed;
+        }
+    }
+
+    /// Each socket once more, for a successor.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be had.
+    pub(crate) fn copies(&self) -> std::io::Result<Vec<Socket>> {
+        let (mut copies, mut seen) = (Vec::new(), HashSet::new());
+        for open in &self.open {
+            for socket in open.sockets.iter().flatten() {
+                // Workers may share one.
+                let file = File::from(socket.try_clone()?);
+                if seen.insert(file.metadata()?.ino()) {
+                    copies.push(Socket { fd: file.into(), borrowed: open.borrowed });
+                }
+            }
+        }
+        Ok(copies)
     }
 
     /// Opens what is not open yet, and writes into each listener its number and the address that
@@ -112,15 +157,45 @@ impl Listeners {
             return Ok(());
         }
         let refused = |error| refused(&listener.address, error);
-        let (sockets, address) = self.open_sockets(&listener.address).map_err(refused)?;
-        let open = Open { number: listener.number, address, sockets };
+        let number = listener.number;
+        let open = match self.take_inherited(number, &listener.address).map_err(refused)? {
+            Some(open) => open,
+            None => {
+                let opened = self.open_sockets(&listener.address).map_err(refused)?;
+                let sockets = opened.0.into_iter().map(|socket| vec![socket]).collect();
+                Open { number, address: opened.1, sockets, borrowed: false, owned: true }
+            }
+        };
         change.opened.push(open);
         let open = change.opened.last().expect("pushed just now");
-        for (of_worker, socket) in change.of_workers.iter_mut().zip(&open.sockets) {
-            of_worker.push((open.number, copy(socket).map_err(refused)?));
+        for (of_worker, sockets) in change.of_workers.iter_mut().zip(&open.sockets) {
+            for socket in sockets {
+                of_worker.push((open.number, copy(socket).map_err(refused)?));
+            }
         }
         listener.address = open.address.clone();
         Ok(())
+    }
+
+    /// A listener over sockets that were open before this process was, if there are any.
+    fn take_inherited(
+        &mut self,
+        number: u16,
+        address: &ListenAddress,
+    ) -> Result<Option<Open>, Errno> {
+        let (address, sockets) = self.inherited.take(Purpose::Clients, address);
+        if sockets.is_empty() {
+            return Ok(None);
+        }
+        let borrowed = sockets.iter().any(|socket| socket.borrowed);
+        let more = || match &address {
+            // One that a service manager shares with us has no others beside it.
+            ListenAddress::Tcp(at) if !borrowed => millrace_sys::listen_tcp(*at, true).ok(),
+            _ => None,
+        };
+        let fds = sockets.into_iter().map(|socket| socket.fd).collect();
+        let sockets = spread(fds, self.workers, more).map_err(errno)?;
+        Ok(Some(Open { number, address, sockets, borrowed, owned: false }))
     }
 
     /// The number of the next listener at `address`, after those with the numbers `taken`.
@@ -184,7 +259,11 @@ impl Listeners {
     /// # Errors
     /// When the process is out of descriptors.
     pub(crate) fn of_worker(&self, worker: usize) -> Result<Sockets, Errno> {
-        self.open.iter().map(|open| Ok((open.number, copy(&open.sockets[worker])?))).collect()
+        let of_worker = |open: &Open| {
+            let copies = open.sockets[worker].iter().map(copy);
+            copies.map(|copy| Ok((open.number, copy?))).collect::<Vec<_>>()
+        };
+        self.open.iter().flat_map(of_worker).collect()
     }
 
     /// Closes everything here, and removes the files: the workers' own sockets are the last ones.
@@ -199,14 +278,18 @@ impl Listeners {
 impl Open {
     /// One that is already gone is as good.
     fn remove_file(&self) {
-        if let ListenAddress::Unix(path) = &self.address {
+        if let (ListenAddress::Unix(path), true) = (&self.address, self.owned) {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
 fn copy(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
-    socket.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    socket.try_clone().map_err(errno)
+}
+
+fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 /// One socket a worker, at one port: the kernel spreads the clients (SO_REUSEPORT).
@@ -236,13 +319,6 @@ fn open_unix(path: &Path, workers: usize) -> Result<Vec<OwnedFd>, Errno> {
     Ok(sockets)
 }
 
-/// Removes files of Unix sockets; one that is already gone is as good.
-pub(crate) fn remove(files: &[PathBuf]) {
-    for file in files {
-        let _ = std::fs::remove_file(file);
-    }
-}
-
 /// The failure of an address, told so that it can be mended.
 pub(crate) fn refused(address: &impl std::fmt::Display, error: Errno) -> Failure {
     let word = match error {
@@ -264,13 +340,17 @@ mod tests {
         millrace_proxy::config::from_arguments(words).unwrap().listeners.remove(0)
     }
 
+    fn none(workers: usize) -> Listeners {
+        Listeners::new(workers, Inherited::default())
+    }
+
     fn all(addresses: &[&str]) -> Vec<Listener> {
         addresses.iter().map(|address| listener(address)).collect()
     }
 
     #[test]
     fn every_worker_has_a_socket_at_the_port_that_was_picked() {
-        let mut listeners = Listeners::new(3);
+        let mut listeners = none(3);
         let mut asked = all(&["127.0.0.1:0"]);
         let change = listeners.change(&mut asked).unwrap();
         let ListenAddress::Tcp(picked) = asked[0].address else { panic!("TCP was asked for") };
@@ -281,7 +361,7 @@ mod tests {
             assert_eq!(millrace_sys::local_address(socket.as_fd()).unwrap(), Some(picked));
         }
         for workers in [1, 2] {
-            let taken = Listeners::new(workers).change(&mut all(&[&picked.to_string()]));
+            let taken = none(workers).change(&mut all(&[&picked.to_string()]));
             let message = taken.err().unwrap().to_string();
             assert_eq!(message, format!("cannot listen on {picked}: somebody else listens there"));
         }
@@ -289,7 +369,7 @@ mod tests {
 
     #[test]
     fn an_address_keeps_its_number_and_its_port_for_life() {
-        let mut listeners = Listeners::new(2);
+        let mut listeners = none(2);
         let mut first = all(&["127.0.0.1:0", "[::1]:0", "127.0.0.1:0"]);
         let change = listeners.change(&mut first).unwrap();
         drop(listeners.commit(change));
@@ -311,7 +391,7 @@ mod tests {
 
     #[test]
     fn an_address_comes_back_as_soon_as_our_own_socket_is_closed() {
-        let mut listeners = Listeners::new(1);
+        let mut listeners = none(1);
         let mut asked = all(&["127.0.0.1:0"]);
         let change = listeners.change(&mut asked).unwrap();
         let (of_workers, _) = listeners.commit(change);
@@ -331,7 +411,7 @@ mod tests {
     fn a_change_that_fails_leaves_no_socket_file() {
         let file = std::env::temp_dir().join(format!("millrace-{}.sock", std::process::id()));
         let unix = format!("unix:{}", file.display());
-        let mut listeners = Listeners::new(2);
+        let mut listeners = none(2);
         assert!(listeners.change(&mut all(&[&unix, "unix:/nowhere/to/be/found"])).is_err());
         assert!(!file.exists());
         let change = listeners.change(&mut all(&[&unix])).unwrap();

@@ -13,6 +13,7 @@ mod engines;
 mod errands;
 mod failure;
 mod health_checks;
+mod inherited;
 mod listeners;
 mod metrics;
 mod privileges;
@@ -22,6 +23,8 @@ mod say;
 mod site;
 mod source;
 mod supervisor;
+mod systemd;
+mod takeover;
 mod users;
 mod verifier;
 

@@ -8,6 +8,7 @@
 //! Everything that can fail comes before the first worker hears of it, so a reload is done as a
 //! whole or not at all.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use millrace_sys::Errno;
 
 use crate::crew::Posts;
 use crate::engines::Engine;
+use crate::inherited::{Inherited, Socket};
 use crate::listeners::{Change, Listeners, Sockets};
 use crate::privileges::{self, Locked};
 use crate::source::Source;
@@ -82,7 +84,8 @@ struct State {
 }
 
 impl Force {
-    /// Opens the listeners of the first configuration, which was read from `source`. Gives each
+    /// Opens the listeners of the first configuration, which was read from `source`, but for those
+    /// that are `inherited`: their files are not ours before [`Force::own_files`]. Gives each
     /// worker's sockets.
     ///
     /// # Errors
@@ -91,12 +94,14 @@ impl Force {
         asked_for: Config,
         mut config: Config,
         source: Option<Source>,
+        inherited: Inherited,
         shared: Arc<Shared>,
         log: LogSink,
     ) -> Result<(Self, Vec<Sockets>), Failure> {
-        let mut listeners = Listeners::new(config.workers);
+        let mut listeners = Listeners::new(config.workers, inherited);
         let change = listeners.change(&mut config.listeners)?;
         let (sockets, _) = listeners.commit(change);
+        listeners.drop_inherited().inspect_err(|_| listeners.release())?;
         let posts = Posts::default();
         let config = Arc::new(config);
         let state = State { asked_for, config, listeners, posts, draining: false };
@@ -241,6 +246,46 @@ impl Force {
         state.draining = true;
         state.listeners.release();
         state.posts.tell(|| Letter::Drain);
+    }
+
+    /// Nobody else goes on with what was inherited: its files are removed at the end.
+    pub(crate) fn own_files(&self) {
+        self.lock().listeners.set_owned(true);
+    }
+
+    /// Each listening socket once more, for a successor.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be had.
+    pub(crate) fn copies(&self) -> std::io::Result<Vec<Socket>> {
+        self.lock().listeners.copies()
+    }
+
+    /// Tells every worker to leave its listeners, with their files, to a successor. No reload is
+    /// done any more.
+    pub(crate) fn retire(&self) {
+        let mut state = self.lock();
+        state.draining = true;
+        state.listeners.set_owned(false);
+        state.listeners.release();
+        state.posts.tell(|| Letter::Retire);
+    }
+
+    /// As [`Force::retire`], for a process that has not succeeded the one whose listeners it has:
+    /// files of those that it opened itself are removed.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.lock();
+        state.draining = true;
+        state.listeners.release();
+        state.posts.tell(|| Letter::Retire);
+    }
+
+    /// Sends every worker a letter that does without an answer, unless one does not read its mail.
+    pub(crate) fn remind(&self, letter: impl FnMut() -> Letter<OwnedFd>) {
+        let mut state = self.lock();
+        if !state.draining && state.posts.have_room(1 + ROOM_LEFT) {
+            state.posts.tell(letter);
+        }
     }
 
     /// Tells every worker to break off. Nothing can be said to them after it.

@@ -9,14 +9,15 @@
 //!                                          \---second SIGINT---> interrupted
 //! ```
 
-use std::path::PathBuf;
+mod succession;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_event::LogSink;
-use millrace_proxy::Shared;
 use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::counters::Counters;
+use millrace_proxy::{Letter, Shared};
 use millrace_sys::{Signal, Signals};
 
 use crate::admin::{Admin, Doors, Guard, Hooks, Token};
@@ -26,10 +27,12 @@ use crate::engines::{self, Picked};
 use crate::errands::{Desk, Errand, Errands};
 use crate::failure::Failure;
 use crate::health_checks;
+use crate::inherited::Beginning;
 use crate::metrics::Metrics;
 use crate::reload::{self, Force};
 use crate::source::Source;
-use crate::{listeners, restart, say};
+use crate::{restart, say};
+use succession::Succession;
 
 /// How often it is looked whether a draining worker has ended. Decides how soon the process ends
 /// after the last one, nothing else.
@@ -39,12 +42,13 @@ const IDLE_LOOK: Duration = Duration::from_secs(3600);
 /// What workers have to break off what is left, once the time for draining is over.
 const BREAK_OFF: Duration = Duration::from_secs(2);
 
-/// Runs until the process is told to end. `source` is where the configuration can be read again.
+/// Runs until the process is told to end. `source` is where the configuration can be read again;
+/// with `upgrade` it takes the place of a running one.
 ///
 /// # Errors
 /// When the machine refuses what the configuration needs, or the end was not awaited.
-pub(crate) fn run(config: Config, source: Option<Source>) -> Result<(), Failure> {
-    Running::start(config, source)?.wait(None, |_| {})
+pub(crate) fn run(config: Config, source: Option<Source>, upgrade: bool) -> Result<(), Failure> {
+    Running::start(config, source, upgrade)?.wait(None, |_| {})
 }
 
 /// A process whose workers run.
@@ -56,8 +60,7 @@ pub(crate) struct Running {
     shared: Arc<Shared>,
     admin: Option<Arc<Admin>>,
     errands: Errands,
-    /// The admin addresses' files of Unix sockets.
-    files: Vec<PathBuf>,
+    succession: Succession,
     log: LogSink,
 }
 
@@ -66,13 +69,18 @@ impl Running {
     ///
     /// # Errors
     /// When the machine refuses an address, a file, a thread or memory.
-    pub(crate) fn start(config: Config, source: Option<Source>) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        config: Config,
+        source: Option<Source>,
+        upgrade: bool,
+    ) -> Result<Self, Failure> {
         // Before any thread: signals go to whichever thread does not block them.
         let signals = Signals::block().map_err(|error| machine("signals", error))?;
         restart::end_on_panic();
         if let Err(error) = millrace_sys::raise_descriptor_limit() {
             say::error(&format!("the limit of descriptors stays as it is: {error}"));
         }
+        let mut beginning = Beginning::of(&config, upgrade)?;
         let engine = engines::pick(config.engine)?;
         let log = LogSink::closed();
         let asked_for = config.clone();
@@ -81,10 +89,11 @@ impl Running {
             token: config.admin_token_file.as_deref().map(Token::read).transpose()?,
             name: config.admin_name.clone(),
         };
-        let doors = Doors::open(&mut config.admin)?;
+        let doors = Doors::open(&mut config.admin, &mut beginning.inherited)?;
         let shared = shared(&config);
-        let begun = Force::begin(asked_for, config, source, shared.clone(), log.clone())
-            .inspect_err(|_| listeners::remove(&doors.files()))?;
+        let Beginning { inherited, takeover, systemd } = beginning;
+        let begun =
+            Force::begin(asked_for, config, source, inherited, shared.clone(), log.clone())?;
         let (force, sockets) = (Arc::new(begun.0), begun.1);
         // From here on with what is left; the log is opened as it will be opened again.
         force
@@ -93,20 +102,18 @@ impl Running {
             .and_then(|file| log.turn_to(file).map_err(|error| machine("the access log", error)))
             .inspect_err(|_| force.give_up())?;
         let started = Crew::start(&force, &shared, engine.engine, &log, sockets);
-        let (crew, posts) = started.inspect_err(|_| {
-            force.give_up();
-            listeners::remove(&doors.files());
-        })?;
+        let (crew, posts) = started.inspect_err(|_| force.give_up())?;
         force.set_posts(posts);
         health_checks::start(&force, &shared).inspect_err(|_| force.give_up())?;
         let (desk, errands) = Errands::new(|| Signal::User2.send_to_self());
-        let files = doors.files();
+        let succession = Succession::new(doors, systemd);
         let mut running =
-            Self { signals, engine, force, crew, shared, admin: None, errands, files, log };
-        running.start_admin(doors, guard, desk).inspect_err(|_| {
-            running.force.give_up();
-            listeners::remove(&running.files);
-        })?;
+            Self { signals, engine, force, crew, shared, admin: None, errands, succession, log };
+        if let Some(takeover) = takeover {
+            takeover.finish(desk.clone()).inspect_err(|_| running.give_up())?;
+        }
+        running.own_files();
+        running.start_admin(guard, desk).inspect_err(|_| running.force.give_up())?;
         running.announce();
         Ok(running)
     }
@@ -132,14 +139,17 @@ impl Running {
         loop {
             let patience = match draining {
                 Some(_) => DRAIN_LOOK,
-                None => every.unwrap_or(IDLE_LOOK),
+                None => every.unwrap_or(IDLE_LOOK).min(self.succession.patience()),
             };
             let signal = self.signals.wait(patience).map_err(|error| machine("signals", error))?;
             look(&self.shared.counters);
+            self.show_life();
             match signal {
                 Some(Signal::HangUp) => {
+                    self.succession.systemd.reloading();
                     // It has said what came of it.
                     let _ = self.force.reload();
+                    self.succession.systemd.ready("serving");
                     self.reopen_log();
                 }
                 Some(Signal::User1) => self.reopen_log(),
@@ -157,6 +167,10 @@ impl Running {
             while let Some(errand) = self.errands.next() {
                 match errand {
                     Errand::Drain => _ = draining.get_or_insert_with(|| self.drain()),
+                    Errand::Offer(reply) => _ = reply.send(self.offer()),
+                    Errand::HandOver(line) if draining.is_some() => line.refuse("it is draining"),
+                    Errand::HandOver(line) => draining = self.hand_over(line),
+                    Errand::Rearm => self.force.remind(|| Letter::Rearm),
                 }
             }
             if let Some(deadline) = &mut draining
@@ -168,7 +182,7 @@ impl Running {
         }
     }
 
-    fn start_admin(&mut self, doors: Doors, guard: Guard, desk: Desk) -> Result<(), Failure> {
+    fn start_admin(&mut self, guard: Guard, desk: Desk) -> Result<(), Failure> {
         if self.force.config().admin.is_empty() {
             return Ok(());
         }
@@ -189,7 +203,7 @@ impl Running {
         self.admin = Some(Arc::clone(&admin));
         let follower = Arc::clone(&admin);
         self.force.follow(move |config| follower.set_config(config::to_toml(config)));
-        doors.attend(admin)
+        self.succession.doors.attend(admin)
     }
 
     fn announce(&self) {
@@ -205,6 +219,7 @@ impl Running {
         for address in self.addresses() {
             say::error(&format!("listening on {address}"));
         }
+        self.succession.systemd.ready("serving");
     }
 
     /// Tells every worker to take no more. Gives the time by which they should have ended.
@@ -213,14 +228,19 @@ impl Running {
             admin.set_draining();
         }
         say::error("draining");
+        self.succession.end();
         self.force.drain();
-        listeners::remove(&std::mem::take(&mut self.files));
+        self.drain_deadline()
+    }
+
+    fn drain_deadline(&self) -> Instant {
         Instant::now() + Duration::from_millis(self.force.config().limits.drain_ms)
     }
 
     /// Whether every worker has ended, or none will be waited for any more. Moves the deadline
     /// when it tells the workers to break off.
     fn has_drained(&mut self, deadline: &mut Instant) -> bool {
+        self.release_successor();
         if self.crew.has_ended() {
             return true;
         }

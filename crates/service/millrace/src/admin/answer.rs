@@ -1,5 +1,7 @@
 //! What the admin address answers with: a status, a few fixed fields, a short body.
 
+use crate::takeover;
+
 /// One answer.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -10,6 +12,8 @@ pub(super) struct Answer {
     field: String,
     /// The body is only counted, not sent.
     is_head: bool,
+    /// The connection speaks, or should have spoken, something else from here on.
+    is_switching: bool,
 }
 
 impl Answer {
@@ -20,7 +24,14 @@ impl Answer {
 
     /// A body of another kind.
     pub(super) fn page(status: &'static str, content_type: &'static str, body: String) -> Self {
-        Self { status, content_type, body, field: String::new(), is_head: false }
+        Self {
+            status,
+            content_type,
+            body,
+            field: String::new(),
+            is_head: false,
+            is_switching: false,
+        }
     }
 
     /// The method is not one of `allowed` (RFC 9110 section 15.5.6).
@@ -39,6 +50,15 @@ impl Answer {
         }
     }
 
+    /// The other side has to switch to the protocol of takeovers, or may (RFC 9110 section 7.8).
+    pub(super) fn switching(status: &'static str, line: &str) -> Self {
+        Self {
+            field: format!("Upgrade: {}\r\n", takeover::PROTOCOL),
+            is_switching: true,
+            ..Self::text(status, line)
+        }
+    }
+
     /// The same for HEAD: without its body.
     pub(super) fn without_body(self, is_head: bool) -> Self {
         Self { is_head, ..self }
@@ -46,10 +66,16 @@ impl Answer {
 
     /// As it goes over the wire.
     pub(super) fn bytes(&self) -> Vec<u8> {
+        if self.is_switching && self.status.starts_with("101 ") {
+            let head =
+                format!("HTTP/1.1 {}\r\n{}Connection: Upgrade\r\n\r\n", self.status, self.field);
+            return head.into_bytes();
+        }
+        let connection = if self.is_switching { "Upgrade, close" } else { "close" };
         let mut bytes = format!(
             "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}\
              Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
-             Connection: close\r\n\r\n",
+             Connection: {connection}\r\n\r\n",
             self.status,
             self.content_type,
             self.body.len(),

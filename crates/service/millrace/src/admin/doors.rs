@@ -1,103 +1,179 @@
-//! The admin addresses' listening sockets: opened before anything runs, and answered by one thread.
+//! The admin addresses' listening sockets: opened before anything runs, answered by one thread, and
+//! left to a successor at one moment.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread::JoinHandle;
 
 use millrace_proxy::config::ListenAddress;
-use millrace_sys::{Errno, Events, Poller};
+use millrace_sys::{Errno, EventFd, Events, Poller};
 
+use super::Admin;
 use super::stream::Stream;
-use super::{Admin, spawn};
 use crate::failure::Failure;
-use crate::listeners::refused;
+use crate::inherited::{Inherited, Purpose, Socket};
+use crate::listeners;
 
 /// Permissions of a Unix socket's file: whoever may connect may read the configuration, and is
 /// asked who it is before it changes anything.
 const UNIX_MODE: u32 = 0o600;
 /// Between two tries to accept when the process is out of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE_MS: u32 = 100;
+
+/// What the thread's poller calls the descriptor that ends it; doors go by their index.
+const LEAVE: u64 = u64::MAX;
 
 /// Open admin addresses.
 #[derive(Default)]
-pub(crate) struct Doors(Vec<Door>);
+pub(crate) struct Doors {
+    doors: Arc<Vec<Door>>,
+    /// Files of Unix sockets that are removed at the end.
+    files: Vec<PathBuf>,
+    /// Those of inherited sockets: another process may yet go on with them.
+    inherited: Vec<PathBuf>,
+    attended: Option<Attended>,
+}
 
 struct Door {
     address: ListenAddress,
-    socket: OwnedFd,
+    socket: Socket,
+}
+
+/// The thread that answers, and what ends it.
+struct Attended {
+    thread: JoinHandle<()>,
+    leave: EventFd,
 }
 
 impl Doors {
-    /// Opens all of `addresses`, and writes the ports that the kernel picked into them.
+    /// Opens all of `addresses`, but for those that are `inherited`, and writes the ports that the
+    /// kernel picked into them.
     ///
     /// # Errors
     /// The first address that cannot be listened on, and why.
-    pub(crate) fn open(addresses: &mut [ListenAddress]) -> Result<Self, Failure> {
-        let mut doors = Self::default();
+    pub(crate) fn open(
+        addresses: &mut [ListenAddress],
+        inherited: &mut Inherited,
+    ) -> Result<Self, Failure> {
+        let mut opened = Self::default();
+        let mut doors = Vec::new();
         for address in addresses {
-            let socket = open_one(address).map_err(|error| {
-                // What was opened so far has no user yet, but its files would stay behind.
-                crate::listeners::remove(&doors.files());
-                refused(&*address, error)
-            })?;
-            doors.0.push(Door { address: address.clone(), socket });
+            let (at, mut sockets) = inherited.take(Purpose::Admin, address);
+            *address = at;
+            let inherited = sockets.pop();
+            let is_new = inherited.is_none();
+            let socket = match inherited {
+                Some(socket) => socket,
+                None => Socket::own(
+                    open_one(address).map_err(|error| listeners::refused(&*address, error))?,
+                ),
+            };
+            if let (ListenAddress::Unix(path), false) = (&*address, socket.borrowed) {
+                match is_new {
+                    true => opened.files.push(path.clone()),
+                    false => opened.inherited.push(path.clone()),
+                }
+            }
+            doors.push(Door { address: address.clone(), socket });
         }
-        Ok(doors)
+        opened.doors = Arc::new(doors);
+        Ok(opened)
     }
 
-    /// The files of Unix sockets.
-    pub(crate) fn files(&self) -> Vec<PathBuf> {
-        let path = |door: &Door| match &door.address {
-            ListenAddress::Unix(path) => Some(path.clone()),
-            ListenAddress::Tcp(_) => None,
-        };
-        self.0.iter().filter_map(path).collect()
+    /// Nobody else goes on with what was inherited: its files are removed at the end, too.
+    pub(crate) fn own_files(&mut self) {
+        self.files.append(&mut self.inherited);
     }
 
-    /// Answers whoever comes, on a thread that lives until the process ends.
+    /// Each socket once more, for a successor.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be had.
+    pub(crate) fn copies(&self) -> std::io::Result<Vec<Socket>> {
+        self.doors.iter().map(|door| door.socket.try_clone()).collect()
+    }
+
+    /// Answers whoever comes, on a thread of its own, until they are left.
     ///
     /// # Errors
     /// When there is no thread or descriptor for that.
-    pub(crate) fn attend(self, admin: Arc<Admin>) -> Result<(), Failure> {
+    pub(crate) fn attend(&mut self, admin: Arc<Admin>) -> Result<(), Failure> {
+        if self.doors.is_empty() {
+            return Ok(());
+        }
         let failed = |error: &dyn std::fmt::Display| {
             Failure::Machine(format!("no thread for the admin address: {error}"))
         };
         let poller = Poller::new().map_err(|error| failed(&error))?;
-        for (door, index) in self.0.iter().zip(0..) {
-            poller.add_listener(door.socket.as_fd(), index).map_err(|error| failed(&error))?;
+        let leave = EventFd::new().map_err(|error| failed(&error))?;
+        let doors = Arc::clone(&self.doors);
+        for (door, index) in doors.iter().zip(0..) {
+            poller.add_listener(door.socket.fd.as_fd(), index).map_err(|error| failed(&error))?;
         }
-        let accept = move || {
-            let mut events = Events::new(self.0.len().max(1));
-            loop {
-                // EINTR is a wait that ends early.
-                let _ = poller.wait(&mut events, None);
-                for index in 0..events.len() {
-                    self.0[events.get(index).0 as usize].accept_all(&admin);
-                }
-            }
-        };
-        spawn("admin", accept).map_err(|error| failed(&error))
+        poller.add_listener(leave.as_fd(), LEAVE).map_err(|error| failed(&error))?;
+        let thread = std::thread::Builder::new().name("admin".to_owned());
+        let thread = thread.spawn(move || answer(&poller, &doors, &admin));
+        self.attended = Some(Attended { thread: thread.map_err(|error| failed(&error))?, leave });
+        Ok(())
+    }
+
+    /// Leaves whoever comes from now on to a successor.
+    pub(crate) fn leave(&mut self) {
+        if let Some(attended) = self.attended.take() {
+            attended.leave.signal();
+            attended.thread.join().expect("a thread that panics ends the process");
+        }
+    }
+
+    /// Closes the sockets; what waits there, and the files, is the successor's.
+    pub(crate) fn close(&mut self) {
+        self.leave();
+        self.doors = Arc::default();
+        self.files.clear();
+    }
+}
+
+impl Drop for Doors {
+    fn drop(&mut self) {
+        for file in &self.files {
+            // One that is already gone is as good.
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+/// Takes connections in until it is told to leave.
+fn answer(poller: &Poller, doors: &[Door], admin: &Arc<Admin>) {
+    let mut events = Events::new(doors.len() + 1);
+    let mut wait_ms_max = None;
+    loop {
+        // EINTR is a wait that ends early.
+        let _ = poller.wait(&mut events, wait_ms_max);
+        if (0..events.len()).any(|index| events.get(index).0 == LEAVE) {
+            return;
+        }
+        // Readiness is told only once, so all are tried, and tried again after an error.
+        let stuck = doors.iter().filter(|door| !door.accept_all(admin)).count();
+        wait_ms_max = (stuck > 0).then_some(ACCEPT_PAUSE_MS);
     }
 }
 
 impl Door {
-    /// Takes in every connection that waits: readiness is told only once.
-    fn accept_all(&self, admin: &Arc<Admin>) {
+    /// Takes in every connection that waits. False: one may be left.
+    fn accept_all(&self, admin: &Arc<Admin>) -> bool {
         loop {
-            match millrace_sys::accept(self.socket.as_fd()) {
+            match millrace_sys::accept(self.socket.fd.as_fd()) {
                 Ok((socket, _)) => {
                     let is_unix = matches!(self.address, ListenAddress::Unix(_));
                     if let Ok(stream) = Stream::new(socket, is_unix) {
                         admin.take(stream);
                     }
                 }
-                Err(Errno::AGAIN) => return,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    std::thread::sleep(ACCEPT_PAUSE);
-                }
-                // The connection broke before it was taken in (accept(2), "Error handling").
-                Err(_) => {}
+                Err(Errno::AGAIN) => return true,
+                // It broke before it was taken in.
+                Err(Errno::CONNABORTED) => {}
+                Err(_) => return false,
             }
         }
     }

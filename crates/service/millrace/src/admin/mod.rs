@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::errands::{Desk, Errand};
 use crate::metrics::{self, Metrics};
-use crate::say;
+use crate::{say, takeover};
 
 use answer::Answer;
 use guard::Asked;
@@ -26,7 +26,7 @@ use request::Request;
 use stream::Stream;
 
 pub(crate) use doors::Doors;
-pub(crate) use guard::Guard;
+pub(crate) use guard::{Guard, is_trusted};
 pub(crate) use token::Token;
 
 /// Connections answered at once. Further ones are closed; who asks for metrics asks again.
@@ -56,6 +56,8 @@ pub(crate) struct Admin {
     hooks: Hooks,
     /// Set once, when the process no longer takes connections.
     draining: AtomicBool,
+    /// A successor is taking over.
+    upgrading: AtomicBool,
     /// `<= CONNECTIONS_MAX`
     connections: AtomicUsize,
 }
@@ -63,11 +65,15 @@ pub(crate) struct Admin {
 /// What a path is for.
 #[derive(Clone, Copy)]
 enum Path {
+    /// POST begins a takeover, at a Unix socket.
+    Takeover,
     /// GET and HEAD tell.
     Page(fn(&Admin) -> Answer),
     /// POST does.
     Call(fn(&Admin) -> Answer),
 }
+
+const SWITCHING: &str = "101 Switching Protocols";
 
 const PATHS: &[(&str, Path)] = &[
     ("/metrics", Path::Page(Admin::metrics)),
@@ -76,6 +82,7 @@ const PATHS: &[(&str, Path)] = &[
     ("/reload", Path::Call(Admin::reload)),
     ("/drain", Path::Call(Admin::drain)),
     ("/log/reopen", Path::Call(Admin::reopen_log)),
+    (takeover::PATH, Path::Takeover),
 ];
 
 impl Admin {
@@ -87,6 +94,7 @@ impl Admin {
             guard,
             hooks,
             draining: AtomicBool::new(false),
+            upgrading: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
         }
     }
@@ -100,6 +108,12 @@ impl Admin {
     pub(crate) fn set_draining(&self) {
         // Pairs with the load in `health`; nothing else is read by what it says.
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The takeover that was under way is not any more.
+    pub(crate) fn takeover_failed(&self) {
+        // Pairs with the swap in `begin_takeover`.
+        self.upgrading.store(false, Ordering::Relaxed);
     }
 
     /// Answers one connection on a thread of its own, unless there are too many.
@@ -133,7 +147,11 @@ impl Admin {
             }
             head.extend_from_slice(&part[..count]);
             if let Some(end) = head.windows(4).position(|end| end == b"\r\n\r\n") {
-                break self.answer(&head[..end + 4], stream.asked()?);
+                let answer = self.answer(&head[..end + 4], stream.asked()?);
+                if answer.status == SWITCHING {
+                    return self.hand_over(stream, &answer);
+                }
+                break answer;
             }
             if head.len() > HEAD_BYTES_MAX {
                 break Answer::text("431 Request Header Fields Too Large", "too large");
@@ -169,12 +187,45 @@ impl Admin {
                 say::error(&format!("admin: POST {} from {asked}", request.path));
                 Ok(call(self))
             }
-            Some(Path::Call(_)) => Err(Answer::not_allowed("POST")),
+            Some(Path::Takeover) if request.method == "POST" => {
+                self.guard.may_change(request, asked)?;
+                self.begin_takeover(request, asked)
+            }
+            Some(Path::Call(_) | Path::Takeover) => Err(Answer::not_allowed("POST")),
             None => {
                 let paths: Vec<_> = PATHS.iter().map(|(path, _)| *path).collect();
                 Err(Answer::text("404 Not Found", &format!("here are {}", paths.join(", "))))
             }
         }
+    }
+
+    /// Claims the one takeover that may be under way, if the other side speaks our protocol.
+    fn begin_takeover(&self, request: &Request<'_>, asked: Asked) -> Result<Answer, Answer> {
+        if matches!(asked, Asked::Tcp(_)) {
+            return Err(Answer::text("403 Forbidden", "this goes over a Unix socket only"));
+        }
+        if request.upgrade != Some(takeover::PROTOCOL) {
+            return Err(Answer::switching(
+                "426 Upgrade Required",
+                &format!("this process speaks {} only", takeover::PROTOCOL),
+            ));
+        }
+        // Pairs with the store in `takeover_failed`, and with that in `set_draining`.
+        if self.draining.load(Ordering::Relaxed) || self.upgrading.swap(true, Ordering::Relaxed) {
+            return Err(Answer::text(
+                "409 Conflict",
+                "this process is draining, or another one is taking over",
+            ));
+        }
+        Ok(Answer::switching(SWITCHING, ""))
+    }
+
+    fn hand_over(&self, mut stream: Stream, answer: &Answer) -> std::io::Result<()> {
+        let line = stream.write_all(&answer.bytes()).and_then(|()| stream.into_line());
+        if !line.is_ok_and(|line| takeover::give(line, &self.hooks.desk)) {
+            self.takeover_failed();
+        }
+        Ok(())
     }
 
     fn metrics(&self) -> Answer {

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use super::guard::Asked;
+use crate::takeover::Line;
 
 /// A connection. Every read and write fails once its deadline is over.
 #[derive(Debug)]
@@ -82,6 +83,17 @@ impl Stream {
             };
         }
         Ok(())
+    }
+
+    /// The same connection for a takeover.
+    ///
+    /// # Errors
+    /// When it is no Unix socket.
+    pub(super) fn into_line(self) -> Result<Line> {
+        match self.transport {
+            Transport::Unix(stream) => Ok(Line::new(stream)),
+            Transport::Tcp(_) => Err(ErrorKind::Unsupported.into()),
+        }
     }
 
     /// Ends the answer, and reads up to `bytes_max` of what the other side still sends: closing

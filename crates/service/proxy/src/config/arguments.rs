@@ -157,7 +157,7 @@ fn tables(command: &str, matches: &ArgMatches) -> Result<Tables, ConfigError> {
                 continue;
             }
             let values = match row.scope {
-                Scope::Process => &mut tables.process,
+                Scope::Process | Scope::Start => &mut tables.process,
                 Scope::Service | Scope::Forward => &mut service,
                 Scope::Route => &mut route,
             };

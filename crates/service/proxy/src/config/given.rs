@@ -58,6 +58,11 @@ pub(super) struct LimitGiven {
 }
 
 impl Tables {
+    /// Whether the process is to take over from a running one.
+    pub fn is_upgrade(&self) -> bool {
+        self.process.given.iter().any(|(row, _)| row.key == "upgrade")
+    }
+
     /// These tables with the process's values of `other` in place of their own: a command line's
     /// options before those of the file that it runs.
     #[must_use]

@@ -29,6 +29,8 @@ pub struct Row {
 pub enum Scope {
     /// The whole process: every command that runs or reads a configuration; a file's top.
     Process,
+    /// How the process starts: the commands that serve; in no file.
+    Start,
     /// One service of either kind: `forward` and `boost`; `[[forward]]` and `[[boost]]`.
     Service,
     /// One forward proxy: `forward`; `[[forward]]`.
@@ -114,6 +116,7 @@ impl Row {
         self.flag.is_some()
             && match self.scope {
                 Scope::Process => command != "demo",
+                Scope::Start => matches!(command, "forward" | "boost" | "run"),
                 Scope::Service => matches!(command, "forward" | "boost"),
                 Scope::Forward => command == "forward",
                 Scope::Route => command == "boost",
@@ -125,6 +128,7 @@ impl Row {
         match self.scope {
             Scope::Process if self.kind == Kind::Limit => "[limits]",
             Scope::Process => "top of the file",
+            Scope::Start => "in no file",
             Scope::Service => "[[forward]] and [[boost]]",
             Scope::Forward => "[[forward]]",
             Scope::Route => "[[boost.route]]",
@@ -571,6 +575,18 @@ impl Row {
             "The host name by which a TCP admin address may be asked as well. Any other name is \
              refused, for a web page could have made it point here.",
         ),
+        Row {
+            scope: Scope::Start,
+            ..process(
+                "upgrade",
+                Kind::Flag,
+                "false",
+                "Take over from the running process that listens at the admin Unix socket of this \
+                 configuration: its listening sockets are used on, so no connection is refused, \
+                 and once this process serves, that one drains and ends. If this one fails before, \
+                 that one goes on.",
+            )
+        },
         Row {
             values_max: 256,
             ..process(

@@ -174,7 +174,8 @@ fn markdown() -> String {
         let commands: Vec<_> = commands.collect();
         let flag = row.flag.map_or_else(String::new, |flag| format!("`--{flag}`"));
         let several = if row.is_repeatable() { " May be given several times." } else { "" };
-        let key = if row.kind == Kind::Limit { String::new() } else { format!("`{}`, ", row.key) };
+        let has_key = row.kind != Kind::Limit && row.scope != Scope::Start;
+        let key = if has_key { format!("`{}`, ", row.key) } else { String::new() };
         let cells = [
             flag,
             format!("{key}{}", row.tables()),

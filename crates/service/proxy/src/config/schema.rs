@@ -244,7 +244,8 @@ mod tests {
     #[test]
     fn every_row_stands_in_the_schema_and_its_braces_match() {
         let schema = schema();
-        for row in Row::TABLE.iter().filter(|row| row.kind != Kind::Limit) {
+        let is_key = |row: &&Row| row.kind != Kind::Limit && row.scope != Scope::Start;
+        for row in Row::TABLE.iter().filter(is_key) {
             assert!(schema.contains(&format!("\"{}\": {{", row.key)), "{}", row.key);
         }
         for row in Limits::TABLE {

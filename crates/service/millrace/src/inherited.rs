@@ -1,0 +1,244 @@
+//! Listening sockets that were open before this process was: of the process that it succeeds, or of
+//! the service manager that started it.
+
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use millrace_proxy::config::{Config, ListenAddress};
+use millrace_sys::ListensAt;
+
+use crate::failure::Failure;
+use crate::say;
+use crate::systemd::{Given, Systemd};
+use crate::takeover::Takeover;
+
+/// A listening socket, and who removes its file if it has one.
+pub(crate) struct Socket {
+    pub(crate) fd: OwnedFd,
+    /// Somebody outside, a service manager, keeps it open and owns its file.
+    pub(crate) borrowed: bool,
+}
+
+impl Socket {
+    /// One that this process opened.
+    pub(crate) fn own(fd: OwnedFd) -> Self {
+        Self { fd, borrowed: false }
+    }
+
+    /// Another descriptor of the same socket.
+    pub(crate) fn try_clone(&self) -> std::io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()?, borrowed: self.borrowed })
+    }
+}
+
+/// What a socket was for, where that is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// Clients.
+    Clients,
+    /// An admin address.
+    Admin,
+    /// Whatever is configured at its address.
+    Any,
+}
+
+/// Sockets that nobody has taken yet.
+#[derive(Default)]
+pub(crate) struct Inherited {
+    sockets: Vec<(Purpose, ListenAddress, Socket)>,
+    /// Every address that the configuration names: port 0 does not stand for one of these.
+    named: HashSet<ListenAddress>,
+}
+
+impl Inherited {
+    /// None yet, for a process of this configuration.
+    pub(crate) fn new(config: &Config) -> Self {
+        let listeners = config.listeners.iter().map(|listener| &listener.address);
+        let named = listeners.chain(&config.admin).cloned().collect();
+        Self { sockets: Vec::new(), named }
+    }
+
+    /// Adds what `from` (in words) gave.
+    ///
+    /// # Errors
+    /// When it is nothing that can be listened on.
+    pub(crate) fn add(
+        &mut self,
+        purpose: Purpose,
+        socket: Socket,
+        from: &str,
+    ) -> Result<(), Failure> {
+        let refused = |why: String| Failure::Machine(format!("{from}: {why}"));
+        let address = match millrace_sys::listens_at(socket.fd.as_fd()) {
+            Ok(Some(ListensAt::Tcp(address))) => ListenAddress::Tcp(address),
+            Ok(Some(ListensAt::Unix(path))) => ListenAddress::Unix(path),
+            Ok(Some(ListensAt::Abstract(name))) => {
+                let name = String::from_utf8_lossy(&name).escape_debug().to_string();
+                return Err(refused(format!("nothing can be configured to listen on @{name}")));
+            }
+            Ok(None) => return Err(refused("it is not a stream socket that listens".to_owned())),
+            Err(error) => return Err(refused(std::io::Error::from(error).to_string())),
+        };
+        millrace_sys::prepare_listener(socket.fd.as_fd())
+            .map_err(|error| refused(std::io::Error::from(error).to_string()))?;
+        self.sockets.push((purpose, address, socket));
+        Ok(())
+    }
+
+    /// The sockets that listen at `address`, several where the port was shared by SO_REUSEPORT; and
+    /// where that is, which `address` need not say of port 0: it takes whatever port there is that
+    /// the configuration does not name. Empty if there are none.
+    pub(crate) fn take(
+        &mut self,
+        purpose: Purpose,
+        address: &ListenAddress,
+    ) -> (ListenAddress, Vec<Socket>) {
+        let is_for = |of: Purpose| of == purpose || of == Purpose::Any;
+        let is_like = |at: &ListenAddress| match (address, at) {
+            (ListenAddress::Tcp(wanted), ListenAddress::Tcp(at)) => {
+                wanted.port() == 0 && wanted.ip() == at.ip()
+            }
+            _ => false,
+        };
+        let mut any = self.sockets.iter().filter(|(of, at, _)| {
+            is_for(*of) && (at == address || (is_like(at) && !self.named.contains(at)))
+        });
+        let Some(found) = any.next().map(|(_, at, _)| at.clone()) else {
+            return (address.clone(), Vec::new());
+        };
+        let is_it =
+            |entry: &mut (Purpose, ListenAddress, Socket)| is_for(entry.0) && entry.1 == found;
+        let sockets = self.sockets.extract_if(.., is_it).map(|(_, _, socket)| socket).collect();
+        (found, sockets)
+    }
+
+    /// What is left once everything that is configured is open. Of a running process it is closed,
+    /// which that one drains; of a service manager it is a mistake, for clients may connect there.
+    ///
+    /// # Errors
+    /// The first such mistake.
+    pub(crate) fn check_left(&self) -> Result<(), Failure> {
+        for (purpose, address) in self.left() {
+            if purpose == Purpose::Any {
+                return Err(Failure::Machine(format!(
+                    "the service manager passes a socket at {address}, and nothing is configured \
+                     to listen there"
+                )));
+            }
+            say::error(&format!("not listening on {address} any more"));
+        }
+        Ok(())
+    }
+
+    /// Where sockets listen that were not taken.
+    fn left(&self) -> impl Iterator<Item = (Purpose, &ListenAddress)> {
+        self.sockets.iter().map(|(purpose, address, _)| (*purpose, address))
+    }
+}
+
+/// What a process begins with that others had before it.
+pub(crate) struct Beginning {
+    pub(crate) inherited: Inherited,
+    /// The takeover that gave some of it.
+    pub(crate) takeover: Option<Takeover>,
+    pub(crate) systemd: Systemd,
+}
+
+impl Beginning {
+    /// Takes what the service manager passed and, for an upgrade, what the running process has.
+    ///
+    /// # Errors
+    /// When that cannot be had or used.
+    pub(crate) fn of(config: &Config, upgrade: bool) -> Result<Self, Failure> {
+        let mut inherited = Inherited::new(config);
+        let passed = millrace_sys::passed_descriptors().map_err(|error| {
+            Failure::Machine(format!("LISTEN_FDS: {}", std::io::Error::from(error)))
+        })?;
+        for (fd, name) in passed {
+            let from = format!("a socket of the service manager, {name:?}");
+            inherited.add(Purpose::Any, Socket { fd, borrowed: true }, &from)?;
+        }
+        let takeover = upgrade.then(|| Takeover::begin(config, &mut inherited)).transpose()?;
+        let mut given = Given::of_environment();
+        if let (true, Some(takeover)) = (given.notify.is_empty(), &takeover) {
+            given = takeover.manager.clone();
+        }
+        Ok(Self { inherited, takeover, systemd: Systemd::new(given) })
+    }
+}
+
+/// The sockets of one address for each of `workers`. None is left out, for there may be clients in
+/// the queue behind it: with fewer workers than sockets, a worker gets several; with more, `more`
+/// opens further ones, or, where it cannot, several workers share one.
+///
+/// # Errors
+/// When a descriptor cannot be had.
+pub(crate) fn spread(
+    sockets: Vec<OwnedFd>,
+    workers: usize,
+    mut more: impl FnMut() -> Option<OwnedFd>,
+) -> std::io::Result<Vec<Vec<OwnedFd>>> {
+    assert!(!sockets.is_empty() && workers > 0);
+    let mut of_workers: Vec<Vec<OwnedFd>> = (0..workers).map(|_| Vec::new()).collect();
+    let count = sockets.len();
+    for (index, socket) in sockets.into_iter().enumerate() {
+        of_workers[index % workers].push(socket);
+    }
+    for worker in count..workers {
+        let socket = match more() {
+            Some(socket) => socket,
+            None => of_workers[worker % count][0].try_clone()?,
+        };
+        of_workers[worker].push(socket);
+    }
+    Ok(of_workers)
+}
+
+/// Borrowed descriptors of sockets.
+pub(crate) fn fds(sockets: &[Socket]) -> Vec<BorrowedFd<'_>> {
+    sockets.iter().map(|socket| socket.fd.as_fd()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_proxy::config;
+
+    fn listen(address: &str) -> (ListenAddress, OwnedFd) {
+        let fd = millrace_sys::listen_tcp(address.parse().unwrap(), true).unwrap();
+        let bound = millrace_sys::local_address(fd.as_fd()).unwrap().unwrap();
+        (ListenAddress::Tcp(bound), fd)
+    }
+
+    #[test]
+    fn sockets_are_found_by_their_address_and_port_0_takes_what_nobody_names() {
+        let (named, one) = listen("127.0.0.1:0");
+        let (other, two) = listen("127.0.0.1:0");
+        let words = format!("forward --workers 1 --listen 127.0.0.1:0 --listen {named}");
+        let config = config::from_arguments(words.split(' ')).unwrap();
+        let mut inherited = Inherited::new(&config);
+        inherited.add(Purpose::Clients, Socket::own(one), "a test").unwrap();
+        inherited.add(Purpose::Clients, Socket::own(two), "a test").unwrap();
+        let any = ListenAddress::Tcp("127.0.0.1:0".parse().unwrap());
+        assert!(inherited.take(Purpose::Admin, &any).1.is_empty());
+        let (found, sockets) = inherited.take(Purpose::Clients, &any);
+        assert_eq!((found, sockets.len()), (other, 1));
+        assert!(inherited.take(Purpose::Clients, &any).1.is_empty());
+        assert_eq!(inherited.left().collect::<Vec<_>>(), [(Purpose::Clients, &named)]);
+        assert_eq!(inherited.take(Purpose::Clients, &named).1.len(), 1);
+        let (pair, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(inherited.add(Purpose::Any, Socket::own(pair.into()), "a test").is_err());
+    }
+
+    #[test]
+    fn no_socket_is_left_out_and_no_worker_goes_without() {
+        let counts = |sockets: usize, workers, more: fn() -> Option<OwnedFd>| {
+            let sockets = (0..sockets).map(|_| listen("127.0.0.1:0").1).collect();
+            spread(sockets, workers, more).unwrap().iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!(counts(5, 2, || None), [3, 2]);
+        assert_eq!(counts(2, 2, || None), [1, 1]);
+        assert_eq!(counts(1, 3, || None), [1, 1, 1]);
+        assert_eq!(counts(2, 3, || Some(listen("127.0.0.1:0").1)), [1, 1, 1]);
+    }
+}

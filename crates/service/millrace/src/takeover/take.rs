@@ -1,0 +1,164 @@
+//! The new process's side of a takeover.
+
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use millrace_proxy::config::{Config, ConfigError, ListenAddress};
+
+use super::frame::{Frame, Kind};
+use super::{Line, PATH, PROTOCOL, SOCKETS_MAX, STEP};
+use crate::admin;
+use crate::errands::{Desk, Errand};
+use crate::failure::Failure;
+use crate::inherited::{Inherited, Purpose, Socket};
+use crate::say;
+use crate::systemd::Given;
+
+/// The longest head of the running process's answer.
+const HEAD_BYTES_MAX: usize = 4096;
+
+/// A takeover that has begun.
+pub(crate) struct Takeover {
+    line: Line,
+    /// What the service manager said to the running process.
+    pub(crate) manager: Given,
+}
+
+impl Takeover {
+    /// Asks the process that listens at the configuration's admin Unix socket for its sockets, and
+    /// puts them into `inherited`.
+    ///
+    /// # Errors
+    /// When there is no such process, or it refuses; it then goes on as before.
+    pub(crate) fn begin(
+        config: &Config,
+        inherited: &mut Inherited,
+    ) -> std::result::Result<Self, Failure> {
+        let path = config.admin.iter().find_map(|address| match address {
+            ListenAddress::Unix(path) => Some(path),
+            ListenAddress::Tcp(_) => None,
+        });
+        let path = path.ok_or_else(|| ConfigError::Rule {
+            place: "--upgrade".to_owned(),
+            wrong: "there is no admin Unix socket at which to find the running process".to_owned(),
+            allowed: "admin unix:PATH, the same for both processes".to_owned(),
+        })?;
+        let failed = |error: Error| {
+            let place = path.display();
+            Failure::Machine(format!("cannot take over from the process at unix:{place}: {error}"))
+        };
+        let mut takeover = ask(path).map_err(failed)?;
+        let mut count = 0;
+        loop {
+            let frame = takeover.next().map_err(failed)?;
+            let (purpose, borrowed) = match frame.kind {
+                Kind::Clients => (Purpose::Clients, false),
+                Kind::ClientsBorrowed => (Purpose::Clients, true),
+                Kind::Admin => (Purpose::Admin, false),
+                Kind::AdminBorrowed => (Purpose::Admin, true),
+                Kind::Manager => {
+                    takeover.manager = manager(&frame.text).ok_or_else(|| failed(nonsense()))?;
+                    continue;
+                }
+                Kind::Offered if frame.text == count.to_string().as_bytes() => return Ok(takeover),
+                _ => return Err(failed(nonsense())),
+            };
+            count += frame.descriptors.len();
+            if count > SOCKETS_MAX {
+                return Err(failed(nonsense()));
+            }
+            for fd in frame.descriptors {
+                inherited.add(
+                    purpose,
+                    Socket { fd, borrowed },
+                    "a socket of the running process",
+                )?;
+            }
+        }
+    }
+
+    /// Says that the workers listen, and waits until the running process accepts no more; after
+    /// that, a thread waits until it has closed its sockets, and has `desk` look behind them.
+    ///
+    /// # Errors
+    /// When the running process goes on: then this one must not.
+    pub(crate) fn finish(mut self, desk: Desk) -> std::result::Result<(), Failure> {
+        let failed = |error: Error| Failure::Machine(format!("the takeover failed: {error}"));
+        self.line.send(Kind::Ready, b"", &[], STEP).map_err(failed)?;
+        match self.line.receive(STEP) {
+            Ok(Some(frame)) if frame.kind == Kind::Yours => {}
+            // Whoever refuses says so: this is one that died, and nobody else is left to serve.
+            Ok(None) => say::error("the process before this one ended before it had drained"),
+            Ok(Some(frame)) => return Err(failed(refusal(&frame))),
+            Err(error) => return Err(failed(error)),
+        }
+        let thread = std::thread::Builder::new().name("predecessor".to_owned());
+        let mut line = self.line;
+        let waiting = thread.spawn(move || {
+            line.wait_for_end();
+            desk.ask(Errand::Rearm);
+        });
+        waiting.map(drop).map_err(failed)
+    }
+
+    fn next(&mut self) -> Result<Frame> {
+        match self.line.receive(STEP)? {
+            Some(frame) if frame.kind == Kind::Refused => Err(refusal(&frame)),
+            Some(frame) => Ok(frame),
+            None => Err(Error::new(ErrorKind::UnexpectedEof, "it has ended")),
+        }
+    }
+}
+
+/// Sends the request and reads the head of its answer, up to the first frame.
+fn ask(path: &Path) -> Result<Takeover> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(STEP))?;
+    stream.set_write_timeout(Some(STEP))?;
+    let line = Line::new(stream.try_clone()?);
+    if !line.peer().is_some_and(admin::is_trusted) {
+        return Err(Error::other("it is neither root's nor the same user's"));
+    }
+    let request = format!(
+        "POST {PATH} HTTP/1.1\r\nHost: millrace\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut head = Vec::new();
+    // Byte by byte: what follows the head comes with descriptors, which a read would lose.
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        if head.len() == HEAD_BYTES_MAX || stream.read(&mut byte)? == 0 {
+            return Err(nonsense());
+        }
+        head.push(byte[0]);
+    }
+    if head.starts_with(b"HTTP/1.1 101 ") {
+        return Ok(Takeover { line, manager: Given::default() });
+    }
+    let mut said = String::new();
+    let _ = stream.take(HEAD_BYTES_MAX as u64).read_to_string(&mut said);
+    let status = String::from_utf8_lossy(&head[..head.len().min(12)]).into_owned();
+    let line: String = said.chars().filter(|character| !character.is_control()).collect();
+    Err(Error::other(format!("it answers {status}: {line}")))
+}
+
+fn refusal(frame: &Frame) -> Error {
+    let said = String::from_utf8_lossy(&frame.text).escape_debug().to_string();
+    match frame.kind {
+        Kind::Refused => Error::other(format!("it says: {said}")),
+        _ => nonsense(),
+    }
+}
+
+fn nonsense() -> Error {
+    Error::new(ErrorKind::InvalidData, "it says what this version does not understand")
+}
+
+/// The text of [`Kind::Manager`].
+fn manager(text: &[u8]) -> Option<Given> {
+    let space = text.iter().position(|byte| *byte == b' ')?;
+    let watchdog_us = std::str::from_utf8(&text[..space]).ok()?.parse().ok()?;
+    Some(Given { notify: text[space + 1..].to_vec(), watchdog: Duration::from_micros(watchdog_us) })
+}

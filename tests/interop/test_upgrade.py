@@ -1,0 +1,274 @@
+"""A binary upgrade: a new process takes the listening sockets of the running one over. What its
+clients see, and what is left alone when it fails."""
+
+import array
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from support import websocket, wire
+from support.case import InteropCase
+from support.millrace import Millrace, program
+
+PROTOCOL = "millrace-takeover/1"
+
+
+def free_port():
+    """A port that nobody has at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Load(threading.Thread):
+    """Requests one after the other, on a kept connection and on one each in turn, until it is told
+    to end. Nothing is tried again but what HTTP allows a client to lose: a kept connection whose
+    last answer said that it would close."""
+
+    def __init__(self, address):
+        super().__init__(daemon=True)
+        self.address, self.count, self.failed = address, 0, []
+        self.ending = threading.Event()
+        self.start()
+
+    def run(self):
+        kept = None
+        while not self.ending.is_set():
+            try:
+                if self.count % 2:
+                    answer = wire.get(self.address, "/")
+                else:
+                    kept = kept or wire.Connection(self.address)
+                    kept.get("/")
+                    answer = kept.answer()
+                    if "close" in answer.fields.get("connection", ""):
+                        kept.close()
+                        kept = None
+                if answer.status != 200:
+                    self.failed.append(answer.status)
+            except (OSError, EOFError) as error:
+                self.failed.append(repr(error))
+                kept = None
+            self.count += 1
+        if kept:
+            kept.close()
+
+    def stop(self):
+        self.ending.set()
+        self.join(60)
+        return self.count, self.failed
+
+
+class Upgrade(InteropCase):
+    def setUp(self):
+        super().setUp()
+        self.echo = websocket.EchoOrigin()
+        self.addCleanup(self.echo.stop)
+        self.port = free_port()
+        self.door, self.unix = self.folder / "admin.sock", self.folder / "http.sock"
+        self.address = "127.0.0.1", self.port
+
+    def start(self, *options, origin=None, binary=None):
+        """A process of the one service that these tests have."""
+        words = [
+            *("boost", "--origin", origin or self.origin_url),
+            *("--listen", f"127.0.0.1:{self.port}", "--listen", f"unix:{self.unix}"),
+            *("--admin", f"unix:{self.door}", "--limit", "drain_ms=20s", *options),
+        ]
+        started = Millrace(*words, binary=binary)
+        self.addCleanup(self._end, started)
+        return started
+
+    @property
+    def origin_url(self):
+        self.__dict__.setdefault("plain", self.origin())
+        return self.plain.url
+
+    def ended(self, process):
+        """Waits until a process that was succeeded has ended; its status has to be 0."""
+        self.wait_until("the old process ends", lambda: process.process.poll() is not None)
+        self.assertEqual(process.wait(), 0, process.lines)
+
+    def served_at_unix(self):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(self.unix))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            return client.makefile("rb").read().startswith(b"HTTP/1.1 200 ")
+
+    def test_upgrades_in_a_row_under_load(self):
+        """Five upgrades, with other numbers of workers and both engines: no request fails, and the
+        files of Unix sockets outlive each process but the last."""
+        running = self.start("--workers", "2")
+        load = [Load(self.address) for _ in range(4)]
+        for workers, engine in ((3, "epoll"), (1, "auto"), (2, "epoll"), (4, "auto"), (1, "epoll")):
+            before = sum(client.count for client in load)
+            following = self.start("--upgrade", "--workers", workers, "--engine", engine)
+            self.ended(running)
+            running = following
+            self.assertTrue(self.served_at_unix())
+            self.wait_until(
+                "more is asked", lambda: sum(client.count for client in load) > before + 200
+            )
+        counts, failed = zip(*(client.stop() for client in load))
+        self.assertEqual([each for client in failed for each in client], [])
+        self.assertGreater(sum(counts), 1000)
+        self.assertEqual(running.stop(), 0)
+        self.assertFalse(self.unix.exists() or self.door.exists())
+
+    def test_tunnels_live_until_the_drain_limit(self):
+        """Open WebSockets go on through the process that was succeeded, until its drain limit."""
+        old = self.start("--limit", "drain_ms=3s", origin=self.echo.url)
+        sockets = [websocket.connect(self.address) for _ in range(20)]
+        new = self.start("--upgrade", origin=self.echo.url)
+        self.wait_until("the old one drains", lambda: any("draining" in x for x in old.lines))
+        sockets.append(websocket.connect(self.address))
+        for number, frames in enumerate(sockets):
+            frames.send(websocket.TEXT, b"still %d" % number)
+            self.assertEqual(frames.receive(), (websocket.TEXT, b"still %d" % number))
+        self.assertIsNone(old.process.poll())
+        self.ended(old)
+        self.assertTrue(any("cut off" in line for line in old.lines), old.lines)
+        sockets[-1].send(websocket.TEXT, b"new")
+        self.assertEqual(sockets[-1].receive(), (websocket.TEXT, b"new"))
+        for frames in sockets:
+            frames.reader.close()
+            frames.stream.close()
+        self.assertEqual(new.stop(), 0)
+
+    def fails(self, *words, part):
+        """A start that must fail, saying `part`; the running process is not disturbed."""
+        done = subprocess.run(
+            [program(), *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=60,
+        )
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(part, done.stderr)
+
+    def test_a_successor_that_fails_changes_nothing(self):
+        running = self.start("--workers", "2")
+        load = Load(self.address)
+        door = ("--admin", f"unix:{self.door}")
+        service = ("boost", "--origin", self.origin_url, "--upgrade", *door)
+        self.fails(*service, "--listen", "unix:/nowhere/at/all", part="its folder does not exist")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            at = f"127.0.0.1:{taken.getsockname()[1]}"
+            self.fails(*service, "--listen", at, part="somebody else listens there")
+        self.fails(*service, "--access-log", "/nowhere/log", part="access log")
+        self.fails("boost", "--origin", self.origin_url, "--upgrade", part="--upgrade: there is no")
+        self.fails("boost", "--origin", "https://a", "--upgrade", *door, part="TLS")
+        nobody = f"unix:{self.folder / 'nobody'}"
+        self.fails("forward", "--upgrade", "--admin", nobody, part="cannot take over from")
+        self.wait_until("more is asked", lambda: load.count > 200)
+        self.assertEqual(load.stop()[1], [])
+        self.assertTrue(self.served_at_unix())
+        self.assertIsNone(running.process.poll())
+        self.assertEqual(sum("goes on" in line for line in running.lines), 3, running.lines)
+
+    def takeover(self):
+        """A takeover by hand, up to the offer; gives the connection and the descriptors."""
+        client = socket.socket(socket.AF_UNIX)
+        self.addCleanup(client.close)
+        client.settimeout(wire.PATIENCE_SECONDS)
+        client.connect(str(self.door))
+        client.sendall(
+            f"POST /upgrade HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n"
+            f"Upgrade: {PROTOCOL}\r\n\r\n".encode()
+        )
+        said, descriptors = b"", []
+        # The last word of the offer has kind 6, and its text is the number of sockets.
+        while not said.endswith(b"\x06\x00\x00\x01" + str(len(descriptors)).encode()):
+            data, control, _, _ = client.recvmsg(4096, socket.CMSG_SPACE(64 * 4))
+            self.assertTrue(data, said)
+            said += data
+            for _, _, rights in control:
+                numbers = array.array("i")
+                numbers.frombytes(rights)
+                descriptors += numbers
+        self.addCleanup(lambda: [os.close(number) for number in descriptors])
+        return client, descriptors
+
+    def test_a_successor_that_dies_or_lies_changes_nothing(self):
+        """Each step of a takeover is broken off; the running process serves on, and can still be
+        succeeded afterwards."""
+        running = self.start("--workers", "2")
+        for word in (b"", b"\xff\x00\x00\x00", b"\x08\x00\x00\x00", b"\x07\x00\xff"):
+            client, descriptors = self.takeover()
+            # A TCP socket for each worker, one for the Unix listener, one for the admin address.
+            self.assertEqual(len(descriptors), 4)
+            client.sendall(word)
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(4096):
+                pass
+            self.assertEqual(wire.get(self.address, "/").status, 200)
+        new = self.start("--upgrade")
+        self.ended(running)
+        self.assertEqual(wire.get(self.address, "/").status, 200)
+        self.assertEqual(new.stop(), 0)
+
+    def test_only_one_takes_over_at_a_time(self):
+        running = self.start()
+        client, _ = self.takeover()
+        self.fails(
+            *("boost", "--origin", self.origin_url, "--upgrade", "--admin", f"unix:{self.door}"),
+            part="409",
+        )
+        client.close()
+        self.wait_until("the first is given up", lambda: any("goes on" in x for x in running.lines))
+        new = self.start("--upgrade")
+        self.ended(running)
+        self.assertEqual(new.stop(), 0)
+
+    def test_a_successor_killed_at_any_moment(self):
+        """kill -9 at different moments of its start: as long as it has not taken over, the running
+        process serves; afterwards another can take over from whoever serves."""
+        running = self.start("--workers", "2")
+        for pause in (0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3):
+            process = subprocess.Popen(
+                [
+                    *(program(), "boost", "--origin", self.origin_url, "--engine", "epoll"),
+                    *("--listen", f"127.0.0.1:{self.port}", "--listen", f"unix:{self.unix}"),
+                    *("--admin", f"unix:{self.door}", "--upgrade"),
+                ],
+                stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )
+            time.sleep(pause)
+            process.kill()
+            process.wait()
+            if any("has taken over" in line for line in running.lines):
+                break
+            self.assertEqual(wire.get(self.address, "/").status, 200)
+        if any("has taken over" in line for line in running.lines):
+            self.ended(running)
+        else:
+            new = self.start("--upgrade")
+            self.ended(running)
+            self.assertEqual(wire.get(self.address, "/").status, 200)
+            self.assertEqual(new.stop(), 0)
+
+    def test_the_protocol_has_a_version(self):
+        self.start()
+        for version, status in (("millrace-takeover/2", b"426"), ("websocket", b"426")):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(self.door))
+                client.sendall(
+                    f"POST /upgrade HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n"
+                    f"Upgrade: {version}\r\n\r\n".encode()
+                )
+                said = client.makefile("rb").read()
+            self.assertEqual(said.split()[1], status)
+            self.assertIn(PROTOCOL.encode(), said)
+
+    def test_another_binary_takes_over(self):
+        """The file of the running program may be replaced: the new one is another file."""
+        running = self.start()
+        copy = self.folder / "millrace-new"
+        shutil.copy(program(), copy)
+        new = self.start("--upgrade", binary=copy)
+        self.ended(running)
+        self.assertEqual(os.readlink(f"/proc/{new.process.pid}/exe"), str(copy))
+        new.process.send_signal(signal.SIGTERM)
+        self.assertEqual(new.wait(), 0)
