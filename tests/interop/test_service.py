@@ -1,0 +1,278 @@
+"""Under a service manager: sockets that it passes, what it is told, and rotation of logs."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+
+from support import PROJECT, wire
+from support.case import InteropCase
+from support.millrace import program
+from test_upgrade import Load
+
+LISTEN_FDS_START = 3
+
+
+class Manager:
+    """Starts a program as a service manager does, and hears what it says."""
+
+    def __init__(self, case, *, abstract=False, watchdog_us=None):
+        self.case = case
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.settimeout(wire.PATIENCE_SECONDS)
+        case.addCleanup(self.socket.close)
+        name = str(case.folder / "notify")
+        self.address = f"\0{name}" if abstract else name
+        self.socket.bind(self.address)
+        self.environment = dict(os.environ, NOTIFY_SOCKET=self.address.replace("\0", "@"))
+        if watchdog_us:
+            self.environment["WATCHDOG_USEC"] = str(watchdog_us)
+
+    def start(self, *words, passed=(), names="", notify=True):
+        """Runs millrace with these sockets as descriptors 3 and on."""
+        environment = dict(self.environment if notify else os.environ)
+
+        def prepare():
+            # By way of numbers that none of them has, lest one be overwritten before its turn.
+            for number, listener in enumerate(passed, LISTEN_FDS_START):
+                os.dup2(listener.fileno(), number + 100)
+            for number in range(LISTEN_FDS_START, LISTEN_FDS_START + len(passed)):
+                os.dup2(number + 100, number)
+                os.close(number + 100)
+
+        environment.update(LISTEN_FDS=str(len(passed)), LISTEN_FDNAMES=names)
+        # The child's own number is only known in the child: a shell puts it there.
+        command = ["sh", "-c", 'LISTEN_PID=$$ exec "$@"', "sh", program(), *map(str, words)]
+        process = subprocess.Popen(
+            command if passed else [program(), *map(str, words)],
+            env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            preexec_fn=prepare if passed else None, close_fds=not passed,
+        )
+        self.case.addCleanup(process.stderr.close)
+        self.case.addCleanup(process.wait)
+        self.case.addCleanup(process.kill)
+        return process
+
+    def heard(self):
+        """The next message, as a dictionary."""
+        return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().splitlines())
+
+
+class Notified(InteropCase):
+    def words(self, *more):
+        self.door = self.folder / "admin.sock"
+        return (
+            *("boost", "--origin", "http://127.0.0.1:9", "--listen", "127.0.0.1:0"),
+            *("--admin", f"unix:{self.door}", *more),
+        )
+
+    def test_ready_and_stopping(self):
+        for abstract in (False, True):
+            manager = Manager(self, abstract=abstract)
+            process = manager.start(*self.words())
+            said = manager.heard()
+            self.assertEqual((said["READY"], said["MAINPID"]), ("1", str(process.pid)))
+            self.assertIn("STATUS", said)
+            process.terminate()
+            self.assertEqual(manager.heard()["STOPPING"], "1")
+            self.assertEqual(process.wait(60), 0)
+
+    def test_the_watchdog_hears_while_all_workers_turn(self):
+        """Signs of life come as often as asked for, and end where the process stands still."""
+        manager = Manager(self, watchdog_us=600_000)
+        process = manager.start(*self.words("--workers", "3"))
+        self.assertEqual(manager.heard()["READY"], "1")
+        for _ in range(5):
+            self.assertEqual(manager.heard(), {"WATCHDOG": "1"})
+        process.send_signal(signal.SIGSTOP)
+        self.settled(lambda: self.pending(manager))
+        process.send_signal(signal.SIGCONT)
+        self.assertEqual(manager.heard(), {"WATCHDOG": "1"})
+
+    def pending(self, manager):
+        """Takes away what waits; gives how much it was."""
+        manager.socket.setblocking(False)
+        count = 0
+        try:
+            while manager.socket.recv(4096):
+                count += 1
+        except BlockingIOError:
+            pass
+        manager.socket.settimeout(wire.PATIENCE_SECONDS)
+        return count
+
+    def test_an_upgrade_changes_the_main_process(self):
+        """The old process names the new one, which says that it is ready; it knows where to say so
+        from the old one, even if it was started without the service manager's environment, and
+        gives the signs of life that are asked for."""
+        manager = Manager(self, watchdog_us=600_000)
+        old = manager.start(*self.words())
+        self.assertEqual(manager.heard()["READY"], "1")
+        new = manager.start(*self.words("--upgrade"), notify=False)
+        said = manager.heard()
+        while said == {"WATCHDOG": "1"}:
+            said = manager.heard()
+        self.assertEqual(said, {"MAINPID": str(new.pid)})
+        said = manager.heard()
+        self.assertEqual((said["READY"], said["MAINPID"]), ("1", str(new.pid)))
+        self.assertEqual(old.wait(60), 0)
+        for _ in range(3):
+            self.assertEqual(manager.heard(), {"WATCHDOG": "1"})
+        new.terminate()
+        while (said := manager.heard()) == {"WATCHDOG": "1"}:
+            pass
+        self.assertEqual(said["STOPPING"], "1")
+        self.assertEqual(new.wait(60), 0)
+
+
+class Activated(InteropCase):
+    def listener(self):
+        listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self.addCleanup(listener.close)
+        return listener, "%s:%d" % listener.getsockname()
+
+    def test_sockets_are_matched_by_address(self):
+        """TCP and Unix listeners and an admin address, in any order; clients that came before the
+        program wait; what is borrowed is not removed."""
+        manager, origin = Manager(self), self.origin()
+        (one, first), (two, second) = self.listener(), self.listener()
+        path = self.folder / "http.sock"
+        unix = socket.socket(socket.AF_UNIX)
+        self.addCleanup(unix.close)
+        unix.bind(str(path))
+        unix.listen(10)
+        early = wire.Connection(one.getsockname())
+        self.addCleanup(early.close)
+        early.get("/")
+        words = (
+            *("boost", "--origin", origin.url, "--workers", "3", "--listen", first),
+            *("--listen", f"unix:{path}", "--listen", "127.0.0.1:0", "--admin", second),
+        )
+        process = manager.start(*words, passed=(two, unix, one), names="admin:unix:http")
+        self.assertEqual(manager.heard()["READY"], "1")
+        self.assertEqual(early.answer().status, 200)
+        host = "127.0.0.1:%d" % two.getsockname()[1]
+        self.assertEqual(wire.get(two.getsockname(), "/healthz", host=host).status, 200)
+        for _ in range(20):
+            self.assertEqual(wire.get(one.getsockname(), "/").status, 200)
+        process.terminate()
+        self.assertEqual(process.wait(60), 0)
+        self.assertTrue(path.exists(), "the socket is its owner's")
+        # The port is open all the time: the next process serves who came in between.
+        between = wire.Connection(one.getsockname())
+        self.addCleanup(between.close)
+        between.get("/")
+        process = manager.start(*words, passed=(two, unix, one))
+        self.assertEqual(between.answer().status, 200)
+
+    def test_what_nobody_configured_is_an_error(self):
+        manager = Manager(self)
+        (one, first), (two, second) = self.listener(), self.listener()
+        process = manager.start("forward", "--listen", first, passed=(one, two))
+        said = process.stderr.read()
+        self.assertEqual(process.wait(60), 1)
+        self.assertIn(f"passes a socket at {second}", said)
+        pair = socket.socketpair()
+        for end in pair:
+            self.addCleanup(end.close)
+        process = manager.start("forward", "--listen", first, passed=(one, pair[0]), names="a:log")
+        self.assertIn('"log": it is not a stream socket that listens', process.stderr.read())
+        self.assertEqual(process.wait(60), 1)
+
+    def test_by_systemd(self):
+        """systemd's own tool starts it at the first connection, which is answered."""
+        activate = shutil.which("systemd-socket-activate")
+        if not activate:
+            self.skipTest("systemd-socket-activate is not installed")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = probe.getsockname()
+        words = ("boost", "--origin", self.origin().url, "--listen", "%s:%d" % address)
+        process = subprocess.Popen(
+            [activate, "-l", "%s:%d" % address, program(), *words],
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.assertIn("Listening on", process.stderr.readline())
+        for _ in range(3):
+            self.assertEqual(wire.get(address, "/").status, 200)
+        process.terminate()
+        self.assertEqual(process.wait(60), 0)
+
+    def test_an_upgrade_passes_borrowed_sockets_on(self):
+        """What a service manager owns stays its own through an upgrade."""
+        manager, origin = Manager(self), self.origin()
+        path, door = self.folder / "http.sock", self.folder / "admin.sock"
+        unix = socket.socket(socket.AF_UNIX)
+        self.addCleanup(unix.close)
+        unix.bind(str(path))
+        unix.listen(10)
+        words = ("boost", "--origin", origin.url, "--listen", f"unix:{path}")
+        words += ("--admin", f"unix:{door}")
+        old = manager.start(*words, passed=(unix,))
+        self.assertEqual(manager.heard()["READY"], "1")
+        new = manager.start(*words, "--upgrade", notify=False)
+        self.assertEqual(manager.heard(), {"MAINPID": str(new.pid)})
+        self.assertEqual(manager.heard()["READY"], "1")
+        self.assertEqual(old.wait(60), 0)
+        new.terminate()
+        self.assertEqual(new.wait(60), 0)
+        self.assertTrue(path.exists())
+        self.assertFalse(door.exists())
+
+
+class Rotation(InteropCase):
+    def test_no_record_is_lost_or_torn(self):
+        """The log is moved away under load again and again, by logrotate where it is installed:
+        every request has its one whole record in one of the files."""
+        log = self.folder / "access.log"
+        proxy = self.boost(self.origin().url, "--access-log", log, "--log-format", "json")
+        load = [Load(proxy.address) for _ in range(3)]
+        rotate = self.rotation(log, proxy.process.pid)
+        for _ in range(8):
+            before = load[0].count
+            self.wait_until("more is asked", lambda: load[0].count > before + 30)
+            self.wait_until("there is something to rotate", lambda: log.stat().st_size)
+            rotate()
+        counts, failed = zip(*(client.stop() for client in load))
+        self.assertEqual([each for client in failed for each in client], [])
+        self.assertEqual(proxy.stop(), 0)
+        files = sorted(self.folder.glob("access.log*"))
+        self.assertEqual(len(files), 9, files)
+        text = b"".join(file.read_bytes() for file in files)
+        self.assertTrue(text.endswith(b"\n"))
+        records = [json.loads(line) for line in text.splitlines()]
+        self.assertEqual(len(records), sum(counts))
+        self.assertEqual({record["status"] for record in records}, {200})
+
+    def rotation(self, log, pid):
+        """What rotates the log once."""
+        if not shutil.which("logrotate"):
+            numbers = iter(range(1, 100))
+
+            def rotate():
+                log.rename(f"{log}.{next(numbers)}")
+                os.kill(pid, signal.SIGUSR1)
+                self.wait_until("the log is there again", log.exists)
+
+            return rotate
+        example = (PROJECT / "examples" / "logrotate" / "millrace").read_text()
+        config = self.folder / "rotate.conf"
+        text = example.replace("/var/log/millrace/*.log", str(log))
+        text = re.sub(r"systemctl kill.*", f"kill -USR1 {pid}", text)
+        text = re.sub(r"\n    (daily|(delay)?compress)(?=\n)", "", text)
+        config.write_text(text)
+        config.chmod(0o600)
+
+        def rotate():
+            state = self.folder / "state"
+            command = ["logrotate", "--force", "--state", str(state), str(config)]
+            self.run_client(*command)
+            self.wait_until("the log is there again", log.exists)
+
+        return rotate
