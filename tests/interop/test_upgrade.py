@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 
-from support import websocket, wire
+from support import PROJECT, websocket, wire
 from support.case import InteropCase
 from support.millrace import Millrace, program
 
@@ -272,3 +272,16 @@ class Upgrade(InteropCase):
         self.assertEqual(os.readlink(f"/proc/{new.process.pid}/exe"), str(copy))
         new.process.send_signal(signal.SIGTERM)
         self.assertEqual(new.wait(), 0)
+
+
+class NeverDown(InteropCase):
+    def test_the_script_counts_nothing_lost(self):
+        """`scripts/never-down`, made short: what it shows in full is measured apart."""
+        done = self.run_client(
+            *(PROJECT / "scripts" / "never-down", "--profile", "debug", "--seconds", "10"),
+            *("--reloads", "10", "--upgrades", "2", "--rate", "300", "--websockets", "50"),
+            *("--drain", "2"),
+            environment=dict(os.environ, MILLRACE=program()),
+        )
+        self.assertIn(b"0 failed", done.stdout)
+        self.assertIn(b"0 dropped before their time", done.stdout)

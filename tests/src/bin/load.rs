@@ -1,0 +1,278 @@
+//! Steady load for `scripts/never-down`: an origin, and clients that count exactly what failed.
+//!
+//! ```text
+//! load origin                                    says `origin at ADDRESS` and serves until killed
+//! load run PROXY RATE WEBSOCKETS SECONDS         loads PROXY, says what happened, ends
+//! ```
+//!
+//! Every line of `run` is one JSON object: `{"open": n}` once all WebSockets are open,
+//! `{"failed": why}` for a request, `{"dropped": why, "opened": t, "at": t}` for a WebSocket (which
+//! is then opened anew), and at the end the sums; `t` is seconds since 1970. A request is tried
+//! once: the only connection that is not used again is one whose last answer said so.
+#![forbid(unsafe_code)]
+
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Threads that send requests; each has one kept connection.
+const CLIENTS: u64 = 16;
+/// Of so many requests one goes over a connection of its own.
+const NEW_EACH: u64 = 8;
+/// Between two messages of a WebSocket.
+const MESSAGE_EVERY: Duration = Duration::from_secs(1);
+/// What a client waits for; far above what anything takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Threads hold a few hundred bytes.
+const STACK_BYTES: usize = 64 * 1024;
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nnever down.\n";
+const SWITCH: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+/// A WebSocket message of four bytes (RFC 6455 section 5.2), from a client masked by zeros.
+const CLIENT_FRAME: [u8; 6] = [0x82, 0x84, 0, 0, 0, 0];
+const SERVER_FRAME: [u8; 2] = [0x82, 0x04];
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["origin"] => origin(),
+        ["run", proxy, rate, websockets, seconds] => {
+            match (proxy.parse(), rate.parse(), websockets.parse(), seconds.parse()) {
+                (Ok(proxy), Ok(rate @ 1..), Ok(websockets), Ok(seconds)) => {
+                    run(proxy, rate, websockets, Duration::from_secs(seconds))
+                }
+                _ => Err(Error::new(ErrorKind::InvalidInput, "run PROXY RATE WEBSOCKETS SECONDS")),
+            }
+        }
+        _ => Err(Error::new(ErrorKind::InvalidInput, "origin, or run")),
+    };
+    if let Err(error) = outcome {
+        eprintln!("load: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn thread<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+    std::thread::Builder::new().stack_size(STACK_BYTES).spawn(body)
+}
+
+/// Serves each connection on a thread: answers requests, echoes WebSocket messages.
+fn origin() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("origin at {}", listener.local_addr()?);
+    for stream in listener.incoming() {
+        let stream = stream?;
+        stream.set_nodelay(true)?;
+        // One that ends, or breaks, has been served.
+        thread(move || serve(stream))?;
+    }
+    Ok(())
+}
+
+fn serve(mut stream: TcpStream) -> Result<()> {
+    loop {
+        let head = read_head(&mut stream)?;
+        if !holds(&head, b"\r\nUpgrade: websocket\r\n") {
+            stream.write_all(ANSWER)?;
+            continue;
+        }
+        stream.write_all(SWITCH)?;
+        loop {
+            let mut message = [0; 10];
+            stream.read_exact(&mut message)?;
+            stream.write_all(&[&SERVER_FRAME[..], &message[6..]].concat())?;
+        }
+    }
+}
+
+/// Whether a head has this line, whatever the case of its letters.
+fn holds(head: &[u8], line: &[u8]) -> bool {
+    head.windows(line.len()).any(|part| part.eq_ignore_ascii_case(line))
+}
+
+/// Reads up to the empty line; nothing of these tests follows it at once.
+fn read_head(stream: &mut TcpStream) -> Result<Vec<u8>> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut part = [0; 1024];
+        match stream.read(&mut part)? {
+            0 if head.is_empty() => return Err(Error::other("closed before its answer")),
+            0 => return Err(Error::other("closed inside a head")),
+            count => head.extend_from_slice(&part[..count]),
+        }
+        if head.ends_with(b"never down.\n") {
+            break;
+        }
+    }
+    Ok(head)
+}
+
+/// What the clients have done so far.
+#[derive(Default)]
+struct Sums {
+    requests: AtomicU64,
+    failed: AtomicU64,
+    messages: AtomicU64,
+    dropped: AtomicU64,
+    ending: AtomicBool,
+}
+
+impl Sums {
+    // Sums are read once all threads have ended, and `ending` guards nothing: relaxed is enough.
+    fn add(sum: &AtomicU64) {
+        sum.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+}
+
+fn run(proxy: SocketAddr, rate: u64, websockets: usize, length: Duration) -> Result<()> {
+    let sums = Arc::new(Sums::default());
+    let opened = Arc::new(Barrier::new(websockets + 1));
+    let mut threads = Vec::new();
+    for number in 0..websockets {
+        let (sums, opened) = (Arc::clone(&sums), Arc::clone(&opened));
+        threads.push(thread(move || keep_open(proxy, number, &sums, &opened))?);
+    }
+    opened.wait();
+    println!("{{\"open\": {websockets}}}");
+    for number in 0..CLIENTS {
+        let sums = Arc::clone(&sums);
+        let every = Duration::from_nanos(1_000_000_000 * CLIENTS / rate);
+        let first = Instant::now() + every * number as u32 / CLIENTS as u32;
+        threads.push(thread(move || ask(proxy, first, every, &sums))?);
+    }
+    std::thread::sleep(length);
+    sums.ending.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().expect("a client does not panic");
+    }
+    let sum = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
+    println!(
+        "{{\"requests\": {}, \"requests_failed\": {}, \"messages\": {}, \"websockets_dropped\": {}}}",
+        sum(&sums.requests),
+        sum(&sums.failed),
+        sum(&sums.messages),
+        sum(&sums.dropped),
+    );
+    Ok(())
+}
+
+/// Sends requests at their times; one that is late is sent at once.
+fn ask(proxy: SocketAddr, first: Instant, every: Duration, sums: &Sums) {
+    let (mut kept, mut due) = (None, first);
+    for number in 1.. {
+        if sums.is_ending() {
+            return;
+        }
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        due += every;
+        let outcome = match number % NEW_EACH {
+            0 => request(&mut None, proxy, true),
+            _ => request(&mut kept, proxy, false),
+        };
+        Sums::add(&sums.requests);
+        if let Err(error) = outcome {
+            Sums::add(&sums.failed);
+            kept = None;
+            println!("{{\"failed\": {:?}, \"at\": {:.3}}}", error.to_string(), now());
+        }
+    }
+}
+
+fn request(kept: &mut Option<TcpStream>, proxy: SocketAddr, last: bool) -> Result<()> {
+    let mut stream = match kept.take() {
+        Some(stream) => stream,
+        None => connect(proxy)?,
+    };
+    let close = if last { "Connection: close\r\n" } else { "" };
+    stream.write_all(format!("GET / HTTP/1.1\r\nHost: a\r\n{close}\r\n").as_bytes())?;
+    let mut answer = read_head(&mut stream)?;
+    while !answer.ends_with(b"never down.\n") {
+        let mut part = [0; 64];
+        match stream.read(&mut part)? {
+            0 => return Err(Error::other("closed inside a body")),
+            count => answer.extend_from_slice(&part[..count]),
+        }
+    }
+    if !answer.starts_with(b"HTTP/1.1 200 ") {
+        let line = String::from_utf8_lossy(&answer[..answer.len().min(40)]).into_owned();
+        return Err(Error::other(line));
+    }
+    if !holds(&answer, b"\r\nConnection: close\r\n") {
+        *kept = Some(stream);
+    }
+    Ok(())
+}
+
+fn connect(proxy: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&proxy, PATIENCE)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Keeps one WebSocket open, and opens it anew when it was dropped.
+fn keep_open(proxy: SocketAddr, number: usize, sums: &Sums, opened: &Barrier) {
+    let mut is_first = true;
+    while !sums.is_ending() {
+        let since = now();
+        let outcome = open(proxy).and_then(|mut stream| {
+            if std::mem::take(&mut is_first) {
+                opened.wait();
+            }
+            echo(&mut stream, number as u32, sums)
+        });
+        if let Err(error) = outcome {
+            Sums::add(&sums.dropped);
+            let (error, now) = (error.to_string(), now());
+            println!("{{\"dropped\": {error:?}, \"opened\": {since:.3}, \"at\": {now:.3}}}");
+            if is_first {
+                std::process::exit(1);
+            }
+        }
+    }
+}
+
+fn open(proxy: SocketAddr) -> Result<TcpStream> {
+    let mut stream = connect(proxy)?;
+    stream.write_all(
+        b"GET /echo HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+    )?;
+    let head = read_head(&mut stream)?;
+    match head.starts_with(b"HTTP/1.1 101 ") {
+        true => Ok(stream),
+        false => Err(Error::other("no WebSocket")),
+    }
+}
+
+/// Sends messages and compares what comes back, until the load ends.
+fn echo(stream: &mut TcpStream, mut message: u32, sums: &Sums) -> Result<()> {
+    while !sums.is_ending() {
+        let bytes = message.to_be_bytes();
+        stream.write_all(&[&CLIENT_FRAME[..], &bytes].concat())?;
+        let mut back = [0; 6];
+        stream.read_exact(&mut back)?;
+        if back[..2] != SERVER_FRAME || back[2..] != bytes {
+            return Err(Error::other("another message came back"));
+        }
+        Sums::add(&sums.messages);
+        message = message.wrapping_add(1);
+        std::thread::sleep(MESSAGE_EVERY);
+    }
+    let _ = stream.shutdown(Shutdown::Both);
+    Ok(())
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
