@@ -263,21 +263,21 @@ impl Force {
 
     /// Tells every worker to leave its listeners, with their files, to a successor. No reload is
     /// done any more.
-    pub(crate) fn retire(&self) {
+    pub(crate) fn cede(&self) {
         let mut state = self.lock();
         state.draining = true;
         state.listeners.set_owned(false);
         state.listeners.release();
-        state.posts.tell(|| Letter::Retire);
+        state.posts.tell(|| Letter::Cede);
     }
 
-    /// As [`Force::retire`], for a process that has not succeeded the one whose listeners it has:
+    /// As [`Force::cede`], for a process that has not succeeded the one whose listeners it has:
     /// files of those that it opened itself are removed.
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
         state.draining = true;
         state.listeners.release();
-        state.posts.tell(|| Letter::Retire);
+        state.posts.tell(|| Letter::Cede);
     }
 
     /// Sends every worker a letter that does without an answer, unless one does not read its mail.

@@ -13,7 +13,7 @@ pub enum Letter<D> {
     /// As [`Letter::Drain`], but somebody else goes on at the same listeners: what is queued behind
     /// them is left to that one, at once, and idle clients are not closed while their next request
     /// may be on its way.
-    Retire,
+    Cede,
     /// Somebody who had the same listeners is gone: look whether a connection is left there that
     /// only that one was told of.
     Rearm,

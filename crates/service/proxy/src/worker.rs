@@ -316,7 +316,7 @@ impl<E: Engine> Worker<E> {
                     early.push(letter);
                 }
                 Letter::Drain => self.drain(),
-                Letter::Retire => self.retire(),
+                Letter::Cede => self.cede(),
                 Letter::Rearm => self.rearm(),
                 Letter::Beat => self.counters.beats.add(1),
                 Letter::Stop => self.stop(),
@@ -340,9 +340,9 @@ impl<E: Engine> Worker<E> {
     }
 
     /// As [`Worker::drain`], while a successor accepts from the same listeners.
-    fn retire(&mut self) {
+    fn cede(&mut self) {
         self.draining = true;
-        self.idle_grace = RETIRED_IDLE_AT_LEAST;
+        self.idle_grace = CEDED_IDLE_AT_LEAST;
         self.accepting.pause(&mut self.engine);
         self.housekeeping = Some(self.engine.now() + HOUSEKEEPING);
     }
@@ -483,9 +483,9 @@ pub(crate) fn is_idle(conn: &Conn, now: Instant) -> bool {
     conn.standing == Standing::Idle || (conn.is_idle() && now.since(conn.since) >= FRESH_AT_LEAST)
 }
 
-/// How long a retired worker lets a client be idle. The next answer tells the client to go; one that
-/// is closed while it sends a request has lost it.
-const RETIRED_IDLE_AT_LEAST: Duration = Duration::from_secs(5);
+/// How long a worker that has ceded its listeners lets a client be idle. The next answer tells the
+/// client to go; one that is closed while it sends a request has lost it.
+const CEDED_IDLE_AT_LEAST: Duration = Duration::from_secs(5);
 /// How long a connection without a byte counts as one whose request is on its way.
 const FRESH_AT_LEAST: Duration = Duration::from_secs(1);
 /// Ended exchanges kept, and the heads above which one is not.

@@ -78,7 +78,7 @@ impl Running {
         *watchdog = None;
         doors.close();
         *successor = Some(line);
-        self.force.retire();
+        self.force.cede();
         Some(self.drain_deadline())
     }
 
