@@ -155,7 +155,8 @@ fn run(proxy: SocketAddr, rate: u64, websockets: usize, length: Duration) -> Res
     }
     let sum = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
     println!(
-        "{{\"requests\": {}, \"requests_failed\": {}, \"messages\": {}, \"websockets_dropped\": {}}}",
+        "{{\"requests\": {}, \"requests_failed\": {}, \"messages\": {}, \
+         \"websockets_dropped\": {}}}",
         sum(&sums.requests),
         sum(&sums.failed),
         sum(&sums.messages),

@@ -77,7 +77,8 @@ impl Change {
 }
 
 impl Listeners {
-    /// None yet, for so many workers; the first change takes what is `inherited` before it opens anything.
+    /// None yet, for so many workers; the first change takes what is `inherited` before it opens
+    /// anything.
     pub(crate) fn new(workers: usize, inherited: Inherited) -> Self {
         let (open, numbers, removed) = (Vec::new(), Vec::new(), Vec::new());
         Self { workers, inherited, open, numbers, removed }

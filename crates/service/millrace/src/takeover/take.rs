@@ -122,7 +122,8 @@ fn ask(path: &Path) -> Result<Takeover> {
         return Err(Error::other("it is neither root's nor the same user's"));
     }
     let request = format!(
-        "POST {PATH} HTTP/1.1\r\nHost: millrace\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n"
+        "POST {PATH} HTTP/1.1\r\nHost: millrace\r\nConnection: Upgrade\r\n\
+         Upgrade: {PROTOCOL}\r\n\r\n"
     );
     stream.write_all(request.as_bytes())?;
     let mut head = Vec::new();
