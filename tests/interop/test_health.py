@@ -29,7 +29,7 @@ class HealthChecks(InteropCase):
 
     def fails(self, origin):
         """What the metrics say of the origin's check."""
-        answer = wire.get(self.admin, "/metrics")
+        answer = wire.get(self.admin, "/metrics", host="%s:%d" % self.admin)
         self.assertEqual(answer.status, 200)
         line = re.compile(
             rf'^millrace_origin_check_fails{{origin="{origin.url}",check="/up"}} ([01])$', re.M

@@ -108,7 +108,8 @@ class GivenUp(Case):
             wire.get(proxy.address, f"http://localhost:{origin.port}/small").status, 200
         )
         admin = self.said(proxy, "admin at ").rpartition(":")[2]
-        page = wire.get(("127.0.0.1", int(admin)), "/metrics").body.decode()
+        host = f"127.0.0.1:{admin}"
+        page = wire.get(("127.0.0.1", int(admin)), "/metrics", host=host).body.decode()
         for name in ("millrace_process_descriptors", "millrace_process_resident_bytes"):
             (value,) = [row.split()[1] for row in page.splitlines() if row.startswith(f"{name} ")]
             self.assertGreater(int(float(value)), 0)
