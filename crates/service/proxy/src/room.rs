@@ -99,7 +99,11 @@ impl<E: Engine> Worker<E> {
         for (key, conn) in self.conns.iter() {
             let first = conn.first.and_then(|first| self.exchanges.get(first)).map(Box::as_ref);
             let unsent = self.engine.unsent(&conn.fd);
-            still.extend(stands_still(conn, first, unsent, now).map(|stood| (stood, key)));
+            // One that has been served, and asks for nothing, is forgiven nothing.
+            let idle = conn.standing == Standing::Idle;
+            let least = if idle { LEAST } else { self.forgiven.0 };
+            let stood = stands_still(conn, first, unsent, now).filter(|stood| *stood >= least);
+            still.extend(stood.map(|stood| (stood, key)));
         }
         still.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.0));
         for (_, key) in still {
@@ -114,7 +118,7 @@ impl<E: Engine> Worker<E> {
     /// Whether less room is left than [`Worker::shed`] makes.
     fn is_short(&self) -> bool {
         self.conns.len() >= self.connections_max() - self.connections_max() / 16
-            || self.taken() >= self.descriptors() / 16 * 13
+            || self.taken() >= self.descriptors() * 13 / 16
             || self.is_short_of_memory()
             || (!self.waiting.is_empty() && self.room_for_origins() == 0)
     }
@@ -133,8 +137,7 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// How long a connection has stood still for what it is, if that is its client's doing and long
-/// enough to say so.
+/// How long a connection has stood still for what it is, if that is its client's doing.
 fn stands_still(
     conn: &Conn,
     first: Option<&Exchange>,
@@ -152,8 +155,7 @@ fn stands_still(
         (Standing::Busy, None) => return None,
         _ => (now.since(conn.since), 1),
     };
-    let stood = stood / patience;
-    (stood >= AT_LEAST).then_some(stood)
+    Some(stood / patience)
 }
 
 /// How long a client has kept its exchange waiting; `None` while that waits for its origin.
@@ -166,9 +168,39 @@ fn keeps_waiting(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Dur
     uploads.then(|| upload.stands_still(now, PACE, 0)).flatten()
 }
 
-/// The least that is called standing still: what is younger may be on its way. Under a flood it is
-/// the order that counts, the oldest first, not this.
-const AT_LEAST: Duration = Duration::from_millis(20);
+/// How long a client may stand still though room is short. A shortage that passes harms nobody
+/// whose request is on its way, however slow its network is; in one that lasts, as under a flood,
+/// ever less is forgiven, and it is the order that counts.
+#[derive(Debug)]
+pub(crate) struct Forgiven(Duration);
+
+/// What is forgiven while room was not short for long, and the least.
+const MOST: Duration = Duration::from_secs(1);
+const LEAST: Duration = Duration::from_millis(20);
+
+impl Default for Forgiven {
+    fn default() -> Self {
+        Self(MOST)
+    }
+}
+
+impl Forgiven {
+    /// Room is still short. Asked every 20 ms while accepting pauses.
+    pub(crate) fn lessen(&mut self) {
+        self.0 = (self.0 / 2).max(LEAST);
+    }
+
+    /// It is not. Asked every 100 ms.
+    pub(crate) fn recover(&mut self) {
+        self.0 = (self.0 * 2).min(MOST);
+    }
+
+    /// Whether there is nothing to recover.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.0 == MOST
+    }
+}
+
 /// How much longer than one that has not asked yet may stand still who is being served, and a
 /// tunnel: many are silent most of the time.
 const PATIENCE_EXCHANGE: u32 = 4;

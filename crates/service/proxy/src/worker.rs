@@ -29,6 +29,7 @@ use crate::names::{Names, Sources};
 use crate::origin::{self, Attempt, Bound, EjectRules, Origins, Waiting};
 use crate::reason::Reason;
 use crate::record::Dates;
+use crate::room::Forgiven;
 use crate::snapshot::Snapshot;
 use crate::snapshots::Snapshots;
 use crate::stage::{accept, deliver, fetch};
@@ -115,6 +116,7 @@ pub struct Worker<E: Engine> {
     pub(crate) timers: Timers,
     pub(crate) clients: Clients,
     pub(crate) accepting: Accepting,
+    pub(crate) forgiven: Forgiven,
     pub(crate) pipes: Pipes,
     /// What the counter of refused pipes stood at when this worker began.
     pipes_refused_before: u64,
@@ -184,6 +186,7 @@ impl<E: Engine> Worker<E> {
             timers: Timers::new(now),
             clients: Clients::default(),
             accepting: Accepting::new(),
+            forgiven: Forgiven::default(),
             pipes: Pipes::new(pipes_max as usize),
             pipes_refused_before,
             mail: setup.mail,
@@ -416,11 +419,12 @@ impl<E: Engine> Worker<E> {
                 }
             } else if self.accepting.is_paused() && self.has_room_for_clients() {
                 self.accepting.resume(&mut self.engine);
-            } else if self.accepting.is_paused() {
-                // Those that moved when accepting paused may stand still by now.
+            } else if self.accepting.is_paused() || self.is_short_of_memory() {
+                self.forgiven.lessen();
                 self.accepting.shed = true;
+            } else {
+                self.forgiven.recover();
             }
-            self.accepting.shed |= self.is_short_of_memory();
         }
         if std::mem::take(&mut self.accepting.shed) {
             self.shed();
@@ -437,6 +441,7 @@ impl<E: Engine> Worker<E> {
             || self.pipes.open() > 0
             || !self.records.is_empty()
             || self.is_short_of_memory()
+            || !self.forgiven.is_whole()
             || self.draining;
         if has_work && self.housekeeping.is_none() {
             let soon = self.accepting.is_paused() && !self.draining;
