@@ -106,17 +106,22 @@ impl Actor for NameServer {
                 self.reply(world, from, answer);
             }
         }
+        self.send_held(world)
+    }
+}
+
+impl NameServer {
+    /// Sends what was held back and is due; says when the next is.
+    pub(super) fn send_held(&mut self, world: &World) -> Option<Instant> {
         let now = world.now();
         for (_, to, answer) in self.held.extract_if(.., |(until, ..)| *until <= now) {
             world.send_to(self.socket, to, &answer);
         }
         self.held.iter().map(|(until, ..)| *until).min()
     }
-}
 
-impl NameServer {
     /// Sends an answer, or does what goes wrong with it in this world.
-    fn reply(&mut self, world: &World, to: SocketAddr, mut answer: Vec<u8>) {
+    pub(super) fn reply(&mut self, world: &World, to: SocketAddr, mut answer: Vec<u8>) {
         if world.random() % 1000 >= world.plan().name_faults {
             return world.send_to(self.socket, to, &answer);
         }

@@ -39,8 +39,8 @@ const SPINS_MAX: u32 = 1000;
 /// Virtual time between two turns of a busy worker, at most.
 const TURN_NS_MAX: u64 = 20_000;
 
-/// Runs until `done` says so, nothing happens any more, or `limit` of virtual time has passed,
-/// leaps of the clock not counted.
+/// Runs until `done` says so, nothing happens any more, or `limit` of virtual time has passed, what
+/// workers missed not counted: leaps of the clock, and turns that began late.
 ///
 /// # Panics
 /// When a worker breaks the contract of its engine or spins.
@@ -51,7 +51,7 @@ pub fn run(
     limit: Duration,
     done: &mut dyn FnMut(&World) -> bool,
 ) -> Ended {
-    let (start, leapt) = (world.now(), world.leapt());
+    let (start, missed) = (world.now(), world.missed());
     let mut drained = vec![false; workers.len()];
     let mut looked = None;
     loop {
@@ -62,7 +62,7 @@ pub fn run(
             return Ended::Done;
         }
         let next = world.kernel.borrow().peek();
-        let end = start + limit + (world.leapt() - leapt);
+        let end = start + limit + (world.missed() - missed);
         match next {
             None => return Ended::Stuck,
             Some(when) if when > end => return Ended::TimeUp,

@@ -108,6 +108,13 @@ impl World {
         self.kernel.borrow().leapt
     }
 
+    /// For how long workers could do nothing, in all: leaps of the clock, and the turns that began
+    /// late. Whoever judges how long workers take leaves it out.
+    pub fn missed(&self) -> Duration {
+        let kernel = self.kernel.borrow();
+        kernel.leapt + kernel.slept
+    }
+
     /// What went wrong beside the network, and how often: a kind that never shows is not tested.
     pub fn met(&self) -> Vec<(&'static str, u64)> {
         self.kernel.borrow().met.iter().map(|(what, count)| (*what, *count)).collect()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use millrace_event::{Address, Instant};
 use millrace_sim::{Read, Socket, World};
 
-use super::ledger::{Ledger, Silence};
+use super::ledger::{Ledger, Moment, Silence};
 use super::plan::{Conduct, Connection, Ending, Frame, How, Method, Reader, Request, Wrong};
 use super::reading::{Part, Reading, Side, shown};
 use super::sending::{Out, Sending, Sent};
@@ -40,6 +40,8 @@ pub(super) struct ClientSeat {
     begins: Instant,
     socket: Option<Socket>,
     began: bool,
+    /// Somebody has accepted the connection.
+    taken: bool,
     over: bool,
     sending: Sending,
     /// Requests given to `sending`.
@@ -58,7 +60,7 @@ pub(super) struct ClientSeat {
     /// The same since a slow reader last paused.
     slow_got: usize,
     stalled: bool,
-    moved: Instant,
+    moved: Moment,
     /// The connection broke: how its stream ends says nothing.
     broke: bool,
     /// The stream ended, and what is sent goes on.
@@ -88,6 +90,7 @@ impl ClientSeat {
             begins: world.now() + Duration::from_millis(plan.begins_ms),
             socket: None,
             began: false,
+            taken: false,
             over: false,
             sending: Sending::default(),
             sent: 0,
@@ -100,7 +103,7 @@ impl ClientSeat {
             got: 0,
             slow_got: 0,
             stalled: false,
-            moved: world.now(),
+            moved: Moment::now(world),
             broke: false,
             ended: false,
             deaf: false,
@@ -190,7 +193,7 @@ impl ClientSeat {
         let socket = world.connect(proxy, from);
         world.name(socket, &self.name);
         self.socket = Some(socket);
-        self.moved = world.now();
+        self.moved = Moment::now(world);
         self.ledger.met(match self.innocent {
             true => "client: innocent",
             false => "client: not innocent",
@@ -303,7 +306,7 @@ impl ClientSeat {
 
     /// Something moved.
     fn moves(&mut self, world: &World) {
-        self.moved = world.now();
+        self.moved = Moment::now(world);
         // Those that are pipelined behind it wait for it.
         for request in &self.plan.requests[self.answered..self.sent.max(self.answered)] {
             self.ledger.touch(request.id, self.moved);
@@ -616,9 +619,11 @@ impl ClientSeat {
         if world.is_left(socket) {
             return;
         }
-        if !world.is_taken(socket) {
-            // Nobody tells when that changes.
-            return look.at(world.now() + Duration::from_secs(10));
+        if !self.taken {
+            // Nobody tells when that changes, and waits begin with it.
+            self.taken = world.is_taken(socket);
+            self.moved = Moment::now(world);
+            return look.at(world.now() + Duration::from_secs(1));
         }
         let waits = self.ledger.waits();
         let under_way = &self.plan.requests[self.answered..self.sent.max(self.answered)];
@@ -633,7 +638,7 @@ impl ClientSeat {
         } else {
             (waits.exchange, "in an exchange")
         };
-        let until = since + wait;
+        let until = since.until(world, wait);
         if let Some(again) = self.silence.look(world.now(), until) {
             look.at(again);
         } else {

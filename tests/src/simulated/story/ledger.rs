@@ -34,7 +34,7 @@ struct Book {
     /// Requests that came to origins, by id.
     arrived: BTreeMap<u32, u32>,
     /// When something of an exchange last moved, by id.
-    moved: BTreeMap<u32, Instant>,
+    moved: BTreeMap<u32, Moment>,
     failure: Option<Failure>,
     met: Met,
     /// Nobody may be served any more.
@@ -101,6 +101,26 @@ impl Waits {
     }
 }
 
+/// When something moved. A wait from then on is measured without the time in which no worker could
+/// do anything.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Moment {
+    pub(super) at: Instant,
+    /// [`World::missed`] then.
+    missed: Duration,
+}
+
+impl Moment {
+    pub(super) fn now(world: &World) -> Self {
+        Self { at: world.now(), missed: world.missed() }
+    }
+
+    /// When a wait of so long is over, as far as is known now.
+    pub(super) fn until(self, world: &World, wait: Duration) -> Instant {
+        self.at + wait + (world.missed() - self.missed)
+    }
+}
+
 /// How often in a row a connection was found silent for too long.
 #[derive(Default, Debug)]
 pub(super) struct Silence {
@@ -110,8 +130,8 @@ pub(super) struct Silence {
 
 impl Silence {
     /// Looks at a connection that may be silent `until` then: when to look again, or nothing if it
-    /// is overdue. It is not at first sight: where the clock has leapt, or the proxy's turn is yet
-    /// to come, it is given the time to notice.
+    /// is overdue. It is not at first sight: where the proxy's turn is yet to come, it is given the
+    /// time to notice.
     pub(super) fn look(&mut self, now: Instant, until: Instant) -> Option<Instant> {
         if now < until {
             *self = Self::default();
@@ -184,12 +204,12 @@ impl Ledger {
     }
 
     /// Something of an exchange moved.
-    pub(super) fn touch(&self, id: u32, now: Instant) {
+    pub(super) fn touch(&self, id: u32, now: Moment) {
         self.0.borrow_mut().moved.insert(id, now);
     }
 
     /// When something of an exchange last moved.
-    pub(super) fn moved(&self, id: u32) -> Option<Instant> {
+    pub(super) fn moved(&self, id: u32) -> Option<Moment> {
         self.0.borrow().moved.get(&id).copied()
     }
 

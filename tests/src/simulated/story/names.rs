@@ -49,9 +49,10 @@ impl NameSeat {
         self.later = later;
         let due: Vec<(Instant, SocketAddr, Vec<u8>)> = due;
         for (_, to, answer) in due {
-            world.send_to(self.server.socket(), to, &answer);
+            self.server.reply(world, to, answer);
         }
-        self.later.iter().map(|(when, ..)| *when).min()
+        let held = self.server.send_held(world);
+        self.later.iter().map(|(when, ..)| *when).chain(held).min()
     }
 
     fn asked(&mut self, world: &World, from: SocketAddr, query: &[u8]) {

@@ -8,7 +8,7 @@ use millrace_event::{Address, Instant};
 use millrace_sim::{Read, Socket, World};
 
 use super::client::Look;
-use super::ledger::{Ledger, Silence};
+use super::ledger::{Ledger, Moment, Silence};
 use super::plan::{Break, Conduct, Frame, How, Method, Oddity, Origin, Request, Wrong};
 use super::reading::{Part, Reading, Side, shown};
 use super::sending::{Out, Sending, Sent};
@@ -45,7 +45,7 @@ struct Line {
     answers: usize,
     /// The id of the last request.
     last: u32,
-    moved: Instant,
+    moved: Moment,
     /// Whatever comes now is not for us to judge.
     spoilt: bool,
     broke: bool,
@@ -140,7 +140,7 @@ impl OriginSeat {
             answered: false,
             answers: 0,
             last: 0,
-            moved: world.now(),
+            moved: Moment::now(world),
             spoilt: false,
             broke: false,
             ended: false,
@@ -180,7 +180,7 @@ impl Line {
     }
 
     fn moves(&mut self, world: &World) {
-        self.moved = world.now();
+        self.moved = Moment::now(world);
         if let At::Request(request) | At::Tunnel(request) = &self.at {
             self.ledger.touch(request.id, self.moved);
         }
@@ -299,7 +299,7 @@ impl Line {
             self.spoilt = true;
             return;
         };
-        self.ledger.touch(id, world.now());
+        self.ledger.touch(id, Moment::now(world));
         (self.got, self.whole, self.answered) = (0, false, false);
         let length = if request.method.is_tunnel() { 0 } else { request.body.length };
         self.want = words::upward(id, length);
@@ -396,7 +396,7 @@ impl Line {
         let At::Request(request) = &self.at else { return };
         let request = (**request).clone();
         self.answers += 1;
-        (self.last, self.moved) = (request.id, world.now());
+        (self.last, self.moved) = (request.id, Moment::now(world));
         self.at = At::Idle;
         match request.answer.wrong {
             Some(Wrong::Head(_) | Wrong::Switches | Wrong::Floods) => self.spoilt = true,
@@ -440,7 +440,7 @@ impl Line {
             return;
         }
         let (Conduct::ClosesIdle(ms) | Conduct::StraysIdle(ms)) = self.conduct else { return };
-        let until = self.moved + Duration::from_millis(ms);
+        let until = self.moved.at + Duration::from_millis(ms);
         if world.now() < until {
             return look.at(until);
         }
@@ -468,7 +468,8 @@ impl Line {
             At::Idle => (waits.exchange, "in a request's head", None),
         };
         let moved = id.and_then(|id| self.ledger.moved(id));
-        let until = moved.map_or(self.moved, |moved| moved.max(self.moved)) + wait;
+        let since = moved.map_or(self.moved, |moved| moved.max(self.moved));
+        let until = since.until(world, wait);
         if let Some(again) = self.silence.look(world.now(), until) {
             look.at(again);
         } else {

@@ -318,6 +318,20 @@ pub enum Event {
 /// A fault of the world's plan that is taken back, to see what a failure needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Calm {
+    /// No leaps of the clock, no turns and letters that are late.
+    Clocks,
+    /// Kernel memory enough, and nobody else who takes descriptors and pipes.
+    Memory,
+    /// No peers that vanish.
+    Vanishing,
+    /// No completions of what was closed, nothing announced that is not there.
+    Strays,
+    /// Connections come at once, and to any worker.
+    Accepts,
+    /// Room for many letters between workers.
+    Letters,
+    /// The name server says what is planned for it, and nothing else.
+    Names,
     /// No resets by the network.
     Resets,
     /// No failed connects.

@@ -111,6 +111,13 @@ fn world(best: &mut Best<'_>, end: Instant) {
         return;
     }
     for calm in [
+        Calm::Clocks,
+        Calm::Memory,
+        Calm::Vanishing,
+        Calm::Strays,
+        Calm::Accepts,
+        Calm::Letters,
+        Calm::Names,
         Calm::Resets,
         Calm::Connects,
         Calm::Descriptors,

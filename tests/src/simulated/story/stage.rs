@@ -52,6 +52,7 @@ pub(super) fn play(story: &Story, world: &World, tells: bool) -> Outcome {
     let (failure, met) = match Stage::new(story, world) {
         Ok(mut stage) => {
             let result = stage.play(world);
+            world.met().iter().for_each(|(what, _)| stage.ledger.met(format!("trouble: {what}")));
             let met = stage.ledger.all_met();
             (stage.ledger.failure().or(result.err()), met)
         }
@@ -76,6 +77,13 @@ fn calm(story: &Story, world: &World) {
                 plan.receive_capacity = 256 * 1024;
             }
             Calm::Pipes => (plan.pipes, plan.pipe_capacity) = (0, 262_144),
+            Calm::Clocks => (plan.leaps, plan.slow_turns, plan.wake_ns) = (0, 0, 0),
+            Calm::Memory => (plan.memory, plan.shortage_ms) = (0, 0),
+            Calm::Vanishing => plan.vanish = 0,
+            Calm::Strays => (plan.stale, plan.spurious) = (0, 0),
+            Calm::Accepts => (plan.syn_loss, plan.skew, plan.burst_ns) = (0, 0, 0),
+            Calm::Letters => plan.letters = 256,
+            Calm::Names => plan.name_faults = 0,
             Calm::Delays => {
                 (plan.delay_ns, plan.jitter_ns, plan.batch_max) = (20_000, 0, 1000);
             }
@@ -214,7 +222,8 @@ struct Stage {
 impl Stage {
     fn new(story: &Story, world: &World) -> Result<Self, String> {
         let story = Rc::new(story.clone());
-        let jitter = Duration::from_nanos(world.plan().jitter_ns + world.plan().delay_ns);
+        let plan = world.plan();
+        let jitter = Duration::from_nanos(plan.jitter_ns + plan.delay_ns + plan.wake_ns);
         let limits = millrace_proxy::limits::Limits::default();
         let ledger = Ledger::new(story.clone(), Waits::new(&limits, &story, jitter));
         let origins = story.origins.iter().enumerate();
