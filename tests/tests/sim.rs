@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use millrace_sim::Faults;
 use millrace_tests::simulated::plan::{
-    Answer, Body, Break, Conduct, Connection, Ending, Frame, How, Method, Naming, Oddity, Origin,
-    Proxy, Reader, Request, Story, Temper, Wrong,
+    Answer, Body, Break, Calm, Conduct, Connection, Ending, Frame, How, Method, Naming, Oddity,
+    Origin, Proxy, Reader, Request, Story, Temper, Wrong,
 };
 use millrace_tests::simulated::{Failure, classes, draw, hunt, play_story, report, shrink};
 
@@ -157,6 +157,39 @@ fn a_request_that_has_room_for_lookups_only_is_given_up() {
     let outcome = play_story(&story, false);
     assert_eq!(outcome.failure, None);
     assert!(outcome.met.contains_key("proxy: answers 503 itself"), "{:?}", outcome.met);
+}
+
+/// A tunnel whose origin could be sent nothing for want of kernel memory was closed in order there:
+/// what had come of it looked whole.
+#[test]
+fn a_tunnel_that_breaks_for_want_of_memory_is_reset_at_its_origin() {
+    let mut upgrade = request(1, Method::Upgrade, 2671, 0);
+    upgrade.answer.status = 101;
+    let mut story = plain(vec![upgrade], Ending::Closes);
+    (story.temper, story.world) = (Temper::Wild, Faults::Hostile);
+    // All is well but for the memory. Small segments, so that much is sent.
+    story.calm = vec![
+        Calm::Clocks,
+        Calm::Vanishing,
+        Calm::Strays,
+        Calm::Accepts,
+        Calm::Letters,
+        Calm::Resets,
+        Calm::Connects,
+        Calm::Descriptors,
+        Calm::Stalls,
+        Calm::Shorts,
+        Calm::Pipes,
+        Calm::Delays,
+    ];
+    let mut broken = 0;
+    for seed in 0..200 {
+        story.seed = seed;
+        let outcome = play_story(&story, false);
+        assert_eq!(outcome.failure, None, "seed {seed}");
+        broken += u32::from(outcome.met.contains_key("origin: sees its connection break"));
+    }
+    assert!(broken > 5, "{broken} of 200 broke");
 }
 
 /// What a client must see is wrong here: a shrunken story keeps what that hangs on, and loses all

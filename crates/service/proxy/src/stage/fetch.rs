@@ -448,6 +448,10 @@ fn budget_grants<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
 /// end stays good, and only the rest of its request is given up.
 pub(crate) fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
     origin::note_failure(worker, key, reason);
+    if worker.exchange(key).tunnel {
+        // An orderly end would make what the origin has got of the tunnel look whole.
+        worker.break_origin(key);
+    }
     worker.leave_origin(key);
     let exchange = worker.exchange(key);
     if exchange.download.source_is_done() && !exchange.tunnel {
