@@ -635,6 +635,9 @@ impl ClientSeat {
             (waits.tunnel, "in a tunnel")
         } else if under_way.is_empty() {
             (waits.idle, "between requests")
+        } else if self.reads_at.is_some() {
+            // All of the answer may be in the kernel: then the next request is waited for.
+            (waits.exchange.max(waits.idle), "in an exchange, without being read")
         } else {
             (waits.exchange, "in an exchange")
         };

@@ -28,9 +28,12 @@ pub fn draw(seed: u64) -> Story {
     let origins: Vec<Origin> = (0..draw.random.between(1, 4)).map(|_| draw.origin()).collect();
     draw.origins = origins.len();
     let clients = draw.random.between(1, 12) as u8;
+    // More than one worker takes without handing any over.
+    let is_crowd = draw.random.chance(50);
+    let many: &[u64] = if is_crowd { &[4, 8] } else { &[1, 1, 1, 2, 4] };
     let mut connections = Vec::new();
-    for client in 0..clients {
-        for _ in 0..draw.random.choose(&[1, 1, 1, 2, 4]) {
+    for client in 0..if is_crowd { 12 } else { clients } {
+        for _ in 0..draw.random.choose(many) {
             connections.push(draw.connection(client));
         }
     }
@@ -129,6 +132,7 @@ impl Draw {
             Conduct::ResetsAtOnce,
             Conduct::Deaf,
             Conduct::ClosesIdle(ms),
+            Conduct::EndsIdle(ms),
             Conduct::StraysIdle(ms),
         ]);
         let bad = self.random.choose(&[Naming::Unknown, Naming::Fails, Naming::Silent]);

@@ -38,7 +38,7 @@ pub fn classes(few: bool) -> Vec<String> {
     classes
 }
 
-const CLASSES: [&str; 85] = [
+const CLASSES: [&str; 105] = [
     "answer: 101 that nobody asked for",
     "answer: HTTP/1.0",
     "answer: a flood of interim ones",
@@ -78,6 +78,7 @@ const CLASSES: [&str; 85] = [
     "operator: reloads",
     "origin: closes at once",
     "origin: closes idle connections",
+    "origin: ends idle connections",
     "origin: good",
     "origin: in a tunnel",
     "origin: never reads",
@@ -111,6 +112,25 @@ const CLASSES: [&str; 85] = [
     "story: Kind",
     "story: Mixed",
     "story: Wild",
+    "trouble: clock leaps",
+    "trouble: empty wake",
+    "trouble: empty watch",
+    "trouble: guessed name",
+    "trouble: late connect",
+    "trouble: late letter",
+    "trouble: late name",
+    "trouble: name server fails",
+    "trouble: name told twice",
+    "trouble: no memory",
+    "trouble: no pipe",
+    "trouble: reset",
+    "trouble: shortage",
+    "trouble: skewed accepts",
+    "trouble: slow turn",
+    "trouble: stale completion",
+    "trouble: stall",
+    "trouble: vanished peer",
+    "trouble: wrong address",
     "tunnel: begun",
     "tunnel: whole",
     "world: connecting fails",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millrace_event::Instant;
 use millrace_proxy::limits::Limits;
-use millrace_sim::{Faults, World};
+use millrace_sim::{Faults, Plan, World};
 
 use super::plan::{Method, Oddity, Request, Story};
 
@@ -53,13 +53,18 @@ pub(super) struct Waits {
     pub(super) tunnel: Duration,
     /// Kept at the origin's side.
     pub(super) kept: Duration,
+    /// From the end of a kept connection until no request is sent on it any more; not judged where
+    /// the network loses segments.
+    pub(super) heard: Option<Duration>,
     /// Further tries of a request.
     pub(super) retries: u64,
 }
 
 impl Waits {
     /// From the limits, and what the world may add to them.
-    pub(super) fn new(limits: &Limits, story: &Story, jitter: Duration) -> Self {
+    pub(super) fn new(limits: &Limits, story: &Story, plan: &Plan) -> Self {
+        let jitter = Duration::from_nanos(plan.jitter_ns + plan.delay_ns + plan.wake_ns);
+        let loses = story.world == Faults::Hostile || plan.loss > 0;
         let slack = match story.world {
             // Streams stop for up to five minutes, in each direction at each side and at each try.
             Faults::Hostile => Duration::from_secs(5 * 60 * 4 * (limits.retries + 1)),
@@ -85,6 +90,7 @@ impl Waits {
             tunnel: ms(limits.tunnel_idle_ms + exchange),
             // The last of the answer may still be on its way to a client that is slow.
             kept: ms(limits.origin_idle_ms + exchange),
+            heard: (!loses).then_some(jitter * 40 + Duration::from_millis(300)),
             retries: limits.retries,
         }
     }
@@ -96,6 +102,7 @@ impl Waits {
             exchange: self.exchange.max(other.exchange),
             tunnel: self.tunnel.max(other.tunnel),
             kept: self.kept.max(other.kept),
+            heard: self.heard,
             retries: self.retries.max(other.retries),
         }
     }

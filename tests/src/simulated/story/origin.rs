@@ -46,6 +46,8 @@ struct Line {
     /// The id of the last request.
     last: u32,
     moved: Moment,
+    /// When it ended its stream because nobody used the connection.
+    finished: Option<Moment>,
     /// Whatever comes now is not for us to judge.
     spoilt: bool,
     broke: bool,
@@ -119,6 +121,7 @@ impl OriginSeat {
             Conduct::ResetsAtOnce => "origin: resets at once",
             Conduct::Deaf => "origin: never reads",
             Conduct::ClosesIdle(_) => "origin: closes idle connections",
+            Conduct::EndsIdle(_) => "origin: ends idle connections",
             Conduct::StraysIdle(_) => "origin: says something unasked",
         });
         match self.plan.conduct {
@@ -141,6 +144,7 @@ impl OriginSeat {
             answers: 0,
             last: 0,
             moved: Moment::now(world),
+            finished: None,
             spoilt: false,
             broke: false,
             ended: false,
@@ -219,6 +223,9 @@ impl Line {
                     self.moves(world);
                     self.reading.add(&bytes);
                     self.judge(world);
+                    if self.socket.is_none() {
+                        return;
+                    }
                 }
                 Read::End => return self.ends(world, self.broke),
                 Read::Failed(_) => return self.ends(world, true),
@@ -300,6 +307,15 @@ impl Line {
             return;
         };
         self.ledger.touch(id, Moment::now(world));
+        if let Some(finished) = self.finished {
+            self.spoilt = true;
+            let within = self.ledger.waits().heard;
+            if within.is_some_and(|within| finished.until(world, within) < world.now()) {
+                let words = format!("request {id} on a connection whose end was long announced");
+                self.fail(world, "stale-connection", words);
+            }
+            return;
+        }
         (self.got, self.whole, self.answered) = (0, false, false);
         let length = if request.method.is_tunnel() { 0 } else { request.body.length };
         self.want = words::upward(id, length);
@@ -436,16 +452,27 @@ impl Line {
     /// What it does with a connection on which nothing is asked.
     fn idle(&mut self, world: &World, socket: Socket, look: &mut Look) {
         let quiet = matches!(self.at, At::Idle) && self.sending.is_empty();
-        if self.answers == 0 || !quiet || self.spoilt || !self.reading.is_between() {
+        let ended = self.finished.is_some();
+        if self.answers == 0 || !quiet || self.spoilt || ended || !self.reading.is_between() {
             return;
         }
-        let (Conduct::ClosesIdle(ms) | Conduct::StraysIdle(ms)) = self.conduct else { return };
+        let (Conduct::ClosesIdle(ms) | Conduct::EndsIdle(ms) | Conduct::StraysIdle(ms)) =
+            self.conduct
+        else {
+            return;
+        };
         let until = self.moved.at + Duration::from_millis(ms);
         if world.now() < until {
             return look.at(until);
         }
-        if let Conduct::ClosesIdle(_) = self.conduct {
-            return self.close(world);
+        match self.conduct {
+            Conduct::ClosesIdle(_) => return self.close(world),
+            Conduct::EndsIdle(_) => {
+                world.finish(socket);
+                self.finished = Some(Moment::now(world));
+                return;
+            }
+            _ => {}
         }
         let stray = words::STRAYS[self.answers % words::STRAYS.len()];
         let _ = world.write(socket, stray.as_bytes());

@@ -78,6 +78,8 @@ pub enum Conduct {
     Deaf,
     /// Closes a connection so many milliseconds after an answer.
     ClosesIdle(u64),
+    /// Ends its stream on connections that nobody uses for so many milliseconds, and reads on.
+    EndsIdle(u64),
     /// Sends what nobody asked for so many milliseconds after an answer.
     StraysIdle(u64),
 }

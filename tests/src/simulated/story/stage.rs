@@ -225,7 +225,7 @@ impl Stage {
         let plan = world.plan();
         let jitter = Duration::from_nanos(plan.jitter_ns + plan.delay_ns + plan.wake_ns);
         let limits = millrace_proxy::limits::Limits::default();
-        let ledger = Ledger::new(story.clone(), Waits::new(&limits, &story, jitter));
+        let ledger = Ledger::new(story.clone(), Waits::new(&limits, &story, &plan));
         let origins = story.origins.iter().enumerate();
         let origins: Vec<(OriginSeat, u16)> =
             origins.map(|(at, origin)| OriginSeat::new(origin, at, &ledger, world)).collect();
@@ -240,7 +240,7 @@ impl Stage {
             .collect();
         let config = Arc::new(configure(&story, world, &authorities)?);
         let reloads = reloads(&story, world, &authorities, &config)?;
-        let waits = |config: &Config| Waits::new(&config.limits, &story, jitter);
+        let waits = |config: &Config| Waits::new(&config.limits, &story, &plan);
         let all = reloads.iter().map(|(_, config)| waits(config));
         ledger.set_waits(all.fold(waits(&config), Waits::or));
         let names = NameSeat::new(world, &story.origins, &ledger);
