@@ -1,11 +1,11 @@
 //! Proves that the simulator finds bugs: each one of `Fault::ALL` is planted, and seeds are played
 //! until one fails (docs/design/faults.md). Without it the same seeds hold.
 //!
-//! A seed names a story: a scenario, how unkind its world is, and the world. They are the same for
-//! all faults, and are played in order. `FAULT=name` plants only those whose name contains it;
+//! A seed names what is played: every fourth one a story that it invents (docs/design/simulator.md),
+//! the others a scenario, how unkind its world is, and the world. They are the same for all faults,
+//! and are played in order. `FAULT=name` plants only those whose name contains it;
 //! `SCENARIO=name` plays only such scenarios, which shows how rare a bug is where it can show;
-//! `ALL_SEEDS=1` plays on after the first failure, and tells how many of all seeds fail; `RARE=1`
-//! also plants those that few seeds show.
+//! `ALL_SEEDS=1` plays on after the first failure, and tells how many of all seeds fail.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,11 +18,10 @@ use millrace_sim::Faults;
 use millrace_tests::scenario::Scenario;
 use millrace_tests::simulated;
 
+/// One seed of so many is a story that it invents: they take longer than scenarios.
+const STORY_OF: u64 = 4;
 /// Seeds that a fault has to be found within.
 const SEEDS_MAX: u64 = 1000;
-/// The same for those that need a rare interleaving; searched for only where `RARE=1` asks.
-const SEEDS_MAX_RARE: u64 = 5000;
-const RARE: &[Fault] = &[Fault::LetterDropped, Fault::DirtyPipeKept];
 
 thread_local! {
     /// What the last panic of this thread said, and where.
@@ -52,8 +51,13 @@ impl fmt::Display for Search {
     }
 }
 
-/// The story of `seed`: the scenarios in turn, each in a world that works and in a hostile one.
+/// What `seed` names: a story, or the scenarios in turn, each in a world that works and in a hostile
+/// one.
 fn play(scenarios: &[Scenario], seed: u64) -> Result<(), String> {
+    if seed % STORY_OF == STORY_OF - 1 {
+        return play_invented(seed / STORY_OF);
+    }
+    let seed = seed - seed / STORY_OF;
     let count = scenarios.len() as u64;
     let scenario = &scenarios[(seed % count) as usize];
     let faults = if (seed / count).is_multiple_of(2) { Faults::Benign } else { Faults::Hostile };
@@ -63,8 +67,25 @@ fn play(scenarios: &[Scenario], seed: u64) -> Result<(), String> {
         Ok(Err(why)) => verdict(&why).to_owned(),
         Err(_) => PANIC.with_borrow(Clone::clone),
     };
-    let said: String = said.chars().take(120).collect();
-    Err(format!("{} {faults:?}: {said}", scenario.name))
+    Err(format!("{} {faults:?}: {}", scenario.name, beginning(&said)))
+}
+
+fn play_invented(seed: u64) -> Result<(), String> {
+    if std::env::var_os("SCENARIO").is_some() {
+        return Ok(());
+    }
+    let story = simulated::draw(seed);
+    match simulated::play_story(&story, false).failure {
+        None => Ok(()),
+        Some(failure) => {
+            let said = failure.words.replace('\n', " ");
+            Err(format!("story {seed} {:?}: {}: {}", story.world, failure.kind, beginning(&said)))
+        }
+    }
+}
+
+fn beginning(said: &str) -> String {
+    said.chars().take(120).collect()
 }
 
 /// The line that says what was wrong: it follows the trace, whose lines begin with the time.
@@ -77,8 +98,7 @@ fn search(scenarios: &[Scenario], fault: Fault) -> Search {
     let all = std::env::var_os("ALL_SEEDS").is_some();
     let mut search = Search { fault, first: None, failed: 0, played: 0 };
     plant(Some(fault));
-    let seeds = if RARE.contains(&fault) { SEEDS_MAX_RARE } else { SEEDS_MAX };
-    for seed in 0..seeds {
+    for seed in 0..SEEDS_MAX {
         search.played += 1;
         if let Err(why) = play(scenarios, seed) {
             search.failed += 1;
@@ -119,9 +139,7 @@ fn every_planted_fault_is_found() {
     let wanted = std::env::var("SCENARIO").unwrap_or_default();
     scenarios.retain(|scenario| scenario.simulated && scenario.name.contains(&wanted));
     let wanted = std::env::var("FAULT").unwrap_or_default();
-    let with_rare = std::env::var_os("RARE").is_some();
     let faults = Fault::ALL.iter().copied();
-    let faults = faults.filter(|fault| with_rare || !RARE.contains(fault));
     let faults: Vec<Fault> =
         faults.filter(|fault| format!("{fault:?}").contains(&wanted)).collect();
     let searches = search_all(&scenarios, &faults);

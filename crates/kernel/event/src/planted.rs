@@ -61,6 +61,8 @@ faults! {
     LetterDropped;
     /// A worker that drains ends before its last connection (`Worker::turn`).
     DrainForgets;
+    /// A kept connection whose end is announced stays among those to give out (`origin_received`).
+    KeptEnded;
 }
 
 #[cfg(feature = "planted-faults")]

@@ -100,6 +100,7 @@ impl<E: Engine> Worker<E> {
         connection.broken |= came == Came::Break;
         let came = if came == Came::End && connection.broken { Came::Break } else { came };
         match used_for {
+            Use::Idle if came == Came::End && planted(Fault::KeptEnded) => {}
             // The end, or an answer that nobody asked for (RFC 9112 section 9.5).
             Use::Idle => self.close_origin(slot),
             Use::Busy(exchange) => self.origin_came(exchange, came),
