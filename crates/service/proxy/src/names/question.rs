@@ -9,7 +9,11 @@
 //!            └── no descriptor ──────────────────> outcome <── no try left ───────┘
 //! ```
 //!
-//! Each try has a new socket, and so a new random port, beside a new identifier and new letters.
+//! Each server that is turned to has a new socket, and so a new random port, beside a new identifier
+//! and new letters. Where there is one server, a further try sends the same query over the same
+//! socket: the answer to an earlier one may still come, and is as good. So a server that is slow is
+//! heard for as long as the lookup has. Of several each is heard in its turn only: a question has
+//! one socket at a time.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -58,14 +62,14 @@ struct Try {
 
 #[derive(Debug)]
 enum Transport {
-    /// With how many datagrams came that were no answer.
-    Udp { strays: usize },
+    /// With how many datagrams came that were no answer, and whether the last send is over.
+    Udp { strays: usize, sent: bool },
     /// With what has come of the answer behind its length.
     Tcp { received: Option<Held> },
 }
 
 impl Question {
-    /// Datagrams of a try that may be no answer before it is given up: somebody is guessing.
+    /// Datagrams to one socket that may be no answer before it is given up: somebody is guessing.
     const STRAYS_MAX: usize = 8;
     /// The longest datagram that is received whole; what a query without EDNS gets has 512 bytes.
     const DATAGRAM_MAX: usize = 4096;
@@ -105,9 +109,29 @@ impl Question {
 
     /// Gives the current try up if its time is over.
     pub(super) fn expire<E: Engine>(&mut self, engine: &mut E, plan: Plan, now: Instant) {
-        if self.deadline().is_some_and(|deadline| deadline <= now) {
+        let over = self.deadline().is_some_and(|deadline| deadline <= now);
+        if over && !self.repeat(engine, plan, now) {
             self.fail(engine, plan, now, NameError::TimedOut);
         }
+    }
+
+    /// Asks the only server once more over the socket that is there, if it is asked over UDP.
+    fn repeat<E: Engine>(&mut self, engine: &mut E, plan: Plan, now: Instant) -> bool {
+        let Some(Try { fd, query, until, transport: Transport::Udp { sent, .. }, .. }) =
+            &mut self.current
+        else {
+            return false;
+        };
+        if plan.servers.len() > 1 || self.tries >= plan.tries_max {
+            return false;
+        }
+        self.tries += 1;
+        *until = now + plan.wait;
+        // One send at a time: what the kernel has not taken by now is the query of this try.
+        if std::mem::replace(sent, false) {
+            engine.send(fd, &[query], self.token);
+        }
+        true
     }
 
     /// Takes a completion of this question's socket.
@@ -120,7 +144,7 @@ impl Question {
     ) {
         match event {
             Event::Connected(Ok(())) => self.send(engine),
-            Event::Sent(Ok(())) => {}
+            Event::Sent(Ok(())) => self.sent(),
             Event::Received(Ok(buffer)) => {
                 let reading = self.read(engine, &buffer);
                 engine.recycle(buffer);
@@ -134,6 +158,12 @@ impl Question {
             Event::Accepted(_) | Event::Spliced(_) | Event::Readable | Event::Woken => {
                 unreachable!("a question only connects, sends and receives")
             }
+        }
+    }
+
+    fn sent(&mut self) {
+        if let Some(Try { transport: Transport::Udp { sent, .. }, .. }) = &mut self.current {
+            *sent = true;
         }
     }
 
@@ -151,7 +181,7 @@ impl Question {
     fn read<E: Engine>(&mut self, engine: &mut E, bytes: &Buffer) -> Option<Reading> {
         let Some(Try { fd, query, transport, .. }) = &mut self.current else { return None };
         match transport {
-            Transport::Udp { strays } => {
+            Transport::Udp { strays, .. } => {
                 let reading = read_answer(bytes, query, false);
                 if reading == Reading::Stray && *strays < Self::STRAYS_MAX {
                     *strays += 1;
@@ -238,7 +268,7 @@ impl Question {
         let server = plan.servers[self.tries % plan.servers.len()];
         self.tries += 1;
         let query = write_query(plan.name, self.family, || engine.random());
-        self.open(engine, server, query, Transport::Udp { strays: 0 }, now + plan.wait)
+        self.open(engine, server, query, Transport::Udp { strays: 0, sent: false }, now + plan.wait)
     }
 
     fn open<E: Engine>(

@@ -443,6 +443,23 @@ fn silence_ends_with_the_time_of_the_lookup() {
 }
 
 #[test]
+fn a_server_that_is_always_slow_is_heard_until_the_lookup_ends() {
+    // Each answer comes long after its try has ended: that to the first is the first to come.
+    let mut scene = Scene::with(|asked| Reply::Late(4000, asked.addresses(60, &BOTH)));
+    let took = scene.look_up(&[("www.example", 1)]);
+    assert_eq!(scene.result(1), &found(&BOTH_ORDERED));
+    assert!(took >= Duration::from_secs(4) && took < Duration::from_millis(4050), "{took:?}");
+    assert_eq!(scene.asked(0).len(), 8, "it was asked again meanwhile");
+    scene.end();
+
+    let mut scene = Scene::with(|asked| Reply::Late(5100, asked.addresses(60, &BOTH)));
+    let took = scene.look_up(&[("www.example", 1)]);
+    assert_eq!(scene.result(1), &Err(NameError::TimedOut));
+    assert!(took < Duration::from_millis(5050), "{took:?}");
+    scene.end();
+}
+
+#[test]
 fn a_failing_server_is_left_for_the_next_at_once() {
     let failing = || -> Script { Box::new(|asked| Reply::Send(asked.failed())) };
     let there = |asked: &Asked| Reply::Send(asked.addresses(60, &BOTH));
