@@ -46,6 +46,8 @@ pub(super) struct ClientSeat {
     sending: Sending,
     /// Requests given to `sending`.
     sent: usize,
+    /// Bytes taken before the last of them.
+    sent_before: u64,
     /// Requests answered.
     answered: usize,
     reading: Reading,
@@ -94,6 +96,7 @@ impl ClientSeat {
             over: false,
             sending: Sending::default(),
             sent: 0,
+            sent_before: 0,
             answered: 0,
             reading: Reading::new(Side::Answers),
             at: At::Head,
@@ -250,6 +253,7 @@ impl ClientSeat {
         let way = Way { authority: &authority, forward: story.proxy.forward };
         let (head, body) = words::request(&request, &way);
         self.sent += 1;
+        self.sent_before = self.sending.total;
         if request.pause_ms > 0 {
             self.sending.add(Out::Pause(request.pause_ms));
         }
@@ -626,7 +630,10 @@ impl ClientSeat {
             return look.at(world.now() + Duration::from_secs(1));
         }
         let waits = self.ledger.waits();
-        let under_way = &self.plan.requests[self.answered..self.sent.max(self.answered)];
+        // A request of which no byte was taken is not yet one.
+        let unsent = self.sent > 0 && self.sending.total == self.sent_before;
+        let sent = self.sent - usize::from(unsent);
+        let under_way = &self.plan.requests[self.answered..sent.max(self.answered)];
         let since = under_way.iter().filter_map(|request| self.ledger.moved(request.id));
         let since = since.max().map_or(self.moved, |moved| moved.max(self.moved));
         // Whoever does not read does not know that its tunnel has begun.

@@ -136,7 +136,7 @@ impl Draw {
             Conduct::StraysIdle(ms),
         ]);
         let bad = self.random.choose(&[Naming::Unknown, Naming::Fails, Naming::Silent]);
-        let slow = Naming::Slow(self.random.choose(&[10, 200, 500]));
+        let slow = Naming::Slow(self.random.choose(&[10, 200, 500, 3000]));
         let good = [Naming::Address, Naming::Address, Naming::Known, slow, Naming::Twice];
         let good = self.random.choose(&good);
         Origin {
