@@ -69,8 +69,6 @@ soak: ## Many more simulated seeds and mutants: SEEDS=5000 STORIES=200000 MUTANT
 	SEEDS=$(or $(STORIES),200000) cargo test --quiet --profile sim -p millrace-tests --test sim \
 		stories -- --nocapture
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus
-	CARGO_TARGET_DIR=$(PLANTED) cargo test -p millrace-tests --features planted-faults \
-		--test planted -- --nocapture
 
 fuzz: ## Run every fuzz target for SECONDS=60 each.
 	@scripts/setup fuzz
