@@ -145,6 +145,8 @@ impl Seat {
     fn look(&self, world: &World, until: Option<u64>) -> Option<Instant> {
         let leapt = world.leapt().as_millis() as u64;
         let patience = self.patience.map(|patience| patience + leapt);
+        // Once it is over, what is still waited for is somebody else's to do: it takes its time.
+        let patience = patience.filter(|patience| *patience > world.now().milliseconds());
         let until = until.into_iter().chain(patience).min()?;
         Some(Instant::from_nanoseconds(until * 1_000_000))
     }
