@@ -289,7 +289,8 @@ impl Kernel {
             return;
         }
         let receiver = &self.connections[index].sides[1 - side];
-        let deaf = receiver.closed || receiver.reset;
+        let receiver_was_reset = receiver.reset;
+        let deaf = receiver.closed || receiver_was_reset;
         let own = &mut self.connections[index].sides[side];
         let out = &mut own.out;
         out.moving = false;
@@ -305,6 +306,9 @@ impl Kernel {
             receiver.out.sent.clear();
             self.send_reset(index, side);
             return;
+        }
+        if receiver_was_reset {
+            return; // Not even an end arrives any more: one would look like a whole stream.
         }
         let capacity = self.plan.capacity(self.plan.receive_capacity, out.carried);
         let room = capacity.saturating_sub(out.arrived.len());
