@@ -88,7 +88,8 @@ impl<E: Engine> Worker<E> {
 
     /// Closes the client connections that have stood still longest, until a sixteenth of the room
     /// is free again beyond the mark at which it was missed, and an eighth of the kept origin
-    /// connections.
+    /// connections. Where it is the kernel that has no room, though we count some, an eighth of
+    /// those clients goes as well.
     pub(crate) fn shed(&mut self) {
         for _ in 0..self.origins.idle_count().div_ceil(8) {
             let Some(key) = self.origins.oldest_idle() else { break };
@@ -106,8 +107,9 @@ impl<E: Engine> Worker<E> {
             still.extend(stood.map(|stood| (stood, key)));
         }
         still.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.0));
-        for (_, key) in still {
-            if !self.is_short() {
+        let least = if self.is_short() { 0 } else { still.len().div_ceil(8) };
+        for (index, (_, key)) in still.into_iter().enumerate() {
+            if index >= least && !self.is_short() {
                 break;
             }
             self.counters.connections_shed.add(1);
