@@ -1,8 +1,9 @@
 // pbslow: clients that stand still, for 127.0.0.1, in one thread.
-//  -p PORT  -l LORIS  -s STALLED  [-u PATH]
+//  -p PORT  -l LORIS  -s STALLED  [-u PATH]  [-r RATE]  [-a AGAIN]
 // LORIS connections send a request head of which one byte comes a second and never the last;
 // STALLED ones ask for PATH (default /n/1m), take as little as TCP lets them and read nothing. One
-// that the server closes comes again a second later, so there are always so many that try.
+// that the server closes comes again AGAIN (default 1) seconds later, so there are always so many
+// that try. They come both kinds mixed, RATE (default 2000) a second.
 // Says "there" on stderr when all have connected once, and at SIGTERM one JSON line on stdout:
 // connections made, those that the server ended, and those that are open.
 #define _GNU_SOURCE
@@ -33,7 +34,7 @@ static char stalled_head[600];
 static struct sockaddr_in address;
 static struct slow *all;
 static int loris, stalled, epoll_fd;
-static u64 made, ended;
+static u64 made, ended, again = SECOND;
 static volatile sig_atomic_t over;
 
 static u64 now(void) {
@@ -49,7 +50,7 @@ static void stop(int signal) {
 static void again_later(struct slow *c) {
   close(c->fd);
   c->fd = -1;
-  c->due = now() + SECOND;
+  c->due = now() + again;
 }
 static void dial(int i) {
   struct slow *c = &all[i];
@@ -99,17 +100,19 @@ static void tick(int i, u64 t) {
 }
 
 int main(int argc, char **argv) {
-  int o, port = 0;
+  int o, port = 0, rate = 2000;
   const char *path = "/n/1m";
-  while ((o = getopt(argc, argv, "p:l:s:u:")) != -1) switch (o) {
+  while ((o = getopt(argc, argv, "p:l:s:u:r:a:")) != -1) switch (o) {
     case 'p': port = atoi(optarg); break;
     case 'l': loris = atoi(optarg); break;
     case 's': stalled = atoi(optarg); break;
     case 'u': path = optarg; break;
+    case 'r': rate = atoi(optarg); break;
+    case 'a': again = atoi(optarg) * SECOND; break;
     default: return 2;
   }
   int count = loris + stalled;
-  if (count < 1 || strlen(path) > 512) return 2;
+  if (count < 1 || rate < 1 || strlen(path) > 512) return 2;
   snprintf(stalled_head, sizeof stalled_head, "GET %s HTTP/1.1\r\nHost: bench.test\r\n\r\n", path);
   struct rlimit limit = {1 << 17, 1 << 17};
   setrlimit(RLIMIT_NOFILE, &limit);
@@ -119,11 +122,16 @@ int main(int argc, char **argv) {
     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   epoll_fd = epoll_create1(0);
   all = calloc(count, sizeof *all);
-  for (int i = 0; i < count; i++) dial(i);
+  u64 begin = now();
+  for (int i = 0; i < count; i++) {
+    // Of each kind, the nth comes when n of as many parts of the time are over.
+    u64 nth = i < loris ? (u64)i * count / loris : (u64)(i - loris) * count / stalled;
+    all[i] = (struct slow){.fd = -1, .due = begin + nth * SECOND / rate};
+  }
   bool said = false;
   while (!over) {
     struct epoll_event events[EVENTS];
-    int n = epoll_wait(epoll_fd, events, EVENTS, 50);
+    int n = epoll_wait(epoll_fd, events, EVENTS, 5);
     for (int k = 0; k < n; k++) look(events[k].data.u32, events[k].events);
     u64 t = now();
     for (int i = 0; i < count; i++) tick(i, t);

@@ -86,6 +86,20 @@ impl<E: Engine> Worker<E> {
         budget.used() > budget.max() / 8 * 7
     }
 
+    /// Sees to it now and then that those who wait for room get some.
+    pub(crate) fn look_for_room(&mut self) {
+        let paused = self.accepting.is_paused();
+        if self.is_short_of_memory() || (paused && !self.has_room_for_clients()) {
+            self.forgiven.lessen();
+            self.shed();
+        } else if !paused {
+            self.forgiven.recover();
+        }
+        if paused && self.has_room_for_clients() {
+            self.accepting.resume(&mut self.engine);
+        }
+    }
+
     /// Closes the client connections that have stood still longest, until a sixteenth of the room
     /// is free again beyond the mark at which it was missed, and an eighth of the kept origin
     /// connections. Where it is the kernel that has no room, though we count some, an eighth of
@@ -100,10 +114,8 @@ impl<E: Engine> Worker<E> {
         for (key, conn) in self.conns.iter() {
             let first = conn.first.and_then(|first| self.exchanges.get(first)).map(Box::as_ref);
             let unsent = self.engine.unsent(&conn.fd);
-            // One that has been served, and asks for nothing, is forgiven nothing.
-            let idle = conn.standing == Standing::Idle;
-            let least = if idle { LEAST } else { self.forgiven.0 };
-            let stood = stands_still(conn, first, unsent, now).filter(|stood| *stood >= least);
+            let stood = stands_still(conn, first, unsent, now);
+            let stood = stood.filter(|stood| *stood >= self.forgiven.0);
             still.extend(stood.map(|stood| (stood, key)));
         }
         still.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.0));
@@ -152,9 +164,10 @@ fn stands_still(
             (now.since(since), PATIENCE_TUNNEL)
         }
         (Standing::Busy, Some(exchange)) => {
-            (keeps_waiting(exchange, unsent, now)?, PATIENCE_EXCHANGE)
+            (keeps_waiting(exchange, unsent, now)?, PATIENCE_SERVED)
         }
         (Standing::Busy, None) => return None,
+        (Standing::Idle, _) => (now.since(conn.since), PATIENCE_SERVED),
         _ => (now.since(conn.since), 1),
     };
     Some(stood / patience)
@@ -176,8 +189,9 @@ fn keeps_waiting(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Dur
 #[derive(Debug)]
 pub(crate) struct Forgiven(Duration);
 
-/// What is forgiven while room was not short for long, and the least.
-const MOST: Duration = Duration::from_secs(1);
+/// What is forgiven while room was not short for long: two round trips around the world. The least
+/// is the time between two looks.
+const MOST: Duration = Duration::from_millis(200);
 const LEAST: Duration = Duration::from_millis(20);
 
 impl Default for Forgiven {
@@ -188,12 +202,12 @@ impl Default for Forgiven {
 
 impl Forgiven {
     /// Room is still short. Asked every 20 ms while accepting pauses.
-    pub(crate) fn lessen(&mut self) {
+    fn lessen(&mut self) {
         self.0 = (self.0 / 2).max(LEAST);
     }
 
     /// It is not. Asked every 100 ms.
-    pub(crate) fn recover(&mut self) {
+    fn recover(&mut self) {
         self.0 = (self.0 * 2).min(MOST);
     }
 
@@ -203,9 +217,10 @@ impl Forgiven {
     }
 }
 
-/// How much longer than one that has not asked yet may stand still who is being served, and a
-/// tunnel: many are silent most of the time.
-const PATIENCE_EXCHANGE: u32 = 4;
+/// How much longer than one that has not asked yet may stand still who was served before or is being
+/// served, and a tunnel: who has shown that it asks for something is not the likely attacker, and
+/// tunnels are silent most of the time.
+const PATIENCE_SERVED: u32 = 16;
 const PATIENCE_TUNNEL: u32 = 240;
 /// A client that takes or sends so many bytes a second does not stand still.
 const PACE: u64 = 1024;

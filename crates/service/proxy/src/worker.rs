@@ -417,13 +417,8 @@ impl<E: Engine> Worker<E> {
                 if self.accepting.may_end() {
                     self.accepting.end(&mut self.engine);
                 }
-            } else if self.accepting.is_paused() && self.has_room_for_clients() {
-                self.accepting.resume(&mut self.engine);
-            } else if self.accepting.is_paused() || self.is_short_of_memory() {
-                self.forgiven.lessen();
-                self.accepting.shed = true;
             } else {
-                self.forgiven.recover();
+                self.look_for_room();
             }
         }
         if std::mem::take(&mut self.accepting.shed) {
@@ -443,9 +438,10 @@ impl<E: Engine> Worker<E> {
             || self.is_short_of_memory()
             || !self.forgiven.is_whole()
             || self.draining;
-        if has_work && self.housekeeping.is_none() {
-            let soon = self.accepting.is_paused() && !self.draining;
-            self.housekeeping = Some(now + if soon { PAUSED } else { HOUSEKEEPING });
+        let soon = self.accepting.is_paused() && !self.draining;
+        let due = now + if soon { PAUSED } else { HOUSEKEEPING };
+        if has_work && self.housekeeping.is_none_or(|earlier| earlier > due) {
+            self.housekeeping = Some(due);
         }
     }
 
