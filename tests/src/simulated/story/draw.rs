@@ -29,19 +29,23 @@ pub fn draw(seed: u64) -> Story {
     draw.origins = origins.len();
     let clients = draw.random.between(1, 12) as u8;
     // More than one worker takes without handing any over.
-    let is_crowd = draw.random.chance(50);
+    let is_crowd = draw.random.chance(100);
     let many: &[u64] = if is_crowd { &[4, 8] } else { &[1, 1, 1, 2, 4] };
     let mut connections = Vec::new();
     for client in 0..if is_crowd { 12 } else { clients } {
         for _ in 0..draw.random.choose(many) {
-            connections.push(draw.connection(client));
+            let mut connection = draw.connection(client);
+            if is_crowd {
+                connection.begins_ms = 0;
+            }
+            connections.push(connection);
         }
     }
     Story {
         seed,
         world,
         temper,
-        proxy: draw.proxy(),
+        proxy: draw.proxy(is_crowd),
         origins,
         connections,
         events: draw.events(),
@@ -68,7 +72,7 @@ impl Draw {
         drawn && self.temper != Temper::Kind
     }
 
-    fn proxy(&mut self) -> Proxy {
+    fn proxy(&mut self, is_crowd: bool) -> Proxy {
         let wild = self.temper == Temper::Wild;
         let starves = wild && self.random.chance(250);
         let short = wild && self.random.chance(250);
@@ -77,7 +81,7 @@ impl Draw {
         Proxy {
             forward: self.forward,
             unix: self.random.chance(150),
-            workers: self.random.between(1, 3) as usize,
+            workers: self.random.between(if is_crowd { 2 } else { 1 }, 3) as usize,
             memory_mb: starves.then_some(1),
             descriptors: short.then_some((real, believed)),
             limits: if wild { self.limits() } else { Vec::new() },
@@ -340,8 +344,8 @@ impl Draw {
         };
         let how = self.random.choose(&[How::Finish, How::Close, How::Reset, How::Stop]);
         match self.random.below(10) {
-            0..=4 => Wrong::Breaks(Break { at, how }),
-            5 if frame != Frame::UntilClose => {
+            0..=3 => Wrong::Breaks(Break { at, how }),
+            4 | 5 if frame != Frame::UntilClose => {
                 Wrong::Goes(self.random.below(STRAYS.len() as u64) as usize)
             }
             6 => Wrong::Head(self.random.below(BAD_HEADS.len() as u64) as usize),

@@ -48,6 +48,10 @@ struct Line {
     moved: Moment,
     /// When it ended its stream because nobody used the connection.
     finished: Option<Moment>,
+    /// Bytes that nobody asked for follow its last answer.
+    strays: bool,
+    /// When they were all there, at the latest.
+    strayed: Option<Moment>,
     /// Whatever comes now is not for us to judge.
     spoilt: bool,
     broke: bool,
@@ -145,6 +149,8 @@ impl OriginSeat {
             last: 0,
             moved: Moment::now(world),
             finished: None,
+            strays: false,
+            strayed: None,
             spoilt: false,
             broke: false,
             ended: false,
@@ -173,6 +179,7 @@ impl Line {
             self.send(world, socket, look);
         }
         if self.socket.is_some() {
+            self.watch_strays(world, socket, look);
             self.idle(world, socket, look);
         }
         if self.socket.is_some() && self.ended && self.sending.is_empty() {
@@ -201,6 +208,7 @@ impl Line {
                 Sent::Mark => {
                     self.answered = true;
                     self.next(world);
+                    self.judge(world);
                 }
                 Sent::All | Sent::Full => return,
                 Sent::Until(until) => return look.at(until),
@@ -245,8 +253,9 @@ impl Line {
                 return;
             }
             if matches!(self.at, At::Request(_)) && self.whole {
-                // Requests are never sent ahead to an origin.
-                if !self.reading.is_between() {
+                // Requests are never sent ahead to an origin. What still goes behind the answer at
+                // hand is not awaited.
+                if !self.reading.is_between() && !self.strays {
                     let words = format!("{} before an answer", shown(self.reading.rest()));
                     self.fail(world, "unasked", words);
                 }
@@ -307,10 +316,16 @@ impl Line {
             return;
         };
         self.ledger.touch(id, Moment::now(world));
+        let within = self.ledger.waits().heard;
+        let is_long_ago =
+            |moment: Moment| within.is_some_and(|within| moment.until(world, within) < world.now());
+        if self.strayed.is_some_and(is_long_ago) {
+            let words = format!("request {id} on a connection with bytes that nobody asked for");
+            return self.fail(world, "stale-connection", words);
+        }
         if let Some(finished) = self.finished {
             self.spoilt = true;
-            let within = self.ledger.waits().heard;
-            if within.is_some_and(|within| finished.until(world, within) < world.now()) {
+            if is_long_ago(finished) {
                 let words = format!("request {id} on a connection whose end was long announced");
                 self.fail(world, "stale-connection", words);
             }
@@ -381,7 +396,11 @@ impl Line {
             let status = if floods { 103 } else { [103, 102, 100][count as usize % 3] };
             self.sending.add(Out::Bytes(words::interim(request.id, status)));
         }
-        let bytes = words::answer(&request);
+        let mut bytes = words::answer(&request);
+        if let Some(Wrong::Goes(index)) = answer.wrong {
+            bytes.extend_from_slice(words::STRAYS[index].as_bytes());
+            self.strays = true;
+        }
         match (breaks(&request), answer.drip) {
             (None, Some((size, ms))) => self.sending.add(Out::Drip(bytes, size, ms)),
             (breaks, _) if request.method != Method::Upgrade => {
@@ -394,9 +413,6 @@ impl Line {
             Some(Wrong::Head(_) | Wrong::Chunks(_) | Wrong::Switches | Wrong::Floods)
         );
         self.sending.add(Out::Mark);
-        if let Some(Wrong::Goes(index)) = answer.wrong {
-            self.sending.add(Out::Bytes(words::STRAYS[index].as_bytes().to_vec()));
-        }
         let upgrades = request.method == Method::Upgrade && answer.status == 101;
         if (answer.closes || answer.frame == Frame::UntilClose) && !bad && !upgrades {
             self.sending.add(Out::Finish);
@@ -447,6 +463,18 @@ impl Line {
             }
         }
         self.close(world);
+    }
+
+    /// Notes when bytes that nobody asked for have reached the proxy.
+    fn watch_strays(&mut self, world: &World, socket: Socket, look: &mut Look) {
+        if !self.strays || self.strayed.is_some() {
+            return;
+        }
+        if self.sending.is_empty() && world.undelivered(socket) == 0 {
+            self.strayed = Some(Moment::now(world));
+        } else {
+            look.at(world.now() + Duration::from_millis(100));
+        }
     }
 
     /// What it does with a connection on which nothing is asked.
