@@ -1,0 +1,88 @@
+"""runit's runsv(8) over the real program, by the run script of examples/runit."""
+
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+
+from . import PROJECT
+
+COMMAND = "/usr/bin/millrace run /etc/millrace/millrace.toml"
+LISTEN_FDS_START = 3
+PATIENCE_SECONDS = 60
+
+
+class Service:
+    """runsv, and the millrace that it keeps running with the configuration `file`. It holds the
+    sockets `passed`, as a service manager does: each process that it starts gets them.
+
+    `lines` is what all of them have said so far."""
+
+    def __init__(self, folder, program, file, passed=()):
+        self.folder, self.lines = folder, []
+        folder.mkdir()
+        script = (PROJECT / "examples" / "runit" / "run").read_text()
+        assert script.count(COMMAND) == 1, "the example has changed"
+        script = script.replace(COMMAND, shlex.join((str(program), "run", str(file))))
+        if passed:
+            variables = f"export LISTEN_FDS={len(passed)} LISTEN_PID=$$\n"
+            script = script.replace("\nexec ", f"\n{variables}exec ")
+        (folder / "run").write_text(script)
+        (folder / "run").chmod(0o755)
+
+        def pass_on():
+            # By way of numbers that none of them has, lest one be overwritten before its turn.
+            for number, listener in enumerate(passed, LISTEN_FDS_START):
+                os.dup2(listener.fileno(), number + 100)
+            for number in range(LISTEN_FDS_START, LISTEN_FDS_START + len(passed)):
+                os.dup2(number + 100, number)
+                os.close(number + 100)
+
+        self.process = subprocess.Popen(
+            ["runsv", str(folder)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace", close_fds=not passed,
+            preexec_fn=pass_on if passed else None,
+        )
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def pid(self):
+        """Of the millrace that runs, or of the run script that is about to become it."""
+        return int((self.folder / "supervise" / "pid").read_text())
+
+    def starts(self):
+        """How many times it has come as far as to listen, on whatever it listens."""
+        return sum(line.startswith("millrace: engine ") for line in self.lines)
+
+    def wait_for_start(self, number):
+        """Waits until it listens for the `number`th time."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while self.starts() < number:
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise RuntimeError(f"runsv does not get it to serve: {self.lines[-10:]}")
+            time.sleep(0.001)
+
+    def kill(self):
+        """kill -9 of the millrace that runs."""
+        os.kill(self.pid(), signal.SIGKILL)
+
+    def stop(self):
+        """Has runsv end millrace in the orderly way, and itself; gives its status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        try:
+            status = self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.process.kill()
+            raise
+        self.reader.join(PATIENCE_SECONDS)
+        self.process.stdout.close()
+        return status

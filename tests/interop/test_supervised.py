@@ -1,0 +1,227 @@
+"""Killed at work, under a real supervisor: what clients see, what is had again, what is left."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+from support import websocket, wire
+from support.case import InteropCase
+from support.millrace import program
+from support.runit import Service
+from test_upgrade import Load, free_port
+
+ORDINARY = 12345
+MEGABYTE = 1 << 20
+
+
+class SupervisedCase(InteropCase):
+    programs = ("runsv",)
+
+    def setUp(self):
+        super().setUp()
+        self.plain, self.echo = self.origin(), websocket.EchoOrigin()
+        self.addCleanup(self.echo.stop)
+        self.address = "127.0.0.1", free_port()
+        self.home = self.folder / "service"
+        self.home.mkdir()
+        self.unix, self.door = self.home / "http.sock", self.home / "admin.sock"
+        self.file = self.home / "millrace.toml"
+        self.configure()
+
+    def configure(self, top=""):
+        engine = os.environ.get("ENGINE", "auto")
+        self.file.write_text(
+            f"""workers = 2
+engine = "{engine}"
+admin = "unix:{self.door}"
+{top}
+[[boost]]
+listen = ["127.0.0.1:{self.address[1]}", "unix:{self.unix}"]
+[[boost.route]]
+path = "/echo"
+origins = "{self.echo.url}"
+[[boost.route]]
+origins = "{self.plain.url}"
+"""
+        )
+
+    def supervise(self, **how):
+        """The service under runsv, serving; nothing of it may be left in the end."""
+        service = Service(self.folder / "sv", program(), self.file, **how)
+        self.addCleanup(self.assert_nothing_left, service, how.get("passed", ()))
+        self.addCleanup(lambda: self.assertEqual(service.stop(), 0, service.lines[-5:]))
+        service.wait_for_start(1)
+        return service
+
+    def assert_nothing_left(self, service, passed):
+        self.assertEqual([line for line in service.lines if "panic" in line], [])
+        processes = [path for path in pathlib.Path("/proc").iterdir() if path.name.isdigit()]
+        left = [path.name for path in processes if self.belongs(path, service)]
+        self.assertEqual(left, [], "processes of the service")
+        self.assertEqual(self.unix.exists(), bool(passed), "a service manager's file is its own")
+        self.assertFalse(self.door.exists())
+        if not passed:
+            with self.assertRaises(ConnectionRefusedError):
+                socket.create_connection(self.address, 10)
+
+    def belongs(self, path, service):
+        try:
+            command = (path / "cmdline").read_bytes()
+        except OSError:
+            return False
+        return any(str(at).encode() in command for at in (self.file, service.folder))
+
+    def killed(self, service):
+        """Kills it and waits until it serves again, by another process."""
+        before, starts = service.pid(), service.starts()
+        service.kill()
+        service.wait_for_start(starts + 1)
+        self.assertNotEqual(service.pid(), before)
+
+    def at_unix(self, path, target):
+        """What a request at a Unix socket is answered."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(wire.PATIENCE_SECONDS)
+            client.connect(str(path))
+            client.sendall(
+                f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+            )
+            return client.makefile("rb").read()
+
+    def assert_serves_everywhere(self):
+        """TCP, a tunnel, the Unix socket, and the admin one, which names the process."""
+        self.assertEqual(wire.get(self.address, "/").status, 200)
+        self.assert_echoes(self.open_websocket())
+        for path, target in ((self.unix, "/"), (self.door, "/healthz")):
+            self.assertRegex(self.at_unix(path, target), rb"\AHTTP/1.1 200 ")
+
+    def open_websocket(self):
+        frames = websocket.connect(self.address)
+        self.addCleanup(frames.stream.close)
+        self.addCleanup(frames.reader.close)
+        return frames
+
+    def assert_echoes(self, frames):
+        frames.send(websocket.TEXT, b"still there")
+        self.assertEqual(frames.receive(), (websocket.TEXT, b"still there"))
+
+    def open_kept(self):
+        """A connection that was answered and waits for its next request."""
+        kept = wire.Connection(self.address)
+        self.addCleanup(kept.close)
+        kept.get("/")
+        self.assertEqual(kept.answer().status, 200)
+        return kept
+
+    def assert_ended(self, receive):
+        """The client sees the connection end, and nothing more come."""
+        try:
+            self.assertEqual(receive(4096), b"")
+        except ConnectionResetError:
+            pass
+
+    def more_is_answered(self, load):
+        before = load.answered
+        self.wait_until("more is answered", lambda: load.answered > before + 20)
+
+
+class Asking(Load):
+    """Load that goes on when nobody listens."""
+
+    @property
+    def answered(self):
+        return self.count - len(self.failed)
+
+
+class Killed(SupervisedCase):
+    def test_it_serves_again_at_the_same_addresses(self):
+        """Four kills under load, the sockets' stale files taken over each time. Clients of the dead
+        process see their connections end; no answer is wrong, before or after."""
+        service = self.supervise()
+        load = [Asking(self.address) for _ in range(2)]
+        for _ in range(4):
+            for client in load:
+                self.more_is_answered(client)
+            kept, frames = self.open_kept(), self.open_websocket()
+            self.assert_echoes(frames)
+            busy = wire.Connection(self.address)
+            self.addCleanup(busy.close)
+            busy.get(f"/bytes/{64 * MEGABYTE}")
+            self.assertEqual(busy.head()[1], 200)
+            self.killed(service)
+            self.assert_ended(kept.socket.recv)
+            self.assert_ended(frames.stream.recv)
+            with self.assertRaises((EOFError, ConnectionResetError)):
+                busy.exactly(64 * MEGABYTE, lambda piece: None)
+            self.assert_serves_everywhere()
+        for client in load:
+            self.more_is_answered(client)
+        failed = [why for client in load for why in client.stop()[1]]
+        self.assertTrue(failed, "the load did not notice")
+        self.assertEqual([why for why in failed if isinstance(why, int)], [], "wrong answers")
+
+    def test_as_an_ordinary_user(self):
+        """Root opened the sockets, the process that is killed is somebody else: files and port are
+        had again all the same."""
+        if os.getuid() != 0:
+            self.skipTest("only root may become somebody else")
+        self.folder.chmod(0o755)
+        os.chown(self.home, ORDINARY, ORDINARY)
+        self.configure(f'user = "{ORDINARY}:{ORDINARY}"')
+        service = self.supervise()
+        for _ in range(2):
+            status = pathlib.Path(f"/proc/{service.pid()}/status").read_text()
+            self.assertIn(f"Uid:\t{ORDINARY}\t", status)
+            self.killed(service)
+            self.assert_serves_everywhere()
+
+    def test_killed_at_any_moment_of_its_start(self):
+        """Whatever a process leaves behind that did not come to serve, the next one serves."""
+        command = [program(), "run", str(self.file)]
+        for pause in (0, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3):
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            time.sleep(pause)
+            process.kill()
+            process.wait()
+        self.supervise()
+        self.assert_serves_everywhere()
+
+
+class Held(SupervisedCase):
+    """The supervisor holds the listening sockets, as systemd does for a unit with sockets."""
+
+    def setUp(self):
+        super().setUp()
+        self.passed = socket.create_server(self.address), socket.socket(socket.AF_UNIX)
+        for listener in self.passed:
+            self.addCleanup(listener.close)
+        self.passed[1].bind(str(self.unix))
+        self.passed[1].listen()
+
+    def test_clients_wait_for_the_next_process(self):
+        """Nobody is refused: who comes while no process is there is served by the next one."""
+        service = self.supervise(passed=self.passed)
+        load = Asking(self.address)
+        for _ in range(3):
+            self.more_is_answered(load)
+            kept = self.open_kept()
+            service.process.send_signal(signal.SIGSTOP)
+            service.kill()
+            self.assert_ended(kept.socket.recv)
+            waiting = wire.Connection(self.address)
+            self.addCleanup(waiting.close)
+            waiting.get("/")
+            starts = service.starts()
+            service.process.send_signal(signal.SIGCONT)
+            self.assertEqual(waiting.answer().status, 200)
+            service.wait_for_start(starts + 1)
+            self.assert_serves_everywhere()
+        failed = load.stop()[1]
+        self.assertTrue(failed, "the load did not notice")
+        wrong = [why for why in failed if isinstance(why, int) or "Refused" in why]
+        self.assertEqual(wrong, [])
