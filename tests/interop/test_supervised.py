@@ -191,6 +191,23 @@ class Killed(SupervisedCase):
         self.supervise()
         self.assert_serves_everywhere()
 
+    def test_started_the_moment_it_is_dead(self):
+        """What io_uring watches is closed a moment after the process that asked for it has ended:
+        the next one waits until it can have the addresses."""
+        for engine in ("uring", "epoll"):
+            for number in range(15):
+                try:
+                    process = self.millrace("run", self.file, "--engine", engine)
+                except RuntimeError as error:
+                    if engine == "uring" and "io_uring" in str(error):
+                        break
+                    raise
+                self.assertEqual(wire.get(self.address, "/").status, 200)
+                self.assertRegex(self.at_unix(self.unix, "/"), rb"\AHTTP/1.1 200 ")
+                process.kill()
+        self.supervise()
+        self.assert_serves_everywhere()
+
 
 class Held(SupervisedCase):
     """The supervisor holds the listening sockets, as systemd does for a unit with sockets."""

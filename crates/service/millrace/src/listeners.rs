@@ -24,7 +24,12 @@ const UNIX_MODE: u32 = 0o666;
 /// How long workers may still have a socket of a listener that was removed: they close it once
 /// nothing came for a tenth of a second, after one second in any case.
 const REMOVED_FOR: Duration = Duration::from_secs(2);
-/// How often an address that may still be ours is tried again.
+/// How long after its start a process tries an address that somebody has: it may be one that was
+/// killed. What its rings watch, the listeners among it, is closed by the kernel only after it has
+/// ended, when its service manager has started us already: tens of milliseconds later with thousands
+/// of connections, so this is for a hundred thousand.
+const KILLED_FOR: Duration = Duration::from_secs(2);
+/// How often an address that may be free soon is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
 /// Sockets by the number of their listener.
@@ -33,6 +38,7 @@ pub(crate) type Sockets = Vec<(u16, OwnedFd)>;
 /// The listeners of the process, each with a socket for each worker.
 pub(crate) struct Listeners {
     workers: usize,
+    begun: Instant,
     /// What was open before this process was, and is not used yet.
     inherited: Inherited,
     open: Vec<Open>,
@@ -81,7 +87,7 @@ impl Listeners {
     /// anything.
     pub(crate) fn new(workers: usize, inherited: Inherited) -> Self {
         let (open, numbers, removed) = (Vec::new(), Vec::new(), Vec::new());
-        Self { workers, inherited, open, numbers, removed }
+        Self { workers, begun: Instant::now(), inherited, open, numbers, removed }
     }
 
     /// Closes what was inherited and nothing is configured to listen at.
@@ -219,6 +225,7 @@ impl Listeners {
         address: &ListenAddress,
     ) -> Result<(Vec<OwnedFd>, ListenAddress), Errno> {
         let removed = self.removed.iter().find(|(removed, _)| removed == address);
+        let free_at = removed.map_or(self.begun + KILLED_FOR, |(_, when)| *when + REMOVED_FOR);
         loop {
             let opened = match address {
                 ListenAddress::Tcp(address) => open_tcp(*address, self.workers)
@@ -227,12 +234,10 @@ impl Listeners {
                     open_unix(path, self.workers).map(|sockets| (sockets, address.clone()))
                 }
             };
-            match (opened, removed) {
-                // Our own workers may still take in what is queued there.
-                (Err(Errno::ADDRINUSE), Some((_, when))) if when.elapsed() < REMOVED_FOR => {
-                    std::thread::sleep(TRY_AGAIN);
-                }
-                (opened, _) => return opened,
+            match opened {
+                // Our own workers may still take in what is queued there; or see KILLED_FOR.
+                Err(Errno::ADDRINUSE) if Instant::now() < free_at => std::thread::sleep(TRY_AGAIN),
+                opened => return opened,
             }
         }
     }
@@ -362,7 +367,9 @@ mod tests {
             assert_eq!(millrace_sys::local_address(socket.as_fd()).unwrap(), Some(picked));
         }
         for workers in [1, 2] {
-            let taken = none(workers).change(&mut all(&[&picked.to_string()]));
+            let mut late = none(workers);
+            late.begun -= KILLED_FOR;
+            let taken = late.change(&mut all(&[&picked.to_string()]));
             let message = taken.err().unwrap().to_string();
             assert_eq!(message, format!("cannot listen on {picked}: somebody else listens there"));
         }
@@ -406,6 +413,20 @@ mod tests {
         let change = listeners.change(&mut all(&[&address])).unwrap();
         assert_eq!(change.opened().count(), 1);
         worker.join().unwrap();
+    }
+
+    #[test]
+    fn an_address_is_waited_for_right_after_the_start() {
+        let dying = millrace_sys::listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0)), true).unwrap();
+        let address = millrace_sys::local_address(dying.as_fd()).unwrap().unwrap();
+        let kernel = std::thread::spawn(move || {
+            std::thread::sleep(3 * TRY_AGAIN);
+            drop(dying);
+        });
+        let mut listeners = none(2);
+        let change = listeners.change(&mut all(&[&address.to_string()])).unwrap();
+        assert_eq!(change.opened().count(), 1);
+        kernel.join().unwrap();
     }
 
     #[test]
