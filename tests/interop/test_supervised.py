@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 
-from support import websocket, wire
+from support import PROJECT, websocket, wire
 from support.case import InteropCase
 from support.millrace import program
 from support.runit import Service
@@ -242,3 +242,20 @@ class Held(SupervisedCase):
         self.assertTrue(failed, "the load did not notice")
         wrong = [why for why in failed if isinstance(why, int) or "Refused" in why]
         self.assertEqual(wrong, [])
+
+
+class BackAtOnce(InteropCase):
+    programs = ("runsv",)
+
+    def test_the_script_sees_the_service_come_back(self):
+        """`scripts/back-at-once`, made short; how long it takes is measured apart."""
+        done = self.run_client(
+            *(PROJECT / "scripts" / "back-at-once", "--profile", "debug", "--times", "1"),
+            *("--rate", "200", "--websockets", "20", "--seconds", "3", "--within", "60"),
+            *("--engine", os.environ.get("ENGINE", "auto")),
+            environment=dict(os.environ, MILLRACE=program()),
+        )
+        rows = [line.split()[0] for line in done.stdout.decode().splitlines()[2:]]
+        self.assertEqual(
+            rows, ["panic-alone", "panic", "panic-too-many", "kill", "kill-held"], done.stdout
+        )

@@ -1,4 +1,5 @@
-//! Steady load for `scripts/never-down`: an origin, and clients that count exactly what failed.
+//! Steady load for `scripts/never-down` and `scripts/back-at-once`: an origin, and clients that
+//! count exactly what failed.
 //!
 //! ```text
 //! load origin                                    says `origin at ADDRESS` and serves until killed
@@ -7,14 +8,15 @@
 //!
 //! Every line of `run` is one JSON object: `{"open": n}` once all WebSockets are open,
 //! `{"failed": why}` for a request, `{"dropped": why, "opened": t, "at": t}` for a WebSocket (which
-//! is then opened anew), and at the end the sums; `t` is seconds since 1970. A request is tried
-//! once: the only connection that is not used again is one whose last answer said so.
+//! is then opened anew), `{"gap": seconds, "at": t}` when nobody had an answer for so long until
+//! then, and at the end the sums; `t` is seconds since 1970. A request is tried once: the only
+//! connection that is not used again is one whose last answer said so.
 #![forbid(unsafe_code)]
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -24,6 +26,10 @@ const CLIENTS: u64 = 16;
 const NEW_EACH: u64 = 8;
 /// Between two messages of a WebSocket.
 const MESSAGE_EVERY: Duration = Duration::from_secs(1);
+/// Before a WebSocket that was dropped is opened anew: where nobody listens, that fails at once.
+const OPEN_AGAIN: Duration = Duration::from_millis(10);
+/// A time without an answer that is worth telling.
+const GAP_MIN: Duration = Duration::from_millis(10);
 /// What a client waits for; far above what anything takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Threads hold a few hundred bytes.
@@ -119,6 +125,8 @@ struct Sums {
     messages: AtomicU64,
     dropped: AtomicU64,
     ending: AtomicBool,
+    /// When somebody last had an answer.
+    answered: Mutex<Option<Instant>>,
 }
 
 impl Sums {
@@ -129,6 +137,17 @@ impl Sums {
 
     fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Somebody has an answer, or the load is over: tells for how long nobody had one.
+    fn tell_gap(&self) {
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read under the lock, so that the times of all clients stand in one order.
+        let moment = Instant::now();
+        let gap = answered.replace(moment).map_or(Duration::ZERO, |before| moment - before);
+        if gap >= GAP_MIN {
+            println!("{{\"gap\": {:.3}, \"at\": {:.3}}}", gap.as_secs_f64(), now());
+        }
     }
 }
 
@@ -149,6 +168,7 @@ fn run(proxy: SocketAddr, rate: u64, websockets: usize, length: Duration) -> Res
         threads.push(thread(move || ask(proxy, first, every, &sums))?);
     }
     std::thread::sleep(length);
+    sums.tell_gap();
     sums.ending.store(true, Ordering::Relaxed);
     for thread in threads {
         thread.join().expect("a client does not panic");
@@ -179,10 +199,13 @@ fn ask(proxy: SocketAddr, first: Instant, every: Duration, sums: &Sums) {
             _ => request(&mut kept, proxy, false),
         };
         Sums::add(&sums.requests);
-        if let Err(error) = outcome {
-            Sums::add(&sums.failed);
-            kept = None;
-            println!("{{\"failed\": {:?}, \"at\": {:.3}}}", error.to_string(), now());
+        match outcome {
+            Ok(()) => sums.tell_gap(),
+            Err(error) => {
+                Sums::add(&sums.failed);
+                kept = None;
+                println!("{{\"failed\": {:?}, \"at\": {:.3}}}", error.to_string(), now());
+            }
         }
     }
 }
@@ -238,6 +261,7 @@ fn keep_open(proxy: SocketAddr, number: usize, sums: &Sums, opened: &Barrier) {
             if is_first {
                 std::process::exit(1);
             }
+            std::thread::sleep(OPEN_AGAIN);
         }
     }
 }
