@@ -126,7 +126,12 @@ impl Health {
         rules: &EjectRules,
     ) -> Option<Change> {
         let before = match (self.state, trial) {
-            (State::Well, Trial::No) if rules.failures_max == 0 => return None,
+            (State::Well, _) if rules.failures_max == 0 => return None,
+            // It was ejected before nothing was to be ejected any more.
+            (State::Probed(_), Trial::Probe) if rules.failures_max == 0 => {
+                *self = Self::default();
+                return Some(Change::Readmitted);
+            }
             (State::Well, _) => {
                 self.failures += 1;
                 self.news.failures += 1;
@@ -250,6 +255,18 @@ mod tests {
             assert_eq!(health.note_failure(Trial::No, at(1), &never), None);
         }
         assert!(health.is_spotless());
+        // Others readmitted it while it was probed here, and a reload set the limit.
+        let mut health = ejected(0);
+        health.begin_probe();
+        health.hear(0, None);
+        let never = EjectRules { failures_max: 0, ..RULES };
+        assert_eq!(health.note_failure(Trial::Probe, at(10), &never), None);
+        // The same without the others.
+        let mut health = ejected(0);
+        health.begin_probe();
+        let change = health.note_failure(Trial::Probe, at(10), &never);
+        assert_eq!(change, Some(Change::Readmitted));
+        assert_eq!(health, Health::default());
     }
 
     #[test]

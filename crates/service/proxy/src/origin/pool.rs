@@ -397,7 +397,7 @@ impl Origins {
     /// A request was answered by an origin. Gives whether that readmitted it.
     pub(crate) fn note_answer(&mut self, id: OriginId, trial: Trial, board: &Board) -> bool {
         let change = self.known_mut(id).health.note_answer(trial);
-        self.tell(id, change, board)
+        self.tell(id, change, board) && matches!(change, Some(Change::Ejected(_)))
     }
 
     /// A change is told at once, the rest by and by: see [`Origins::tell_news`].
