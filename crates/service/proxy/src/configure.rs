@@ -25,7 +25,8 @@ impl<E: Engine> Worker<E> {
             }
             return;
         }
-        let present = Rc::new(Snapshot::new(config, &mut self.origins, &self.shared));
+        let now = self.engine.now();
+        let present = Rc::new(Snapshot::new(config, now, &mut self.origins, &self.shared));
         let before = std::mem::replace(&mut self.snapshot, present);
         self.snapshots.retire(&before);
         self.change_listeners(&before, sockets);

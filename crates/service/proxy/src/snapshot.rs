@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_event::Instant;
 use millrace_http::HeadLimits;
 
 use crate::admission::AskRules;
@@ -82,7 +83,13 @@ impl RouteOrigins {
 }
 
 impl Snapshot {
-    pub(crate) fn new(config: Arc<Config>, origins: &mut Origins, shared: &Shared) -> Self {
+    /// What `config` means to a worker from `now` on.
+    pub(crate) fn new(
+        config: Arc<Config>,
+        now: Instant,
+        origins: &mut Origins,
+        shared: &Shared,
+    ) -> Self {
         let system = shared.system_congestion.as_ref();
         let of_service = |service: &Service| -> (Setting, Setting) {
             let both = [&service.congestion, &service.origin_congestion];
@@ -101,11 +108,13 @@ impl Snapshot {
                 continue;
             };
             let board = &shared.board;
+            // Or reloads in a row would each begin with the first.
+            let turn = config.number.saturating_sub(1) as usize;
             let of_route = |route: &crate::config::Route| RouteOrigins {
                 gateway_errors_fail: route.gateway_errors_fail,
                 checks: Check::of_route(route).map(|check| board.check(&check)).collect(),
-                // Or reloads in a row would each begin with the first.
-                turn: Cell::new(config.number.saturating_sub(1) as usize),
+                turn: Cell::new(turn),
+                budget: RefCell::new(Budget::new(now, turn)),
                 ..RouteOrigins::new(
                     route
                         .origins

@@ -161,12 +161,12 @@ impl<E: Engine> Worker<E> {
         let descriptors = descriptors.clamp(2, u64::from(Token::SLOT_MAX)) as u32;
         let mut origins = Origins::new(descriptors);
         let names = Names::new(setup.names, limits, engine.now());
-        let snapshot = Rc::new(Snapshot::new(setup.config, &mut origins, &setup.shared));
+        let now = engine.now();
+        let snapshot = Rc::new(Snapshot::new(setup.config, now, &mut origins, &setup.shared));
         setup.mail.set_wake(&engine.waker());
         setup.inbox.set_wake(engine.waker());
         let gate = Gate::new(setup.desk);
         gate.set_wake(engine.waker());
-        let now = engine.now();
         let pipes_refused_before = setup.shared.counters[setup.index].pipes_refused.get();
         let mut worker = Self {
             index: setup.index,

@@ -31,6 +31,11 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
+    /// One whose route begins now, with its counter of picks at `picks`.
+    pub(crate) fn new(now: Instant, picks: usize) -> Self {
+        Self { second: now.milliseconds() / 1000, picks, ..Self::default() }
+    }
+
     /// Whether a request may be tried again now; if so, the try is counted. `picks` is what the
     /// route's counter of picks stands at.
     pub(crate) fn grant(&mut self, now: Instant, picks: usize, share: Share) -> bool {
@@ -119,6 +124,14 @@ mod tests {
         assert_eq!(granted(&mut budget, at(1), &mut picks), 20);
         // The first second's have left the window, and so have the tries made then.
         assert_eq!(granted(&mut budget, at(10), &mut picks), 10);
+    }
+
+    #[test]
+    fn a_route_that_begins_late_has_had_no_time_before() {
+        let mut picks = 7;
+        let mut budget = Budget::new(at(86_400), picks);
+        picks += 1000;
+        assert_eq!(granted(&mut budget, at(86_402), &mut picks), 210);
     }
 
     #[test]
