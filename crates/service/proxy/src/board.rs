@@ -143,12 +143,6 @@ impl Board {
         entry(&self.checks, check)
     }
 
-    /// Whether any check fails that somebody picks by.
-    pub(crate) fn any_check_fails(&self) -> bool {
-        let is_held = |mark: &Arc<CheckMark>| Arc::strong_count(mark) > 1;
-        locked(&self.checks).values().any(|mark| is_held(mark) && mark.fails())
-    }
-
     /// Says what a check found. One that nobody picks by is of no interest.
     pub fn set_check(&self, check: &Check, up: bool) {
         let Some(mark) = locked(&self.checks).get(check).cloned() else { return };
@@ -194,10 +188,11 @@ impl Board {
         *told
     }
 
-    /// How all origins stand, in the order of their names.
+    /// How the origins stand that some worker picks from, in the order of their names.
     pub fn shown(&self) -> Vec<Shown> {
         let passive = locked(&self.origins)
             .iter()
+            .filter(|(_, mark)| is_held(mark))
             .map(|(origin, mark)| {
                 let told = mark.read();
                 Shown {
@@ -211,6 +206,7 @@ impl Board {
             .collect::<Vec<_>>();
         let active = locked(&self.checks)
             .iter()
+            .filter(|(_, mark)| is_held(mark))
             .map(|(check, mark)| Shown {
                 origin: write_origin(&check.origin),
                 check: Some(check.path.clone()),
@@ -238,8 +234,13 @@ fn entry<K: Clone + Eq + Hash, M: Default>(all: &Mutex<HashMap<K, Arc<M>>>, key:
     if let Some(mark) = all.get(key) {
         return mark.clone();
     }
-    all.retain(|_, mark| Arc::strong_count(mark) > 1);
+    all.retain(|_, mark| is_held(mark));
     all.entry(key.clone()).or_default().clone()
+}
+
+/// Whether anybody has a mark beside the board itself.
+fn is_held<M>(mark: &Arc<M>) -> bool {
+    Arc::strong_count(mark) > 1
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -189,6 +189,11 @@ impl Snapshot {
         self.routes.iter().flatten().flat_map(|route| route.origins.iter().copied())
     }
 
+    /// The marks of the checks of all routes.
+    pub(crate) fn checks(&self) -> impl Iterator<Item = &Arc<CheckMark>> {
+        self.routes.iter().flatten().flat_map(|route| &route.checks)
+    }
+
     /// What a service's connections to origins are given.
     pub(crate) fn origin_congestion(&self, service: u16) -> &Setting {
         &self.congestion[service as usize].1

@@ -16,7 +16,7 @@ use millrace_event::{Buffer, Fd, Instant, Key, Table, TimerId};
 use millrace_http::Host;
 use millrace_splice::limits::SPLICE_MIN;
 
-use crate::board::{Board, OriginMark};
+use crate::board::{Board, CheckMark, OriginMark};
 use crate::config::Origin;
 use crate::input::Input;
 use crate::origin::rules::RuleSets;
@@ -152,7 +152,9 @@ pub(crate) struct Origins {
     /// connection is gone or has been used since: `idle_since` tells.
     idle_order: VecDeque<(Key, Instant)>,
     idle_count: usize,
-    /// What was heard of the board of the process.
+    /// The checks that the snapshots in use pick by.
+    checks: Vec<Arc<CheckMark>>,
+    /// The version of the board that was listened to last, or one that it has not now.
     version: u64,
     /// Nothing keeps any of the configured ones from being asked.
     well: bool,
@@ -180,6 +182,7 @@ impl Origins {
             free: Vec::new(),
             idle_order: VecDeque::new(),
             idle_count: 0,
+            checks: Vec::new(),
             version: 0,
             well: true,
             spotless: true,
@@ -221,7 +224,7 @@ impl Origins {
         known.asked_for = false;
         known.mark.get_or_insert_with(|| board.origin(origin));
         // There is more to hear than when the board was last listened to.
-        self.version = board.version().wrapping_sub(1);
+        self.listen_again();
         id
     }
 
@@ -298,6 +301,9 @@ impl Origins {
                 self.forget_unused(id);
             }
         }
+        self.checks = living().flat_map(Snapshot::checks).cloned().collect();
+        // What was not well may be among those that nobody asks any more.
+        self.listen_again();
         let outdated = self.known.iter().flatten().filter(|known| !known.in_force);
         outdated.flat_map(|known| known.idle.iter().copied()).collect()
     }
@@ -362,6 +368,11 @@ impl Origins {
         }
     }
 
+    /// The next pick listens to the board, whatever it heard of it before.
+    fn listen_again(&mut self) {
+        self.version = self.version.wrapping_sub(1);
+    }
+
     #[cold]
     fn listen_anew(&mut self, board: &Board) {
         self.version = board.version();
@@ -372,7 +383,7 @@ impl Origins {
             }
         }
         self.well = self.known.iter().flatten().all(|known| known.health.is_well())
-            && !board.any_check_fails();
+            && !self.checks.iter().any(|check| check.fails());
         self.look_for_spots();
     }
 
@@ -391,13 +402,13 @@ impl Origins {
     ) -> bool {
         let change = self.known_mut(id).health.note_failure(trial, now, rules);
         self.spotless = false;
-        self.tell(id, change, board)
+        self.tell(id, change, board) && matches!(change, Some(Change::Ejected(_)))
     }
 
     /// A request was answered by an origin. Gives whether that readmitted it.
     pub(crate) fn note_answer(&mut self, id: OriginId, trial: Trial, board: &Board) -> bool {
         let change = self.known_mut(id).health.note_answer(trial);
-        self.tell(id, change, board) && matches!(change, Some(Change::Ejected(_)))
+        self.tell(id, change, board)
     }
 
     /// A change is told at once, the rest by and by: see [`Origins::tell_news`].
@@ -538,7 +549,7 @@ impl Origins {
 
     fn forget_unused(&mut self, id: OriginId) {
         let known = self.known(id);
-        if known.outstanding == 0 && known.idle.is_empty() && known.mark.is_none() {
+        if known.outstanding == 0 && known.idle.is_empty() && !known.configured {
             let known = self.known[id.0 as usize].take().expect("looked at just now");
             self.by_name.remove(&known.name);
             self.free.push(id.0);
@@ -634,4 +645,44 @@ fn is_current(connections: &Table<OriginConn>, (key, since): (Key, Instant)) -> 
     connections.get(key).is_some_and(|connection| {
         connection.used_for == Use::Idle && connection.idle_since == since
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::Check;
+    use crate::config::from_arguments;
+    use crate::limits::Limits;
+    use crate::worker::Shared;
+
+    #[test]
+    fn an_origin_that_left_the_configuration_is_forgotten_and_holds_nobody_up() {
+        let shared = Shared::new(1, "test".to_owned(), None, |_| {});
+        let board = &shared.board;
+        let mut origins = Origins::new(10);
+        let snapshot = |origins: &mut Origins, words: [&str; 3]| {
+            let config = from_arguments(words).unwrap();
+            Rc::new(Snapshot::new(Arc::new(config), Instant::default(), origins, &shared))
+        };
+        let before = snapshot(&mut origins, ["boost", "--origin=http://a", "--check=/up"]);
+        origins.follow(&before, &[]);
+        let rules = EjectRules::new(&Limits::default());
+        let id = before.routes[0][0].origins[0];
+        for _ in 0..rules.failures_max {
+            origins.note_failure(id, Trial::No, Instant::default(), &rules, board);
+        }
+        board.set_check(&Check::of_config(&before.config)[0], false);
+        assert!(!origins.all_are_well());
+        let after = snapshot(&mut origins, ["boost", "--origin=http://b", "--check=off"]);
+        origins.follow(&after, std::slice::from_ref(&before));
+        origins.hear(board);
+        assert!(!origins.all_are_well(), "an exchange may go on under the one before");
+        drop(before);
+        origins.follow(&after, &[]);
+        origins.hear(board);
+        assert!(origins.all_are_well());
+        assert_eq!(origins.by_name.len(), 1);
+        let shown: Vec<_> = board.shown().into_iter().map(|shown| shown.origin).collect();
+        assert_eq!(shown, ["http://b:80"]);
+    }
 }
