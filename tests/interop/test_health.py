@@ -77,6 +77,17 @@ class HealthChecks(InteropCase):
         self.assertTrue(self.files(first) and self.files(second))
 
 
+class ProxyHeaders(InteropCase):
+    def test_a_check_begins_with_the_header_that_its_origin_expects(self):
+        pattern.write(self.site / "up", 2)
+        for version in ("v1", "v2"):
+            nginx = self.nginx(listen_more="proxy_protocol")
+            self.boost(nginx.url, "--check", "/up", "--send-proxy", version)
+            self.wait_until("it was checked", nginx.requests)
+            check = nginx.requests()[0]
+            self.assertEqual((check["target"], check["status"]), ("/up", "200"))
+
+
 class Reloads(InteropCase):
     def test_a_check_that_a_reload_brings_is_made_and_one_that_it_takes_away_is_not(self):
         origin = self.origin()

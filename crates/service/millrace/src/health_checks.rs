@@ -211,11 +211,7 @@ impl Inner {
 fn ask(check: &Check, timeout: Duration) -> std::io::Result<u16> {
     let deadline = Instant::now() + timeout;
     let mut stream = Stream::connect(&check.origin, deadline)?;
-    let request = format!(
-        "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: millrace-check\r\nConnection: close\r\n\r\n",
-        check.path, check.host
-    );
-    stream.write(request.as_bytes(), deadline)?;
+    stream.write(&check.request(), deadline)?;
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         if head.len() > ANSWER_BYTES_MAX || stream.read(&mut head, deadline)? == 0 {
@@ -316,13 +312,14 @@ fn left(deadline: Instant) -> std::io::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_proxy::config::SendProxy;
     use std::net::TcpListener;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn check(origin: Origin) -> Check {
         let (path, host) = ("/up?full".to_owned(), "app.example".to_owned());
-        Check { origin, path, host, statuses: (200, 399) }
+        Check { origin, path, host, send_proxy: SendProxy::Off, statuses: (200, 399) }
     }
 
     fn here(listener: &TcpListener) -> Origin {

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_event::Instant;
+use millrace_http::ProxyHeader;
 
-use crate::config::{Config, HostSent, Origin, Role, Route, write_origin};
+use crate::config::{Config, HostSent, Origin, Role, Route, SendProxy, write_origin};
 use crate::origin::{Change, EjectRules, Ejection, News};
 
 /// The board of a process.
@@ -43,6 +44,8 @@ pub struct Check {
     pub path: String,
     /// What stands in Host.
     pub host: String,
+    /// The PROXY protocol header that comes first: the origin expects one on every connection.
+    pub send_proxy: SendProxy,
     /// The first and the last status of an origin that is well.
     pub statuses: (u16, u16),
 }
@@ -56,9 +59,26 @@ impl Check {
                 origin: origin.clone(),
                 path: check.path.clone(),
                 host: host_sent(route, origin),
+                send_proxy: route.send_proxy,
                 statuses: check.statuses,
             })
         })
+    }
+
+    /// All that is sent on the check's connection. A PROXY header says that it is our own, and no
+    /// client's.
+    pub fn request(&self) -> Vec<u8> {
+        let ours = ProxyHeader::default();
+        let mut request = Vec::new();
+        match self.send_proxy {
+            SendProxy::Off => {}
+            SendProxy::V1 => ours.write_v1(&mut request),
+            SendProxy::V2 => ours.write_v2(&mut request),
+        }
+        let line = ["GET ", &self.path, " HTTP/1.1\r\nHost: ", &self.host, "\r\n"].concat();
+        request.extend_from_slice(line.as_bytes());
+        request.extend_from_slice(b"User-Agent: millrace-check\r\nConnection: close\r\n\r\n");
+        request
     }
 
     /// The checks of a configuration, each once.
@@ -292,11 +312,28 @@ mod tests {
     }
 
     #[test]
+    fn a_check_begins_as_the_connections_of_its_route_do() {
+        let words = |version| ["boost", "--origin=http://a:81", "--check=/up?", version];
+        for (version, before) in [
+            ("--send-proxy=off", &b""[..]),
+            ("--send-proxy=v1", b"PROXY UNKNOWN\r\n"),
+            ("--send-proxy=v2", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"),
+        ] {
+            let config = crate::config::from_arguments(words(version)).unwrap();
+            let request = Check::of_config(&config)[0].request();
+            let request = request.strip_prefix(before).unwrap();
+            let line = b"GET /up? HTTP/1.1\r\nHost: a:81\r\n";
+            assert!(request.starts_with(line) && request.ends_with(b"\r\n\r\n"), "{version}");
+        }
+    }
+
+    #[test]
     fn a_check_counts_only_when_it_finds_something_else() {
         let board = Board::default();
         let statuses = (200, 399);
         let (path, host) = ("/".to_owned(), "a".to_owned());
-        let check = Check { origin: origin(80), path, host, statuses };
+        let send_proxy = SendProxy::Off;
+        let check = Check { origin: origin(80), path, host, send_proxy, statuses };
         board.set_check(&check, false);
         assert_eq!(board.version(), 0, "nobody picks by it");
         let mark = board.check(&check);

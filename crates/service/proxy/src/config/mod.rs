@@ -374,7 +374,7 @@ pub enum HostSent {
 }
 
 /// Which PROXY protocol header a connection to an origin begins with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum SendProxy {
     /// None.
     #[default]
