@@ -121,17 +121,26 @@ impl HealthChecks {
     fn set_config(&self, config: &Config) -> Result<(), Failure> {
         let checks = Check::of_config(config);
         let mut state = self.0.state();
-        state.rules = Rules::new(&config.limits);
+        let rules = Rules::new(&config.limits);
+        state.rules = rules;
         let mut before = std::mem::take(&mut state.targets);
         let (now, count) = (Instant::now(), checks.len().max(1) as u32);
         // They begin spread over an interval, and stay so.
-        let step = state.rules.interval / count;
+        let step = rules.interval / count;
         for (index, check) in (0u32..).zip(checks) {
             let known = before.iter().position(|target| target.check == check);
             let due = now + step * index;
             state.targets.push(match known {
-                Some(at) => before.swap_remove(at),
-                None => Target { check, due, under_way: false, verdict: Verdict::UP },
+                // What was due within a longer interval does not wait for its end.
+                Some(at) => {
+                    let target = before.swap_remove(at);
+                    Target { due: target.due.min(now + rules.interval), ..target }
+                }
+                None => {
+                    // The board may remember what it found before it left the configuration.
+                    self.0.shared.board.set_check(&check, true);
+                    Target { check, due, under_way: false, verdict: Verdict::UP }
+                }
             });
         }
         let wanted = state.targets.len().min(THREADS_MAX);
@@ -212,20 +221,36 @@ fn ask(check: &Check, timeout: Duration) -> std::io::Result<u16> {
     let deadline = Instant::now() + timeout;
     let mut stream = Stream::connect(&check.origin, deadline)?;
     stream.write(&check.request(), deadline)?;
-    let mut head = Vec::new();
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        if head.len() > ANSWER_BYTES_MAX || stream.read(&mut head, deadline)? == 0 {
-            return Err(ErrorKind::InvalidData.into());
+    let mut answer = Vec::new();
+    let status = loop {
+        match final_status(&answer).ok_or(ErrorKind::InvalidData)? {
+            Some(status) => break status,
+            None if answer.len() > ANSWER_BYTES_MAX => return Err(ErrorKind::InvalidData.into()),
+            None if stream.read(&mut answer, deadline)? == 0 => {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            None => {}
         }
-    }
-    let status = status(&head).ok_or(ErrorKind::InvalidData)?;
+    };
     // The rest is read so that the origin can end in order; how that goes decides nothing.
-    while head.len() <= ANSWER_BYTES_MAX {
-        if !matches!(stream.read(&mut head, deadline), Ok(1..)) {
+    while answer.len() <= ANSWER_BYTES_MAX {
+        if !matches!(stream.read(&mut answer, deadline), Ok(1..)) {
             break;
         }
     }
     Ok(status)
+}
+
+/// The status of the first head that is not an interim answer's (RFC 9110 section 15.2);
+/// `Some(None)`: it has not ended yet. `None`: this is no answer.
+fn final_status(mut answer: &[u8]) -> Option<Option<u16>> {
+    while let Some(end) = answer.windows(4).position(|end| end == b"\r\n\r\n") {
+        match status(answer)? {
+            100..=199 => answer = &answer[end + 4..],
+            status => return Some(Some(status)),
+        }
+    }
+    Some(None)
 }
 
 /// RFC 9112 section 4: the status in the first line of an answer.
@@ -244,8 +269,9 @@ enum Stream {
 }
 
 impl Stream {
-    /// Tries the addresses of the origin in their order. Names are looked up each time, by the
-    /// system's resolver and in its time.
+    /// Tries the addresses of the origin in their order, each for its share of the time that is
+    /// left: one that is silent must not hide one that answers. Names are looked up each time, by
+    /// the system's resolver and in its time.
     fn connect(origin: &Origin, deadline: Instant) -> std::io::Result<Self> {
         let (host, port) = match origin {
             Origin::Tcp { host, port } => (host.as_str(), *port),
@@ -259,8 +285,10 @@ impl Stream {
             }
         };
         let mut last = ErrorKind::NotFound.into();
-        for address in (host, port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, left(deadline)?) {
+        let addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
+        for (tried, address) in addresses.iter().enumerate() {
+            let share = left(deadline)? / (addresses.len() - tried) as u32;
+            match TcpStream::connect_timeout(address, share) {
                 Ok(stream) => return Ok(Self::Tcp(stream)),
                 Err(error) => last = error,
             }
@@ -312,7 +340,7 @@ fn left(deadline: Instant) -> std::io::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_proxy::config::SendProxy;
+    use millrace_proxy::config::{SendProxy, from_arguments};
     use std::net::TcpListener;
 
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -354,6 +382,28 @@ mod tests {
         let wanted = "GET /up?full HTTP/1.1\r\nHost: app.example\r\n\
                       User-Agent: millrace-check\r\nConnection: close\r\n\r\n";
         assert_eq!(request, wanted);
+        let (status, _) =
+            asked(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n");
+        assert_eq!(status.unwrap(), 200);
+    }
+
+    #[test]
+    fn a_reload_with_a_shorter_interval_does_not_wait_for_the_end_of_a_longer_one() {
+        let shared = Shared::new(1, "test".to_owned(), None, |_| {});
+        let inner = Inner { shared, state: Mutex::default(), wake: Condvar::new() };
+        let checks = HealthChecks(Arc::new(inner));
+        // So none is started, and nobody is asked.
+        checks.0.state().threads = THREADS_MAX;
+        let check_every = |interval: &str| {
+            let interval = format!("--limit=check_interval_ms={interval}");
+            let words = ["boost", "--origin=http://127.0.0.1:1", "--check=/", &interval];
+            checks.set_config(&from_arguments(words).unwrap()).unwrap();
+        };
+        check_every("1h");
+        checks.0.state().targets[0].due = Instant::now() + Duration::from_secs(3600);
+        check_every("1s");
+        let due = checks.0.state().targets[0].due;
+        assert!(due <= Instant::now() + Duration::from_secs(1));
     }
 
     #[test]

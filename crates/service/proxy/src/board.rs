@@ -341,5 +341,10 @@ mod tests {
             board.set_check(&check, up);
             assert_eq!((mark.fails(), board.version()), (!up, version));
         }
+        // One that left the configuration while it failed, and comes back.
+        board.set_check(&check, false);
+        drop(mark);
+        board.set_check(&check, true);
+        assert!(!board.check(&check).fails());
     }
 }
