@@ -131,7 +131,7 @@ impl CheckMark {
 pub struct Shown {
     /// As in the configuration.
     pub origin: String,
-    /// The path of the check that this is about; `None`: what the requests of clients showed.
+    /// The path of the checks that this is about; `None`: what the requests of clients showed.
     pub check: Option<String>,
     /// Whether it is asked by the requests of clients, as far as this goes.
     pub up: bool,
@@ -208,7 +208,8 @@ impl Board {
         *told
     }
 
-    /// How the origins stand that some worker picks from, in the order of their names.
+    /// How the origins stand that some worker picks from, in the order of their names; each once,
+    /// and once with each path of a check.
     pub fn shown(&self) -> Vec<Shown> {
         let passive = locked(&self.origins)
             .iter()
@@ -237,6 +238,12 @@ impl Board {
             .collect::<Vec<_>>();
         let mut shown = [passive, active].concat();
         shown.sort_by(|one, other| (&one.origin, &one.check).cmp(&(&other.origin, &other.check)));
+        // Checks that differ in what they expect, or in Host, are one to whoever looks.
+        shown.dedup_by(|next, row| {
+            let is_same = (&next.origin, &next.check) == (&row.origin, &row.check);
+            row.up &= next.up || !is_same;
+            is_same
+        });
         shown
     }
 }
@@ -325,6 +332,24 @@ mod tests {
             let line = b"GET /up? HTTP/1.1\r\nHost: a:81\r\n";
             assert!(request.starts_with(line) && request.ends_with(b"\r\n\r\n"), "{version}");
         }
+    }
+
+    #[test]
+    fn what_is_shown_of_an_origin_is_one_row_for_each_path() {
+        let board = Board::default();
+        let check = |path: &str, host: &str| Check {
+            origin: origin(80),
+            path: path.to_owned(),
+            host: host.to_owned(),
+            send_proxy: SendProxy::Off,
+            statuses: (200, 399),
+        };
+        let checks = [check("/a", "one"), check("/a", "two"), check("/b", "one")];
+        let _marks = checks.each_ref().map(|check| board.check(check));
+        board.set_check(&checks[1], false);
+        let shown: Vec<_> =
+            board.shown().into_iter().map(|row| (row.check.unwrap(), row.up)).collect();
+        assert_eq!(shown, [("/a".to_owned(), false), ("/b".to_owned(), true)]);
     }
 
     #[test]
