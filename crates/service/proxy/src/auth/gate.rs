@@ -11,7 +11,7 @@ use sha2::Sha256;
 
 use super::cache::{Cache, Ticket};
 use super::credentials::Credentials;
-use super::queue::{Outcome, Question, Refused, Verdict, Verifier};
+use super::queue::{FairQueue, Outcome, Question, Refused, Verdict, Verifier};
 use super::users::Users;
 use crate::limits::Limits;
 use crate::reason::Reason;
@@ -39,8 +39,10 @@ impl<W: Wake> Desk<W> {
     }
 }
 
-/// Questions that a worker has outstanding at most. Above it: 503.
-pub const VERDICTS_MAX: usize = 256;
+/// Questions that a worker has outstanding at most. Above it: 503. They are more than the
+/// verifier's queue holds, so that in a full one the queue decides who makes room for whom, even if
+/// all of it came from one worker; beyond that there are verdicts that were not read yet.
+pub const VERDICTS_MAX: usize = 2 * FairQueue::<()>::MAX;
 /// How long it is known that credentials are wrong, and of how many. A program that repeats them
 /// with every request costs one comparison in this time.
 const WRONG_FOR: Duration = Duration::from_secs(5);
@@ -262,8 +264,18 @@ mod tests {
         }
 
         fn judge(&mut self, users: &Users, value: &str, exchange: u32) -> Judged {
+            self.judge_of(None, users, value, exchange)
+        }
+
+        fn judge_of(
+            &mut self,
+            client: Option<IpAddr>,
+            users: &Users,
+            value: &str,
+            exchange: u32,
+        ) -> Judged {
             let Self { gate, engine, limits, .. } = self;
-            gate.judge(engine, limits, users, value.as_bytes(), None, key(exchange))
+            gate.judge(engine, limits, users, value.as_bytes(), client, key(exchange))
         }
 
         /// Answers all questions; gives how many there were.
@@ -335,6 +347,40 @@ mod tests {
         assert_eq!(stage.read(), [(vec![], Ok(b"alice"[..].into()))]);
         assert!(!stage.gate.has_asked());
         assert_eq!(stage.judge(&users, ALICE, 1), Ok(Some(b"alice"[..].into())));
+    }
+
+    /// Never gets to an answer.
+    struct Slow {
+        queue: FairQueue<Question>,
+        verdicts: Outbox<Verdict, SimWaker>,
+    }
+
+    impl Verifier for Slow {
+        fn ask(&mut self, question: Question) -> Result<(), Refused> {
+            let displaced = self.queue.push(question.client(), question).map_err(|_| Refused)?;
+            let dropped = displaced.map(|question| question.verdict(Outcome::Dropped));
+            assert!(dropped.is_none_or(|verdict| self.verdicts.send(verdict).is_ok()));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn guessers_at_one_worker_make_room_for_who_comes() {
+        let (mut stage, users) = (Stage::new(), users(""));
+        let (verdicts, inbox) = mailbox(VERDICTS_MAX);
+        let verifier = Box::new(Slow { queue: FairQueue::default(), verdicts });
+        stage.gate = Gate::new(Desk { verifier, verdicts: inbox });
+        stage.gate.set_wake(stage.engine.waker());
+        let guess = |count: u32| ALICE.replace(' ', &" ".repeat(count as usize + 2));
+        let each = FairQueue::<Question>::PER_CLIENT_MAX as u32;
+        for count in 0..FairQueue::<Question>::MAX as u32 {
+            let client = Some(IpAddr::from((0x0a00_0000 + count / each).to_be_bytes()));
+            assert_eq!(stage.judge_of(client, &users, &guess(count), count), Ok(None));
+        }
+        let newcomer = Some(IpAddr::from([192, 0, 2, 1]));
+        assert_eq!(stage.judge_of(newcomer, &users, ALICE, 1000), Ok(None));
+        let told = stage.read();
+        assert!(matches!(told[..], [(_, Err(Reason::AuthBusy))]), "the latest of one guesser");
     }
 
     #[test]
