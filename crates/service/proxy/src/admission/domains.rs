@@ -38,6 +38,12 @@ impl AskRules {
         }
     }
 
+    /// Whether the names that are asked for are to be looked up as they stand. The machine's search
+    /// list could make a denied name of a part of it.
+    pub(crate) fn take_names_whole(&self) -> bool {
+        !self.denied.is_empty()
+    }
+
     /// Whether `authority` may be asked for; its port is 80 where it has none. `rules` are those
     /// that these were made of.
     ///
@@ -96,6 +102,10 @@ impl Names {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.parents.is_empty()
+    }
+
     /// Whether a name, in lower case without a dot at its end, is on the list.
     fn contain(&self, name: &[u8]) -> bool {
         if self.exact.contains(name) {
@@ -141,6 +151,8 @@ mod tests {
             denied_domains: names(&["bad.test", "*.ads.test"]),
             ..TargetRules::default()
         };
+        assert!(AskRules::new(&rules).take_names_whole());
+        assert!(!AskRules::new(&TargetRules::default()).take_names_whole());
         let long = format!("{}ads.test:80", "a.".repeat(200));
         for (target, denied) in [
             ("bad.test:80", true),

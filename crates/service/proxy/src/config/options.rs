@@ -435,7 +435,8 @@ impl Row {
             Kind::Domain,
             "(none)",
             DOMAINS_MAX,
-            "Never let clients reach these host names; wins over allow-domain.",
+            "Never let clients reach these host names; wins over allow-domain. The machine's search \
+             list of domains applies to no name then.",
         ),
         row(
             "trust",

@@ -30,7 +30,7 @@ pub(crate) struct OriginId(u32);
 /// Where an origin is, as configured or asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// A name in lower case, and a port.
+    /// A name in lower case, with a dot at its end if no search list applies to it, and a port.
     Name(Box<[u8]>, u16),
     Address(SocketAddr),
     Unix(Arc<std::path::Path>),
@@ -229,8 +229,15 @@ impl Origins {
     }
 
     /// The origin at a host and port that a client of a forwarding service asked for. Names are one
-    /// in any case, and with or without a dot at their end.
-    pub(crate) fn asked_for(&mut self, rules: RulesId, host: Host<'_>, port: u16) -> OriginId {
+    /// in any case, and with or without a dot at their end. `are_whole`: the machine's search list
+    /// applies to none; always the same for the same rules.
+    pub(crate) fn asked_for(
+        &mut self,
+        rules: RulesId,
+        host: Host<'_>,
+        port: u16,
+        are_whole: bool,
+    ) -> OriginId {
         self.name.clear();
         self.name.extend_from_slice(&rules.0.to_be_bytes());
         self.name.extend_from_slice(&port.to_be_bytes());
@@ -238,7 +245,9 @@ impl Origins {
             Host::Name(name) => {
                 let name = name.strip_suffix(b".").unwrap_or(name);
                 self.name.extend(name.iter().map(|byte| byte.to_ascii_lowercase()));
-                return self.named(rules, || Place::Name(name.to_ascii_lowercase().into(), port));
+                let end = if are_whole { &b"."[..] } else { b"" };
+                let place = || Place::Name([name, end].concat().to_ascii_lowercase().into(), port);
+                return self.named(rules, place);
             }
             Host::V4(ip) => IpAddr::V4(ip),
             Host::V6(ip) => IpAddr::V6(ip),
@@ -654,6 +663,21 @@ mod tests {
     use crate::config::from_arguments;
     use crate::limits::Limits;
     use crate::worker::Shared;
+
+    #[test]
+    fn a_name_is_one_origin_however_it_is_written_and_looked_up_as_its_rules_say() {
+        let mut origins = Origins::new(10);
+        let mut ask = |rules, name: &[u8], are_whole| {
+            let id = origins.asked_for(RulesId(rules), Host::Name(name), 80, are_whole);
+            let Place::Name(name, 80) = origins.place(id) else { panic!("it is a name") };
+            (id, name.to_vec())
+        };
+        let plain = ask(0, b"Intranet", false);
+        assert_eq!((&plain.1[..], ask(0, b"intranet.", false)), (&b"intranet"[..], plain.clone()));
+        let whole = ask(1, b"intranet", true);
+        assert_eq!((&whole.1[..], ask(1, b"INTRANET.", true)), (&b"intranet."[..], whole.clone()));
+        assert_ne!(plain.0, whole.0);
+    }
 
     #[test]
     fn an_origin_that_left_the_configuration_is_forgotten_and_holds_nobody_up() {

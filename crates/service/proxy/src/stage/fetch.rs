@@ -91,7 +91,8 @@ fn pick_origin<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<(OriginId,
     }
     let Authority { host, port } = destination(&exchange.request).ok()?.authority?;
     let rules = snapshot.rules[exchange.service as usize];
-    Some((origins.asked_for(rules, host, port.unwrap_or(80)), Trial::No))
+    let are_whole = snapshot.ask_rules(exchange.service).take_names_whole();
+    Some((origins.asked_for(rules, host, port.unwrap_or(80), are_whole), Trial::No))
 }
 
 /// RFC 9110 section 9.2.2: whether a request may be sent again after an origin had all of it.
