@@ -227,16 +227,16 @@ fn name(text: &str) -> Result<(), Wrong> {
 }
 
 /// What a route matches hosts by: a host as above (IPv6 with or without brackets), or `*.` and a
-/// name for every name below it.
+/// name for every name below it. A dot at its end is taken off, as it is of what is asked for.
 pub(super) fn host_pattern(text: &str) -> Result<String, Wrong> {
-    if let Some(parent) = text.strip_prefix("*.") {
-        name(parent)?;
-        return Ok(text.to_ascii_lowercase());
-    }
-    match text.parse::<std::net::Ipv6Addr>() {
-        Ok(address) => Ok(address.to_string()),
-        Err(_) => host(text),
-    }
+    let pattern = match text.strip_prefix("*.") {
+        Some(parent) => name(parent).map(|()| text.to_ascii_lowercase())?,
+        None => match text.parse::<std::net::Ipv6Addr>() {
+            Ok(address) => address.to_string(),
+            Err(_) => host(text)?,
+        },
+    };
+    Ok(pattern.strip_suffix('.').map(str::to_owned).unwrap_or(pattern))
 }
 
 /// A name in lower case and without a dot at its end, or `*.` and one for every name below it.
@@ -529,6 +529,8 @@ mod tests {
     #[test]
     fn patterns_and_prefixes() {
         assert_eq!(host_pattern("*.Example.org").as_deref(), Ok("*.example.org"));
+        assert_eq!(host_pattern("*.example.org.").as_deref(), Ok("*.example.org"));
+        assert_eq!(host_pattern("Example.org.").as_deref(), Ok("example.org"));
         assert_eq!(host_pattern("[::1]").as_deref(), Ok("::1"));
         assert_eq!(host_pattern("::1").as_deref(), Ok("::1"));
         assert!(host_pattern("*").is_err());
