@@ -161,10 +161,9 @@ impl<E: Engine> Worker<E> {
 
     /// A connection's timer is due. It may have been set before the present wait began.
     pub(crate) fn client_deadline(&mut self, key: Key) {
-        let now = self.engine.now();
-        let check = self.snapshots.client_check;
-        let snapshot = self.snapshot.clone();
-        let conn = self.conn(key);
+        let Self { engine, conns, snapshot, snapshots, .. } = self;
+        let (now, check) = (engine.now(), snapshots.client_check);
+        let conn = conns.get(key).expect("a timer ends with its connection");
         let (timer, standing, first) = (conn.timer, conn.standing, conn.first);
         match conn.deadline(snapshot.limits()) {
             Some(deadline) if deadline <= now => {
@@ -191,12 +190,13 @@ impl<E: Engine> Worker<E> {
         let Self { engine, exchanges, conns, snapshots, timers, .. } = self;
         let exchange = exchanges.get_mut(exchange_key).expect("its connection is busy with it");
         let conn = conns.get(conn_key).expect("looked at just now");
-        let snapshot = exchange.snapshot().clone();
-        let limits = snapshot.limits();
-        let wait = Duration::from_millis;
+        let limits = exchange.snapshot().limits();
+        let rate = limits.rate_bytes_per_second;
+        let [tunnel_idle, body, send] =
+            [limits.tunnel_idle_ms, limits.body_ms, limits.send_ms].map(Duration::from_millis);
         if exchange.tunnel {
             let since = exchange.upload.since().max(exchange.download.since());
-            let deadline = since + wait(limits.tunnel_idle_ms);
+            let deadline = since + tunnel_idle;
             if deadline <= now {
                 deliver::abort(self, exchange_key, Reason::TunnelIdle);
             } else {
@@ -204,25 +204,22 @@ impl<E: Engine> Worker<E> {
             }
             return;
         }
-        let rate = limits.rate_bytes_per_second;
         let unsent = engine.unsent(&conn.fd) + exchange.download.in_pipe();
         let mut next = now + snapshots.client_check;
         if exchange.upload.waits() == Waits::Source && !exchange.waits_for_continue() {
-            let limit = wait(limits.body_ms);
-            if !exchange.upload.keeps_pace(now, limit, rate, 0) {
+            if !exchange.upload.keeps_pace(now, body, rate, 0) {
                 return fetch::fail(self, exchange_key, Reason::BodyTimedOut);
             }
-            next = next.min(exchange.upload.deadline(limit));
+            next = next.min(exchange.upload.deadline(body));
         }
         if exchange.download.waits() == Waits::Sink {
-            let limit = wait(limits.send_ms);
-            if !exchange.download.keeps_pace(now, limit, rate, unsent) {
+            if !exchange.download.keeps_pace(now, send, rate, unsent) {
                 return deliver::abort(self, exchange_key, Reason::ClientTimedOut);
             }
-            next = next.min(exchange.download.deadline(limit));
+            next = next.min(exchange.download.deadline(send));
         } else if conn.sending {
             // An interim answer is on its way.
-            let deadline = exchange.transaction.since + wait(limits.send_ms);
+            let deadline = exchange.transaction.since + send;
             if deadline <= now {
                 return deliver::abort(self, exchange_key, Reason::ClientTimedOut);
             }
