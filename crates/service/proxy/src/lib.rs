@@ -19,6 +19,7 @@ pub mod counters;
 mod exchange;
 mod flow;
 mod heads;
+mod house;
 mod input;
 mod letter;
 pub mod limits;

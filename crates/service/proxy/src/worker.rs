@@ -1,6 +1,6 @@
 //! A worker: one thread's loop, tables and pools, over whichever engine. It gives completions to
-//! the object that waited for them, through `client_side.rs` and `origin_side.rs`, and keeps what
-//! belongs to no single connection: letters, draining, accepting, and room.
+//! the object that waited for them, through `client_side.rs` and `origin_side.rs`, reads letters,
+//! and drains. What it does now and then is `house.rs`, room `room.rs`.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -24,9 +24,10 @@ use crate::config::Config;
 use crate::conn::{Conn, Standing};
 use crate::counters::Counters;
 use crate::exchange::Exchange;
+use crate::house::HOUSEKEEPING;
 use crate::letter::Letter;
 use crate::names::{Names, Sources};
-use crate::origin::{self, Attempt, Bound, EjectRules, Origins, Waiting};
+use crate::origin::{self, Attempt, Bound, Origins, Waiting};
 use crate::reason::Reason;
 use crate::record::Dates;
 use crate::room::Forgiven;
@@ -119,7 +120,7 @@ pub struct Worker<E: Engine> {
     pub(crate) forgiven: Forgiven,
     pub(crate) pipes: Pipes,
     /// What the counter of refused pipes stood at when this worker began.
-    pipes_refused_before: u64,
+    pub(crate) pipes_refused_before: u64,
     pub(crate) mail: Mail<Letter<E::Detached>, E::Waker>,
     pub(crate) inbox: Inbox<Letter<E::Detached>, E::Waker>,
     /// Somebody has put letters into a mailbox, and said so.
@@ -138,7 +139,7 @@ pub struct Worker<E: Engine> {
     /// How long a client may be idle before a drain closes it.
     pub(crate) idle_grace: Duration,
     /// When housekeeping is due, if there is any.
-    housekeeping: Option<Instant>,
+    pub(crate) housekeeping: Option<Instant>,
     pub(crate) connections_max: usize,
     /// Descriptors for clients and origins.
     pub(crate) descriptors: usize,
@@ -359,7 +360,7 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Closes the connections that no request is to be expected on.
-    fn close_idle(&mut self) {
+    pub(crate) fn close_idle(&mut self) {
         let (now, grace) = (self.engine.now(), self.idle_grace);
         let is_idle = |conn: &Conn| is_idle(conn, now) && now.since(conn.since) >= grace;
         let idle = self.conns.iter().filter(|(_, conn)| is_idle(conn));
@@ -380,75 +381,6 @@ impl<E: Engine> Worker<E> {
                 Some(None) => self.close_conn(key),
                 None => {}
             }
-        }
-    }
-
-    fn keep_house(&mut self, now: Instant) {
-        self.counters.connections.set(self.conns.len() as u64);
-        self.counters.exchanges_open.set(self.exchanges.len() as u64);
-        self.counters.origin_connections.set(self.origins.connections.len() as u64);
-        self.counters.origin_requests_queued.set(self.origins.queued() as u64);
-        self.counters.pipes.set(self.pipes.open() as u64);
-        self.counters.pipes_refused.set(self.pipes_refused_before + self.pipes.refused());
-        self.counters.listeners.set(self.accepting.len() as u64);
-        self.counters.held_bytes.set(self.engine.budget().used() as u64);
-        if self.records.len() >= RECORDS_FLUSH_BYTES {
-            self.flush_records();
-        }
-        if self.housekeeping.is_some_and(|due| due <= now) {
-            self.housekeeping = None;
-            self.accepting.close_retired(&mut self.engine);
-            if self.snapshots.has_idle {
-                self.close_gone();
-            }
-            self.clients.tell(&self.shared.all_clients);
-            if self.origins.has_news() {
-                let rules = EjectRules::new(self.snapshot.limits());
-                let ejected = self.origins.tell_news(now, &rules, &self.shared.board);
-                self.counters.origin_ejections.add(ejected);
-            }
-            self.flush_records();
-            origin::give_up_waiting(self, now);
-            origin::give_up_lines(self, now);
-            auth::give_up(self);
-            self.pipes.shed(&mut self.engine);
-            if self.draining {
-                self.close_idle();
-                if self.accepting.may_end() {
-                    self.accepting.end(&mut self.engine);
-                }
-            } else {
-                self.look_for_room();
-            }
-        }
-        if std::mem::take(&mut self.accepting.shed) {
-            self.shed();
-        }
-        self.forget_snapshots();
-        let has_work = self.clients.has_news()
-            || self.origins.has_news()
-            || self.accepting.is_paused()
-            || self.accepting.is_any_retiring()
-            || self.snapshots.has_idle
-            || !self.waiting.is_empty()
-            || self.origins.queued() > 0
-            || self.gate.has_asked()
-            || self.pipes.open() > 0
-            || !self.records.is_empty()
-            || self.is_short_of_memory()
-            || !self.forgiven.is_whole()
-            || self.draining;
-        let soon = self.accepting.is_paused() && !self.draining;
-        let due = now + if soon { PAUSED } else { HOUSEKEEPING };
-        if has_work && self.housekeeping.is_none_or(|earlier| earlier > due) {
-            self.housekeeping = Some(due);
-        }
-    }
-
-    pub(crate) fn flush_records(&mut self) {
-        if !self.records.is_empty() {
-            self.engine.log(&self.records);
-            self.records.clear();
         }
     }
 
@@ -492,11 +424,5 @@ const FRESH_AT_LEAST: Duration = Duration::from_secs(1);
 /// Ended exchanges kept, and the heads above which one is not.
 const SPARE_MAX: usize = 256;
 const SPARE_BYTES_MAX: usize = 16 * 1024;
-/// How often counts are exchanged, records written and a paused listener tried again.
-const HOUSEKEEPING: Duration = Duration::from_millis(100);
-/// The same while a listener is paused: clients wait behind it.
-const PAUSED: Duration = Duration::from_millis(20);
 /// Connections that an engine may have accepted before it heard that accepting pauses.
 pub(crate) const ACCEPTED_AHEAD_MAX: u32 = 1024;
-/// Records are given to the engine when there are so many bytes of them, or by housekeeping.
-const RECORDS_FLUSH_BYTES: usize = 64 * 1024;
