@@ -9,7 +9,7 @@ use std::time::Duration;
 use millrace_event::{Engine, Instant, Key};
 
 use crate::exchange::Plan;
-use crate::origin::{self, OriginId, Phase};
+use crate::origin::{self, OriginId, Origins, Phase};
 use crate::reason::Reason;
 use crate::stage::fetch;
 use crate::worker::Worker;
@@ -91,6 +91,65 @@ pub(crate) fn give_up_lines<E: Engine>(worker: &mut Worker<E>, now: Instant) {
         }
         worker.counters.origin_queue_refusals.add(1);
         fetch::fail(worker, key, Reason::OriginBusy);
+    }
+}
+
+impl Origins {
+    /// Exchanges in lines.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    pub(crate) fn line_length(&self, id: OriginId) -> usize {
+        self.known(id).line.len()
+    }
+
+    /// Whether others wait for room at the origin, so that who comes now stands behind them.
+    pub(crate) fn has_line(&self, id: OriginId) -> bool {
+        self.queued > 0 && self.line_length(id) > 0
+    }
+
+    /// Puts an exchange, which has the origin picked, at the end of its line.
+    pub(crate) fn enqueue(&mut self, id: OriginId, key: Key, now: Instant) {
+        let line = &mut self.known_mut(id).line;
+        line.push_back((key, now));
+        if !self.lines.contains(&id) {
+            self.lines.push(id);
+        }
+        self.queued += 1;
+    }
+
+    /// Takes an exchange out of the line of its origin.
+    pub(crate) fn leave_line(&mut self, id: OriginId, key: Key) {
+        let line = &mut self.known_mut(id).line;
+        let place = line.iter().position(|entry| entry.0 == key).expect("it stands there");
+        line.remove(place);
+        self.queued -= 1;
+        // If it was its turn, it is the turn of the next.
+        self.note_room(id);
+    }
+
+    pub(crate) fn first_in_line(&self, id: OriginId) -> Option<Key> {
+        self.known[id.0 as usize].as_ref()?.line.front().map(|entry| entry.0)
+    }
+
+    /// The exchanges of all lines, with the time since which each waits.
+    pub(crate) fn in_lines(&mut self) -> impl Iterator<Item = (Key, Instant)> {
+        let Self { known, lines, .. } = self;
+        let line = |id: OriginId| known[id.0 as usize].as_ref().map(|known| &known.line);
+        lines.retain(|&id| line(id).is_some_and(|line| !line.is_empty()));
+        lines.iter().filter_map(move |&id| line(id)).flatten().copied()
+    }
+
+    /// An origin where room was made while it had a line.
+    pub(crate) fn next_ready(&mut self) -> Option<OriginId> {
+        self.ready.pop()
+    }
+
+    pub(super) fn note_room(&mut self, id: OriginId) {
+        if self.has_line(id) && self.ready.last() != Some(&id) {
+            self.ready.push(id);
+        }
     }
 }
 

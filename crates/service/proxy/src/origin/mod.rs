@@ -2,9 +2,12 @@
 
 mod bound;
 mod budget;
+mod connection;
 mod dial;
 mod health;
+mod known;
 mod line;
+mod notes;
 mod pick;
 mod pool;
 mod rules;
@@ -14,12 +17,14 @@ mod waiting;
 
 pub(crate) use bound::{Bound, client_left, note_kept, owner, write_header};
 pub(crate) use budget::{Budget, Share};
+pub(crate) use connection::{OriginConn, Use};
 pub(crate) use dial::{Attempt, Dial, abandon, handle_connected, handle_deadline};
 pub(crate) use dial::{race as dial, unix as dial_unix};
 pub(crate) use health::{Change, EjectRules, Ejection, Health, News, Trial};
+pub(crate) use known::{OriginId, Place};
 pub(crate) use line::{give_up_lines, overflow, serve_lines};
 pub(crate) use pick::{Probing, Wish, pick};
-pub(crate) use pool::{OriginConn, OriginId, Origins, Place, Use};
+pub(crate) use pool::Origins;
 pub(crate) use rules::{Rules, RulesId};
 pub(crate) use transaction::{INTERIM_MAX, Phase, Transaction};
 pub(crate) use verdict::{leave, note_answer, note_failure};
