@@ -186,7 +186,7 @@ impl Board {
     }
 
     /// Adds a worker's failures to those of the others; gives what they are together. They may
-    /// suffice to eject.
+    /// suffice to eject. That a row of them has begun, or ended, all workers hear.
     pub(crate) fn tell_news(
         &self,
         mark: &OriginMark,
@@ -198,11 +198,15 @@ impl Board {
         if told.ejection.is_some() {
             return *told;
         }
+        let had_failed = told.failures > 0;
         let before = if news.answered { 0 } else { told.failures };
         told.failures = before.saturating_add(news.failures);
         if rules.failures_max > 0 && told.failures >= rules.failures_max {
             let ejection = Some(Ejection::new(None, now, rules));
             *told = Told { failures: 0, ejection };
+            self.changed();
+        } else if had_failed != (told.failures > 0) {
+            // A worker says that it was answered only where it knows of failures.
             self.changed();
         }
         *told
@@ -299,11 +303,14 @@ mod tests {
         assert_eq!(tell(false, 2).failures, 2);
         assert_eq!(tell(true, 1).failures, 1);
         assert_eq!(tell(false, 1).failures, 2);
-        assert_eq!(board.version(), 0, "nothing that a pick depends on");
+        assert_eq!(board.version(), 1, "of a row only that it began");
+        assert_eq!((tell(true, 0).failures, board.version()), (0, 2));
+        assert_eq!((tell(true, 0).failures, board.version()), (0, 2));
+        assert_eq!((tell(false, 2).failures, board.version()), (2, 3));
         assert!(tell(false, 1).ejection.is_some());
-        assert_eq!(board.version(), 1);
+        assert_eq!(board.version(), 4);
         board.tell_change(&mark, Change::Readmitted);
-        assert_eq!((board.version(), mark.read()), (2, Told::default()));
+        assert_eq!((board.version(), mark.read()), (5, Told::default()));
     }
 
     #[test]

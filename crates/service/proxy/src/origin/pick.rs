@@ -121,6 +121,16 @@ mod tests {
             Self { board, origins, route: RouteOrigins::new(ids), rules, now: Instant::default() }
         }
 
+        /// What another worker knows of the same origins.
+        fn another_worker(&self) -> Origins {
+            let mut origins = Origins::new(100);
+            for port in 1..=self.route.origins.len() as u16 {
+                let origin = Origin::Tcp { host: "a".to_owned(), port };
+                origins.configured(RulesId(0), &origin, &self.board);
+            }
+            origins
+        }
+
         fn pick(&mut self, tried: Option<usize>) -> (usize, Trial) {
             let tried = tried.map(|index| self.route.origins[index]);
             let wish = Wish { balance: Balance::RoundRobin, tried };
@@ -174,16 +184,31 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_at_one_worker_ends_the_row_of_another() {
+        let mut fixture = Fixture::new(1);
+        let mut other = fixture.another_worker();
+        let (id, now, rules) = (fixture.route.origins[0], fixture.now, fixture.rules);
+        assert!(rules.failures_max > 1);
+        for _ in 1..rules.failures_max {
+            assert!(!fixture.origins.note_failure(id, Trial::No, now, &rules, &fixture.board));
+        }
+        fixture.origins.tell_news(now, &rules, &fixture.board);
+        std::mem::swap(&mut fixture.origins, &mut other);
+        fixture.pick(None);
+        assert!(!fixture.origins.all_are_spotless(), "or nobody notes its answer");
+        fixture.origins.note_answer(id, Trial::No, &fixture.board);
+        fixture.origins.tell_news(now, &rules, &fixture.board);
+        assert!(fixture.origins.all_are_spotless());
+        std::mem::swap(&mut fixture.origins, &mut other);
+        fixture.pick(None);
+        assert!(!fixture.origins.note_failure(id, Trial::No, now, &rules, &fixture.board));
+        assert_eq!(fixture.pick(None), (0, Trial::No));
+    }
+
+    #[test]
     fn another_worker_hears_with_its_next_pick() {
         let mut fixture = Fixture::new(2);
-        let mut other = Origins::new(100);
-        for port in 1..=2 {
-            other.configured(
-                RulesId(0),
-                &Origin::Tcp { host: "a".to_owned(), port },
-                &fixture.board,
-            );
-        }
+        let mut other = fixture.another_worker();
         fixture.fail(0);
         std::mem::swap(&mut fixture.origins, &mut other);
         assert!((0..4).all(|_| fixture.pick(None) == (1, Trial::No)));
