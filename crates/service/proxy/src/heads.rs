@@ -349,6 +349,9 @@ fn traced(request: &RequestHead) -> Vec<u8> {
 /// authenticate a connection instead of a request (RFC 4559 section 6).
 pub(crate) fn binds_connection(fields: &millrace_http::Fields) -> bool {
     let names = [Name::Authorization, Name::WwwAuthenticate];
+    if names.iter().all(|&name| fields.find(name).is_none()) {
+        return false;
+    }
     names.into_iter().flat_map(|name| fields.values(name)).any(|value| {
         items(value).any(|challenge| {
             let mut words = challenge.split(|byte| byte.is_ascii_whitespace());

@@ -178,11 +178,12 @@ impl<E: Engine> Worker<E> {
     /// The exchange is done with its origin, and the connection can serve others if nothing is
     /// wrong with it.
     pub(crate) fn release_origin(&mut self, key: Key) {
-        let Some(slot) = self.exchange(key).transaction.connection.take() else { return };
-        let may_be_kept = self.may_be_kept(key, slot);
-        let id = self.exchange(key).transaction.origin.take().expect("picked before it was used");
-        let moved = self.exchange(key).download.moved();
+        let exchange = self.exchange(key);
+        let Some(slot) = exchange.transaction.connection.take() else { return };
+        let id = exchange.transaction.origin.take().expect("picked before it was used");
+        let moved = exchange.download.moved();
         self.origins.note_body(id, moved);
+        let may_be_kept = self.may_be_kept(key, slot);
         if may_be_kept && !self.draining && self.origins.is_in_force(id) {
             let now = self.engine.now();
             if let Some(owner) = self.origins.keep(slot, now) {
@@ -226,7 +227,14 @@ impl<E: Engine> Worker<E> {
 
     /// The exchange gives up whatever it has at its origin: what is under way ends unfinished.
     pub(crate) fn leave_origin(&mut self, key: Key) {
-        match self.exchange(key).transaction.phase {
+        let transaction = &mut self.exchange(key).transaction;
+        if transaction.origin.is_none() && transaction.phase != Phase::Waiting {
+            // It was released, or none was picked: whatever there is belongs to one that is.
+            assert!(transaction.connection.is_none() && transaction.dial.is_none());
+            transaction.phase = Phase::Start;
+            return;
+        }
+        match transaction.phase {
             Phase::Naming => self.names.forget(key),
             Phase::Waiting => self.waiting.retain(|entry| entry.key != key),
             Phase::Queued => {

@@ -11,7 +11,7 @@ use millrace_http::HeadLimits;
 
 use crate::admission::AskRules;
 use crate::board::{Check, CheckMark};
-use crate::config::{Config, Listener, Role, SendProxy, Service};
+use crate::config::{Balance, Config, Listener, Role, SendProxy, Service};
 use crate::congestion::Setting;
 use crate::limits::Limits;
 use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
@@ -54,6 +54,8 @@ pub(crate) struct Snapshot {
 #[derive(Debug)]
 pub(crate) struct RouteOrigins {
     pub(crate) origins: Vec<OriginId>,
+    /// How one of them is picked.
+    pub(crate) balance: Balance,
     /// Counts the picks.
     pub(crate) turn: Cell<usize>,
     /// What may be tried again.
@@ -65,10 +67,11 @@ pub(crate) struct RouteOrigins {
 }
 
 impl RouteOrigins {
-    /// A route without checks.
+    /// A route without checks, which picks in turn.
     pub(crate) fn new(origins: Vec<OriginId>) -> Self {
         Self {
             origins,
+            balance: Balance::RoundRobin,
             turn: Cell::new(0),
             budget: RefCell::default(),
             gateway_errors_fail: false,
@@ -111,6 +114,7 @@ impl Snapshot {
             // Or reloads in a row would each begin with the first.
             let turn = config.number.saturating_sub(1) as usize;
             let of_route = |route: &crate::config::Route| RouteOrigins {
+                balance: route.balance,
                 gateway_errors_fail: route.gateway_errors_fail,
                 checks: Check::of_route(route).map(|check| board.check(&check)).collect(),
                 turn: Cell::new(turn),

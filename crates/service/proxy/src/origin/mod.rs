@@ -23,7 +23,7 @@ pub(crate) use dial::{race as dial, unix as dial_unix};
 pub(crate) use health::{Change, EjectRules, Ejection, Health, News, Trial};
 pub(crate) use known::{OriginId, Place};
 pub(crate) use line::{give_up_lines, overflow, serve_lines};
-pub(crate) use pick::{Probing, Wish, pick};
+pub(crate) use pick::{Probing, pick};
 pub(crate) use pool::Origins;
 pub(crate) use rules::{Rules, RulesId};
 pub(crate) use transaction::{INTERIM_MAX, Phase, Transaction};

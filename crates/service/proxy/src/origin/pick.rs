@@ -9,14 +9,6 @@ use crate::config::Balance;
 use crate::origin::{OriginId, Origins, Trial};
 use crate::snapshot::RouteOrigins;
 
-/// How an origin is picked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
-    pub(crate) balance: Balance,
-    /// The origin that the request failed at. Another one is taken where there is one.
-    pub(crate) tried: Option<OriginId>,
-}
-
 /// What else counts where some origin is not well.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probing {
@@ -25,12 +17,13 @@ pub(crate) struct Probing {
     pub(crate) repeatable: bool,
 }
 
-/// Picks one of the route's origins, and says whether that one is on trial.
+/// Picks one of the route's origins, and says whether that one is on trial. If the request failed at
+/// one that was `tried`, another is taken where there is one.
 pub(crate) fn pick(
     origins: &mut Origins,
     route: &RouteOrigins,
     board: &Board,
-    wish: Wish,
+    tried: Option<OriginId>,
     probing: impl FnOnce() -> Probing,
 ) -> (OriginId, Trial) {
     let turn = route.turn.get();
@@ -38,12 +31,15 @@ pub(crate) fn pick(
     origins.hear(board);
     if origins.all_are_well() {
         let first = turn % route.origins.len();
+        if tried.is_none() && route.balance == Balance::RoundRobin {
+            return (route.origins[first], Trial::No);
+        }
         let in_turn = route.origins[first..].iter().chain(&route.origins[..first]).copied();
-        let others = in_turn.filter(|&id| Some(id) != wish.tried);
-        let picked = balanced(origins, others, wish.balance);
+        let others = in_turn.filter(|&id| Some(id) != tried);
+        let picked = balanced(origins, others, route.balance);
         return (picked.unwrap_or(route.origins[first]), Trial::No);
     }
-    pick_among_ailing(origins, route, wish, probing(), turn)
+    pick_among_ailing(origins, route, tried, probing(), turn)
 }
 
 fn balanced(
@@ -64,12 +60,12 @@ fn balanced(
 fn pick_among_ailing(
     origins: &mut Origins,
     route: &RouteOrigins,
-    wish: Wish,
+    tried: Option<OriginId>,
     probing: Probing,
     turn: usize,
 ) -> (OriginId, Trial) {
     let all = || (0..route.origins.len()).map(|index| (index, route.origins[index]));
-    let untried = |id| Some(id) != wish.tried;
+    let untried = |id| Some(id) != tried;
     let probe = all().find(|&(index, id)| {
         let may = origins.health(id).may_be_probed(probing.now, probing.repeatable);
         may && untried(id) && !route.check_fails(index)
@@ -84,7 +80,7 @@ fn pick_among_ailing(
         let left: Vec<OriginId> =
             all().filter(|&(index, id)| may(index, id)).map(|(_, id)| id).collect();
         let first = turn.checked_rem(left.len())?;
-        balanced(origins, left[first..].iter().chain(&left[..first]).copied(), wish.balance)
+        balanced(origins, left[first..].iter().chain(&left[..first]).copied(), route.balance)
     };
     let is_well = |index, id| origins.health(id).is_well() && !route.check_fails(index);
     let found = choose(&|index, id| is_well(index, id) && untried(id))
@@ -133,9 +129,8 @@ mod tests {
 
         fn pick(&mut self, tried: Option<usize>) -> (usize, Trial) {
             let tried = tried.map(|index| self.route.origins[index]);
-            let wish = Wish { balance: Balance::RoundRobin, tried };
             let probing = || Probing { now: self.now, repeatable: true };
-            let (id, trial) = pick(&mut self.origins, &self.route, &self.board, wish, probing);
+            let (id, trial) = pick(&mut self.origins, &self.route, &self.board, tried, probing);
             let index = self.route.origins.iter().position(|&other| other == id);
             (index.expect("one of the route's"), trial)
         }

@@ -117,7 +117,10 @@ impl Origins {
         let is_fit = |key: &Key| {
             connections.get(*key).is_some_and(|it| it.owner == owner && !is_announced(&it.fd))
         };
-        let key = idle.remove(idle.iter().rposition(is_fit)?);
+        let key = match idle.pop_if(|key| is_fit(key)) {
+            Some(key) => key,
+            None => idle.remove(idle.iter().rposition(is_fit)?),
+        };
         self.idle_count -= 1;
         let connection = connections.get_mut(key).expect("kept connections are open");
         connection.used_for = Use::Busy(exchange);

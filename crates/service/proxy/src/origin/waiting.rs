@@ -64,6 +64,9 @@ pub(crate) fn wait_for_room<E: Engine>(worker: &mut Worker<E>, key: Key, want: W
 /// Lets those try again that there may be room for. Once a turn: what ended in it made room. Where
 /// one finds none, those behind it that want the same are not tried.
 pub(crate) fn serve_waiting<E: Engine>(worker: &mut Worker<E>) {
+    if worker.waiting.is_empty() {
+        return;
+    }
     let room = worker.room_for_origins() + worker.origins.idle_count();
     let mut tries = room.min(worker.waiting.len());
     let (mut at, mut short) = (0, None);

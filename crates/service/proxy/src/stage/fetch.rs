@@ -11,14 +11,11 @@ use millrace_http::{
     Authority, Framing, HeadScan, Version, answer_framing, destination, upgrade_accepted,
 };
 
-use crate::config::Role;
 use crate::exchange::{Exchange, Plan};
 use crate::flow::{self, Stage, Step};
 use crate::heads::{self, Sender};
 use crate::names::{Answered, NameError};
-use crate::origin::{
-    self, INTERIM_MAX, OriginId, Phase, Place, Probing, Share, Trial, Want, Wish, pick,
-};
+use crate::origin::{self, INTERIM_MAX, OriginId, Phase, Place, Probing, Share, Trial, Want, pick};
 use crate::reason::Reason;
 use crate::stage::deliver;
 use crate::transfer::{Line, Waits};
@@ -76,14 +73,10 @@ fn pick_origin<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<(OriginId,
     let exchange = exchanges.get(key).expect("the caller's exchange is there");
     let snapshot = exchange.snapshot();
     if let Plan::Route(index) = exchange.plan {
-        let Role::Boost(routes) = &snapshot.service(exchange.service).role else {
-            unreachable!("only a booster has routes");
-        };
         let route = snapshot.route(exchange.service, index);
         let tried = exchange.transaction.tried;
-        let wish = Wish { balance: routes[index as usize].balance, tried };
         let probing = || Probing { now: engine.now(), repeatable: may_repeat(exchange) };
-        let picked = pick(origins, route, &shared.board, wish, probing);
+        let picked = pick(origins, route, &shared.board, tried, probing);
         if picked.1 == Trial::Probe {
             counters.origin_probes.add(1);
         }
