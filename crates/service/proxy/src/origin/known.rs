@@ -2,7 +2,6 @@
 //! them, and those that clients of a forward proxy ask for as long as anything is under way there.
 
 use std::collections::VecDeque;
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -131,7 +130,12 @@ impl Origins {
             Host::V4(ip) => IpAddr::V4(ip),
             Host::V6(ip) => IpAddr::V6(ip),
         };
-        write!(self.name, "{ip}").expect("a Vec takes every byte");
+        // No name has a bracket.
+        self.name.push(b'[');
+        match ip {
+            IpAddr::V4(ip) => self.name.extend_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => self.name.extend_from_slice(&ip.octets()),
+        }
         self.named(rules, || Place::Address(SocketAddr::new(ip, port)))
     }
 
@@ -281,6 +285,9 @@ mod tests {
         let whole = ask(1, b"intranet", true);
         assert_eq!((&whole.1[..], ask(1, b"INTRANET.", true)), (&b"intranet."[..], whole.clone()));
         assert_ne!(plain.0, whole.0);
+        let name = ask(0, b"abcd", false);
+        let address = Host::V4((*b"abcd").into());
+        assert_ne!(origins.asked_for(RulesId(0), address, 80, false), name.0);
     }
 
     #[test]
