@@ -42,6 +42,11 @@ impl Credentials {
             return None;
         }
         let mut name = BASE64.decode(rest).ok()?;
+        // RFC 7617 section 2. bcrypt takes a zero for the end of a password that begins again, so
+        // that `secret\0secret` would be `secret`.
+        if name.iter().any(u8::is_ascii_control) {
+            return None;
+        }
         let colon = name.iter().position(|&byte| byte == b':')?;
         let password = name.split_off(colon + 1);
         name.pop();
@@ -80,6 +85,9 @@ mod tests {
             "Bearer \u{e9}",
         ] {
             is(value, None);
+        }
+        for secret in ["a:b\0b", "a\n:b", "a:b\x7f"] {
+            is(&format!("Basic {}", BASE64.encode(secret)), None);
         }
         let long = BASE64.encode(format!("a:{}", "x".repeat(257)));
         is(&format!("Basic {long}"), None);
