@@ -234,13 +234,13 @@ impl Engine for Sim {
         kernel.submit(self.index, fd.0, Direction::Receive, Work::Receive { max }, token);
     }
 
-    /// # Panics
-    /// When a send is outstanding or the direction was shut.
     fn is_announced(&self, fd: &Fd) -> bool {
         let kernel = &mut *self.kernel.borrow_mut();
         kernel.own(self.index, fd.0).receive.as_ref().is_some_and(|operation| operation.queued)
     }
 
+    /// # Panics
+    /// When a send is outstanding or the direction was shut.
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.own(self.index, fd.0).send.is_some();

@@ -137,6 +137,9 @@ pub(crate) struct Kernel {
     pub(crate) tale: Tale,
     /// Descriptors of actors at which something happened; see [`crate::World::take_stirred`].
     pub(crate) stirred: BTreeSet<u32>,
+    /// What engines sent on the connections that they opened, by connection, once somebody listens:
+    /// see [`crate::World::overhear`].
+    pub(crate) overheard: Option<BTreeMap<usize, Vec<u8>>>,
 }
 
 impl Kernel {
@@ -164,6 +167,7 @@ impl Kernel {
             met: BTreeMap::new(),
             tale: Tale::default(),
             stirred: BTreeSet::new(),
+            overheard: None,
         };
         let plan = format!("{:?}", kernel.plan);
         kernel.note("seed", &format!("{seed} {plan}"));

@@ -172,9 +172,21 @@ impl Kernel {
         self.connections[index].sides[side].out.sent.extend(&bytes[..count]);
         if count > 0 {
             self.tell(index, side, "→", &bytes[..count]);
+            self.trace.carry(&bytes[..count]);
+            self.keep_overheard(number, index, &bytes[..count]);
         }
         self.send_segment(index, side);
         Ok(count)
+    }
+
+    fn keep_overheard(&mut self, number: u32, index: usize, bytes: &[u8]) {
+        let descriptor = &self.descriptors[&number];
+        let opened = matches!(descriptor.object, Object::Stream { side: 0, .. });
+        if let (Some(overheard), true) = (&mut self.overheard, opened)
+            && descriptor.owner != Owner::Actor
+        {
+            overheard.entry(index).or_default().extend_from_slice(bytes);
+        }
     }
 
     /// Whether a write would take at least one byte, or fail.

@@ -47,7 +47,17 @@ impl Trace {
         self.push(Line { at, what, descriptor: None, count: 0, token: None, note });
     }
 
-    /// Equal for two runs when, but for a chance of 2^-64, the same happened at the same times.
+    /// Adds the bytes that a stream took: they are part of the hash alone.
+    pub(crate) fn carry(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.mix(u64::from_le_bytes(word));
+        }
+    }
+
+    /// Equal for two runs when, but for a chance of 2^-64, the same happened at the same times, and
+    /// streams carried the same bytes.
     pub fn hash(&self) -> u64 {
         self.hash
     }

@@ -1,7 +1,7 @@
 //! A world: the simulated kernel behind a handle, as the engines, the actors and the test see it.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -257,6 +257,18 @@ impl World {
     pub fn take_stirred(&self) -> BTreeSet<Socket> {
         let stirred = std::mem::take(&mut self.kernel.borrow_mut().stirred);
         stirred.into_iter().map(Socket).collect()
+    }
+
+    /// From now on what engines send on the connections that they open is kept, whether its
+    /// receiver reads it or not: what was sent to somebody who is gone was sent all the same.
+    pub fn overhear(&self) {
+        self.kernel.borrow_mut().overheard.get_or_insert_default();
+    }
+
+    /// What engines have sent since [`World::overhear`] on the connections that they opened, one
+    /// piece a connection, in the order in which these were opened.
+    pub fn overheard(&self) -> Vec<Vec<u8>> {
+        self.kernel.borrow().overheard.iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
     /// Whether somebody has accepted the connection that this socket opened, or opened the one

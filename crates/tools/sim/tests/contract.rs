@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use millrace_event::{Address, Completion, Engine, Event, Fd, HowToShut, Instant, Kind, Token};
+use millrace_event::{
+    Address, Buffer, Completion, Engine, Event, Fd, HowToShut, Instant, Kind, Token,
+};
 use millrace_sim::{Actor, Ended, Faults, Sim, Turn, World, run};
 
 /// A worker that waits for one client, and the client: most rules need a connection.
@@ -99,6 +101,82 @@ fn a_full_pipe_is_filled() {
     engine.turn(None);
     assert!(matches!(engine.next().unwrap().event, Event::Spliced(Ok(3))));
     engine.splice(&fd, &into, 10, TOKEN);
+}
+
+#[test]
+#[should_panic(expected = "after its shutdown")]
+fn a_send_after_the_end() {
+    let (_, mut engine, fd) = connected(Faults::None);
+    engine.shutdown(&fd, HowToShut::Write);
+    engine.send(&fd, &[b"a"], TOKEN);
+}
+
+#[test]
+#[should_panic(expected = "with a receive outstanding")]
+fn an_end_of_both_directions_beside_a_receive() {
+    let (_, mut engine, fd) = connected(Faults::None);
+    engine.recv(&fd, 10, TOKEN);
+    engine.shutdown(&fd, HowToShut::Both);
+}
+
+#[test]
+#[should_panic(expected = "a receive of 0 bytes")]
+fn a_receive_of_nothing() {
+    let (_, mut engine, fd) = connected(Faults::None);
+    engine.recv(&fd, 0, TOKEN);
+}
+
+#[test]
+#[should_panic(expected = "that was not lent")]
+fn a_buffer_given_back_twice() {
+    let (_, mut engine, _fd) = connected(Faults::None);
+    engine.recycle(Buffer::default());
+}
+
+#[test]
+#[should_panic(expected = "empty")]
+fn an_empty_pipe_is_emptied() {
+    let (_, mut engine, fd) = connected(Faults::None);
+    let (from, _into) = engine.pipe().unwrap();
+    engine.splice(&from, &fd, 10, TOKEN);
+}
+
+#[test]
+#[should_panic(expected = "beside something else")]
+fn a_pipe_filled_beside_a_receive() {
+    let (_, mut engine, fd) = connected(Faults::None);
+    let (_from, into) = engine.pipe().unwrap();
+    engine.recv(&fd, 10, TOKEN);
+    engine.fill(&fd, &into, 10);
+}
+
+#[test]
+#[should_panic(expected = "which belongs to")]
+fn the_descriptor_of_another_engine() {
+    let (world, _engine, fd) = connected(Faults::None);
+    world.engine(1000).recv(&fd, 10, TOKEN);
+}
+
+#[test]
+#[should_panic(expected = "with a send outstanding")]
+fn a_connection_handed_over_beside_a_send() {
+    let (_, mut engine, fd) = connected(Faults::None);
+    engine.send(&fd, &[b"a"], TOKEN);
+    engine.detach(fd);
+}
+
+#[test]
+#[should_panic(expected = "which is no listener")]
+fn a_connection_that_is_to_accept_no_more() {
+    let (_, mut engine, fd) = connected(Faults::None);
+    engine.accept_stop(&fd);
+}
+
+#[test]
+#[should_panic(expected = "whole records")]
+fn half_a_record() {
+    let (_, mut engine, _fd) = connected(Faults::None);
+    engine.log(b"half");
 }
 
 #[test]

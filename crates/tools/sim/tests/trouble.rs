@@ -171,3 +171,20 @@ fn a_full_disk_loses_whole_records() {
     assert!((20..80).contains(&log.lines().count()), "{log}");
     assert!(log.lines().all(|line| line.parse::<u32>().is_ok_and(|number| number < 100)));
 }
+
+#[test]
+fn what_was_sent_to_somebody_who_is_gone_is_overheard() {
+    let (world, mut notes) = world(|_| {});
+    world.overhear();
+    let (fd, peer) = connected(&world, &mut notes);
+    notes.engine.send(&fd, &[b"read"], TOKEN);
+    notes.engine.waker().wake();
+    live(&world, &mut notes, 1);
+    assert_eq!(world.read(peer, 100), Read::Bytes(b"read".to_vec()));
+    world.write(peer, b"not kept").expect("it is connected");
+    world.close(peer);
+    notes.engine.send(&fd, &[b", and not read"], TOKEN);
+    live(&world, &mut notes, 1);
+    assert_eq!(world.overheard(), [b"read, and not read".to_vec()]);
+    notes.engine.close(fd);
+}
