@@ -10,18 +10,28 @@ use millrace_tests::simulated;
 const STORIES: &[&str] = &["names", "keep_alive", "splice_upload", "handed_over", "websocket"];
 
 /// What a machine that works does as well.
-const BENIGN: &[&str] =
-    &["empty wake", "empty watch", "late connect", "no pipe", "skewed accepts", "slow turn"];
+const BENIGN: &[&str] = &[
+    "empty wake",
+    "empty watch",
+    "late connect",
+    "late segment",
+    "no pipe",
+    "skewed accepts",
+    "slow turn",
+];
 
 /// What only happens where something is broken.
 const HOSTILE: &[&str] = &[
     "clock leaps",
+    "failed connect",
     "guessed name",
     "late letter",
     "late name",
     "log lost",
+    "lost datagram",
     "name server fails",
     "name told twice",
+    "no descriptor",
     "no memory",
     "reset",
     "shortage",

@@ -240,8 +240,15 @@ impl Kernel {
     pub(crate) fn descriptors_exhausted(&mut self) -> bool {
         let is_engines = |descriptor: &&Descriptor| descriptor.owner != Owner::Actor;
         let open = self.descriptors.values().filter(is_engines).count();
-        let none = open >= self.descriptors_max || self.random.chance(self.plan.descriptors);
-        none || self.is_short()
+        if open >= self.descriptors_max {
+            self.meet("no descriptor left");
+            return true;
+        }
+        if self.random.chance(self.plan.descriptors) {
+            self.meet("no descriptor");
+            return true;
+        }
+        self.is_short()
     }
 
     /// Plans a turn of `engine` at `when` at the latest.

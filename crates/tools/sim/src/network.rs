@@ -62,7 +62,7 @@ impl Kernel {
         let number = self.open(owner, Object::Stream { connection: index, side: 0, outcome: None });
         connection.sides[0].descriptor = Some(number);
         self.connections.push(connection);
-        let mut delay = self.plan.segment_delay(&mut self.random);
+        let mut delay = self.segment_delay();
         if owner != Owner::Actor && self.random.chance(self.plan.connect_fault) {
             let fault = self.random.choose(&[
                 Error::Refused,
@@ -71,6 +71,7 @@ impl Kernel {
                 Error::OutOfMemory,
             ]);
             self.set_outcome(number, Some(Err(fault)));
+            self.meet("failed connect");
             delay = if fault == Error::TimedOut { CONNECT_GIVES_UP } else { delay };
         }
         if owner != Owner::Actor && self.random.chance(self.plan.syn_loss) {
@@ -246,12 +247,21 @@ impl Kernel {
         }
     }
 
+    /// How long the next segment is under way.
+    fn segment_delay(&mut self) -> Duration {
+        let delay = self.plan.segment_delay(&mut self.random);
+        if delay > Duration::from_nanos(self.plan.delay_ns) {
+            self.meet("late segment");
+        }
+        delay
+    }
+
     /// Sends a reset on its way to `side`.
     fn send_reset(&mut self, index: usize, side: usize) {
         if self.connections[index].vanished.is_some() {
             return;
         }
-        let delay = self.plan.segment_delay(&mut self.random);
+        let delay = self.segment_delay();
         self.after(delay, Happening::Reset { connection: index, side });
     }
 
@@ -286,7 +296,8 @@ impl Kernel {
             return;
         }
         out.moving = true;
-        let mut delay = self.plan.segment_delay(&mut self.random);
+        let mut delay = self.segment_delay();
+        let out = &mut self.connections[index].sides[side].out;
         if out.stall_after.is_some_and(|after| out.carried >= after) {
             out.stall_after = None;
             delay += Duration::from_millis(self.random.between(1, 300_000));
@@ -380,10 +391,11 @@ impl Kernel {
     /// Sends one datagram, which may be lost.
     pub(crate) fn send_datagram(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         if self.random.chance(self.plan.datagram_loss) {
+            self.meet("lost datagram");
             self.note("lost", &format!("datagram of {} bytes from {from} to {to}", bytes.len()));
             return;
         }
-        let delay = self.plan.segment_delay(&mut self.random);
+        let delay = self.segment_delay();
         self.after(delay, Happening::Datagram { from, to, bytes: bytes.into() });
     }
 
