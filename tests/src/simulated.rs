@@ -28,7 +28,8 @@ use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Sim, SimDetached, Turn, World, run};
 
 pub use story::{
-    Failure, Hunt, Met, Outcome, Story, classes, draw, hunt, plan, play_story, report, shrink,
+    Failure, Hunt, Met, Outcome, Story, classes, draw, hunt, plain, plan, play_story, report,
+    request, shrink,
 };
 
 use crate::scenario::{Board, Listen, Names, Origin, OriginKind, Picks, Scenario};

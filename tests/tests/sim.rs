@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use millrace_sim::Faults;
 use millrace_tests::simulated::plan::{
-    Answer, Body, Break, Calm, Conduct, Connection, Ending, Frame, How, Method, Naming, Oddity,
-    Origin, Proxy, Reader, Request, Story, Temper, Wrong,
+    Break, Calm, Ending, Frame, How, Method, Naming, Oddity, Story, Temper, Wrong,
 };
-use millrace_tests::simulated::{Failure, classes, draw, hunt, play_story, report, shrink};
+use millrace_tests::simulated::{
+    Failure, classes, draw, hunt, plain, play_story, report, request, shrink,
+};
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
@@ -57,61 +58,6 @@ fn play_one(seed: u64) {
     assert_eq!(outcome.hash, play_story(&story, true).hash, "seed {seed} repeats exactly");
     if let Some(failure) = outcome.failure {
         panic!("{}", report(&story, &failure, Duration::from_secs(60)));
-    }
-}
-
-/// A story of one connection in the kindest world.
-fn plain(requests: Vec<Request>, ending: Ending) -> Story {
-    Story {
-        seed: 1,
-        world: Faults::None,
-        temper: Temper::Mixed,
-        proxy: Proxy {
-            forward: false,
-            unix: false,
-            workers: 1,
-            memory_mb: None,
-            descriptors: None,
-            limits: Vec::new(),
-        },
-        origins: vec![Origin { conduct: Conduct::Good, naming: Naming::Address }],
-        connections: vec![Connection {
-            client: 0,
-            begins_ms: 0,
-            reader: Reader::Eager,
-            pipelined: false,
-            requests,
-            ending,
-        }],
-        events: Vec::new(),
-        calm: Vec::new(),
-    }
-}
-
-fn request(id: u32, method: Method, length: usize, answer: usize) -> Request {
-    Request {
-        id,
-        method,
-        origin: 0,
-        old: false,
-        closes: false,
-        pause_ms: 0,
-        body: Body { length, ..Body::default() },
-        breaks: None,
-        oddity: None,
-        answer: Answer {
-            status: 200,
-            length: answer,
-            frame: Frame::Length,
-            old: false,
-            closes: false,
-            interims: 0,
-            delay_ms: 0,
-            drip: None,
-            early: false,
-            trailers: false,
-            wrong: None,
-        },
     }
 }
 
@@ -163,25 +109,11 @@ fn a_request_that_has_room_for_lookups_only_is_given_up() {
 /// what had come of it looked whole.
 #[test]
 fn a_tunnel_that_breaks_for_want_of_memory_is_reset_at_its_origin() {
-    let mut upgrade = request(1, Method::Upgrade, 2671, 0);
-    upgrade.answer.status = 101;
-    let mut story = plain(vec![upgrade], Ending::Closes);
+    let mut story = plain(vec![request(1, Method::Upgrade, 2671, 0)], Ending::Closes);
     (story.temper, story.world) = (Temper::Wild, Faults::Hostile);
     // All is well but for the memory. Small segments, so that much is sent.
-    story.calm = vec![
-        Calm::Clocks,
-        Calm::Vanishing,
-        Calm::Strays,
-        Calm::Accepts,
-        Calm::Letters,
-        Calm::Resets,
-        Calm::Connects,
-        Calm::Descriptors,
-        Calm::Stalls,
-        Calm::Shorts,
-        Calm::Pipes,
-        Calm::Delays,
-    ];
+    let kept = [Calm::Memory, Calm::Sizes];
+    story.calm = Calm::ALL.into_iter().filter(|calm| !kept.contains(calm)).collect();
     let mut broken = 0;
     for seed in 0..200 {
         story.seed = seed;

@@ -352,6 +352,27 @@ pub enum Calm {
     Delays,
 }
 
+impl Calm {
+    /// All of them, those first that take back most.
+    pub const ALL: [Self; 15] = [
+        Self::Clocks,
+        Self::Memory,
+        Self::Vanishing,
+        Self::Strays,
+        Self::Accepts,
+        Self::Letters,
+        Self::Names,
+        Self::Resets,
+        Self::Connects,
+        Self::Descriptors,
+        Self::Stalls,
+        Self::Shorts,
+        Self::Pipes,
+        Self::Delays,
+        Self::Sizes,
+    ];
+}
+
 impl Story {
     /// The connection and request of an id.
     pub fn find(&self, id: u32) -> Option<(usize, &Request)> {

@@ -110,23 +110,7 @@ fn world(best: &mut Best<'_>, end: Instant) {
         best.attempt(end, &|story| story.calm.clear());
         return;
     }
-    for calm in [
-        Calm::Clocks,
-        Calm::Memory,
-        Calm::Vanishing,
-        Calm::Strays,
-        Calm::Accepts,
-        Calm::Letters,
-        Calm::Names,
-        Calm::Resets,
-        Calm::Connects,
-        Calm::Descriptors,
-        Calm::Stalls,
-        Calm::Shorts,
-        Calm::Pipes,
-        Calm::Delays,
-        Calm::Sizes,
-    ] {
+    for calm in Calm::ALL {
         if !best.story.calm.contains(&calm) {
             best.attempt(end, &|story| story.calm.push(calm));
         }
