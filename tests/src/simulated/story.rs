@@ -8,6 +8,8 @@ mod client;
 mod draw;
 mod hunt;
 mod ledger;
+#[cfg(test)]
+mod misdeeds;
 mod names;
 mod origin;
 mod plain;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use millrace_event::{Address, Instant};
+use millrace_proxy::reason::Reason;
 use millrace_sim::{Read, Socket, World};
 
 use super::ledger::{Ledger, Moment, Silence};
@@ -21,8 +22,8 @@ enum At {
     Head,
     /// The origin's answer.
     Answer { got: usize, want: Vec<u8> },
-    /// The proxy's own.
-    Own,
+    /// The proxy's own, with the sentence that has to be in it.
+    Own { got: usize, want: Vec<u8> },
     /// A tunnel, with so many bytes got.
     Tunnel { got: usize, want: Vec<u8> },
 }
@@ -234,14 +235,14 @@ impl ClientSeat {
                     self.over = true;
                     return;
                 }
-                Sent::All if !self.next(world) => return,
+                Sent::All if !self.next() => return,
                 Sent::All => {}
             }
         }
     }
 
     /// Begins to send the next request, if its time has come.
-    fn next(&mut self, _world: &World) -> bool {
+    fn next(&mut self) -> bool {
         let behind = self.plan.pipelined || self.sent == self.answered;
         let may = behind && !self.last && !self.sending.over;
         let Some(request) = self.plan.requests.get(self.sent).filter(|_| may) else {
@@ -402,12 +403,8 @@ impl ClientSeat {
             let words = format!("{id:?} answers {}", request.id);
             return self.fail(world, "wrong-answer", words);
         }
-        self.sending_hears(message);
+        self.sending_hears();
         let status = message.status();
-        let tunnel = match request.method {
-            Method::Connect => (200..300).contains(&status),
-            _ => status == 101,
-        };
         if message.interim() {
             self.interims += 1;
             let floods = matches!(request.answer.wrong, Some(Wrong::Floods));
@@ -419,14 +416,15 @@ impl ClientSeat {
             return;
         }
         self.last |= message.closes() || request.old;
-        if tunnel && (request.method != Method::Upgrade || id.is_some()) {
+        // The success of CONNECT is the proxy's own.
+        if request.method == Method::Connect && (200..300).contains(&status) {
             return self.begin_tunnel(&request);
         }
-        if status == 101 {
+        if status == 101 && (request.method != Method::Upgrade || id.is_none()) {
             return self.fail(world, "unasked", "101 that was not asked for".to_owned());
         }
         if id.is_none() {
-            return self.own_answer(world, &request, status);
+            return self.own_answer(world, &request, message);
         }
         if let Some(wrong @ (Wrong::Head(_) | Wrong::Switches | Wrong::Floods)) =
             request.answer.wrong
@@ -437,37 +435,45 @@ impl ClientSeat {
             let words = format!("status {status} for {}", request.answer.status);
             return self.fail(world, "wrong-answer", words);
         }
+        if status == 101 {
+            return self.begin_tunnel(&request);
+        }
         let none = words::has_no_body(status) || request.method == Method::Head;
         let length = if none { 0 } else { request.answer.length };
         self.at = At::Answer { got: 0, want: words::downward(request.id, length) };
     }
 
     /// Whoever waits to send a body has heard of its request.
-    fn sending_hears(&mut self, message: &Message) {
-        let expects = self.asked().is_some_and(|request| request.body.expects);
-        if !expects {
-            return;
-        }
-        if message.interim() || self.sending.total == 0 {
-            self.sending.go_on();
-        } else if self.plan.pipelined || !self.sending.is_empty() {
-            // Refused before it was sent, or while it is: what is under way goes on.
+    fn sending_hears(&mut self) {
+        // What was refused before it was sent is sent all the same.
+        if self.asked().is_some_and(|request| request.body.expects) {
             self.sending.go_on();
         }
     }
 
-    fn own_answer(&mut self, world: &World, request: &Request, status: u16) {
-        self.at = At::Own;
+    /// The proxy's own answer: it says why, in its own words and no others'.
+    fn own_answer(&mut self, world: &World, request: &Request, message: &Message) {
+        let status = message.status();
+        let why = message.fields.iter().find(|field| field.is("proxy-status"));
+        let why = why.map(|field| String::from_utf8_lossy(&field.value).into_owned());
+        let why = why.unwrap_or_default();
+        let is = |reason: &&Reason| {
+            reason.status() == status && why.ends_with(&format!("; details=\"{}\"", reason.word()))
+        };
+        let Some(reason) = Reason::ALL.iter().find(is) else {
+            let words = format!("{status} of nobody's for request {}: {why}", request.id);
+            return self.fail(world, "wrong-answer", words);
+        };
+        let head = request.method == Method::Head;
+        let want = if head { String::new() } else { format!("{}\n", reason.text()) };
+        self.at = At::Own { got: 0, want: want.into_bytes() };
         // Whoever has not read a whole HEAD does not know that it is one.
-        self.deaf |= request.method == Method::Head && self.last;
+        self.deaf |= head && self.last;
         self.ledger.met(format!("proxy: answers {status} itself"));
+        self.ledger.met(format!("proxy: says {}", reason.word()));
         if self.innocent {
-            let words = format!("{status} of the proxy's own for request {}", request.id);
+            let words = format!("{} of the proxy's own for {}", reason.word(), request.id);
             self.fail(world, "unserved", words);
-        }
-        if status < 400 {
-            let words = format!("{status} of the proxy's own for request {}", request.id);
-            self.fail(world, "wrong-answer", words);
         }
     }
 
@@ -486,9 +492,10 @@ impl ClientSeat {
 
     fn body(&mut self, world: &World, bytes: &[u8]) {
         let (got, want) = match &mut self.at {
-            At::Answer { got, want } | At::Tunnel { got, want } => (got, want),
-            // A body of the proxy's own is its own affair.
-            At::Own | At::Head => return,
+            At::Answer { got, want } | At::Own { got, want } | At::Tunnel { got, want } => {
+                (got, want)
+            }
+            At::Head => return,
         };
         let end = *got + bytes.len();
         let right = want.get(*got..end) == Some(bytes);
@@ -521,7 +528,11 @@ impl ClientSeat {
                 return self.fail(world, "looks-whole", words);
             }
             At::Answer { .. } => self.ledger.met("client: got a whole answer"),
-            _ => {}
+            At::Own { got, want } if *got < want.len() => {
+                let words = format!("half a sentence of the proxy's own to {}", request.id);
+                return self.fail(world, "looks-whole", words);
+            }
+            At::Own { .. } | At::Tunnel { .. } => {}
         }
         self.answered += 1;
         self.interims = 0;
@@ -559,7 +570,7 @@ impl ClientSeat {
                     self.answered += 1;
                 }
             }
-            (At::Own, Some(_)) if by_close => self.answered += 1,
+            (At::Own { .. }, Some(_)) if by_close => self.answered += 1,
             // A Unix socket knows no reset.
             (At::Answer { got, want }, Some(request)) if !broken && !self.unix => {
                 let (got, want) = (*got, want.len());
@@ -612,7 +623,7 @@ impl ClientSeat {
         match &self.at {
             At::Head => format!("no head; {}", shown(self.reading.rest())),
             At::Answer { got, want } => format!("{got} of {} bytes", want.len()),
-            At::Own => "an answer of the proxy's own".to_owned(),
+            At::Own { .. } => "an answer of the proxy's own".to_owned(),
             At::Tunnel { got, want } => format!("{got} of {} bytes of a tunnel", want.len()),
         }
     }

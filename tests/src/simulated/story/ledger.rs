@@ -10,6 +10,7 @@ use millrace_proxy::limits::Limits;
 use millrace_sim::{Faults, Plan, World};
 
 use super::plan::{Method, Oddity, Request, Story};
+use super::words;
 
 /// Why a story fails: a word for its kind, by which the shrinker tells that it is still the same
 /// failure, and what was seen.
@@ -220,13 +221,12 @@ impl Ledger {
         self.0.borrow().moved.get(&id).copied()
     }
 
-    /// A request came to an origin: whether that may be.
+    /// A request came to the origin of that number: whether that may be.
     pub(super) fn arrive(
         &self,
         world: &World,
-        id: u32,
-        method: &str,
-        target: &str,
+        origin: usize,
+        (id, method, target): (u32, &str, &str),
     ) -> Option<Request> {
         let story = self.story();
         let Some((index, request)) = story.find(id) else {
@@ -246,6 +246,9 @@ impl Ledger {
             Some(("smuggled", format!("request {id}, which is malformed, was forwarded")))
         } else if follows_an_oddity(&story.connections[index].requests, id) {
             Some(("smuggled", format!("request {id} was forwarded, which follows a malformed one")))
+        } else if story.proxy.forward && request.origin != origin {
+            let meant = request.origin;
+            Some(("misrouted", format!("request {id} for origin {meant} came to origin {origin}")))
         } else if times > 1 && request.method == Method::Post {
             Some(("repeated", format!("POST {id} came {times} times")))
         } else if u64::from(times) > retries + 1 {
@@ -260,6 +263,24 @@ impl Ledger {
             self.met("proxy: a request tried again");
         }
         Some(request.clone())
+    }
+
+    /// Judges what the proxy sent to origins, also to those that never read it: one that is gone may
+    /// have had a request all the same.
+    pub(super) fn check_sent(&self, world: &World, sent: &[Vec<u8>]) {
+        let mut times = BTreeMap::<u32, u64>::new();
+        for id in sent.iter().flat_map(|bytes| words::requests_in(bytes)) {
+            *times.entry(id).or_default() += 1;
+        }
+        let (story, retries) = (self.story(), self.waits().retries);
+        for (id, times) in times {
+            let Some((_, request)) = story.find(id) else { continue };
+            let most = if request.method == Method::Post { 1 } else { retries + 1 };
+            if times > most {
+                let words = format!("{:?} {id} was sent {times} times", request.method);
+                self.fail(world, "repeated", words);
+            }
+        }
     }
 }
 

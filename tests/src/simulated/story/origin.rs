@@ -28,6 +28,8 @@ pub(super) struct OriginSeat {
 /// One connection.
 struct Line {
     name: String,
+    /// Of its origin.
+    number: usize,
     conduct: Conduct,
     ledger: Ledger,
     socket: Option<Socket>,
@@ -52,6 +54,8 @@ struct Line {
     strays: bool,
     /// When they were all there, at the latest.
     strayed: Option<Moment>,
+    /// A malformed answer stood on it: no further request may.
+    ruined: bool,
     /// Whatever comes now is not for us to judge.
     spoilt: bool,
     broke: bool,
@@ -135,6 +139,7 @@ impl OriginSeat {
         }
         self.lines.push(Line {
             name,
+            number: self.number,
             conduct: self.plan.conduct,
             ledger: self.ledger.clone(),
             socket: Some(socket),
@@ -151,6 +156,7 @@ impl OriginSeat {
             finished: None,
             strays: false,
             strayed: None,
+            ruined: false,
             spoilt: false,
             broke: false,
             ended: false,
@@ -283,7 +289,7 @@ impl Line {
         let line = String::from_utf8_lossy(&self.reading.take(end + 1)).into_owned();
         let id = line.trim_end().split(' ').nth(1).and_then(|id| id.parse().ok()).unwrap_or(0);
         let target = format!("/{id}");
-        if let Some(request) = self.ledger.arrive(world, id, "CONNECT", &target) {
+        if let Some(request) = self.ledger.arrive(world, self.number, (id, "CONNECT", &target)) {
             self.enter_tunnel(request);
             self.judge(world);
         }
@@ -310,12 +316,16 @@ impl Line {
         let id = message.fields.iter().find(|field| field.is("x-id"));
         let id = id.and_then(|field| String::from_utf8_lossy(&field.value).parse().ok());
         let id = id.unwrap_or(0);
-        let arrived = self.ledger.arrive(world, id, message.method(), message.target());
-        let Some(request) = arrived else {
+        let line = (id, message.method(), message.target());
+        let Some(request) = self.ledger.arrive(world, self.number, line) else {
             self.spoilt = true;
             return;
         };
         self.ledger.touch(id, Moment::now(world));
+        if self.ruined {
+            let words = format!("request {id} on a connection with a malformed answer");
+            return self.fail(world, "stale-connection", words);
+        }
         let within = self.ledger.waits().heard;
         let is_long_ago =
             |moment: Moment| within.is_some_and(|within| moment.until(world, within) < world.now());
@@ -329,6 +339,11 @@ impl Line {
                 let words = format!("request {id} on a connection whose end was long announced");
                 self.fail(world, "stale-connection", words);
             }
+            return;
+        }
+        // It was on its way. Nobody answers behind what may look like an answer.
+        if self.strays && matches!(self.conduct, Conduct::StraysIdle(_)) {
+            self.spoilt = true;
             return;
         }
         (self.got, self.whole, self.answered) = (0, false, false);
@@ -431,7 +446,9 @@ impl Line {
         (self.last, self.moved) = (request.id, Moment::now(world));
         self.at = At::Idle;
         match request.answer.wrong {
-            Some(Wrong::Head(_) | Wrong::Switches | Wrong::Floods) => self.spoilt = true,
+            Some(Wrong::Head(_) | Wrong::Chunks(_) | Wrong::Switches | Wrong::Floods) => {
+                self.ruined = true;
+            }
             _ if request.method == Method::Upgrade && request.answer.status == 101 => {
                 self.enter_tunnel(request);
                 self.judge(world);
@@ -480,8 +497,8 @@ impl Line {
     /// What it does with a connection on which nothing is asked.
     fn idle(&mut self, world: &World, socket: Socket, look: &mut Look) {
         let quiet = matches!(self.at, At::Idle) && self.sending.is_empty();
-        let ended = self.finished.is_some();
-        if self.answers == 0 || !quiet || self.spoilt || ended || !self.reading.is_between() {
+        let over = self.spoilt || self.ruined || self.strays || self.finished.is_some();
+        if self.answers == 0 || !quiet || over || !self.reading.is_between() {
             return;
         }
         let (Conduct::ClosesIdle(ms) | Conduct::EndsIdle(ms) | Conduct::StraysIdle(ms)) =
@@ -503,8 +520,13 @@ impl Line {
             _ => {}
         }
         let stray = words::STRAYS[self.answers % words::STRAYS.len()];
-        let _ = world.write(socket, stray.as_bytes());
-        self.spoilt = true;
+        // Where buffers are tiny the end of the answer is still before it.
+        self.sending.add(Out::Bytes(stray.as_bytes().to_vec()));
+        self.strays = true;
+        self.send(world, socket, look);
+        if self.socket.is_some() {
+            self.watch_strays(world, socket, look);
+        }
     }
 
     /// A connection that the proxy has not left may not be silent for longer than the limits allow.

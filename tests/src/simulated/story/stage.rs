@@ -15,7 +15,7 @@ use super::super::reload::Posts;
 use super::super::verifier::SimVerifier;
 use super::super::{Running, address_of, pick_ports, start};
 use super::client::ClientSeat;
-use super::ledger::{Failure, Ledger, Met, Waits};
+use super::ledger::{Failure, Ledger, Met, Moment, Waits};
 use super::names::{NameSeat, name_of};
 use super::origin::OriginSeat;
 use super::plan::{Calm, Event, Naming, Story, Temper};
@@ -49,6 +49,7 @@ pub(super) fn play(story: &Story, world: &World, tells: bool) -> Outcome {
         world.tell();
     }
     calm(story, world);
+    world.overhear();
     let (failure, met) = match Stage::new(story, world) {
         Ok(mut stage) => {
             let result = stage.play(world);
@@ -110,6 +111,9 @@ impl Turn for Watched {
         // What came in the turn in which it ran out may still be held, twice where it is passed on;
         // and each exchange holds its heads.
         let bound = max + 4 * Buffer::SIZE + live[1] * HEADS_BYTES_MAX;
+        if used >= max {
+            self.ledger.met("proxy: holds all the bytes that it may");
+        }
         if used > bound {
             let words = format!("worker {} holds {used} bytes of {max}", self.index);
             self.ledger.fail(&self.world, "memory", words);
@@ -150,6 +154,9 @@ struct Director {
     /// When to drain, and when to break off what is left.
     drain_at: Option<Instant>,
     stop_at: Option<Instant>,
+    /// When they were told to break off what was left, and how long that may take.
+    stopped: Option<Moment>,
+    patience: Duration,
     drain: Duration,
     ledger: Ledger,
 }
@@ -185,11 +192,25 @@ impl Director {
         }
         if self.stop_at.is_some_and(|at| at <= world.now()) {
             world.say("the workers are told to stop");
-            self.stop_at = None;
+            (self.stop_at, self.stopped) = (None, Some(Moment::now(world)));
+            self.ledger.met("operator: breaks off what is left");
             self.tell(|| Letter::Stop);
         }
         let reload = self.reloads.last().map(|(at, _)| *at);
-        reload.into_iter().chain(self.drain_at).chain(self.stop_at).min()
+        let judged = self.check_stopped(world);
+        reload.into_iter().chain(self.drain_at).chain(self.stop_at).chain(judged).min()
+    }
+
+    /// Workers that were told to stop end soon, whatever their clients do; says when to look again.
+    fn check_stopped(&mut self, world: &World) -> Option<Instant> {
+        let until = self.stopped?.until(world, self.patience);
+        if self.ended.iter().all(|ended| ended.get()) {
+            self.stopped = None;
+        } else if until <= world.now() {
+            self.stopped = None;
+            self.ledger.fail(world, "undrained", "the workers do not stop".to_owned());
+        }
+        self.stopped.map(|_| until)
     }
 }
 
@@ -216,7 +237,6 @@ struct Stage {
     troupe: Troupe,
     ledger: Ledger,
     temper: Temper,
-    jitter: Duration,
 }
 
 impl Stage {
@@ -272,6 +292,8 @@ impl Stage {
             reloads,
             drain_at: drain_at.min(),
             stop_at: None,
+            stopped: None,
+            patience: STOP + jitter * 100,
             drain: Duration::from_millis(config.limits.drain_ms),
             ledger: ledger.clone(),
         };
@@ -289,7 +311,6 @@ impl Stage {
             },
             ledger,
             temper: story.temper,
-            jitter: jitter * 100,
         })
     }
 
@@ -307,6 +328,7 @@ impl Stage {
             return Err(self.failure("stuck", format!("{ended:?}")));
         }
         self.end(world)?;
+        self.ledger.check_sent(world, &world.overheard());
         for client in &mut self.troupe.clients {
             client.close(world);
         }
@@ -334,12 +356,12 @@ impl Stage {
         if !self.has_ended() && self.temper != Temper::Wild {
             return Err(self.failure("undrained", "the workers do not drain".to_owned()));
         }
-        if !self.has_ended() {
-            self.run(world, STOP + self.jitter, ended);
-        }
+        // How long that may take is the director's to judge.
+        let ledger = self.ledger.clone();
+        self.run(world, TIME, &mut |world| ended(world) || ledger.failure().is_some());
         match self.has_ended() || self.ledger.failure().is_some() {
             true => Ok(()),
-            false => Err(self.failure("undrained", "the workers do not stop".to_owned())),
+            false => Err(self.failure("undrained", "the workers do not end".to_owned())),
         }
     }
 

@@ -90,6 +90,17 @@ fn chunks(payload: &[u8], size: usize, trailers: bool) -> Vec<u8> {
     bytes
 }
 
+/// The requests, by their ids, whose first lines stand in what was sent to an origin.
+pub(super) fn requests_in(sent: &[u8]) -> impl Iterator<Item = u32> {
+    sent.split(|byte| *byte == b'\n').filter_map(|line| {
+        // A body may stand before it.
+        let line = line.strip_suffix(b" HTTP/1.1\r")?;
+        let id = line.rsplit(|byte| *byte == b'/').next()?;
+        let named = line[..line.len() - id.len()].ends_with(b" /r/");
+        std::str::from_utf8(id).ok()?.parse().ok().filter(|_| named)
+    })
+}
+
 /// One interim answer.
 pub(super) fn interim(id: u32, status: u16) -> Vec<u8> {
     format!("HTTP/1.1 {status} Soon\r\nX-Id: {id}\r\n\r\n").into_bytes()
