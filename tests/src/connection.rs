@@ -18,11 +18,12 @@ use millrace_event::{Address, mailbox, mesh};
 use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
-use millrace_sim::{Ended, Faults, Sim, Turn, World, run};
+use millrace_sim::{Ended, Faults, World, run};
 
 pub use script::{HOST, OWN, of_case};
 
 use crate::corpus::literal::Role;
+use crate::simulated::Running;
 use actors::Actors;
 use script::Script;
 
@@ -48,15 +49,6 @@ const LIMITS: [&str; 16] = [
     "name_ms=500",
     "drain_ms=4000",
 ];
-
-/// A worker, for the driver.
-struct Running(Worker<Sim>);
-
-impl Turn for Running {
-    fn turn(&mut self) -> bool {
-        self.0.turn()
-    }
-}
 
 /// Plays a connection out of any bytes (`script.rs` has their form).
 ///

@@ -86,12 +86,24 @@ pub fn play_in(
 }
 
 /// A worker of the proxy, for the driver.
-struct Running(Worker<Sim>);
+pub(crate) struct Running(pub(crate) Worker<Sim>);
 
 impl Turn for Running {
     fn turn(&mut self) -> bool {
         self.0.turn()
     }
+}
+
+/// Runs all of these workers: see [`run`].
+fn run_all(
+    world: &World,
+    workers: &mut [impl Turn],
+    actors: &mut [&mut dyn Actor],
+    time: Duration,
+    done: &mut dyn FnMut(&World) -> bool,
+) -> Ended {
+    let turns = workers.iter_mut().map(|worker| worker as &mut dyn Turn);
+    run(world, &mut turns.collect::<Vec<_>>(), actors, time, done)
 }
 
 /// Everything of one run.
@@ -179,11 +191,9 @@ impl Stage {
         time: Duration,
         done: &mut dyn FnMut(&World) -> bool,
     ) -> Ended {
-        let mut workers: Vec<&mut dyn Turn> = Vec::new();
-        workers.extend(self.workers.iter_mut().map(|worker| worker as &mut dyn Turn));
-        let mut actors: [&mut dyn Actor; 3] =
-            [&mut self.cast, &mut self.name_server, &mut self.verifier];
-        run(world, &mut workers, &mut actors, time, done)
+        let actors: &mut [&mut dyn Actor] =
+            &mut [&mut self.cast, &mut self.name_server, &mut self.verifier];
+        run_all(world, &mut self.workers, actors, time, done)
     }
 
     /// What the supervisor does at SIGTERM.

@@ -4,6 +4,7 @@
 //!
 //! What is modelled, what is not, and how to read a failure: docs/design/simulator.md.
 
+mod classes;
 mod client;
 mod draw;
 mod hunt;
@@ -27,8 +28,9 @@ use std::sync::Once;
 
 use millrace_sim::World;
 
+pub use classes::classes;
 pub use draw::draw;
-pub use hunt::{Hunt, classes, hunt, report};
+pub use hunt::{Hunt, hunt, report};
 pub use ledger::{Failure, Met};
 pub use plain::{plain, request};
 pub use plan::Story;

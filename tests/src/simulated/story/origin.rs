@@ -1,19 +1,21 @@
 //! An origin of a story: judges every byte that comes, and answers each request as is planned for
 //! it, well or not.
 
+mod answering;
+mod judging;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use millrace_event::{Address, Instant};
 use millrace_sim::{Read, Socket, World};
 
-use super::client::Look;
+use super::classes;
 use super::ledger::{Ledger, Moment, Silence};
-use super::plan::{Break, Conduct, Frame, How, Method, Oddity, Origin, Request, Wrong};
-use super::reading::{Part, Reading, Side, shown};
-use super::sending::{Out, Sending, Sent};
+use super::plan::{Conduct, Origin, Request};
+use super::reading::{Reading, Side};
+use super::sending::{Look, Out, Sending, Sent};
 use super::words;
-use crate::strict::Message;
 
 /// An origin and its connections.
 pub(super) struct OriginSeat {
@@ -58,7 +60,6 @@ struct Line {
     ruined: bool,
     /// Whatever comes now is not for us to judge.
     spoilt: bool,
-    broke: bool,
     ended: bool,
     /// When to act although nothing has stirred; `None`: at once.
     look: Option<Instant>,
@@ -83,7 +84,7 @@ impl OriginSeat {
         };
         let refuses = plan.conduct == Conduct::Refuses;
         if refuses {
-            ledger.met("origin: refuses");
+            ledger.met(classes::of_conduct(plan.conduct));
             world.close(listener);
         }
         let seat = Self {
@@ -122,16 +123,7 @@ impl OriginSeat {
     fn begin(&mut self, world: &World, socket: Socket) {
         let name = format!("origin {}.{}", self.number, self.accepted);
         world.name(socket, &name);
-        self.ledger.met(match self.plan.conduct {
-            Conduct::Good => "origin: good",
-            Conduct::Refuses => "origin: refuses",
-            Conduct::ClosesAtOnce => "origin: closes at once",
-            Conduct::ResetsAtOnce => "origin: resets at once",
-            Conduct::Deaf => "origin: never reads",
-            Conduct::ClosesIdle(_) => "origin: closes idle connections",
-            Conduct::EndsIdle(_) => "origin: ends idle connections",
-            Conduct::StraysIdle(_) => "origin: says something unasked",
-        });
+        self.ledger.met(classes::of_conduct(self.plan.conduct));
         match self.plan.conduct {
             Conduct::ClosesAtOnce => return world.close(socket),
             Conduct::ResetsAtOnce => return world.reset(socket),
@@ -158,7 +150,6 @@ impl OriginSeat {
             strayed: None,
             ruined: false,
             spoilt: false,
-            broke: false,
             ended: false,
             look: None,
             silence: Silence::default(),
@@ -218,10 +209,6 @@ impl Line {
                 }
                 Sent::All | Sent::Full => return,
                 Sent::Until(until) => return look.at(until),
-                Sent::Broken => {
-                    self.broke = true;
-                    return;
-                }
                 Sent::Gone => {
                     self.socket = None;
                     return;
@@ -241,245 +228,11 @@ impl Line {
                         return;
                     }
                 }
-                Read::End => return self.ends(world, self.broke),
+                Read::End => return self.ends(world, self.sending.broke),
                 Read::Failed(_) => return self.ends(world, true),
                 Read::Nothing => return,
             }
         }
-    }
-
-    fn judge(&mut self, world: &World) {
-        loop {
-            if self.spoilt {
-                let rest = self.reading.rest().len();
-                self.reading.take(rest);
-                return;
-            }
-            if matches!(self.at, At::Idle) && self.answers == 0 && self.begins_tunnel(world) {
-                return;
-            }
-            if matches!(self.at, At::Request(_)) && self.whole {
-                // Requests are never sent ahead to an origin. What still goes behind the answer at
-                // hand is not awaited.
-                if !self.reading.is_between() && !self.strays {
-                    let words = format!("{} before an answer", shown(self.reading.rest()));
-                    self.fail(world, "unasked", words);
-                }
-                return;
-            }
-            match self.reading.next(None) {
-                Ok(Some(Part::Head(message))) => self.head(world, &message),
-                Ok(Some(Part::Body(bytes))) => self.body(world, &bytes),
-                Ok(Some(Part::End)) => self.end_of_request(world),
-                Ok(None) => return,
-                Err(why) => return self.fail(world, "doubtful", why),
-            }
-        }
-    }
-
-    /// Whether a tunnel begins, or may begin, with what is there.
-    fn begins_tunnel(&mut self, world: &World) -> bool {
-        let bytes = self.reading.rest();
-        let begin = b"Tunnel ";
-        let common = bytes.len().min(begin.len());
-        if common == 0 || bytes[..common] != begin[..common] {
-            return false;
-        }
-        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return true };
-        let line = String::from_utf8_lossy(&self.reading.take(end + 1)).into_owned();
-        let id = line.trim_end().split(' ').nth(1).and_then(|id| id.parse().ok()).unwrap_or(0);
-        let target = format!("/{id}");
-        if let Some(request) = self.ledger.arrive(world, self.number, (id, "CONNECT", &target)) {
-            self.enter_tunnel(request);
-            self.judge(world);
-        }
-        true
-    }
-
-    fn enter_tunnel(&mut self, request: Request) {
-        self.reading.raw();
-        let bytes = words::downward(request.id, request.answer.length);
-        (self.got, self.want) = (0, words::upward(request.id, request.body.length));
-        if request.answer.delay_ms > 0 {
-            self.sending.add(Out::Pause(request.answer.delay_ms));
-        }
-        match (breaks(&request), request.answer.drip) {
-            (None, Some((size, ms))) => self.sending.add(Out::Drip(bytes, size, ms)),
-            (breaks, _) => self.sending.add_broken(bytes, breaks),
-        }
-        self.sending.add(Out::Finish);
-        self.ledger.met("origin: in a tunnel");
-        self.at = At::Tunnel(Box::new(request));
-    }
-
-    fn head(&mut self, world: &World, message: &Message) {
-        let id = message.fields.iter().find(|field| field.is("x-id"));
-        let id = id.and_then(|field| String::from_utf8_lossy(&field.value).parse().ok());
-        let id = id.unwrap_or(0);
-        let line = (id, message.method(), message.target());
-        let Some(request) = self.ledger.arrive(world, self.number, line) else {
-            self.spoilt = true;
-            return;
-        };
-        self.ledger.touch(id, Moment::now(world));
-        if self.ruined {
-            let words = format!("request {id} on a connection with a malformed answer");
-            return self.fail(world, "stale-connection", words);
-        }
-        let within = self.ledger.waits().heard;
-        let is_long_ago =
-            |moment: Moment| within.is_some_and(|within| moment.until(world, within) < world.now());
-        if self.strayed.is_some_and(is_long_ago) {
-            let words = format!("request {id} on a connection with bytes that nobody asked for");
-            return self.fail(world, "stale-connection", words);
-        }
-        if let Some(finished) = self.finished {
-            self.spoilt = true;
-            if is_long_ago(finished) {
-                let words = format!("request {id} on a connection whose end was long announced");
-                self.fail(world, "stale-connection", words);
-            }
-            return;
-        }
-        // It was on its way. Nobody answers behind what may look like an answer.
-        if self.strays && matches!(self.conduct, Conduct::StraysIdle(_)) {
-            self.spoilt = true;
-            return;
-        }
-        (self.got, self.whole, self.answered) = (0, false, false);
-        let length = if request.method.is_tunnel() { 0 } else { request.body.length };
-        self.want = words::upward(id, length);
-        if request.body.expects && !request.answer.early {
-            self.sending.add(Out::Bytes(words::interim(id, 100)));
-        }
-        let early = request.answer.early;
-        self.at = At::Request(Box::new(request));
-        if early {
-            self.answer();
-        }
-    }
-
-    fn body(&mut self, world: &World, bytes: &[u8]) {
-        let (id, odd) = match &self.at {
-            At::Request(request) | At::Tunnel(request) => {
-                (request.id, matches!(request.oddity, Some(Oddity::Body(_))))
-            }
-            At::Idle => return,
-        };
-        let end = self.got + bytes.len();
-        if !odd && self.want.get(self.got..end) != Some(bytes) {
-            let words = format!(
-                "wrong bytes from {} on of {} of request {id}: {}",
-                self.got,
-                self.want.len(),
-                shown(bytes)
-            );
-            self.fail(world, "wrong-bytes", words);
-        }
-        self.got = end;
-    }
-
-    fn end_of_request(&mut self, world: &World) {
-        let At::Request(request) = &self.at else { return };
-        let (id, early) = (request.id, request.answer.early);
-        if matches!(request.oddity, Some(Oddity::Body(_))) {
-            let words = format!("the malformed body of request {id} was forwarded whole");
-            return self.fail(world, "smuggled", words);
-        }
-        if self.got < self.want.len() {
-            let words = format!("{} of {} bytes look whole", self.got, self.want.len());
-            return self.fail(world, "looks-whole", format!("request {id}: {words}"));
-        }
-        self.whole = true;
-        if !early {
-            self.answer();
-        }
-        self.next(world);
-    }
-
-    /// Plans what is said to the request at hand.
-    fn answer(&mut self) {
-        let At::Request(request) = &self.at else { return };
-        let request = (**request).clone();
-        let answer = &request.answer;
-        meet(&self.ledger, &request);
-        if answer.delay_ms > 0 {
-            self.sending.add(Out::Pause(answer.delay_ms));
-        }
-        let floods = matches!(answer.wrong, Some(Wrong::Floods));
-        for count in 0..if floods { 100 } else { answer.interims } {
-            let status = if floods { 103 } else { [103, 102, 100][count as usize % 3] };
-            self.sending.add(Out::Bytes(words::interim(request.id, status)));
-        }
-        let mut bytes = words::answer(&request);
-        if let Some(Wrong::Goes(index)) = answer.wrong {
-            bytes.extend_from_slice(words::STRAYS[index].as_bytes());
-            self.strays = true;
-        }
-        match (breaks(&request), answer.drip) {
-            (None, Some((size, ms))) => self.sending.add(Out::Drip(bytes, size, ms)),
-            (breaks, _) if request.method != Method::Upgrade => {
-                self.sending.add_broken(bytes, breaks);
-            }
-            _ => self.sending.add(Out::Bytes(bytes)),
-        }
-        let bad = matches!(
-            answer.wrong,
-            Some(Wrong::Head(_) | Wrong::Chunks(_) | Wrong::Switches | Wrong::Floods)
-        );
-        self.sending.add(Out::Mark);
-        let upgrades = request.method == Method::Upgrade && answer.status == 101;
-        if (answer.closes || answer.frame == Frame::UntilClose) && !bad && !upgrades {
-            self.sending.add(Out::Finish);
-            self.ledger.met("answer: closes behind it");
-        }
-    }
-
-    /// On to the next request once this one is whole, and its answer.
-    fn next(&mut self, world: &World) {
-        if !self.answered || !self.whole {
-            return;
-        }
-        let At::Request(request) = &self.at else { return };
-        let request = (**request).clone();
-        self.answers += 1;
-        (self.last, self.moved) = (request.id, Moment::now(world));
-        self.at = At::Idle;
-        match request.answer.wrong {
-            Some(Wrong::Head(_) | Wrong::Chunks(_) | Wrong::Switches | Wrong::Floods) => {
-                self.ruined = true;
-            }
-            _ if request.method == Method::Upgrade && request.answer.status == 101 => {
-                self.enter_tunnel(request);
-                self.judge(world);
-            }
-            _ => {}
-        }
-    }
-
-    /// The stream from the proxy has ended, or broken.
-    fn ends(&mut self, world: &World, broken: bool) {
-        if broken {
-            self.ledger.met("origin: sees its connection break");
-        }
-        if let At::Tunnel(request) = &self.at {
-            let breaks = request.breaks.map(|breaks| breaks.how);
-            // Before the first byte there may have been no tunnel: its client left too early.
-            let may = matches!(breaks, Some(How::Finish | How::Close | How::Stop))
-                || self.got == 0
-                || self.ledger.story().proxy.unix;
-            if !broken && !may && self.got < self.want.len() {
-                let (id, got, want) = (request.id, self.got, self.want.len());
-                let words = format!("{got} of {want} bytes of tunnel {id} end in order");
-                return self.fail(world, "looks-whole", words);
-            }
-            if !broken {
-                // The other direction goes on.
-                self.ended = true;
-                return;
-            }
-        }
-        self.close(world);
     }
 
     /// Notes when bytes that nobody asked for have reached the proxy.
@@ -565,52 +318,5 @@ impl Line {
         self.ledger.fail(world, kind, format!("{}: {words}", self.name));
         self.spoilt = true;
         self.close(world);
-    }
-}
-
-/// Where the answer to a request, or what goes down its tunnel, is broken off.
-fn breaks(request: &Request) -> Option<Break> {
-    match request.answer.wrong {
-        Some(Wrong::Breaks(breaks)) => Some(breaks),
-        _ => None,
-    }
-}
-
-fn meet(ledger: &Ledger, request: &Request) {
-    let answer = &request.answer;
-    ledger.met(match answer.frame {
-        Frame::Length => "answer: with a length",
-        Frame::Chunks(_) => "answer: chunked",
-        Frame::UntilClose => "answer: until close",
-    });
-    if answer.old {
-        ledger.met("answer: HTTP/1.0");
-    }
-    if answer.interims > 0 {
-        ledger.met("answer: after interim ones");
-    }
-    if answer.early && request.body.length > 0 {
-        ledger.met("answer: before the request's end");
-    }
-    if answer.drip.is_some() {
-        ledger.met("answer: drips");
-    }
-    if answer.trailers {
-        ledger.met("answer: trailers");
-    }
-    match answer.wrong {
-        None => {}
-        Some(Wrong::Breaks(breaks)) => ledger.met(match breaks.how {
-            How::Finish => "answer: ends in the middle",
-            How::Close => "answer: closed in the middle",
-            How::Reset => "answer: reset in the middle",
-            How::Stop => "answer: stops in the middle",
-            How::Pause(_) => "answer: pauses in the middle",
-        }),
-        Some(Wrong::Goes(_)) => ledger.met("answer: bytes after it"),
-        Some(Wrong::Head(index)) => ledger.met(format!("answer: bad head {index}")),
-        Some(Wrong::Chunks(index)) => ledger.met(format!("answer: bad chunks {index}")),
-        Some(Wrong::Floods) => ledger.met("answer: a flood of interim ones"),
-        Some(Wrong::Switches) => ledger.met("answer: 101 that nobody asked for"),
     }
 }

@@ -44,8 +44,16 @@ pub(super) enum Sent {
     Mark,
     /// The socket was closed by a step: nobody may use it any more.
     Gone,
-    /// The connection can take nothing more.
-    Broken,
+}
+
+/// When to look again.
+#[derive(Default)]
+pub(super) struct Look(pub(super) Option<Instant>);
+
+impl Look {
+    pub(super) fn at(&mut self, when: Instant) {
+        self.0 = self.0.into_iter().chain([when]).min();
+    }
 }
 
 /// What is still to be sent.
@@ -59,6 +67,8 @@ pub(super) struct Sending {
     stopped: bool,
     /// The stream was ended, or can take nothing more.
     pub(super) over: bool,
+    /// The connection broke while something was sent: how its stream ends says nothing.
+    pub(super) broke: bool,
     /// Bytes taken in all.
     pub(super) total: u64,
 }
@@ -95,12 +105,6 @@ impl Sending {
         }
     }
 
-    /// Takes back what was not begun.
-    pub(super) fn give_up(&mut self) {
-        self.steps.clear();
-        (self.taken, self.until) = (0, None);
-    }
-
     /// Whether nothing is left to be sent.
     pub(super) fn is_empty(&self) -> bool {
         self.steps.is_empty() || self.stopped || self.over
@@ -130,7 +134,7 @@ impl Sending {
                 Out::Bytes(bytes) => match world.write(socket, &bytes[self.taken..]) {
                     Ok(0) => return Sent::Full,
                     Ok(count) => self.took(count),
-                    Err(_) => return self.broke(),
+                    Err(_) => return self.breaks(),
                 },
                 Out::Drip(bytes, ..) if self.taken == bytes.len() => self.done(),
                 Out::Drip(bytes, size, ms) => {
@@ -142,7 +146,7 @@ impl Sending {
                     match world.write(socket, &piece) {
                         Ok(0) => return Sent::Full,
                         Ok(count) => self.took(count),
-                        Err(_) => return self.broke(),
+                        Err(_) => return self.breaks(),
                     }
                     self.until = None;
                 }
@@ -180,9 +184,10 @@ impl Sending {
         self.total += count as u64;
     }
 
-    fn broke(&mut self) -> Sent {
-        self.give_up();
-        self.over = true;
-        Sent::Broken
+    fn breaks(&mut self) -> Sent {
+        self.steps.clear();
+        (self.taken, self.until) = (0, None);
+        (self.over, self.broke) = (true, true);
+        Sent::All
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use millrace_sim::Faults;
 
 use super::ledger::Failure;
-use super::plan::{Body, Calm, Conduct, Connection, Naming, Reader, Request, Story};
+use super::plan::{Body, Calm, Conduct, Connection, Ending, Frame, Naming, Reader, Request, Story};
 use super::play_story;
 
 /// A smaller story that fails as `story` does, and how. Takes `time` at most, and a run more.
@@ -125,6 +125,7 @@ fn proxy(best: &mut Best<'_>, end: Instant) {
         });
     }
     best.attempt(end, &|story| story.proxy.workers = 1);
+    best.attempt(end, &|story| story.proxy.forward = false);
     best.attempt(end, &|story| story.proxy.unix = false);
     best.attempt(end, &|story| story.proxy.memory_mb = None);
     best.attempt(end, &|story| story.proxy.descriptors = None);
@@ -158,9 +159,13 @@ type OfRequest = fn(&mut Request);
 
 /// Sizes, waits and manners.
 fn details(best: &mut Best<'_>, end: Instant) {
-    const CONNECTION: [OfConnection; 3] =
-        [|it| it.begins_ms = 0, |it| it.pipelined = false, |it| it.reader = Reader::Eager];
-    const REQUEST: [OfRequest; 18] = [
+    const CONNECTION: [OfConnection; 4] = [
+        |it| it.begins_ms = 0,
+        |it| it.pipelined = false,
+        |it| it.reader = Reader::Eager,
+        |it| it.ending = Ending::Closes,
+    ];
+    const REQUEST: [OfRequest; 19] = [
         |it| it.breaks = None,
         |it| it.oddity = None,
         |it| it.pause_ms = 0,
@@ -177,6 +182,7 @@ fn details(best: &mut Best<'_>, end: Instant) {
         |it| it.answer.interims = 0,
         |it| (it.answer.old, it.answer.closes) = (false, false),
         |it| it.answer.early = false,
+        |it| (it.answer.frame, it.answer.trailers) = (Frame::Length, false),
         |it| it.answer.trailers = false,
         |it| it.answer.delay_ms /= 2,
     ];

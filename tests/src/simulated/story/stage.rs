@@ -9,11 +9,12 @@ use std::time::Duration;
 use millrace_event::{Address, Buffer, Instant};
 use millrace_proxy::config::{self, Config};
 use millrace_proxy::{Letter, Worker};
-use millrace_sim::{Actor, Ended, Faults, Sim, Turn, World, run};
+use millrace_sim::{Actor, Ended, Sim, Turn, World};
 
 use super::super::reload::Posts;
 use super::super::verifier::SimVerifier;
-use super::super::{Running, address_of, pick_ports, start};
+use super::super::{Running, address_of, pick_ports, run_all, start};
+use super::classes;
 use super::client::ClientSeat;
 use super::ledger::{Failure, Ledger, Met, Moment, Waits};
 use super::names::{NameSeat, name_of};
@@ -297,7 +298,7 @@ impl Stage {
             drain: Duration::from_millis(config.limits.drain_ms),
             ledger: ledger.clone(),
         };
-        meet_world(&ledger, &story, world);
+        classes::meet_story(&ledger, &story);
         Ok(Self {
             workers,
             troupe: Troupe {
@@ -375,11 +376,8 @@ impl Stage {
         time: Duration,
         done: &mut dyn FnMut(&World) -> bool,
     ) -> Ended {
-        let mut workers: Vec<&mut dyn Turn> = Vec::new();
-        if !self.has_ended() {
-            workers.extend(self.workers.iter_mut().map(|worker| worker as &mut dyn Turn));
-        }
-        run(world, &mut workers, &mut [&mut self.troupe], time, done)
+        let left = if self.has_ended() { 0 } else { self.workers.len() };
+        run_all(world, &mut self.workers[..left], &mut [&mut self.troupe], time, done)
     }
 
     fn failure(&self, kind: &'static str, words: String) -> Failure {
@@ -444,31 +442,4 @@ pub(super) fn command(story: &Story, authorities: &[String]) -> Vec<String> {
         words.extend(["--limit".to_owned(), format!("{name}={value}")]);
     }
     words
-}
-
-fn meet_world(ledger: &Ledger, story: &Story, world: &World) {
-    let plan = world.plan();
-    ledger.met(format!("story: {:?}", story.temper));
-    ledger.met(match story.world {
-        Faults::None => "world: idle",
-        Faults::Benign => "world: working",
-        Faults::Hostile => "world: hostile",
-    });
-    ledger.met(if story.proxy.forward { "proxy: forwards" } else { "proxy: boosts" });
-    for (met, class) in [
-        (story.proxy.unix, "proxy: listens on a Unix socket"),
-        (story.proxy.memory_mb.is_some(), "proxy: short of memory"),
-        (story.proxy.descriptors.is_some(), "proxy: short of descriptors"),
-        (plan.pipes > 0, "world: short of pipes"),
-        (plan.reset > 0, "world: connections break"),
-        (plan.connect_fault > 0, "world: connecting fails"),
-        (plan.descriptors > 0, "world: no descriptor by chance"),
-        (plan.stall > 0, "world: streams stall"),
-        (plan.datagram_loss > 0, "world: datagrams are lost"),
-        (plan.loss > 0, "world: segments are late"),
-    ] {
-        if met {
-            ledger.met(class);
-        }
-    }
 }
