@@ -1,6 +1,7 @@
 //! The classes of behaviour that stories have: how they are called where they are met, and the list
 //! of those that many seeds have to meet.
 
+use millrace_proxy::reason::Reason;
 use millrace_sim::Faults;
 
 use super::ledger::Ledger;
@@ -20,11 +21,12 @@ pub fn classes(few: bool) -> Vec<String> {
         classes.extend(numbered("answer: bad chunks #", BAD_CHUNKS.len()));
         classes.extend(numbered("request: odd Head(#)", ODD_HEADS.len()));
         classes.extend(numbered("request: odd Body(#)", ODD_CHUNKS.len()));
+        classes.extend(REASONS.iter().map(|reason| format!("proxy: says {}", reason.word())));
     }
     classes
 }
 
-const CLASSES: [&str; 104] = [
+const CLASSES: [&str; 105] = [
     "answer: 101 that nobody asked for",
     "answer: HTTP/1.0",
     "answer: a flood of interim ones",
@@ -82,6 +84,7 @@ const CLASSES: [&str; 104] = [
     "proxy: answers 504 itself",
     "proxy: boosts",
     "proxy: forwards",
+    "proxy: holds all the bytes that it may",
     "proxy: listens on a Unix socket",
     "proxy: short of descriptors",
     "proxy: short of memory",
@@ -129,6 +132,36 @@ const CLASSES: [&str; 104] = [
     "world: hostile",
     "world: idle",
     "world: working",
+];
+
+/// Why the proxy refuses something in stories. The others' options are in none: a list of users, of
+/// addresses, of names.
+const REASONS: [Reason; 25] = [
+    Reason::BodyCut,
+    Reason::BodyTimedOut,
+    Reason::ConnectFailed,
+    Reason::ConnectTimedOut,
+    Reason::HeadTimedOut,
+    Reason::HeadTooLarge,
+    Reason::MalformedAnswer,
+    Reason::MalformedAnswerBody,
+    Reason::MalformedAnswerFraming,
+    Reason::MalformedBody,
+    Reason::MalformedFraming,
+    Reason::MalformedHead,
+    Reason::MalformedTarget,
+    Reason::NameFailed,
+    Reason::NameTimedOut,
+    Reason::NameUnknown,
+    Reason::OriginBusy,
+    Reason::OriginClosed,
+    Reason::OriginTimedOut,
+    Reason::OriginUnreachable,
+    Reason::Overloaded,
+    Reason::TargetTooLong,
+    Reason::TooManyInterim,
+    Reason::UpgradeUnasked,
+    Reason::VersionUnsupported,
 ];
 
 /// What an origin does with its connections.

@@ -46,7 +46,8 @@ pub struct Proxy {
     pub unix: bool,
     /// Threads, from 1.
     pub workers: usize,
-    /// Megabytes for each worker; `None`: plenty.
+    /// Megabytes for each worker, as its command line has them, and short of memory whatever they
+    /// are; `None`: plenty.
     pub memory_mb: Option<u64>,
     /// Descriptors there are and descriptors that it was told of; `None`: plenty.
     pub descriptors: Option<(usize, usize)>,

@@ -109,9 +109,8 @@ impl Turn for Watched {
         let goes_on = running.turn();
         let live = running.0.live();
         let (used, max) = self.world.budget(self.index);
-        // What came in the turn in which it ran out may still be held, twice where it is passed on;
-        // and each exchange holds its heads.
-        let bound = max + 4 * Buffer::SIZE + live[1] * HEADS_BYTES_MAX;
+        // The receive with which it ran out may have brought a whole buffer.
+        let bound = max + Buffer::SIZE;
         if used >= max {
             self.ledger.met("proxy: holds all the bytes that it may");
         }
@@ -130,9 +129,6 @@ impl Turn for Watched {
         goes_on
     }
 }
-
-/// A request's and an answer's head at their limits, with what is charged for their fields.
-const HEADS_BYTES_MAX: usize = 200 * 1024;
 
 /// Everybody but the workers.
 struct Troupe {
@@ -391,7 +387,16 @@ fn configure(story: &Story, world: &World, authorities: &[String]) -> Result<Con
     let mut config =
         config::from_arguments(command(story, authorities)).map_err(|wrong| wrong.to_string())?;
     pick_ports(&mut config, world);
+    if let Some(bytes) = bytes_per_worker(story) {
+        config.memory_bytes = bytes * story.proxy.workers as u64;
+    }
     Ok(config)
+}
+
+/// What each worker may hold where memory is short. The program takes no less than a megabyte, of
+/// which no story uses a fifth: what is a megabyte in its command line is 16 KiB here.
+pub(super) fn bytes_per_worker(story: &Story) -> Option<u64> {
+    story.proxy.memory_mb.map(|megabytes| megabytes * 16 * 1024)
 }
 
 /// The configurations of all reloads, the last one first, each when it comes. What cannot change in
@@ -410,7 +415,7 @@ fn reloads(
         let words = command(&other, authorities);
         let read = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
         let listeners = first.listeners.clone();
-        let config = Config { listeners, ..read };
+        let config = Config { listeners, memory_bytes: first.memory_bytes, ..read };
         if config::check_change("story", first, &config).is_ok() {
             reloads.push((world.now() + Duration::from_millis(*ms), config));
         }

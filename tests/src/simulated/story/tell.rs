@@ -5,7 +5,7 @@ use std::fmt;
 use super::plan::{
     Answer, Body, Break, Conduct, Connection, Event, Naming, Oddity, Reader, Request, Story, Wrong,
 };
-use super::stage::command;
+use super::stage::{bytes_per_worker, command};
 use super::words;
 
 impl fmt::Display for Story {
@@ -15,6 +15,9 @@ impl fmt::Display for Story {
         writeln!(f, "proxy {}", command(self, &places).join(" "))?;
         if let Some((real, believed)) = self.proxy.descriptors {
             writeln!(f, "descriptors {real} believed {believed}")?;
+        }
+        if let Some(bytes) = bytes_per_worker(self) {
+            writeln!(f, "memory {bytes} bytes a worker")?;
         }
         for calm in &self.calm {
             writeln!(f, "without {calm:?}")?;
