@@ -156,3 +156,62 @@ fn is_within(part: &[u8], whole: &[u8]) -> bool {
     let mut whole = whole.iter();
     part.iter().all(|byte| whole.any(|other| other == byte))
 }
+
+/// A check that cannot fail shows nothing.
+#[cfg(test)]
+mod tests {
+    use millrace_sim::{Faults, World};
+
+    use super::*;
+
+    /// Two requests as a client sends them, without what a proxy adds.
+    const SENT: &[u8] = b"\0POST /a HTTP/1.1\r\nHost: a\r\nX: 1\r\nContent-Length: 2\r\n\r\nab\
+                          GET /b HTTP/1.1\r\nHost: a\r\n\r\n";
+    const ANSWER: &str = "HTTP/1.1 200 OK\r\nVia: 1.1 m\r\nContent-Length: 4\r\n\r\nyes!";
+
+    /// What is said where the origin saw `seen` and the client `received`; each request was answered
+    /// by the same four bytes.
+    fn said(seen: &[&str], received: &str) -> Result<(), String> {
+        let world = World::new(1, Faults::None);
+        let script = Script::parse(SENT);
+        let mut actors = Actors::new(&world, &script);
+        for text in seen {
+            match strict::request(text.as_bytes()) {
+                Ok(message) => actors.seen.push(message.expect("a whole request")),
+                Err(doubt) => actors.doubtful.push((text.as_bytes().to_vec(), doubt)),
+            }
+        }
+        let said = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nyes!".repeat(seen.len());
+        let asked = actors.seen.iter().map(|seen| Asked::with(seen.method())).collect();
+        actors.given.push(Given { asked, said: said.into_bytes(), ends: false });
+        actors.received = received.as_bytes().to_vec();
+        check(&script, &actors)
+    }
+
+    #[test]
+    fn what_a_proxy_may_do_passes_and_nothing_else() {
+        let post = "POST /a HTTP/1.1\r\nHost: a\r\nX: 1\r\nContent-Length: 2\r\n\r\nab";
+        let get = "GET /b HTTP/1.1\r\nHost: a\r\n\r\n";
+        assert_eq!(said(&[], ""), Ok(()));
+        assert_eq!(said(&[post, get], &ANSWER.repeat(2)), Ok(()));
+        assert_eq!(said(&[post, get, get], ANSWER), Ok(()));
+        let wrong = |seen: &[&str], received: &str, why: &str| {
+            let said = said(seen, received).expect_err(why);
+            assert!(said.contains(why), "{said} instead of {why}");
+        };
+        wrong(&[post, post], "", "came 2 times");
+        wrong(&[&post.replace("POST", "PUT")], "", "nobody asked PUT /a");
+        wrong(&[&get.replace("/b", "/c")], "", "nobody asked GET /c");
+        wrong(&[&get.replace("/b", "/a")], "", "nobody sent what the origin saw");
+        wrong(&[&get.replace("\r\n\r\n", "\r\nY: 1\r\n\r\n")], "", "a field at the origin");
+        wrong(&[&post.replace("\r\nab", "\r\nzz")], "", "a body that nobody sent");
+        wrong(&[&get.replace("Host:", "Host :")], "", "DOUBTFUL at the origin");
+        wrong(&[get], &ANSWER.replace("Length: 4", "Length: +4"), "DOUBTFUL at the client");
+        wrong(&[get], &ANSWER.repeat(2), "more answers than requests");
+        wrong(&[get], &ANSWER.replace("yes!", "nope"), "its status or body");
+        wrong(&[get], &ANSWER.replace("200", "404"), "its status or body");
+        wrong(&[get], &ANSWER.replace("Via", "Q: 1\r\nVia"), "the field Q");
+        let refused = ANSWER.replace("200", "400").replace("Via: 1.1 m\r\n", "");
+        wrong(&[], &refused, "is valid, and refused");
+    }
+}
