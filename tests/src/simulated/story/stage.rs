@@ -448,3 +448,47 @@ pub(super) fn command(story: &Story, authorities: &[String]) -> Vec<String> {
     }
     words
 }
+
+#[cfg(test)]
+mod tests {
+    use millrace_proxy::limits::Limits;
+    use millrace_sim::{Faults, run};
+
+    use super::super::plain::plain;
+    use super::super::plan::Ending;
+    use super::*;
+
+    impl Actor for Director {
+        fn step(&mut self, world: &World) -> Option<Instant> {
+            Director::step(self, world)
+        }
+    }
+
+    /// Told to drain and, a second later, to stop: how a worker fails that has ended, or has not.
+    fn judged(has_ended: bool) -> Option<&'static str> {
+        let world = World::new(1, Faults::None);
+        let story = Rc::new(plain(Vec::new(), Ending::Closes));
+        let waits = Waits::new(&Limits::default(), &story, &world.plan());
+        let ledger = Ledger::new(story, waits);
+        let mut director = Director {
+            posts: Posts::default(),
+            ended: vec![Rc::new(Cell::new(has_ended))],
+            reloads: Vec::new(),
+            drain_at: Some(world.now()),
+            stop_at: None,
+            stopped: None,
+            patience: STOP,
+            drain: Duration::from_secs(1),
+            ledger: ledger.clone(),
+        };
+        let hour = Duration::from_secs(3600);
+        run(&world, &mut [], &mut [&mut director], hour, &mut |_| false);
+        ledger.failure().map(|failure| failure.kind)
+    }
+
+    #[test]
+    fn a_worker_that_does_not_stop_is_noticed_while_its_clients_go_on() {
+        assert_eq!(judged(true), None);
+        assert_eq!(judged(false), Some("undrained"));
+    }
+}
