@@ -209,6 +209,42 @@ class Upgrade(InteropCase):
         self.assertEqual(wire.get(self.address, "/").status, 200)
         self.assertEqual(new.stop(), 0)
 
+    def test_the_running_one_dies_during_a_takeover(self):
+        """From its offer on, whoever takes over serves if the running one dies: before it hears
+        that the new one listens, or when it has not read that yet."""
+        for hears in (False, True):
+            admin = socket.socket(socket.AF_UNIX)
+            admin.bind(str(self.door))
+            admin.listen()
+            served = threading.Thread(target=self.offer_and_die, args=(admin, hears), daemon=True)
+            served.start()
+            new = self.start("--upgrade")
+            served.join(60)
+            self.assertEqual(wire.get(self.address, "/").status, 200)
+            self.assertTrue(any("ended before it had drained" in x for x in new.lines), new.lines)
+            self.assertEqual(new.stop(), 0)
+            self.assertFalse(self.door.exists())
+
+    def offer_and_die(self, admin, hears):
+        """Plays the running process, with nothing but an admin address."""
+        client, _ = admin.accept()
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += client.recv(4096)
+        client.sendall(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: %s\r\nConnection: Upgrade\r\n\r\n"
+            % PROTOCOL.encode()
+        )
+        rights = array.array("i", [admin.fileno()])
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+        # A socket of an admin address, no service manager, and that is all.
+        client.sendmsg([b"\x03\x01\x00\x00"], control)
+        client.sendall(b"\x05\x00\x00\x020 \x06\x00\x00\x011")
+        if hears:
+            client.recv(1, socket.MSG_PEEK)
+        admin.close()
+        client.close()
+
     def test_only_one_takes_over_at_a_time(self):
         running = self.start()
         client, _ = self.takeover()

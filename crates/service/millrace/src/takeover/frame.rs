@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use millrace_sys::DESCRIPTORS_PER_MESSAGE_MAX;
+use millrace_sys::{DESCRIPTORS_PER_MESSAGE_MAX, Errno};
 
 /// What a word says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,7 +135,8 @@ impl Line {
         }
     }
 
-    /// Reads all of `bytes`. False: the stream ended before the first.
+    /// Reads all of `bytes`. False: the stream ended before the first, or was reset there, which is
+    /// how one ends that has died with words of ours unread (unix(7)).
     fn fill(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<bool> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -147,10 +148,10 @@ impl Line {
             let room = &mut bytes[filled..];
             match millrace_sys::receive_with_descriptors(self.stream.as_fd(), room, &mut self.came)
             {
-                Ok(0) if filled == 0 => return Ok(false),
+                Ok(0) | Err(Errno::CONNRESET) if filled == 0 => return Ok(false),
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => filled += count,
-                Err(millrace_sys::Errno::AGAIN) => return Err(ErrorKind::TimedOut.into()),
+                Err(Errno::AGAIN) => return Err(ErrorKind::TimedOut.into()),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -181,6 +182,17 @@ mod tests {
         assert_eq!((second.kind, second.descriptors.len()), (Kind::Clients, fds.len()));
         assert_eq!((third.kind, third.descriptors.len()), (Kind::Admin, 1));
         assert!(next().is_none());
+    }
+
+    #[test]
+    fn whoever_dies_with_unread_words_has_ended() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut here = Line::new(here);
+        here.send(Kind::Ready, b"", &[], SECOND).unwrap();
+        drop(there);
+        assert!(here.receive(SECOND).unwrap().is_none());
+        let told = here.send(Kind::Ready, b"", &[], SECOND).unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::BrokenPipe);
     }
 
     #[test]

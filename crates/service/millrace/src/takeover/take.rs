@@ -86,7 +86,11 @@ impl Takeover {
     /// When the running process goes on: then this one must not.
     pub(crate) fn finish(mut self, desk: Desk) -> std::result::Result<(), Failure> {
         let failed = |error: Error| Failure::Machine(format!("the takeover failed: {error}"));
-        self.line.send(Kind::Ready, b"", &[], STEP).map_err(failed)?;
+        match self.line.send(Kind::Ready, b"", &[], STEP) {
+            // Whether it died or gave this process up is in the last word that it said, if any.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(failed(error)),
+            _ => {}
+        }
         match self.line.receive(STEP) {
             Ok(Some(frame)) if frame.kind == Kind::Yours => {}
             // Whoever refuses says so: this is one that died, and nobody else is left to serve.
