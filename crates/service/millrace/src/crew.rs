@@ -107,21 +107,28 @@ impl Crew {
         });
         let (ready, started) = channel();
         let (mut crew, mut posts) = (Self { threads: Vec::new() }, Posts::default());
+        let mut gates = Vec::new();
         let mails = mesh(count, MAILBOX_LETTERS);
         for (index, (listeners, mail)) in sockets.into_iter().zip(mails).enumerate() {
             let (outbox, inbox) = mailbox(MAILBOX_LETTERS);
             posts.outboxes.push(outbox);
-            let (seat, ready) = (Seat { index, common: Arc::clone(&common) }, ready.clone());
+            let (gate, open) = channel();
+            gates.push(gate);
+            let start = Start { ready: ready.clone(), open };
+            let seat = Seat { index, common: Arc::clone(&common) };
             let config = Arc::clone(&config);
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             let work = move || match engine {
-                Engine::Epoll => seat.work::<EpollWatch>(config, listeners, inbox, mail, ready),
-                Engine::Uring => seat.work::<UringWatch>(config, listeners, inbox, mail, ready),
+                Engine::Epoll => seat.work::<EpollWatch>(config, listeners, inbox, mail, start),
+                Engine::Uring => seat.work::<UringWatch>(config, listeners, inbox, mail, start),
             };
             crew.threads.push(thread.spawn(work).map_err(failed)?);
         }
         drop(ready);
         wait_until_ready(&started, count)?;
+        for gate in gates {
+            gate.send(()).map_err(|_| failed("it ended"))?;
+        }
         Ok((crew, posts))
     }
 
@@ -153,7 +160,15 @@ struct Seat {
     common: Arc<Common>,
 }
 
-type Ready = Sender<Result<(), Error>>;
+/// How a worker begins.
+struct Start {
+    /// Says that it could.
+    ready: Sender<Result<(), Error>>,
+    /// Says that all of them could. Before that none takes a client in, who would be lost if
+    /// another could not; closed if one could not.
+    open: Receiver<()>,
+}
+
 type Working<W> = Worker<millrace_event::Sockets<W>>;
 
 impl Seat {
@@ -164,7 +179,7 @@ impl Seat {
         listeners: Sockets,
         inbox: Inbox<Post, EventWaker>,
         mail: Mail<Post, EventWaker>,
-        ready: Ready,
+        start: Start,
     ) {
         // The supervisor waits for the word of every worker, so it is there to hear it.
         let engine = millrace_event::Sockets::<W>::new(self.options());
@@ -172,12 +187,15 @@ impl Seat {
         let mut worker = match worker {
             Ok(worker) => worker,
             Err(error) => {
-                let _ = ready.send(Err(error));
+                let _ = start.ready.send(Err(error));
                 return;
             }
         };
-        let _ = ready.send(Ok(()));
-        drop(ready);
+        let _ = start.ready.send(Ok(()));
+        drop(start.ready);
+        if start.open.recv().is_err() {
+            return;
+        }
         while survive(|| while worker.turn() {}).is_err() {
             match survive(|| self.replace(worker)) {
                 Ok(Ok(Some(another))) => worker = another,

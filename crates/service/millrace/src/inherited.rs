@@ -168,16 +168,12 @@ impl Beginning {
 }
 
 /// The sockets of one address for each of `workers`. None is left out, for there may be clients in
-/// the queue behind it: with fewer workers than sockets, a worker gets several; with more, `more`
-/// opens further ones, or, where it cannot, several workers share one.
+/// the queue behind it: with fewer workers than sockets, a worker gets several; with more, several
+/// workers share one. Further sockets are not opened: if the takeover fails, their queues are lost.
 ///
 /// # Errors
 /// When a descriptor cannot be had.
-pub(crate) fn spread(
-    sockets: Vec<OwnedFd>,
-    workers: usize,
-    mut more: impl FnMut() -> Option<OwnedFd>,
-) -> std::io::Result<Vec<Vec<OwnedFd>>> {
+pub(crate) fn spread(sockets: Vec<OwnedFd>, workers: usize) -> std::io::Result<Vec<Vec<OwnedFd>>> {
     assert!(!sockets.is_empty() && workers > 0);
     let mut of_workers: Vec<Vec<OwnedFd>> = (0..workers).map(|_| Vec::new()).collect();
     let count = sockets.len();
@@ -185,10 +181,7 @@ pub(crate) fn spread(
         of_workers[index % workers].push(socket);
     }
     for worker in count..workers {
-        let socket = match more() {
-            Some(socket) => socket,
-            None => of_workers[worker % count][0].try_clone()?,
-        };
+        let socket = of_workers[worker % count][0].try_clone()?;
         of_workers[worker].push(socket);
     }
     Ok(of_workers)
@@ -232,13 +225,13 @@ mod tests {
 
     #[test]
     fn no_socket_is_left_out_and_no_worker_goes_without() {
-        let counts = |sockets: usize, workers, more: fn() -> Option<OwnedFd>| {
+        let counts = |sockets: usize, workers| {
             let sockets = (0..sockets).map(|_| listen("127.0.0.1:0").1).collect();
-            spread(sockets, workers, more).unwrap().iter().map(Vec::len).collect::<Vec<_>>()
+            spread(sockets, workers).unwrap().iter().map(Vec::len).collect::<Vec<_>>()
         };
-        assert_eq!(counts(5, 2, || None), [3, 2]);
-        assert_eq!(counts(2, 2, || None), [1, 1]);
-        assert_eq!(counts(1, 3, || None), [1, 1, 1]);
-        assert_eq!(counts(2, 3, || Some(listen("127.0.0.1:0").1)), [1, 1, 1]);
+        assert_eq!(counts(5, 2), [3, 2]);
+        assert_eq!(counts(2, 2), [1, 1]);
+        assert_eq!(counts(1, 3), [1, 1, 1]);
+        assert_eq!(counts(2, 3), [1, 1, 1]);
     }
 }

@@ -195,13 +195,8 @@ impl Listeners {
             return Ok(None);
         }
         let borrowed = sockets.iter().any(|socket| socket.borrowed);
-        let more = || match &address {
-            // One that a service manager shares with us has no others beside it.
-            ListenAddress::Tcp(at) if !borrowed => millrace_sys::listen_tcp(*at, true).ok(),
-            _ => None,
-        };
         let fds = sockets.into_iter().map(|socket| socket.fd).collect();
-        let sockets = spread(fds, self.workers, more).map_err(errno)?;
+        let sockets = spread(fds, self.workers).map_err(errno)?;
         Ok(Some(Open { number, address, sockets, borrowed, owned: false }))
     }
 
