@@ -276,3 +276,22 @@ class Rotation(InteropCase):
             self.wait_until("the log is there again", log.exists)
 
         return rotate
+
+    def test_a_log_that_nobody_reads_is_not_waited_for(self):
+        """Standard output is a pipe that is full: the process serves on, and ends when it is told
+        to."""
+        words = ("boost", "--origin", self.origin().url, "--listen", "127.0.0.1:0")
+        process = subprocess.Popen(
+            [program(), *words, "--access-log", "-"], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        said = next(line for line in process.stderr if "listening on " in line)
+        address = "127.0.0.1", int(said.rpartition(":")[2])
+        for _ in range(100):
+            self.assertEqual(wire.get(address, "/?" + 4000 * "a").status, 200)
+        process.terminate()
+        self.assertEqual(process.wait(60), 0)

@@ -33,3 +33,7 @@ pub(crate) const LOG_WAITING_MAX: usize = 1024 * 1024;
 pub(crate) const LOG_BATCH: usize = 64 * 1024;
 /// How long records wait for a batch to fill.
 pub(crate) const LOG_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
+/// How long the end of the process waits for a disk, or for whoever reads a pipe.
+pub(crate) const LOG_CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
+/// How often it is looked whether the log is written to its end.
+pub(crate) const LOG_CLOSE_LOOK: std::time::Duration = std::time::Duration::from_millis(1);

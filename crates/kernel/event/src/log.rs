@@ -1,6 +1,6 @@
 //! The access log: records of all workers, written by a thread of its own.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crate::limits::{LOG_BATCH, LOG_WAIT, LOG_WAITING_MAX};
+use crate::limits::{LOG_BATCH, LOG_CLOSE_LOOK, LOG_CLOSE_WAIT, LOG_WAIT, LOG_WAITING_MAX};
 
 /// A file that whole records are appended to. Copies share the file and its writer.
 ///
@@ -29,7 +29,7 @@ impl LogFile {
     /// Opens `path` for appending, creating it if it is missing. `-` is standard output.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// Those of open(2); ENXIO for a pipe that nobody reads.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), file: open(path)? })
     }
@@ -136,13 +136,20 @@ impl LogSink {
         }
     }
 
-    /// Writes everything that waits and ends the writer. Records that come later are dropped.
+    /// Writes everything that waits and ends the writer, or leaves it after some seconds with what
+    /// it cannot write: into a pipe that nobody reads. Records that come later are dropped.
     pub fn close(&self) {
         lock(&self.0.state).closing = true;
         self.0.changed.notify_one();
-        if let Some(writer) = lock(&self.0.writer).take() {
-            writer.join().expect("the log's writer does not panic");
+        let Some(writer) = lock(&self.0.writer).take() else { return };
+        let begun = Instant::now();
+        while !writer.is_finished() {
+            if begun.elapsed() >= LOG_CLOSE_WAIT {
+                return;
+            }
+            std::thread::sleep(LOG_CLOSE_LOOK);
         }
+        writer.join().expect("the log's writer does not panic");
     }
 }
 
@@ -193,7 +200,7 @@ fn open(path: &Path) -> io::Result<File> {
     if path == Path::new("-") {
         return Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));
     }
-    OpenOptions::new().append(true).create(true).open(path)
+    Ok(millrace_sys::open_to_append(path)?.into())
 }
 
 /// No thread leaves the state half changed, so one that panicked elsewhere spoils nothing.

@@ -4,6 +4,7 @@
 //! system call, or one idiom that is always the same calls. They retry nothing but EINTR, keep no
 //! state, and hand errors up by their number. What an error means is decided above.
 
+mod append;
 mod clock;
 mod congestion;
 mod credentials;
@@ -21,6 +22,7 @@ mod seccomp;
 mod signals;
 mod socket;
 
+pub use append::open_to_append;
 pub use clock::{cpu_time, monotonic_nanoseconds, time_of_day};
 pub use congestion::{
     CONGESTION_NAME_BYTES_MAX, congestion, default_congestion, set_congestion, try_congestion,

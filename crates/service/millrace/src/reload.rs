@@ -183,7 +183,7 @@ impl Force {
         let Some(source) = &self.source else {
             return Err("no file to reload: the configuration is a command line".to_owned());
         };
-        let asked_for = source.read().map_err(|error| error.to_string())?;
+        let asked_for = source.read_again().map_err(|error| error.to_string())?;
         let mut state = self.lock();
         if state.draining {
             return Err("the process is draining".to_owned());

@@ -1,5 +1,6 @@
 //! Where the configuration came from, and may be read again.
 
+use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
@@ -21,23 +22,38 @@ impl Source {
         self.file.display().to_string()
     }
 
+    /// As [`Source::read`], for a process that serves: it does not wait for somebody to write into
+    /// a pipe, which a first start may.
+    ///
+    /// # Errors
+    /// As [`Source::read`], and what is no file.
+    pub(crate) fn read_again(&self) -> Result<Config, ConfigError> {
+        match fs::metadata(&self.file) {
+            Ok(found) if !found.is_file() => Err(self.unreadable("is no file")),
+            _ => self.read(),
+        }
+    }
+
+    fn unreadable(&self, wrong: impl ToString) -> ConfigError {
+        ConfigError::Rule {
+            place: self.name(),
+            wrong: wrong.to_string(),
+            allowed: "a file that can be read".to_owned(),
+        }
+    }
+
     /// Reads the file and what it means.
     ///
     /// # Errors
     /// The first thing that is wrong, on one line.
     pub(crate) fn read(&self) -> Result<Config, ConfigError> {
         let name = self.name();
-        let unreadable = |wrong: String| ConfigError::Rule {
-            place: name.clone(),
-            wrong,
-            allowed: "a file that can be read".to_owned(),
-        };
         let mut bytes = Vec::new();
         // One byte more than allowed is enough to know that a file is too long; it may be endless.
-        std::fs::File::open(&self.file)
+        fs::File::open(&self.file)
             .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
-            .map_err(|error| unreadable(error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|_| unreadable("is not UTF-8".to_owned()))?;
+            .map_err(|error| self.unreadable(error))?;
+        let text = String::from_utf8(bytes).map_err(|_| self.unreadable("is not UTF-8"))?;
         let mut config = config::from_named_toml(&name, &text, &self.over)?;
         users::load(&mut config)?;
         congestion::check(&config, |option| format!("{name}: {option}"))?;

@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Command;
 
 use support::{Folder, Running, get};
 
@@ -142,6 +143,35 @@ fn what_is_wrong_is_refused_with_the_line_that_check_says() {
 
     write(&file, "workers = 1", &port);
     assert_eq!(reload(&mut running), ["configuration 2 is in force"]);
+}
+
+#[test]
+fn what_would_be_waited_for_is_refused() {
+    let folder = Folder::new("pipes");
+    let (file, log) = (folder.0.join("run.toml"), folder.0.join("access.log"));
+    let port = ["127.0.0.1:0".to_owned()];
+    let top = format!("workers = 1\naccess-log = '{}'", log.display());
+    write(&file, &top, &port);
+    let mut running = Running::start(&format!("run {}", file.display()), 1);
+    let pipe = |path: &Path| {
+        std::fs::remove_file(path).unwrap();
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    pipe(&log);
+    let not_reopened = "millrace: access log not reopened: No such device or address (os error 6)";
+    running.signal("USR1");
+    assert_eq!(running.line(), not_reopened);
+    assert!(reload(&mut running)[0].contains("cannot open the access log"));
+    assert_eq!(running.line(), not_reopened);
+    pipe(&file);
+    assert!(reload(&mut running)[0].contains("is no file; allowed: a file that can be read"));
+    assert_eq!(running.line(), not_reopened);
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    assert!(reload(&mut running)[0].contains("is no file"));
+    assert!(get(&running.addresses[0], "/").starts_with("HTTP/1.1 400 "));
+    running.signal("TERM");
+    assert_eq!(running.end().0.code(), Some(0));
 }
 
 #[test]
