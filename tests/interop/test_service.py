@@ -107,8 +107,12 @@ class Notified(InteropCase):
     def test_an_upgrade_changes_the_main_process(self):
         """The old process names the new one, which says that it is ready; it knows where to say so
         from the old one, even if it was started without the service manager's environment, and
-        gives the signs of life that are asked for."""
-        manager = Manager(self, watchdog_us=600_000)
+        gives the signs of life that are asked for. So it is at a socket that has no file, too, and
+        that the new one would not reach if it did not know of it."""
+        for abstract in (False, True):
+            self.upgrade_under(Manager(self, abstract=abstract, watchdog_us=600_000))
+
+    def upgrade_under(self, manager):
         old = manager.start(*self.words())
         self.assertEqual(manager.heard()["READY"], "1")
         new = manager.start(*self.words("--upgrade"), notify=False)
@@ -183,6 +187,7 @@ class Activated(InteropCase):
         self.assertEqual(process.wait(60), 1)
 
     def test_by_systemd(self):
+        manager.socket.close()
         """systemd's own tool starts it at the first connection, which is answered."""
         activate = shutil.which("systemd-socket-activate")
         if not activate:

@@ -7,7 +7,9 @@ use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::process::{ExitStatusExt, parent_id};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -211,6 +213,28 @@ fn files_that_were_not_granted_are_out_of_reach() {
         assert!(denied(append(&in_folder("sockets/file"))));
         assert!(denied(Command::new("/bin/true").status().map(drop)), "nothing is executed");
     });
+}
+
+#[test]
+fn processes_outside_are_out_of_reach_and_abstract_sockets_if_asked_for() {
+    match millrace_sys::landlock_version() {
+        Ok(6..) => {}
+        other => return println!("skip: this needs Landlock 6, of Linux 6.12; here: {other:?}"),
+    }
+    let test = "processes_outside_are_out_of_reach_and_abstract_sockets_if_asked_for";
+    // Whoever runs the parts is outside of them.
+    let is_outside = std::env::var_os(ALONE).is_none();
+    let outside = if is_outside { std::process::id() } else { parent_id() };
+    let address = SocketAddr::from_abstract_name(format!("millrace-outside-{outside}")).unwrap();
+    let _listener = is_outside.then(|| UnixListener::bind_addr(&address).unwrap());
+    for (part, allowed) in [("without sockets", false), ("with sockets", true)] {
+        well(test, part, |folder| {
+            millrace_sys::restrict_files(&[(folder, Grant::Read)], allowed).unwrap();
+            let refused = UnixStream::connect_addr(&address).map_err(|error| error.raw_os_error());
+            assert_eq!(refused.err(), (!allowed).then_some(Some(libc::EPERM)));
+            assert_eq!(call(libc::SYS_kill, [outside.into(), 0, 0]), Err(Errno::PERM));
+        });
+    }
 }
 
 /// The line of /proc/self/status for this thread that begins with `name`.

@@ -24,6 +24,7 @@ use crate::inherited::{Inherited, Socket};
 use crate::listeners::{Change, Listeners, Sockets};
 use crate::privileges::{self, Locked};
 use crate::source::Source;
+use crate::systemd::Systemd;
 use crate::{failure::Failure, say};
 
 /// How long it is waited for the workers to take a configuration up. They do between two turns, so
@@ -133,9 +134,10 @@ impl Force {
     ///
     /// # Errors
     /// As [`privileges::lock_in`].
-    pub(crate) fn lock_in(&self, engine: Engine) -> Result<(), Failure> {
+    pub(crate) fn lock_in(&self, engine: Engine, systemd: &Systemd) -> Result<(), Failure> {
         let file = self.source.as_ref().map(|source| source.file.as_path());
-        let locked = privileges::lock_in(&self.config(), file, engine)?;
+        let abstract_sockets = systemd.hears_by_name();
+        let locked = privileges::lock_in(&self.config(), file, engine, abstract_sockets)?;
         self.locked.set(locked).expect("privileges are given up once");
         Ok(())
     }

@@ -97,7 +97,7 @@ impl Running {
         let (force, sockets) = (Arc::new(begun.0), begun.1);
         // From here on with what is left; the log is opened as it will be opened again.
         force
-            .lock_in(engine.engine)
+            .lock_in(engine.engine, &systemd)
             .and_then(|()| reload::open_log(&force.config()))
             .and_then(|file| log.turn_to(file).map_err(|error| machine("the access log", error)))
             .inspect_err(|_| force.give_up())?;

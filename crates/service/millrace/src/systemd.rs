@@ -74,6 +74,11 @@ impl Systemd {
         }
     }
 
+    /// Whether it hears at a socket of the abstract namespace.
+    pub(crate) fn hears_by_name(&self) -> bool {
+        self.given.notify.starts_with(b"@")
+    }
+
     /// What a successor needs to go on.
     pub(crate) fn given(&self) -> &Given {
         &self.given

@@ -42,8 +42,9 @@ struct Sandbox {
     grants: Vec<(PathBuf, Grant)>,
 }
 
-/// Gives up what `config`, read from `file` if it is one, does not need on `engine`. To be called
-/// once, with every listener open, and before any thread is started.
+/// Gives up what `config`, read from `file` if it is one, does not need on `engine`, but leaves
+/// abstract Unix sockets of others within reach if `abstract_sockets` says so. To be called once,
+/// with every listener open, and before any thread is started.
 ///
 /// # Errors
 /// A user that does not exist or cannot be taken. What this kernel cannot do is no error; it is
@@ -52,6 +53,7 @@ pub(crate) fn lock_in(
     config: &Config,
     file: Option<&Path>,
     engine: Engine,
+    abstract_sockets: bool,
 ) -> Result<Locked, Failure> {
     // None of ours runs yet, so it is one of a library that was loaded before the program.
     if threads().is_some_and(|count| count > 1) {
@@ -83,23 +85,20 @@ pub(crate) fn lock_in(
         millrace_sys::set_dumpable(true).map_err(|error| refused("debugging", error))?;
         return Ok(Locked { who, capabilities, low_ports_open, sandbox: None });
     }
-    let sandbox = restrict(&reach, engine)?;
+    let sandbox = restrict(&reach, engine, abstract_sockets)?;
     let locked = Locked { who, capabilities, low_ports_open, sandbox: Some(sandbox) };
     debug_assert_eq!(locked.admits(config, file), Ok(()), "what is needed was left");
     Ok(locked)
 }
 
-fn restrict(reach: &Reach, engine: Engine) -> Result<Sandbox, Failure> {
+fn restrict(reach: &Reach, engine: Engine, abstract_sockets: bool) -> Result<Sandbox, Failure> {
     millrace_sys::prepare_name_lookup();
     millrace_sys::refuse_new_privileges()
         .and_then(|()| millrace_sys::set_dumpable(false))
         .map_err(|error| refused("no_new_privs", error))?;
     let grants = reach.grants(Identity::current().user == 0);
-    // A notification socket without a name in the file system belongs to somebody outside.
-    let notify = std::env::var_os("NOTIFY_SOCKET");
-    let is_abstract = notify.is_some_and(|name| name.as_encoded_bytes().starts_with(b"@"));
     let files = millrace_sys::landlock_version().and_then(|version| {
-        millrace_sys::restrict_files(&grants, is_abstract)?;
+        millrace_sys::restrict_files(&grants, abstract_sockets)?;
         Ok(version)
     });
     let calls = millrace_sys::restrict_calls(engine == Engine::Uring);
