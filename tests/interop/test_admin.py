@@ -111,3 +111,50 @@ class Admin(InteropCase):
         config = self.tcp("GET", "/config")[2]
         self.assertIn("admin-token-file", config)
         self.assertNotIn(TOKEN, config)
+
+    def test_what_is_hostile_is_refused_and_what_follows_is_not_read(self):
+        """Bodies in any framing, a token in the target, and requests behind the first."""
+        self.with_token()
+        host = f"127.0.0.1:{self.port}"
+        with_token = f"/drain?token={TOKEN}&access_token={TOKEN}"
+        self.assertEqual(self.tcp("POST", with_token)[0], 401)
+        token = f"Authorization: Bearer {TOKEN}"
+        for fields in ((token, token), (token, "Authorization: Bearer x"), (token, f"Host: {host}")):
+            self.assertEqual(self.tcp("POST", "/drain", *fields)[0], 400, fields)
+        for framing in ("Transfer-Encoding: chunked", "Content-Length: 5", "Content-Length: 0, 5"):
+            connection = wire.Connection(("127.0.0.1", self.port))
+            behind = f"POST /drain HTTP/1.1\r\nHost: {host}\r\n{token}\r\n\r\n"
+            first = f"POST /reload HTTP/1.1\r\nHost: {host}\r\n{token}\r\n{framing}\r\n\r\n"
+            connection.send((first + "0\r\n\r\n" + behind).encode())
+            self.assertEqual(connection.answer().status, 413, framing)
+            with self.assertRaises(EOFError):
+                connection.line()
+            connection.close()
+        pipelined = wire.Connection(("127.0.0.1", self.port))
+        get = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n"
+        pipelined.send((get + behind).encode())
+        self.assertEqual(pipelined.answer().body, b"ok\n")
+        with self.assertRaises(EOFError):
+            pipelined.line()
+        pipelined.close()
+        self.assertEqual(self.tcp("GET", "/healthz")[2], "ok\n")
+
+    def test_who_says_nothing_keeps_nobody_out(self):
+        """Many connections that send half a head; each other request is answered all the same."""
+        proxy = self.start()
+        silent = []
+        for number in range(100):
+            silent.append(wire.Connection(("127.0.0.1", self.port)))
+            self.addCleanup(silent[-1].close)
+            silent[-1].send(b"GET /healthz HTTP/1.1\r\n")
+            if number % 10 == 9:
+                self.assertEqual(self.unix("GET", "/healthz")[2], "ok\n")
+        # At the first try, or when threads have ended that were told to: not when time is over.
+        self.wait_until("it is answered", self.answers_over_tcp)
+        self.assertEqual(proxy.stop(), 0)
+
+    def answers_over_tcp(self):
+        try:
+            return self.tcp("GET", "/healthz")[2] == "ok\n"
+        except (EOFError, ConnectionError):
+            return False

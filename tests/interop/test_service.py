@@ -1,19 +1,24 @@
 """Under a service manager: sockets that it passes, what it is told, and rotation of logs."""
 
+import contextlib
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
 import socket
 import subprocess
 
-from support import PROJECT, wire
+from support import PROJECT, intruder, wire
 from support.case import InteropCase
 from support.millrace import program
+from test_admin import UnixConnection, ask
 from test_upgrade import Load
 
 LISTEN_FDS_START = 3
+# Several times what a service manager is given here to hear of.
+SILENCE_SECONDS = 2
 
 
 class Manager:
@@ -92,6 +97,58 @@ class Notified(InteropCase):
         process.send_signal(signal.SIGCONT)
         self.assertEqual(manager.heard(), {"WATCHDOG": "1"})
 
+    def test_the_watchdog_is_silent_while_a_worker_hangs(self):
+        """One of three stands still, and nothing else: that is what the watchdog is for."""
+        if os.getuid() != 0:
+            self.skipTest("only root may stop a thread of millrace")
+        manager = Manager(self, watchdog_us=600_000)
+        process = manager.start(*self.words("--workers", "3"))
+        self.assertEqual(manager.heard()["READY"], "1")
+        with intruder.stopped(self.thread(process, "worker-1")):
+            self.pending(manager)
+            manager.socket.settimeout(SILENCE_SECONDS)
+            heard = 0
+            with contextlib.suppress(TimeoutError):
+                while heard < 10:
+                    manager.heard()
+                    heard += 1
+            # The letter before may have been answered by all.
+            self.assertLessEqual(heard, 2)
+            manager.socket.settimeout(wire.PATIENCE_SECONDS)
+        self.assertEqual(manager.heard(), {"WATCHDOG": "1"})
+
+    def thread(self, process, name):
+        """The number of a thread."""
+        for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
+            if (task / "comm").read_text().strip() == name:
+                return int(task.name)
+        raise AssertionError(f"there is no {name}")
+
+    def test_a_reload_is_told_whoever_asks(self):
+        """By a signal or at the admin address; RELOADING and READY go around it."""
+        file, door = self.folder / "run.toml", self.folder / "admin.sock"
+        file.write_text(f'admin = "unix:{door}"\n[[forward]]\nlisten = "127.0.0.1:0"\n')
+        manager = Manager(self)
+        process = manager.start("run", file)
+        self.assertEqual(manager.heard()["READY"], "1")
+
+        def by_signal():
+            process.send_signal(signal.SIGHUP)
+
+        def by_admin():
+            self.assertEqual(ask(UnixConnection(door), "POST", "/reload", "millrace")[0], status)
+
+        for reload in (by_signal, by_admin):
+            for text, status in ((file.read_text(), 200), ("nonsense", 422)):
+                before = file.read_text()
+                file.write_text(text)
+                reload()
+                said = manager.heard()
+                self.assertEqual(said["RELOADING"], "1")
+                self.assertGreater(int(said["MONOTONIC_USEC"]), 0)
+                self.assertEqual(manager.heard()["READY"], "1")
+                file.write_text(before)
+
     def pending(self, manager):
         """Takes away what waits; gives how much it was."""
         manager.socket.setblocking(False)
@@ -130,6 +187,7 @@ class Notified(InteropCase):
             pass
         self.assertEqual(said["STOPPING"], "1")
         self.assertEqual(new.wait(60), 0)
+        manager.socket.close()
 
 
 class Activated(InteropCase):
@@ -187,7 +245,6 @@ class Activated(InteropCase):
         self.assertEqual(process.wait(60), 1)
 
     def test_by_systemd(self):
-        manager.socket.close()
         """systemd's own tool starts it at the first connection, which is answered."""
         activate = shutil.which("systemd-socket-activate")
         if not activate:

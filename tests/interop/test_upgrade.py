@@ -245,6 +245,34 @@ class Upgrade(InteropCase):
         admin.close()
         client.close()
 
+    def test_a_takeover_waits_for_the_end_of_one_that_fails(self):
+        """One that is gone is not in the way, even if nobody has noticed it yet."""
+        self.start()
+        client, _ = self.takeover()
+        begun = []
+        second = threading.Thread(target=lambda: begun.append(self.takeover()), daemon=True)
+        second.start()
+        time.sleep(0.3)
+        client.close()
+        second.join(60)
+        self.assertEqual(len(begun), 1)
+
+    def test_no_reload_while_another_takes_over(self):
+        """What would be applied is the new one's file, which it may have read before: whoever asks
+        is told."""
+        file = self.folder / "run.toml"
+        file.write_text(f'admin = "unix:{self.door}"\n[[forward]]\nlisten = "127.0.0.1:0"\n')
+        running = self.millrace("run", file)
+        client, _ = self.takeover()
+        running.process.send_signal(signal.SIGHUP)
+        refused = "reload refused: a new process is taking over"
+        self.wait_until("it is refused", lambda: any(refused in x for x in running.lines))
+        client.close()
+        self.wait_until("the takeover is given up", lambda: any("goes on" in x for x in running.lines))
+        running.process.send_signal(signal.SIGHUP)
+        done = "configuration 2 is in force"
+        self.wait_until("it is done", lambda: any(done in x for x in running.lines))
+
     def test_only_one_takes_over_at_a_time(self):
         running = self.start()
         client, _ = self.takeover()

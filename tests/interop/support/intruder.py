@@ -1,6 +1,7 @@
 """Makes a running program's own thread do a system call that is not in its code, as whoever had
 taken it over would: by ptrace(2), which the tests may use as root. x86-64 only."""
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -84,3 +85,14 @@ def call(process, number, *arguments):
     _ptrace(DETACH, pid)
     result = ctypes.c_longlong(dict(zip(NAMES, now))["rax"]).value
     return errno.errorcode[-result] if -4096 < result < 0 else result
+
+
+@contextlib.contextmanager
+def stopped(thread):
+    """One thread of a program, by its number, stands still; the others go on."""
+    _ptrace(ATTACH, thread)
+    os.waitpid(thread, WAIT_ALL)
+    try:
+        yield
+    finally:
+        _ptrace(DETACH, thread)

@@ -10,6 +10,8 @@ use crate::takeover::{Line, Offer};
 pub(crate) enum Errand {
     /// As at SIGTERM.
     Drain,
+    /// Apply the configuration's file anew: the number of the snapshot in force, or why not.
+    Reload(Sender<Result<u64, String>>),
     /// Say what a successor would take over.
     Offer(Sender<io::Result<Offer>>),
     /// The successor at the other end serves: leave everything to it.

@@ -39,8 +39,6 @@ const ROOM_LEFT: usize = 2;
 /// place.
 pub(crate) struct Force {
     state: Mutex<State>,
-    /// Held for the whole of a reload: they come one after the other.
-    turn: Mutex<()>,
     /// `None`: a command line, which cannot be read again.
     source: Option<Source>,
     shared: Arc<Shared>,
@@ -108,7 +106,6 @@ impl Force {
         let state = State { asked_for, config, listeners, posts, draining: false };
         let force = Self {
             state: Mutex::new(state),
-            turn: Mutex::default(),
             source,
             shared,
             log,
@@ -158,15 +155,14 @@ impl Force {
         lock(&self.followers).push(Box::new(follower));
     }
 
-    /// Reads the file again and has the workers go on under what it says. Any thread may ask; it
-    /// is said on standard error what came of it. Gives the number of the new snapshot, once
-    /// every worker has taken it up.
+    /// Reads the file again and has the workers go on under what it says, unless there is an
+    /// `obstacle`, in words. It is said on standard error what came of it. Gives the number of the
+    /// new snapshot, once every worker has taken it up.
     ///
     /// # Errors
     /// Why it was refused, on one line: nothing has changed then.
-    pub(crate) fn reload(&self) -> Result<u64, String> {
-        let _turn = lock(&self.turn);
-        match self.change() {
+    pub(crate) fn reload(&self, obstacle: Option<&str>) -> Result<u64, String> {
+        match obstacle.map_or_else(|| self.change(), |obstacle| Err(obstacle.to_owned())) {
             Ok(number) => {
                 self.counts.done.fetch_add(1, Ordering::Relaxed);
                 self.wait_until_taken_up(number);
@@ -187,9 +183,6 @@ impl Force {
         };
         let asked_for = source.read_again().map_err(|error| error.to_string())?;
         let mut state = self.lock();
-        if state.draining {
-            return Err("the process is draining".to_owned());
-        }
         config::check_change(&source.name(), &state.asked_for, &asked_for)
             .map_err(|error| error.to_string())?;
         if let Some(locked) = self.locked() {
@@ -220,7 +213,7 @@ impl Force {
         let mut late: Vec<usize> = (0..self.shared.counters.len()).collect();
         loop {
             late.retain(is_late);
-            if late.is_empty() || self.lock().draining {
+            if late.is_empty() {
                 return;
             }
             if begun.elapsed() > TAKE_UP {

@@ -146,10 +146,8 @@ impl Running {
             self.show_life();
             match signal {
                 Some(Signal::HangUp) => {
-                    self.succession.systemd.reloading();
                     // It has said what came of it.
-                    let _ = self.force.reload();
-                    self.succession.systemd.ready("serving");
+                    let _ = self.reload(draining.is_some());
                     self.reopen_log();
                 }
                 Some(Signal::User1) => self.reopen_log(),
@@ -167,6 +165,7 @@ impl Running {
             while let Some(errand) = self.errands.next() {
                 match errand {
                     Errand::Drain => _ = draining.get_or_insert_with(|| self.drain()),
+                    Errand::Reload(reply) => _ = reply.send(self.reload(draining.is_some())),
                     Errand::Offer(reply) => _ = reply.send(self.offer()),
                     Errand::HandOver(line) if draining.is_some() => line.refuse("it is draining"),
                     Errand::HandOver(line) => draining = self.hand_over(line),
@@ -190,13 +189,9 @@ impl Running {
         let metrics =
             Metrics::new(counters, self.log.clone(), counts).with_origins(Arc::clone(&self.shared));
         let (force, log) = (self.force.clone(), self.log.clone());
-        let has_log = Arc::clone(&force);
         let hooks = Hooks {
             desk,
-            reload: Box::new(move || force.reload()),
-            reopen_log: Box::new(move || {
-                has_log.config().access_log.is_some().then(|| log.reopen())
-            }),
+            reopen_log: Box::new(move || force.config().access_log.is_some().then(|| log.reopen())),
         };
         let config = config::to_toml(&self.force.config());
         let admin = Arc::new(Admin::new(metrics, config, guard, hooks));
@@ -220,6 +215,20 @@ impl Running {
             say::error(&format!("listening on {address}"));
         }
         self.succession.systemd.ready("serving");
+    }
+
+    /// Has the file read again, and tells the service manager so unless the process drains.
+    fn reload(&self, is_draining: bool) -> Result<u64, String> {
+        if is_draining {
+            return self.force.reload(Some("the process is draining"));
+        }
+        // What was applied now would end with this process, and whoever asked would not know.
+        let is_upgrading = self.admin.as_ref().is_some_and(|admin| admin.is_upgrading());
+        let obstacle = is_upgrading.then_some("a new process is taking over, with its own file");
+        self.succession.systemd.reloading();
+        let outcome = self.force.reload(obstacle);
+        self.succession.systemd.ready("serving");
+        outcome
     }
 
     /// Tells every worker to take no more. Gives the time by which they should have ended.

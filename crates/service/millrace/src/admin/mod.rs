@@ -6,14 +6,16 @@
 //! deadline for each.
 
 mod answer;
+mod crowd;
 mod doors;
 mod guard;
 mod request;
 mod stream;
 mod token;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::errands::{Desk, Errand};
@@ -21,6 +23,7 @@ use crate::metrics::{self, Metrics};
 use crate::{say, takeover};
 
 use answer::Answer;
+use crowd::{Crowd, Place};
 use guard::Asked;
 use request::Request;
 use stream::Stream;
@@ -29,20 +32,19 @@ pub(crate) use doors::Doors;
 pub(crate) use guard::{Guard, is_trusted};
 pub(crate) use token::Token;
 
-/// Connections answered at once. Further ones are closed; who asks for metrics asks again.
-const CONNECTIONS_MAX: usize = 16;
 /// The longest request head.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// What is read away of a refused request, so that its answer is not lost in a reset.
 const REST_BYTES_MAX: usize = 64 * 1024;
-/// From the connection's beginning to its end.
+/// From the connection's beginning to its answer, and from there to its end.
 const CONNECTION_MS_MAX: u64 = 5000;
+/// How long whoever wants to take over waits for the end of another takeover: one that has failed
+/// may not have been noticed yet.
+const TAKEOVER_MS_MAX: u64 = 3000;
 
 /// What the admin addresses have others do.
 pub(crate) struct Hooks {
     pub(crate) desk: Desk,
-    /// Applies the configuration's file anew: the number of the snapshot in force, or why not.
-    pub(crate) reload: Box<dyn Fn() -> Result<u64, String> + Send + Sync>,
     /// Opens the access log again; `None`: there is none.
     pub(crate) reopen_log: Box<dyn Fn() -> Option<std::io::Result<()>> + Send + Sync>,
 }
@@ -57,9 +59,12 @@ pub(crate) struct Admin {
     /// Set once, when the process no longer takes connections.
     draining: AtomicBool,
     /// A successor is taking over.
-    upgrading: AtomicBool,
-    /// `<= CONNECTIONS_MAX`
-    connections: AtomicUsize,
+    upgrading: Mutex<bool>,
+    /// Notified when none is any more, or when the process begins to drain.
+    upgraded: Condvar,
+    tcp: Arc<Crowd>,
+    /// Apart: whoever may connect there may change something, and others must not be in the way.
+    unix: Arc<Crowd>,
 }
 
 /// What a path is for.
@@ -94,49 +99,52 @@ impl Admin {
             guard,
             hooks,
             draining: AtomicBool::new(false),
-            upgrading: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
+            upgrading: Mutex::default(),
+            upgraded: Condvar::new(),
+            tcp: Arc::default(),
+            unix: Arc::default(),
         }
     }
 
     /// Another configuration is in force.
     pub(crate) fn set_config(&self, config: String) {
-        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
+        *lock(&self.config) = config;
     }
 
     /// From now on, health is "draining".
     pub(crate) fn set_draining(&self) {
-        // Pairs with the load in `health`; nothing else is read by what it says.
+        let _upgrading = lock(&self.upgrading);
+        // Pairs with the loads in `is_draining`; nothing else is read by what it says.
         self.draining.store(true, Ordering::Relaxed);
+        self.upgraded.notify_all();
+    }
+
+    fn is_draining(&self) -> bool {
+        // Pairs with the store in `set_draining`.
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// The takeover that was under way is not any more.
     pub(crate) fn takeover_failed(&self) {
-        // Pairs with the swap in `begin_takeover`.
-        self.upgrading.store(false, Ordering::Relaxed);
+        *lock(&self.upgrading) = false;
+        self.upgraded.notify_one();
+    }
+
+    /// Whether a successor is taking over, with a configuration that it has read already.
+    pub(crate) fn is_upgrading(&self) -> bool {
+        *lock(&self.upgrading)
     }
 
     /// Answers one connection on a thread of its own, unless there are too many.
     fn take(self: &Arc<Self>, stream: Stream) {
-        // Pairs with the subtraction below. The accepting thread alone adds, so that the bound
-        // holds without more.
-        if self.connections.load(Ordering::Acquire) >= CONNECTIONS_MAX {
-            return;
-        }
-        self.connections.fetch_add(1, Ordering::Relaxed);
+        let crowd = if stream.is_unix() { &self.unix } else { &self.tcp };
+        let Some(place) = crowd.enter(stream.closer()) else { return };
         let this = Arc::clone(self);
-        let started = spawn("admin-connection", move || {
-            // The other side is gone or too slow: nobody is left to be told.
-            let _ = this.serve(stream);
-            // Pairs with the load above.
-            this.connections.fetch_sub(1, Ordering::Release);
-        });
-        if started.is_err() {
-            self.connections.fetch_sub(1, Ordering::Release);
-        }
+        // The other side is gone or too slow, or there is no thread: nobody is left to be told.
+        let _ = spawn("admin-connection", move || _ = this.serve(stream, &place));
     }
 
-    fn serve(&self, mut stream: Stream) -> std::io::Result<()> {
+    fn serve(&self, mut stream: Stream, place: &Place) -> std::io::Result<()> {
         stream.set_deadline(Instant::now() + Duration::from_millis(CONNECTION_MS_MAX));
         let mut head = Vec::new();
         let answer = loop {
@@ -147,11 +155,7 @@ impl Admin {
             }
             head.extend_from_slice(&part[..count]);
             if let Some(end) = head.windows(4).position(|end| end == b"\r\n\r\n") {
-                let answer = self.answer(&head[..end + 4], stream.asked()?);
-                if answer.status == SWITCHING {
-                    return self.hand_over(stream, &answer);
-                }
-                break answer;
+                break self.answer(&head[..end + 4], stream.asked()?);
             }
             if head.len() > HEAD_BYTES_MAX {
                 break Answer::text("431 Request Header Fields Too Large", "too large");
@@ -159,6 +163,10 @@ impl Admin {
         };
         // To do what was asked for may have taken its time.
         stream.set_deadline(Instant::now() + Duration::from_millis(CONNECTION_MS_MAX));
+        if answer.status == SWITCHING {
+            place.stay();
+            return self.hand_over(stream, &answer);
+        }
         stream.write_all(&answer.bytes())?;
         stream.end(REST_BYTES_MAX)
     }
@@ -210,13 +218,17 @@ impl Admin {
                 &format!("this process speaks {} only", takeover::PROTOCOL),
             ));
         }
-        // Pairs with the store in `takeover_failed`, and with that in `set_draining`.
-        if self.draining.load(Ordering::Relaxed) || self.upgrading.swap(true, Ordering::Relaxed) {
+        let patience = Duration::from_millis(TAKEOVER_MS_MAX);
+        let is_taken = |upgrading: &mut bool| *upgrading && !self.is_draining();
+        let waited = self.upgraded.wait_timeout_while(lock(&self.upgrading), patience, is_taken);
+        let (mut upgrading, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if *upgrading || self.is_draining() {
             return Err(Answer::text(
                 "409 Conflict",
                 "this process is draining, or another one is taking over",
             ));
         }
+        *upgrading = true;
         Ok(Answer::switching(SWITCHING, ""))
     }
 
@@ -233,22 +245,26 @@ impl Admin {
     }
 
     fn health(&self) -> Answer {
-        // Pairs with the store in `set_draining`.
-        match self.draining.load(Ordering::Relaxed) {
+        match self.is_draining() {
             true => Answer::text("503 Service Unavailable", "draining"),
             false => Answer::text("200 OK", "ok"),
         }
     }
 
     fn config(&self) -> Answer {
-        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let config = lock(&self.config).clone();
         Answer::page("200 OK", "text/plain; charset=utf-8", config)
     }
 
     fn reload(&self) -> Answer {
-        match (self.hooks.reload)() {
-            Ok(number) => Answer::text("200 OK", &format!("configuration {number} is in force")),
-            Err(wrong) => Answer::text("422 Unprocessable Content", &wrong),
+        let (sender, outcome) = channel();
+        self.hooks.desk.ask(Errand::Reload(sender));
+        match outcome.recv() {
+            Ok(Ok(number)) => {
+                Answer::text("200 OK", &format!("configuration {number} is in force"))
+            }
+            Ok(Err(wrong)) => Answer::text("422 Unprocessable Content", &wrong),
+            Err(_) => Answer::text("503 Service Unavailable", "the process has ended"),
         }
     }
 
@@ -271,6 +287,11 @@ impl Admin {
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
+/// No thread leaves anything half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::guard::Asked;
@@ -12,9 +13,13 @@ use crate::takeover::Line;
 /// A connection. Every read and write fails once its deadline is over.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    transport: Transport,
+    transport: Arc<Transport>,
     deadline: Instant,
 }
+
+/// Breaks a connection off from another thread.
+#[derive(Debug)]
+pub(super) struct Closer(Arc<Transport>);
 
 #[derive(Debug)]
 enum Transport {
@@ -37,7 +42,17 @@ impl Stream {
                 Transport::Tcp(stream)
             }
         };
-        Ok(Self { transport, deadline: Instant::now() })
+        Ok(Self { transport: Arc::new(transport), deadline: Instant::now() })
+    }
+
+    /// What breaks this connection off.
+    pub(super) fn closer(&self) -> Closer {
+        Closer(Arc::clone(&self.transport))
+    }
+
+    /// Whether it came to a Unix socket.
+    pub(super) fn is_unix(&self) -> bool {
+        matches!(*self.transport, Transport::Unix(_))
     }
 
     /// What comes after `deadline` fails.
@@ -47,7 +62,7 @@ impl Stream {
 
     /// Who asks.
     pub(super) fn asked(&self) -> Result<Asked> {
-        match &self.transport {
+        match &*self.transport {
             Transport::Tcp(stream) => Ok(Asked::Tcp(stream.local_addr()?)),
             Transport::Unix(stream) => Ok(Asked::Unix(millrace_sys::peer(stream.as_fd()).ok())),
         }
@@ -55,13 +70,15 @@ impl Stream {
 
     pub(crate) fn read(&mut self, bytes: &mut [u8]) -> Result<usize> {
         let left = Some(self.left()?);
-        match &mut self.transport {
+        match &*self.transport {
             Transport::Tcp(stream) => {
                 stream.set_read_timeout(left)?;
+                let mut stream = stream;
                 stream.read(bytes)
             }
             Transport::Unix(stream) => {
                 stream.set_read_timeout(left)?;
+                let mut stream = stream;
                 stream.read(bytes)
             }
         }
@@ -71,13 +88,15 @@ impl Stream {
         let mut sent = 0;
         while sent < bytes.len() {
             let left = Some(self.left()?);
-            sent += match &mut self.transport {
+            sent += match &*self.transport {
                 Transport::Tcp(stream) => {
                     stream.set_write_timeout(left)?;
+                    let mut stream = stream;
                     stream.write(&bytes[sent..])?
                 }
                 Transport::Unix(stream) => {
                     stream.set_write_timeout(left)?;
+                    let mut stream = stream;
                     stream.write(&bytes[sent..])?
                 }
             };
@@ -88,10 +107,10 @@ impl Stream {
     /// The same connection for a takeover.
     ///
     /// # Errors
-    /// When it is no Unix socket.
+    /// When it is no Unix socket, or there is no descriptor for it.
     pub(super) fn into_line(self) -> Result<Line> {
-        match self.transport {
-            Transport::Unix(stream) => Ok(Line::new(stream)),
+        match &*self.transport {
+            Transport::Unix(stream) => Ok(Line::new(stream.try_clone()?)),
             Transport::Tcp(_) => Err(ErrorKind::Unsupported.into()),
         }
     }
@@ -99,7 +118,7 @@ impl Stream {
     /// Ends the answer, and reads up to `bytes_max` of what the other side still sends: closing
     /// over unread bytes would reset the connection, and the answer with it.
     pub(super) fn end(mut self, bytes_max: usize) -> Result<()> {
-        match &self.transport {
+        match &*self.transport {
             Transport::Tcp(stream) => stream.shutdown(Shutdown::Write)?,
             Transport::Unix(stream) => stream.shutdown(Shutdown::Write)?,
         }
@@ -122,11 +141,13 @@ impl Stream {
     }
 }
 
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.transport {
-            Transport::Tcp(stream) => stream.as_fd(),
-            Transport::Unix(stream) => stream.as_fd(),
-        }
+impl Closer {
+    /// What the other thread does next on the connection fails.
+    pub(super) fn break_off(&self) {
+        // One that is gone already is as good.
+        let _ = match &*self.0 {
+            Transport::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Transport::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
     }
 }

@@ -25,11 +25,7 @@ fn admin(token: bool) -> (Arc<Admin>, Errands) {
     let (desk, errands) = Errands::new(|| {});
     let metrics = Metrics::new(vec![Arc::default()], LogSink::closed(), Arc::default());
     let guard = Guard { token, name: None };
-    let hooks = Hooks {
-        desk,
-        reload: Box::new(|| Err("no file to reload".to_owned())),
-        reopen_log: Box::new(|| None),
-    };
+    let hooks = Hooks { desk, reopen_log: Box::new(|| None) };
     (Arc::new(Admin::new(metrics, "a = 1\n".into(), guard, hooks)), errands)
 }
 
@@ -98,19 +94,48 @@ fn what_changes_something_needs_the_token() {
     assert!(errands.next().is_none());
     assert!(ask_for(&admin, "POST /drain", TOKEN).starts_with("HTTP/1.1 202 "));
     assert!(matches!(errands.next(), Some(Errand::Drain)));
-    assert!(ask_for(&admin, "POST /reload", TOKEN).starts_with("HTTP/1.1 422 "));
     assert!(ask_for(&admin, "POST /log/reopen", TOKEN).starts_with("HTTP/1.1 409 "));
+    let supervisor = std::thread::spawn(move || {
+        let reply = loop {
+            match errands.next() {
+                Some(Errand::Reload(reply)) => break reply,
+                _ => std::thread::yield_now(),
+            }
+        };
+        reply.send(Err("no file to reload".to_owned())).unwrap();
+    });
+    assert!(ask_for(&admin, "POST /reload", TOKEN).starts_with("HTTP/1.1 422 "));
+    supervisor.join().unwrap();
+    assert!(ask_for(&admin, "POST /reload", TOKEN).starts_with("HTTP/1.1 503 "));
+}
+
+fn ask_at_unix_socket(admin: &Arc<Admin>, line: &str) -> String {
+    let (mut client, stream) = UnixStream::pair().unwrap();
+    admin.take(Stream::new(stream.into(), true).unwrap());
+    client.write_all(format!("{line} HTTP/1.1\r\nHost: anything\r\n\r\n").as_bytes()).unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 #[test]
 fn the_same_user_needs_no_token_at_a_unix_socket() {
     let (admin, errands) = admin(false);
-    let (mut client, stream) = UnixStream::pair().unwrap();
-    admin.take(Stream::new(stream.into(), true).unwrap());
-    client.write_all(b"POST /drain HTTP/1.1\r\nHost: anything\r\n\r\n").unwrap();
-    client.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).unwrap();
+    let answer = ask_at_unix_socket(&admin, "POST /drain");
     assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
     assert!(matches!(errands.next(), Some(Errand::Drain)));
+}
+
+#[test]
+fn a_crowd_over_tcp_is_not_in_the_way_of_a_unix_socket() {
+    let (admin, errands) = admin(false);
+    let (ends, streams): (Vec<_>, Vec<_>) = (0..100)
+        .map(|_| UnixStream::pair().unwrap())
+        .map(|(end, other)| (end, Stream::new(other.into(), true).unwrap()))
+        .unzip();
+    let _places: Vec<_> = streams.iter().map(|stream| admin.tcp.enter(stream.closer())).collect();
+    let answer = ask_at_unix_socket(&admin, "POST /drain");
+    assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+    drop((ends, errands));
 }

@@ -1,0 +1,111 @@
+//! Connections that are answered at once at the admin addresses of one kind. They are bounded, and
+//! the oldest makes room: whoever opens many and says nothing keeps nobody else out.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::stream::Closer;
+
+/// Connections that are answered at once.
+const CONNECTIONS_MAX: usize = 10;
+/// Those, and others that were broken off and whose threads have not seen it yet. One that comes
+/// beyond is closed; who asks for metrics asks again.
+const THREADS_MAX: usize = 14;
+
+/// The connections of one kind.
+#[derive(Default)]
+pub(super) struct Crowd(Mutex<Members>);
+
+#[derive(Default)]
+struct Members {
+    /// What the next one is called.
+    next: u64,
+    /// The oldest first; `<= CONNECTIONS_MAX`
+    here: VecDeque<(u64, Closer)>,
+    /// Places that are not given back; `here.len() <= threads <= THREADS_MAX`
+    threads: usize,
+}
+
+/// A connection's place, given back when it is dropped.
+pub(super) struct Place {
+    crowd: Arc<Crowd>,
+    number: u64,
+}
+
+impl Crowd {
+    /// A place for the connection that `closer` breaks off; `None`: there is none.
+    pub(super) fn enter(self: &Arc<Self>, closer: Closer) -> Option<Place> {
+        let mut members = self.lock();
+        if members.threads >= THREADS_MAX {
+            return None;
+        }
+        if members.here.len() >= CONNECTIONS_MAX
+            && let Some((_, oldest)) = members.here.pop_front()
+        {
+            oldest.break_off();
+        }
+        let number = members.next;
+        members.next += 1;
+        members.threads += 1;
+        members.here.push_back((number, closer));
+        Some(Place { crowd: Arc::clone(self), number })
+    }
+
+    /// No thread leaves the members half changed.
+    fn lock(&self) -> MutexGuard<'_, Members> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// From now on this connection makes room for nobody.
+    pub(super) fn stay(&self) {
+        let number = self.number;
+        self.crowd.lock().here.retain(|(other, _)| *other != number);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.stay();
+        self.crowd.lock().threads -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::stream::Stream;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    /// A connection and its other end.
+    fn connection() -> (UnixStream, Stream) {
+        let (end, other) = UnixStream::pair().unwrap();
+        end.set_nonblocking(true).unwrap();
+        (end, Stream::new(other.into(), true).unwrap())
+    }
+
+    #[test]
+    fn the_oldest_makes_room_and_its_place_is_its_own_until_it_is_given_back() {
+        let crowd = Arc::new(Crowd::default());
+        let (mut ends, streams): (Vec<_>, Vec<_>) =
+            (0..=THREADS_MAX + 2).map(|_| connection()).unzip();
+        let mut streams = streams.iter();
+        let mut enter = || crowd.enter(streams.next().unwrap().closer());
+        let mut places: Vec<_> = (0..THREADS_MAX).map(|_| enter().unwrap()).collect();
+        let broken = |end: &mut UnixStream| matches!(end.read(&mut [0]), Ok(0));
+        let all: Vec<_> = ends.iter_mut().map(broken).collect();
+        let count = THREADS_MAX - CONNECTIONS_MAX;
+        assert!(all[..count].iter().all(|broken| *broken), "{all:?}");
+        assert!(!all[count..].iter().any(|broken| *broken), "{all:?}");
+        assert!(enter().is_none());
+        drop(places.drain(..2));
+        // The oldest that is left of those that make room.
+        places[count - 2].stay();
+        places.extend([enter().unwrap(), enter().unwrap()]);
+        assert!(!broken(&mut ends[count]) && broken(&mut ends[count + 1]));
+        places.clear();
+        assert!(crowd.lock().here.is_empty() && crowd.lock().threads == 0);
+    }
+}
