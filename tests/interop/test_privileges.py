@@ -4,13 +4,14 @@ import os
 import pathlib
 import platform
 import pwd
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import threading
 
-from support import intruder, pattern, system_calls, wire
+from support import PROJECT, intruder, pattern, system_calls, wire
 from support.case import InteropCase
 from support.millrace import program
 
@@ -297,3 +298,115 @@ class GoesOn(Case):
         self.assertEqual(proxy.stop(), 0)
         self.assertFalse(listener.exists(), "its file is removed at the end")
         server.join(60)
+
+    def test_an_upgrade_of_an_ordinary_user(self):
+        """A new process of root takes over from one that has become an ordinary user, and becomes
+        one itself: sockets of all kinds, with fewer and with more workers, and a reload between."""
+        user, _ = ordinary()
+        folder = self.folder_of("service", user)
+        file, door = folder / "run.toml", folder / "admin.sock"
+        origin = self.origin()
+
+        def configure(fields):
+            file.write_text(
+                f"""admin = ["unix:{door}", "127.0.0.1:0"]
+access-log = "{folder}/access.log"
+limits.fields = {fields}
+[[boost]]
+listen = ["127.0.0.1:0", "unix:{folder}/http.sock"]
+[[boost.route]]
+origins = "{origin.url}"
+"""
+            )
+            file.chmod(0o644)
+
+        configure(100)
+        running = self.millrace("run", file, "--workers", "2")
+        address = running.address
+        for count, workers in enumerate((1, 3)):
+            new = self.millrace("run", file, "--upgrade", "--workers", workers)
+            self.assertEqual(running.wait(), 0, running.lines)
+            running = new
+            self.assertEqual(running.address, address)
+            self.assert_all(running, Uid=" ".join([str(user)] * 4), CapPrm=NONE)
+            for _ in range(10):
+                self.assertEqual(wire.get(address, "/small").status, 200)
+            configure(101 + count)
+            self.assertEqual(self.ask(door, "POST /reload")[:12], b"HTTP/1.1 200")
+        self.assertEqual(running.stop(), 0)
+        self.assertFalse(door.exists() or (folder / "http.sock").exists())
+        self.assertEqual(len((folder / "access.log").read_text().splitlines()), 20)
+
+    def ask(self, path, line, *, user=None):
+        """A request at a Unix socket, by a process of another user if one is given."""
+        code = (
+            "import socket, sys; client = socket.socket(socket.AF_UNIX); "
+            "client.connect(sys.argv[1]); "
+            "client.sendall(sys.argv[2].encode() + b' HTTP/1.1\\r\\nHost: a\\r\\n' "
+            "b'Upgrade: millrace-takeover/1\\r\\n\\r\\n'); "
+            "client.shutdown(socket.SHUT_WR); "
+            "sys.stdout.buffer.write(client.makefile('rb').read())"
+        )
+        return self.run_client("/usr/bin/env", "python3", "-c", code, path, line, user=user).stdout
+
+    def test_another_user_changes_nothing(self):
+        """Not even with a socket whose file lets everybody in: the kernel tells who asks."""
+        folder = self.folder_of("service", 0)
+        door = folder / "admin.sock"
+        proxy = self.forward("--admin", f"unix:{door}")
+        door.chmod(0o666)
+        for call in ("drain", "reload", "log/reopen", "upgrade"):
+            said = self.ask(door, f"POST /{call}", user=4321)
+            self.assertEqual(said[:12], b"HTTP/1.1 403", call)
+            self.assertIn(b"only the same user and root", said)
+        self.assertEqual(self.ask(door, "GET /healthz", user=4321)[:12], b"HTTP/1.1 200")
+        self.assertIsNone(proxy.process.poll())
+
+
+class Unit(Case):
+    def test_the_example_leaves_what_is_needed(self):
+        """Under the filter of system calls of examples/systemd, made by what systemd makes it by,
+        an ordinary user's millrace starts, gives up what it has, and serves."""
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("systemd is not installed")
+        unit = (PROJECT / "examples" / "systemd" / "millrace.service").read_text()
+        groups = self.groups()
+        calls = set(groups["@default"])
+        for words in re.findall(r"^SystemCallFilter=(.*)$", unit, re.MULTILINE):
+            named = set()
+            for word in words.removeprefix("~").split():
+                named |= groups.get(word, {word})
+            calls = calls - named if words.startswith("~") else calls | named
+        self.folder.chmod(0o755)
+        copy = shutil.copy(program(), self.folder / "millrace")
+
+        def confined():
+            become_ordinary()
+            system_calls.only(calls)
+
+        proxy = self.forward(before=confined, binary=copy)
+        self.assert_all(proxy, CapPrm=NONE, NoNewPrivs="1")
+        line = self.said(proxy, "runs as user ")
+        self.assertIn("system calls filtered", line)
+        doctor = self.run_client(program(), "doctor").stdout.decode()
+        self.assertEqual("FILES NOT" in line, "NOT RESTRICTED" in doctor, line)
+        answer = wire.get(proxy.address, f"http://127.0.0.1:{self.origin().port}/small")
+        self.assertEqual(answer.status, 200)
+        for thread in self.threads(proxy):
+            self.assertEqual(thread["Seccomp_filters"], "3", "the unit's and two of its own")
+
+    def groups(self):
+        """systemd's groups of system calls, each with all its members."""
+        said = self.run_client("systemd-analyze", "syscall-filter", "--no-pager").stdout.decode()
+        groups, members = {}, None
+        for line in said.splitlines():
+            word = line.strip()
+            if line.startswith("@"):
+                members = groups[word] = set()
+            elif members is not None and word and not word.startswith("#"):
+                members.add(word)
+
+        def all_of(word):
+            return set().union(*map(all_of, groups[word])) if word in groups else {word}
+
+        return {name: all_of(name) for name in groups}

@@ -567,7 +567,8 @@ impl Row {
             "(none: a TCP admin address only tells)",
             "A file with one line, a token of 16 to 1024 printable characters, that a POST to a \
              TCP admin address must bring: Authorization: Bearer TOKEN. It is read when millrace \
-             starts; others than its owner and group may not have access to it.",
+             starts, and another one by an upgrade or a restart; others than its owner and group \
+             may not have access to it.",
         ),
         process(
             "admin-name",
