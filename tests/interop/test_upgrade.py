@@ -63,6 +63,19 @@ class Load(threading.Thread):
         return self.count, self.failed
 
 
+class Hurried(Load):
+    """Only connections of its own, with requests that a forward proxy refuses by itself."""
+
+    def run(self):
+        while not self.ending.is_set():
+            try:
+                if wire.get(self.address, "/").status != 400:
+                    self.failed.append("another status")
+            except (OSError, EOFError) as error:
+                self.failed.append(repr(error))
+            self.count += 1
+
+
 class Upgrade(InteropCase):
     def setUp(self):
         super().setUp()
@@ -167,6 +180,52 @@ class Upgrade(InteropCase):
         self.assertTrue(self.served_at_unix())
         self.assertIsNone(running.process.poll())
         self.assertEqual(sum("goes on" in line for line in running.lines), 3, running.lines)
+
+    def forward_words(self, *more):
+        door = ("--admin", f"unix:{self.door}", "--limit", "drain_ms=1s")
+        return ("forward", "--listen", f"127.0.0.1:{self.port}", *door, *more)
+
+    def test_a_takeover_that_fails_with_more_workers_loses_nobody(self):
+        """Clients come all the time, while processes that would have more workers end at their
+        log."""
+        running = self.millrace(*self.forward_words("--workers", "2"))
+        load = [Hurried(self.address) for _ in range(4)]
+        log = ("--engine", "epoll", "--workers", "8", "--access-log", "/nowhere/log")
+        for _ in range(50):
+            self.fails(*self.forward_words("--upgrade", *log), part="access log")
+        counts, failed = zip(*(client.stop() for client in load))
+        self.assertEqual([each for client in failed for each in client], [])
+        self.assertGreater(sum(counts), 1000)
+        self.assertEqual(running.stop(), 0)
+
+    def test_somebody_serves_whatever_the_new_one_lacks(self):
+        """It runs out of descriptors at each point of its start: either it says so before it has
+        taken over, and the old one serves, or it serves itself."""
+        running, ends = self.millrace(*self.forward_words("--workers", "2")), set()
+        for count in range(14, 60):
+            new = subprocess.Popen(
+                [
+                    *("prlimit", f"--nofile={count}:{count}", program()),
+                    *self.forward_words("--upgrade", "--workers", "6", "--engine", "epoll"),
+                ],
+                stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            )
+            self.addCleanup(new.stderr.close)
+            self.addCleanup(new.wait)
+            self.addCleanup(new.kill)
+            said = []
+            for line in new.stderr:
+                said.append(line)
+                if "listening on" in line:
+                    break
+            ends.add(new.poll() is None and "listening on" in said[-1])
+            self.assertEqual(wire.get(self.address, "/").status, 400, said)
+            if "listening on" in said[-1]:
+                self.ended(running)
+                break
+            self.assertEqual(new.wait(60), 1, said)
+        self.assertEqual(ends, {False, True})
+        self.assertEqual(wire.get(self.address, "/").status, 400)
 
     def takeover(self):
         """A takeover by hand, up to the offer; gives the connection and the descriptors."""

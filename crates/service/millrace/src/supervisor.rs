@@ -104,16 +104,17 @@ impl Running {
         let started = Crew::start(&force, &shared, engine.engine, &log, sockets);
         let (crew, posts) = started.inspect_err(|_| force.give_up())?;
         force.set_posts(posts);
-        health_checks::start(&force, &shared).inspect_err(|_| force.give_up())?;
         let (desk, errands) = Errands::new(|| Signal::User2.send_to_self());
         let succession = Succession::new(doors, systemd);
         let mut running =
             Self { signals, engine, force, crew, shared, admin: None, errands, succession, log };
-        if let Some(takeover) = takeover {
-            takeover.finish(desk.clone()).inspect_err(|_| running.give_up())?;
-        }
+        // The takeover comes last: once it is done there is nobody else who could serve.
+        let begun = health_checks::start(&running.force, &running.shared)
+            .and_then(|()| running.start_admin(guard, desk.clone()))
+            .and_then(|()| takeover.map_or(Ok(()), |takeover| takeover.finish(desk)));
+        begun.inspect_err(|_| running.give_up())?;
         running.own_files();
-        running.start_admin(guard, desk).inspect_err(|_| running.force.give_up())?;
+        running.succession.doors.attend();
         running.announce();
         Ok(running)
     }
@@ -198,7 +199,7 @@ impl Running {
         self.admin = Some(Arc::clone(&admin));
         let follower = Arc::clone(&admin);
         self.force.follow(move |config| follower.set_config(config::to_toml(config)));
-        self.succession.doors.attend(admin)
+        self.succession.doors.prepare(admin)
     }
 
     fn announce(&self) {

@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use millrace_proxy::config::ListenAddress;
@@ -13,7 +14,7 @@ use super::Admin;
 use super::stream::Stream;
 use crate::failure::Failure;
 use crate::inherited::{Inherited, Purpose, Socket};
-use crate::listeners;
+use crate::{listeners, say};
 
 /// Permissions of a Unix socket's file: whoever may connect may read the configuration, and is
 /// asked who it is before it changes anything.
@@ -40,9 +41,10 @@ struct Door {
     socket: Socket,
 }
 
-/// The thread that answers, and what ends it.
+/// The thread that answers, what has it begin, and what ends it.
 struct Attended {
     thread: JoinHandle<()>,
+    begin: Sender<()>,
     leave: EventFd,
 }
 
@@ -94,11 +96,11 @@ impl Doors {
         self.doors.iter().map(|door| door.socket.try_clone()).collect()
     }
 
-    /// Answers whoever comes, on a thread of its own, until they are left.
+    /// Has a thread ready that answers whoever comes from [`Doors::attend`] on.
     ///
     /// # Errors
     /// When there is no thread or descriptor for that.
-    pub(crate) fn attend(&mut self, admin: Arc<Admin>) -> Result<(), Failure> {
+    pub(crate) fn prepare(&mut self, admin: Arc<Admin>) -> Result<(), Failure> {
         if self.doors.is_empty() {
             return Ok(());
         }
@@ -107,22 +109,33 @@ impl Doors {
         };
         let poller = Poller::new().map_err(|error| failed(&error))?;
         let leave = EventFd::new().map_err(|error| failed(&error))?;
-        let doors = Arc::clone(&self.doors);
-        for (door, index) in doors.iter().zip(0..) {
-            poller.add_listener(door.socket.fd.as_fd(), index).map_err(|error| failed(&error))?;
-        }
         poller.add_listener(leave.as_fd(), LEAVE).map_err(|error| failed(&error))?;
+        let (begin, begun) = channel();
+        let doors = Arc::clone(&self.doors);
         let thread = std::thread::Builder::new().name("admin".to_owned());
-        let thread = thread.spawn(move || answer(&poller, &doors, &admin));
-        self.attended = Some(Attended { thread: thread.map_err(|error| failed(&error))?, leave });
+        let thread = thread.spawn(move || {
+            if begun.recv().is_ok() {
+                answer(&poller, &doors, &admin);
+            }
+        });
+        let thread = thread.map_err(|error| failed(&error))?;
+        self.attended = Some(Attended { thread, begin, leave });
         Ok(())
+    }
+
+    /// Answers whoever comes, until they are left.
+    pub(crate) fn attend(&self) {
+        if let Some(attended) = &self.attended {
+            attended.begin.send(()).expect("a thread that panics ends the process");
+        }
     }
 
     /// Leaves whoever comes from now on to a successor.
     pub(crate) fn leave(&mut self) {
-        if let Some(attended) = self.attended.take() {
-            attended.leave.signal();
-            attended.thread.join().expect("a thread that panics ends the process");
+        if let Some(Attended { thread, begin, leave }) = self.attended.take() {
+            drop(begin);
+            leave.signal();
+            thread.join().expect("a thread that panics ends the process");
         }
     }
 
@@ -145,6 +158,12 @@ impl Drop for Doors {
 
 /// Takes connections in until it is told to leave.
 fn answer(poller: &Poller, doors: &[Door], admin: &Arc<Admin>) {
+    for (door, index) in doors.iter().zip(0..) {
+        if let Err(error) = poller.add_listener(door.socket.fd.as_fd(), index) {
+            let error = std::io::Error::from(error);
+            say::error(&format!("admin at {}: nobody is answered: {error}", door.address));
+        }
+    }
     let mut events = Events::new(doors.len() + 1);
     let mut wait_ms_max = None;
     loop {

@@ -87,8 +87,10 @@ impl Running {
         self.succession.systemd.ready("serving");
         if let Some(admin) = &self.admin {
             admin.takeover_failed();
-            if let Err(failure) = self.succession.doors.attend(Arc::clone(admin)) {
-                say::error(&failure.to_string());
+            let doors = &mut self.succession.doors;
+            match doors.prepare(Arc::clone(admin)) {
+                Ok(()) => doors.attend(),
+                Err(failure) => say::error(&failure.to_string()),
             }
         }
         self.force.remind(|| Letter::Rearm);

@@ -3,6 +3,7 @@
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use millrace_proxy::config::{Config, ConfigError, ListenAddress};
@@ -81,11 +82,21 @@ impl Takeover {
 
     /// Says that the workers listen, and waits until the running process accepts no more; after
     /// that, a thread waits until it has closed its sockets, and has `desk` look behind them.
+    /// Whatever may fail comes before the running process is told.
     ///
     /// # Errors
     /// When the running process goes on: then this one must not.
     pub(crate) fn finish(mut self, desk: Desk) -> std::result::Result<(), Failure> {
         let failed = |error: Error| Failure::Machine(format!("the takeover failed: {error}"));
+        let (sender, lines) = channel::<Line>();
+        let thread = std::thread::Builder::new().name("predecessor".to_owned());
+        let waiting = thread.spawn(move || {
+            if let Ok(mut line) = lines.recv() {
+                line.wait_for_end();
+                desk.ask(Errand::Rearm);
+            }
+        });
+        waiting.map(drop).map_err(failed)?;
         match self.line.send(Kind::Ready, b"", &[], STEP) {
             // Whether it died or gave this process up is in the last word that it said, if any.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(failed(error)),
@@ -98,13 +109,8 @@ impl Takeover {
             Ok(Some(frame)) => return Err(failed(refusal(&frame))),
             Err(error) => return Err(failed(error)),
         }
-        let thread = std::thread::Builder::new().name("predecessor".to_owned());
-        let mut line = self.line;
-        let waiting = thread.spawn(move || {
-            line.wait_for_end();
-            desk.ask(Errand::Rearm);
-        });
-        waiting.map(drop).map_err(failed)
+        sender.send(self.line).expect("it waits for just this");
+        Ok(())
     }
 
     fn next(&mut self) -> Result<Frame> {
