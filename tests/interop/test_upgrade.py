@@ -316,6 +316,28 @@ class Upgrade(InteropCase):
         second.join(60)
         self.assertEqual(len(begun), 1)
 
+    def test_sigterm_during_a_takeover_waits_for_its_end(self):
+        """Whoever starts a new process and ends the old one too soon is served all the same."""
+        waits = "draining begins when the takeover has ended"
+        for succeeds in (False, True):
+            # What was handed over is open until the test ends.
+            self.port = free_port()
+            self.address = "127.0.0.1", self.port
+            running = self.start()
+            client, _ = self.takeover()
+            running.terminate()
+            self.wait_until("it has heard", lambda: any(waits in x for x in running.lines))
+            self.assertEqual(wire.get(self.address, "/").status, 200)
+            if succeeds:
+                client.sendall(b"\x07\x00\x00\x00")
+                self.assertEqual(client.recv(4), b"\x08\x00\x00\x00")
+            client.close()
+            self.ended(running)
+            self.assertEqual(any("has taken over" in x for x in running.lines), succeeds)
+            for file in (self.unix, self.door):
+                self.assertEqual(file.exists(), succeeds, "they are the new one's")
+                file.unlink(missing_ok=True)
+
     def test_no_reload_while_another_takes_over(self):
         """What would be applied is the new one's file, which it may have read before: whoever asks
         is told."""

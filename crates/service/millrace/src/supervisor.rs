@@ -160,18 +160,21 @@ impl Running {
                         self.close_log();
                         return Err(Failure::Interrupted);
                     }
-                    draining.get_or_insert_with(|| self.drain());
+                    self.end_soon();
                 }
             }
             while let Some(errand) = self.errands.next() {
                 match errand {
-                    Errand::Drain => _ = draining.get_or_insert_with(|| self.drain()),
+                    Errand::Drain => self.end_soon(),
                     Errand::Reload(reply) => _ = reply.send(self.reload(draining.is_some())),
+                    Errand::Offer(reply) if draining.is_some() => drop(reply),
                     Errand::Offer(reply) => _ = reply.send(self.offer()),
-                    Errand::HandOver(line) if draining.is_some() => line.refuse("it is draining"),
                     Errand::HandOver(line) => draining = self.hand_over(line),
                     Errand::Rearm => self.force.remind(|| Letter::Rearm),
                 }
+            }
+            if self.succession.ending && draining.is_none() && !self.is_upgrading() {
+                draining = Some(self.drain());
             }
             if let Some(deadline) = &mut draining
                 && self.has_drained(deadline)
@@ -224,8 +227,8 @@ impl Running {
             return self.force.reload(Some("the process is draining"));
         }
         // What was applied now would end with this process, and whoever asked would not know.
-        let is_upgrading = self.admin.as_ref().is_some_and(|admin| admin.is_upgrading());
-        let obstacle = is_upgrading.then_some("a new process is taking over, with its own file");
+        let obstacle =
+            self.is_upgrading().then_some("a new process is taking over, with its own file");
         self.succession.systemd.reloading();
         let outcome = self.force.reload(obstacle);
         self.succession.systemd.ready("serving");

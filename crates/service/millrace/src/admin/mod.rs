@@ -236,6 +236,8 @@ impl Admin {
         let line = stream.write_all(&answer.bytes()).and_then(|()| stream.into_line());
         if !line.is_ok_and(|line| takeover::give(line, &self.hooks.desk)) {
             self.takeover_failed();
+            // After that, for the supervisor may wait for just this.
+            self.hooks.desk.ask(Errand::Rearm);
         }
         Ok(())
     }

@@ -17,6 +17,8 @@ pub(super) struct Succession {
     pub(super) doors: Doors,
     /// The one that has taken over, until nothing is accepted here any more.
     successor: Option<Line>,
+    /// The process drains as soon as it is known who serves: it, or one that is taking over.
+    pub(super) ending: bool,
     pub(super) systemd: Systemd,
     watchdog: Option<Watchdog>,
 }
@@ -24,7 +26,7 @@ pub(super) struct Succession {
 impl Succession {
     pub(super) fn new(doors: Doors, systemd: Systemd) -> Self {
         let watchdog = Watchdog::new(&systemd);
-        Self { doors, successor: None, systemd, watchdog }
+        Self { doors, successor: None, ending: false, systemd, watchdog }
     }
 
     /// The process drains without a successor: the service manager waits for the end, for no sign
@@ -50,6 +52,20 @@ impl Running {
         }
     }
 
+    /// Whether a successor is taking over.
+    pub(super) fn is_upgrading(&self) -> bool {
+        self.admin.as_ref().is_some_and(|admin| admin.is_upgrading())
+    }
+
+    /// Has the process drain: at once, or after a takeover that is under way. To drain before it
+    /// is done would leave the new process without sockets, and nobody would serve.
+    pub(super) fn end_soon(&mut self) {
+        if !self.succession.ending && self.is_upgrading() {
+            say::error("draining begins when the takeover has ended");
+        }
+        self.succession.ending = true;
+    }
+
     /// What a successor takes over.
     pub(super) fn offer(&self) -> std::io::Result<Offer> {
         let Succession { doors, systemd, .. } = &self.succession;
@@ -73,7 +89,7 @@ impl Running {
         if let Some(admin) = &self.admin {
             admin.set_draining();
         }
-        let Succession { doors, successor, systemd, watchdog } = &mut self.succession;
+        let Succession { doors, successor, systemd, watchdog, .. } = &mut self.succession;
         systemd.fall_silent();
         *watchdog = None;
         doors.close();

@@ -35,7 +35,6 @@ pub(crate) fn give(mut line: Line, desk: &Desk) -> bool {
             say::error(&format!("process {process} has not taken over: {error}; this one goes on"));
             let why = error.to_string();
             let _ = line.send(Kind::Refused, &why.as_bytes()[..why.len().min(200)], &[], STEP);
-            desk.ask(Errand::Rearm);
             false
         }
     }
@@ -45,7 +44,7 @@ fn offer(line: &Line, desk: &Desk) -> Result<()> {
     let (sender, offers) = channel();
     desk.ask(Errand::Offer(sender));
     let offer = offers.recv_timeout(STEP);
-    let offer = offer.map_err(|_| Error::other("the supervisor does not answer"))??;
+    let offer = offer.map_err(|_| Error::other("the process is draining, or busy"))??;
     let count = offer.clients.len() + offer.admin.len();
     if count > SOCKETS_MAX {
         return Err(Error::other(format!("{count} sockets are too many; at most {SOCKETS_MAX}")));
@@ -87,10 +86,5 @@ impl Line {
     pub(crate) fn yours(&self) -> Result<()> {
         // It is waiting for just this word, so it takes no time.
         self.send(Kind::Yours, b"", &[], Duration::from_secs(1))
-    }
-
-    /// Tells the new process that it comes to nothing.
-    pub(crate) fn refuse(&self, why: &str) {
-        let _ = self.send(Kind::Refused, why.as_bytes(), &[], Duration::from_secs(1));
     }
 }
