@@ -8,6 +8,8 @@
 //!                                          |  \---limits.drain_ms---> breaking off -> done
 //!                                          \---second SIGINT---> interrupted
 //! ```
+//!
+//! While a successor takes over, a reload is refused, and draining waits for the outcome.
 
 mod succession;
 
