@@ -110,7 +110,8 @@ impl Ring {
         self.push(request)
     }
 
-    /// Ends every request, and waits until the kernel has let go of what they watched.
+    /// Ends every request: each completes once the kernel has let go of what it watched, here or in
+    /// the next calls of [`Ring::enter`].
     pub(super) fn cancel_all(&mut self) -> Result<()> {
         let mut request = request(IoringOp::AsyncCancel, -1);
         request.op_flags.cancel_flags = IoringAsyncCancelFlags::ALL | IoringAsyncCancelFlags::ANY;
@@ -141,4 +142,47 @@ fn request(operation: IoringOp, fd: i32) -> io_uring_sqe {
 /// The kernel reads poll32_events as two half-words in little-endian order.
 const fn half_words(events: u32) -> u32 {
     if cfg!(target_endian = "big") { events.rotate_left(16) } else { events }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::{EventFd, RingCompletion};
+
+    /// A ring; `None` where there is none to test with, which is said.
+    fn ring() -> Option<Ring> {
+        match Ring::new(1024, 1024) {
+            Ok(ring) => Some(ring),
+            Err(error @ (Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
+                println!("skip: io_uring as of Linux 6.1 cannot be had here: {error}");
+                None
+            }
+            Err(error) => panic!("a ring: {error}"),
+        }
+    }
+
+    #[test]
+    fn a_ring_that_is_gone_takes_no_wake_from_its_successor() {
+        for _ in 0..50 {
+            let (Some(mut ring), eventfd) = (ring(), EventFd::new().unwrap()) else { return };
+            // Far more than the kernel ends in one call.
+            let pairs: Vec<_> = (0..400).map(|_| UnixStream::pair().unwrap()).collect();
+            for (pair, data) in pairs.iter().zip(1..) {
+                ring.watch_connection(pair.0.as_fd(), data).unwrap();
+            }
+            ring.watch_listener(eventfd.as_fd(), 0).unwrap();
+            ring.enter(Some(Duration::ZERO)).unwrap();
+            drop(ring);
+            let Some(mut ring) = self::ring() else { return };
+            ring.watch_listener(eventfd.as_fd(), 7).unwrap();
+            ring.enter(Some(Duration::ZERO)).unwrap();
+            eventfd.signal();
+            ring.enter(Some(Duration::from_secs(10))).unwrap();
+            let woken = ring.next_completion();
+            assert!(matches!(woken, Some(RingCompletion::Watched { data: 7, .. })), "{woken:?}");
+        }
+    }
 }
