@@ -13,6 +13,8 @@
 //! socket second                  the name of one more Unix socket: `--listen unix:{second}`
 //! descriptors 20 [believed 40]   that the proxy may have open, and that it was told it may;
 //!                                simulated only
+//! mailboxes 1                    all clients come to one worker, so many letters fit between two,
+//!                                and are read late; simulated only
 //! client c1 times 10             as many clients at once, c1.1 and so on
 //! client c1 [after c0 | when NAME]   connects at once, or when others have ended, or when a signal
 //!                                was given
@@ -88,6 +90,8 @@ pub struct Scenario {
     pub simulated: bool,
     /// Descriptors that the simulated proxy may have open, and how many it was told it may.
     pub descriptors: Option<(usize, usize)>,
+    /// Letters that fit between two simulated workers, one of which all clients come to.
+    pub mailboxes: Option<usize>,
     /// What the simulated name server knows.
     pub names: Vec<(String, IpAddr)>,
     /// In the order of the file.

@@ -25,7 +25,7 @@ use millrace_event::{Address, mailbox, mesh};
 use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
-use millrace_sim::{Actor, Ended, Faults, Sim, SimDetached, Turn, World, run};
+use millrace_sim::{Actor, Ended, Faults, Plan, Sim, SimDetached, Turn, World, run};
 
 pub use story::{
     Failure, Hunt, Met, Outcome, Story, classes, draw, hunt, plain, plan, play_story, report,
@@ -47,6 +47,8 @@ const TIME: Duration = Duration::from_secs(600);
 const TIME_HOSTILE: Duration = Duration::from_secs(4 * 3600);
 /// Letters of the supervisor that a mailbox holds.
 const LETTERS: usize = 256;
+/// How late workers that have small mailboxes may read their letters.
+const LATE_NS: u64 = 50_000_000;
 
 /// Plays `scenario` in the world of `seed`; gives the hash of what happened.
 ///
@@ -123,6 +125,10 @@ impl Stage {
         let hostile = faults == Faults::Hostile;
         if hostile {
             world.overhear();
+        }
+        if let Some(letters) = scenario.mailboxes {
+            let crowd = Plan { letters, skew: 1000, wake_ns: LATE_NS, ..world.plan() };
+            world.set_plan(crowd);
         }
         let (mut names, board) = (Names::default(), Board::default());
         names.set("users", &users_file());

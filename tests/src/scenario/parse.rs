@@ -26,6 +26,7 @@ pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, String> {
         simulated: true,
         names: Vec::new(),
         descriptors: None,
+        mailboxes: None,
         origins: Vec::new(),
         clients: Vec::new(),
     };
@@ -104,8 +105,12 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
         }
         ["descriptors", count] => descriptors(scenario, count, count)?,
         ["descriptors", count, "believed", believed] => descriptors(scenario, count, believed)?,
+        ["mailboxes", count] => {
+            scenario.mailboxes = Some(number(count)?);
+            scenario.real = false;
+        }
         ["client", name, "times", count] => {
-            let count = count.parse::<usize>().map_err(|_| format!("`{count}` is no number"))?;
+            let count = number(count)?;
             let (after, when) = (Vec::new(), Vec::new());
             let (name, script) = ((*name).to_owned(), Script::default());
             let client = Client { name, count, at: None, after, when, script };
@@ -347,8 +352,11 @@ fn numbers(text: &str) -> Result<(Piece, &str), String> {
     Ok((piece, words.next().unwrap_or_default()))
 }
 
+fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("`{text}` is no number"))
+}
+
 fn descriptors(scenario: &mut Scenario, count: &str, believed: &str) -> Result<(), String> {
-    let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
     scenario.descriptors = Some((number(count)?, number(believed)?));
     scenario.real = false;
     Ok(())
