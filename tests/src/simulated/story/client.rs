@@ -237,7 +237,7 @@ impl ClientSeat {
     /// Begins to send the next request, if its time has come.
     fn next(&mut self) -> bool {
         let behind = self.plan.pipelined || self.sent == self.answered;
-        let may = behind && !self.last && !self.sending.over;
+        let may = behind && !self.last && !self.sending.has_ended();
         let Some(request) = self.plan.requests.get(self.sent).filter(|_| may) else {
             return false;
         };

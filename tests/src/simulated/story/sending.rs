@@ -105,9 +105,14 @@ impl Sending {
         }
     }
 
+    /// Whether nothing more will be sent, whatever is added.
+    pub(super) fn has_ended(&self) -> bool {
+        self.stopped || self.over
+    }
+
     /// Whether nothing is left to be sent.
     pub(super) fn is_empty(&self) -> bool {
-        self.steps.is_empty() || self.stopped || self.over
+        self.steps.is_empty() || self.has_ended()
     }
 
     fn done(&mut self) {
@@ -125,7 +130,7 @@ impl Sending {
     pub(super) fn step(&mut self, world: &World, socket: Socket) -> Sent {
         let now = world.now();
         loop {
-            if self.stopped || self.over {
+            if self.has_ended() {
                 return Sent::All;
             }
             let Some(step) = self.steps.front() else { return Sent::All };
