@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use rustix::net::{
 };
 
 use crate::Result;
+use crate::listen::set_up_stream;
 
 /// Slices that one call of [`send`] looks at. Far below IOV_MAX (1024), because they are gathered
 /// on the stack; a head, a body and its framing are three.
@@ -33,13 +34,13 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAddr>)>
 /// A socket, and whether connecting it is done (`Ok(true)`), under way (`Ok(false)`) or failed.
 pub type Connecting = (OwnedFd, Result<bool>);
 
-/// Begins a TCP connection, with TCP_NODELAY.
+/// Begins a TCP connection, with what those of our listeners inherit.
 ///
 /// # Errors
 /// When there is no socket: EMFILE, ENFILE, ENOMEM, EAFNOSUPPORT.
 pub fn connect_tcp(address: SocketAddr) -> Result<Connecting> {
     let fd = internet_socket(address, SocketType::STREAM)?;
-    sockopt::set_tcp_nodelay(&fd, true)?;
+    set_up_stream(fd.as_fd())?;
     let connected = began(rustix::net::connect(&fd, &address));
     Ok((fd, connected))
 }
@@ -162,7 +163,6 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{TcpListener, UdpSocket};
-    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
     #[test]

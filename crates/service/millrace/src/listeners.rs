@@ -38,7 +38,8 @@ pub(crate) type Sockets = Vec<(u16, OwnedFd)>;
 /// The listeners of the process, each with a socket for each worker.
 pub(crate) struct Listeners {
     workers: usize,
-    begun: Instant,
+    /// When the process began, until it listens.
+    begun: Option<Instant>,
     /// What was open before this process was, and is not used yet.
     inherited: Inherited,
     open: Vec<Open>,
@@ -87,7 +88,7 @@ impl Listeners {
     /// anything.
     pub(crate) fn new(workers: usize, inherited: Inherited) -> Self {
         let (open, numbers, removed) = (Vec::new(), Vec::new(), Vec::new());
-        Self { workers, begun: Instant::now(), inherited, open, numbers, removed }
+        Self { workers, begun: Some(Instant::now()), inherited, open, numbers, removed }
     }
 
     /// Closes what was inherited and nothing is configured to listen at.
@@ -220,7 +221,11 @@ impl Listeners {
         address: &ListenAddress,
     ) -> Result<(Vec<OwnedFd>, ListenAddress), Errno> {
         let removed = self.removed.iter().find(|(removed, _)| removed == address);
-        let free_at = removed.map_or(self.begun + KILLED_FOR, |(_, when)| *when + REMOVED_FOR);
+        let free_at = match removed {
+            Some((_, when)) => Some(*when + REMOVED_FOR),
+            None => self.begun.map(|begun| begun + KILLED_FOR),
+        };
+        let may_be_free = || free_at.is_some_and(|free_at| Instant::now() < free_at);
         loop {
             let opened = match address {
                 ListenAddress::Tcp(address) => open_tcp(*address, self.workers)
@@ -231,7 +236,7 @@ impl Listeners {
             };
             match opened {
                 // Our own workers may still take in what is queued there; or see KILLED_FOR.
-                Err(Errno::ADDRINUSE) if Instant::now() < free_at => std::thread::sleep(TRY_AGAIN),
+                Err(Errno::ADDRINUSE) if may_be_free() => std::thread::sleep(TRY_AGAIN),
                 opened => return opened,
             }
         }
@@ -241,6 +246,7 @@ impl Listeners {
     /// the addresses that are not listened on any more.
     pub(crate) fn commit(&mut self, change: Change) -> (Vec<Sockets>, Vec<ListenAddress>) {
         let now = Instant::now();
+        self.begun = None;
         self.removed.retain(|(_, when)| when.elapsed() < REMOVED_FOR);
         let is_removed = |open: &mut Open| change.removed.contains(&open.number);
         let removed: Vec<Open> = self.open.extract_if(.., is_removed).collect();
@@ -363,7 +369,7 @@ mod tests {
         }
         for workers in [1, 2] {
             let mut late = none(workers);
-            late.begun -= KILLED_FOR;
+            late.begun = None;
             let taken = late.change(&mut all(&[&picked.to_string()]));
             let message = taken.err().unwrap().to_string();
             assert_eq!(message, format!("cannot listen on {picked}: somebody else listens there"));

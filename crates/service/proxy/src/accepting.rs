@@ -15,7 +15,7 @@ pub(crate) struct Accepting {
     added: u32,
     /// Those that are retired; `retired <= listeners.len()`.
     retired: usize,
-    /// Idle connections are to be closed, to make room.
+    /// Those who stand still are to be closed, to make room.
     pub(crate) shed: bool,
     /// How often a draining worker asked whether it may close them; at most `ASKED_MAX`.
     asked: u32,

@@ -67,8 +67,8 @@ impl<E: Engine> Worker<E> {
         },
         Duty {
             is_due: |worker| {
-                let is_short = worker.accepting.is_paused() || worker.is_short_of_memory();
-                !worker.draining && (is_short || !worker.forgiven.is_whole())
+                let awaits = worker.accepting.is_paused() || !worker.forgiven.is_whole();
+                worker.is_short_of_memory() || (awaits && !worker.draining)
             },
             perform: |worker, _| worker.look_for_room(),
         },
@@ -120,7 +120,7 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// How often counts are exchanged, records written and a paused listener tried again.
+/// How often counts are exchanged and records written.
 pub(crate) const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// The same while a listener is paused: clients wait behind it.
 const PAUSED: Duration = Duration::from_millis(20);

@@ -60,8 +60,12 @@ impl<E: Engine> Worker<E> {
             self.close_origin(oldest);
         }
         if !self.has_room_for_clients() {
-            self.shed();
-            if !self.has_room_for_clients() {
+            // Once a turn: whoever did not stand still a moment ago does not now.
+            let now = self.engine.now();
+            if self.shed_at.replace(now) != Some(now) {
+                self.shed();
+            }
+            if self.is_short(0) {
                 self.pause_accepting("the limit of connections is reached");
             }
         }
@@ -88,12 +92,15 @@ impl<E: Engine> Worker<E> {
 
     /// Sees to it now and then that those who wait for room get some.
     pub(crate) fn look_for_room(&mut self) {
-        let paused = self.accepting.is_paused();
-        if self.is_short_of_memory() || (paused && !self.has_room_for_clients()) {
+        // One that drains accepts no more than it had to.
+        let paused = self.accepting.is_paused() && !self.draining;
+        if paused || self.is_short_of_memory() {
             self.forgiven.lessen();
-            self.shed();
-        } else if !paused {
+        } else {
             self.forgiven.recover();
+        }
+        if self.is_short_of_memory() || (paused && !self.has_room_for_clients()) {
+            self.shed();
         }
         if paused && self.has_room_for_clients() {
             self.accepting.resume(&mut self.engine);
@@ -119,20 +126,23 @@ impl<E: Engine> Worker<E> {
             still.extend(stood.map(|stood| (stood, key)));
         }
         still.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.0));
-        let least = if self.is_short() { 0 } else { still.len().div_ceil(8) };
+        let least = if self.is_short(0) { 0 } else { still.len().div_ceil(8) };
+        let mut leaving = 0;
         for (index, (_, key)) in still.into_iter().enumerate() {
-            if index >= least && !self.is_short() {
+            if index >= least && !self.is_short(leaving) {
                 break;
             }
             self.counters.connections_shed.add(1);
             self.give_up_client(key);
+            // One that is told why goes a moment later.
+            leaving += usize::from(self.conns.get(key).is_some());
         }
     }
 
-    /// Whether less room is left than [`Worker::shed`] makes.
-    fn is_short(&self) -> bool {
-        self.conns.len() >= self.connections_max() - self.connections_max() / 16
-            || self.taken() >= self.descriptors() * 13 / 16
+    /// Whether less room is left than [`Worker::shed`] makes, when so many `leaving` have gone.
+    fn is_short(&self, leaving: usize) -> bool {
+        self.conns.len() - leaving >= self.connections_max() - self.connections_max() / 16
+            || self.taken() - leaving >= self.descriptors() * 13 / 16
             || self.is_short_of_memory()
             || (!self.waiting.is_empty() && self.room_for_origins() == 0)
     }
@@ -167,7 +177,8 @@ fn stands_still(
             (keeps_waiting(exchange, unsent, now)?, PATIENCE_SERVED)
         }
         (Standing::Busy, None) => return None,
-        (Standing::Idle, _) => (now.since(conn.since), PATIENCE_SERVED),
+        (Standing::Fresh, _) => (now.since(conn.since), PATIENCE_SERVED),
+        (Standing::Idle, _) => (now.since(conn.since), PATIENCE_IDLE),
         _ => (now.since(conn.since), 1),
     };
     Some(stood / patience)
@@ -201,7 +212,7 @@ impl Default for Forgiven {
 }
 
 impl Forgiven {
-    /// Room is still short. Asked every 20 ms while accepting pauses.
+    /// Room is still short. Asked every 20 ms while accepting pauses, else every 100 ms.
     fn lessen(&mut self) {
         self.0 = (self.0 / 2).max(LEAST);
     }
@@ -217,10 +228,11 @@ impl Forgiven {
     }
 }
 
-/// How much longer than one that has not asked yet may stand still who was served before or is being
-/// served, and a tunnel: who has shown that it asks for something is not the likely attacker, and
-/// tunnels are silent most of the time.
-const PATIENCE_SERVED: u32 = 16;
+/// How much longer than a head that does not end may stand still: who has only just come, or is
+/// being served; who was served and may ask again, and loses nothing if it has to connect anew; a
+/// tunnel, silent most of the time.
+const PATIENCE_SERVED: u32 = 64;
+const PATIENCE_IDLE: u32 = 2;
 const PATIENCE_TUNNEL: u32 = 240;
 /// A client that takes or sends so many bytes a second does not stand still.
 const PACE: u64 = 1024;

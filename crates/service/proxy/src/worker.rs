@@ -118,6 +118,8 @@ pub struct Worker<E: Engine> {
     pub(crate) clients: Clients,
     pub(crate) accepting: Accepting,
     pub(crate) forgiven: Forgiven,
+    /// When a client that came last made others go.
+    pub(crate) shed_at: Option<Instant>,
     pub(crate) pipes: Pipes,
     /// What the counter of refused pipes stood at when this worker began.
     pub(crate) pipes_refused_before: u64,
@@ -188,6 +190,7 @@ impl<E: Engine> Worker<E> {
             clients: Clients::default(),
             accepting: Accepting::new(),
             forgiven: Forgiven::default(),
+            shed_at: None,
             pipes: Pipes::new(pipes_max as usize),
             pipes_refused_before,
             mail: setup.mail,

@@ -21,6 +21,8 @@ use crate::{listeners, say};
 const UNIX_MODE: u32 = 0o600;
 /// Between two tries to accept when the process is out of descriptors.
 const ACCEPT_PAUSE_MS: u32 = 100;
+/// Connections that are taken in before the thread looks whether it is to end.
+const ACCEPTED_MAX: u32 = 64;
 
 /// What the thread's poller calls the descriptor that ends it; doors go by their index.
 const LEAVE: u64 = u64::MAX;
@@ -179,9 +181,9 @@ fn answer(poller: &Poller, doors: &[Door], admin: &Arc<Admin>) {
 }
 
 impl Door {
-    /// Takes in every connection that waits. False: one may be left.
+    /// Takes in the connections that wait, up to `ACCEPTED_MAX`. False: one may be left.
     fn accept_all(&self, admin: &Arc<Admin>) -> bool {
-        loop {
+        for _ in 0..ACCEPTED_MAX {
             match millrace_sys::accept(self.socket.fd.as_fd()) {
                 Ok((socket, _)) => {
                     let is_unix = matches!(self.address, ListenAddress::Unix(_));
@@ -195,6 +197,7 @@ impl Door {
                 Err(_) => return false,
             }
         }
+        false
     }
 }
 

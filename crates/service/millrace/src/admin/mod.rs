@@ -58,13 +58,21 @@ pub(crate) struct Admin {
     hooks: Hooks,
     /// Set once, when the process no longer takes connections.
     draining: AtomicBool,
-    /// A successor is taking over.
-    upgrading: Mutex<bool>,
-    /// Notified when none is any more, or when the process begins to drain.
+    takeovers: Mutex<Takeovers>,
+    /// Notified when none is under way any more, or may begin.
     upgraded: Condvar,
     tcp: Arc<Crowd>,
     /// Apart: whoever may connect there may change something, and others must not be in the way.
     unix: Arc<Crowd>,
+}
+
+/// Who takes over from this process.
+#[derive(Default)]
+struct Takeovers {
+    /// A successor is at it.
+    under_way: bool,
+    /// The process is to end: none may begin.
+    refused: bool,
 }
 
 /// What a path is for.
@@ -99,7 +107,7 @@ impl Admin {
             guard,
             hooks,
             draining: AtomicBool::new(false),
-            upgrading: Mutex::default(),
+            takeovers: Mutex::default(),
             upgraded: Condvar::new(),
             tcp: Arc::default(),
             unix: Arc::default(),
@@ -113,9 +121,14 @@ impl Admin {
 
     /// From now on, health is "draining".
     pub(crate) fn set_draining(&self) {
-        let _upgrading = lock(&self.upgrading);
         // Pairs with the loads in `is_draining`; nothing else is read by what it says.
         self.draining.store(true, Ordering::Relaxed);
+        self.refuse_takeovers();
+    }
+
+    /// From now on no takeover may begin; one that is under way goes on.
+    pub(crate) fn refuse_takeovers(&self) {
+        lock(&self.takeovers).refused = true;
         self.upgraded.notify_all();
     }
 
@@ -126,13 +139,13 @@ impl Admin {
 
     /// The takeover that was under way is not any more.
     pub(crate) fn takeover_failed(&self) {
-        *lock(&self.upgrading) = false;
+        lock(&self.takeovers).under_way = false;
         self.upgraded.notify_one();
     }
 
     /// Whether a successor is taking over, with a configuration that it has read already.
     pub(crate) fn is_upgrading(&self) -> bool {
-        *lock(&self.upgrading)
+        lock(&self.takeovers).under_way
     }
 
     /// Answers one connection on a thread of its own, unless there are too many.
@@ -155,7 +168,7 @@ impl Admin {
             }
             head.extend_from_slice(&part[..count]);
             if let Some(end) = head.windows(4).position(|end| end == b"\r\n\r\n") {
-                break self.answer(&head[..end + 4], stream.asked()?);
+                break self.answer(&head[..end + 4], stream.asked()?, place);
             }
             if head.len() > HEAD_BYTES_MAX {
                 break Answer::text("431 Request Header Fields Too Large", "too large");
@@ -171,16 +184,21 @@ impl Admin {
         stream.end(REST_BYTES_MAX)
     }
 
-    fn answer(&self, head: &[u8], asked: Asked) -> Answer {
+    fn answer(&self, head: &[u8], asked: Asked, place: &Place) -> Answer {
         let request = match Request::read(head) {
             Ok(request) => request,
             Err(wrong) => return Answer::text("400 Bad Request", wrong),
         };
-        let answer = self.answer_to(&request, asked).unwrap_or_else(|refusal| refusal);
+        let answer = self.answer_to(&request, asked, place).unwrap_or_else(|refusal| refusal);
         answer.without_body(request.method == "HEAD")
     }
 
-    fn answer_to(&self, request: &Request<'_>, asked: Asked) -> Result<Answer, Answer> {
+    fn answer_to(
+        &self,
+        request: &Request<'_>,
+        asked: Asked,
+        place: &Place,
+    ) -> Result<Answer, Answer> {
         self.guard.may_ask(request, asked)?;
         let path = PATHS.iter().find(|(path, _)| *path == request.path).map(|(_, path)| *path);
         let is_read = matches!(request.method, "GET" | "HEAD");
@@ -193,6 +211,8 @@ impl Admin {
             Some(Path::Call(call)) if request.method == "POST" => {
                 self.guard.may_change(request, asked)?;
                 say::error(&format!("admin: POST {} from {asked}", request.path));
+                // Whoever comes meanwhile does not keep it from hearing what came of it.
+                place.stay();
                 Ok(call(self))
             }
             Some(Path::Takeover) if request.method == "POST" => {
@@ -219,16 +239,16 @@ impl Admin {
             ));
         }
         let patience = Duration::from_millis(TAKEOVER_MS_MAX);
-        let is_taken = |upgrading: &mut bool| *upgrading && !self.is_draining();
-        let waited = self.upgraded.wait_timeout_while(lock(&self.upgrading), patience, is_taken);
-        let (mut upgrading, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if *upgrading || self.is_draining() {
+        let is_taken = |takeovers: &mut Takeovers| takeovers.under_way && !takeovers.refused;
+        let waited = self.upgraded.wait_timeout_while(lock(&self.takeovers), patience, is_taken);
+        let (mut takeovers, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if takeovers.under_way || takeovers.refused {
             return Err(Answer::text(
                 "409 Conflict",
-                "this process is draining, or another one is taking over",
+                "this process is to end, or another one is taking over",
             ));
         }
-        *upgrading = true;
+        takeovers.under_way = true;
         Ok(Answer::switching(SWITCHING, ""))
     }
 

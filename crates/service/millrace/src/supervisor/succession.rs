@@ -64,6 +64,9 @@ impl Running {
             say::error("draining begins when the takeover has ended");
         }
         self.succession.ending = true;
+        if let Some(admin) = &self.admin {
+            admin.refuse_takeovers();
+        }
     }
 
     /// What a successor takes over.
