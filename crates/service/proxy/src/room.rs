@@ -174,14 +174,19 @@ fn stands_still(
             (now.since(since), PATIENCE_TUNNEL)
         }
         (Standing::Busy, Some(exchange)) => {
-            (keeps_waiting(exchange, unsent, now)?, PATIENCE_SERVED)
+            (resending(keeps_waiting(exchange, unsent, now)?)?, PATIENCE_SERVED)
         }
         (Standing::Busy, None) => return None,
-        (Standing::Fresh, _) => (now.since(conn.since), PATIENCE_SERVED),
+        (Standing::Fresh, _) => (resending(now.since(conn.since))?, PATIENCE_SERVED),
         (Standing::Idle, _) => (now.since(conn.since), PATIENCE_IDLE),
         _ => (now.since(conn.since), 1),
     };
     Some(stood / patience)
+}
+
+/// A wait that may be the network's is none: what a packet lost is there again within a second.
+fn resending(stood: Duration) -> Option<Duration> {
+    (stood >= RESENT).then_some(stood)
 }
 
 /// How long a client has kept its exchange waiting; `None` while that waits for its origin.
@@ -231,8 +236,10 @@ impl Forgiven {
 /// How much longer than a head that does not end may stand still: who has only just come, or is
 /// being served; who was served and may ask again, and loses nothing if it has to connect anew; a
 /// tunnel, silent most of the time.
-const PATIENCE_SERVED: u32 = 64;
+const PATIENCE_SERVED: u32 = 16;
 const PATIENCE_IDLE: u32 = 2;
 const PATIENCE_TUNNEL: u32 = 240;
+/// A lost packet is sent again after so long at most, if that one is not lost (RFC 6298).
+const RESENT: Duration = Duration::from_secs(1);
 /// A client that takes or sends so many bytes a second does not stand still.
 const PACE: u64 = 1024;
