@@ -169,8 +169,8 @@ mod tests {
                           GET /b HTTP/1.1\r\nHost: a\r\n\r\n";
     const ANSWER: &str = "HTTP/1.1 200 OK\r\nVia: 1.1 m\r\nContent-Length: 4\r\n\r\nyes!";
 
-    /// What is said where the origin saw `seen` and the client `received`; each request was answered
-    /// by the same four bytes.
+    /// What is said where the origin saw `seen` and the client `received`; each request was
+    /// answered by the same four bytes.
     fn said(seen: &[&str], received: &str) -> Result<(), String> {
         let world = World::new(1, Faults::None);
         let script = Script::parse(SENT);

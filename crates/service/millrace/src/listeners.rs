@@ -26,8 +26,8 @@ const UNIX_MODE: u32 = 0o666;
 const REMOVED_FOR: Duration = Duration::from_secs(2);
 /// How long after its start a process tries an address that somebody has: it may be one that was
 /// killed. What its rings watch, the listeners among it, is closed by the kernel only after it has
-/// ended, when its service manager has started us already: tens of milliseconds later with thousands
-/// of connections, so this is for a hundred thousand.
+/// ended, when its service manager has started us already: tens of milliseconds later with
+/// thousands of connections, so this is for a hundred thousand.
 const KILLED_FOR: Duration = Duration::from_secs(2);
 /// How often an address that may be free soon is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(20);

@@ -265,8 +265,8 @@ impl Ledger {
         Some(request.clone())
     }
 
-    /// Judges what the proxy sent to origins, also to those that never read it: one that is gone may
-    /// have had a request all the same.
+    /// Judges what the proxy sent to origins, also to those that never read it: one that is gone
+    /// may have had a request all the same.
     pub(super) fn check_sent(&self, world: &World, sent: &[Vec<u8>]) {
         let mut times = BTreeMap::<u32, u64>::new();
         for id in sent.iter().flat_map(|bytes| words::requests_in(bytes)) {

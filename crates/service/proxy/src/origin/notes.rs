@@ -1,5 +1,5 @@
-//! What a worker notes of the health of its origins, and what it tells the other workers of that and
-//! hears of them.
+//! What a worker notes of the health of its origins, and what it tells the other workers of that
+//! and hears of them.
 
 use millrace_event::Instant;
 

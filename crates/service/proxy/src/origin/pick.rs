@@ -17,8 +17,8 @@ pub(crate) struct Probing {
     pub(crate) repeatable: bool,
 }
 
-/// Picks one of the route's origins, and says whether that one is on trial. If the request failed at
-/// one that was `tried`, another is taken where there is one.
+/// Picks one of the route's origins, and says whether that one is on trial. If the request failed
+/// at one that was `tried`, another is taken where there is one.
 pub(crate) fn pick(
     origins: &mut Origins,
     route: &RouteOrigins,

@@ -1,6 +1,6 @@
 //! A worker's connections to its origins: in use, or kept for the next request to the same place.
-//! Which origins there are is `known.rs`, what is thought of them `notes.rs`, and who waits for room
-//! at one `line.rs`.
+//! Which origins there are is `known.rs`, what is thought of them `notes.rs`, and who waits for
+//! room at one `line.rs`.
 //!
 //! A connection is kept only when its answer was read to the end, nothing follows it, and nothing
 //! ties it to one client. While kept it has a receive outstanding: an end of stream, or bytes that
