@@ -7,7 +7,7 @@ use millrace_tests::scenario::Scenario;
 use millrace_tests::simulated;
 
 /// Short stories that meet everything together: names, pipes, several workers, many clients.
-const STORIES: &[&str] = &["names", "keep_alive", "splice_upload", "handed_over", "websocket"];
+const STORIES: &[&str] = &["names", "keep_alive", "splice_upload", "crowd", "websocket"];
 
 /// What a machine that works does as well.
 const BENIGN: &[&str] = &[
