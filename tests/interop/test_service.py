@@ -13,10 +13,10 @@ import subprocess
 from support import PROJECT, intruder, wire
 from support.case import InteropCase
 from support.millrace import program
+from support.sockets import passing_on
 from test_admin import UnixConnection, ask
 from test_upgrade import Load
 
-LISTEN_FDS_START = 3
 # Several times what a service manager is given here to hear of.
 SILENCE_SECONDS = 2
 
@@ -40,21 +40,13 @@ class Manager:
         """Runs millrace with these sockets as descriptors 3 and on."""
         environment = dict(self.environment if notify else os.environ)
 
-        def prepare():
-            # By way of numbers that none of them has, lest one be overwritten before its turn.
-            for number, listener in enumerate(passed, LISTEN_FDS_START):
-                os.dup2(listener.fileno(), number + 100)
-            for number in range(LISTEN_FDS_START, LISTEN_FDS_START + len(passed)):
-                os.dup2(number + 100, number)
-                os.close(number + 100)
-
         environment.update(LISTEN_FDS=str(len(passed)), LISTEN_FDNAMES=names)
         # The child's own number is only known in the child: a shell puts it there.
         command = ["sh", "-c", 'LISTEN_PID=$$ exec "$@"', "sh", program(), *map(str, words)]
         process = subprocess.Popen(
             command if passed else [program(), *map(str, words)],
             env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            preexec_fn=prepare if passed else None, close_fds=not passed,
+            preexec_fn=passing_on(passed), close_fds=not passed,
         )
         self.case.addCleanup(process.stderr.close)
         self.case.addCleanup(process.wait)

@@ -8,9 +8,9 @@ import threading
 import time
 
 from . import PROJECT
+from .sockets import passing_on
 
 COMMAND = "/usr/bin/millrace run /etc/millrace/millrace.toml"
-LISTEN_FDS_START = 3
 PATIENCE_SECONDS = 60
 
 
@@ -32,18 +32,10 @@ class Service:
         (folder / "run").write_text(script)
         (folder / "run").chmod(0o755)
 
-        def pass_on():
-            # By way of numbers that none of them has, lest one be overwritten before its turn.
-            for number, listener in enumerate(passed, LISTEN_FDS_START):
-                os.dup2(listener.fileno(), number + 100)
-            for number in range(LISTEN_FDS_START, LISTEN_FDS_START + len(passed)):
-                os.dup2(number + 100, number)
-                os.close(number + 100)
-
         self.process = subprocess.Popen(
             ["runsv", str(folder)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace", close_fds=not passed,
-            preexec_fn=pass_on if passed else None,
+            preexec_fn=passing_on(passed),
         )
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()

@@ -57,3 +57,20 @@ def congestion(connection):
     """The name of its congestion control."""
     name = connection.getsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, 16)
     return name.split(b"\0")[0].decode()
+
+
+# sd_listen_fds(3)
+LISTEN_FDS_START = 3
+
+
+def passing_on(listeners):
+    """What a child does before it runs its program, to have these as descriptors 3 and on."""
+    def pass_on():
+        # By way of numbers that none of them has, lest one be overwritten before its turn.
+        for number, listener in enumerate(listeners, LISTEN_FDS_START):
+            os.dup2(listener.fileno(), number + 100)
+        for number in range(LISTEN_FDS_START, LISTEN_FDS_START + len(listeners)):
+            os.dup2(number + 100, number)
+            os.close(number + 100)
+
+    return pass_on if listeners else None

@@ -390,3 +390,16 @@ fn unregister(fd: BorrowedFd<'_>, index: libc::c_int) {
     // SAFETY: the argument is one update, which outlives the call.
     let _ = unsafe { io_uring_register(fd, IoringRegisterOp::UnregisterRingFds, argument, 1) };
 }
+
+/// A ring of so many entries; `None` where there is none to test with, which is said.
+#[cfg(test)]
+fn ring_to_test_with(entries: u32) -> Option<Ring> {
+    match Ring::new(entries, entries) {
+        Ok(ring) => Some(ring),
+        Err(error @ (Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
+            println!("skip: io_uring as of Linux 6.1 cannot be had here: {error}");
+            None
+        }
+        Err(error) => panic!("a ring: {error}"),
+    }
+}

@@ -150,33 +150,23 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::ring::ring_to_test_with;
     use crate::{EventFd, RingCompletion};
-
-    /// A ring; `None` where there is none to test with, which is said.
-    fn ring() -> Option<Ring> {
-        match Ring::new(1024, 1024) {
-            Ok(ring) => Some(ring),
-            Err(error @ (Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
-                println!("skip: io_uring as of Linux 6.1 cannot be had here: {error}");
-                None
-            }
-            Err(error) => panic!("a ring: {error}"),
-        }
-    }
 
     #[test]
     fn a_ring_that_is_gone_takes_no_wake_from_its_successor() {
         for _ in 0..50 {
-            let (Some(mut ring), eventfd) = (ring(), EventFd::new().unwrap()) else { return };
+            let Some(mut ring) = ring_to_test_with(1024) else { return };
+            let eventfd = EventFd::new().unwrap();
             // Far more than the kernel ends in one call.
-            let pairs: Vec<_> = (0..400).map(|_| UnixStream::pair().unwrap()).collect();
+            let pairs: Vec<_> = (0..200).map(|_| UnixStream::pair().unwrap()).collect();
             for (pair, data) in pairs.iter().zip(1..) {
                 ring.watch_connection(pair.0.as_fd(), data).unwrap();
             }
             ring.watch_listener(eventfd.as_fd(), 0).unwrap();
             ring.enter(Some(Duration::ZERO)).unwrap();
             drop(ring);
-            let Some(mut ring) = self::ring() else { return };
+            let Some(mut ring) = ring_to_test_with(1024) else { return };
             ring.watch_listener(eventfd.as_fd(), 7).unwrap();
             ring.enter(Some(Duration::ZERO)).unwrap();
             eventfd.signal();

@@ -69,19 +69,8 @@ mod tests {
     use rustix::io_uring::io_uring_sqe;
 
     use super::*;
+    use crate::ring::ring_to_test_with;
     use crate::{Ring, RingCompletion};
-
-    /// A ring; `None` where there is none to test with, which is said.
-    fn ring() -> Option<Ring> {
-        match Ring::new(8, 8) {
-            Ok(ring) => Some(ring),
-            Err(error @ (Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
-                println!("skip: io_uring as of Linux 6.1 cannot be had here: {error}");
-                None
-            }
-            Err(error) => panic!("a ring: {error}"),
-        }
-    }
 
     /// What a request with `data` 7 completes with.
     fn outcome(ring: &mut Ring, mut request: io_uring_sqe) -> crate::Result<()> {
@@ -96,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_a_ring_was_not_made_for_it_refuses() {
-        let Some(mut ring) = ring() else { return };
+        let Some(mut ring) = ring_to_test_with(8) else { return };
         let plain = |opcode| io_uring_sqe { opcode, fd: -1, ..io_uring_sqe::default() };
         for opcode in [
             IoringOp::Nop,
@@ -117,7 +106,7 @@ mod tests {
 
     #[test]
     fn nothing_more_is_registered() {
-        let Some(ring) = ring() else { return };
+        let Some(ring) = ring_to_test_with(8) else { return };
         let fd: i32 = -1;
         for what in [
             IoringRegisterOp::RegisterFiles,
