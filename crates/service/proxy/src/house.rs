@@ -66,10 +66,7 @@ impl<E: Engine> Worker<E> {
             },
         },
         Duty {
-            is_due: |worker| {
-                let awaits = worker.accepting.is_paused() || !worker.forgiven.is_whole();
-                worker.is_short_of_memory() || (awaits && !worker.draining)
-            },
+            is_due: |worker| worker.lacks_room() || !worker.forgiven.is_whole(),
             perform: |worker, _| worker.look_for_room(),
         },
     ];
@@ -93,8 +90,7 @@ impl<E: Engine> Worker<E> {
             self.shed();
         }
         self.forget_snapshots();
-        let soon = self.accepting.is_paused() && !self.draining;
-        let due = now + if soon { PAUSED } else { HOUSEKEEPING };
+        let due = now + if self.lacks_room() { LACKING } else { HOUSEKEEPING };
         let is_sooner = self.housekeeping.is_none_or(|set| due < set);
         if is_sooner && Self::DUTIES.iter().any(|duty| (duty.is_due)(self)) {
             self.housekeeping = Some(due);
@@ -122,7 +118,7 @@ impl<E: Engine> Worker<E> {
 
 /// How often counts are exchanged and records written.
 pub(crate) const HOUSEKEEPING: Duration = Duration::from_millis(100);
-/// The same while a listener is paused: clients wait behind it.
-const PAUSED: Duration = Duration::from_millis(20);
+/// The same while room is lacking.
+const LACKING: Duration = Duration::from_millis(20);
 /// Records are given to the engine when there are so many bytes of them, or by housekeeping.
 const RECORDS_FLUSH_BYTES: usize = 64 * 1024;

@@ -90,27 +90,30 @@ impl<E: Engine> Worker<E> {
         budget.used() > budget.max() / 8 * 7
     }
 
+    /// Whether clients or requests wait for room, or memory for those who hold it to let go.
+    pub(crate) fn lacks_room(&self) -> bool {
+        // One that drains accepts no more than it had to.
+        let keeps_clients_waiting = self.accepting.is_paused() && !self.draining;
+        keeps_clients_waiting || !self.waiting.is_empty() || self.is_short_of_memory()
+    }
+
     /// Sees to it now and then that those who wait for room get some.
     pub(crate) fn look_for_room(&mut self) {
-        // One that drains accepts no more than it had to.
-        let paused = self.accepting.is_paused() && !self.draining;
-        if paused || self.is_short_of_memory() {
+        if self.lacks_room() {
             self.forgiven.lessen();
+            self.shed();
         } else {
             self.forgiven.recover();
         }
-        if self.is_short_of_memory() || (paused && !self.has_room_for_clients()) {
-            self.shed();
-        }
-        if paused && self.has_room_for_clients() {
+        if self.accepting.is_paused() && !self.draining && self.has_room_for_clients() {
             self.accepting.resume(&mut self.engine);
         }
     }
 
-    /// Closes the client connections that have stood still longest, until a sixteenth of the room
-    /// is free again beyond the mark at which it was missed, and an eighth of the kept origin
-    /// connections. Where it is the kernel that has no room, though we count some, an eighth of
-    /// those clients goes as well.
+    /// Closes the client connections that have stood still longest: one for each request that waits
+    /// for a connection, and until a 64th of the room is free again beyond the mark at which it was
+    /// missed. To close more at once would keep everybody else waiting for it. An eighth of the
+    /// kept origin connections goes first.
     pub(crate) fn shed(&mut self) {
         for _ in 0..self.origins.idle_count().div_ceil(8) {
             let Some(key) = self.origins.oldest_idle() else { break };
@@ -126,10 +129,10 @@ impl<E: Engine> Worker<E> {
             still.extend(stood.map(|stood| (stood, key)));
         }
         still.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.0));
-        let least = if self.is_short(0) { 0 } else { still.len().div_ceil(8) };
+        let waiting = self.waiting.iter().filter(|waiter| waiter.wants_connection()).count();
         let mut leaving = 0;
         for (index, (_, key)) in still.into_iter().enumerate() {
-            if index >= least && !self.is_short(leaving) {
+            if index >= waiting && !self.is_short(leaving) {
                 break;
             }
             self.counters.connections_shed.add(1);
@@ -141,10 +144,9 @@ impl<E: Engine> Worker<E> {
 
     /// Whether less room is left than [`Worker::shed`] makes, when so many `leaving` have gone.
     fn is_short(&self, leaving: usize) -> bool {
-        self.conns.len() - leaving >= self.connections_max() - self.connections_max() / 16
-            || self.taken() - leaving >= self.descriptors() * 13 / 16
+        self.conns.len() - leaving >= self.connections_max() - self.connections_max() / 64
+            || self.taken() - leaving >= self.descriptors() * 55 / 64
             || self.is_short_of_memory()
-            || (!self.waiting.is_empty() && self.room_for_origins() == 0)
     }
 
     /// Ends a connection whose client has stood still.
@@ -174,19 +176,14 @@ fn stands_still(
             (now.since(since), PATIENCE_TUNNEL)
         }
         (Standing::Busy, Some(exchange)) => {
-            (resending(keeps_waiting(exchange, unsent, now)?)?, PATIENCE_SERVED)
+            (keeps_waiting(exchange, unsent, now)?, PATIENCE_SERVED)
         }
         (Standing::Busy, None) => return None,
-        (Standing::Fresh, _) => (resending(now.since(conn.since))?, PATIENCE_SERVED),
+        (Standing::Fresh, _) => (now.since(conn.since), PATIENCE_SERVED),
         (Standing::Idle, _) => (now.since(conn.since), PATIENCE_IDLE),
         _ => (now.since(conn.since), 1),
     };
     Some(stood / patience)
-}
-
-/// A wait that may be the network's is none: what a packet lost is there again within a second.
-fn resending(stood: Duration) -> Option<Duration> {
-    (stood >= RESENT).then_some(stood)
 }
 
 /// How long a client has kept its exchange waiting; `None` while that waits for its origin.
@@ -205,10 +202,11 @@ fn keeps_waiting(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Dur
 #[derive(Debug)]
 pub(crate) struct Forgiven(Duration);
 
-/// What is forgiven while room was not short for long: two round trips around the world. The least
-/// is the time between two looks.
-const MOST: Duration = Duration::from_millis(200);
-const LEAST: Duration = Duration::from_millis(20);
+/// What is forgiven while room was not short for long: two round trips around the world. Of those
+/// who are being served, never less than the second within which a lost packet is there again, if
+/// that one is not lost (RFC 6298): it may be the network that keeps us waiting.
+const MOST: Duration = Duration::from_millis(250);
+const LEAST: Duration = Duration::from_millis(1000 / PATIENCE_SERVED as u64);
 
 impl Default for Forgiven {
     fn default() -> Self {
@@ -239,7 +237,5 @@ impl Forgiven {
 const PATIENCE_SERVED: u32 = 16;
 const PATIENCE_IDLE: u32 = 2;
 const PATIENCE_TUNNEL: u32 = 240;
-/// A lost packet is sent again after so long at most, if that one is not lost (RFC 6298).
-const RESENT: Duration = Duration::from_secs(1);
 /// A client that takes or sends so many bytes a second does not stand still.
 const PACE: u64 = 1024;

@@ -33,6 +33,13 @@ pub(crate) struct Waiter {
     want: Want,
 }
 
+impl Waiter {
+    /// Whether a client that goes makes room for it.
+    pub(crate) fn wants_connection(&self) -> bool {
+        self.want == Want::Connection
+    }
+}
+
 /// The line: each exchange once, in the order of the time since which it waits.
 pub(crate) type Waiting = VecDeque<Waiter>;
 
