@@ -338,6 +338,23 @@ class Upgrade(InteropCase):
                 self.assertEqual(file.exists(), succeeds, "they are the new one's")
                 file.unlink(missing_ok=True)
 
+    def test_no_takeover_once_the_running_one_is_to_end(self):
+        """After SIGTERM whoever would take over is refused, and told why; what is open is served
+        all the same."""
+        running = self.start(origin=self.echo.url)
+        frames = websocket.connect(self.address)
+        running.terminate()
+        self.wait_until("it drains", lambda: any("draining" in x for x in running.lines))
+        self.fails(
+            *("boost", "--origin", self.origin_url, "--upgrade", "--admin", f"unix:{self.door}"),
+            part="409: this process is ending, and hands nothing over any more",
+        )
+        frames.send(websocket.TEXT, b"still")
+        self.assertEqual(frames.receive(), (websocket.TEXT, b"still"))
+        frames.reader.close()
+        frames.stream.close()
+        self.ended(running)
+
     def test_no_reload_while_another_takes_over(self):
         """What would be applied is the new one's file, which it may have read before: whoever asks
         is told."""
@@ -359,7 +376,7 @@ class Upgrade(InteropCase):
         client, _ = self.takeover()
         self.fails(
             *("boost", "--origin", self.origin_url, "--upgrade", "--admin", f"unix:{self.door}"),
-            part="409",
+            part="409: another process is taking over",
         )
         client.close()
         self.wait_until("the first is given up", lambda: any("goes on" in x for x in running.lines))

@@ -242,11 +242,12 @@ impl Admin {
         let is_taken = |takeovers: &mut Takeovers| takeovers.under_way && !takeovers.refused;
         let waited = self.upgraded.wait_timeout_while(lock(&self.takeovers), patience, is_taken);
         let (mut takeovers, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if takeovers.under_way || takeovers.refused {
-            return Err(Answer::text(
-                "409 Conflict",
-                "this process is to end, or another one is taking over",
-            ));
+        if takeovers.under_way {
+            return Err(Answer::text("409 Conflict", "another process is taking over"));
+        }
+        if takeovers.refused {
+            let wrong = "this process is ending, and hands nothing over any more";
+            return Err(Answer::text("409 Conflict", wrong));
         }
         takeovers.under_way = true;
         Ok(Answer::switching(SWITCHING, ""))
