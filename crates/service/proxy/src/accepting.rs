@@ -15,8 +15,6 @@ pub(crate) struct Accepting {
     added: u32,
     /// Those that are retired; `retired <= listeners.len()`.
     retired: usize,
-    /// Those who stand still are to be closed, to make room.
-    pub(crate) shed: bool,
     /// How often a draining worker asked whether it may close them; at most `ASKED_MAX`.
     asked: u32,
     /// Nothing is accepted any more.
@@ -37,7 +35,7 @@ struct Listener {
 
 impl Accepting {
     pub(crate) fn new() -> Self {
-        Self { listeners: Vec::new(), added: 0, retired: 0, shed: false, asked: 0, ended: false }
+        Self { listeners: Vec::new(), added: 0, retired: 0, asked: 0, ended: false }
     }
 
     /// Takes a listener in, not armed yet.

@@ -86,9 +86,7 @@ impl<E: Engine> Worker<E> {
                 }
             }
         }
-        if std::mem::take(&mut self.accepting.shed) {
-            self.shed();
-        }
+        self.make_up_for_missed();
         self.forget_snapshots();
         let due = now + if self.lacks_room() { LACKING } else { HOUSEKEEPING };
         let is_sooner = self.housekeeping.is_none_or(|set| due < set);
@@ -119,6 +117,6 @@ impl<E: Engine> Worker<E> {
 /// How often counts are exchanged and records written.
 pub(crate) const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// The same while room is lacking.
-const LACKING: Duration = Duration::from_millis(20);
+pub(crate) const LACKING: Duration = Duration::from_millis(20);
 /// Records are given to the engine when there are so many bytes of them, or by housekeeping.
 const RECORDS_FLUSH_BYTES: usize = 64 * 1024;

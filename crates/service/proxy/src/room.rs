@@ -13,6 +13,7 @@ use millrace_event::{Engine, Instant, Key};
 
 use crate::conn::{Conn, Standing};
 use crate::exchange::Exchange;
+use crate::origin::Waiter;
 use crate::origin_side::RECEIVE_AHEAD_MAX;
 use crate::reason::Reason;
 use crate::stage::{deliver, fetch};
@@ -63,7 +64,7 @@ impl<E: Engine> Worker<E> {
             // Once a turn: whoever did not stand still a moment ago does not now.
             let now = self.engine.now();
             if self.shed_at.replace(now) != Some(now) {
-                self.shed();
+                self.shed(0);
             }
             if self.is_short(0) {
                 self.pause_accepting("the limit of connections is reached");
@@ -90,18 +91,30 @@ impl<E: Engine> Worker<E> {
         budget.used() > budget.max() / 8 * 7
     }
 
+    /// Whether a client that goes makes room for the request. While as many lookups are under way
+    /// as may be, it is no descriptor that one more waits for.
+    fn is_helped(&self, waiter: &Waiter) -> bool {
+        waiter.wants_connection() || !self.names.is_full()
+    }
+
+    /// The requests in line that it does so for.
+    fn helped(&self) -> impl Iterator<Item = &Waiter> {
+        self.waiting.iter().filter(|waiter| self.is_helped(waiter))
+    }
+
     /// Whether clients or requests wait for room, or memory for those who hold it to let go.
     pub(crate) fn lacks_room(&self) -> bool {
         // One that drains accepts no more than it had to.
         let keeps_clients_waiting = self.accepting.is_paused() && !self.draining;
-        keeps_clients_waiting || !self.waiting.is_empty() || self.is_short_of_memory()
+        keeps_clients_waiting || self.helped().next().is_some() || self.is_short_of_memory()
     }
 
     /// Sees to it now and then that those who wait for room get some.
     pub(crate) fn look_for_room(&mut self) {
         if self.lacks_room() {
             self.forgiven.lessen();
-            self.shed();
+            self.shed(self.helped().count());
+            self.missed.requests = 0;
         } else {
             self.forgiven.recover();
         }
@@ -110,30 +123,39 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Closes the client connections that have stood still longest: one for each request that waits
-    /// for a connection, and until a 64th of the room is free again beyond the mark at which it was
-    /// missed. To close more at once would keep everybody else waiting for it. An eighth of the
-    /// kept origin connections goes first.
-    pub(crate) fn shed(&mut self) {
-        for _ in 0..self.origins.idle_count().div_ceil(8) {
-            let Some(key) = self.origins.oldest_idle() else { break };
-            self.close_origin(key);
+    /// Makes room for those who found none in this turn. For a request that goes on waiting in line
+    /// it is [`Worker::look_for_room`] that has others go: to close one for it in each turn would
+    /// close everybody where that does not help, as when the kernel has no memory.
+    pub(crate) fn make_up_for_missed(&mut self) {
+        let Missed { descriptors, requests } = std::mem::take(&mut self.missed);
+        if !descriptors && requests == 0 {
+            return;
         }
-        let now = self.engine.now();
-        let mut still: Vec<(Duration, Key)> = Vec::new();
-        for (key, conn) in self.conns.iter() {
-            let first = conn.first.and_then(|first| self.exchanges.get(first)).map(Box::as_ref);
-            let unsent = self.engine.unsent(&conn.fd);
-            let stood = stands_still(conn, first, unsent, now);
-            let stood = stood.filter(|stood| *stood >= self.forgiven.0);
-            still.extend(stood.map(|stood| (stood, key)));
-        }
-        still.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.0));
-        let waiting = self.waiting.iter().filter(|waiter| waiter.wants_connection()).count();
+        // Some may have found room since.
+        let requests = requests.min(self.helped().count());
+        // As many go for clients as where it is we who count none.
+        let clients = if descriptors { self.conns.len() / 64 + 1 } else { 0 };
+        self.shed(requests.max(clients));
+    }
+
+    /// Closes the client connections that have stood still longest: `least`, for those whom the
+    /// kernel has no room for, and until a 64th of the room is free again beyond the mark at which
+    /// it was missed. To close more at once would keep everybody else waiting for it. An eighth of
+    /// the kept origin connections goes first. For memory alone only those go who hold some.
+    fn shed(&mut self, least: usize) {
+        let still = self.who_stands_still();
         let mut leaving = 0;
+        let closed = if least > 0 || self.is_short(0) { self.close_kept() } else { 0 };
+        // Kept ones that were closed make room as well.
+        let least = least.saturating_sub(closed);
         for (index, (_, key)) in still.into_iter().enumerate() {
-            if index >= waiting && !self.is_short(leaving) {
-                break;
+            if index >= least && !self.is_short(leaving) {
+                if !self.is_short_of_memory() {
+                    break;
+                }
+                if !self.holds_memory(key) {
+                    continue;
+                }
             }
             self.counters.connections_shed.add(1);
             self.give_up_client(key);
@@ -142,11 +164,42 @@ impl<E: Engine> Worker<E> {
         }
     }
 
+    /// The clients that have stood still for longer than is forgiven, in the order in which they
+    /// have to go.
+    fn who_stands_still(&self) -> Vec<(Duration, Key)> {
+        let now = self.engine.now();
+        let mut still = Vec::new();
+        for (key, conn) in self.conns.iter() {
+            let first = conn.first.and_then(|first| self.exchanges.get(first)).map(Box::as_ref);
+            let unsent = self.engine.unsent(&conn.fd);
+            let stood = stands_still(conn, first, unsent, now);
+            let stood = stood.filter(|stood| *stood >= self.forgiven.0);
+            still.extend(stood.map(|stood| (stood, key)));
+        }
+        still.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.0));
+        still
+    }
+
+    /// Closes an eighth of the kept origin connections. Gives how many that were.
+    fn close_kept(&mut self) -> usize {
+        let mut closed = 0;
+        for _ in 0..self.origins.idle_count().div_ceil(8) {
+            let Some(key) = self.origins.oldest_idle() else { break };
+            self.close_origin(key);
+            closed += 1;
+        }
+        closed
+    }
+
     /// Whether less room is left than [`Worker::shed`] makes, when so many `leaving` have gone.
     fn is_short(&self, leaving: usize) -> bool {
         self.conns.len() - leaving >= self.connections_max() - self.connections_max() / 64
             || self.taken() - leaving >= self.descriptors() * 55 / 64
-            || self.is_short_of_memory()
+    }
+
+    /// Whether any of the budget is charged for a client.
+    fn holds_memory(&self, key: Key) -> bool {
+        self.conns.get(key).is_some_and(|conn| conn.first.is_some() || !conn.input.is_empty())
     }
 
     /// Ends a connection whose client has stood still.
@@ -196,6 +249,15 @@ fn keeps_waiting(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Dur
     uploads.then(|| upload.stands_still(now, PACE, 0)).flatten()
 }
 
+/// Who found no room in a turn.
+#[derive(Default, Debug)]
+pub(crate) struct Missed {
+    /// The kernel had no descriptor for a client, though we may count some.
+    pub(crate) descriptors: bool,
+    /// Requests that began to wait, or whose lookup found no descriptor.
+    pub(crate) requests: usize,
+}
+
 /// How long a client may stand still though room is short. A shortage that passes harms nobody
 /// whose request is on its way, however slow its network is; in one that lasts, as under a flood,
 /// ever less is forgiven, and it is the order that counts.
@@ -206,7 +268,7 @@ pub(crate) struct Forgiven(Duration);
 /// who are being served, never less than the second within which a lost packet is there again, if
 /// that one is not lost (RFC 6298): it may be the network that keeps us waiting.
 const MOST: Duration = Duration::from_millis(250);
-const LEAST: Duration = Duration::from_millis(1000 / PATIENCE_SERVED as u64);
+const LEAST: Duration = Duration::from_micros(1_000_000 / PATIENCE_SERVED as u64);
 
 impl Default for Forgiven {
     fn default() -> Self {
@@ -215,7 +277,7 @@ impl Default for Forgiven {
 }
 
 impl Forgiven {
-    /// Room is still short. Asked every 20 ms while accepting pauses, else every 100 ms.
+    /// Room is still short. Asked every 20 ms while it is.
     fn lessen(&mut self) {
         self.0 = (self.0 / 2).max(LEAST);
     }

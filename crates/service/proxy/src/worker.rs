@@ -30,7 +30,7 @@ use crate::names::{Names, Sources};
 use crate::origin::{self, Attempt, Bound, Origins, Waiting};
 use crate::reason::Reason;
 use crate::record::Dates;
-use crate::room::Forgiven;
+use crate::room::{Forgiven, Missed};
 use crate::snapshot::Snapshot;
 use crate::snapshots::Snapshots;
 use crate::stage::{accept, deliver, fetch};
@@ -118,6 +118,7 @@ pub struct Worker<E: Engine> {
     pub(crate) clients: Clients,
     pub(crate) accepting: Accepting,
     pub(crate) forgiven: Forgiven,
+    pub(crate) missed: Missed,
     /// When a client that came last made others go.
     pub(crate) shed_at: Option<Instant>,
     pub(crate) pipes: Pipes,
@@ -190,6 +191,7 @@ impl<E: Engine> Worker<E> {
             clients: Clients::default(),
             accepting: Accepting::new(),
             forgiven: Forgiven::default(),
+            missed: Missed::default(),
             shed_at: None,
             pipes: Pipes::new(pipes_max as usize),
             pipes_refused_before,

@@ -142,6 +142,11 @@ impl<W: Copy + PartialEq> Names<W> {
         self.lookups.len()
     }
 
+    /// Whether no further lookup can begin before one is over.
+    pub fn is_full(&self) -> bool {
+        self.lookups.len() >= self.lookups_max
+    }
+
     /// Looks up `name`, in any case, with or without a dot at its end; never an address literal.
     /// Only after [`Answered::Pending`] is `waiter` remembered, until its result is polled or it
     /// is [forgotten](Names::forget).
@@ -232,7 +237,7 @@ impl<W: Copy + PartialEq> Names<W> {
 
     /// Begins a lookup. Gives what was found if that is known at once.
     fn start<E: Engine>(&mut self, engine: &mut E, name: &Name, now: Instant) -> Option<Found> {
-        if self.lookups.len() >= self.lookups_max {
+        if self.is_full() {
             return Some(Err(NameError::Overloaded));
         }
         let key = self.lookups.next_key().expect("the table is no smaller than the limit");

@@ -28,4 +28,4 @@ pub(crate) use pool::Origins;
 pub(crate) use rules::{Rules, RulesId};
 pub(crate) use transaction::{INTERIM_MAX, Phase, Transaction};
 pub(crate) use verdict::{leave, note_answer, note_failure};
-pub(crate) use waiting::{Waiting, Want, give_up_waiting, serve_waiting, wait_for_room};
+pub(crate) use waiting::{Waiter, Waiting, Want, give_up_waiting, serve_waiting, wait_for_room};

@@ -11,6 +11,7 @@ use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Instant, Key};
 
 use crate::flow;
+use crate::house::LACKING;
 use crate::origin::Phase;
 use crate::reason::Reason;
 use crate::stage::fetch;
@@ -31,10 +32,12 @@ pub(crate) struct Waiter {
     pub(crate) key: Key,
     since: Instant,
     want: Want,
+    /// When it may try again.
+    again: Instant,
 }
 
 impl Waiter {
-    /// Whether a client that goes makes room for it.
+    /// Whether it is certain that a client who goes makes room for it.
     pub(crate) fn wants_connection(&self) -> bool {
         self.want == Want::Connection
     }
@@ -51,6 +54,7 @@ pub(crate) fn wait_for_room<E: Engine>(worker: &mut Worker<E>, key: Key, want: W
     let transaction = &mut worker.exchange(key).transaction;
     assert_eq!(transaction.phase, Phase::Start, "it has left its origin");
     transaction.phase = Phase::Waiting;
+    let is_new = transaction.waiting_since.is_none();
     let since = *transaction.waiting_since.get_or_insert(now);
     let limits = worker.exchange(key).snapshot().limits();
     if now >= since + Duration::from_millis(limits.connect_ms) {
@@ -58,14 +62,18 @@ pub(crate) fn wait_for_room<E: Engine>(worker: &mut Worker<E>, key: Key, want: W
         fetch::fail(worker, key, Reason::Overloaded);
         return;
     }
-    let waiter = Waiter { key, since, want };
+    // A lookup that began and found no descriptor would find none at once again, after a question
+    // or more to a name server: who goes on trying would ask as fast as that answers.
+    let was_refused = want == Want::Lookup && !worker.names.is_full();
+    let again = if was_refused { now + LACKING } else { now };
+    worker.missed.requests += usize::from(is_new || was_refused);
+    let waiter = Waiter { key, since, want, again };
     if since == now {
         worker.waiting.push_back(waiter);
     } else if !planted(Fault::WaiterForgotten) {
         let place = worker.waiting.partition_point(|other| other.since < since);
         worker.waiting.insert(place, waiter);
     }
-    worker.accepting.shed = true;
 }
 
 /// Lets those try again that there may be room for. Once a turn: what ended in it made room. Where
@@ -76,10 +84,11 @@ pub(crate) fn serve_waiting<E: Engine>(worker: &mut Worker<E>) {
     }
     let room = worker.room_for_origins() + worker.origins.idle_count();
     let mut tries = room.min(worker.waiting.len());
+    let now = worker.engine.now();
     let (mut at, mut short) = (0, None);
     while tries > 0 && at < worker.waiting.len() {
         let waiter = worker.waiting[at];
-        if short == Some(waiter.want) {
+        if short == Some(waiter.want) || now < waiter.again {
             at += 1;
             continue;
         }
