@@ -143,11 +143,10 @@ impl<E: Engine> Worker<E> {
     /// it was missed. To close more at once would keep everybody else waiting for it. An eighth of
     /// the kept origin connections goes first. For memory alone only those go who hold some.
     fn shed(&mut self, least: usize) {
-        let still = self.who_stands_still();
-        let mut leaving = 0;
-        let closed = if least > 0 || self.is_short(0) { self.close_kept() } else { 0 };
-        // Kept ones that were closed make room as well.
-        let least = least.saturating_sub(closed);
+        let (still, mut leaving) = self.who_stands_still();
+        let closed = if least > 0 || self.is_short(leaving) { self.close_kept() } else { 0 };
+        // Who is leaving and which kept ones were closed makes room as well.
+        let least = least.saturating_sub(closed + leaving);
         for (index, (_, key)) in still.into_iter().enumerate() {
             if index >= least && !self.is_short(leaving) {
                 if !self.is_short_of_memory() {
@@ -165,19 +164,25 @@ impl<E: Engine> Worker<E> {
     }
 
     /// The clients that have stood still for longer than is forgiven, in the order in which they
-    /// have to go.
-    fn who_stands_still(&self) -> Vec<(Duration, Key)> {
+    /// have to go; and how many are about to leave by themselves: they have got their last answer,
+    /// as one has that was told to go, and are given a moment to read it. After that they are the
+    /// first to go, as they lose nothing.
+    fn who_stands_still(&self) -> (Vec<(Order, Key)>, usize) {
         let now = self.engine.now();
-        let mut still = Vec::new();
+        let (mut still, mut leaving) = (Vec::new(), 0);
         for (key, conn) in self.conns.iter() {
             let first = conn.first.and_then(|first| self.exchanges.get(first)).map(Box::as_ref);
             let unsent = self.engine.unsent(&conn.fd);
-            let stood = stands_still(conn, first, unsent, now);
-            let stood = stood.filter(|stood| *stood >= self.forgiven.0);
-            still.extend(stood.map(|stood| (stood, key)));
+            let Some(stood) = stands_still(conn, first, unsent, now) else { continue };
+            let is_over = conn.standing == Standing::Lingering;
+            if stood >= self.forgiven.0 {
+                still.push(((is_over, stood), key));
+            } else {
+                leaving += usize::from(is_over);
+            }
         }
-        still.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.0));
-        still
+        still.sort_unstable_by_key(|(order, _)| std::cmp::Reverse(*order));
+        (still, leaving)
     }
 
     /// Closes an eighth of the kept origin connections. Gives how many that were.
@@ -248,6 +253,10 @@ fn keeps_waiting(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Dur
     let uploads = upload.waits() == Waits::Source && !exchange.waits_for_continue();
     uploads.then(|| upload.stands_still(now, PACE, 0)).flatten()
 }
+
+/// Who goes first is the greatest: whether it has got its last answer, and how long it has stood
+/// still for what it is.
+type Order = (bool, Duration);
 
 /// Who found no room in a turn.
 #[derive(Default, Debug)]
