@@ -70,6 +70,29 @@ fn proxy() -> Address {
 
 const PROXY: &str = "127.0.0.1:2001";
 
+/// A drain waits for heads that have begun. Where memory runs short meanwhile, one of them lets go,
+/// which is as many as it takes.
+#[test]
+fn a_draining_worker_that_is_short_of_memory_sheds() {
+    let mut stage = Stage::new(128 * 1024);
+    let clients: Vec<Socket> = (0..4).map(|_| stage.world.connect(&proxy(), None)).collect();
+    for client in &clients {
+        stage.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
+    }
+    assert!(stage.outbox.send(Letter::Drain).is_ok());
+    stage.outbox.flush();
+    stage.run(Duration::from_secs(2));
+    assert_eq!(stage.clients(), 4, "a drain leaves a head that has begun");
+    let listeners = &stage.shared.counters[0].listeners;
+    assert_eq!(listeners.get(), 0, "nobody is accepted any more");
+    for client in &clients {
+        stage.write(*client, &[b'a'; 29_000]);
+    }
+    stage.run(Duration::from_secs(2));
+    assert_eq!(stage.clients(), 3);
+    assert_eq!(stage.shared.counters[0].connections_shed.get(), 1);
+}
+
 /// Nothing is held for a client that has said nothing: short of memory, it is left alone however
 /// long it has stood still, and one of those that something is held for goes.
 #[test]
