@@ -14,6 +14,7 @@ setup: ## Install what run, test and bench need and this machine lacks.
 
 run: ## Build millrace and start its demo: a booster before a small built-in site.
 	@scripts/setup build
+	@echo 'building; the first time takes some minutes'
 	@cargo run --quiet --release -p millrace -- demo
 
 test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icount, interop.

@@ -43,6 +43,10 @@ class HealthChecks(InteropCase):
     def files(self, origin):
         return [request for request in origin.requests() if request["target"] == "/file"]
 
+    def is_said(self, origin, word):
+        start = f"millrace: health check of {origin.url} /up {word}"
+        return any(line.startswith(start) for line in self.proxy.lines)
+
     def ask(self, times):
         """New connections, so that both workers are asked."""
         return [wire.get(self.proxy.address, "/file").status for _ in range(times)]
@@ -59,9 +63,13 @@ class HealthChecks(InteropCase):
         self.wait_until("its check fails", lambda: self.fails(first))
         self.assertEqual(self.ask(20), [200] * 20)
         self.assertFalse(self.fails(second))
+        self.wait_until("it is said", lambda: self.is_said(first, "fails: "))
+        self.assertFalse(self.is_said(first, "passes"))
         first.start()
         self.addCleanup(first.stop)
         self.wait_until("its check passes", lambda: not self.fails(first))
+        self.wait_until("it is said", lambda: self.is_said(first, "passes"))
+        self.assertFalse(self.is_said(second, ""))
         before = len(self.files(first))
         self.assertEqual(self.ask(20), [200] * 20)
         self.assertGreater(len(self.files(first)), before)

@@ -6,7 +6,7 @@ use millrace_proxy::config::{self, Command, ConfigError};
 
 use crate::failure::Failure;
 use crate::source::Source;
-use crate::{congestion, demo, doctor, say, supervisor, users};
+use crate::{congestion, demo, doctor, host, say, supervisor, users};
 
 /// Does what `words` ask for, the first of which is the program's name.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
@@ -15,14 +15,19 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
             let mut config = config::from_tables(&tables)?;
             users::load(&mut config)?;
             congestion::check(&config, |option| format!("--{option}"))?;
+            host::check(&config)?;
             supervisor::run(config, None, tables.is_upgrade())
         }
         Command::Run { file, over } => {
             let (upgrade, source) = (over.is_upgrade(), Source { file, over });
-            supervisor::run(source.read()?, Some(source), upgrade)
+            let config = source.read()?;
+            host::check(&config)?;
+            supervisor::run(config, Some(source), upgrade)
         }
         Command::Check { file, over } => {
-            say::output(&config::to_toml(&Source { file, over }.read()?));
+            let config = Source { file, over }.read()?;
+            host::check(&config)?;
+            say::output(&config::to_toml(&config));
             Ok(())
         }
         Command::Doctor(tables) => doctor::run(&config::process_from_tables(&tables)?),

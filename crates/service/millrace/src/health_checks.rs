@@ -173,10 +173,7 @@ impl Inner {
     /// The life of a thread.
     fn work(&self) {
         while let Some((check, timeout)) = self.next() {
-            let passed = ask(&check, timeout).is_ok_and(|status| {
-                let (first, last) = check.statuses;
-                (first..=last).contains(&status)
-            });
+            let found = examine(&check, timeout);
             let mut state = self.state();
             let rules = state.rules;
             // A reload may have taken it away meanwhile.
@@ -184,9 +181,14 @@ impl Inner {
             let Some(target) = target else { continue };
             target.under_way = false;
             target.due = Instant::now() + rules.interval;
-            target.verdict.take(passed, &rules);
+            let before = target.verdict.up;
+            target.verdict.take(found.is_ok(), &rules);
             let up = target.verdict.up;
             drop(state);
+            if up != before {
+                let why = found.err().map_or("passes".to_owned(), |why| format!("fails: {why}"));
+                say::error(&format!("health check of {} {} {why}", check.name(), check.path));
+            }
             // Said each time: a worker may have taken it over since the last.
             self.shared.board.set_check(&check, up);
         }
@@ -213,6 +215,16 @@ impl Inner {
             let woken = self.wake.wait_timeout(state, wait);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+/// Whether the origin is well, or why not.
+fn examine(check: &Check, timeout: Duration) -> Result<(), String> {
+    let (first, last) = check.statuses;
+    match ask(check, timeout) {
+        Ok(status) if (first..=last).contains(&status) => Ok(()),
+        Ok(status) => Err(format!("status {status}")),
+        Err(error) => Err(error.to_string()),
     }
 }
 

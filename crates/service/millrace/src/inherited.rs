@@ -1,7 +1,7 @@
 //! Listening sockets that were open before this process was: of the process that it succeeds, or of
 //! the service manager that started it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use millrace_proxy::config::{Config, ListenAddress};
@@ -118,6 +118,8 @@ impl Inherited {
     /// # Errors
     /// The first such mistake.
     pub(crate) fn check_left(&self) -> Result<(), Failure> {
+        // Each worker may have had a socket of its own at one address.
+        let mut left = BTreeSet::new();
         for (purpose, address) in self.left() {
             if purpose == Purpose::Any {
                 return Err(Failure::Machine(format!(
@@ -125,7 +127,10 @@ impl Inherited {
                      to listen there"
                 )));
             }
-            say::error(&format!("not listening on {address} any more"));
+            left.insert(address.to_string());
+        }
+        for address in left {
+            say::error(&format!("no longer listening on {address}"));
         }
         Ok(())
     }

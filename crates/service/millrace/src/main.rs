@@ -13,6 +13,7 @@ mod engines;
 mod errands;
 mod failure;
 mod health_checks;
+mod host;
 mod inherited;
 mod listeners;
 mod metrics;

@@ -168,6 +168,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_documents_have_every_metric_as_it_is() {
+        let documented = include_str!("../../../../docs/metrics.md");
+        let page = Metrics::new(Vec::new(), LogSink::closed(), Arc::default()).page();
+        let of = |what: &str| -> Vec<(String, String)> {
+            let lines = page.lines().filter_map(|line| line.strip_prefix(what)?.split_once(' '));
+            lines.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
+        };
+        let mut count = ["origin_ejected", "origin_failures", "origin_check_fails"].len();
+        for ((name, help), (_, kind)) in of("# HELP ").into_iter().zip(of("# TYPE ")) {
+            let total = if kind == "counter" { "_total" } else { "" };
+            let row = format!("| `{name}{total}` | {kind} |");
+            let line = documented.lines().find(|line| line.starts_with(&row));
+            let line = line.unwrap_or_else(|| panic!("docs/metrics.md has no line {row}"));
+            assert!(line.ends_with(&format!("| {help} |")), "{line} should say: {help}");
+            count += 1;
+        }
+        let rows = documented.lines().filter(|line| line.starts_with("| `millrace_")).count();
+        assert_eq!(rows, count, "a line of docs/metrics.md is of no metric");
+    }
+
+    #[test]
     fn every_counter_is_on_the_page_for_every_worker() {
         let page =
             Metrics::new(vec![Arc::default(), Arc::default()], LogSink::closed(), Arc::default())

@@ -179,11 +179,28 @@ fn an_address_in_use_is_one_line_and_status_1() {
         let admin = format!("forward --workers {workers} --listen 127.0.0.1:0 --admin {address}");
         refused(&admin, 1, &[&word]);
     }
-    refused("forward --listen unix:/nowhere/a", 1, &["unix:/nowhere/a: its folder does not exist"]);
     let running = Running::start("forward --workers 2 --listen 127.0.0.1:0", 1);
     let address = &running.addresses[0];
     let word = format!("cannot listen on {address}: somebody else listens there");
     refused(&format!("forward --workers 2 --listen {address}"), 1, &[&word]);
+}
+
+#[test]
+fn what_the_machine_lacks_for_a_file_is_told_by_check_and_run_alike() {
+    let folder = Folder::new("lacks");
+    let boost =
+        "[[boost]]\nlisten = [\"127.0.0.1:0\"]\n[[boost.route]]\norigins = [\"http://a\"]\n";
+    for (line, word) in [
+        ("access-log = \"/nowhere/a.log\"", "access-log /nowhere/a.log: /nowhere: No such file"),
+        ("user = \"no-such-user\"", "user: /etc/passwd has no \"no-such-user\""),
+        ("admin = [\"unix:/nowhere/a\"]", "admin unix:/nowhere/a: /nowhere: No such file"),
+    ] {
+        let file = folder.file("a.toml", format!("{line}\n{boost}"));
+        for command in ["check", "run"] {
+            refused(&format!("{command} {file}"), 2, &[word]);
+        }
+    }
+    refused("forward --listen unix:/nowhere/a", 2, &["listen unix:/nowhere/a: /nowhere: No such"]);
 }
 
 #[test]

@@ -65,6 +65,11 @@ impl Check {
         })
     }
 
+    /// What the origin is called.
+    pub fn name(&self) -> String {
+        write_origin(&self.origin)
+    }
+
     /// All that is sent on the check's connection. A PROXY header says that it is our own, and no
     /// client's.
     pub fn request(&self) -> Vec<u8> {

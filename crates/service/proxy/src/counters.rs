@@ -71,7 +71,8 @@ pub enum RowKind {
 counters! {
     /// Client connections accepted.
     Counter connections_accepted;
-    /// Client connections closed at once, for the limit of their address.
+    /// Client connections closed at once: for the limit of their address, or for want of a PROXY
+    /// protocol header from somebody who may send one.
     Counter connections_refused;
     /// Client connections handed to another worker.
     Counter connections_handed_over;

@@ -7,6 +7,8 @@ mod outlook;
 mod reach;
 mod user;
 
+pub(crate) use user::check_user;
+
 use std::path::{Path, PathBuf};
 
 use millrace_proxy::config::Config;

@@ -15,6 +15,15 @@ const ORDINARY: [&str; 2] = ["millrace", "nobody"];
 /// /etc/passwd has none.
 const OVERFLOW: Identity = Identity { user: 65534, group: 65534 };
 
+/// Whether there is the user that is wanted.
+///
+/// # Errors
+/// A name that /etc/passwd or /etc/group does not have.
+pub(crate) fn check_user(wanted: &User) -> Result<(), Failure> {
+    let User::Named { user, group } = wanted else { return Ok(()) };
+    find(&text("/etc/passwd"), &text("/etc/group"), user, group.as_deref()).map(drop)
+}
+
 /// Who to become; `None`: nobody else. Says why, where that is not what one would expect.
 ///
 /// # Errors

@@ -445,7 +445,8 @@ impl Row {
             "(none)",
             1024,
             "Believe the Forwarded, X-Forwarded-* and PROXY headers that come from these \
-             addresses.",
+             addresses. A booster sends Forwarded, X-Forwarded-For, -Proto and -Host to its \
+             origins: after what these addresses said, and in the place of what others did.",
         ),
         row(
             "proxy-protocol",

@@ -1,0 +1,88 @@
+//! What a configuration needs of this machine, looked at before anything is opened: so `check`
+//! tells what a start would fail by, in the same words and with the same status.
+
+use std::fs;
+use std::path::Path;
+
+use millrace_proxy::config::{Config, ConfigError, ListenAddress};
+
+use crate::admin::Token;
+use crate::failure::Failure;
+use crate::privileges;
+
+/// Looks at the user, the token, and the folders of the access log and of Unix sockets.
+///
+/// # Errors
+/// The first thing that is not as it has to be.
+pub(crate) fn check(config: &Config) -> Result<(), Failure> {
+    privileges::check_user(&config.user)?;
+    if let Some(path) = &config.admin_token_file {
+        Token::read(path)?;
+    }
+    if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
+        check_folder(&format!("access-log {}", log.path.display()), &log.path)?;
+    }
+    let listeners = config.listeners.iter().map(|listener| ("listen", &listener.address));
+    let admin = config.admin.iter().map(|address| ("admin", address));
+    for (option, address) in listeners.chain(admin) {
+        if let ListenAddress::Unix(path) = address {
+            check_folder(&format!("{option} {address}"), path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the file can be there, be it or not.
+fn check_folder(place: &str, path: &Path) -> Result<(), ConfigError> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let wrong = match fs::metadata(folder) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => format!("{} is no folder", folder.display()),
+        Err(error) => format!("{}: {error}", folder.display()),
+    };
+    Err(ConfigError::Rule {
+        place: place.to_owned(),
+        wrong,
+        allowed: "a file in a folder that is there".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(words: &[&str]) -> Option<String> {
+        let words = [&["forward"], words].concat();
+        let config = millrace_proxy::config::from_arguments(words).unwrap();
+        check(&config).err().map(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn what_a_start_would_fail_by_is_told_before() {
+        let is_told = |words: &[&str], said: &str| {
+            let message = refusal(words).unwrap();
+            assert!(message.contains(said), "{message}");
+        };
+        is_told(
+            &["--access-log", "/no/such/a.log"],
+            "access-log /no/such/a.log: /no/such: No such",
+        );
+        is_told(&["--access-log", "/dev/null/a.log"], "/dev/null is no folder");
+        is_told(&["--listen", "unix:/no/such/socket"], "listen unix:/no/such/socket: ");
+        is_told(&["--admin", "unix:/no/such/socket"], "admin unix:/no/such/socket: ");
+        is_told(&["--user", "no-such-user"], "/etc/passwd has no \"no-such-user\"");
+        let admin = ["--admin", "127.0.0.1:0", "--admin-token-file", "/no/such"];
+        is_told(&admin, "admin-token-file /no/such: cannot be read");
+    }
+
+    #[test]
+    fn what_is_there_is_fine() {
+        for log in ["-", "here.log", "/tmp/a.log", "off"] {
+            assert_eq!(refusal(&["--access-log", log]), None, "{log}");
+        }
+        assert_eq!(refusal(&["--user", "root", "--admin", "127.0.0.1:0"]), None);
+    }
+}
