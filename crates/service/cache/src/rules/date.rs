@@ -1,0 +1,132 @@
+//! Dates of HTTP as seconds since 1970.
+
+use std::time::UNIX_EPOCH;
+
+use super::limits::DATE_BYTES_MAX;
+
+/// Reads a date in any of the three forms of RFC 9110 section 5.6.7, as seconds since 1970; `None`
+/// for anything else, and for times before 1970.
+///
+/// RFC 9111 section 4.2: letters count in whatever case, and no zone but GMT. A weekday that is not
+/// the date's is no date: which of the two is wrong cannot be known. `now_s` is the time
+/// of day, which says to what century the two digits of an RFC 850 year belong.
+pub fn http_date(value: &[u8], now_s: u64) -> Option<u64> {
+    let mut text = [0; DATE_BYTES_MAX];
+    let text = text.get_mut(..value.len())?;
+    text.copy_from_slice(value);
+    capitalise(text);
+    let mut whole = [0; 29];
+    let is_rfc850 = text.contains(&b'-');
+    let text = if is_rfc850 { fixdate(text, now_s, &mut whole)? } else { text };
+    let date = httpdate::parse_http_date(std::str::from_utf8(text).ok()?).ok()?;
+    Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
+}
+
+/// Gives words one capital each, and `GMT` three.
+fn capitalise(text: &mut [u8]) {
+    for word in text.split_mut(|byte| !byte.is_ascii_alphabetic()) {
+        word.make_ascii_lowercase();
+        if word == b"gmt" {
+            word.make_ascii_uppercase();
+        } else if let [first, ..] = word {
+            first.make_ascii_uppercase();
+        }
+    }
+}
+
+/// Writes a date of RFC 850 in the form of today. Its year may be 50 years ahead and no more, RFC
+/// 9110 section 5.6.7.
+fn fixdate<'a>(text: &[u8], now_s: u64, out: &'a mut [u8; 29]) -> Option<&'a mut [u8]> {
+    const WEEKDAYS: [&str; 7] =
+        ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+    let comma = text.iter().position(|&byte| byte == b',')?;
+    let (weekday, rest) = text.split_at(comma);
+    WEEKDAYS.iter().find(|name| name.as_bytes() == weekday)?;
+    // `, 06-Nov-94 08:49:37 GMT`
+    let rest: &[u8; 24] = rest.try_into().ok()?;
+    if [rest[4], rest[8]] != [b'-'; 2] || rest[11] != b' ' {
+        return None;
+    }
+    let digits = std::str::from_utf8(&rest[9..11]).ok()?;
+    let year_now = 1970 + now_s / 31_556_952;
+    let year = year_now / 100 * 100 + digits.parse::<u64>().ok()?;
+    let year = if year > year_now + 50 { year - 100 } else { year };
+    out.copy_from_slice(b"---, 00 --- 0000 00:00:00 GMT");
+    out[..3].copy_from_slice(&weekday[..3]);
+    out[5..7].copy_from_slice(&rest[2..4]);
+    out[8..11].copy_from_slice(&rest[5..8]);
+    let century = [b'0' + (year / 1000) as u8, b'0' + (year / 100 % 10) as u8];
+    out[12..14].copy_from_slice(&century);
+    out[14..16].copy_from_slice(&rest[9..11]);
+    out[16..].copy_from_slice(&rest[11..]);
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::corpus::NOW_S;
+    use super::*;
+
+    fn date(text: &str) -> Option<u64> {
+        http_date(text.as_bytes(), NOW_S)
+    }
+
+    #[test]
+    fn the_three_forms_are_one_time_rfc_9110_section_5_6_7() {
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(date(text), Some(784_111_777), "{text}");
+        }
+    }
+
+    #[test]
+    fn case_does_not_count_rfc_9111_section_4_2() {
+        for text in [
+            "SUN, 06 Nov 1994 08:49:37 GMT",
+            "sun, 06 NOV 1994 08:49:37 gMt",
+            "SUNDAY, 06-nov-94 08:49:37 gmt",
+            "sun nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(date(text), Some(784_111_777), "{text}");
+        }
+    }
+
+    #[test]
+    fn two_digits_of_a_year_are_at_most_fifty_years_ahead() {
+        let year = |text: &str| date(text).map(|second| 1970 + second / 31_556_952);
+        assert_eq!(year("Thursday, 18-Aug-50 02:01:18 GMT"), Some(2050));
+        assert_eq!(year("Tuesday, 18-Aug-76 02:01:18 GMT"), Some(2076));
+        assert_eq!(year("Thursday, 18-Aug-77 02:01:18 GMT"), Some(1977));
+    }
+
+    #[test]
+    fn what_is_not_a_date_is_none() {
+        for text in [
+            "",
+            "0",
+            "-1",
+            "foo",
+            "Sun, 06 Nov 1994 08:49:37 UTC",
+            "Sun, 06 Nov 1994 08:49:37 AEST",
+            "Sun, 06 Nov 1994 08:49:37",
+            "Sun 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06-Nov-1994 08:49:37 GMT",
+            "Sun, 06 Nov 94 08:49:37 GMT",
+            "Sun, 06 Nov 1994 8:49:37 GMT",
+            "Sun, 06 Nov 1994 08.49.37 GMT",
+            "Sun, 06  Nov  1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37 GMT and more than any date has",
+            "Someday, 06-Nov-94 08:49:37 GMT",
+            "Mon, 06 Nov 1994 08:49:37 GMT",
+            "Sun, 32 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 24:49:37 GMT",
+            "Wed, 01 Jan 1969 00:00:00 GMT",
+            "S\u{fc}n, 06 Nov 1994 08:49:37 GMT",
+        ] {
+            assert_eq!(date(text), None, "{text}");
+        }
+    }
+}

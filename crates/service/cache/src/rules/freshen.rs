@@ -1,0 +1,264 @@
+//! Stored answers brought up to date by what the origin says later, RFC 9111 sections 3.2, 4.3.4
+//! and 4.3.5.
+
+use millrace_http::{
+    AnswerHead, HeadLimits, HeadScan, Name, RequestHead, declared_length, forwarded_fields,
+};
+
+use super::directives::AnswerDirectives;
+use super::freshness::last_modified_s;
+use super::policy::Policy;
+use super::refusal::Refusal;
+use super::store::{Receipt, Stored, check_request, keep};
+use super::stored_head::{lines, write_line, write_status_line};
+use super::validate::Kept;
+
+/// What a HEAD says of a stored answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Freshened {
+    /// It holds, and this is its new head.
+    Updated(Stored),
+    /// It does not: [`Meta::invalidate`](super::Meta::invalidate).
+    Stale,
+    /// Nothing.
+    Unchanged,
+}
+
+/// Makes of a stored answer and the 304 that selected it ([`selected`](super::selected)) what is
+/// stored from now on. `request` is the client's, whose answer it is as well.
+///
+/// # Errors
+/// As by [`store`](super::store): what the answer says now forbids that it is kept. This once it
+/// may be sent still, since it was validated for this request.
+pub fn freshen(
+    request: &RequestHead,
+    kept: &Kept<'_>,
+    answer: &AnswerHead,
+    receipt: &Receipt,
+    policy: &Policy,
+) -> Result<Stored, Refusal> {
+    let merged = merge(kept, answer, kept.meta.status);
+    let directives = AnswerDirectives::of(&merged, &policy.targets);
+    check_request(request, &directives, policy)?;
+    let mut stored = keep(&merged, &directives, receipt, policy)?;
+    stored.meta.extent = kept.meta.extent;
+    stored.meta.range_tag = kept.meta.range_tag;
+    Ok(stored)
+}
+
+/// Says what the answer to a HEAD means for the stored answer that a GET would have got, RFC 9111
+/// section 4.3.5. `length` is that of the stored body.
+pub fn freshen_by_head(
+    request: &RequestHead,
+    kept: &Kept<'_>,
+    length: u64,
+    answer: &AnswerHead,
+    receipt: &Receipt,
+    policy: &Policy,
+) -> Freshened {
+    if answer.status() != 200 || kept.meta.status != 200 || kept.meta.extent.is_some() {
+        return Freshened::Unchanged;
+    }
+    let received_s = receipt.response_ms / 1000;
+    let is_same_length = match declared_length(answer) {
+        Ok(declared) => declared.is_none_or(|declared| declared == length),
+        Err(_) => false,
+    };
+    let mut tags = answer.values(Name::Etag);
+    let is_same_tag = tags.all(|tag| kept.meta.etag_bytes(kept.head) == Some(tag));
+    let is_same_date = answer.find(Name::LastModified).is_none()
+        || last_modified_s(answer, received_s) == kept.meta.last_modified_s;
+    if !(is_same_length && is_same_tag && is_same_date) {
+        return Freshened::Stale;
+    }
+    match freshen(request, kept, answer, receipt, policy) {
+        Ok(stored) => Freshened::Updated(stored),
+        Err(refusal) if refusal.drops_stored() => Freshened::Stale,
+        Err(_) => Freshened::Unchanged,
+    }
+}
+
+/// The head of a stored answer with the fields of a later one, RFC 9111 section 3.2: of each name
+/// that the later one has, its lines replace all those that are stored. `Age` and `Date` are always
+/// the later one's, since they tell when it was made.
+pub(super) fn merge(kept: &Kept<'_>, answer: &AnswerHead, status: u16) -> AnswerHead {
+    let mut bytes = Vec::with_capacity(kept.head.len() + answer.bytes().len());
+    let (status_line, stored) = kept.head.split_at(kept.meta.lines_at as usize);
+    if status == kept.meta.status {
+        bytes.extend_from_slice(status_line);
+    } else {
+        write_status_line(&mut bytes, status, b"OK");
+    }
+    let updates = || {
+        let fields = forwarded_fields(answer).map(|field| (field.known, answer.name_of(field)));
+        fields.filter(|&(known, name)| is_updated(known, name))
+    };
+    for line in lines(stored) {
+        let is_replaced = line.known == Name::Date
+            || updates().any(|(_, name)| name.eq_ignore_ascii_case(line.name));
+        if !is_replaced {
+            bytes.extend_from_slice(line.bytes);
+        }
+    }
+    for field in forwarded_fields(answer) {
+        if is_updated(field.known, answer.name_of(field)) {
+            write_line(&mut bytes, answer.name_of(field), answer.value_of(field));
+        }
+    }
+    bytes.extend_from_slice(b"\r\n");
+    let limits =
+        HeadLimits { bytes_max: bytes.len(), fields_max: bytes.len(), target_bytes_max: 0 };
+    let mut merged = AnswerHead::default();
+    let used = merged.parse(&bytes, &mut HeadScan::default(), &limits);
+    assert_eq!(used, Ok(Some(bytes.len())), "lines that were read once are read again");
+    merged
+}
+
+/// Whether a later answer replaces a field, RFC 9111 section 3.2. Not those that say what the
+/// stored bytes are, and how they are checked; and the entity tag that was validated is the one
+/// that holds. `Content-Type` is replaced: nothing was made of the body by it.
+fn is_updated(known: Name, name: &[u8]) -> bool {
+    match known {
+        Name::ContentEncoding
+        | Name::ContentLength
+        | Name::ContentRange
+        | Name::Etag
+        | Name::Trailer => false,
+        Name::Other => !name.eq_ignore_ascii_case(b"content-md5"),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::corpus::{DATE, NOW_MS, RECEIPT, answer, get, kept, request};
+    use super::*;
+
+    const LATER: Receipt = Receipt {
+        request_ms: NOW_MS + 3_600_000,
+        response_ms: NOW_MS + 3_600_000,
+        scheme: RECEIPT.scheme,
+        hash: RECEIPT.hash,
+    };
+    const LATER_DATE: &str = "Date: Sat, 21 Nov 2026 11:16:00 GMT\r\n";
+    const TAGGED: &str = "Cache-Control: max-age=2\r\nETag: \"a\"\r\n";
+
+    fn freshened(stored: &str, fields: &str) -> Result<Stored, Refusal> {
+        let stored = kept(&format!("{DATE}{stored}"));
+        let kept = Kept { meta: &stored.meta, head: &stored.head };
+        freshen(&get(""), &kept, &answer(304, fields), &LATER, &Policy::default())
+    }
+
+    fn text(stored: Stored) -> String {
+        String::from_utf8(stored.head).unwrap()
+    }
+
+    #[test]
+    fn a_304_replaces_fields_by_name_section_3_2() {
+        let stored = format!("{TAGGED}Test: A\r\ntest: B\r\nKept: C\r\n");
+        let fields =
+            format!("{LATER_DATE}TEST: D\r\nCache-Control: max-age=9\r\nAge: 4\r\nNew: E\r\n");
+        let stored = freshened(&stored, &fields).unwrap();
+        assert_eq!((stored.meta.lifetime_s, stored.meta.initial_age_s), (9, 4));
+        assert_eq!((stored.meta.status, stored.meta.response_ms), (200, LATER.response_ms));
+        assert_eq!(stored.meta.etag_bytes(&stored.head), Some(&b"\"a\""[..]));
+        let expected = format!(
+            "HTTP/1.1 200 Reason\r\nETag: \"a\"\r\nKept: C\r\n{LATER_DATE}TEST: D\r\n\
+             Cache-Control: max-age=9\r\nNew: E\r\n"
+        );
+        assert_eq!(text(stored), expected);
+    }
+
+    #[test]
+    fn what_the_body_is_stays_section_3_2() {
+        for (name, old, new) in [
+            ("Content-Encoding", "a", "b"),
+            ("Content-MD5", "a", "b"),
+            ("Content-Range", "a", "b"),
+            ("ETag", "\"a\"", "\"b\""),
+        ] {
+            let stored = format!("Cache-Control: max-age=2\r\n{name}: {old}\r\n");
+            let stored = freshened(&stored, &format!("{LATER_DATE}{name}: {new}\r\n")).unwrap();
+            assert!(stored.meta.is_fresh(LATER.response_ms));
+            let text = text(stored);
+            assert!(text.contains(&format!("{name}: {old}\r\n")), "{text}");
+            assert!(!text.contains(new), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_may_change_does_section_3_2() {
+        for name in [
+            "Content-Type",
+            "Content-Location",
+            "Expires",
+            "Set-Cookie",
+            "X-Frame-Options",
+            "Content-Security-Policy",
+            "Content-Foo",
+            "Clear-Site-Data",
+        ] {
+            let stored = freshened(&format!("{TAGGED}{name}: A\r\n"), &format!("{name}: B\r\n"));
+            let text = text(stored.unwrap());
+            assert!(text.contains(&format!("{name}: B\r\n")) && !text.contains(": A"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_for_one_hop_changes_nothing_section_3_2() {
+        let fields = "Connection: kept\r\nKept: B\r\nKeep-Alive: x\r\nContent-Length: 7\r\n";
+        let text = text(freshened(&format!("{TAGGED}Kept: A\r\n"), fields).unwrap());
+        assert!(text.contains("Kept: A\r\n") && !text.contains("Content-Length"), "{text}");
+    }
+
+    #[test]
+    fn a_304_without_date_is_of_now_rfc_9110_section_6_6_1() {
+        let stored = freshened(TAGGED, "").unwrap();
+        assert_eq!(stored.meta.age_s(LATER.response_ms), 0);
+        assert!(text(stored).ends_with(LATER_DATE));
+    }
+
+    #[test]
+    fn a_304_may_forbid_to_keep_section_5_2_2_5() {
+        let refused = freshened(TAGGED, "Cache-Control: no-store\r\n").err();
+        assert_eq!(refused, Some(Refusal::NoStore));
+        assert!(refused.is_some_and(Refusal::drops_stored));
+    }
+
+    fn by_head(status: u16, fields: &str) -> Freshened {
+        let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
+        let stored = kept(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
+        let kept = Kept { meta: &stored.meta, head: &stored.head };
+        let head = request("HEAD / HTTP/1.1", "");
+        let answer = answer(status, fields);
+        freshen_by_head(&head, &kept, 5, &answer, &LATER, &Policy::default())
+    }
+
+    #[test]
+    fn a_head_updates_what_is_the_same_section_4_3_5() {
+        for fields in [
+            "A: 2\r\n",
+            "A: 2\r\nETag: \"a\"\r\nContent-Length: 5\r\n",
+            "A: 2\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n",
+        ] {
+            let Freshened::Updated(stored) = by_head(200, fields) else { panic!("{fields}") };
+            assert!(stored.meta.is_fresh(LATER.response_ms));
+            assert!(text(stored).contains("A: 2\r\n"));
+        }
+    }
+
+    #[test]
+    fn a_head_of_something_else_makes_stale_section_4_3_5() {
+        for fields in [
+            "ETag: \"b\"\r\n",
+            "ETag: W/\"a\"\r\n",
+            "Content-Length: 6\r\n",
+            "Last-Modified: Thu, 01 Jan 2026 00:00:01 GMT\r\n",
+            "Last-Modified: x\r\n",
+            "Cache-Control: no-store\r\n",
+        ] {
+            assert_eq!(by_head(200, fields), Freshened::Stale, "{fields}");
+        }
+        assert_eq!(by_head(404, "ETag: \"b\"\r\n"), Freshened::Unchanged);
+    }
+}

@@ -1,0 +1,311 @@
+//! Cache keys, RFC 9111 section 2: what is asked for, as text for people and the disk, and as a
+//! hash for the index.
+//!
+//! The path and query are taken as they are sent, byte for byte. RFC 3986 section 6.2.2 would make
+//! `%7E` and `~` one, and resolve `..`; but what is sent to the origin is what the client wrote,
+//! and an origin that reads the two differently would have one answered with the other. Only the
+//! host is normalised (its case, the notation of an address), and the default port.
+
+use std::fmt::{self, Write};
+use std::hash::Hasher;
+
+use memchr::memchr;
+use millrace_http::{Authority, Host, RequestHead};
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::structured::lines_named;
+
+/// What keys are hashed with: random, and new for each process, so that nobody can prepare two
+/// keys that meet. SipHash-1-3 with 128 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HashKey([u8; 16]);
+
+impl HashKey {
+    /// Takes 16 random bytes.
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) fn hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_key(&self.0)
+    }
+}
+
+/// A cache key's hash. Two requests with the same one are taken as asking for the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Key(pub u128);
+
+/// The scheme of a target URI.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Scheme {
+    /// `http`
+    #[default]
+    Http,
+    /// `https`
+    Https,
+}
+
+impl Scheme {
+    /// As it is written in a URI.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    /// The port that is meant where none is written.
+    pub fn port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+}
+
+/// Where a URI is at: the origin of RFC 9110 section 4.3.1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Site<'a> {
+    /// Its scheme.
+    pub scheme: Scheme,
+    /// Its host, and its port if one was written.
+    pub authority: Authority<'a>,
+}
+
+impl Site<'_> {
+    /// Whether two are the same origin, RFC 9110 section 4.3.1.
+    pub fn is_same(&self, other: &Site<'_>) -> bool {
+        let port = |site: &Site<'_>| site.authority.port.unwrap_or(site.scheme.port());
+        let is_same_host = match (self.authority.host, other.authority.host) {
+            (Host::Name(name), Host::Name(other)) => name.eq_ignore_ascii_case(other),
+            (host, other) => host == other,
+        };
+        is_same_host && self.scheme == other.scheme && port(self) == port(other)
+    }
+
+    pub(super) fn put(&self, sink: &mut impl Sink) {
+        sink.put(self.scheme.as_str().as_bytes());
+        sink.put(b"://");
+        match self.authority.host {
+            Host::Name(name) => put_lower(sink, name),
+            address => write!(Text(sink), "{address}").expect("a sink takes everything"),
+        }
+        let is_default = |port: &u16| *port == self.scheme.port();
+        if let Some(port) = self.authority.port.filter(|port| !is_default(port)) {
+            write!(Text(sink), ":{port}").expect("a sink takes everything");
+        }
+    }
+}
+
+/// What an operator adds to a route's keys or leaves out. The default changes nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct KeyParts {
+    /// Query parameters that do not count: names, or beginnings of names with a `*` after them.
+    pub ignored_parameters: Vec<Box<[u8]>>,
+    /// Whether the whole query does not count.
+    pub ignores_query: bool,
+    /// Request fields whose values count, in lower case.
+    pub fields: Vec<Box<[u8]>>,
+}
+
+impl Key {
+    /// The key of a GET of this path and query. `request` is looked at for [`KeyParts::fields`]
+    /// only. Allocates nothing.
+    pub fn of(
+        hash: &HashKey,
+        site: &Site<'_>,
+        path_and_query: &[u8],
+        request: &RequestHead,
+        parts: &KeyParts,
+    ) -> Self {
+        let mut sink = hash.hasher();
+        put(&mut sink, site, path_and_query, request, parts);
+        Self(sink.finish128().as_u128())
+    }
+
+    /// The key that a text has, which [`Key::write`] wrote.
+    pub fn of_text(hash: &HashKey, text: &[u8]) -> Self {
+        let mut sink = hash.hasher();
+        sink.put(text);
+        Self(sink.finish128().as_u128())
+    }
+
+    /// Appends the text of a key: the URI, and after it a line for each field that counts. It has
+    /// its hash by [`Key::of_text`].
+    pub fn write(
+        out: &mut Vec<u8>,
+        site: &Site<'_>,
+        path_and_query: &[u8],
+        request: &RequestHead,
+        parts: &KeyParts,
+    ) {
+        put(out, site, path_and_query, request, parts);
+    }
+}
+
+/// Where the text of a key goes.
+pub(super) trait Sink {
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+impl Sink for SipHasher13 {
+    fn put(&mut self, bytes: &[u8]) {
+        self.write(bytes);
+    }
+}
+
+struct Text<'a, S>(&'a mut S);
+
+impl<S: Sink> Write for Text<'_, S> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.put(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Puts bytes in lower case, by pieces.
+pub(super) fn put_lower(sink: &mut impl Sink, bytes: &[u8]) {
+    for piece in bytes.chunks(64) {
+        let mut lower = [0; 64];
+        let lower = &mut lower[..piece.len()];
+        lower.copy_from_slice(piece);
+        lower.make_ascii_lowercase();
+        sink.put(lower);
+    }
+}
+
+fn put(
+    sink: &mut impl Sink,
+    site: &Site<'_>,
+    path_and_query: &[u8],
+    request: &RequestHead,
+    parts: &KeyParts,
+) {
+    site.put(sink);
+    let query_at = memchr(b'?', path_and_query).unwrap_or(path_and_query.len());
+    let (path, query) = path_and_query.split_at(query_at);
+    sink.put(path);
+    match query {
+        _ if parts.ignores_query => {}
+        query if parts.ignored_parameters.is_empty() => sink.put(query),
+        [b'?', query @ ..] => put_query(sink, query, &parts.ignored_parameters),
+        _ => {}
+    }
+    for name in &parts.fields {
+        sink.put(b"\n");
+        sink.put(name);
+        for value in lines_named(request, name) {
+            sink.put(b":");
+            sink.put(value);
+        }
+    }
+}
+
+fn put_query(sink: &mut impl Sink, query: &[u8], ignored: &[Box<[u8]>]) {
+    let counting = query.split(|&byte| byte == b'&').filter(|part| !is_ignored(part, ignored));
+    for (at, parameter) in counting.enumerate() {
+        sink.put(if at == 0 { b"?" } else { b"&" });
+        sink.put(parameter);
+    }
+}
+
+/// Whether a parameter does not count. One with a `;` always does: some origins end a parameter
+/// there, and would see in the rest one that counts (parameter cloaking).
+fn is_ignored(parameter: &[u8], ignored: &[Box<[u8]>]) -> bool {
+    let name_len = memchr(b'=', parameter).unwrap_or(parameter.len());
+    let name = &parameter[..name_len];
+    let is_named = |pattern: &[u8]| match pattern {
+        [beginning @ .., b'*'] => name.starts_with(beginning),
+        pattern => name == pattern,
+    };
+    memchr(b';', parameter).is_none() && ignored.iter().any(|pattern| is_named(pattern))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::corpus::{HASH, get};
+    use super::*;
+
+    fn site(scheme: Scheme, authority: &str) -> Site<'_> {
+        Site { scheme, authority: Authority::parse(authority.as_bytes()).unwrap() }
+    }
+
+    fn text(scheme: Scheme, authority: &str, path: &str, parts: &KeyParts) -> String {
+        let request = get("X-Kind: a\r\nx-kind: b\r\n");
+        let site = site(scheme, authority);
+        let mut text = Vec::new();
+        Key::write(&mut text, &site, path.as_bytes(), &request, parts);
+        let key = Key::of(&HASH, &site, path.as_bytes(), &request, parts);
+        assert_eq!(key, Key::of_text(&HASH, &text));
+        String::from_utf8(text).unwrap()
+    }
+
+    fn plain(authority: &str, path: &str) -> String {
+        text(Scheme::Http, authority, path, &KeyParts::default())
+    }
+
+    #[test]
+    fn a_key_is_the_target_uri_section_2() {
+        assert_eq!(plain("Example.COM:80", "/a?b"), "http://example.com/a?b");
+        assert_eq!(plain("example.com:443", "/"), "http://example.com:443/");
+        let secure = text(Scheme::Https, "example.com:443", "/", &KeyParts::default());
+        assert_eq!(secure, "https://example.com/");
+        assert_eq!(plain("[::FFFF:0:1]:8080", "/"), "http://[::ffff:0.0.0.1]:8080/");
+        assert_eq!(plain("127.0.0.1", "/"), "http://127.0.0.1/");
+        let long = "a".repeat(63);
+        let host = format!("{long}.{}.example", long.to_uppercase());
+        assert_eq!(plain(&host, "/"), format!("http://{long}.{long}.example/"));
+    }
+
+    #[test]
+    fn what_is_sent_is_what_counts() {
+        for path in ["/a/../b", "/%7ea", "/%7Ea", "/~a", "//a", "/a/", "/a?", "/a?x&y", "/a?y&x"] {
+            assert_eq!(plain("a", path), format!("http://a{path}"));
+        }
+    }
+
+    #[test]
+    fn an_operator_may_leave_out_parameters() {
+        let ignored = |path: &str| {
+            let ignored_parameters = vec![(*b"utm_*").into(), (*b"fbclid").into()];
+            let parts = KeyParts { ignored_parameters, ..KeyParts::default() };
+            text(Scheme::Http, "a", path, &parts)
+        };
+        assert_eq!(ignored("/?utm_a=1&b=2&fbclid&c"), "http://a/?b=2&c");
+        assert_eq!(ignored("/?utm_a=1&utm_b"), "http://a/");
+        assert_eq!(ignored("/?fbclid2=1"), "http://a/?fbclid2=1");
+        assert_eq!(ignored("/?utm_a=1;b=2"), "http://a/?utm_a=1;b=2", "cloaking");
+        let parts = KeyParts { ignores_query: true, ..KeyParts::default() };
+        assert_eq!(text(Scheme::Http, "a", "/b?c", &parts), "http://a/b");
+    }
+
+    #[test]
+    fn an_operator_may_add_fields() {
+        let parts = KeyParts { fields: vec![(*b"x-kind").into()], ..KeyParts::default() };
+        assert_eq!(text(Scheme::Http, "a", "/", &parts), "http://a/\nx-kind:a:b");
+    }
+
+    #[test]
+    fn hashes_differ_by_key_and_text() {
+        let key = |hash: [u8; 16], text: &[u8]| Key::of_text(&HashKey::new(hash), text);
+        assert_ne!(key([0; 16], b"a"), key([0; 16], b"b"));
+        assert_ne!(key([0; 16], b"a"), key([1; 16], b"a"));
+        assert_eq!(key([1; 16], b"a"), key([1; 16], b"a"));
+    }
+
+    #[test]
+    fn origins_are_compared_rfc_9110_section_4_3_1() {
+        let http = |authority| site(Scheme::Http, authority);
+        assert!(http("A.example").is_same(&http("a.EXAMPLE:80")));
+        assert!(!http("a:81").is_same(&http("a")));
+        assert!(!http("a").is_same(&http("b")));
+        assert!(!http("a").is_same(&site(Scheme::Https, "a:80")));
+        assert!(http("[::1]").is_same(&http("[0:0::1]")));
+    }
+}

@@ -1,0 +1,97 @@
+//! Whether the cache is asked at all.
+
+use millrace_http::{Method, Name, RequestHead};
+
+use super::policy::OVERRIDES;
+
+/// What to do with a request before anything is looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lookup {
+    /// A stored answer may do; for HEAD without its body (RFC 9110 section 9.3.2).
+    Cache,
+    /// It goes to the origin. Whether its answer is stored is [`store`](super::store)'s decision.
+    Origin(Bypass),
+}
+
+/// Why a request is not answered from the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bypass {
+    /// Neither GET nor HEAD, RFC 9111 section 4.
+    Method,
+    /// It has a body, which might be a part of what it asks for.
+    Body,
+    /// A field that some origins take for a part of the request line.
+    Override,
+    /// `If-Match` or `If-Unmodified-Since`: for the origin, and not for caches (RFC 9111 section
+    /// 4.3.2).
+    Precondition,
+}
+
+/// Says whether a request may be answered from the cache.
+///
+/// RFC 9111 section 4.3.2 calls `If-Match` and `If-Unmodified-Since` not applicable to caches,
+/// which would let one answer 200 where the origin would say 412: such a request is sent on.
+pub fn lookup(request: &RequestHead) -> Lookup {
+    if !matches!(request.method(), Method::Get | Method::Head) {
+        return Lookup::Origin(Bypass::Method);
+    }
+    if has_body(request) {
+        return Lookup::Origin(Bypass::Body);
+    }
+    if OVERRIDES.into_iter().any(|name| request.find(name).is_some()) {
+        return Lookup::Origin(Bypass::Override);
+    }
+    let conditions = [Name::IfMatch, Name::IfUnmodifiedSince];
+    if conditions.into_iter().any(|name| request.find(name).is_some()) {
+        return Lookup::Origin(Bypass::Precondition);
+    }
+    Lookup::Cache
+}
+
+/// Whether a request announces a body. `Content-Length: 0` announces none.
+pub(super) fn has_body(request: &RequestHead) -> bool {
+    request.find(Name::TransferEncoding).is_some()
+        || request.values(Name::ContentLength).any(|value| value != b"0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::corpus::{get, request};
+    use super::*;
+
+    #[test]
+    fn only_get_and_head_are_answered_section_4() {
+        for (method, expected) in [
+            ("GET", Lookup::Cache),
+            ("HEAD", Lookup::Cache),
+            ("POST", Lookup::Origin(Bypass::Method)),
+            ("OPTIONS", Lookup::Origin(Bypass::Method)),
+            ("M-SEARCH", Lookup::Origin(Bypass::Method)),
+            ("get", Lookup::Origin(Bypass::Method)),
+        ] {
+            assert_eq!(lookup(&request(&format!("{method} / HTTP/1.1"), "")), expected);
+        }
+    }
+
+    #[test]
+    fn what_no_key_has_is_for_the_origin() {
+        for (fields, expected) in [
+            ("Content-Length: 0\r\n", Lookup::Cache),
+            ("Content-Length: 1\r\n", Lookup::Origin(Bypass::Body)),
+            ("Transfer-Encoding: chunked\r\n", Lookup::Origin(Bypass::Body)),
+            ("X-HTTP-Method-Override: PUT\r\n", Lookup::Origin(Bypass::Override)),
+            ("X-Original-URL: /admin\r\n", Lookup::Origin(Bypass::Override)),
+            ("X-Rewrite-URL: /admin\r\n", Lookup::Origin(Bypass::Override)),
+            ("Range: bytes=0-1\r\nCookie: a\r\nIf-None-Match: *\r\n", Lookup::Cache),
+        ] {
+            assert_eq!(lookup(&get(fields)), expected, "{fields}");
+        }
+    }
+
+    #[test]
+    fn preconditions_of_the_origin_are_not_ours_section_4_3_2() {
+        for field in ["If-Match: *\r\n", "If-Unmodified-Since: x\r\n"] {
+            assert_eq!(lookup(&get(field)), Lookup::Origin(Bypass::Precondition));
+        }
+    }
+}

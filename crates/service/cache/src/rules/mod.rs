@@ -1,0 +1,65 @@
+//! The decisions of a shared cache as pure functions: RFC 9111 with 5861, 8246, 9211, 9213 and
+//! 9875, and the conditions and ranges of RFC 9110 as far as a cache answers them itself.
+//!
+//! The way of a request: [`lookup`] says whether the cache is asked at all, [`Key`] and
+//! [`VaryNames`] find what is stored, [`reuse`] says whether that may be the answer now, and then
+//! [`condition`] and [`ranges`] say in what form. When the origin is asked, [`write_validation`]
+//! writes the conditions, and [`store`], [`freshen`] or [`combine`] make of its answer what is
+//! kept: a [`Stored`] with a [`Meta`] of numbers, so that a hit parses no text of an answer.
+//!
+//! Nothing here does input or output, reads a clock, or keeps anything between two calls. Times of
+//! day are milliseconds since 1970 (`*_ms`) where the difference of two is taken, and seconds
+//! (`*_s`) where HTTP has seconds. What a hit needs ([`lookup`], [`Key::of`], [`VaryNames::key`],
+//! [`reuse`], [`condition`], [`ranges`]) allocates nothing.
+
+mod cache_status;
+mod conditions;
+mod date;
+mod directives;
+mod etag;
+mod freshen;
+mod freshness;
+mod invalidate;
+mod key;
+mod limits;
+mod lookup;
+mod meta;
+mod multipart;
+mod partial;
+mod policy;
+mod ranges;
+mod refusal;
+mod reuse;
+mod status;
+mod store;
+mod stored_head;
+mod structured;
+mod tags;
+mod uri;
+mod validate;
+mod vary;
+
+#[cfg(test)]
+mod corpus;
+
+pub use cache_status::{CacheStatus, Forward};
+pub use conditions::{Condition, condition, write_not_modified};
+pub use date::http_date;
+pub use directives::{AnswerDirectives, RequestDirectives};
+pub use etag::Etag;
+pub use freshen::{Freshened, freshen, freshen_by_head};
+pub use invalidate::invalidated;
+pub use key::{HashKey, Key, KeyParts, Scheme, Site};
+pub use lookup::{Bypass, Lookup, lookup};
+pub use meta::{EtagAt, Extent, Flags, Meta};
+pub use multipart::Multipart;
+pub use partial::{Remainder, combine, finish, remainder};
+pub use policy::{Policy, SetCookie, Ttl};
+pub use ranges::{ByteRange, Ranges, Selection, ranges};
+pub use refusal::Refusal;
+pub use reuse::{Reuse, reuse};
+pub use store::{Receipt, Stored, store};
+pub use stored_head::{Line, lines};
+pub use tags::{Tag, TagHash, group_invalidations, tag_hash, tags};
+pub use validate::{Kept, selected, write_validation};
+pub use vary::{VariantKey, VaryNames};

@@ -1,0 +1,99 @@
+//! Bodies of several ranges, RFC 9110 section 14.6: `multipart/byteranges`.
+
+use super::ranges::Ranges;
+
+/// The plan of a body of several ranges: for each range a head by [`Multipart::write_part_head`]
+/// and its bytes, and the end by [`Multipart::write_end`].
+#[derive(Clone, Copy, Debug)]
+pub struct Multipart<'a> {
+    ranges: &'a Ranges,
+    /// The length of the whole representation.
+    complete: Option<u64>,
+    /// The representation's own type; empty where it has none.
+    content_type: &'a [u8],
+    boundary: [u8; 32],
+}
+
+impl<'a> Multipart<'a> {
+    /// A body of these ranges. `random` becomes the boundary: a new number each time, so that no
+    /// body can be made that has it inside.
+    pub fn new(
+        ranges: &'a Ranges,
+        complete: Option<u64>,
+        content_type: &'a [u8],
+        random: u128,
+    ) -> Self {
+        let mut boundary = [0; 32];
+        for (at, byte) in boundary.iter_mut().enumerate() {
+            *byte = b"0123456789abcdef"[(random >> (4 * at) & 15) as usize];
+        }
+        Self { ranges, complete, content_type, boundary }
+    }
+
+    /// The value of the answer's `Content-Type`.
+    pub fn content_type(&self) -> Vec<u8> {
+        [b"multipart/byteranges; boundary=", &self.boundary[..]].concat()
+    }
+
+    /// How many bytes the body has.
+    pub fn length(&self) -> u64 {
+        let mut text = Vec::new();
+        (0..self.ranges.as_slice().len()).for_each(|at| self.write_part_head(&mut text, at));
+        self.write_end(&mut text);
+        let parts = self.ranges.as_slice().iter().map(|range| range.length());
+        parts.fold(text.len() as u64, u64::saturating_add)
+    }
+
+    /// Appends what goes before the bytes of range number `at`, counted from 0.
+    pub fn write_part_head(&self, out: &mut Vec<u8>, at: usize) {
+        let range = self.ranges.as_slice()[at];
+        out.extend_from_slice(if at == 0 { b"--" } else { b"\r\n--" });
+        out.extend_from_slice(&self.boundary);
+        if !self.content_type.is_empty() {
+            out.extend_from_slice(b"\r\nContent-Type: ");
+            out.extend_from_slice(self.content_type);
+        }
+        out.extend_from_slice(b"\r\nContent-Range: ");
+        out.extend_from_slice(range.content_range(self.complete).as_bytes());
+        out.extend_from_slice(b"\r\n\r\n");
+    }
+
+    /// Appends what goes after the last range.
+    pub fn write_end(&self, out: &mut Vec<u8>) {
+        for part in [b"\r\n--", &self.boundary[..], b"--\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::corpus::{HASH, get, kept};
+    use super::super::ranges::{Selection, ranges};
+    use super::*;
+
+    #[test]
+    fn a_body_has_each_range_with_its_place_rfc_9110_section_14_6() {
+        let stored = kept("Cache-Control: max-age=60\r\n");
+        let asked = get("Range: bytes=0-1, -2\r\n");
+        let selected = ranges(&asked, &stored.meta, &stored.head, 11, &HASH);
+        let Selection::Parts(ranges) = selected else { panic!("several") };
+        let multipart = Multipart::new(&ranges, Some(11), b"text/plain", 0x1f);
+        let mut body = Vec::new();
+        for (at, range) in ranges.as_slice().iter().enumerate() {
+            multipart.write_part_head(&mut body, at);
+            body.extend_from_slice(&b"01234567890"[range.first as usize..=range.last as usize]);
+        }
+        multipart.write_end(&mut body);
+        let boundary = format!("f1{}", "0".repeat(30));
+        let expected = format!(
+            "--{boundary}\r\nContent-Type: text/plain\r\nContent-Range: bytes 0-1/11\r\n\r\n01\r\n\
+             --{boundary}\r\nContent-Type: text/plain\r\nContent-Range: bytes 9-10/11\r\n\r\n90\r\n\
+             --{boundary}--\r\n"
+        );
+        assert_eq!(String::from_utf8(body.clone()).unwrap(), expected);
+        assert_eq!(multipart.length(), body.len() as u64);
+        let content_type = format!("multipart/byteranges; boundary={boundary}");
+        assert_eq!(multipart.content_type(), content_type.as_bytes());
+    }
+}

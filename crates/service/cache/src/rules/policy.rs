@@ -1,0 +1,97 @@
+//! What an operator may decide for a route. The defaults are those of RFC 9111.
+
+use millrace_http::{Name, NameSet};
+
+/// How a route's answers are kept and reused. Made when a configuration is read, and shared.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Fields that control this cache before `Cache-Control`, RFC 9213 section 2.2: names in lower
+    /// case, the first that is there and can be read counts.
+    pub targets: Vec<Box<[u8]>>,
+    /// Whether the origin says how long an answer is fresh.
+    pub ttl: Ttl,
+    /// The most that any answer is fresh, in seconds.
+    pub ttl_s_max: u32,
+    /// Of the time since it was modified, how much an answer that says nothing is fresh, RFC 9111
+    /// section 4.2.2: 0 to 100; 0 turns heuristics off.
+    pub heuristic_percent: u8,
+    /// The most that an answer is fresh by heuristics, in seconds.
+    pub heuristic_s_max: u32,
+    /// For how many seconds a stale answer may stand in for an origin that fails, where the origin
+    /// did not say itself (RFC 5861 section 4). 0: never, RFC 9111 section 4.2.4.
+    pub stale_if_error_s: u32,
+    /// For how many seconds a stale answer may be used while it is validated, where the origin did
+    /// not say itself (RFC 5861 section 3).
+    pub stale_while_revalidate_s: u32,
+    /// Which answers with `Set-Cookie` are kept.
+    pub set_cookie: SetCookie,
+    /// Whether the `Cache-Control` and `Pragma` of requests count, RFC 9111 section 5.2.1.
+    pub heeds_requests: bool,
+    /// Request fields that make an answer unfit for others: the origin may have used them, and they
+    /// are in no key.
+    pub unkeyed: NameSet,
+}
+
+/// Who says how long an answer is fresh.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Ttl {
+    /// The origin; where it says nothing, heuristics.
+    #[default]
+    Origin,
+    /// The origin; where it says nothing, so many seconds instead of heuristics, for statuses that
+    /// may be cached without being asked for.
+    Default(u32),
+    /// So many seconds, whatever the origin says. What must not be stored is not stored all the
+    /// same, and what must be validated at each use is.
+    Override(u32),
+}
+
+/// Which answers with `Set-Cookie` may be kept. RFC 9111 section 7.3 says that the field does not
+/// forbid it, and whoever gets a stored answer gets the cookie of somebody else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SetCookie {
+    /// Those that say for how long. Never by heuristics: an origin that does not speak of caches
+    /// did not think of them either.
+    #[default]
+    Explicit,
+    /// Those that speak to shared caches: `public`, `s-maxage`, or a targeted field.
+    Shared,
+    /// None.
+    Never,
+}
+
+/// Fields that some origins take for a part of the request line.
+pub(super) const OVERRIDES: [Name; 3] =
+    [Name::XHttpMethodOverride, Name::XOriginalUrl, Name::XRewriteUrl];
+
+impl Policy {
+    /// What to refuse in [`Policy::unkeyed`] where `X-Forwarded-*` come from anybody, as in a
+    /// forward proxy: origins build links from them.
+    pub const UNKEYED_UNTRUSTED: NameSet = NameSet::of(&[
+        Name::XHttpMethodOverride,
+        Name::XOriginalUrl,
+        Name::XRewriteUrl,
+        Name::XForwardedHost,
+        Name::XForwardedPort,
+        Name::XForwardedPrefix,
+        Name::XForwardedProto,
+        Name::XForwardedServer,
+    ]);
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            targets: vec![(*b"cdn-cache-control").into()],
+            ttl: Ttl::Origin,
+            ttl_s_max: u32::MAX,
+            heuristic_percent: 10,
+            heuristic_s_max: 86_400,
+            stale_if_error_s: 0,
+            stale_while_revalidate_s: 0,
+            set_cookie: SetCookie::Explicit,
+            heeds_requests: true,
+            unkeyed: NameSet::of(&OVERRIDES),
+        }
+    }
+}

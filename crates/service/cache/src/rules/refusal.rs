@@ -1,0 +1,85 @@
+//! Why an answer is not stored.
+
+use std::fmt;
+
+/// Why an answer is not stored. All of them are ordinary; what has to be done is to pass the answer
+/// on, and to drop what was stored before where [`Refusal::drops_stored`] says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The method's answers are not stored, RFC 9111 section 3.
+    Method,
+    /// The request had a body, which is in no key.
+    RequestBody,
+    /// The request had a field that changes its meaning and is in no key, [`Policy::unkeyed`].
+    ///
+    /// [`Policy::unkeyed`]: super::Policy::unkeyed
+    RequestField,
+    /// `no-store` in the request, section 5.2.1.5.
+    RequestNoStore,
+    /// The answer is interim, or says something of this one request only.
+    Status,
+    /// `must-understand` with a status that is not understood, section 5.2.2.3.
+    MustUnderstand,
+    /// `no-store`, section 5.2.2.5.
+    NoStore,
+    /// `private`, section 5.2.2.7.
+    Private,
+    /// To a request with credentials, and nothing that allows it, section 3.5.
+    Authorization,
+    /// It sets a cookie, and the route does not keep such ones.
+    SetCookie,
+    /// It depends on more than the request's fields, section 4.1.
+    VaryAny,
+    /// It depends on more fields than are looked at.
+    VaryTooMany,
+    /// A part whose place is not certain, section 3.3 and RFC 9110 section 14.4.
+    Range,
+    /// It was cut short, and nothing would make the rest fit, section 3.3.
+    Incomplete,
+    /// It is not fresh, and could not be validated either.
+    Useless,
+}
+
+impl Refusal {
+    /// Whether what is stored under the same key must not be used any more: the origin now says of
+    /// the resource, and not of one request, that it is not to be cached.
+    pub fn drops_stored(self) -> bool {
+        matches!(
+            self,
+            Self::NoStore
+                | Self::Private
+                | Self::VaryAny
+                | Self::VaryTooMany
+                | Self::MustUnderstand
+        )
+    }
+
+    /// One word or two, for the `detail` of `Cache-Status` and for counters.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Method => "method",
+            Self::RequestBody => "request-body",
+            Self::RequestField => "request-field",
+            Self::RequestNoStore => "request-no-store",
+            Self::Status => "status",
+            Self::MustUnderstand => "must-understand",
+            Self::NoStore => "no-store",
+            Self::Private => "private",
+            Self::Authorization => "authorization",
+            Self::SetCookie => "set-cookie",
+            Self::VaryAny => "vary-any",
+            Self::VaryTooMany => "vary-too-many",
+            Self::Range => "range",
+            Self::Incomplete => "incomplete",
+            Self::Useless => "not-fresh",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,208 @@
+//! Whether a stored answer may be the answer now, RFC 9111 section 4. On the way of each hit:
+//! numbers only.
+
+use super::directives::RequestDirectives;
+use super::meta::{Flags, Meta};
+
+/// What a stored answer is good for now. Ages are what `Age` says, in seconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reuse {
+    /// It is the answer.
+    Fresh {
+        /// How old it is.
+        age_s: u32,
+    },
+    /// It is the answer, and it is stale: the client allows it.
+    Stale {
+        /// How old it is.
+        age_s: u32,
+    },
+    /// It is the answer, and it is stale: the origin allows it while somebody validates it.
+    StaleWhileRevalidate {
+        /// How old it is.
+        age_s: u32,
+    },
+    /// It has to be validated first, section 4.3.
+    Validate {
+        /// How old it is.
+        age_s: u32,
+        /// Whether it is the answer all the same if the origin cannot be reached or fails with a
+        /// status of 500, 502, 503 or 504 (RFC 5861 section 4).
+        is_spare: bool,
+    },
+    /// It is of no use, and the client wants nothing else: status 504, section 5.2.1.7.
+    OnlyIfCached,
+}
+
+/// Says what a stored answer is good for. `asked` is [`RequestDirectives::of`] the request, or the
+/// default where the route does not heed them.
+///
+/// Where nothing is stored and `only_if_cached` is set, the answer is status 504 as well.
+pub fn reuse(meta: &Meta, asked: &RequestDirectives, now_ms: u64) -> Reuse {
+    let age_s = meta.age_s(now_ms);
+    let is_wanted_new = asked.no_cache || meta.flags.has(Flags::NO_CACHE);
+    let stale_s = age_s.saturating_sub(meta.lifetime_s);
+    if !is_wanted_new && meta.lifetime_s > age_s {
+        if is_new_enough(meta, asked, age_s) {
+            return Reuse::Fresh { age_s };
+        }
+    } else if !is_wanted_new && asked.min_fresh_s.is_none() {
+        let is_young = asked.max_age_s.is_none_or(|most| is_within(age_s, most));
+        let is_permitted = !meta.flags.has(Flags::NO_STALE);
+        if is_young && is_permitted && asked.max_stale_s.is_some_and(|most| stale_s <= most) {
+            return Reuse::Stale { age_s };
+        }
+        if asked.max_age_s.is_none() && stale_s < meta.stale_while_revalidate_s {
+            return Reuse::StaleWhileRevalidate { age_s };
+        }
+    }
+    if asked.only_if_cached {
+        return Reuse::OnlyIfCached;
+    }
+    Reuse::Validate { age_s, is_spare: !is_wanted_new && stale_s < meta.stale_if_error_s }
+}
+
+/// Whether a fresh answer is what the client asks for, RFC 9111 sections 5.2.1.1 and 5.2.1.3.
+///
+/// RFC 8246 section 2: a reload (`max-age=0`) need not validate what does not change. `no-cache`
+/// does, and was looked at before.
+fn is_new_enough(meta: &Meta, asked: &RequestDirectives, age_s: u32) -> bool {
+    let left_s = meta.lifetime_s - age_s;
+    let is_young = asked.max_age_s.is_none_or(|most| is_within(age_s, most));
+    asked.min_fresh_s.is_none_or(|least| left_s >= least)
+        && (is_young || meta.flags.has(Flags::IMMUTABLE))
+}
+
+/// Whether an answer is no older than a client wants. In the second of its receipt it is 0 seconds
+/// old, and not what somebody wants who reloads a page.
+fn is_within(age_s: u32, most_s: u32) -> bool {
+    most_s > 0 && age_s <= most_s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::corpus::{DATE, NOW_MS, get, kept};
+    use super::*;
+
+    /// What is said about an answer of these fields after so many seconds.
+    fn after(seconds: u64, fields: &str, asked: &str) -> Reuse {
+        let stored = kept(&format!("{DATE}ETag: \"a\"\r\n{fields}\r\n"));
+        let asked = get(&format!("{asked}\r\n"));
+        reuse(&stored.meta, &RequestDirectives::of(&asked), NOW_MS + seconds * 1000)
+    }
+
+    fn asking(seconds: u64, fields: &str, directives: &str) -> Reuse {
+        after(seconds, fields, &format!("Cache-Control: {directives}"))
+    }
+
+    fn plain(seconds: u64, fields: &str) -> Reuse {
+        asking(seconds, fields, "nothing-to-see-here")
+    }
+
+    const fn fresh(age_s: u32) -> Reuse {
+        Reuse::Fresh { age_s }
+    }
+
+    const fn validate(age_s: u32) -> Reuse {
+        Reuse::Validate { age_s, is_spare: false }
+    }
+
+    const HOUR: &str = "Cache-Control: max-age=3600";
+
+    #[test]
+    fn fresh_answers_are_used_section_4_2() {
+        assert_eq!(plain(0, HOUR), fresh(0));
+        assert_eq!(plain(3599, HOUR), fresh(3599));
+        assert_eq!(plain(3600, HOUR), validate(3600));
+        assert_eq!(plain(3, &format!("{HOUR}\r\nAge: 30")), fresh(33));
+        assert_eq!(plain(0, "Cache-Control: max-age=0"), validate(0));
+        assert_eq!(plain(0, &format!("{HOUR}\r\nAge: 7200")), validate(7200));
+    }
+
+    #[test]
+    fn no_cache_validates_each_time_section_5_2_2_4() {
+        assert_eq!(plain(0, "Cache-Control: max-age=60, no-cache"), validate(0));
+        let spared = "Cache-Control: max-age=60, no-cache, stale-if-error=60";
+        assert_eq!(asking(90, spared, "max-stale"), validate(90));
+    }
+
+    #[test]
+    fn a_client_may_ask_for_validation_section_5_2_1_4() {
+        assert_eq!(asking(1, HOUR, "no-cache"), validate(1));
+        assert_eq!(after(1, HOUR, "Pragma: no-cache"), validate(1));
+        assert_eq!(after(1, HOUR, "Pragma: other"), fresh(1));
+        assert_eq!(asking(1, HOUR, "no-store"), fresh(1), "section 5.2.1.5");
+    }
+
+    #[test]
+    fn a_client_may_ask_for_younger_ones_section_5_2_1_1() {
+        assert_eq!(asking(0, HOUR, "max-age=0"), validate(0));
+        assert_eq!(asking(3, HOUR, "max-age=1"), validate(3));
+        assert_eq!(asking(3, HOUR, "max-age=3"), fresh(3));
+        assert_eq!(asking(0, &format!("{HOUR}\r\nAge: 1800"), "max-age=600"), validate(1800));
+    }
+
+    #[test]
+    fn a_client_may_ask_for_fresher_ones_section_5_2_1_3() {
+        assert_eq!(asking(0, HOUR, "min-fresh=3600"), fresh(0));
+        assert_eq!(asking(1, HOUR, "min-fresh=3600"), validate(1));
+        assert_eq!(asking(4000, HOUR, "max-stale, min-fresh=1"), validate(4000));
+    }
+
+    #[test]
+    fn a_client_may_take_stale_ones_section_5_2_1_2() {
+        let stale = Reuse::Stale { age_s: 3700 };
+        assert_eq!(asking(3700, HOUR, "max-stale=1000"), stale);
+        assert_eq!(asking(3700, HOUR, "max-stale"), stale);
+        assert_eq!(asking(3700, HOUR, "max-stale=99"), validate(3700));
+        assert_eq!(asking(3700, HOUR, "max-stale, max-age=3600"), validate(3700));
+        assert_eq!(asking(3700, HOUR, "max-stale, max-age=4000"), stale);
+        for word in ["must-revalidate", "proxy-revalidate", "s-maxage=3600"] {
+            let fields = format!("{HOUR}, {word}");
+            assert_eq!(asking(3700, &fields, "max-stale"), validate(3700), "section 4.2.4");
+        }
+    }
+
+    #[test]
+    fn immutable_answers_are_not_reloaded_rfc_8246_section_2() {
+        let fields = format!("{HOUR}, immutable");
+        assert_eq!(asking(5, &fields, "max-age=0"), fresh(5));
+        assert_eq!(asking(5, &fields, "no-cache"), validate(5));
+        assert_eq!(asking(3600, &fields, "max-age=0"), validate(3600));
+    }
+
+    #[test]
+    fn stale_while_it_is_validated_rfc_5861_section_3() {
+        let fields = "Cache-Control: max-age=600, stale-while-revalidate=30";
+        assert_eq!(plain(600, fields), Reuse::StaleWhileRevalidate { age_s: 600 });
+        assert_eq!(plain(629, fields), Reuse::StaleWhileRevalidate { age_s: 629 });
+        assert_eq!(plain(630, fields), validate(630));
+        assert_eq!(asking(600, fields, "no-cache"), validate(600));
+        assert_eq!(asking(600, fields, "max-age=700"), validate(600));
+    }
+
+    #[test]
+    fn stale_if_the_origin_fails_rfc_5861_section_4() {
+        let fields = "Cache-Control: max-age=600, stale-if-error=1200";
+        assert_eq!(plain(1799, fields), Reuse::Validate { age_s: 1799, is_spare: true });
+        assert_eq!(plain(1800, fields), validate(1800));
+        assert_eq!(asking(900, fields, "no-cache"), validate(900));
+    }
+
+    #[test]
+    fn only_if_cached_asks_nobody_section_5_2_1_7() {
+        assert_eq!(asking(1, HOUR, "only-if-cached"), fresh(1));
+        assert_eq!(asking(3600, HOUR, "only-if-cached"), Reuse::OnlyIfCached);
+        assert_eq!(asking(1, HOUR, "only-if-cached, no-cache"), Reuse::OnlyIfCached);
+        assert_eq!(asking(4000, HOUR, "only-if-cached, max-stale"), Reuse::Stale { age_s: 4000 });
+    }
+
+    #[test]
+    fn what_was_invalidated_is_validated_section_4_4() {
+        let fields = "Cache-Control: max-age=600, stale-if-error=60, stale-while-revalidate=60\r\n";
+        let mut meta = kept(fields).meta;
+        meta.invalidate();
+        let asked = RequestDirectives::of(&get("Cache-Control: max-stale\r\n"));
+        assert_eq!(reuse(&meta, &asked, NOW_MS + 610_000), validate(610));
+    }
+}

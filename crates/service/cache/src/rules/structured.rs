@@ -1,0 +1,116 @@
+//! The few productions of Structured Fields (RFC 9651) that caches read: dictionaries of
+//! directives, and lists of strings. The grammar is the crate `sfparse`'s.
+
+use std::borrow::Cow;
+
+use millrace_http::{Fields, Name};
+use sfparse::{Parser, Value};
+
+/// All lines of a field as one value, RFC 9651 section 4.2; `None` where there is none. The name is
+/// in lower case, and may be one that the head's parser does not know.
+pub(super) fn combined<'a>(fields: &'a Fields, name: &[u8]) -> Option<Cow<'a, [u8]>> {
+    let mut lines = lines_named(fields, name);
+    let first = lines.next()?;
+    let Some(second) = lines.next() else { return Some(Cow::Borrowed(first)) };
+    let mut all = first.to_vec();
+    for line in [second].into_iter().chain(lines) {
+        all.extend_from_slice(b", ");
+        all.extend_from_slice(line);
+    }
+    Some(Cow::Owned(all))
+}
+
+/// The values of all fields of a name that the head's parser may not know.
+pub(super) fn lines_named<'a>(fields: &'a Fields, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+    let known = Name::of(name);
+    let is_named = move |field: &&millrace_http::Field| {
+        field.known == known
+            && (known != Name::Other || fields.name_of(field).eq_ignore_ascii_case(name))
+    };
+    fields.fields().iter().filter(is_named).map(|field| fields.value_of(field))
+}
+
+/// A member of a dictionary, without its parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Member {
+    Integer(i64),
+    True,
+    False,
+    /// A string or a token, as it is written between its quotes.
+    Text(Vec<u8>),
+    /// Of a type that no directive has, or a string with escapes, which no directive needs.
+    Odd,
+}
+
+/// Reads a dictionary: the last of several members of one name counts. `None` for what is none, and
+/// for an empty one.
+pub(super) fn dictionary(value: &[u8]) -> Option<Vec<(String, Member)>> {
+    let mut members: Vec<(String, Member)> = Vec::new();
+    let mut parser = Parser::new(value);
+    while let Some((name, member)) = parser.parse_dict().ok()? {
+        let member = match member {
+            Value::Integer(number) => Member::Integer(number),
+            Value::Bool(true) => Member::True,
+            Value::Bool(false) => Member::False,
+            Value::String { range, escape: false } | Value::Token(range) => {
+                Member::Text(value[range].to_vec())
+            }
+            _ => Member::Odd,
+        };
+        match members.iter_mut().find(|(known, _)| known == name) {
+            Some((_, before)) => *before = member,
+            None => members.push((name.to_owned(), member)),
+        }
+    }
+    (!members.is_empty()).then_some(members)
+}
+
+/// Reads a list of strings, escapes undone, parameters left out. `None` for anything else.
+pub(super) fn strings(value: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut strings = Vec::new();
+    let mut parser = Parser::new(value);
+    while let Some(member) = parser.parse_list().ok()? {
+        let Value::String { range, .. } = member else { return None };
+        let mut string = Vec::with_capacity(range.len());
+        let mut bytes = value[range].iter().copied();
+        while let Some(byte) = bytes.next() {
+            string.push(if byte == b'\\' { bytes.next()? } else { byte });
+        }
+        strings.push(string);
+    }
+    Some(strings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dictionary_is_read_or_ignored_as_a_whole_rfc_9213_section_2_1() {
+        let read = dictionary(b"max-age=60;x=1, no-store, private=?0, a=\"b, c\", d=e, max-age=7");
+        let text = |text: &[u8]| Member::Text(text.to_vec());
+        let expected = [
+            ("max-age", Member::Integer(7)),
+            ("no-store", Member::True),
+            ("private", Member::False),
+            ("a", text(b"b, c")),
+            ("d", text(b"e")),
+        ];
+        assert_eq!(read.unwrap(), expected.map(|(name, member)| (name.to_owned(), member)));
+        let odd = dictionary(b"a=1.5, b=(x y), c=\"\\\"\"").unwrap();
+        assert!(odd.iter().all(|(_, member)| *member == Member::Odd), "{odd:?}");
+        for bad in ["", "max-age =60", "max-age= 60", "MAX-AGE=60", "max-age=60,", "max-age=60 b"] {
+            assert_eq!(dictionary(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_strings_has_nothing_else() {
+        let read = strings(br#""a", "b c";p=1, "\"\\""#).unwrap();
+        assert_eq!(read, [&b"a"[..], b"b c", b"\"\\"]);
+        assert_eq!(strings(b""), Some(Vec::new()));
+        for bad in ["a", "\"a", "\"a\", 1", "(\"a\")", "\"a\","] {
+            assert_eq!(strings(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

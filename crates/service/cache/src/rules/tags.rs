@@ -1,0 +1,140 @@
+//! What stored answers can be purged by besides their URI: `Surrogate-Key` and `Cache-Tag`, which
+//! operators use, and the groups of RFC 9875, which origins use too.
+
+use std::hash::Hasher;
+
+use millrace_http::{AnswerHead, Fields, RequestHead, tokens};
+use siphasher::sip128::Hasher128;
+
+use super::key::{HashKey, Sink, Site};
+use super::limits::{TAG_BYTES_MAX, TAGS_MAX};
+use super::structured::{combined, lines_named, strings};
+
+/// A tag of an answer.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Tag {
+    /// From `Surrogate-Key` or `Cache-Tag`: the operator's, one name space for all sites.
+    Key(Vec<u8>),
+    /// From `Cache-Groups`: of its origin, RFC 9875 section 2.1; by its name an operator may purge
+    /// it as well.
+    Group(Vec<u8>),
+}
+
+impl Tag {
+    /// What stands in the field.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Key(text) | Self::Group(text) => text,
+        }
+    }
+}
+
+/// The hash of a tag, to find answers by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct TagHash(pub u128);
+
+/// The tags of an answer, each once, at most 128 of at most 256 bytes; what is above is left out.
+///
+/// `Surrogate-Key` has blanks between its members, `Cache-Tag` commas. `Cache-Groups` is a list of
+/// strings (RFC 9875 section 2) and counts as a whole or not at all.
+pub fn tags(answer: &AnswerHead) -> Vec<Tag> {
+    let mut tags: Vec<Tag> = Vec::new();
+    let mut add = |tag: Tag| {
+        let is_sound = (1..=TAG_BYTES_MAX).contains(&tag.as_bytes().len());
+        if is_sound && tags.len() < TAGS_MAX && !tags.contains(&tag) {
+            tags.push(tag);
+        }
+    };
+    for value in lines_named(answer, b"surrogate-key") {
+        let members = value.split(|byte| byte.is_ascii_whitespace());
+        members.for_each(|member| add(Tag::Key(member.to_vec())));
+    }
+    for value in lines_named(answer, b"cache-tag") {
+        tokens(value).for_each(|member| add(Tag::Key(member.to_vec())));
+    }
+    let groups = list(answer, b"cache-groups");
+    groups.into_iter().for_each(|group| add(Tag::Group(group)));
+    tags
+}
+
+/// The groups of the answer's origin that a request makes invalid, RFC 9875 section 3: with any
+/// status, but not with a safe method. Answers that they make invalid make no others so.
+pub fn group_invalidations(request: &RequestHead, answer: &AnswerHead) -> Vec<Vec<u8>> {
+    if request.method().is_safe() {
+        return Vec::new();
+    }
+    let mut groups = list(answer, b"cache-group-invalidation");
+    groups.truncate(TAGS_MAX);
+    groups
+}
+
+/// The hash that an answer is found by: of a tag without `site`, and of a group with its site too.
+pub fn tag_hash(hash: &HashKey, site: Option<&Site<'_>>, text: &[u8]) -> TagHash {
+    let mut sink = hash.hasher();
+    sink.write_u8(u8::from(site.is_some()));
+    if let Some(site) = site {
+        site.put(&mut sink);
+        sink.put(b"\n");
+    }
+    sink.put(text);
+    TagHash(sink.finish128().as_u128())
+}
+
+fn list(fields: &Fields, name: &[u8]) -> Vec<Vec<u8>> {
+    combined(fields, name).and_then(|value| strings(&value)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_http::Authority;
+
+    use super::super::corpus::{HASH, answer, request};
+    use super::super::key::Scheme;
+    use super::*;
+
+    #[test]
+    fn tags_are_read_and_bounded() {
+        let key = |text: &str| Tag::Key(text.as_bytes().to_vec());
+        let group = |text: &str| Tag::Group(text.as_bytes().to_vec());
+        let fields = "Surrogate-Key: a  b\tc\r\nsurrogate-key: a\r\nCache-Tag: d e, f,, a\r\n\
+                      Cache-Groups: \"a\";x, \"g h\"\r\nCache-Groups: \"i\"\r\n";
+        let expected = ["a", "b", "c", "d e", "f"].map(key).to_vec();
+        let expected = [expected, ["a", "g h", "i"].map(group).to_vec()].concat();
+        assert_eq!(tags(&answer(200, fields)), expected);
+        let long = format!("Cache-Tag: {}, b\r\n", "a".repeat(257));
+        assert_eq!(tags(&answer(200, &long)), [key("b")]);
+        let many = (0..200).map(|at| format!("{at} ")).collect::<String>();
+        assert_eq!(tags(&answer(200, &format!("Surrogate-Key: {many}\r\n"))).len(), 128);
+    }
+
+    #[test]
+    fn groups_are_a_list_or_nothing_rfc_9875_section_2() {
+        for bad in ["a", "\"a\", b", "\"a", "1"] {
+            assert!(tags(&answer(200, &format!("Cache-Groups: {bad}\r\n"))).is_empty(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn groups_are_invalidated_by_unsafe_methods_rfc_9875_section_3() {
+        let answer = answer(200, "Cache-Group-Invalidation: \"a\", \"b\"\r\n");
+        let of = |method: &str| {
+            group_invalidations(&request(&format!("{method} / HTTP/1.1"), ""), &answer)
+        };
+        assert_eq!(of("POST"), [b"a", b"b"]);
+        assert!(of("GET").is_empty() && of("HEAD").is_empty());
+    }
+
+    #[test]
+    fn groups_are_of_their_origin_rfc_9875_section_2_1() {
+        let hash = |host: Option<&str>| {
+            let site = host.map(|host| Site {
+                scheme: Scheme::Http,
+                authority: Authority::parse(host.as_bytes()).unwrap(),
+            });
+            tag_hash(&HASH, site.as_ref(), b"a")
+        };
+        assert_eq!(hash(Some("A.example:80")), hash(Some("a.example")));
+        assert_ne!(hash(Some("a.example")), hash(Some("b.example")));
+        assert_ne!(hash(Some("a.example")), hash(None));
+    }
+}

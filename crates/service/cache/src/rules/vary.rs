@@ -1,0 +1,316 @@
+//! `Vary`: which stored answer of a URI fits a request, RFC 9111 section 4.1.
+//!
+//! The fields that an answer names are normalised as far as their meaning allows, and hashed: lines
+//! of one field are joined, blanks around the members of lists do not count; and of the fields of
+//! content negotiation neither does case, the order of members with their own weight, nor how a
+//! weight is written. So many ways to say one thing find one answer.
+
+use std::hash::Hasher;
+
+use millrace_http::{AnswerHead, Name, RequestHead, items, tokens};
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::key::{HashKey, Sink, put_lower};
+use super::limits::VARY_NAMES_MAX;
+use super::refusal::Refusal;
+use super::structured::lines_named;
+
+/// The request fields that choose among the answers of a URI: lower-case names in order, each once,
+/// with commas between; never empty.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct VaryNames(Box<[u8]>);
+
+/// What a request says in the fields of [`VaryNames`], as hashes. Of no meaning with other names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VariantKey {
+    /// What it says in all of them.
+    pub exact: u128,
+    /// The same with `Accept-Language` replaced: in a request by the one language that it prefers,
+    /// in a stored answer by the one that it is in.
+    pub by_language: Option<u128>,
+}
+
+impl VariantKey {
+    /// Whether a stored answer with this key fits a request with that one.
+    ///
+    /// RFC 9111 section 4.1: an answer fits the same words. One in the language that a request
+    /// wants before all others fits too: with other words, the origin could not do better.
+    pub fn fits(&self, request: &Self) -> bool {
+        let is_same_language =
+            || self.by_language.is_some() && self.by_language == request.by_language;
+        self.exact == request.exact || is_same_language()
+    }
+}
+
+impl VaryNames {
+    /// Reads the `Vary` fields of an answer; `None` where it does not vary.
+    ///
+    /// # Errors
+    /// [`Refusal::VaryAny`] for one with a `*` in it, which fits no other request, and
+    /// [`Refusal::VaryTooMany`].
+    pub fn of(answer: &AnswerHead) -> Result<Option<Self>, Refusal> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        for name in answer.values(Name::Vary).flat_map(tokens) {
+            if name == b"*" {
+                return Err(Refusal::VaryAny);
+            }
+            names.push(name.to_ascii_lowercase());
+        }
+        names.sort_unstable();
+        names.dedup();
+        match names.len() {
+            0 => Ok(None),
+            1..=VARY_NAMES_MAX => Ok(Some(Self(names.join(&b',').into()))),
+            _ => Err(Refusal::VaryTooMany),
+        }
+    }
+
+    /// The names as they are kept, for the disk and for people.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Takes back what [`VaryNames::as_bytes`] gave.
+    pub fn from_bytes(names: &[u8]) -> Option<Self> {
+        (!names.is_empty()).then(|| Self(names.into()))
+    }
+
+    /// What a request says. Allocates nothing.
+    pub fn key(&self, hash: &HashKey, request: &RequestHead) -> VariantKey {
+        let language = if self.has_language() { preferred_language(request) } else { None };
+        self.key_in(hash, request, language)
+    }
+
+    /// The key that an answer to this request is stored under.
+    pub fn key_of_answer(
+        &self,
+        hash: &HashKey,
+        request: &RequestHead,
+        answer: &AnswerHead,
+    ) -> VariantKey {
+        let mut languages = answer.values(Name::ContentLanguage).flat_map(tokens);
+        let language = languages.next().filter(|_| self.has_language());
+        let language = if languages.next().is_some() { None } else { language };
+        self.key_in(hash, request, language)
+    }
+
+    fn key_in(&self, hash: &HashKey, request: &RequestHead, language: Option<&[u8]>) -> VariantKey {
+        VariantKey {
+            exact: self.hash(hash, request, None),
+            by_language: language.map(|tag| self.hash(hash, request, Some(tag))),
+        }
+    }
+
+    fn has_language(&self) -> bool {
+        tokens(&self.0).any(|name| name == b"accept-language")
+    }
+
+    fn hash(&self, hash: &HashKey, request: &RequestHead, language: Option<&[u8]>) -> u128 {
+        let mut sink = hash.hasher();
+        for name in tokens(&self.0) {
+            sink.put(name);
+            match (Name::of(name), language) {
+                (Name::AcceptLanguage, Some(tag)) => {
+                    sink.put(b"\n=");
+                    put_lower(&mut sink, tag);
+                }
+                (Name::AcceptLanguage | Name::AcceptEncoding | Name::Accept, _) => {
+                    put_weighted(&mut sink, hash, request, name);
+                }
+                _ if name == b"accept-charset" => put_weighted(&mut sink, hash, request, name),
+                _ => put_list(&mut sink, request, name),
+            }
+            // No value has a line end, so that no two lists of values are the same text.
+            sink.put(b"\n");
+        }
+        sink.finish128().as_u128()
+    }
+}
+
+/// Puts the members of any field. One that is there and empty is not one that is not there.
+fn put_list(sink: &mut SipHasher13, request: &RequestHead, name: &[u8]) {
+    let mut values = lines_named(request, name).peekable();
+    if values.peek().is_some() {
+        sink.put(b"\n:");
+    }
+    for (at, member) in values.flat_map(items).enumerate() {
+        sink.put(if at == 0 { b"" } else { b"," });
+        sink.put(member);
+    }
+}
+
+/// Puts the members of a field of content negotiation, RFC 9110 section 12.5. Each has its weight
+/// with it, so their order says nothing, and the sum of their hashes stands for all of them.
+fn put_weighted(sink: &mut SipHasher13, hash: &HashKey, request: &RequestHead, name: &[u8]) {
+    let mut values = lines_named(request, name).peekable();
+    if values.peek().is_some() {
+        sink.put(b"\n+");
+    }
+    let members = values.flat_map(items);
+    let sum = members.map(|member| weighted_hash(hash, member)).fold(0u128, u128::wrapping_add);
+    sink.write_u128(sum);
+}
+
+fn weighted_hash(hash: &HashKey, member: &[u8]) -> u128 {
+    let mut sink = hash.hasher();
+    let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+    let value = parts.next().unwrap_or_default();
+    // RFC 9110 section 8.4.1.3: the two are one coding.
+    let value = if value.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { value };
+    put_lower(&mut sink, value);
+    let mut weight = WEIGHT_MAX;
+    for part in parts {
+        match weight_of(part) {
+            Some(said) => weight = said,
+            None => {
+                sink.put(b";");
+                sink.put(part);
+            }
+        }
+    }
+    sink.put(b"\n");
+    sink.write_u16(weight);
+    sink.finish128().as_u128()
+}
+
+const WEIGHT_MAX: u16 = 1000;
+
+/// Reads `q=0.5` as thousandths, RFC 9110 section 12.4.2; `None` for any other parameter.
+fn weight_of(parameter: &[u8]) -> Option<u16> {
+    let [b'q' | b'Q', b'=', number @ ..] = parameter else { return None };
+    let (whole, fraction) = match number {
+        [whole @ (b'0' | b'1')] => (whole, &[][..]),
+        [whole @ (b'0' | b'1'), b'.', fraction @ ..] if fraction.len() <= 3 => (whole, fraction),
+        _ => return None,
+    };
+    if !fraction.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let digit = |at: usize| fraction.get(at).map_or(0, |digit| u16::from(digit - b'0'));
+    let thousandths = u16::from(whole - b'0') * 1000 + digit(0) * 100 + digit(1) * 10 + digit(2);
+    (thousandths <= WEIGHT_MAX).then_some(thousandths)
+}
+
+/// The language that a request wants before all others; `None` where it has no such one.
+fn preferred_language(request: &RequestHead) -> Option<&[u8]> {
+    let mut best: Option<(&[u8], u16)> = None;
+    let mut is_alone = false;
+    for member in request.values(Name::AcceptLanguage).flat_map(items) {
+        let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+        let language = parts.next()?;
+        let weight = parts.next().map_or(Some(WEIGHT_MAX), weight_of)?;
+        match best {
+            Some((other, most)) if most == weight => {
+                is_alone &= other.eq_ignore_ascii_case(language);
+            }
+            Some((_, most)) if most > weight => {}
+            _ => {
+                best = Some((language, weight));
+                is_alone = true;
+            }
+        }
+    }
+    let (language, weight) = best?;
+    (is_alone && weight > 0 && language != b"*").then_some(language)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::corpus::{HASH, answer, get};
+    use super::*;
+
+    fn names(value: &str) -> Result<Option<VaryNames>, Refusal> {
+        VaryNames::of(&answer(200, &format!("Vary: {value}\r\n")))
+    }
+
+    /// Whether what was stored for one request fits another.
+    fn fits(vary: &str, stored: &str, fields: &str, asked: &str) -> bool {
+        let names = names(vary).unwrap().unwrap();
+        let stored = names.key_of_answer(&HASH, &get(stored), &answer(200, fields));
+        stored.fits(&names.key(&HASH, &get(asked)))
+    }
+
+    fn same(field: &str, one: &str, other: &str) -> bool {
+        let line = |value: &str| format!("{field}: {value}\r\n");
+        fits(field, &line(one), "", &line(other))
+    }
+
+    #[test]
+    fn names_are_read_rfc_9110_section_12_5_5() {
+        let text = |value| names(value).unwrap().map(|names| names.as_bytes().to_vec());
+        assert_eq!(text("Foo, bar,, FOO\r\nVary: Baz").unwrap(), b"bar,baz,foo");
+        assert_eq!(text(" ,"), None);
+        assert_eq!(VaryNames::from_bytes(b"a,b"), names("b, A").unwrap());
+        for any in ["*", "*, *", "*\r\nVary: *", ", *", "\r\nVary: *", "*, Foo", "Foo, *"] {
+            assert_eq!(names(any), Err(Refusal::VaryAny), "{any}");
+        }
+        let many = |count: usize| (0..count).map(|at| format!("a{at},")).collect::<String>();
+        assert!(names(&many(16)).unwrap().is_some());
+        assert_eq!(names(&many(17)), Err(Refusal::VaryTooMany));
+    }
+
+    #[test]
+    fn what_is_named_must_be_the_same_section_4_1() {
+        let all = "Foo: 1\r\nBar: abc\r\nBaz: 789\r\n";
+        assert!(fits("Foo, Bar, Baz", all, "", all));
+        assert!(fits("Foo", "Foo: 1\r\nOther: 2\r\n", "", "Other: 3\r\nfoo: 1\r\n"));
+        assert!(fits("Foo, Bar", "Foo: 1\r\n", "", "Foo: 1\r\n"), "both lack one");
+        assert!(!fits("Foo, Bar, Baz", all, "", "Foo: 2\r\nBar: abc\r\nBaz: 789\r\n"));
+        assert!(!fits("Foo", "", "", "Foo: 1\r\n"));
+        assert!(!fits("Foo", "Foo: 1\r\n", "", ""));
+        assert!(!fits("Foo", "Foo:\r\n", "", ""));
+        assert!(!fits("Foo, Bar", "Foo: 1\r\n", "", "Bar: 1\r\n"));
+        assert!(!same("Foo", "1", "12") && !same("Foo", "a", "A"));
+    }
+
+    #[test]
+    fn lists_are_joined_and_blanks_do_not_count_section_4_1() {
+        assert!(same("Foo", "1, 2", "1\r\nFoo: 2"));
+        assert!(same("Foo", "1,2", " 1, 2 ") && same("Foo", "1,,2", "1 ,\t2"));
+        assert!(!same("Foo", "1, 2", "2, 1") && !same("Foo", "\"1, 2\"", "\"1,2\""));
+        assert!(!same("Foo", "1", "1\r\nFoo: 1"));
+    }
+
+    #[test]
+    fn negotiation_is_compared_by_meaning_rfc_9110_section_12_5() {
+        assert!(same("Accept-Language", "en, de", "de, en"));
+        assert!(same("Accept-Language", "en, de", "eN, De"));
+        assert!(same("Accept-Language", "en, de", " en ,   de"));
+        assert!(same("Accept-Encoding", "gzip, br;q=0.5", "BR; q=0.50,gzip;q=1.000"));
+        assert!(same("Accept-Encoding", "x-gzip", "gzip;q=1."));
+        assert!(same(
+            "Accept",
+            "text/html;level=1;q=0.3, */*",
+            "*/*, TEXT/HTML ; level=1 ; q=0.30"
+        ));
+        assert!(same("Accept-Charset", "UTF-8, a;q=0.1", "a;q=0.1, utf-8"));
+        assert!(!same("Accept-Language", "en, de", "en, de;q=0.9"));
+        assert!(
+            !same("Accept-Encoding", "gzip", "gzip, br") && !same("Accept-Encoding", "gzip", "")
+        );
+        assert!(!same("Accept-Encoding", "gzip", "gzip;q=0"));
+        assert!(!same("Accept", "a/b;c=D", "a/b;c=d"));
+        assert!(!same("Accept-Encoding", "gzip;q=2", "gzip;q=3"), "what is malformed is compared");
+        assert!(!same("Accept-Encoding", "a, a", "a"));
+    }
+
+    #[test]
+    fn a_preferred_language_finds_its_answer_section_4_1() {
+        let finds = |stored: &str, language: &str, asked: &str| {
+            let stored = format!("Accept-Language: {stored}\r\n");
+            let language = format!("Content-Language: {language}\r\n");
+            fits("Accept-Language", &stored, &language, &format!("Accept-Language: {asked}\r\n"))
+        };
+        assert!(finds("en, de", "de", "fr;q=0.5, de;q=1.0"));
+        assert!(finds("en, de", "DE", "de, fr;q=0.9"));
+        assert!(!finds("en, de", "de", "fr, de;q=0.9") && !finds("en, de", "de", "fr, de"));
+        assert!(!finds("en, de", "de", "de-AT, de;q=0.9") && !finds("en, de", "de", "*"));
+        assert!(!finds("en, de", "de, en", "de") && !finds("en, de", "de", "de;q=0"));
+        assert!(!finds("en, de", "de", "de;q=x"));
+        // Only this one field may differ.
+        let stored = "Accept-Language: en\r\nFoo: 1\r\n";
+        let asked = "Accept-Language: de\r\nFoo: 2\r\n";
+        assert!(!fits("Accept-Language, Foo", stored, "Content-Language: de\r\n", asked));
+        assert!(!fits("Foo", "Foo: 1\r\n", "Content-Language: de\r\n", asked));
+    }
+}
