@@ -7,20 +7,36 @@ use super::limits::DATE_BYTES_MAX;
 /// Reads a date in any of the three forms of RFC 9110 section 5.6.7, as seconds since 1970; `None`
 /// for anything else, and for times before 1970.
 ///
-/// RFC 9111 section 4.2: letters count in whatever case, and no zone but GMT. A weekday that is not
-/// the date's is no date: which of the two is wrong cannot be known. `now_s` is the time
-/// of day, which says to what century the two digits of an RFC 850 year belong.
+/// RFC 9111 section 4.2: letters count in whatever case, and no zone but GMT. The weekday has to be
+/// one, and not the date's: it is often wrong where people write dates by hand, and says nothing
+/// that the date does not. `now_s` is the time of day, which says to what century the two digits of
+/// an RFC 850 year belong.
 pub fn http_date(value: &[u8], now_s: u64) -> Option<u64> {
     let mut text = [0; DATE_BYTES_MAX];
     let text = text.get_mut(..value.len())?;
     text.copy_from_slice(value);
     capitalise(text);
-    let mut whole = [0; 29];
+    let mut whole = *b"---, 00 --- 0000 00:00:00 GMT";
     let is_rfc850 = text.contains(&b'-');
-    let text = if is_rfc850 { fixdate(text, now_s, &mut whole)? } else { text };
-    let date = httpdate::parse_http_date(std::str::from_utf8(text).ok()?).ok()?;
+    let fixdate = if is_rfc850 { fixdate(text, now_s, &mut whole)? } else { text };
+    let weekday = fixdate.first_chunk::<3>()?;
+    WEEKDAYS.iter().find(|name| name.as_bytes().starts_with(weekday))?;
+    read(fixdate).or_else(|| {
+        WEEKDAYS.iter().find_map(|name| {
+            fixdate[..3].copy_from_slice(&name.as_bytes()[..3]);
+            read(fixdate)
+        })
+    })
+}
+
+/// Reads a date whose weekday is right.
+fn read(date: &[u8]) -> Option<u64> {
+    let date = httpdate::parse_http_date(std::str::from_utf8(date).ok()?).ok()?;
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
+
+const WEEKDAYS: [&str; 7] =
+    ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
 /// Gives words one capital each, and `GMT` three.
 fn capitalise(text: &mut [u8]) {
@@ -34,11 +50,9 @@ fn capitalise(text: &mut [u8]) {
     }
 }
 
-/// Writes a date of RFC 850 in the form of today. Its year may be 50 years ahead and no more, RFC
-/// 9110 section 5.6.7.
+/// Writes a date of RFC 850 in the form of today, into one. Its year may be 50 years ahead and no
+/// more, RFC 9110 section 5.6.7.
 fn fixdate<'a>(text: &[u8], now_s: u64, out: &'a mut [u8; 29]) -> Option<&'a mut [u8]> {
-    const WEEKDAYS: [&str; 7] =
-        ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
     let comma = text.iter().position(|&byte| byte == b',')?;
     let (weekday, rest) = text.split_at(comma);
     WEEKDAYS.iter().find(|name| name.as_bytes() == weekday)?;
@@ -51,7 +65,6 @@ fn fixdate<'a>(text: &[u8], now_s: u64, out: &'a mut [u8; 29]) -> Option<&'a mut
     let year_now = 1970 + now_s / 31_556_952;
     let year = year_now / 100 * 100 + digits.parse::<u64>().ok()?;
     let year = if year > year_now + 50 { year - 100 } else { year };
-    out.copy_from_slice(b"---, 00 --- 0000 00:00:00 GMT");
     out[..3].copy_from_slice(&weekday[..3]);
     out[5..7].copy_from_slice(&rest[2..4]);
     out[8..11].copy_from_slice(&rest[5..8]);
@@ -95,6 +108,17 @@ mod tests {
     }
 
     #[test]
+    fn a_weekday_may_be_wrong() {
+        for text in [
+            "Mon, 06 Nov 1994 08:49:37 GMT",
+            "Monday, 06-Nov-94 08:49:37 GMT",
+            "Mon Nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(date(text), Some(784_111_777), "{text}");
+        }
+    }
+
+    #[test]
     fn two_digits_of_a_year_are_at_most_fifty_years_ahead() {
         let year = |text: &str| date(text).map(|second| 1970 + second / 31_556_952);
         assert_eq!(year("Thursday, 18-Aug-50 02:01:18 GMT"), Some(2050));
@@ -120,7 +144,7 @@ mod tests {
             "Sun, 06  Nov  1994 08:49:37 GMT",
             "Sun, 06 Nov 1994 08:49:37 GMT and more than any date has",
             "Someday, 06-Nov-94 08:49:37 GMT",
-            "Mon, 06 Nov 1994 08:49:37 GMT",
+            "Xxx, 06 Nov 1994 08:49:37 GMT",
             "Sun, 32 Nov 1994 08:49:37 GMT",
             "Sun, 06 Nov 1994 24:49:37 GMT",
             "Wed, 01 Jan 1969 00:00:00 GMT",
