@@ -1,6 +1,6 @@
 //! Stories of a cache made of the rules alone: what the client asks, what the origin says, and what
 //! each of them sees. Each is one of the public suite's areas, or a rule that needs two to show.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod model;
 

@@ -1,4 +1,6 @@
-//! What the tests share: heads in one call.
+//! What the tests share: heads in one call, and the fuzz corpus with its mutations.
+
+use std::path::Path;
 
 use millrace_http::{AnswerHead, HeadLimits, HeadScan, RequestHead};
 
@@ -54,4 +56,71 @@ pub(super) fn stored(fields: &str) -> Result<Stored, Refusal> {
 /// A stored answer of status 200.
 pub(super) fn kept(fields: &str) -> Stored {
     stored(fields).expect("it may be stored")
+}
+
+/// Runs a fuzz body over the corpus of a target, and over random changes of it.
+pub(super) fn run(target: &str, body: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus").join(target);
+    let mut files: Vec<_> =
+        std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 10, "the corpus of {target} is there");
+    let inputs: Vec<_> = files.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    for input in &inputs {
+        body(input);
+        for _ in 0..100 {
+            let changed = random.change(input, &inputs);
+            println!("{}", changed.escape_ascii());
+            body(&changed);
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    /// 0 to `bound - 1`, or 0.
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound.max(1) as u64) as usize
+    }
+
+    /// Changes values more than lines, so that most heads stay heads.
+    fn change(&mut self, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
+        const ODD: &[u8] = b" \t:;,\"\\=*-/?&.0129aW\x80";
+        let mut lines: Vec<Vec<u8>> =
+            input.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
+        for _ in 0..=self.below(3) {
+            let at = self.below(lines.len());
+            match self.below(6) {
+                0 => drop(lines.remove(at)),
+                1 => lines.insert(at, lines[at].clone()),
+                2 => {
+                    let other = &inputs[self.below(inputs.len())];
+                    let mut theirs = other.split_inclusive(|&byte| byte == b'\n');
+                    let line = theirs.nth(self.below(8)).unwrap_or(b"A: b\r\n");
+                    lines.insert(at, line.to_vec());
+                }
+                _ => {
+                    let line = &mut lines[at];
+                    let byte = ODD[self.below(ODD.len())];
+                    let place = self.below(line.len().saturating_sub(2));
+                    match self.below(3) {
+                        0 => line[place] = byte,
+                        1 => drop(line.remove(place)),
+                        _ => line.insert(place, byte),
+                    }
+                }
+            }
+            if lines.is_empty() {
+                return Vec::new();
+            }
+        }
+        lines.concat()
+    }
 }

@@ -11,7 +11,7 @@ use super::policy::Policy;
 use super::refusal::Refusal;
 use super::store::{Receipt, Stored, check_request, keep};
 use super::stored_head::{lines, write_line, write_status_line};
-use super::validate::Kept;
+use super::validate::StoredView;
 
 /// What a HEAD says of a stored answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,7 +32,7 @@ pub enum Freshened {
 /// may be sent still, since it was validated for this request.
 pub fn freshen(
     request: &RequestHead,
-    kept: &Kept<'_>,
+    kept: &StoredView<'_>,
     answer: &AnswerHead,
     receipt: &Receipt,
     policy: &Policy,
@@ -50,7 +50,7 @@ pub fn freshen(
 /// section 4.3.5. `length` is that of the stored body.
 pub fn freshen_by_head(
     request: &RequestHead,
-    kept: &Kept<'_>,
+    kept: &StoredView<'_>,
     length: u64,
     answer: &AnswerHead,
     receipt: &Receipt,
@@ -81,7 +81,7 @@ pub fn freshen_by_head(
 /// The head of a stored answer with the fields of a later one, RFC 9111 section 3.2: of each name
 /// that the later one has, its lines replace all those that are stored. `Age` and `Date` are always
 /// the later one's, since they tell when it was made.
-pub(super) fn merge(kept: &Kept<'_>, answer: &AnswerHead, status: u16) -> AnswerHead {
+pub(super) fn merge(kept: &StoredView<'_>, answer: &AnswerHead, status: u16) -> AnswerHead {
     let mut bytes = Vec::with_capacity(kept.head.len() + answer.bytes().len());
     let (status_line, stored) = kept.head.split_at(kept.meta.lines_at as usize);
     if status == kept.meta.status {
@@ -145,7 +145,7 @@ mod tests {
 
     fn freshened(stored: &str, fields: &str) -> Result<Stored, Refusal> {
         let stored = kept(&format!("{DATE}{stored}"));
-        let kept = Kept { meta: &stored.meta, head: &stored.head };
+        let kept = StoredView { meta: &stored.meta, head: &stored.head };
         freshen(&get(""), &kept, &answer(304, fields), &LATER, &Policy::default())
     }
 
@@ -228,7 +228,7 @@ mod tests {
     fn by_head(status: u16, fields: &str) -> Freshened {
         let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
         let stored = kept(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
-        let kept = Kept { meta: &stored.meta, head: &stored.head };
+        let kept = StoredView { meta: &stored.meta, head: &stored.head };
         let head = request("HEAD / HTTP/1.1", "");
         let answer = answer(status, fields);
         freshen_by_head(&head, &kept, 5, &answer, &LATER, &Policy::default())

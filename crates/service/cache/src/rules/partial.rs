@@ -10,7 +10,7 @@ use super::policy::Policy;
 use super::refusal::Refusal;
 use super::store::{Receipt, Stored, check_request, keep};
 use super::stored_head::lines;
-use super::validate::Kept;
+use super::validate::StoredView;
 
 /// The largest position that is believed, as with lengths of bodies.
 const POSITION_MAX: u64 = i64::MAX as u64 - 1;
@@ -121,7 +121,7 @@ pub fn remainder(meta: &Meta, head: &[u8]) -> Option<Remainder> {
 /// stored part is of no use for this answer. The others as by [`store`](super::store).
 pub fn combine(
     request: &RequestHead,
-    kept: &Kept<'_>,
+    kept: &StoredView<'_>,
     answer: &AnswerHead,
     receipt: &Receipt,
     policy: &Policy,
@@ -130,7 +130,7 @@ pub fn combine(
     let directives = AnswerDirectives::of(answer, &policy.targets);
     let new = keep(answer, &directives, receipt, policy)?;
     let extent = union(old, extent_of(answer)?).ok_or(Refusal::Range)?;
-    if !is_same_strongly(kept, &Kept { meta: &new.meta, head: &new.head }) {
+    if !is_same_strongly(kept, &StoredView { meta: &new.meta, head: &new.head }) {
         return Err(Refusal::Range);
     }
     let is_all = extent.first == 0 && extent.complete == Some(extent.last + 1);
@@ -155,7 +155,7 @@ fn union(old: Extent, new: Extent) -> Option<Extent> {
 }
 
 /// Whether two are of the same bytes, RFC 9111 section 3.4.
-fn is_same_strongly(old: &Kept<'_>, new: &Kept<'_>) -> bool {
+fn is_same_strongly(old: &StoredView<'_>, new: &StoredView<'_>) -> bool {
     match (old.meta.etag_in(old.head), new.meta.etag_in(new.head)) {
         (Some(old), Some(new)) => old.matches_strongly(new),
         (None, None) => {
@@ -260,7 +260,7 @@ mod tests {
 
     fn joined(old: (&str, &str), new: (&str, &str)) -> Result<Stored, Refusal> {
         let stored = part(old.0, old.1).unwrap();
-        let kept = Kept { meta: &stored.meta, head: &stored.head };
+        let kept = StoredView { meta: &stored.meta, head: &stored.head };
         let fields = format!("{DATE}Content-Range: {}\r\n{}", new.0, new.1);
         combine(&get(""), &kept, &answer(206, &fields), &RECEIPT, &Policy::default())
     }

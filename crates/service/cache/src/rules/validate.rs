@@ -9,14 +9,14 @@ use super::stored_head::{lines, write_line};
 
 /// A stored answer as it lies in the cache.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept<'a> {
+pub struct StoredView<'a> {
     /// Its numbers.
     pub meta: &'a Meta,
     /// The head that they were made with.
     pub head: &'a [u8],
 }
 
-impl<'a> Kept<'a> {
+impl<'a> StoredView<'a> {
     /// The value of its `Last-Modified` as it was received.
     fn last_modified(&self) -> Option<&'a [u8]> {
         self.meta.last_modified_s?;
@@ -32,7 +32,7 @@ impl<'a> Kept<'a> {
 /// RFC 9111 section 4.3.1: all entity tags, so that the origin may choose one; and the time of
 /// modification where there is one answer only, for origins that know nothing else. What is a part
 /// is not asked about: the whole is what is wanted.
-pub fn write_validation(out: &mut Vec<u8>, kept: &[Kept<'_>]) -> bool {
+pub fn write_validation(out: &mut Vec<u8>, kept: &[StoredView<'_>]) -> bool {
     let start = out.len();
     let whole = || kept.iter().filter(|kept| kept.meta.extent.is_none());
     let tags = whole().filter_map(|kept| kept.meta.etag_bytes(kept.head));
@@ -58,15 +58,15 @@ pub fn write_validation(out: &mut Vec<u8>, kept: &[Kept<'_>]) -> bool {
 /// about, it is that one, whatever the 304 has: the origin has compared what was sent, and a tag of
 /// its own in the 304 does not unsay it (such a tag is not taken over,
 /// [`freshen`](super::freshen)).
-pub fn selected(answer: &AnswerHead, kept: &[Kept<'_>]) -> Option<usize> {
+pub fn selected(answer: &AnswerHead, kept: &[StoredView<'_>]) -> Option<usize> {
     if let [only] = kept {
         return (only.meta.has_validator() && only.meta.extent.is_none()).then_some(0);
     }
-    let position = |is_meant: &dyn Fn(&Kept<'_>) -> bool| {
+    let position = |is_meant: &dyn Fn(&StoredView<'_>) -> bool| {
         kept.iter().position(|kept| kept.meta.extent.is_none() && is_meant(kept))
     };
     if let Some(tag) = answer.values(Name::Etag).next().map(Etag::of) {
-        let is_meant = |kept: &Kept<'_>| match kept.meta.etag_in(kept.head) {
+        let is_meant = |kept: &StoredView<'_>| match kept.meta.etag_in(kept.head) {
             Some(own) if tag.is_strong() => own.matches_strongly(tag),
             Some(own) => own.matches_weakly(tag),
             None => false,
@@ -92,8 +92,8 @@ mod tests {
         kept(&format!("Cache-Control: max-age=60\r\n{fields}"))
     }
 
-    fn all(stored: &[Stored]) -> Vec<Kept<'_>> {
-        stored.iter().map(|one| Kept { meta: &one.meta, head: &one.head }).collect()
+    fn all(stored: &[Stored]) -> Vec<StoredView<'_>> {
+        stored.iter().map(|one| StoredView { meta: &one.meta, head: &one.head }).collect()
     }
 
     fn asked(fields: &[&str]) -> (String, bool) {

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use millrace_cache::rules::{
-    ByteRange, CacheStatus, Condition, Extent, Forward, Freshened, HashKey, Kept, Key, KeyParts,
-    Lookup, Multipart, Policy, Receipt, Refusal, RequestDirectives, Reuse, Scheme, Selection, Site,
-    Stored, VariantKey, combine, condition, finish, freshen, freshen_by_head, invalidated, lines,
-    lookup, ranges, remainder, reuse, selected, store, write_not_modified, write_validation,
+    ByteRange, CacheStatus, Condition, Extent, Forward, Freshened, HashKey, Key, KeyParts, Lookup,
+    Multipart, Policy, Receipt, Refusal, RequestDirectives, Reuse, Scheme, Selection, Site, Stored,
+    StoredView, VariantKey, combine, condition, finish, freshen, freshen_by_head, invalidated,
+    lines, lookup, ranges, remainder, reuse, selected, store, write_not_modified, write_validation,
 };
 use millrace_http::{
     AnswerHead, HeadLimits, HeadScan, Method, Name, RequestHead, destination, forwarded_runs,
@@ -40,8 +40,8 @@ struct Variant {
 }
 
 impl Variant {
-    fn kept(&self) -> Kept<'_> {
-        Kept { meta: &self.stored.meta, head: &self.stored.head }
+    fn kept(&self) -> StoredView<'_> {
+        StoredView { meta: &self.stored.meta, head: &self.stored.head }
     }
 }
 
