@@ -84,11 +84,16 @@ impl Site<'_> {
     }
 
     pub(super) fn put(&self, sink: &mut impl Sink) {
-        sink.put(self.scheme.as_str().as_bytes());
-        sink.put(b"://");
+        let scheme: &[u8] = match self.scheme {
+            Scheme::Http => b"http://",
+            Scheme::Https => b"https://",
+        };
         match self.authority.host {
-            Host::Name(name) => put_lower(sink, name),
-            address => write!(Text(sink), "{address}").expect("a sink takes everything"),
+            Host::Name(name) => put_lower(sink, scheme, name),
+            address => {
+                sink.put(scheme);
+                write!(Text(sink), "{address}").expect("a sink takes everything");
+            }
         }
         let is_default = |port: &u16| *port == self.scheme.port();
         if let Some(port) = self.authority.port.filter(|port| !is_default(port)) {
@@ -169,16 +174,23 @@ impl<S: Sink> Write for Text<'_, S> {
     }
 }
 
-/// Puts bytes in lower case, by pieces.
-pub(super) fn put_lower(sink: &mut impl Sink, bytes: &[u8]) {
-    for piece in bytes.chunks(64) {
-        let mut lower = [0; 64];
-        let lower = &mut lower[..piece.len()];
-        lower.copy_from_slice(piece);
-        lower.make_ascii_lowercase();
-        sink.put(lower);
+/// Puts a short beginning, and bytes in lower case, in as few pieces as they can be: each piece
+/// costs a hasher as much as twenty bytes. `beginning` has 16 bytes at most.
+pub(super) fn put_lower(sink: &mut impl Sink, beginning: &[u8], bytes: &[u8]) {
+    let mut piece = [0; PIECE_BYTES];
+    piece[..beginning.len()].copy_from_slice(beginning);
+    let first_len = bytes.len().min(PIECE_BYTES - beginning.len());
+    let (first, rest) = bytes.split_at(first_len);
+    let end = beginning.len() + first_len;
+    piece[beginning.len()..end].copy_from_slice(first);
+    piece[beginning.len()..end].make_ascii_lowercase();
+    sink.put(&piece[..end]);
+    if !rest.is_empty() {
+        put_lower(sink, b"", rest);
     }
 }
+
+const PIECE_BYTES: usize = 64;
 
 fn put(
     sink: &mut impl Sink,
@@ -188,14 +200,14 @@ fn put(
     parts: &KeyParts,
 ) {
     site.put(sink);
-    let query_at = memchr(b'?', path_and_query).unwrap_or(path_and_query.len());
-    let (path, query) = path_and_query.split_at(query_at);
-    sink.put(path);
-    match query {
-        _ if parts.ignores_query => {}
-        query if parts.ignored_parameters.is_empty() => sink.put(query),
-        [b'?', query @ ..] => put_query(sink, query, &parts.ignored_parameters),
-        _ => {}
+    if parts.ignores_query || !parts.ignored_parameters.is_empty() {
+        let query_at = memchr(b'?', path_and_query).unwrap_or(path_and_query.len());
+        sink.put(&path_and_query[..query_at]);
+        if let Some(query) = path_and_query.get(query_at + 1..).filter(|_| !parts.ignores_query) {
+            put_query(sink, query, &parts.ignored_parameters);
+        }
+    } else {
+        sink.put(path_and_query);
     }
     for name in &parts.fields {
         sink.put(b"\n");

@@ -22,12 +22,22 @@ pub(super) fn combined<'a>(fields: &'a Fields, name: &[u8]) -> Option<Cow<'a, [u
 
 /// The values of all fields of a name that the head's parser may not know.
 pub(super) fn lines_named<'a>(fields: &'a Fields, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
-    let known = Name::of(name);
+    lines_known(fields, Name::of(name), name)
+}
+
+/// The same with what the name is known as. To find none of a known name costs one test.
+pub(super) fn lines_known<'a>(
+    fields: &'a Fields,
+    known: Name,
+    name: &[u8],
+) -> impl Iterator<Item = &'a [u8]> {
+    let all =
+        if known == Name::Other || fields.find(known).is_some() { fields.fields() } else { &[] };
     let is_named = move |field: &&millrace_http::Field| {
         field.known == known
             && (known != Name::Other || fields.name_of(field).eq_ignore_ascii_case(name))
     };
-    fields.fields().iter().filter(is_named).map(|field| fields.value_of(field))
+    all.iter().filter(is_named).map(|field| fields.value_of(field))
 }
 
 /// A member of a dictionary, without its parameters.

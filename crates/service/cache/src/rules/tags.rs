@@ -36,7 +36,8 @@ pub struct TagHash(pub u128);
 /// The tags of an answer, each once, at most 128 of at most 256 bytes; what is above is left out.
 ///
 /// `Surrogate-Key` has blanks between its members, `Cache-Tag` commas. `Cache-Groups` is a list of
-/// strings (RFC 9875 section 2) and counts as a whole or not at all.
+/// strings (RFC 9875 section 2) and counts as a whole or not at all; its groups go first, since the
+/// RFC promises 32 of them.
 pub fn tags(answer: &AnswerHead) -> Vec<Tag> {
     let mut tags: Vec<Tag> = Vec::new();
     let mut add = |tag: Tag| {
@@ -45,6 +46,8 @@ pub fn tags(answer: &AnswerHead) -> Vec<Tag> {
             tags.push(tag);
         }
     };
+    let groups = list(answer, b"cache-groups");
+    groups.into_iter().for_each(|group| add(Tag::Group(group)));
     for value in lines_named(answer, b"surrogate-key") {
         let members = value.split(|byte| byte.is_ascii_whitespace());
         members.for_each(|member| add(Tag::Key(member.to_vec())));
@@ -52,8 +55,6 @@ pub fn tags(answer: &AnswerHead) -> Vec<Tag> {
     for value in lines_named(answer, b"cache-tag") {
         tokens(value).for_each(|member| add(Tag::Key(member.to_vec())));
     }
-    let groups = list(answer, b"cache-groups");
-    groups.into_iter().for_each(|group| add(Tag::Group(group)));
     tags
 }
 
@@ -99,7 +100,7 @@ mod tests {
         let fields = "Surrogate-Key: a  b\tc\r\nsurrogate-key: a\r\nCache-Tag: d e, f,, a\r\n\
                       Cache-Groups: \"a\";x, \"g h\"\r\nCache-Groups: \"i\"\r\n";
         let expected = ["a", "b", "c", "d e", "f"].map(key).to_vec();
-        let expected = [expected, ["a", "g h", "i"].map(group).to_vec()].concat();
+        let expected = [["a", "g h", "i"].map(group).to_vec(), expected].concat();
         assert_eq!(tags(&answer(200, fields)), expected);
         let long = format!("Cache-Tag: {}, b\r\n", "a".repeat(257));
         assert_eq!(tags(&answer(200, &long)), [key("b")]);

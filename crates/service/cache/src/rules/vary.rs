@@ -5,20 +5,23 @@
 //! content negotiation neither does case, the order of members with their own weight, nor how a
 //! weight is written. So many ways to say one thing find one answer.
 
-use std::hash::Hasher;
-
+use memchr::memchr;
 use millrace_http::{AnswerHead, Name, RequestHead, items, tokens};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::key::{HashKey, Sink, put_lower};
 use super::limits::VARY_NAMES_MAX;
 use super::refusal::Refusal;
-use super::structured::lines_named;
+use super::structured::lines_known;
 
-/// The request fields that choose among the answers of a URI: lower-case names in order, each once,
-/// with commas between; never empty.
+/// The request fields that choose among the answers of a URI.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct VaryNames(Box<[u8]>);
+pub struct VaryNames {
+    /// Lower-case names in order, each once, with commas between; never empty.
+    text: Box<[u8]>,
+    /// What each of them is known as.
+    known: Box<[Name]>,
+}
 
 /// What a request says in the fields of [`VaryNames`], as hashes. Of no meaning with other names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,19 +63,35 @@ impl VaryNames {
         names.dedup();
         match names.len() {
             0 => Ok(None),
-            1..=VARY_NAMES_MAX => Ok(Some(Self(names.join(&b',').into()))),
+            1..=VARY_NAMES_MAX => Ok(Self::from_bytes(&names.join(&b','))),
             _ => Err(Refusal::VaryTooMany),
         }
     }
 
     /// The names as they are kept, for the disk and for people.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.text
     }
 
     /// Takes back what [`VaryNames::as_bytes`] gave.
     pub fn from_bytes(names: &[u8]) -> Option<Self> {
-        (!names.is_empty()).then(|| Self(names.into()))
+        let known: Box<[Name]> = tokens(names).map(Name::of).collect();
+        (!known.is_empty()).then(|| Self { text: names.into(), known })
+    }
+
+    /// A hash of the very words that a request has in these fields. Requests with the same words
+    /// have the same [`VaryNames::key`], which costs about four times as much: so this is what an
+    /// index looks for first, and remembers of those that it answered.
+    pub fn words(&self, hash: &HashKey, request: &RequestHead) -> u128 {
+        let mut sink = hash.hasher();
+        for (name, &known) in self.iter() {
+            for value in lines_known(request, known, name) {
+                sink.put(value);
+                sink.put(b"\n");
+            }
+            sink.put(b"\n");
+        }
+        sink.finish128().as_u128()
     }
 
     /// What a request says. Allocates nothing.
@@ -102,23 +121,26 @@ impl VaryNames {
     }
 
     fn has_language(&self) -> bool {
-        tokens(&self.0).any(|name| name == b"accept-language")
+        self.known.contains(&Name::AcceptLanguage)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&[u8], &Name)> {
+        self.text.split(|&byte| byte == b',').zip(&self.known)
     }
 
     fn hash(&self, hash: &HashKey, request: &RequestHead, language: Option<&[u8]>) -> u128 {
         let mut sink = hash.hasher();
-        for name in tokens(&self.0) {
+        for (name, &known) in self.iter() {
             sink.put(name);
-            match (Name::of(name), language) {
+            match (known, language) {
                 (Name::AcceptLanguage, Some(tag)) => {
-                    sink.put(b"\n=");
-                    put_lower(&mut sink, tag);
+                    put_lower(&mut sink, b"\n=", tag);
                 }
                 (Name::AcceptLanguage | Name::AcceptEncoding | Name::Accept, _) => {
-                    put_weighted(&mut sink, hash, request, name);
+                    put_weighted(&mut sink, request, (known, name));
                 }
-                _ if name == b"accept-charset" => put_weighted(&mut sink, hash, request, name),
-                _ => put_list(&mut sink, request, name),
+                _ if name == b"accept-charset" => put_weighted(&mut sink, request, (known, name)),
+                _ => put_list(&mut sink, request, (known, name)),
             }
             // No value has a line end, so that no two lists of values are the same text.
             sink.put(b"\n");
@@ -128,8 +150,8 @@ impl VaryNames {
 }
 
 /// Puts the members of any field. One that is there and empty is not one that is not there.
-fn put_list(sink: &mut SipHasher13, request: &RequestHead, name: &[u8]) {
-    let mut values = lines_named(request, name).peekable();
+fn put_list(sink: &mut SipHasher13, request: &RequestHead, (known, name): (Name, &[u8])) {
+    let mut values = lines_known(request, known, name).peekable();
     if values.peek().is_some() {
         sink.put(b"\n:");
     }
@@ -140,37 +162,75 @@ fn put_list(sink: &mut SipHasher13, request: &RequestHead, name: &[u8]) {
 }
 
 /// Puts the members of a field of content negotiation, RFC 9110 section 12.5. Each has its weight
-/// with it, so their order says nothing, and the sum of their hashes stands for all of them.
-fn put_weighted(sink: &mut SipHasher13, hash: &HashKey, request: &RequestHead, name: &[u8]) {
-    let mut values = lines_named(request, name).peekable();
-    if values.peek().is_some() {
+/// with it, so their order says nothing, and they are put in one of ours. A list that is longer
+/// than anybody needs is put as it is.
+fn put_weighted(sink: &mut SipHasher13, request: &RequestHead, (known, name): (Name, &[u8])) {
+    let mut list = [Weighted::default(); WEIGHTED_MAX];
+    let mut count = 0;
+    let mut values = lines_known(request, known, name).peekable();
+    let is_there = values.peek().is_some();
+    for member in values.flat_map(items).map(Weighted::of) {
+        let Some(place) = list.get_mut(count) else {
+            return put_list(sink, request, (known, name));
+        };
+        *place = member;
+        count += 1;
+        let mut at = count - 1;
+        while at > 0 && list[at].is_before(&list[at - 1]) {
+            list.swap(at, at - 1);
+            at -= 1;
+        }
+    }
+    if is_there {
         sink.put(b"\n+");
     }
-    let members = values.flat_map(items);
-    let sum = members.map(|member| weighted_hash(hash, member)).fold(0u128, u128::wrapping_add);
-    sink.write_u128(sum);
+    list[..count].iter().for_each(|member| member.put(sink));
 }
 
-fn weighted_hash(hash: &HashKey, member: &[u8]) -> u128 {
-    let mut sink = hash.hasher();
-    let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
-    let value = parts.next().unwrap_or_default();
-    // RFC 9110 section 8.4.1.3: the two are one coding.
-    let value = if value.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { value };
-    put_lower(&mut sink, value);
-    let mut weight = WEIGHT_MAX;
-    for part in parts {
-        match weight_of(part) {
-            Some(said) => weight = said,
-            None => {
+/// Members that are put in order.
+const WEIGHTED_MAX: usize = 16;
+
+/// A member of a field of content negotiation.
+#[derive(Clone, Copy, Default)]
+struct Weighted<'a> {
+    value: &'a [u8],
+    /// What is after it, from the first `;` on.
+    parameters: &'a [u8],
+    weight: u16,
+}
+
+impl<'a> Weighted<'a> {
+    fn of(member: &'a [u8]) -> Self {
+        let value_len = memchr(b';', member).unwrap_or(member.len());
+        let (value, parameters) = member.split_at(value_len);
+        let value = value.trim_ascii();
+        // RFC 9110 section 8.4.1.3: the two are one coding.
+        let value = if value.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { value };
+        let weight = split_parameters(parameters).filter_map(weight_of).last();
+        Self { value, parameters, weight: weight.unwrap_or(WEIGHT_MAX) }
+    }
+
+    fn is_before(&self, other: &Self) -> bool {
+        let lower = |bytes: &'a [u8]| bytes.iter().map(u8::to_ascii_lowercase);
+        let by_value = lower(self.value).cmp(other.value.iter().map(u8::to_ascii_lowercase));
+        let rest = |member: &Self| (member.weight, member.parameters.len());
+        by_value.then_with(|| rest(self).cmp(&rest(other))).is_lt()
+    }
+
+    fn put(&self, sink: &mut SipHasher13) {
+        let [high, low] = self.weight.to_be_bytes();
+        put_lower(sink, &[b'\n', high, low], self.value);
+        for parameter in split_parameters(self.parameters) {
+            if weight_of(parameter).is_none() {
                 sink.put(b";");
-                sink.put(part);
+                sink.put(parameter);
             }
         }
     }
-    sink.put(b"\n");
-    sink.write_u16(weight);
-    sink.finish128().as_u128()
+}
+
+fn split_parameters(parameters: &[u8]) -> impl Iterator<Item = &[u8]> {
+    parameters.split(|&byte| byte == b';').skip(1).map(<[u8]>::trim_ascii)
 }
 
 const WEIGHT_MAX: u16 = 1000;
@@ -292,6 +352,25 @@ mod tests {
         assert!(!same("Accept", "a/b;c=D", "a/b;c=d"));
         assert!(!same("Accept-Encoding", "gzip;q=2", "gzip;q=3"), "what is malformed is compared");
         assert!(!same("Accept-Encoding", "a, a", "a"));
+        let many = |count: usize, from: usize| {
+            (0..count).map(|at| format!("a{},", (at + from) % count)).collect::<String>()
+        };
+        assert!(same("Accept", &many(16, 0), &many(16, 1)));
+        assert!(same("Accept", &many(17, 0), &many(17, 0)));
+        assert!(!same("Accept", &many(17, 0), &many(17, 1)), "too many to be put in order");
+    }
+
+    #[test]
+    fn the_same_words_have_the_same_hash() {
+        let names = names("Foo, Bar").unwrap().unwrap();
+        let words = |fields: &str| names.words(&HASH, &get(fields));
+        assert_eq!(words("Foo: 1\r\nX: y\r\nbar: 2\r\n"), words("bar: 2\r\nfoo: 1\r\n"));
+        for other in ["Foo: 1\r\n", "Foo: 2\r\nBar: 1\r\n", "Foo: 1\r\nFoo: 2\r\n", ""] {
+            assert_ne!(words("Foo: 1\r\nBar: 2\r\n"), words(other), "{other}");
+        }
+        assert_ne!(words("Foo: 1\r\n"), words("Bar: 1\r\n"));
+        assert_ne!(words("Foo: 1\r\nFoo: 2\r\n"), words("Foo: 1\r\nBar: 2\r\n"));
+        assert_ne!(words("Foo:\r\n"), words(""));
     }
 
     #[test]
