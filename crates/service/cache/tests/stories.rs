@@ -214,6 +214,16 @@ fn an_error_is_covered_where_it_may_be_rfc_5861_section_4() {
 }
 
 #[test]
+fn a_newer_answer_that_is_not_stored_is_the_end_of_the_old_one() {
+    let mut story = Story::new();
+    story.get("", FRESH, "old");
+    story.send("GET /", "Cache-Control: no-cache\r\n", Some(("503 Failed", "", "failed")));
+    assert_eq!(story.hit("").body, b"old", "a failure says nothing of the resource");
+    story.get("Cache-Control: no-cache\r\n", "", "new");
+    story.miss("");
+}
+
+#[test]
 fn stale_is_not_served_where_it_must_not_be_section_4_2_4() {
     for word in ["must-revalidate", "proxy-revalidate", "no-cache", "s-maxage=2"] {
         let mut story = Story::new();

@@ -73,7 +73,7 @@ pub fn freshen_by_head(
     }
     match freshen(request, kept, answer, receipt, policy) {
         Ok(stored) => Freshened::Updated(stored),
-        Err(refusal) if refusal.drops_stored() => Freshened::Stale,
+        Err(refusal) if refusal.drops_stored(200) => Freshened::Stale,
         Err(_) => Freshened::Unchanged,
     }
 }
@@ -222,7 +222,7 @@ mod tests {
     fn a_304_may_forbid_to_keep_section_5_2_2_5() {
         let refused = freshened(TAGGED, "Cache-Control: no-store\r\n").err();
         assert_eq!(refused, Some(Refusal::NoStore));
-        assert!(refused.is_some_and(Refusal::drops_stored));
+        assert!(refused.is_some_and(|refusal| refusal.drops_stored(200)));
     }
 
     fn by_head(status: u16, fields: &str) -> Freshened {

@@ -11,12 +11,21 @@ use super::status;
 /// How long an answer is fresh, and who says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lifetime {
-    /// The origin, or the operator.
+    /// The origin, counted from when it made the answer.
     Explicit(u32),
+    /// The operator, counted from when it was received.
+    Operator(u32),
     /// This cache, from when it was modified.
     Heuristic(u32),
     /// Nobody.
     Unknown,
+}
+
+impl Lifetime {
+    /// Whether it was said, and not guessed.
+    pub(super) fn is_explicit(self) -> bool {
+        matches!(self, Self::Explicit(_) | Self::Operator(_))
+    }
 }
 
 /// An answer's `Date`, or the time of its receipt where it has none that can be read.
@@ -40,7 +49,7 @@ pub(super) fn lifetime(
     policy: &Policy,
 ) -> Lifetime {
     if let Ttl::Override(seconds) = policy.ttl {
-        return Lifetime::Explicit(seconds);
+        return Lifetime::Operator(seconds);
     }
     let explicit = directives.s_maxage_s.or(directives.max_age_s);
     let expires = || if directives.is_targeted { None } else { expires(answer, received_s) };
@@ -76,7 +85,7 @@ fn unsaid(
         return Lifetime::Unknown;
     }
     if let Ttl::Default(seconds) = policy.ttl {
-        return Lifetime::Explicit(seconds.min(policy.ttl_s_max));
+        return Lifetime::Operator(seconds.min(policy.ttl_s_max));
     }
     let is_silenced =
         answer.find(Name::Pragma).is_some() && answer.find(Name::CacheControl).is_none();
@@ -131,7 +140,7 @@ pub(super) fn allows_cookie(
 ) -> bool {
     let is_shared = directives.public || directives.s_maxage_s.is_some() || directives.is_targeted;
     match policy {
-        SetCookie::Explicit => matches!(lifetime, Lifetime::Explicit(_)),
+        SetCookie::Explicit => lifetime.is_explicit(),
         SetCookie::Shared => is_shared,
         SetCookie::Never => false,
     }
@@ -223,10 +232,10 @@ mod tests {
         let fields = "Cache-Control: max-age=50\r\n";
         let with = |ttl, ttl_s_max| Policy { ttl, ttl_s_max, ..Policy::default() };
         let long = u32::MAX;
-        assert_eq!(lifetime_of(200, fields, &with(Ttl::Override(9), 5)), Lifetime::Explicit(9));
+        assert_eq!(lifetime_of(200, fields, &with(Ttl::Override(9), 5)), Lifetime::Operator(9));
         assert_eq!(lifetime_of(200, fields, &with(Ttl::Default(9), long)), Lifetime::Explicit(50));
         assert_eq!(lifetime_of(200, fields, &with(Ttl::Origin, 5)), Lifetime::Explicit(5));
-        assert_eq!(lifetime_of(200, "", &with(Ttl::Default(9), long)), Lifetime::Explicit(9));
+        assert_eq!(lifetime_of(200, "", &with(Ttl::Default(9), long)), Lifetime::Operator(9));
         assert_eq!(lifetime_of(503, "", &with(Ttl::Default(9), long)), Lifetime::Unknown);
     }
 

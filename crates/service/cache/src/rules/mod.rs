@@ -59,7 +59,7 @@ pub use partial::{Remainder, combine, finish, remainder};
 pub use policy::{Policy, SetCookie, Ttl};
 pub use ranges::{ByteRange, Ranges, Selection, ranges};
 pub use refusal::Refusal;
-pub use reuse::{Reuse, reuse};
+pub use reuse::{Reuse, is_failure, reuse};
 pub use store::{Receipt, Stored, store};
 pub use stored_head::{Line, lines};
 pub use tags::{Tag, TagHash, group_invalidations, tag_hash, tags};

@@ -32,7 +32,8 @@ pub struct Policy {
     pub unkeyed: NameSet,
 }
 
-/// Who says how long an answer is fresh.
+/// Who says how long an answer is fresh. What the operator says is counted from when the answer was
+/// received, however old it was then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Ttl {
     /// The origin; where it says nothing, heuristics.

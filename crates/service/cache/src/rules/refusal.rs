@@ -41,17 +41,21 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether what is stored under the same key must not be used any more: the origin now says of
-    /// the resource, and not of one request, that it is not to be cached.
-    pub fn drops_stored(self) -> bool {
-        matches!(
+    /// Whether what is stored under the same key must not be used any more, after an answer of this
+    /// status that is not stored: it tells of the resource, and not of one request or a failure,
+    /// and says that it is not to be cached, or is another one than what is stored.
+    pub fn drops_stored(self, status: u16) -> bool {
+        let is_of_resource = matches!(status, 200..=399 | 404 | 410);
+        let is_final = matches!(
             self,
             Self::NoStore
                 | Self::Private
                 | Self::VaryAny
                 | Self::VaryTooMany
                 | Self::MustUnderstand
-        )
+                | Self::Useless
+        );
+        is_of_resource && is_final
     }
 
     /// One word or two, for the `detail` of `Cache-Status` and for counters.
@@ -83,3 +87,19 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_drops_nothing() {
+        assert!(Refusal::NoStore.drops_stored(200) && Refusal::Useless.drops_stored(404));
+        for status in [400, 403, 429, 500, 503] {
+            assert!(!Refusal::NoStore.drops_stored(status), "{status}");
+        }
+        for refusal in [Refusal::RequestNoStore, Refusal::Authorization, Refusal::Range] {
+            assert!(!refusal.drops_stored(200), "{refusal}");
+        }
+    }
+}

@@ -26,8 +26,8 @@ pub enum Reuse {
     Validate {
         /// How old it is.
         age_s: u32,
-        /// Whether it is the answer all the same if the origin cannot be reached or fails with a
-        /// status of 500, 502, 503 or 504 (RFC 5861 section 4).
+        /// Whether it is the answer all the same if the origin cannot be reached, or
+        /// [`is_failure`] is true of its status.
         is_spare: bool,
     },
     /// It is of no use, and the client wants nothing else: status 504, section 5.2.1.7.
@@ -60,6 +60,11 @@ pub fn reuse(meta: &Meta, asked: &RequestDirectives, now_ms: u64) -> Reuse {
         return Reuse::OnlyIfCached;
     }
     Reuse::Validate { age_s, is_spare: !is_wanted_new && stale_s < meta.stale_if_error_s }
+}
+
+/// Whether a status is an error that a stale answer may stand in for, RFC 5861 section 4.
+pub fn is_failure(status: u16) -> bool {
+    matches!(status, 500 | 502 | 503 | 504)
 }
 
 /// Whether a fresh answer is what the client asks for, RFC 9111 sections 5.2.1.1 and 5.2.1.3.
@@ -187,6 +192,8 @@ mod tests {
         assert_eq!(plain(1799, fields), Reuse::Validate { age_s: 1799, is_spare: true });
         assert_eq!(plain(1800, fields), validate(1800));
         assert_eq!(asking(900, fields, "no-cache"), validate(900));
+        assert!([500, 502, 503, 504].into_iter().all(is_failure));
+        assert!(![200, 404, 501, 505].into_iter().any(is_failure));
     }
 
     #[test]

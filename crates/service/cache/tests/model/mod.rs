@@ -7,7 +7,8 @@ use millrace_cache::rules::{
     ByteRange, CacheStatus, Condition, Extent, Forward, Freshened, HashKey, Key, KeyParts, Lookup,
     Multipart, Policy, Receipt, Refusal, RequestDirectives, Reuse, Scheme, Selection, Site, Stored,
     StoredView, VariantKey, combine, condition, finish, freshen, freshen_by_head, invalidated,
-    lines, lookup, ranges, remainder, reuse, selected, store, write_not_modified, write_validation,
+    is_failure, lines, lookup, ranges, remainder, reuse, selected, store, write_not_modified,
+    write_validation,
 };
 use millrace_http::{
     AnswerHead, HeadLimits, HeadScan, Method, Name, RequestHead, destination, forwarded_runs,
@@ -109,7 +110,7 @@ impl Model {
             Reuse::Validate { is_spare, .. } => {
                 let reply = self.validate(request, key, at, origin);
                 match reply {
-                    Some((status, _)) if is_spare && status >= 500 => {
+                    Some((status, _)) if is_spare && is_failure(status) => {
                         self.serve(key, at, request, origin)
                     }
                     Some((_, reply)) => reply,
@@ -252,7 +253,9 @@ impl Model {
         assert_eq!(selected(&answer.head, &kept), Some(0));
         match freshen(request, &kept[0], &answer.head, &receipt, &self.policy) {
             Ok(stored) => variant.stored = stored,
-            Err(refusal) if refusal.drops_stored() => variant.stored.meta.invalidate(),
+            Err(refusal) if refusal.drops_stored(kept[0].meta.status) => {
+                variant.stored.meta.invalidate();
+            }
             Err(_) => {}
         }
         Some((304, self.serve(key, at, request, origin)))
@@ -317,7 +320,7 @@ impl Model {
         let mut stored = match store(request, &answer.head, &self.receipt(), &self.policy) {
             Ok(stored) => stored,
             Err(refusal) => {
-                if refusal.drops_stored() {
+                if refusal.drops_stored(answer.head.status()) {
                     self.variants.remove(&key);
                 }
                 return false;
