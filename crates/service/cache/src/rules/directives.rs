@@ -115,6 +115,8 @@ impl AnswerDirectives {
         for item in answer.values(Name::CacheControl).flat_map(items) {
             let (name, argument) = split(item);
             directives.apply(name, argument);
+            // What else stands in a string without an end might have been meant.
+            directives.no_store |= has_open_string(item);
         }
         directives
     }
@@ -202,6 +204,20 @@ impl Argument<'_> {
         };
         Some(number.min(u64::from(DELTA_S_MAX)) as u32)
     }
+}
+
+/// Whether a string begins in a member of a list and does not end: it took the rest of the line.
+fn has_open_string(item: &[u8]) -> bool {
+    let mut is_open = false;
+    let mut bytes = item.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => is_open = !is_open,
+            b'\\' if is_open => drop(bytes.next()),
+            _ => {}
+        }
+    }
+    is_open
 }
 
 /// Splits a member of a list into name and argument.
@@ -315,7 +331,6 @@ mod tests {
             "max-age=3600a",
             "max-age =3600",
             "max-age= 3600",
-            "max-age=\"3600",
             "max-age=\"36\\00\"",
         ] {
             assert_eq!(max_age(odd), Some(0), "{odd}");
@@ -343,6 +358,14 @@ mod tests {
         }
         let both = allowed("Cache-Control: no-cache, no-cache=a\r\n");
         assert!(both.no_cache && both.omits(b"a"));
+    }
+
+    #[test]
+    fn a_string_without_end_forbids_to_store() {
+        let is_forbidden = |value: &str| allowed(&format!("Cache-Control: {value}\r\n")).no_store;
+        assert!(is_forbidden("a=\"b, no-store, max-age=60"));
+        assert!(is_forbidden("max-age=60, a=\"b\\\""));
+        assert!(!is_forbidden("a=\"b\\\"\", max-age=60") && !is_forbidden("a=\"\", b"));
     }
 
     #[test]

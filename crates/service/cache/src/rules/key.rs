@@ -135,7 +135,7 @@ impl Key {
         Self(sink.finish128().as_u128())
     }
 
-    /// Appends the text of a key: the URI, and after it a line for each field that counts. It has
+    /// Appends the text of a key: the URI, and after it a line for each value that counts. It has
     /// its hash by [`Key::of_text`].
     pub fn write(
         out: &mut Vec<u8>,
@@ -210,11 +210,11 @@ fn put(
         sink.put(path_and_query);
     }
     for name in &parts.fields {
-        sink.put(b"\n");
-        sink.put(name);
         for value in lines_named(request, name) {
-            sink.put(b":");
-            sink.put(value);
+            // No value has a line end, so that no value looks like two.
+            for part in [b"\n", &name[..], b":", value] {
+                sink.put(part);
+            }
         }
     }
 }
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn an_operator_may_add_fields() {
         let parts = KeyParts { fields: vec![(*b"x-kind").into()], ..KeyParts::default() };
-        assert_eq!(text(Scheme::Http, "a", "/", &parts), "http://a/\nx-kind:a:b");
+        assert_eq!(text(Scheme::Http, "a", "/", &parts), "http://a/\nx-kind:a\nx-kind:b");
     }
 
     #[test]

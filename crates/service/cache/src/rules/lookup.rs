@@ -1,6 +1,6 @@
 //! Whether the cache is asked at all.
 
-use millrace_http::{Method, Name, RequestHead};
+use millrace_http::{Method, Name, RequestHead, connection_options};
 
 use super::policy::OVERRIDES;
 
@@ -20,6 +20,8 @@ pub enum Bypass {
     Method,
     /// It has a body, which might be a part of what it asks for.
     Body,
+    /// It wants to switch to another protocol, which only the origin can.
+    Upgrade,
     /// A field that some origins take for a part of the request line.
     Override,
     /// `If-Match` or `If-Unmodified-Since`: for the origin, and not for caches (RFC 9111 section
@@ -40,6 +42,9 @@ pub fn lookup(request: &RequestHead) -> Lookup {
     }
     if OVERRIDES.into_iter().any(|name| request.find(name).is_some()) {
         return Lookup::Origin(Bypass::Override);
+    }
+    if request.find(Name::Upgrade).is_some() && connection_options(request).upgrade {
+        return Lookup::Origin(Bypass::Upgrade);
     }
     let conditions = [Name::IfMatch, Name::IfUnmodifiedSince];
     if conditions.into_iter().any(|name| request.find(name).is_some()) {
@@ -82,6 +87,8 @@ mod tests {
             ("X-HTTP-Method-Override: PUT\r\n", Lookup::Origin(Bypass::Override)),
             ("X-Original-URL: /admin\r\n", Lookup::Origin(Bypass::Override)),
             ("X-Rewrite-URL: /admin\r\n", Lookup::Origin(Bypass::Override)),
+            ("Upgrade: a\r\nConnection: upgrade\r\n", Lookup::Origin(Bypass::Upgrade)),
+            ("Upgrade: a\r\n", Lookup::Cache),
             ("Range: bytes=0-1\r\nCookie: a\r\nIf-None-Match: *\r\n", Lookup::Cache),
         ] {
             assert_eq!(lookup(&get(fields)), expected, "{fields}");
