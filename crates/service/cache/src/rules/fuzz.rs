@@ -5,17 +5,18 @@ use millrace_http::{
 };
 
 use super::{
-    CacheStatus, HashKey, Key, KeyParts, Lookup, Multipart, Policy, Receipt, RequestDirectives,
-    Reuse, Scheme, Selection, Site, Stored, StoredView, combine, condition, finish, freshen,
-    freshen_by_head, group_invalidations, invalidated, lines, lookup, ranges, remainder, reuse,
-    selected, store, tags, write_not_modified, write_validation,
+    CacheStatus, HashKey, Key, KeyParts, Lookup, Meta, Multipart, Policy, Receipt,
+    RequestDirectives, Reuse, Scheme, Selection, Site, Stored, StoredView, combine, condition,
+    finish, freshen, freshen_by_head, group_invalidations, invalidated, lines, lookup, ranges,
+    remainder, reuse, selected, store, tags, write_not_modified, write_validation,
 };
 
 /// Takes the bytes for the head of a request, that of its answer, and that of a later answer, and
 /// asks the rules about them. Checks, for any bytes: what is stored is a head that says the same
 /// when it is read again, and has nothing in it that is for one hop; a range that is sent is inside
 /// of what is there; an answer fits the request that it was stored for; a key has the hash of its
-/// text; a path that becomes invalid is one; and what holds is stored again by the same answer.
+/// text; numbers are read as they were written; a path that becomes invalid is one; and what holds
+/// is stored again by the same answer.
 ///
 /// # Panics
 /// When one of these does not hold.
@@ -35,6 +36,8 @@ pub fn fuzz_rules(data: &[u8]) {
     tags(&answer).iter().for_each(|tag| assert!((1..=256).contains(&tag.as_bytes().len())));
     let Ok(stored) = store(&request, &answer, &receipt, &policy) else { return };
     assert!(matches!(request.method(), Method::Get | Method::Post));
+    let meta = Meta::from_bytes(&stored.meta.to_bytes(), stored.head.len());
+    assert_eq!(meta, Some(stored.meta));
     fuzz_stored(&request, &stored, &policy);
     fuzz_variant(&request, &answer, &stored);
     fuzz_use(&request, &stored);

@@ -15,8 +15,9 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::structured::lines_named;
 
-/// What keys are hashed with: random, and new for each process, so that nobody can prepare two
-/// keys that meet. SipHash-1-3 with 128 bits.
+/// What keys are hashed with: random and secret, so that nobody can prepare two keys that meet.
+/// SipHash-1-3 with 128 bits. Variants and ranges are known by their hashes alone, so a cache that
+/// outlives its process keeps this key too, where only it can read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HashKey([u8; 16]);
 
@@ -24,6 +25,11 @@ impl HashKey {
     /// Takes 16 random bytes.
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
+    }
+
+    /// The bytes.
+    pub const fn bytes(&self) -> [u8; 16] {
+        self.0
     }
 
     pub(super) fn hasher(&self) -> SipHasher13 {

@@ -77,6 +77,17 @@ impl Flags {
     /// It names the fields that it depends on.
     pub const VARIES: Self = Self(16);
 
+    const ALL: u8 = 31;
+
+    pub(super) fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Takes bits back; `None` where one has no meaning.
+    pub(super) fn from_bits(bits: u8) -> Option<Self> {
+        (bits & !Self::ALL == 0).then_some(Self(bits))
+    }
+
     /// Whether all of these are set.
     pub const fn has(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0

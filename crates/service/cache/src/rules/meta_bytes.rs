@@ -1,0 +1,173 @@
+//! [`Meta`] as bytes, for the disk: numbers from least significant byte on, each at its place.
+
+use super::meta::{EtagAt, Extent, Flags, Meta};
+
+/// Bytes of a [`Meta`].
+pub const META_BYTES: usize = 88;
+
+/// What there is besides the numbers.
+const HAS_MODIFIED: u8 = 1;
+const HAS_ETAG: u8 = 2;
+const ETAG_IS_STRONG: u8 = 4;
+const HAS_EXTENT: u8 = 8;
+const HAS_COMPLETE: u8 = 16;
+
+impl Meta {
+    /// Everything, as bytes that [`Meta::from_bytes`] reads. The tag of a range is a hash: the key
+    /// of the process that wrote it has to be kept as well.
+    pub fn to_bytes(&self) -> [u8; META_BYTES] {
+        let etag = self.etag.unwrap_or(EtagAt { start: 0, len: 0, is_strong: false });
+        let extent = self.extent.unwrap_or(Extent { first: 0, last: 0, complete: None });
+        let bit = |bit: u8, is_set: bool| if is_set { bit } else { 0 };
+        let present = bit(HAS_MODIFIED, self.last_modified_s.is_some())
+            | bit(HAS_ETAG, self.etag.is_some())
+            | bit(ETAG_IS_STRONG, etag.is_strong)
+            | bit(HAS_EXTENT, self.extent.is_some())
+            | bit(HAS_COMPLETE, extent.complete.is_some());
+        let mut bytes = [0; META_BYTES];
+        let mut at = 0;
+        let mut put = |number: &[u8]| {
+            bytes[at..at + number.len()].copy_from_slice(number);
+            at += number.len();
+        };
+        put(&self.response_ms.to_le_bytes());
+        put(&self.date_s.to_le_bytes());
+        put(&self.last_modified_s.unwrap_or(0).to_le_bytes());
+        put(&self.lifetime_s.to_le_bytes());
+        put(&self.initial_age_s.to_le_bytes());
+        put(&self.stale_while_revalidate_s.to_le_bytes());
+        put(&self.stale_if_error_s.to_le_bytes());
+        put(&etag.start.to_le_bytes());
+        put(&etag.len.to_le_bytes());
+        put(&self.lines_at.to_le_bytes());
+        put(&extent.first.to_le_bytes());
+        put(&extent.last.to_le_bytes());
+        put(&extent.complete.unwrap_or(0).to_le_bytes());
+        put(&self.range_tag.to_le_bytes());
+        put(&self.status.to_le_bytes());
+        put(&[self.flags.bits(), present]);
+        debug_assert_eq!(at, META_BYTES, "each byte has its number");
+        bytes
+    }
+
+    /// Reads what [`Meta::to_bytes`] wrote, for a head of so many bytes. `None` where it cannot be
+    /// of such a head, or was written by nothing that we know: what is read from a disk is input.
+    pub fn from_bytes(bytes: &[u8; META_BYTES], head_len: usize) -> Option<Self> {
+        let mut read = Reader(bytes);
+        let (response_ms, date_s, modified_s) = (read.u64(), read.u64(), read.u64());
+        let (lifetime_s, initial_age_s) = (read.u32(), read.u32());
+        let (stale_while_revalidate_s, stale_if_error_s) = (read.u32(), read.u32());
+        let (start, len, lines_at) = (read.u32(), read.u32(), read.u32());
+        let (first, last, complete) = (read.u64(), read.u64(), read.u64());
+        let range_tag = read.u64();
+        let status = u16::from_le_bytes(read.take());
+        let [flags, present] = read.take();
+        let has = |bit: u8| present & bit != 0;
+        let etag = EtagAt { start, len, is_strong: has(ETAG_IS_STRONG) };
+        let complete = has(HAS_COMPLETE).then_some(complete);
+        let meta = Self {
+            response_ms,
+            date_s,
+            last_modified_s: has(HAS_MODIFIED).then_some(modified_s),
+            lifetime_s,
+            initial_age_s,
+            stale_while_revalidate_s,
+            stale_if_error_s,
+            etag: has(HAS_ETAG).then_some(etag),
+            status,
+            flags: Flags::from_bits(flags)?,
+            lines_at,
+            extent: has(HAS_EXTENT).then_some(Extent { first, last, complete }),
+            range_tag,
+        };
+        (meta.is_sound(head_len) && meta.to_bytes() == *bytes).then_some(meta)
+    }
+
+    fn is_sound(&self, head_len: usize) -> bool {
+        let is_in_head = |at: u32, len: u32| u64::from(at) + u64::from(len) <= head_len as u64;
+        let is_part = |extent: Extent| {
+            extent.first <= extent.last
+                && extent.last < u64::MAX
+                && extent.complete.is_none_or(|length| extent.last < length)
+        };
+        (200..600).contains(&self.status)
+            && is_in_head(self.lines_at, 0)
+            && self.etag.is_none_or(|etag| is_in_head(etag.start, etag.len))
+            && self.extent.is_none_or(is_part)
+    }
+}
+
+/// Reads numbers one after the other; there are as many as are asked for.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (number, rest) = self.0.split_first_chunk().expect("each byte has its number");
+        self.0 = rest;
+        *number
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::corpus::{DATE, kept};
+    use super::*;
+
+    fn whole() -> (Meta, usize) {
+        let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
+        let directives = "Cache-Control: max-age=1, stale-while-revalidate=2, stale-if-error=3\r\n";
+        let stored =
+            kept(&format!("{DATE}{directives}{modified}ETag: \"a\"\r\nAge: 4\r\nVary: a\r\n"));
+        (stored.meta, stored.head.len())
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let (meta, head_len) = whole();
+        let part = Extent { first: 3, last: 9, complete: Some(10) };
+        for meta in [
+            meta,
+            Meta { extent: Some(part), range_tag: u64::MAX, ..meta },
+            Meta { extent: Some(Extent { complete: None, ..part }), ..meta },
+            Meta { etag: None, last_modified_s: None, ..meta },
+        ] {
+            assert_eq!(Meta::from_bytes(&meta.to_bytes(), head_len), Some(meta));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_not_read() {
+        let (meta, head_len) = whole();
+        let read = |meta: Meta, head_len| Meta::from_bytes(&meta.to_bytes(), head_len);
+        assert_eq!(read(meta, meta.lines_at as usize), None, "the tag is not in the head");
+        assert_eq!(read(Meta { lines_at: u32::MAX, ..meta }, head_len), None);
+        for status in [0, 199, 600, u16::MAX] {
+            assert_eq!(read(Meta { status, ..meta }, head_len), None);
+        }
+        for (first, last, complete) in [(5, 4, None), (0, 9, Some(9)), (0, u64::MAX, None)] {
+            let extent = Some(Extent { first, last, complete });
+            assert_eq!(read(Meta { extent, ..meta }, head_len), None);
+        }
+    }
+
+    #[test]
+    fn a_changed_bit_gives_something_sound_or_nothing() {
+        let (meta, head_len) = whole();
+        for bit in 0..META_BYTES * 8 {
+            let mut bytes = meta.to_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if let Some(changed) = Meta::from_bytes(&bytes, head_len) {
+                assert!(changed.is_sound(head_len) && changed != meta);
+                assert_eq!(changed.to_bytes(), bytes);
+            }
+        }
+    }
+}
