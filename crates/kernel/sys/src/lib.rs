@@ -12,6 +12,7 @@ mod handover;
 mod landlock;
 mod limits;
 mod listen;
+mod memory;
 mod pipe;
 mod poller;
 mod privileges;
@@ -23,7 +24,7 @@ mod signals;
 mod socket;
 
 pub use append::open_to_append;
-pub use clock::{cpu_time, monotonic_nanoseconds, time_of_day};
+pub use clock::{cpu_time, monotonic_nanoseconds, thread_cpu_time, time_of_day};
 pub use congestion::{
     CONGESTION_NAME_BYTES_MAX, congestion, default_congestion, set_congestion, try_congestion,
 };
@@ -35,6 +36,7 @@ pub use handover::{
 pub use landlock::{Grant, landlock_version, restrict_files};
 pub use limits::{descriptor_limit, lower_descriptor_limit, raise_descriptor_limit};
 pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
+pub use memory::{HUGE_PAGE_BYTES, Region, memory_file, punch, send_file};
 pub use pipe::{pipe, splice};
 pub use poller::{EventFd, Events, Poller, Readiness};
 pub use privileges::{

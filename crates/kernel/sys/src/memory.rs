@@ -1,0 +1,214 @@
+//! Memory that is a file at the same time: mapped for writing and reading, sent by reference, and
+//! given back to the kernel a piece at a time.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::Result;
+
+/// Bytes of a huge page where a page has 4 KB (x86-64, and arm64 as distributions build it). Ranges
+/// that are collapsed begin at a multiple of it, in the file and in memory.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A file of `bytes` zeros that exists in memory only (memfd_create(2)), closed on exec, never
+/// executable. It takes no memory until it is written to or populated.
+///
+/// # Errors
+/// EMFILE, ENFILE, ENOMEM; ENOSYS where a filter of system calls hides it.
+pub fn memory_file(name: &str, bytes: u64) -> Result<OwnedFd> {
+    let file = match memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
+        // Linux before 6.3 does not know the second flag.
+        Err(Errno::INVAL) => memfd_create(name, MemfdFlags::CLOEXEC),
+        made => made,
+    }?;
+    ftruncate(&file, bytes)?;
+    Ok(file)
+}
+
+/// Gives the memory of a range of a file in memory back (fallocate(2), FALLOC_FL_PUNCH_HOLE); it
+/// reads as zeros from then on. What the kernel still has to send from there keeps its bytes, but
+/// **only from folios that lie in the range as a whole**: of a larger one the part is set to zero
+/// in place first (`truncate_inode_partial_folio` of Linux 5.17 to 6.18 at least), also under the
+/// eyes of who has yet to receive it.
+///
+/// # Errors
+/// EPERM for a file that is sealed against writing; ENOMEM.
+pub fn punch(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<()> {
+    fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
+}
+
+/// Sends up to `max` bytes of a file from `offset` on to a socket by reference (sendfile(2)), and
+/// gives how many. The socket's queue, and that of a reader on the same machine, refer to the
+/// file's memory until the bytes were read, even after they were acknowledged. SIGPIPE has to be
+/// ignored: see [`ignore_broken_pipe_signal`](crate::ignore_broken_pipe_signal).
+///
+/// # Errors
+/// EAGAIN when a non-blocking socket has no room; those of write(2).
+pub fn send_file(
+    socket: BorrowedFd<'_>,
+    file: BorrowedFd<'_>,
+    offset: u64,
+    max: usize,
+) -> Result<usize> {
+    rustix::io::retry_on_intr(|| {
+        let mut offset = offset;
+        rustix::fs::sendfile(socket, file, Some(&mut offset), max)
+    })
+}
+
+/// A range of addresses, aligned to huge pages, into which files are mapped; unmapped when it is
+/// dropped, so whoever hands out pointers into it keeps it.
+#[derive(Debug)]
+pub struct Region {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a region is an address and a length. What is done through pointers into it is the affair
+// of who does it.
+unsafe impl Send for Region {}
+// SAFETY: as above; the methods that take `&self` are system calls about the range.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Sets `bytes` of address space aside, a multiple of [`HUGE_PAGE_BYTES`]. Nothing can be read
+    /// or written there before something is mapped.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn reserve(bytes: usize) -> Result<Self> {
+        assert!(bytes > 0 && bytes.is_multiple_of(HUGE_PAGE_BYTES));
+        let whole = bytes + HUGE_PAGE_BYTES;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: the kernel picks an address where nothing is mapped.
+        let found =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::empty(), flags) }?;
+        let before = found.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
+        assert!(before < HUGE_PAGE_BYTES);
+        // SAFETY: `before + bytes` is less than the whole mapping.
+        let start = unsafe { found.byte_add(before) };
+        if before > 0 {
+            // SAFETY: nothing refers to the beginning of a mapping that was made just now.
+            unsafe { munmap(found, before) }?;
+        }
+        // SAFETY: it is the end of the range, or one page further.
+        let end = unsafe { start.byte_add(bytes) };
+        // SAFETY: nothing refers to the end of that mapping either; `before` is smaller than a
+        // huge page, so there is some.
+        unsafe { munmap(end, whole - before - bytes) }?;
+        let start = NonNull::new(start.cast()).expect("nothing is mapped at zero");
+        Ok(Self { start, bytes })
+    }
+
+    /// Maps `bytes` of `file`, from its beginning, `at` bytes from the start of the region, to be
+    /// read and written; both are multiples of [`HUGE_PAGE_BYTES`]. It stays mapped if the file is
+    /// closed. Whatever was mapped there before is gone, so this takes the region for itself.
+    ///
+    /// # Errors
+    /// ENOMEM, also when the process has too many mappings (vm.max_map_count).
+    pub fn map(&mut self, at: usize, file: BorrowedFd<'_>, bytes: usize) -> Result<()> {
+        let place = self.place(at, bytes);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: the range lies within what this region set aside for itself, and nobody refers
+        // to anything in it while `self` is borrowed for change: pointers are taken later.
+        unsafe { mmap(place.as_ptr().cast(), bytes, protection, flags, file, 0) }?;
+        Ok(())
+    }
+
+    /// Where the region begins.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Gives each page of a range that has none its memory, mapped for writing
+    /// (MADV_POPULATE_WRITE, since Linux 5.14): no access faults from then on.
+    ///
+    /// # Errors
+    /// EINVAL before Linux 5.14; ENOMEM, EFAULT when there is no memory.
+    pub fn populate(&self, at: usize, bytes: usize) -> Result<()> {
+        let place = self.place(at, bytes);
+        // SAFETY: the range is mapped as long as `self` lives; populating changes no byte.
+        unsafe { madvise(place.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) }
+    }
+
+    /// Makes each huge page's worth of a range one huge page (MADV_COLLAPSE, since Linux 6.1),
+    /// whatever the machine's settings for huge pages are. Each must have one page of memory at
+    /// least; those that have none are added as zeros.
+    ///
+    /// # Errors
+    /// EINVAL before Linux 6.1 and where huge pages were left out of the kernel; ENOMEM, EAGAIN,
+    /// EBUSY when none can be had now.
+    pub fn collapse(&self, at: usize, bytes: usize) -> Result<()> {
+        let place = self.place(at, bytes);
+        // SAFETY: the range is mapped as long as `self` lives; collapsing changes no byte.
+        let result = unsafe { libc::madvise(place.as_ptr().cast(), bytes, libc::MADV_COLLAPSE) };
+        if result == 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    }
+
+    fn place(&self, at: usize, bytes: usize) -> NonNull<u8> {
+        assert!(bytes > 0 && at.checked_add(bytes).is_some_and(|end| end <= self.bytes));
+        // SAFETY: the place is inside the region.
+        unsafe { self.start.byte_add(at) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: whoever handed out pointers into the region kept it until they were gone.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_mapped_file_is_sent_by_reference_and_punched() {
+        let file = memory_file("test", 2 * HUGE_PAGE_BYTES as u64).unwrap();
+        let mut region = Region::reserve(4 * HUGE_PAGE_BYTES).unwrap();
+        assert!(region.start().as_ptr().cast::<u8>().addr().is_multiple_of(HUGE_PAGE_BYTES));
+        region.map(HUGE_PAGE_BYTES, file.as_fd(), 2 * HUGE_PAGE_BYTES).unwrap();
+        region.populate(2 * HUGE_PAGE_BYTES, 4096).unwrap();
+        // SAFETY: the place is inside the region.
+        let place = unsafe { region.start().byte_add(2 * HUGE_PAGE_BYTES) };
+        // SAFETY: it is mapped, and nobody else has it.
+        unsafe { place.write_bytes(7, 4096) };
+        let (mut reader, socket) = UnixStream::pair().unwrap();
+        let offset = HUGE_PAGE_BYTES as u64;
+        assert_eq!(send_file(socket.as_fd(), file.as_fd(), offset, 4096).unwrap(), 4096);
+        punch(file.as_fd(), offset, HUGE_PAGE_BYTES as u64).unwrap();
+        // SAFETY: as above; a hole reads as zeros.
+        assert_eq!(unsafe { place.read() }, 0);
+        let mut bytes = [0; 4096];
+        reader.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, [7; 4096]);
+    }
+
+    #[test]
+    fn one_page_is_enough_to_make_a_huge_one() {
+        let file = memory_file("test", HUGE_PAGE_BYTES as u64).unwrap();
+        let mut region = Region::reserve(HUGE_PAGE_BYTES).unwrap();
+        region.map(0, file.as_fd(), HUGE_PAGE_BYTES).unwrap();
+        assert!(region.collapse(0, HUGE_PAGE_BYTES).is_err(), "there is no page yet");
+        region.populate(0, 4096).unwrap();
+        match region.collapse(0, HUGE_PAGE_BYTES) {
+            Err(Errno::NOMEM) => return println!("the machine's memory is in pieces"),
+            collapsed => collapsed.unwrap(),
+        }
+        let blocks = rustix::fs::fstat(&file).unwrap().st_blocks;
+        assert_eq!(blocks as usize * 512, HUGE_PAGE_BYTES);
+    }
+}
