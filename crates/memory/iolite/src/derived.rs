@@ -1,0 +1,242 @@
+//! What was computed from bytes, kept with them: since they never change, it is never wrong.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard};
+
+use sha2::Sha256;
+
+use crate::aggregate::Aggregate;
+use crate::checksum::Sum;
+use crate::limits::FORMS_MAX;
+use crate::slice::Slice;
+
+/// A digest that no two contents share (SHA-256), such as a strong entity tag is made of.
+pub type Digest = [u8; 32];
+
+/// The derived forms of one run's slices. They go with the run, or when it changes.
+#[derive(Debug, Default)]
+pub(crate) struct Forms(Mutex<Vec<Entry>>);
+
+/// One form of `length` bytes from `start` on in the run.
+#[derive(Debug)]
+struct Entry {
+    start: u32,
+    length: u32,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    Sum(Sum),
+    Crc32c(u32),
+    Digest(Digest),
+    /// What the bytes are in another coding, which the caller has numbered.
+    Variant(u32, Aggregate),
+}
+
+impl Forms {
+    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.0.lock().expect("nobody panics who holds this lock")
+    }
+}
+
+impl Slice {
+    /// The sum of the Internet checksum; computed once.
+    pub fn sum(&self) -> Sum {
+        let get = |form: &Form| if let Form::Sum(sum) = form { Some(*sum) } else { None };
+        self.derive(get, || Sum::of(self), Form::Sum)
+    }
+
+    /// The CRC-32C (RFC 3720 appendix B.4); computed once.
+    pub fn crc32c(&self) -> u32 {
+        let get = |form: &Form| if let Form::Crc32c(crc) = form { Some(*crc) } else { None };
+        self.derive(get, || crc32c::crc32c(self), Form::Crc32c)
+    }
+
+    /// The digest; computed once.
+    pub fn digest(&self) -> Digest {
+        let get = |form: &Form| if let Form::Digest(digest) = form { Some(*digest) } else { None };
+        self.derive(get, || <Sha256 as sha2::Digest>::digest(&self[..]).into(), Form::Digest)
+    }
+
+    /// What was kept by [`Slice::keep_variant`] under that number.
+    pub fn variant(&self, number: u32) -> Option<Aggregate> {
+        let found = self.find(|form| match form {
+            Form::Variant(of, variant) if *of == number => Some(variant.clone()),
+            _ => None,
+        });
+        let tally = &self.slab().shared().tally;
+        tally.found.fetch_add(u64::from(found.is_some()), Ordering::Relaxed);
+        found
+    }
+
+    /// Keeps another coding of the bytes, such as a compressed one, as long as they are held
+    /// themselves; `number` is the caller's name for the coding. Gives whether it is kept: not if
+    /// there is one already, if there are [`FORMS_MAX`] forms, or if any of it is of memory that
+    /// was taken before that of the slice. What is computed from bytes is always younger than they
+    /// are; so nothing can keep itself.
+    pub fn keep_variant(&self, number: u32, variant: Aggregate) -> bool {
+        let generation = self.run().generation;
+        if variant.slices().any(|slice| slice.reference().generation <= generation) {
+            return false;
+        }
+        // A variant that is not kept is dropped by the caller's frame, when no lock is held.
+        let same = |form: &Form| matches!(form, Form::Variant(of, _) if *of == number);
+        let mut variant = Some(variant);
+        let mut entries = self.run().forms().entries();
+        if entries.len() < FORMS_MAX && !entries.iter().any(|of| self.owns(of) && same(&of.form)) {
+            let (start, length) = (self.start(), self.len() as u32);
+            let form = variant.take().map(|variant| Form::Variant(number, variant));
+            entries.extend(form.map(|form| Entry { start, length, form }));
+        }
+        drop(entries);
+        let kept = variant.is_none();
+        let tally = &self.slab().shared().tally;
+        tally.derived.fetch_add(u64::from(kept), Ordering::Relaxed);
+        kept
+    }
+
+    /// Finds a form, or computes it and keeps it if there is room. Two threads may both compute
+    /// it, which is better than that one waits for the other.
+    fn derive<T: Copy>(
+        &self,
+        get: impl Fn(&Form) -> Option<T>,
+        compute: impl FnOnce() -> T,
+        wrap: impl FnOnce(T) -> Form,
+    ) -> T {
+        let tally = &self.slab().shared().tally;
+        if let Some(found) = self.find(&get) {
+            tally.found.fetch_add(1, Ordering::Relaxed);
+            return found;
+        }
+        let value = compute();
+        tally.derived.fetch_add(1, Ordering::Relaxed);
+        let mut entries = self.run().forms().entries();
+        let known = entries.iter().any(|of| self.owns(of) && get(&of.form).is_some());
+        if !known && entries.len() < FORMS_MAX {
+            let (start, length) = (self.start(), self.len() as u32);
+            entries.push(Entry { start, length, form: wrap(value) });
+        }
+        value
+    }
+
+    fn find<T>(&self, get: impl Fn(&Form) -> Option<T>) -> Option<T> {
+        let entries = self.run().known_forms()?.entries();
+        entries.iter().filter(|of| self.owns(of)).find_map(|of| get(&of.form))
+    }
+
+    fn owns(&self, entry: &Entry) -> bool {
+        (entry.start, entry.length as usize) == (self.start(), self.len())
+    }
+}
+
+impl Aggregate {
+    /// The sum of the Internet checksum: that of each slice is computed once.
+    pub fn sum(&self) -> Sum {
+        let (mut length, mut sum) = (0, Sum::default());
+        for slice in self.slices() {
+            sum = sum.followed_by(length, slice.sum());
+            length += slice.len() as u64;
+        }
+        sum
+    }
+
+    /// The CRC-32C: that of each slice is computed once.
+    pub fn crc32c(&self) -> u32 {
+        self.slices().fold(0, |crc, slice| crc32c::crc32c_combine(crc, slice.crc32c(), slice.len()))
+    }
+
+    /// The digest. It depends on the bytes alone, not on how they lie, so that of several slices
+    /// cannot be put together from theirs: it is computed each time, and up to the caller to keep.
+    pub fn digest(&self) -> Digest {
+        let mut slices = self.slices();
+        if let (Some(only), None) = (slices.next(), slices.next()) {
+            return only.digest();
+        }
+        let tally = &self.slices().next().map(|slice| &slice.slab().shared().tally);
+        if let Some(tally) = tally {
+            tally.derived.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut digest = <Sha256 as sha2::Digest>::new();
+        self.slices().for_each(|slice| sha2::Digest::update(&mut digest, &slice[..]));
+        sha2::Digest::finalize(digest).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::SLAB_BYTES_MIN;
+    use crate::{Kind, Slab};
+
+    fn slice(slab: &Slab, bytes: &[u8]) -> Slice {
+        let mut buffer = slab.allocate(Kind::Copied, bytes.len()..=bytes.len(), 0).unwrap();
+        buffer.write(bytes);
+        buffer.freeze()
+    }
+
+    #[test]
+    fn what_was_computed_is_found_until_the_bytes_change() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let mut whole = slice(&slab, b"123456789");
+        let known = |slab: &Slab| (slab.counters().derived, slab.counters().found);
+        assert_eq!((whole.crc32c(), known(&slab)), (0xe306_9283, (1, 0)));
+        let (again, part) = (whole.clone(), whole.slice(0..4));
+        assert_eq!((again.crc32c(), known(&slab)), (0xe306_9283, (1, 1)));
+        assert_eq!((part.crc32c(), known(&slab)), (crc32c::crc32c(b"1234"), (2, 1)));
+        assert_eq!((again.sum(), known(&slab)), (Sum::of(b"123456789"), (3, 1)));
+        assert_eq!(again.digest()[..4], [0x15, 0xe2, 0xb0, 0xd3]);
+        assert_eq!((again.digest()[31], known(&slab)), (0x25, (4, 2)));
+        drop((again, part));
+        whole.get_mut().unwrap()[0] = b'0';
+        assert_eq!((whole.crc32c(), known(&slab)), (crc32c::crc32c(b"023456789"), (5, 2)));
+    }
+
+    #[test]
+    fn forms_are_bounded() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let whole = slice(&slab, &[7; 300]);
+        for length in 0..100 {
+            assert_eq!(whole.slice(0..length).sum(), Sum::of(&[7; 300][..length]));
+        }
+        assert_eq!(whole.slice(0..99).sum(), Sum::of(&[7; 99]));
+        assert_eq!((slab.counters().derived, slab.counters().found), (101, 0));
+        assert_eq!(whole.slice(0..1).sum(), Sum::of(&[7]));
+        assert_eq!(slab.counters().found, 1);
+    }
+
+    #[test]
+    fn a_variant_goes_with_what_it_was_made_of() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let (older, whole) = (slice(&slab, b"older"), slice(&slab, b"plain"));
+        let variant = Aggregate::from(slice(&slab, b"coded"));
+        assert!(whole.variant(1).is_none());
+        assert!(whole.keep_variant(1, variant.clone()));
+        assert!(!whole.keep_variant(1, variant.clone()), "there is one");
+        assert!(whole.variant(2).is_none() && whole.slice(0..1).variant(1).is_none());
+        assert_eq!(whole.clone().variant(1).unwrap().to_vec(), b"coded");
+        assert!(!whole.keep_variant(2, Aggregate::from(whole.clone())), "it would keep itself");
+        assert!(!whole.keep_variant(2, Aggregate::from(older.clone())));
+        drop((variant, older));
+        assert_eq!(slab.counters().runs, 2);
+        drop(whole);
+        assert_eq!(slab.counters().runs, 0);
+    }
+
+    #[test]
+    fn sums_of_slices_make_that_of_the_aggregate() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let (one, other) = (slice(&slab, b"one and"), slice(&slab, b" other"));
+        let mut both = Aggregate::from(one);
+        both.append(other);
+        assert_eq!(both.sum(), Sum::of(b"one and other"));
+        assert_eq!(both.crc32c(), crc32c::crc32c(b"one and other"));
+        assert_eq!(both.digest(), <Sha256 as sha2::Digest>::digest(b"one and other")[..]);
+        let before = slab.counters();
+        assert_eq!(
+            (both.sum(), slab.counters().derived),
+            (Sum::of(b"one and other"), before.derived)
+        );
+        assert_eq!(slab.counters().found, before.found + 2);
+    }
+}

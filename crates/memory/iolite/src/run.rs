@@ -1,0 +1,155 @@
+//! A run: memory that was taken at once and is given back at once.
+
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::areas::Taken;
+use crate::derived::Forms;
+use crate::kind::Kind;
+use crate::slab::Slab;
+
+/// Memory of a slab that belongs to whoever holds this, always in an [`Arc`](std::sync::Arc): one
+/// [`Buffer`](crate::Buffer) at most, and any number of slices. The last one to drop it gives the
+/// memory back.
+///
+/// `0 <= filled <= taken.bytes`. The bytes below `filled` are read by everybody, and change for
+/// nobody but a sole holder that borrows the run for change; those from `filled` on are the
+/// buffer's alone.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) slab: Slab,
+    start: NonNull<u8>,
+    pub(crate) kind: Kind,
+    offset: u64,
+    /// Bytes that are taken. The buffer lowers it when it ends; nobody else writes it, and it is
+    /// read by the buffer and by who was handed the run by it, so it needs no order of its own.
+    taken: AtomicU32,
+    /// Bytes that are filled. The buffer's release, in [`Run::fill`], pairs with the acquire in
+    /// [`Run::filled`].
+    filled: AtomicU32,
+    /// The kernel may refer to the memory. Set while a slice is held; read when none is, or by the
+    /// sole holder: the count's own order makes the one come after the other.
+    sent: AtomicBool,
+    pub(crate) generation: u64,
+    /// What was derived from slices of this run.
+    forms: OnceLock<Box<Forms>>,
+}
+
+/// One of them for each stored object: with the counts of the `Arc`, 80 bytes of the heap.
+const _: () = assert!(size_of::<Run>() <= 64);
+
+// SAFETY: the memory that `start` leads to stays mapped as long as `slab` is kept, on every
+// thread; nothing else of it is bound to one.
+unsafe impl Send for Run {}
+// SAFETY: through `&Run` memory is only read, below `filled`, where nobody writes: a buffer writes
+// from `filled` on, and a sole holder has no `&Run` beside it.
+unsafe impl Sync for Run {}
+
+impl Run {
+    pub(crate) fn new(slab: Slab, kind: Kind, taken: Taken, generation: u64) -> Self {
+        let start = slab.address(taken.offset);
+        Self {
+            slab,
+            start,
+            kind,
+            offset: taken.offset,
+            taken: AtomicU32::new(taken.bytes as u32),
+            filled: AtomicU32::new(0),
+            sent: AtomicBool::new(false),
+            generation,
+            forms: OnceLock::new(),
+        }
+    }
+
+    /// Where the run begins in the slab.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(crate) fn taken(&self) -> Taken {
+        Taken { offset: self.offset, bytes: self.taken.load(Ordering::Relaxed) as usize }
+    }
+
+    pub(crate) fn filled(&self) -> usize {
+        self.filled.load(Ordering::Acquire) as usize
+    }
+
+    /// The filled bytes of a range.
+    pub(crate) fn bytes(&self, start: usize, length: usize) -> &[u8] {
+        debug_assert!(start + length <= self.filled());
+        // SAFETY: the place is inside the run: who has a range checked it against `filled`.
+        let place = unsafe { self.start.byte_add(start) };
+        // SAFETY: the bytes are mapped as long as `self.slab` is kept, were all set by the kernel
+        // or by us, and nobody writes them while this borrow lasts (see above).
+        unsafe { std::slice::from_raw_parts(place.as_ptr(), length) }
+    }
+
+    /// A range of the run, to be written to.
+    ///
+    /// # Safety
+    /// The range is inside the run, and the caller alone may touch it: it is the buffer and the
+    /// range is not filled, or it holds the run alone and borrows it for change, for as long as
+    /// the returned borrow lasts.
+    #[expect(clippy::mut_from_ref, reason = "the memory is not part of the value")]
+    pub(crate) unsafe fn bytes_mut(&self, start: usize, length: usize) -> &mut [u8] {
+        // SAFETY: the place is inside the run, as the caller says.
+        let place = unsafe { self.start.byte_add(start) };
+        // SAFETY: mapped and set as above; the caller says that nobody else touches it.
+        unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), length) }
+    }
+
+    /// Lets everybody see the bytes below `filled`. For the buffer alone, which never lowers it.
+    pub(crate) fn fill(&self, filled: usize) {
+        self.filled.store(filled as u32, Ordering::Release);
+    }
+
+    /// Gives back what was not filled, whole units. For the buffer alone, at its end.
+    pub(crate) fn cut(&self) {
+        let (Taken { offset, bytes }, unit) = (self.taken(), self.kind.unit());
+        let kept = self.filled().next_multiple_of(unit).max(unit);
+        if kept < bytes {
+            self.taken.store(kept as u32, Ordering::Relaxed);
+            let end = Taken { offset: offset + kept as u64, bytes: bytes - kept };
+            self.slab.give_end(self.kind, end, self.generation);
+        }
+    }
+
+    /// The file and the offset there, of a byte of the run; notes that the kernel may refer to it.
+    pub(crate) fn file(&self, start: usize) -> Option<(BorrowedFd<'_>, u64)> {
+        if self.kind == Kind::Copied {
+            return None;
+        }
+        let found = self.slab.file(self.offset + start as u64)?;
+        self.sent.store(true, Ordering::Relaxed);
+        Some(found)
+    }
+
+    pub(crate) fn is_sent(&self) -> bool {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn forms(&self) -> &Forms {
+        self.forms.get_or_init(Box::default)
+    }
+
+    pub(crate) fn known_forms(&self) -> Option<&Forms> {
+        self.forms.get().map(|forms| &**forms)
+    }
+
+    /// Makes the run another one in the same place: for a sole holder that is about to change it.
+    pub(crate) fn renew(&mut self) {
+        assert!(!self.is_sent());
+        let generation = self.slab.next_generation();
+        self.slab.renew(self.kind, self.taken(), self.generation, generation);
+        self.generation = generation;
+        self.forms = OnceLock::new();
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.slab.give(self.kind, self.taken(), self.generation, self.is_sent());
+    }
+}

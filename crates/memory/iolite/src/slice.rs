@@ -1,0 +1,194 @@
+//! Immutable bytes.
+
+use std::ops::{Deref, Range};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::run::Run;
+use crate::slab::Slab;
+
+/// The number of the slab in every [`Reference`]. Pools that are shared with other processes will
+/// have numbers of their own.
+pub(crate) const POOL: u32 = 0;
+
+/// Bytes that never change, and that stay where they are as long as this is held. To clone it is
+/// to count.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    run: Arc<Run>,
+    /// `start + length <= filled` of the run.
+    start: u32,
+    length: u32,
+}
+
+/// What a slice is known by, the same in every process and for all time: no other bytes ever have
+/// the same reference. It keeps nothing; [`Slab::is_current`] tells whether somebody does.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Reference {
+    /// The pool of memory; 0 is the process's own slab.
+    pub pool: u32,
+    /// Bytes.
+    pub length: u32,
+    /// Bytes from the start of the pool.
+    pub offset: u64,
+    /// Counts the contents that memory of this pool has had; never 0.
+    pub generation: u64,
+}
+
+const _: () = assert!(size_of::<Reference>() == 24 && size_of::<Slice>() == 16);
+
+impl Slice {
+    pub(crate) fn new(run: Arc<Run>, start: usize, length: usize) -> Self {
+        Self { run, start: start as u32, length: length as u32 }
+    }
+
+    /// What it is known by.
+    pub fn reference(&self) -> Reference {
+        Reference {
+            pool: POOL,
+            length: self.length,
+            offset: self.run.offset() + u64::from(self.start),
+            generation: self.run.generation,
+        }
+    }
+
+    /// A part of it.
+    ///
+    /// # Panics
+    /// When the range goes beyond it.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len());
+        Self::new(self.run.clone(), self.start as usize + range.start, range.len())
+    }
+
+    /// The file that the bytes are in, and their offset there, to be sent from by reference
+    /// (sendfile(2)); `None` for memory that is sent by copy. From now on the memory is not written
+    /// to again before it was given back to the kernel. The file is for sending alone: never give
+    /// it away, write to it or map it.
+    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.run.file(self.start as usize)
+    }
+
+    /// Whether any of the memory that was taken with it may have been sent by reference.
+    pub fn is_sent(&self) -> bool {
+        self.run.is_sent()
+    }
+
+    /// The bytes, to be changed in place, for a sole holder: no other slice, buffer or extent is of
+    /// the same memory, and none of it was sent by reference. They are other bytes from then on, of
+    /// another generation. Everybody else chains: see [`Aggregate::write`](crate::Aggregate::write).
+    pub fn get_mut(&mut self) -> Option<&mut [u8]> {
+        if !self.is_sole() {
+            return None;
+        }
+        let run = Arc::get_mut(&mut self.run)?;
+        run.renew();
+        // SAFETY: the range is inside the run, nobody else holds it, and `self`, through which
+        // alone another could come to be, is borrowed for change.
+        Some(unsafe { run.bytes_mut(self.start as usize, self.length as usize) })
+    }
+
+    /// Whether [`Slice::get_mut`] would give the bytes.
+    pub(crate) fn is_sole(&mut self) -> bool {
+        Arc::get_mut(&mut self.run).is_some_and(|run| !run.is_sent())
+    }
+
+    /// Whether `next` is of the same memory and begins where this ends.
+    pub(crate) fn is_followed_by(&self, next: &Self) -> bool {
+        Arc::ptr_eq(&self.run, &next.run) && self.start + self.length == next.start
+    }
+
+    /// Takes in `next`, which follows it.
+    pub(crate) fn extend(&mut self, next: &Self) {
+        debug_assert!(self.is_followed_by(next));
+        self.length += next.length;
+    }
+
+    pub(crate) fn start(&self) -> u32 {
+        self.start
+    }
+
+    pub(crate) fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// The slab that it is of.
+    pub fn slab(&self) -> &Slab {
+        &self.run.slab
+    }
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.run.bytes(self.start as usize, self.length as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::Kind;
+    use crate::limits::SLAB_BYTES_MIN;
+
+    fn slice(slab: &Slab, bytes: &[u8]) -> Slice {
+        let mut buffer = slab.allocate(Kind::Referred, bytes.len()..=bytes.len(), 0).unwrap();
+        assert_eq!(buffer.write(bytes), bytes.len());
+        buffer.freeze()
+    }
+
+    #[test]
+    fn slices_go_to_other_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Slice>();
+        shared::<crate::Extent>();
+        shared::<crate::Aggregate>();
+        shared::<Slab>();
+        shared::<crate::Buffer>();
+    }
+
+    #[test]
+    fn a_reference_is_current_until_the_memory_is_another() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let whole = slice(&slab, b"0123456789");
+        let part = whole.slice(2..5);
+        assert_eq!(&*part, b"234");
+        let reference = part.reference();
+        assert_eq!((reference.pool, reference.length), (0, 3));
+        assert_eq!(reference.offset, whole.reference().offset + 2);
+        drop(whole);
+        assert!(slab.is_current(&reference));
+        assert!(!slab.is_current(&Reference { pool: 1, ..reference }));
+        assert!(!slab.is_current(&Reference { length: 1 << 30, ..reference }));
+        assert!(!slab.is_current(&Reference { offset: u64::MAX / 2, ..reference }));
+        drop(part);
+        assert!(!slab.is_current(&reference));
+        let next = slice(&slab, b"xyxyxyxyxy");
+        assert_eq!(next.reference().offset, reference.offset - 2, "it is used again at once");
+        assert!(next.reference().generation > reference.generation);
+        assert!(!slab.is_current(&reference) && slab.is_current(&next.reference()));
+    }
+
+    #[test]
+    fn only_a_sole_holder_changes_bytes() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let mut buffer = slab.allocate(Kind::Copied, 5..=5, 0).unwrap();
+        buffer.write(b"bytes");
+        let mut part = buffer.slice(0..2);
+        assert!(part.get_mut().is_none(), "the buffer may grow");
+        let extent = buffer.extent();
+        drop(buffer);
+        assert!(part.get_mut().is_none(), "somebody may read it");
+        drop(extent);
+        let before = part.reference();
+        part.get_mut().unwrap().copy_from_slice(b"BY");
+        assert_eq!(&*part, b"BY");
+        assert!(!slab.is_current(&before) && slab.is_current(&part.reference()));
+        let clone = part.clone();
+        assert!(part.get_mut().is_none());
+        drop(clone);
+        assert!(part.get_mut().is_some());
+    }
+}
