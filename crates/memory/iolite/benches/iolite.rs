@@ -1,0 +1,316 @@
+//! What memory costs: `cargo bench -p iolite --bench iolite -- facts fill send checksum share`, or
+//! some of them; nothing is all. Each figure is CPU time of the thread that does the work, the median
+//! of [`ROUNDS`] rounds, with the least and the most beside it. docs/design/iolite.md has a run.
+
+use std::hint::black_box;
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use iolite::limits::BLOCK_BYTES;
+use iolite::{Buffer, Kind, Refusal, Slab, Slice, Sum, Tended};
+use millrace_sys::Region;
+
+/// How often each figure is taken.
+const ROUNDS: usize = 7;
+const MEGABYTE: usize = 1 << 20;
+/// What objects are picked from when they are to be cold: more than a CPU's caches hold.
+const COLD_BYTES: usize = 64 * MEGABYTE;
+
+fn main() {
+    // Cargo adds an option of its own.
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
+    let parts: [(&str, fn()); 5] = [
+        ("facts", facts),
+        ("fill", fill),
+        ("send", send),
+        ("checksum", checksum),
+        ("share", share),
+    ];
+    for (name, part) in parts {
+        if wanted.is_empty() || wanted.iter().any(|of| of == name) {
+            println!("\n{name}");
+            part();
+        }
+    }
+}
+
+/// Microseconds of CPU time that `work` takes, divided by what it gives.
+fn cost(work: impl FnOnce() -> f64) -> f64 {
+    let before = millrace_sys::thread_cpu_time();
+    let count = work();
+    (millrace_sys::thread_cpu_time() - before).as_secs_f64() * 1e6 / count
+}
+
+/// Microseconds that `work` takes, done `count` times.
+fn repeated<T>(count: usize, work: impl Fn() -> T) -> f64 {
+    cost(|| {
+        (0..count).for_each(|_| _ = black_box(work()));
+        count as f64
+    })
+}
+
+fn report(what: &str, unit: &str, mut round: impl FnMut() -> f64) {
+    let mut costs: Vec<f64> = (0..ROUNDS).map(|_| round()).collect();
+    costs.sort_by(f64::total_cmp);
+    let [least, median, most] = [costs[0], costs[ROUNDS / 2], costs[ROUNDS - 1]];
+    println!("  {what:<44} {median:>10.3} {unit:<8} ({least:.3} to {most:.3})");
+}
+
+/// A file of `bytes`, mapped, without memory.
+struct Segment {
+    file: OwnedFd,
+    region: Region,
+}
+
+impl Segment {
+    fn new(bytes: usize) -> Self {
+        let file = millrace_sys::memory_file("bench", bytes as u64).expect("a file");
+        let mut region = Region::reserve(bytes).expect("addresses");
+        region.map(0, file.as_fd(), bytes).expect("a mapping");
+        Self { file, region }
+    }
+}
+
+/// What the kernel does to bytes that a socket has yet to give to its reader.
+fn facts() {
+    let punch_all: &dyn Fn(&Segment) = &|of| punch(of, BLOCK_BYTES);
+    let punch_part: &dyn Fn(&Segment) = &|of| punch(of, 64 * 1024);
+    let overwrite: &dyn Fn(&Segment) = &|of| write(of, 0xee, 64 * 1024);
+    let cases = [
+        ("4 KB pages, part of the block punched", false, punch_part),
+        ("a huge page, part of it punched", true, punch_part),
+        ("a huge page, punched as a whole", true, punch_all),
+        ("a huge page, overwritten in place", true, overwrite),
+    ];
+    for (what, huge, change) in cases {
+        let segment = Segment::new(BLOCK_BYTES);
+        segment.region.populate(0, if huge { 4096 } else { BLOCK_BYTES }).expect("memory");
+        if huge {
+            segment.region.collapse(0, BLOCK_BYTES).expect("a huge page");
+        }
+        write(&segment, 0x55, 64 * 1024);
+        let (mut far, near) = std::os::unix::net::UnixStream::pair().expect("two sockets");
+        let sent = millrace_sys::send_file(near.as_fd(), segment.file.as_fd(), 0, 64 * 1024);
+        let sent = sent.expect("a new socket has room");
+        change(&segment);
+        let mut bytes = vec![0; sent];
+        far.read_exact(&mut bytes).expect("what was sent");
+        let wrong = bytes.iter().filter(|byte| **byte != 0x55).count();
+        println!("  {what:<44} {wrong:>10} wrong bytes of {sent}");
+    }
+}
+
+fn punch(segment: &Segment, bytes: usize) {
+    millrace_sys::punch(segment.file.as_fd(), 0, bytes as u64).expect("it is not sealed");
+}
+
+fn write(segment: &Segment, byte: u8, bytes: usize) {
+    // SAFETY: the beginning of the region is mapped, and nobody else has it.
+    unsafe { segment.region.start().write_bytes(byte, bytes) };
+}
+
+/// What it costs to have memory with bytes in it.
+fn fill() {
+    let source = vec![0x5a_u8; BLOCK_BYTES];
+    let megabytes = (BLOCK_BYTES / MEGABYTE) as f64;
+    report("write to memory that the kernel has to find", "us/MB", || {
+        let segment = Segment::new(BLOCK_BYTES);
+        cost(|| {
+            write(&segment, 0x5a, BLOCK_BYTES);
+            megabytes
+        })
+    });
+    let made = |how: &dyn Fn(&Region)| {
+        let segment = Segment::new(BLOCK_BYTES);
+        cost(|| {
+            how(&segment.region);
+            megabytes
+        })
+    };
+    let populate = |of: &Region, bytes| of.populate(0, bytes).expect("memory");
+    let collapse = |of: &Region| of.collapse(0, BLOCK_BYTES).expect("a huge page");
+    report("populate with 4 KB pages", "us/MB", || made(&|of| populate(of, BLOCK_BYTES)));
+    report("populate, then collapse", "us/MB", || {
+        made(&|of| {
+            populate(of, BLOCK_BYTES);
+            collapse(of);
+        })
+    });
+    report("populate a page, then collapse and populate", "us/MB", || {
+        made(&|of| {
+            populate(of, 4096);
+            collapse(of);
+            populate(of, BLOCK_BYTES);
+        })
+    });
+    let slab = Slab::new(64 * BLOCK_BYTES).expect("a slab");
+    for (what, kind, bytes) in [
+        ("store and drop 1 KB in warm memory", Kind::Copied, 1024),
+        ("store and drop 8 KB in warm memory", Kind::Copied, 8192),
+        ("store and drop 64 KB in warm memory", Kind::Referred, 64 * 1024),
+        ("store and drop 1 MB in warm memory", Kind::Referred, MEGABYTE),
+    ] {
+        let count = 16 * MEGABYTE / bytes;
+        report(what, "us", || repeated(count, || stored(&slab, kind, &source[..bytes])));
+        report("  the same bytes copied to one place", "us", || {
+            let mut place = vec![0; bytes];
+            cost(|| {
+                (0..count).for_each(|_| black_box(&mut place).copy_from_slice(&source[..bytes]));
+                count as f64
+            })
+        });
+    }
+    report("give back, find and make a block (helper)", "us/MB", || {
+        // Every ready block is taken first, so that tending recycles the one that is spoiled.
+        let slice = stored(&slab, Kind::Referred, &source);
+        black_box(slice.file());
+        let held = take_ready(&slab);
+        drop(slice);
+        let cost = cost(|| {
+            assert_eq!(slab.tend(), Tended::Done);
+            megabytes
+        });
+        drop(held);
+        cost
+    });
+}
+
+fn stored(slab: &Slab, kind: Kind, bytes: &[u8]) -> Slice {
+    loop {
+        match slab.allocate(kind, bytes.len()..=bytes.len(), 0) {
+            Ok(mut buffer) => {
+                buffer.write(bytes);
+                return buffer.freeze();
+            }
+            Err(Refusal::Later) => drop(slab.tend()),
+            Err(refusal) => panic!("{refusal}"),
+        }
+    }
+}
+
+fn take_ready(slab: &Slab) -> Vec<Buffer> {
+    let whole = BLOCK_BYTES..=BLOCK_BYTES;
+    std::iter::from_fn(|| slab.allocate(Kind::Referred, whole.clone(), 0).ok()).collect()
+}
+
+/// What it costs the sender to send, with a reader on the same machine.
+fn send() {
+    let source = vec![0x5a_u8; COLD_BYTES];
+    let segments = [("4 KB pages", false), ("huge pages", true)].map(|(name, huge)| {
+        let segment = Segment::new(COLD_BYTES);
+        segment.region.populate(0, COLD_BYTES).expect("memory");
+        if huge {
+            segment.region.collapse(0, COLD_BYTES).expect("huge pages");
+            segment.region.populate(0, COLD_BYTES).expect("memory");
+        }
+        write(&segment, 0x5a, COLD_BYTES);
+        (name, segment)
+    });
+    for (name, bytes) in [("8 KB", 8192), ("64 KB", 65_536), ("1 MB", MEGABYTE)] {
+        for (heat, span) in [("hot", bytes), ("cold", COLD_BYTES)] {
+            report(&format!("{name} {heat}, by copy"), "us", || {
+                sent(bytes, span, |socket, at, rest| {
+                    millrace_sys::send(socket, &[&source[at..at + rest]], false)
+                })
+            });
+            for (pages, segment) in &segments {
+                report(&format!("{name} {heat}, by reference from {pages}"), "us", || {
+                    sent(bytes, span, |socket, at, rest| {
+                        millrace_sys::send_file(socket, segment.file.as_fd(), at as u64, rest)
+                    })
+                });
+            }
+        }
+    }
+}
+
+/// Sends objects of `bytes` that lie one behind the other in a span, over a new connection, and
+/// gives the sender's microseconds for one. `send` gets a socket, a place and how much is left.
+fn sent(
+    bytes: usize,
+    span: usize,
+    send: impl Fn(BorrowedFd<'_>, usize, usize) -> millrace_sys::Result<usize>,
+) -> f64 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let near = TcpStream::connect(listener.local_addr().expect("its address")).expect("it listens");
+    let (mut far, _) = listener.accept().expect("it was connected to");
+    millrace_sys::set_congestion(near.as_fd(), "cubic").expect("every kernel has cubic");
+    let reader = std::thread::spawn(move || {
+        let mut room = vec![0; 256 * 1024];
+        while far.read(&mut room).is_ok_and(|count| count > 0) {}
+    });
+    let count = (32 * MEGABYTE / bytes).min(2000);
+    let pass = |count: usize| {
+        for object in 0..count {
+            let (mut at, end) = (object * bytes % span, object * bytes % span + bytes);
+            while at < end {
+                at += send(near.as_fd(), at, end - at).expect("the reader reads");
+            }
+        }
+    };
+    pass(count / 4);
+    let cost = cost(|| {
+        pass(count);
+        count as f64
+    });
+    drop(near);
+    reader.join().expect("the reader ends with the connection");
+    cost
+}
+
+/// What is saved when a derived form is found again.
+fn checksum() {
+    let slab = Slab::new(16 * BLOCK_BYTES).expect("a slab");
+    for (name, bytes) in [("1 KB", 1024), ("8 KB", 8192), ("64 KB", 65_536), ("1 MB", MEGABYTE)] {
+        let slice = stored(&slab, Kind::Referred, &vec![0x5a; bytes]);
+        let count = 64 * MEGABYTE / bytes;
+        report(&format!("{name}, Internet checksum computed"), "us", || {
+            repeated(count, || Sum::of(black_box(&slice)))
+        });
+        report(&format!("{name}, Internet checksum found"), "us", || {
+            repeated(100_000, || black_box(&slice).sum())
+        });
+        report(&format!("{name}, CRC-32C computed"), "us", || {
+            repeated(count, || crc32c::crc32c(black_box(&slice)))
+        });
+    }
+}
+
+/// What it costs to hold a slice for a moment, and to store, alone and beside another worker.
+fn share() {
+    let slab = Slab::new(16 * BLOCK_BYTES).expect("a slab");
+    let bytes = vec![0x5a; 4096];
+    let (shared, own) = (stored(&slab, Kind::Copied, &bytes), stored(&slab, Kind::Copied, &bytes));
+    let hold = |slice: &Slice| repeated(200_000, || slice.clone());
+    let store = |kind| repeated(20_000, || stored(&slab, kind, &bytes));
+    report("hold a slice, alone", "us", || hold(&shared));
+    report("hold a slice, another holds another", "us", || beside(|| hold(&own), || hold(&shared)));
+    report("hold a slice, another holds it too", "us", || {
+        beside(|| hold(&shared), || hold(&shared))
+    });
+    report("store and drop 4 KB, alone", "us", || store(Kind::Copied));
+    report("store and drop 4 KB, another stores too", "us", || {
+        beside(|| store(Kind::Copied), || store(Kind::Copied))
+    });
+}
+
+/// What `work` costs while another thread does `other`, again and again.
+fn beside(other: impl Fn() -> f64 + Sync, work: impl Fn() -> f64) -> f64 {
+    let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                other();
+                begun.store(true, Ordering::Relaxed);
+            }
+        });
+        while !begun.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        let cost = work();
+        done.store(true, Ordering::Relaxed);
+        cost
+    })
+}
