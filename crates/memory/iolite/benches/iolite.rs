@@ -1,5 +1,5 @@
-//! What memory costs: `cargo bench -p iolite --bench iolite -- facts fill send checksum share`, or
-//! some of them; nothing is all. Each figure is CPU time of the thread that does the work, the median
+//! What memory costs: `cargo bench -p iolite --bench iolite`, and behind `--` some of `facts`,
+//! `fill`, `send`, `checksum` and `share`; nothing is all. Each figure is CPU time of the thread that does the work, the median
 //! of [`ROUNDS`] rounds, with the least and the most beside it. docs/design/iolite.md has a run.
 
 use std::hint::black_box;

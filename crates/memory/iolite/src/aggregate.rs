@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::buffer::Buffer;
 use crate::error::Refusal;
 use crate::kind::Kind;
+use crate::limits::COPY_UNITS_MIN;
 use crate::slab::Slab;
 use crate::slice::Slice;
 
@@ -252,7 +253,10 @@ fn copy_of(parts: &[&[u8]], slab: &Slab, kind: Kind, tag: u64) -> Result<Aggrega
         while !part.is_empty() {
             let filling = match &mut buffer {
                 Some(buffer) => buffer,
-                None => buffer.insert(slab.allocate(kind, 1..=rest, tag)?),
+                None => {
+                    let least = rest.min(COPY_UNITS_MIN * kind.unit());
+                    buffer.insert(slab.allocate(kind, least..=rest, tag)?)
+                }
             };
             let count = filling.write(part);
             (part, rest) = (&part[count..], rest - count);

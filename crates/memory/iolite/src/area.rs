@@ -9,8 +9,8 @@ const WORDS: usize = UNITS / 64;
 /// ```text
 ///            take                    give
 ///   free ───────────> live ───────────────────> free
-///                       │  give, after sending
-///                       └─────────────────────> spoiled     until the area is no more
+///                       │  give, if it was sent, or the area is condemned
+///                       └─────────────────────> spoiled     until the area is cleared
 /// ```
 #[derive(Debug)]
 pub(crate) struct Area {
@@ -24,8 +24,10 @@ pub(crate) struct Area {
     longest: usize,
     /// The generation of the run that each unit belongs to; 0: none.
     generations: Box<[u64; UNITS]>,
-    /// What the holder of the run that begins at a unit is found by; empty where nobody asks.
-    tags: Box<[u64]>,
+    /// What the holder of the run that begins at a unit is found by.
+    tags: Box<[u64; UNITS]>,
+    /// The kernel may refer to some of it.
+    sent: bool,
     /// No run is taken here any more.
     condemned: bool,
     /// Where in the list of its level it stands, while `longest > 0`.
@@ -33,15 +35,16 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// All units free; `tagged`: it may be condemned one day.
-    pub(crate) fn new(tagged: bool) -> Self {
+    /// All units free.
+    pub(crate) fn new() -> Self {
         Self {
             taken: [0; WORDS],
             live: 0,
             spoiled: 0,
             longest: UNITS,
             generations: Box::new([0; UNITS]),
-            tags: vec![0; if tagged { UNITS } else { 0 }].into(),
+            tags: Box::new([0; UNITS]),
+            sent: false,
             condemned: false,
             place: 0,
         }
@@ -53,11 +56,8 @@ impl Area {
         self.taken = [0; WORDS];
         self.spoiled = 0;
         self.longest = UNITS;
+        self.sent = false;
         self.condemned = false;
-    }
-
-    pub(crate) fn live(&self) -> usize {
-        self.live
     }
 
     pub(crate) fn spoiled(&self) -> usize {
@@ -70,6 +70,10 @@ impl Area {
 
     pub(crate) fn longest(&self) -> usize {
         self.longest
+    }
+
+    pub(crate) fn is_sent(&self) -> bool {
+        self.sent
     }
 
     pub(crate) fn is_condemned(&self) -> bool {
@@ -86,9 +90,7 @@ impl Area {
             self.gaps().find(|(_, gap)| *gap >= units).expect("the longest is one of them");
         self.mark(start, units, true);
         self.generations[start..start + units].fill(generation);
-        if let Some(kept) = self.tags.get_mut(start) {
-            *kept = tag;
-        }
+        self.tags[start] = tag;
         self.live += units;
         if gap == self.longest {
             self.measure();
@@ -96,16 +98,17 @@ impl Area {
         start
     }
 
-    /// Takes back `units` of a run from `start` on; `spoiled`: they were sent by reference.
+    /// Takes back `units` of a run from `start` on; `sent`: by reference.
     ///
     /// # Panics
     /// When they are not all of that `generation`: somebody gives what is not theirs.
-    pub(crate) fn give(&mut self, start: usize, units: usize, generation: u64, spoiled: bool) {
+    pub(crate) fn give(&mut self, start: usize, units: usize, generation: u64, sent: bool) {
         let given = &mut self.generations[start..start + units];
         assert!(given.iter().all(|of| *of == generation) && generation > 0);
         given.fill(0);
         self.live -= units;
-        if spoiled || self.condemned {
+        self.sent |= sent;
+        if sent || self.condemned {
             self.spoiled += units;
         } else {
             self.mark(start, units, false);
@@ -139,7 +142,7 @@ impl Area {
             let generation = self.generations[*unit];
             generation > 0 && (*unit == 0 || self.generations[*unit - 1] != generation)
         };
-        (0..self.tags.len()).filter(begins).map(|unit| self.tags[unit])
+        (0..UNITS).filter(begins).map(|unit| self.tags[unit])
     }
 
     /// Free stretches: where they begin and their lengths.
@@ -195,11 +198,11 @@ mod tests {
 
     #[test]
     fn units_are_taken_and_given_across_words() {
-        let mut area = Area::new(true);
+        let mut area = Area::new();
         assert_eq!(area.take(60, 1, 10), 0);
         assert_eq!(area.take(200, 2, 20), 60);
         assert_eq!(area.take(252, 3, 30), 260);
-        assert_eq!((area.longest(), area.free(), area.live()), (0, 0, UNITS));
+        assert_eq!((area.longest(), area.free(), area.live), (0, 0, UNITS));
         assert_eq!(area.tags().collect::<Vec<_>>(), [10, 20, 30]);
         area.give(60, 200, 2, false);
         assert_eq!(area.longest(), 200);
@@ -214,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_is_not_taken_again() {
-        let mut area = Area::new(true);
+        let mut area = Area::new();
         area.take(100, 1, 0);
         area.give(0, 100, 1, true);
         assert_eq!((area.spoiled(), area.free(), area.longest()), (100, 412, 412));
@@ -229,7 +232,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "all(|of| *of == generation)")]
     fn nobody_gives_what_is_not_theirs() {
-        let mut area = Area::new(true);
+        let mut area = Area::new();
         area.take(10, 1, 0);
         area.take(10, 2, 0);
         area.give(5, 10, 1, false);
@@ -237,7 +240,7 @@ mod tests {
 
     #[test]
     fn two_runs_side_by_side_are_two() {
-        let mut area = Area::new(true);
+        let mut area = Area::new();
         area.take(1, 1, 7);
         area.take(1, 2, 8);
         area.take(1, 3, 9);

@@ -2,7 +2,7 @@
 
 use crate::area::Area;
 use crate::kind::Kind;
-use crate::limits::{BLOCK_BYTES, CONDEMNED_BLOCKS_SHARE, CONDEMNED_SHARE, LOOKS_MAX, UNITS};
+use crate::limits::{LOOKS_MAX, UNITS};
 
 /// Lists of areas by how much they have side by side: each power of two up to [`UNITS`] has one.
 const LEVELS: usize = UNITS.ilog2() as usize + 1;
@@ -14,6 +14,8 @@ pub(crate) struct Areas {
     /// By their number, which is their offset divided by their size; `None`: the block that they
     /// are in is not of this kind.
     areas: Vec<Option<Box<Area>>>,
+    /// By the number of a block.
+    blocks: Vec<Block>,
     /// Numbers of the areas whose longest free stretch has `2^level` units or more, but not
     /// `2^(level + 1)`. The last is tried first: its memory is the warmest.
     levels: [Vec<u32>; LEVELS],
@@ -24,10 +26,33 @@ pub(crate) struct Areas {
     live: usize,
     spoiled: usize,
     free: usize,
-    /// Areas that were condemned and are still here.
+    /// Blocks that were condemned and are still here.
     condemned: usize,
     /// Runs that somebody holds.
     runs: usize,
+}
+
+/// What is held of a block, in one place for all its areas: to pick one means to look at all.
+#[derive(Clone, Copy, Default, Debug)]
+struct Block {
+    state: State,
+    /// Units of runs that somebody holds.
+    live: u32,
+}
+
+/// ```text
+///   Absent ──> Present ──> Condemned ──> Absent
+///     ^           └──────────────────────> │
+///     └────────────────────────────────────┘
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum State {
+    /// Not of this kind.
+    #[default]
+    Absent,
+    Present,
+    /// Nothing more is taken there.
+    Condemned,
 }
 
 /// A run that was taken.
@@ -42,8 +67,8 @@ pub(crate) struct Taken {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Emptied {
     pub(crate) block: u32,
-    /// Some of it must not be written to before it was given back to the kernel.
-    pub(crate) spoiled: bool,
+    /// The kernel may refer to some of it: it must not be written to before it was given back.
+    pub(crate) sent: bool,
 }
 
 impl Areas {
@@ -54,6 +79,7 @@ impl Areas {
         Self {
             kind,
             areas,
+            blocks: vec![Block::default(); blocks],
             levels: [const { Vec::new() }; LEVELS],
             spare: Vec::new(),
             live: 0,
@@ -79,10 +105,11 @@ impl Areas {
 
     /// Takes a block into this kind: all of it is free.
     pub(crate) fn add(&mut self, block: u32) {
+        let added = &mut self.blocks[block as usize];
+        assert!(added.state == State::Absent);
+        added.state = State::Present;
         for number in self.numbers(block) {
-            assert!(self.areas[number].is_none(), "a block is of one kind");
-            let tagged = self.kind == Kind::Referred;
-            let area = self.spare.pop().unwrap_or_else(|| Box::new(Area::new(tagged)));
+            let area = self.spare.pop().unwrap_or_else(|| Box::new(Area::new()));
             self.areas[number] = Some(area);
             self.free += UNITS;
             self.list(number);
@@ -118,6 +145,7 @@ impl Areas {
         self.list(number);
         self.free -= units;
         self.live += units;
+        self.blocks[number / self.kind.areas_per_block()].live += units as u32;
         self.runs += 1;
         let offset = number * self.kind.area_bytes() + start * self.kind.unit();
         Taken { offset: offset as u64, bytes: units * self.kind.unit() }
@@ -136,9 +164,9 @@ impl Areas {
     }
 
     /// Takes a run back as a whole, and gives its block if nothing is left there.
-    pub(crate) fn give(&mut self, taken: Taken, generation: u64, spoiled: bool) -> Option<Emptied> {
+    pub(crate) fn give(&mut self, taken: Taken, generation: u64, sent: bool) -> Option<Emptied> {
         self.runs -= 1;
-        self.give_units(taken, generation, spoiled)
+        self.give_units(taken, generation, sent)
     }
 
     /// Takes the end of a run back, of which nobody was ever given anything.
@@ -147,37 +175,37 @@ impl Areas {
         assert!(emptied.is_none(), "the beginning of the run is still held");
     }
 
-    fn give_units(&mut self, taken: Taken, generation: u64, spoiled: bool) -> Option<Emptied> {
+    fn give_units(&mut self, taken: Taken, generation: u64, sent: bool) -> Option<Emptied> {
         let (number, start, units) = self.units(taken);
         self.unlist(number);
         let area = self.area_mut(number);
-        area.give(start, units, generation, spoiled);
-        let spoiled = spoiled || area.is_condemned();
+        area.give(start, units, generation, sent);
+        let spoiled = sent || area.is_condemned();
         self.live -= units;
         *(if spoiled { &mut self.spoiled } else { &mut self.free }) += units;
         self.list(number);
-        self.remove_empty((taken.offset / BLOCK_BYTES as u64) as u32)
+        let block = number / self.kind.areas_per_block();
+        self.blocks[block].live -= units as u32;
+        (self.blocks[block].live == 0).then(|| self.remove(block as u32))
     }
 
-    /// Takes a block out of this kind if nobody holds anything in it.
-    fn remove_empty(&mut self, block: u32) -> Option<Emptied> {
-        if self.numbers(block).any(|number| self.area(number).live() > 0) {
-            return None;
-        }
-        let mut spoiled = false;
+    /// Takes a block out of this kind, of which nobody holds anything.
+    fn remove(&mut self, block: u32) -> Emptied {
+        let mut sent = false;
         for number in self.numbers(block) {
             self.unlist(number);
             let mut area = self.areas[number].take().expect("the block is of this kind");
             self.free -= area.free();
             self.spoiled -= area.spoiled();
-            self.condemned -= usize::from(area.is_condemned());
-            spoiled |= area.spoiled() > 0;
+            sent |= area.is_sent();
             if self.spare.len() < self.kind.areas_per_block() {
                 area.clear();
                 self.spare.push(area);
             }
         }
-        Some(Emptied { block, spoiled })
+        let removed = std::mem::take(&mut self.blocks[block as usize]);
+        self.condemned -= usize::from(removed.state == State::Condemned);
+        Emptied { block, sent }
     }
 
     /// See [`Area::renew`].
@@ -197,30 +225,31 @@ impl Areas {
         end <= UNITS && area.is_of(at / unit, end - at / unit, generation)
     }
 
-    /// Condemns the block that has the most spoiled memory, if it has enough, and gives the tags of
-    /// what is still held there. Only of the kind whose areas are blocks.
-    pub(crate) fn condemn(&mut self) -> Option<Vec<u64>> {
-        assert!(self.kind.areas_per_block() == 1);
-        if self.condemned >= self.areas.len().div_ceil(CONDEMNED_BLOCKS_SHARE) {
-            return None;
-        }
-        let spoiled = |number: &usize| match &self.areas[*number] {
-            Some(area) if !area.is_condemned() => area.spoiled(),
-            _ => 0,
-        };
-        let worst = (0..self.areas.len()).max_by_key(spoiled)?;
-        if spoiled(&worst) < UNITS / CONDEMNED_SHARE {
-            return None;
-        }
-        self.unlist(worst);
-        let area = self.area_mut(worst);
-        let free = area.free();
-        area.condemn();
-        let tags = area.tags().collect();
-        self.free -= free;
-        self.spoiled += free;
+    /// The block, of those that are not condemned, in which the least is held, and how many bytes
+    /// that are.
+    pub(crate) fn least_held(&self) -> Option<(u64, u32)> {
+        let present = self.blocks.iter().zip(0..).filter(|(of, _)| of.state == State::Present);
+        let least = present.map(|(of, block)| (of.live, block)).min()?;
+        Some((u64::from(least.0) * self.kind.unit() as u64, least.1))
+    }
+
+    /// Lets nothing more be taken in a block, and gives the tags of what is held there.
+    pub(crate) fn condemn(&mut self, block: u32) -> Vec<u64> {
+        let condemned = &mut self.blocks[block as usize];
+        assert!(condemned.state == State::Present);
+        condemned.state = State::Condemned;
         self.condemned += 1;
-        Some(tags)
+        let mut tags = Vec::new();
+        for number in self.numbers(block) {
+            self.unlist(number);
+            let area = self.area_mut(number);
+            let free = area.free();
+            area.condemn();
+            tags.extend(area.tags());
+            self.free -= free;
+            self.spoiled += free;
+        }
+        tags
     }
 
     /// The number of the area that a run is in, and its place there in units.
@@ -275,10 +304,9 @@ impl Areas {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::BLOCK_BYTES;
     use rand_core::{Rng, SeedableRng};
     use rand_pcg::Pcg64Mcg;
-
-    const PAGE: usize = Kind::Referred.unit();
 
     #[test]
     fn a_block_leaves_when_nothing_of_it_is_held() {
@@ -292,7 +320,7 @@ mod tests {
         assert!(areas.is_of(one.offset, 256, 1) && !areas.is_of(one.offset, 257, 1));
         assert_eq!(areas.give(one, 1, false), None);
         let emptied = areas.give(other, 2, false);
-        assert_eq!(emptied, Some(Emptied { block: 1, spoiled: false }));
+        assert_eq!(emptied, Some(Emptied { block: 1, sent: false }));
         assert_eq!((areas.bytes(), areas.runs()), ([0; 3], 0));
         assert!(!areas.is_of(one.offset, 1, 1));
         assert_eq!(areas.take(1, 3, 0), None);
@@ -310,36 +338,45 @@ mod tests {
         let rest = areas.take_longest(1, BLOCK_BYTES, 3, 0).unwrap();
         assert_eq!(rest.bytes, BLOCK_BYTES - half.bytes);
         assert_eq!(areas.take_longest(1, BLOCK_BYTES, 4, 0), None);
-        assert_eq!(areas.give(whole, 1, true), Some(Emptied { block: 0, spoiled: true }));
+        assert_eq!(areas.give(whole, 1, true), Some(Emptied { block: 0, sent: true }));
     }
 
     #[test]
-    fn the_block_with_the_most_spoiled_is_condemned() {
-        let mut areas = Areas::new(Kind::Referred, 40);
-        for block in 0..3 {
-            areas.add(block);
+    fn the_block_of_which_least_is_held_is_condemned() {
+        for (kind, sent) in [(Kind::Referred, true), (Kind::Referred, false), (Kind::Copied, false)]
+        {
+            let mut areas = Areas::new(kind, 40);
+            assert_eq!(areas.least_held(), None);
+            let mut runs = Vec::new();
+            for block in [7, 9, 4] {
+                areas.add(block);
+                for _ in 0..8 * kind.areas_per_block() as u64 {
+                    let generation = runs.len() as u64 + 1;
+                    let taken = areas.take(64 * kind.unit(), generation, 100 + generation);
+                    runs.push((taken.unwrap(), generation));
+                }
+            }
+            let (in_nine, others): (Vec<_>, Vec<_>) =
+                runs.into_iter().partition(|(run, _)| run.offset / BLOCK_BYTES as u64 == 9);
+            let (kept, given) = in_nine.split_at(2);
+            for (run, generation) in given {
+                assert_eq!(areas.give(*run, *generation, sent), None);
+            }
+            let held = 128 * kind.unit() as u64;
+            assert_eq!(areas.least_held(), Some((held, 9)));
+            let tags = areas.condemn(9);
+            assert_eq!(tags, [100 + kept[0].1, 100 + kept[1].1]);
+            assert_eq!((areas.condemned(), areas.bytes()[1]), (1, 0), "nothing is free there");
+            assert_eq!(areas.take(1, 1000, 0), None);
+            assert_eq!(areas.least_held(), Some((BLOCK_BYTES as u64, 4)));
+            assert_eq!(areas.give(kept[1].0, kept[1].1, false), None);
+            let emptied = areas.give(kept[0].0, kept[0].1, false);
+            assert_eq!(emptied, Some(Emptied { block: 9, sent }));
+            assert_eq!((areas.condemned(), areas.bytes()[2]), (0, 0));
+            assert_eq!(areas.runs(), others.len());
+            areas.add(9);
+            assert!(areas.take(1, 1000, 0).is_some());
         }
-        let mut runs: Vec<Taken> =
-            (0..48).map(|run| areas.take(32 * PAGE, 1 + run, 100 + run).unwrap()).collect();
-        runs.sort_by_key(|run| run.offset);
-        let generation = |areas: &Areas, run: &Taken| {
-            (1..49).find(|of| areas.is_of(run.offset, 1, *of)).unwrap()
-        };
-        assert_eq!(areas.condemn(), None, "nothing is spoiled");
-        for run in runs.iter().skip(16).take(15) {
-            let of = generation(&areas, run);
-            areas.give(*run, of, true);
-        }
-        let free = runs[0];
-        let of = generation(&areas, &free);
-        areas.give(free, of, false);
-        let last = generation(&areas, &runs[31]);
-        assert_eq!(areas.condemn(), Some(vec![99 + last]));
-        assert_eq!((areas.condemn(), areas.condemned()), (None, 1));
-        assert_eq!(areas.bytes()[1], (32 * PAGE) as u64, "only what is free elsewhere");
-        let emptied = areas.give(runs[31], last, false);
-        assert_eq!(emptied, Some(Emptied { block: 1, spoiled: true }));
-        assert_eq!((areas.condemned(), areas.bytes()[2]), (0, 0));
     }
 
     /// Whatever is taken and given in whatever order: no two runs overlap, nothing spoiled is
@@ -385,7 +422,7 @@ mod tests {
                 if let Some(emptied) = areas.give(taken, of, spoiled) {
                     let whole = emptied.block as usize * BLOCK_BYTES / kind.unit();
                     let whole = &mut model[whole..][..BLOCK_BYTES / kind.unit()];
-                    assert_eq!(emptied.spoiled, whole.contains(&u64::MAX));
+                    assert_eq!(emptied.sent, whole.contains(&u64::MAX));
                     assert!(whole.iter().all(|of| [0, u64::MAX].contains(of)));
                     whole.fill(0);
                     ready.push(emptied.block);

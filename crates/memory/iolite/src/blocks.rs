@@ -10,9 +10,9 @@ use crate::memory::{Memory, Pages};
 /// The blocks of a slab that no kind of memory has, by their numbers.
 ///
 /// ```text
-///   empty ──make──> ready <────────────── in use, nothing of it spoiled
+///   empty ──make──> ready <────────────── in use, nothing of it sent
 ///     ^               └──────────────────> in use
-///     └──recycle── queued <────────────── in use, some of it spoiled
+///     └──recycle── queued <────────────── in use, some of it sent
 /// ```
 ///
 /// What is made or recycled is in none of the lists meanwhile.
@@ -67,9 +67,10 @@ impl Blocks {
         self.ready.pop()
     }
 
-    /// Takes back a block that nobody holds anything of.
-    pub(crate) fn give(&mut self, block: u32, spoiled: bool) {
-        if spoiled {
+    /// Takes back a block that nobody holds anything of. `sent`: the kernel may refer to some of
+    /// it.
+    pub(crate) fn give(&mut self, block: u32, sent: bool) {
+        if sent {
             self.queued.push_back(block);
         } else {
             self.ready.push(block);
@@ -152,7 +153,7 @@ pub(crate) enum Made {
 }
 
 impl Task {
-    /// Does it. No lock is held: this takes a good part of a millisecond.
+    /// Does it. To be called without a lock: the kernel may take its time.
     pub(crate) fn run(self, memory: &Memory) -> Made {
         if self.recycle
             && let Err(error) = memory.recycle(self.block)

@@ -66,7 +66,8 @@ mod tests {
     #[test]
     fn parts_make_the_whole() {
         let mut random = Pcg64Mcg::seed_from_u64(1);
-        for length in (0..70).chain([4095, 4096, 70_001]) {
+        let long: &[usize] = if cfg!(miri) { &[] } else { &[4095, 4096, 70_001] };
+        for length in (0..70).chain(long.iter().copied()) {
             let bytes: Vec<u8> = (0..length).map(|_| random.next_u64() as u8).collect();
             assert_eq!(Sum::of(&bytes), Sum(plain(&bytes)), "{length} bytes");
             let middle = random.next_u64() as usize % (length + 1);
@@ -74,6 +75,6 @@ mod tests {
             let sum = Sum::of(one).followed_by(middle as u64, Sum::of(other));
             assert_eq!(sum, Sum::of(&bytes), "{length} bytes cut at {middle}");
         }
-        assert_eq!(Sum::of(&[0xff; 100_000]), Sum(0xffff));
+        assert_eq!(Sum::of(&[0xff; 1000]), Sum(0xffff));
     }
 }

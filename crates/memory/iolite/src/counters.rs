@@ -10,7 +10,7 @@ pub struct Counters {
     pub capacity: u64,
     /// Bytes of runs that somebody holds, in whole units.
     pub live: u64,
-    /// Bytes that nobody holds and that can be written to at once.
+    /// Bytes that nobody holds and that can be written to at once, by memory of their kind.
     pub free: u64,
     /// Bytes that nobody holds and that must not be written to before their block was recycled.
     pub spoiled: u64,
@@ -33,8 +33,8 @@ pub struct Counters {
     pub failed: u64,
     /// Refusals because of [`Refusal::Full`](crate::Refusal::Full).
     pub refused_full: u64,
-    /// Refusals because of [`Refusal::Spoiled`](crate::Refusal::Spoiled).
-    pub refused_spoiled: u64,
+    /// Refusals because of [`Refusal::Scattered`](crate::Refusal::Scattered).
+    pub refused_scattered: u64,
     /// Refusals because of [`Refusal::Later`](crate::Refusal::Later).
     pub refused_later: u64,
     /// Derived forms that were computed.

@@ -40,13 +40,13 @@ impl std::error::Error for Error {}
 /// Why memory was not given. Nothing is wrong: a slab is bounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// All of it is in use: there will be some when slices are dropped.
+    /// Nearly all of it is in use: there will be some when slices are dropped.
     Full,
-    /// Much of it waits for the last slices of its blocks to be dropped: [`Slab::condemn`] says
-    /// which those are. To drop any others may bring nothing.
+    /// Much of it is held by nobody, but is spoiled, in pieces, or in blocks of the other kind: to
+    /// drop any slices may bring nothing. [`Slab::condemn`] says which bring a whole block.
     ///
     /// [`Slab::condemn`]: crate::Slab::condemn
-    Spoiled,
+    Scattered,
     /// There is some, but it is not ready yet: [`Slab::tend`](crate::Slab::tend) has fallen behind.
     /// Sound to try again in a moment; nothing has to be dropped.
     Later,
@@ -56,7 +56,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "all memory of the slab is in use",
-            Self::Spoiled => "free memory of the slab waits for the rest of its blocks",
+            Self::Scattered => "free memory of the slab is scattered",
             Self::Later => "memory of the slab is not ready yet",
         })
     }

@@ -11,8 +11,7 @@ use crate::slab::{Slab, Tended};
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A thread that tends to a slab ([`Slab::tend`]) as long as this lives. It sleeps while enough
-/// blocks are ready, and is woken when one was taken. One is enough for a slab; more would help
-/// each other.
+/// blocks are ready, and is woken when one was taken. A slab has one at a time.
 #[derive(Debug)]
 pub struct Helper {
     slab: Slab,
@@ -25,6 +24,7 @@ impl Helper {
     /// # Errors
     /// When there can be no further thread.
     pub fn start(slab: &Slab) -> io::Result<Self> {
+        slab.blocks().ending = false;
         let tended = slab.clone();
         let thread = std::thread::Builder::new().name("iolite".into());
         let thread = thread.spawn(move || work(&tended))?;

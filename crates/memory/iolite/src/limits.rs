@@ -24,13 +24,16 @@ pub(crate) const REFERRED_UNIT: usize = 4096;
 pub(crate) const COPIED_BYTES_MAX: usize = 32 * 1024;
 /// Areas of a list that are looked through when any of them may or may not do.
 pub(crate) const LOOKS_MAX: usize = 16;
-/// The share of the slab, as a divisor, from which spoiled memory is worth condemning a block for.
-pub const SPOILED_SHARE: u64 = 8;
-/// The share of its area, as a divisor, that has to be spoiled in a block that is condemned: below
-/// it more would be copied than won.
-pub(crate) const CONDEMNED_SHARE: usize = 8;
+/// The share of the slab, as a divisor, that nobody holds and nobody can be given, from which it is
+/// worth condemning a block.
+pub const SCATTERED_SHARE: u64 = 8;
+/// The share of a block, as a divisor, that nobody may hold for it to be condemned: otherwise more
+/// would be copied than is won.
+pub(crate) const CONDEMNED_SHARE: u64 = 8;
 /// The share of the slab's blocks, as a divisor, that may be condemned at a time.
 pub(crate) const CONDEMNED_BLOCKS_SHARE: usize = 16;
+/// Units that a copy is in at least, or all of it: rather no copy than one in splinters.
+pub(crate) const COPY_UNITS_MIN: usize = 16;
 /// Derived forms kept for one run; more are computed each time.
 pub const FORMS_MAX: usize = 16;
 

@@ -14,7 +14,10 @@ use crate::buffer::Buffer;
 use crate::counters::Counters;
 use crate::error::{Error, Refusal};
 use crate::kind::Kind;
-use crate::limits::{BLOCK_BYTES, SLAB_BYTES_MAX, SLAB_BYTES_MIN, SPOILED_SHARE};
+use crate::limits::{
+    BLOCK_BYTES, CONDEMNED_BLOCKS_SHARE, CONDEMNED_SHARE, SCATTERED_SHARE, SLAB_BYTES_MAX,
+    SLAB_BYTES_MIN,
+};
 use crate::memory::Memory;
 use crate::run::Run;
 use crate::slice::{POOL, Reference};
@@ -27,7 +30,7 @@ use crate::slice::{POOL, Reference};
 #[derive(Clone, Debug)]
 pub struct Slab(Arc<Shared>);
 
-/// Locks are taken in the order of the fields, and at most one of each.
+/// Locks are taken in the order of the fields.
 #[derive(Debug)]
 pub(crate) struct Shared {
     memory: Memory,
@@ -47,7 +50,7 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     full: AtomicU64,
-    spoiled: AtomicU64,
+    scattered: AtomicU64,
     later: AtomicU64,
     pub(crate) derived: AtomicU64,
     pub(crate) found: AtomicU64,
@@ -69,7 +72,8 @@ impl Slab {
     /// A slab in files of its own, of `bytes`, rounded down to blocks; see
     /// [`limits`](crate::limits) for the bounds. It takes memory as it is used and never more than
     /// `bytes`, but for blocks that were recycled while a socket still referred to them. The first
-    /// blocks are made ready here, about a millisecond each, so that it can be used at once.
+    /// blocks are made ready here, so that it can be used at once: some 100 microseconds each with
+    /// huge pages, 2 milliseconds without (`cargo bench -p iolite -- fill`).
     ///
     /// # Errors
     /// [`Error::Size`]; [`Error::Unsupported`] before Linux 5.14; [`Error::Kernel`] when it gives
@@ -169,12 +173,15 @@ impl Slab {
 
     /// Why there is nothing.
     fn refusal(&self) -> Refusal {
-        let [_, _, spoiled] = self.areas(Kind::Referred).bytes();
+        let [_, free, spoiled] = self.areas(Kind::Copied).bytes();
+        let scattered = free + spoiled;
+        let [_, free, spoiled] = self.areas(Kind::Referred).bytes();
+        let scattered = scattered + free + spoiled;
         let tally = &self.0.tally;
         let (count, refusal) = if self.blocks().has_more() {
             (&tally.later, Refusal::Later)
-        } else if spoiled >= self.0.capacity / SPOILED_SHARE {
-            (&tally.spoiled, Refusal::Spoiled)
+        } else if scattered >= self.0.capacity / SCATTERED_SHARE {
+            (&tally.scattered, Refusal::Scattered)
         } else {
             (&tally.full, Refusal::Full)
         };
@@ -182,18 +189,35 @@ impl Slab {
         refusal
     }
 
-    /// Picks the block in which the most memory waits to be recycled, lets nothing more be taken
-    /// there, and gives the tags of what somebody still holds of it. When their holders have
-    /// dropped that, or put copies in its place ([`Aggregate::copy`](crate::Aggregate::copy)), the
-    /// block is recycled. `None`: no block is worth it, or enough of them are condemned already. To
-    /// be called at [`Refusal::Spoiled`], or whenever [`Counters::spoiled`] is an eighth of the
-    /// capacity. Looks at every block, so not for a hot path: 10 microseconds for 10 GB.
+    /// Picks the block of which the least is held, of either kind, lets nothing more be taken
+    /// there, and gives the tags of what is held. When their holders have dropped that, or put
+    /// copies in its place ([`Aggregate::copy`](crate::Aggregate::copy)), the block is free for
+    /// everything. `None`: each is held by an eighth less than all at best, or a sixteenth of them
+    /// is condemned already, and waits for slow readers. To be called at [`Refusal::Scattered`].
+    /// Looks at every block: some microseconds for 10 GB.
     pub fn condemn(&self) -> Option<Vec<u64>> {
-        self.areas(Kind::Referred).condemn()
+        let (mut copied, mut referred) = (self.areas(Kind::Copied), self.areas(Kind::Referred));
+        let blocks = self.0.capacity as usize / BLOCK_BYTES;
+        if copied.condemned() + referred.condemned() >= blocks.div_ceil(CONDEMNED_BLOCKS_SHARE) {
+            return None;
+        }
+        let worth = |found: &(u64, u32)| {
+            let block = BLOCK_BYTES as u64;
+            found.0 <= block - block / CONDEMNED_SHARE
+        };
+        let one = copied.least_held().filter(worth);
+        let other = referred.least_held().filter(worth);
+        match (one, other) {
+            (Some(one), Some(other)) if other.0 < one.0 => Some(referred.condemn(other.1)),
+            (Some(one), _) => Some(copied.condemn(one.1)),
+            (None, Some(other)) => Some(referred.condemn(other.1)),
+            (None, None) => None,
+        }
     }
 
-    /// Makes one more block ready if too few are, which takes up to a millisecond: for a thread of
-    /// its own, see [`Helper`](crate::Helper).
+    /// Makes one more block ready if too few are, which takes as long as [`Slab::new`] says, and
+    /// more where the kernel has to gather a huge page first: for a thread of its own, see
+    /// [`Helper`](crate::Helper).
     pub fn tend(&self) -> Tended {
         match self.make_ready() {
             None => Tended::Idle,
@@ -237,11 +261,11 @@ impl Slab {
             queued_blocks: blocks.queued() as u64,
             empty_blocks: blocks.empty() as u64,
             small_blocks: blocks.small() as u64,
-            condemned_blocks: referred.condemned() as u64,
+            condemned_blocks: (copied.condemned() + referred.condemned()) as u64,
             recycled: blocks.recycled,
             failed: blocks.failed,
             refused_full: count(&tally.full),
-            refused_spoiled: count(&tally.spoiled),
+            refused_scattered: count(&tally.scattered),
             refused_later: count(&tally.later),
             derived: count(&tally.derived),
             found: count(&tally.found),
@@ -264,12 +288,12 @@ impl Slab {
         self.0.memory.file(offset)
     }
 
-    /// Takes a run back. `spoiled`: the kernel may refer to it.
-    pub(crate) fn give(&self, kind: Kind, taken: Taken, generation: u64, spoiled: bool) {
+    /// Takes a run back. `sent`: the kernel may refer to it.
+    pub(crate) fn give(&self, kind: Kind, taken: Taken, generation: u64, sent: bool) {
         let mut areas = self.areas(kind);
-        if let Some(emptied) = areas.give(taken, generation, spoiled) {
+        if let Some(emptied) = areas.give(taken, generation, sent) {
             let mut blocks = self.blocks();
-            blocks.give(emptied.block, emptied.spoiled);
+            blocks.give(emptied.block, emptied.sent);
             if blocks.has_task() {
                 self.0.work.notify_one();
             }
@@ -301,4 +325,99 @@ impl Slab {
 fn checked(bytes: usize) -> Result<usize, Error> {
     let allowed = (SLAB_BYTES_MIN..=SLAB_BYTES_MAX).contains(&bytes);
     if allowed { Ok(bytes - bytes % BLOCK_BYTES) } else { Err(Error::Size(bytes)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slice::Slice;
+
+    const BLOCK: RangeInclusive<usize> = BLOCK_BYTES..=BLOCK_BYTES;
+
+    fn slice(slab: &Slab, kind: Kind, bytes: usize, tag: u64) -> Result<Slice, Refusal> {
+        loop {
+            match slab.allocate(kind, bytes..=bytes, tag) {
+                Ok(mut buffer) => {
+                    buffer.advance(bytes);
+                    return Ok(buffer.freeze());
+                }
+                Err(Refusal::Later) => assert_eq!(slab.tend(), Tended::Done),
+                Err(refusal) => return Err(refusal),
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        for bytes in [0, SLAB_BYTES_MIN - 1, SLAB_BYTES_MAX + 1] {
+            assert_eq!(Slab::on_heap(bytes).unwrap_err(), Error::Size(bytes));
+        }
+        let slab = Slab::on_heap(SLAB_BYTES_MIN + BLOCK_BYTES - 1).unwrap();
+        assert_eq!(slab.counters().capacity, SLAB_BYTES_MIN as u64);
+    }
+
+    #[test]
+    fn a_full_slab_gives_nothing_until_something_is_dropped() {
+        let slab = Slab::on_heap(16 * BLOCK_BYTES).unwrap();
+        let whole = |slab: &Slab| slab.allocate(Kind::Referred, BLOCK, 0);
+        assert_eq!(slab.counters().ready_blocks, 2);
+        let mut held = vec![whole(&slab).unwrap(), whole(&slab).unwrap()];
+        assert_eq!(whole(&slab).unwrap_err(), Refusal::Later);
+        for _ in 2..16 {
+            assert_eq!(slab.tend(), Tended::Done);
+            held.push(whole(&slab).unwrap());
+        }
+        assert_eq!(slab.tend(), Tended::Idle);
+        assert_eq!(whole(&slab).unwrap_err(), Refusal::Full);
+        assert_eq!(slab.allocate(Kind::Copied, 1..=1, 0).unwrap_err(), Refusal::Full);
+        let counters = slab.counters();
+        assert_eq!((counters.live, counters.free), (counters.capacity, 0));
+        assert_eq!((counters.refused_full, counters.refused_later), (2, 1));
+        drop(held.pop());
+        let small = slab.allocate(Kind::Copied, 1..=1, 0).unwrap();
+        assert_eq!(whole(&slab).unwrap_err(), Refusal::Full, "the block has the other kind");
+        drop(small);
+        assert!(whole(&slab).is_ok());
+    }
+
+    #[test]
+    fn what_is_free_in_pieces_is_given_in_pieces() {
+        let slab = Slab::on_heap(2 * BLOCK_BYTES).unwrap();
+        let eighth = BLOCK_BYTES / 8;
+        let mut held: Vec<Slice> =
+            (0..16).map(|_| slice(&slab, Kind::Referred, eighth, 0).unwrap()).collect();
+        held.swap_remove(3);
+        assert_eq!(slice(&slab, Kind::Referred, 2 * eighth, 0).unwrap_err(), Refusal::Full);
+        let part = slab.allocate(Kind::Referred, 1..=2 * eighth, 0).unwrap();
+        assert_eq!(part.capacity(), eighth);
+    }
+
+    /// Small objects that have outlived their neighbours do not keep large ones out, nor large
+    /// ones small ones.
+    #[test]
+    fn a_slab_changes_from_one_kind_to_the_other() {
+        let slab = Slab::on_heap(8 * BLOCK_BYTES).unwrap();
+        let there = (Kind::Copied, 20_000, Kind::Referred, BLOCK_BYTES);
+        let back = (Kind::Referred, 100_000, Kind::Copied, 20_000);
+        for (kind, bytes, other, wanted) in [there, back] {
+            let mut held: Vec<(u64, Slice)> = Vec::new();
+            while let Ok(slice) = slice(&slab, kind, bytes, held.len() as u64) {
+                held.push((held.len() as u64, slice));
+            }
+            assert_eq!(slice(&slab, other, wanted, 0).unwrap_err(), Refusal::Full);
+            assert_eq!(slab.condemn(), None, "nothing would be won");
+            held.retain(|(tag, _)| tag % 5 == 0);
+            assert_eq!(slice(&slab, other, wanted, 0).unwrap_err(), Refusal::Scattered);
+            let tags = slab.condemn().expect("four fifths of each block are free");
+            assert!(!tags.is_empty() && tags.iter().all(|tag| tag % 5 == 0), "{tags:?}");
+            assert_eq!((slab.condemn(), slab.counters().condemned_blocks), (None, 1));
+            let moved: Vec<Slice> =
+                tags.iter().map(|_| slice(&slab, kind, bytes, 0).unwrap()).collect();
+            held.retain(|(tag, _)| !tags.contains(tag));
+            assert_eq!((slab.counters().condemned_blocks, slab.counters().recycled), (0, 0));
+            assert!(slice(&slab, other, wanted, 0).is_ok());
+            drop(moved);
+        }
+        assert_eq!((slab.counters().live, slab.counters().runs), (0, 0));
+    }
 }

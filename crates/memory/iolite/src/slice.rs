@@ -77,7 +77,8 @@ impl Slice {
 
     /// The bytes, to be changed in place, for a sole holder: no other slice, buffer or extent is of
     /// the same memory, and none of it was sent by reference. They are other bytes from then on, of
-    /// another generation. Everybody else chains: see [`Aggregate::write`](crate::Aggregate::write).
+    /// another generation. Everybody else chains: see
+    /// [`Aggregate::write`](crate::Aggregate::write).
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
         if !self.is_sole() {
             return None;

@@ -139,7 +139,7 @@ fn aggregates_are_what_vectors_would_be() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let random = Pcg64Mcg::seed_from_u64(seed);
         let mut play = Play { slab, random, pairs: Vec::new() };
-        for step in 0..if cfg!(miri) { 200 } else { 2000 } {
+        for step in 0..if cfg!(miri) { 60 } else { 2000 } {
             play.step();
             if step % 20 == 0 {
                 play.check();

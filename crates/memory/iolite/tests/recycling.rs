@@ -62,7 +62,7 @@ fn overwrite_everything(slab: &Slab) -> Vec<Buffer> {
                 taken.push(buffer);
             }
             Err(Refusal::Later) => assert_eq!(slab.tend(), Tended::Done),
-            Err(Refusal::Full | Refusal::Spoiled) => return taken,
+            Err(Refusal::Full | Refusal::Scattered) => return taken,
         }
     }
 }
@@ -157,7 +157,7 @@ fn a_condemned_block_comes_back_when_its_holders_have_copies() {
             Err(refusal) => break refusal,
         }
     };
-    assert_eq!(refusal, Refusal::Spoiled);
+    assert_eq!(refusal, Refusal::Scattered);
     let tags = slab.condemn().expect("half of each block is spoiled");
     assert!(tags.len() > 10 && tags.iter().all(|tag| tag % 2 == 1), "{tags:?}");
     assert_eq!(slab.condemn(), None, "one at a time, of four");

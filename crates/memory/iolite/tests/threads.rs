@@ -81,7 +81,7 @@ impl Worker<'_> {
     }
 
     fn make_room(&mut self, refusal: Refusal) {
-        if refusal == Refusal::Spoiled {
+        if refusal == Refusal::Scattered {
             let tags = self.slab.condemn().unwrap_or_default();
             let mut condemned = self.condemned.lock().expect("no worker panicked");
             condemned.extend(tags);
@@ -177,5 +177,5 @@ fn workers_share_a_slab_that_is_always_full() {
     let end = slab.counters();
     assert_eq!((end.live, end.runs, end.spoiled, end.free, end.condemned_blocks), (0, 0, 0, 0, 0));
     assert_eq!(end.ready_blocks + end.queued_blocks + end.empty_blocks, 10);
-    assert!(end.recycled > 0 && end.refused_full + end.refused_spoiled > 0, "{end:?}");
+    assert!(end.recycled > 0 && end.refused_full + end.refused_scattered > 0, "{end:?}");
 }
