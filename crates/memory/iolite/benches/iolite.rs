@@ -1,7 +1,9 @@
 //! What memory costs: `cargo bench -p iolite --bench iolite`, and behind `--` some of `facts`,
-//! `fill`, `send`, `checksum` and `share`; nothing is all. Each figure is CPU time of the thread that does the work, the median
-//! of [`ROUNDS`] rounds, with the least and the most beside it. docs/design/iolite.md has a run.
+//! `fill`, `send`, `checksum`, `share` and `churn`; nothing is all. Each cost is CPU time of the
+//! thread that does the work, the median of [`ROUNDS`] rounds, with the least and the most beside
+//! it. docs/design/iolite.md has a run.
 
+use std::collections::{HashMap, VecDeque};
 use std::hint::black_box;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -9,8 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use iolite::limits::BLOCK_BYTES;
-use iolite::{Buffer, Kind, Refusal, Slab, Slice, Sum, Tended};
+use iolite::{Aggregate, Buffer, Kind, Refusal, Slab, Slice, Sum, Tended};
 use millrace_sys::Region;
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 
 /// How often each figure is taken.
 const ROUNDS: usize = 7;
@@ -21,12 +25,13 @@ const COLD_BYTES: usize = 64 * MEGABYTE;
 fn main() {
     // Cargo adds an option of its own.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
-    let parts: [(&str, fn()); 5] = [
+    let parts: [(&str, fn()); 6] = [
         ("facts", facts),
         ("fill", fill),
         ("send", send),
         ("checksum", checksum),
         ("share", share),
+        ("churn", churn),
     ];
     for (name, part) in parts {
         if wanted.is_empty() || wanted.iter().any(|of| of == name) {
@@ -313,4 +318,115 @@ fn beside(other: impl Fn() -> f64 + Sync, work: impl Fn() -> f64) -> f64 {
         done.store(true, Ordering::Relaxed);
         cost
     })
+}
+
+/// A full slab that objects come to and go from, the oldest first but for those that are given a
+/// second chance: how much of it is used, and how much has to be copied for that.
+fn churn() {
+    for (sent, kept) in [(0, 0), (30, 0), (30, 30), (100, 30)] {
+        let mut store = Store::new(sent, kept);
+        let capacity = store.slab.counters().capacity as f64;
+        while (store.stored as f64) < 3.0 * capacity {
+            store.put();
+        }
+        let warm = (store.stored, store.copied, store.lost, store.slab.counters().recycled);
+        let (mut used, mut count) = (0.0, 0.0);
+        while (store.stored as f64) < 8.0 * capacity {
+            store.put();
+            used += store.slab.counters().live as f64 / capacity;
+            count += 1.0;
+        }
+        let stored = (store.stored - warm.0) as f64;
+        let recycled = (store.slab.counters().recycled - warm.3) * BLOCK_BYTES as u64;
+        println!(
+            "  {sent:>3} % sent, {kept:>2} % kept: {:>3.0} % held; for a byte stored {:.2} copied, \
+             {:.2} lost, {:.2} recycled",
+            used / count * 100.0,
+            (store.copied - warm.1) as f64 / stored,
+            (store.lost - warm.2) as f64 / stored,
+            recycled as f64 / stored,
+        );
+    }
+}
+
+/// A cache without keys: what is oldest goes first.
+struct Store {
+    slab: Slab,
+    objects: HashMap<u64, Aggregate>,
+    order: VecDeque<u64>,
+    random: Pcg64Mcg,
+    bytes: Vec<u8>,
+    /// Objects of a hundred that are sent by reference, and that are given a second chance.
+    sent: u64,
+    kept: u64,
+    stored: u64,
+    copied: u64,
+    /// Bytes of objects that went because there was no room for a copy.
+    lost: u64,
+}
+
+impl Store {
+    fn new(sent: u64, kept: u64) -> Self {
+        let slab = Slab::new(64 * BLOCK_BYTES).expect("a slab");
+        let (objects, order) = (HashMap::new(), VecDeque::new());
+        let (random, bytes) = (Pcg64Mcg::seed_from_u64(1), vec![0x5a; MEGABYTE]);
+        Self { slab, objects, order, random, bytes, sent, kept, stored: 0, copied: 0, lost: 0 }
+    }
+
+    fn percent(&mut self, share: u64) -> bool {
+        self.random.next_u64() % 100 < share
+    }
+
+    /// Stores an object of 1 KB to 1 MB, each power of two as likely as the next.
+    fn put(&mut self) {
+        let length =
+            (1024 << (self.random.next_u64() % 10)) + self.random.next_u64() as usize % 1024;
+        let (kind, tag) = (kind_of(length as u64), self.stored);
+        let mut body = Aggregate::new();
+        while body.len() < length as u64 {
+            let rest = length - body.len() as usize;
+            match self.slab.allocate(kind, rest.min(65_536)..=rest.min(262_144), tag) {
+                Ok(mut buffer) => {
+                    buffer.write(&self.bytes[..rest]);
+                    body.append(buffer.freeze());
+                }
+                Err(Refusal::Later) => drop(self.slab.tend()),
+                Err(Refusal::Full) => self.drop_oldest(),
+                Err(Refusal::Scattered) => self.gather(),
+            }
+        }
+        if self.percent(self.sent) {
+            body.slices().for_each(|slice| _ = black_box(slice.file()));
+        }
+        self.stored += length as u64;
+        self.objects.insert(tag, body);
+        self.order.push_back(tag);
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some(oldest) = self.order.pop_front() else { return };
+        if self.percent(self.kept) {
+            self.order.push_back(oldest);
+        } else {
+            self.objects.remove(&oldest);
+        }
+    }
+
+    /// Empties the block that is the cheapest to empty.
+    fn gather(&mut self) {
+        let Some(tags) = self.slab.condemn() else { return self.drop_oldest() };
+        for tag in tags {
+            let Some(body) = self.objects.remove(&tag) else { continue };
+            if let Ok(copy) = body.copy(&self.slab, kind_of(body.len()), tag) {
+                self.copied += copy.len();
+                self.objects.insert(tag, copy);
+            } else {
+                self.lost += body.len();
+            }
+        }
+    }
+}
+
+fn kind_of(length: u64) -> Kind {
+    if length < 8192 { Kind::Copied } else { Kind::Referred }
 }
