@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use millrace_event::{
-    Address, Budget, Buffer, Completion, Engine, Error, Fd, HowToShut, Instant, Token,
+    Address, Budget, Buffer, Completion, Engine, Error, Fd, HowToShut, Instant, Shared, Token,
 };
 use millrace_proxy::Worker;
 use millrace_sim::{Sim, SimDetached, SimWaker};
@@ -157,6 +157,11 @@ impl Engine for Border {
     #[inline(never)]
     fn watch(&mut self, fd: &Fd, token: Token) {
         self.0.watch(fd, token);
+    }
+
+    #[inline(never)]
+    fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn Shared, token: Token) {
+        self.0.send_shared(fd, parts, shared, token);
     }
 
     #[inline(never)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Budget, Buffer, Error, Instant, Token};
+use crate::{Budget, Buffer, Error, Instant, Shared, Token};
 
 /// A descriptor as its engine knows it. Neither copied nor cloned: whoever holds it ends it by
 /// [`Engine::close`] or [`Engine::reset`]. What an engine makes of the number is its own affair.
@@ -135,6 +135,10 @@ pub trait Engine {
     /// Sends every byte of `parts`, in order. They are read before the call returns; what the
     /// kernel does not take at once is held by the engine, charged to the budget.
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token);
+    /// Sends every byte of `parts`, in order, and then those of `shared` by reference: nothing of
+    /// them is copied, and what the kernel does not take at once is held without charge, by a value
+    /// of [`Shared::share`]. `parts` are read before the call returns. Streams only.
+    fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn Shared, token: Token);
     /// Bytes of the outstanding send that the kernel has not taken; 0 when none is outstanding.
     /// For deadlines that follow progress.
     fn unsent(&self, fd: &Fd) -> usize;

@@ -23,6 +23,7 @@ mod descriptor;
 mod queue;
 mod receive;
 mod send;
+mod share;
 mod splice;
 mod waker;
 mod watch;
@@ -44,7 +45,7 @@ use crate::limits::{DESCRIPTORS_MAX, STOCK_MAX, TURN_BYTES_MAX, TURN_STEPS_MAX};
 use crate::random::Random;
 use crate::{
     Address, Budget, Buffer, Clock, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Key,
-    Kind, LogSink, Table, Token,
+    Kind, LogSink, Shared, Table, Token,
 };
 
 /// What an engine is made from.
@@ -409,6 +410,10 @@ impl<W: Watch> Engine for Sockets<W> {
 
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
         self.begin_send(fd, parts, token);
+    }
+
+    fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn Shared, token: Token) {
+        self.begin_send_shared(fd, parts, shared, token);
     }
 
     fn unsent(&self, fd: &Fd) -> usize {

@@ -209,6 +209,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_recvmsg,
     libc::SYS_sendmsg,
     libc::SYS_splice,
+    libc::SYS_sendfile,
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use millrace_event::{Address, Error, Held, Token};
+use millrace_event::{Address, Error, Held, Shared, Token};
 
 /// Who may use a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +59,14 @@ pub(crate) enum Work {
     /// What the kernel has not taken, or why it takes no more.
     Send {
         rest: Option<Held>,
+        failed: Option<Error>,
+    },
+    /// The same, and then the bytes that are shared from the one at `sent` on: they are read only
+    /// when they go, as the kernel reads pages that it was only told of.
+    SendShared {
+        before: Option<Held>,
+        shared: Box<dyn Shared>,
+        sent: usize,
         failed: Option<Error>,
     },
     /// Takes nothing.

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_event::{
-    Address, Budget, Buffer, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Kind, Token,
-    Wake,
+    Address, Budget, Buffer, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Kind,
+    Shared, Token, Wake,
 };
 
 use crate::descriptor::{Direction, Object, Owner, Work};
@@ -249,11 +249,24 @@ impl Engine for Sim {
         kernel.submit(self.index, fd.0, Direction::Send, work, token);
     }
 
+    /// # Panics
+    /// As [`Engine::send`].
+    fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn Shared, token: Token) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, fd.0).send.is_some();
+        assert!(!outstanding, "send on {} while a send is outstanding", fd.0);
+        let work = kernel.begin_send_shared(fd.0, parts, shared, &self.budget);
+        kernel.submit(self.index, fd.0, Direction::Send, work, token);
+    }
+
     fn unsent(&self, fd: &Fd) -> usize {
         let kernel = &mut *self.kernel.borrow_mut();
         match kernel.own(self.index, fd.0).send.as_ref().map(|operation| &operation.work) {
             Some(Work::Send { rest: Some(rest), .. } | Work::Empty { before: Some(rest), .. }) => {
                 rest.len()
+            }
+            Some(Work::SendShared { before, shared, sent, .. }) => {
+                before.as_ref().map_or(0, |held| held.len()) + shared.bytes().len() - sent
             }
             _ => 0,
         }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use millrace_event::{Address, Budget, Buffer, Error, Event, Fd, Held, Token};
+use millrace_event::{Address, Budget, Buffer, Error, Event, Fd, Held, Shared, Token};
 
 use crate::connection::Readable;
 use crate::descriptor::{Descriptor, Direction, Object, Operation, Owner, Work};
@@ -123,9 +123,10 @@ impl Kernel {
                 }
                 _ => true,
             },
-            (Work::Empty { failed, .. }, Object::Stream { connection, side, .. }) => {
-                failed.is_some() || self.is_writable(*connection, *side)
-            }
+            (
+                Work::Empty { failed, .. } | Work::SendShared { failed, .. },
+                Object::Stream { connection, side, .. },
+            ) => failed.is_some() || self.is_writable(*connection, *side),
             (Work::Partner { .. }, _) => false,
             (work, object) => panic!("descriptor {number}: {work:?} on {object:?}"),
         }
@@ -159,6 +160,19 @@ impl Kernel {
                 Some(result) => Event::Sent(result),
                 None => return self.put_back(number, operation),
             },
+            Work::SendShared { before, shared, sent, failed } => {
+                let result = match self.try_send(number, before, *failed) {
+                    Some(Ok(())) => {
+                        *before = None;
+                        self.try_send_shared(number, &**shared, sent)
+                    }
+                    ended => ended,
+                };
+                match result {
+                    Some(result) => Event::Sent(result),
+                    None => return self.put_back(number, operation),
+                }
+            }
             Work::Watch => Event::Readable,
             Work::Empty { pipe, max, before, failed } => {
                 let (pipe, max) = (*pipe, *max);
@@ -236,7 +250,10 @@ impl Kernel {
             (
                 Ok(0),
                 Some(Operation {
-                    work: Work::Send { failed: Some(_), .. } | Work::Empty { failed: Some(_), .. },
+                    work:
+                        Work::Send { failed: Some(_), .. }
+                        | Work::SendShared { failed: Some(_), .. }
+                        | Work::Empty { failed: Some(_), .. },
                     ..
                 }),
             ) => Err(Error::Reset),
@@ -339,6 +356,43 @@ impl Kernel {
             }
             Err(error) => Work::Send { rest: None, failed: Some(error) },
         }
+    }
+
+    /// Begins to send `parts`, and then what is shared.
+    pub(crate) fn begin_send_shared(
+        &mut self,
+        number: u32,
+        parts: &[&[u8]],
+        shared: &dyn Shared,
+        budget: &Budget,
+    ) -> Work {
+        shared.note_sent();
+        let Work::Send { rest: before, mut failed } = self.begin_send(number, parts, budget) else {
+            unreachable!("a send begins as a send")
+        };
+        let mut sent = 0;
+        if before.is_none() && failed.is_none() {
+            match self.try_send_shared(number, shared, &mut sent) {
+                Some(Ok(())) => return Work::Send { rest: None, failed: None },
+                Some(Err(error)) => failed = Some(error),
+                None => {}
+            }
+        }
+        Work::SendShared { before, shared: shared.share(), sent, failed }
+    }
+
+    /// Sends on; `None` while something is left and no error was met.
+    fn try_send_shared(
+        &mut self,
+        number: u32,
+        shared: &dyn Shared,
+        sent: &mut usize,
+    ) -> Option<Result<(), Error>> {
+        match self.write(number, &shared.bytes()[*sent..]) {
+            Ok(count) => *sent += count,
+            Err(error) => return Some(Err(error)),
+        }
+        (*sent == shared.bytes().len()).then_some(Ok(()))
     }
 
     /// Begins to empty a pipe after `parts`: what the kernel takes of them at once, and the rest.

@@ -15,6 +15,8 @@ pub struct Counters {
     pub sends: u64,
     /// Calls of splice(2).
     pub splices: u64,
+    /// Calls of sendfile(2).
+    pub sendfiles: u64,
     /// Descriptors closed.
     pub closes: u64,
     /// Calls of the above that found nothing to do (EAGAIN).
@@ -29,6 +31,8 @@ pub struct Counters {
     pub bytes_received: u64,
     /// Bytes sent from memory.
     pub bytes_sent: u64,
+    /// Bytes sent by reference.
+    pub bytes_referred: u64,
     /// Bytes spliced, counted once on their way into a pipe and once on their way out.
     pub bytes_spliced: u64,
 }

@@ -89,6 +89,11 @@ pub(super) enum Sending {
         token: Token,
         rest: Box<Held>,
     },
+    /// By reference; boxed likewise.
+    SendShared {
+        token: Token,
+        rest: Box<super::share::Rest>,
+    },
     /// Out of the pipe at this index, whose receiving side is [`Receiving::Emptied`].
     Splice {
         pipe: u32,
@@ -180,6 +185,7 @@ impl Descriptor {
             self.sending,
             Sending::Connect { .. }
                 | Sending::Send { .. }
+                | Sending::SendShared { .. }
                 | Sending::Splice { .. }
                 | Sending::SpliceAfter { .. }
         )

@@ -109,6 +109,7 @@ impl<W: Watch> Sockets<W> {
                 Ok(()) => completion(token, Event::Sent(Ok(()))),
                 Err(error) => completion(token, Event::Sent(Err(error))),
             },
+            Sending::SendShared { .. } => self.send_shared_rest(key),
             Sending::SpliceAfter { pipe, token, ref before } => {
                 let max = before.max;
                 match self.send_rest(key, true)? {
@@ -166,6 +167,7 @@ impl<W: Watch> Sockets<W> {
             Some(Sending::Send { rest, .. }) => rest.len(),
             Some(Sending::Batched { length, .. }) => *length as usize,
             Some(Sending::SpliceAfter { before, .. }) => before.rest.len(),
+            Some(Sending::SendShared { rest, .. }) => rest.len(),
             _ => 0,
         }
     }

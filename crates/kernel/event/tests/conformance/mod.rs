@@ -4,6 +4,7 @@ mod accept;
 mod budget;
 mod common;
 mod connect;
+mod share;
 mod splice;
 mod stream;
 mod succession;

@@ -1,0 +1,20 @@
+//! Bytes that are sent from where they rest.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+/// Bytes in a file of memory that are not changed while any of the values that stand for them
+/// lives, so that they can be sent to many peers without being copied.
+///
+/// What was sent by reference may be read by the peer long after the send has ended, even after
+/// this value is gone: whoever owns the file has to keep to [`Shared::note_sent`].
+pub trait Shared: fmt::Debug {
+    /// The bytes; the same for as long as the value lives.
+    fn bytes(&self) -> &[u8];
+    /// The file that has them, and where in it they begin.
+    fn file(&self) -> (BorrowedFd<'_>, u64);
+    /// The kernel is about to refer to their pages: they must never be written again.
+    fn note_sent(&self);
+    /// Another value that stands for them.
+    fn share(&self) -> Box<dyn Shared>;
+}

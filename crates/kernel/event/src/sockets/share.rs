@@ -1,0 +1,138 @@
+//! Bytes sent by reference to the pages of the file that they rest in.
+
+use std::os::fd::AsFd;
+
+use millrace_sys::{self as sys, Errno};
+
+use super::descriptor::{Descriptor, Role, Sending};
+use super::queue::Direction;
+use super::send::{hold, send_parts};
+use super::{Counters, Sockets, Watch, completion};
+use crate::{Completion, Error, Event, Fd, Held, Key, Shared, Token};
+
+/// What a send by reference has left.
+#[derive(Debug)]
+pub(super) struct Rest {
+    /// Goes first.
+    pub(super) before: Held,
+    shared: Box<dyn Shared>,
+    sent: usize,
+}
+
+impl Rest {
+    pub(super) fn len(&self) -> usize {
+        self.before.len() + self.shared.bytes().len() - self.sent
+    }
+}
+
+impl<W: Watch> Sockets<W> {
+    /// Both go out in one call of ours where the socket has room, so that nothing of `parts` is
+    /// kept back for longer than that takes.
+    pub(super) fn begin_send_shared(
+        &mut self,
+        fd: &Fd,
+        parts: &[&[u8]],
+        shared: &dyn Shared,
+        token: Token,
+    ) {
+        let total = parts.iter().map(|part| part.len()).sum();
+        let key = self.open(fd).0;
+        let Some(descriptor) = self.descriptors.get_mut(key) else { return };
+        assert_eq!(descriptor.role, Role::Stream, "a datagram is sent from memory");
+        descriptor.begin_sending(Sending::Idle);
+        shared.note_sent();
+        let (mut taken, mut sent) = (0, 0);
+        let result = if descriptor.writable {
+            send_parts(descriptor, parts, true, &mut self.counters).and_then(|count| {
+                taken = count;
+                if taken < total {
+                    return Ok(false);
+                }
+                send_file(descriptor, shared, &mut sent, &mut self.counters)
+            })
+        } else {
+            Ok(false)
+        };
+        self.moved += taken + sent;
+        self.counters.bytes_sent += taken as u64;
+        let ended = match result {
+            Ok(false) => {
+                descriptor.writable = false;
+                self.counters.short_sends += 1;
+                let before = hold(&self.budget, parts, taken);
+                let rest = Box::new(Rest { before, shared: shared.share(), sent });
+                descriptor.sending = Sending::SendShared { token, rest };
+                return;
+            }
+            Ok(true) => Ok(()),
+            Err(error) => Err(Error::of(error)),
+        };
+        descriptor.sending = Sending::Sent { token, result: ended };
+        self.enqueue(key, Direction::Sending);
+    }
+
+    /// Goes on with a send by reference; `None` when it has to wait on.
+    pub(super) fn send_shared_rest(&mut self, key: Key) -> Option<Completion> {
+        let descriptor = self.descriptors.get_mut(key)?;
+        let Sending::SendShared { token, ref mut rest } = descriptor.sending else { return None };
+        let (before, sent) = (rest.before.len(), rest.sent);
+        // Moved out and back, for what it needs of the descriptor.
+        let operation = std::mem::replace(&mut descriptor.sending, Sending::Idle);
+        let Sending::SendShared { mut rest, .. } = operation else { return None };
+        let result = rest.send_on(descriptor, &mut self.counters);
+        self.moved += before - rest.before.len() + rest.sent - sent;
+        match result {
+            Ok(false) => {
+                descriptor.writable = false;
+                descriptor.sending = Sending::SendShared { token, rest };
+                None
+            }
+            Ok(true) => completion(token, Event::Sent(Ok(()))),
+            Err(error) => completion(token, Event::Sent(Err(Error::of(error)))),
+        }
+    }
+}
+
+impl Rest {
+    /// Whether all of it was sent.
+    fn send_on(&mut self, descriptor: &Descriptor, counters: &mut Counters) -> Result<bool, Errno> {
+        if !self.before.is_empty() {
+            let taken = send_parts(descriptor, &[&self.before], true, counters)?;
+            counters.bytes_sent += taken as u64;
+            self.before.consume(taken);
+            if !self.before.is_empty() {
+                return Ok(false);
+            }
+        }
+        send_file(descriptor, &*self.shared, &mut self.sent, counters)
+    }
+}
+
+/// Sends what comes after the first `sent` bytes, until the socket is full: whether that was all.
+fn send_file(
+    descriptor: &Descriptor,
+    shared: &dyn Shared,
+    sent: &mut usize,
+    counters: &mut Counters,
+) -> Result<bool, Errno> {
+    let length = shared.bytes().len();
+    let (file, start) = shared.file();
+    while *sent < length {
+        counters.sendfiles += 1;
+        let at = start + *sent as u64;
+        match sys::send_file(descriptor.fd.as_fd(), file, at, length - *sent) {
+            // The file is shorter than what it is said to hold.
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => {
+                *sent += count;
+                counters.bytes_referred += count as u64;
+            }
+            Err(Errno::AGAIN) => {
+                counters.would_block += 1;
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
