@@ -2,4 +2,7 @@
 //! sockets, no worker, no clock: times and bytes come as arguments.
 #![forbid(unsafe_code)]
 
+mod body;
 pub mod rules;
+
+pub use body::{Body, End, Filler, Read, Reader, Waiter};
