@@ -7,14 +7,13 @@ use std::os::fd::BorrowedFd;
 /// lives, so that they can be sent to many peers without being copied.
 ///
 /// What was sent by reference may be read by the peer long after the send has ended, even after
-/// this value is gone: whoever owns the file has to keep to [`Shared::note_sent`].
+/// this value is gone: see [`Shared::file`].
 pub trait Shared: fmt::Debug {
     /// The bytes; the same for as long as the value lives.
     fn bytes(&self) -> &[u8];
-    /// The file that has them, and where in it they begin.
+    /// The file that has them, and where in it they begin. The kernel is about to refer to their
+    /// pages: whoever owns the file never writes them again. A simulated kernel does not ask.
     fn file(&self) -> (BorrowedFd<'_>, u64);
-    /// The kernel is about to refer to their pages: they must never be written again.
-    fn note_sent(&self);
     /// Another value that stands for them.
     fn share(&self) -> Box<dyn Shared>;
 }

@@ -366,7 +366,6 @@ impl Kernel {
         shared: &dyn Shared,
         budget: &Budget,
     ) -> Work {
-        shared.note_sent();
         let Work::Send { rest: before, mut failed } = self.begin_send(number, parts, budget) else {
             unreachable!("a send begins as a send")
         };

@@ -189,7 +189,7 @@ impl Actor for Stopper {
 #[test]
 fn a_relay_returns_every_byte_in_every_working_world() {
     for seed in 0..60 {
-        for how in [How::Copy, How::Splice, How::Behind] {
+        for how in [How::Copy, How::Splice, How::Behind, How::Shared] {
             echo_through_relay(seed, Faults::Benign, how);
             if seed < 3 {
                 echo_through_relay(seed, Faults::None, how);
@@ -201,7 +201,7 @@ fn a_relay_returns_every_byte_in_every_working_world() {
 #[test]
 fn a_relay_in_a_broken_world_gives_prefixes_and_leaks_nothing() {
     for seed in 0..60 {
-        for how in [How::Copy, How::Splice, How::Behind] {
+        for how in [How::Copy, How::Splice, How::Behind, How::Shared] {
             echo_through_relay(seed, Faults::Hostile, how);
         }
     }

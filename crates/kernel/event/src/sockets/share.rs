@@ -40,7 +40,6 @@ impl<W: Watch> Sockets<W> {
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         assert_eq!(descriptor.role, Role::Stream, "a datagram is sent from memory");
         descriptor.begin_sending(Sending::Idle);
-        shared.note_sent();
         let (mut taken, mut sent) = (0, 0);
         let result = if descriptor.writable {
             send_parts(descriptor, parts, true, &mut self.counters).and_then(|count| {

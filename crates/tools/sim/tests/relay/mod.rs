@@ -1,12 +1,14 @@
 //! A small worker over any engine: relays each accepted connection to one origin, both ways with
 //! half-close, by copy or by splice. It stands in for the proxy where an engine is tested.
 
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_event::{
-    Address, Buffer, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Kind, Token,
+    Address, Buffer, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Kind, Shared, Token,
 };
 
 /// How bytes are moved.
@@ -16,6 +18,8 @@ pub(crate) enum How {
     Splice,
     /// What is received goes out before what then fills a pipe at once.
     Behind,
+    /// What is received goes out by reference, behind its first bytes.
+    Shared,
 }
 
 /// Bytes moving one way.
@@ -125,7 +129,7 @@ impl<E: Engine> Relay<E> {
     fn fill(&mut self, index: usize, flow: usize) {
         let token = Self::token(Kind::Client, index, flow);
         let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
-        if self.how != How::Copy && pair.flows[flow].pipe.is_none() {
+        if matches!(self.how, How::Splice | How::Behind) && pair.flows[flow].pipe.is_none() {
             pair.flows[flow].pipe = self.engine.pipe().ok();
         }
         match &pair.flows[flow].pipe {
@@ -164,6 +168,10 @@ impl<E: Engine> Relay<E> {
                     }
                     _ => self.engine.send(sink, &parts, token),
                 }
+            }
+            _ if self.how == How::Shared => {
+                let (first, rest) = buffer.split_at(buffer.len().min(3));
+                self.engine.send_shared(sink, &[first], &Part(rest.into()), token);
             }
             _ => self.engine.send(sink, &parts, token),
         }
@@ -209,5 +217,23 @@ impl<E: Engine> Relay<E> {
 
     fn token(kind: Kind, index: usize, flow: usize) -> Token {
         Token::new(kind, (index * 2 + flow) as u32, 0)
+    }
+}
+
+/// Bytes that a simulated kernel sends by reference: it never asks for their file.
+#[derive(Clone, Debug)]
+struct Part(Rc<[u8]>);
+
+impl Shared for Part {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn file(&self) -> (BorrowedFd<'_>, u64) {
+        unreachable!("there is no file")
+    }
+
+    fn share(&self) -> Box<dyn Shared> {
+        Box::new(self.clone())
     }
 }
