@@ -1,13 +1,13 @@
 # The menu of the project: `make help`. Each entry sets up what it needs and says what it installs.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint icount interop bench attack sim soak fuzz clean
+.PHONY: help setup run test lint icount interop conformance bench attack sim soak fuzz clean
 
 # Where programs with planted bugs are built, so that nobody takes one for the real one.
 PLANTED = $(or $(CARGO_TARGET_DIR),target)/planted
 
 help: ## Print this menu.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what run, test and bench need and this machine lacks.
 	@scripts/setup build test bench
@@ -50,6 +50,12 @@ interop: ## Only the programs that users have, through millrace; NAMES="chromium
 	cargo build --quiet -p millrace
 	tests/interop/run $(NAMES)
 
+conformance: ## The public HTTP caching suite: SUBJECTS="boost forward nginx", OPTIONS for millrace.
+	@scripts/setup build conformance $(if $(filter-out boost forward,$(SUBJECTS)),bench)
+	python3 -B -m unittest discover -s tests/conformance
+	cargo build --quiet -p millrace
+	tests/conformance/run $(SUBJECTS) --options="$(OPTIONS)"
+
 bench: ## Measure millrace beside its peers and judge: CASES="R1-8k F1-miss idle" REPS=5 SECS=1.
 	@scripts/bench
 
@@ -77,4 +83,4 @@ fuzz: ## Run every fuzz target for SECONDS=60 each.
 
 clean: ## Remove what was built.
 	cargo clean --quiet
-	rm -rf fuzz/target
+	rm -rf fuzz/target tests/conformance/node_modules

@@ -1,0 +1,138 @@
+"""What an outcome of the suite is worth: counts, misses, and what is wrong with a run. No I/O.
+
+A test is a dictionary with `id`, `suite`, `name`, `kind` (required, optimal, check), `browser`
+(only for caches of browsers), `verdict` and `detail`, as suite.mjs prints it.
+"""
+
+OPTIMAL_SHARE_MIN = 0.95
+# Surrogate-Control is a note of the W3C, not a part of HTTP caching, and the suite says itself that
+# interoperability around it is not clear: what it finds is told, and nothing is asked of it.
+UNBARRED = {"surrogate-control"}
+# A check asks how a cache does it; neither answer is wrong.
+PASSED = {"pass", "yes"}
+
+
+def asked(tests, known):
+    """The tests that a bar holds for: those of shared caches whose outcome is right or wrong, and
+    that a correct cache can pass."""
+    impossible = {name for entry in known.get("unsatisfiable", []) for name in entry["tests"]}
+    return [
+        test for test in tests
+        if test["kind"] != "check" and not test["browser"] and test["suite"] not in UNBARRED
+        and test["id"] not in impossible
+    ]
+
+
+def share(tests):
+    """The share of the tests that passed; a test that was not shown to pass did not."""
+    return sum(test["verdict"] in PASSED for test in tests) / max(len(tests), 1)
+
+
+def entries(known, kind, subject):
+    """(test, entry) of each test listed under `kind` for this subject."""
+    for entry in known.get(kind, []):
+        if subject in entry.get("on", [subject]):
+            yield from ((name, entry) for name in entry["tests"])
+
+
+def complaints(tests, known, subject):
+    """What is wrong with the outcome of `subject`, a sentence each; nothing if it conforms.
+
+    `known` has two lists, `miss` and `unsatisfiable`, of dictionaries with `tests`, `section`,
+    `reason` and, if they hold for some subjects only, `on`.
+    """
+    said = []
+    by_id = {test["id"]: test for test in tests}
+    barred = asked(tests, known)
+    if not barred:
+        return ["the suite ran no test"]
+    may_be_missed = {test["id"] for test in barred}
+    listed = set()
+    for kind in ("unsatisfiable", "miss"):
+        for name, entry in entries(known, kind, subject):
+            if not entry.get("section") or not entry.get("reason"):
+                said.append(f"{name} is listed without a section or a reason")
+            if name in listed:
+                said.append(f"{name} is listed twice")
+            listed.add(name)
+            if name not in by_id or (kind == "miss" and name not in may_be_missed):
+                said.append(f"{name} is listed, and no test that a bar holds for has this name")
+            elif by_id[name]["verdict"] in PASSED:
+                said.append(f"{name} is listed as {kind} and passes")
+    for kind, least in (("required", 1.0), ("optimal", OPTIMAL_SHARE_MIN)):
+        of_kind = [test for test in barred if test["kind"] == kind]
+        if share(of_kind) < least:
+            said.append(f"{share(of_kind):.1%} of the {kind} tests pass, not {least:.0%}")
+        for test in of_kind:
+            if test["verdict"] not in PASSED and test["id"] not in listed:
+                said.append(f"{test['id']} ({kind}) is missed and has no reason in known.toml")
+    return said
+
+
+def differences(tests, published, explained):
+    """Where the verdicts of a product are not the published ones: (explained, complaints).
+
+    `explained` are dictionaries with `tests`, `was`, `is` and `reason`; one that is not true is a
+    complaint, except that where `varies` is set the published verdict may be seen too.
+    """
+    found = {
+        test["id"]: (published[test["id"]], test["verdict"])
+        for test in tests
+        if published[test["id"]] not in (test["verdict"], "untested")
+    }
+    reasons, said = {}, []
+    for entry in explained:
+        for name in entry["tests"]:
+            seen = found.get(name)
+            if seen != (entry["was"], entry["is"]) and (seen or not entry.get("varies")):
+                said.append(f"{name} is explained as {entry['was']}, now {entry['is']}: it is not")
+            elif not entry.get("reason"):
+                said.append(f"{name} is explained without a reason")
+            reasons[name] = entry["reason"]
+    for name, (was, now) in found.items():
+        if name not in reasons:
+            said.append(f"{name}: published {was}, here {now}, and nothing explains it")
+    return {name: found[name] for name in found if name in reasons}, said
+
+
+def table(tests, known):
+    """Markdown: how many tests of each kind, and of those without a bar, ended how."""
+    lines = ["| tests | passed | failed | not shown | of |", "| --- | --- | --- | --- | --- |"]
+    shared = [test for test in tests if not test["browser"]]
+    barred = asked(tests, known)
+    impossible = {name for entry in known.get("unsatisfiable", []) for name in entry["tests"]}
+    groups = [(kind, [test for test in barred if test["kind"] == kind])
+              for kind in ("required", "optimal")]
+    groups += [("check (yes, no)", [test for test in shared if test["kind"] == "check"
+                                    and test["suite"] not in UNBARRED])]
+    groups += [(f"{suite}, no bar", [test for test in shared if test["suite"] == suite])
+               for suite in sorted(UNBARRED)]
+    groups += [("unsatisfiable, no bar", [test for test in shared if test["id"] in impossible])]
+    for name, group in groups:
+        passed = sum(test["verdict"] in PASSED for test in group)
+        failed = sum(test["verdict"] in ("fail", "no") for test in group)
+        rest = len(group) - passed - failed
+        lines.append(f"| {name} | {passed} | {failed} | {rest} | {len(group)} |")
+    return "\n".join(lines)
+
+
+def names(tests, known, subject):
+    """Markdown: every test by name under its verdict, misses with what was seen and why."""
+    reasons = {
+        name: f"{entry['section']}: {entry['reason']}"
+        for kind in ("unsatisfiable", "miss") for name, entry in entries(known, kind, subject)
+    }
+    parts = []
+    shared = [test for test in tests if not test["browser"]]
+    for kind in ("required", "optimal", "check"):
+        for verdict in dict.fromkeys(test["verdict"] for test in shared):
+            group = [t for t in shared if t["kind"] == kind and t["verdict"] == verdict]
+            if not group:
+                continue
+            parts.append(f"## {kind}: {verdict} ({len(group)})\n")
+            for test in group:
+                detail = f": {test['detail']}" if test["detail"] else ""
+                reason = reasons.get(test["id"])
+                parts.append(f"- `{test['id']}`{detail}" + (f" ({reason})" if reason else ""))
+            parts.append("")
+    return "\n".join(parts)

@@ -1,0 +1,128 @@
+"""The judge itself: what it must not let pass."""
+
+import unittest
+
+import judge
+
+
+def test(name, kind="required", verdict="pass", suite="vary", browser=False):
+    return {"id": name, "suite": suite, "name": name, "kind": kind, "browser": browser,
+            "verdict": verdict, "detail": ""}
+
+
+def entry(name, **more):
+    return {"tests": [name], "section": "RFC 9111 section 4.1", "reason": "because", **more}
+
+
+def misses(*names, **more):
+    return {"miss": [entry(name, **more) for name in names]}
+
+
+# 39 of 40 optimal tests are 97.5 %, 38 are 95 %, 37 are less.
+OPTIMAL = [test(f"o{number}", "optimal") for number in range(40)]
+
+
+def failed(count):
+    """OPTIMAL of which `count` fail, and their entries."""
+    tests = [dict(t, verdict="fail") if n < count else t for n, t in enumerate(OPTIMAL)]
+    return tests, misses(*(f"o{number}" for number in range(count)))
+
+
+class Complaints(unittest.TestCase):
+    def said(self, tests, known, subject="boost"):
+        return judge.complaints(tests, known, subject)
+
+    def test_all_passed(self):
+        self.assertEqual(self.said([test("a"), *OPTIMAL], {}), [])
+
+    def test_nothing_ran(self):
+        self.assertEqual(self.said([], {}), ["the suite ran no test"])
+
+    def test_a_required_miss_is_never_excused(self):
+        tests = [test("a", verdict="fail"), *OPTIMAL]
+        self.assertEqual(len(self.said(tests, {})), 2)
+        self.assertEqual(self.said(tests, misses("a")),
+                         ["0.0% of the required tests pass, not 100%"])
+
+    def test_a_required_test_that_is_not_shown_is_missed(self):
+        for verdict in ("dependency", "setup", "harness", "retry", "untested", "fail"):
+            tests = [test("a", verdict=verdict), *OPTIMAL]
+            self.assertTrue(self.said(tests, misses("a")), verdict)
+
+    def test_optimal_share(self):
+        tests, known = failed(2)
+        self.assertEqual(self.said([test("a"), *tests], known), [])
+        tests, known = failed(3)
+        self.assertEqual(self.said([test("a"), *tests], known),
+                         ["92.5% of the optimal tests pass, not 95%"])
+
+    def test_a_miss_needs_a_reason_for_this_subject(self):
+        tests, _ = failed(1)
+        tests.append(test("a"))
+        self.assertTrue(self.said(tests, {}))
+        self.assertTrue(self.said(tests, misses("o0", on=["forward"])))
+        self.assertFalse(self.said(tests, misses("o0", on=["boost"])))
+        self.assertTrue(self.said(tests, misses("o0", section="")))
+        self.assertTrue(self.said(tests, misses("o0", reason="")))
+
+    def test_an_entry_must_be_true(self):
+        tests = [test("a"), test("b", "check", "no"), *OPTIMAL]
+        self.assertTrue(self.said(tests, misses("o1")))
+        self.assertTrue(self.said(tests, misses("b")))
+        self.assertTrue(self.said(tests, misses("nothing")))
+        tests, _ = failed(1)
+        self.assertTrue(self.said([test("a"), *tests], misses("o0", "o0")))
+
+    def test_unsatisfiable_tests_have_no_bar_and_must_not_pass(self):
+        known = {"unsatisfiable": [entry("a")]}
+        tests = [test("a", verdict="fail"), test("b"), *OPTIMAL]
+        self.assertEqual(self.said(tests, known), [])
+        self.assertTrue(self.said([test("a"), test("b"), *OPTIMAL], known))
+        self.assertTrue(self.said([test("b"), *OPTIMAL], known))
+        self.assertTrue(self.said(tests, {"unsatisfiable": [entry("a", reason="")]}))
+        self.assertTrue(self.said(tests, {**known, **misses("a")}))
+
+    def test_no_bar_for_browsers_checks_and_surrogates(self):
+        tests = [
+            test("a"), *OPTIMAL,
+            test("b", verdict="untested", browser=True),
+            test("c", "check", "no"),
+            test("d", verdict="fail", suite="surrogate-control"),
+        ]
+        self.assertEqual(self.said(tests, {}), [])
+
+
+class Differences(unittest.TestCase):
+    def test_the_same(self):
+        tests = [test("a"), test("b", verdict="fail"), test("c")]
+        published = {"a": "pass", "b": "fail", "c": "untested"}
+        self.assertEqual(judge.differences(tests, published, []), ({}, []))
+
+    def test_other_verdicts_need_a_true_explanation(self):
+        tests, published = [test("a")], {"a": "fail"}
+        self.assertTrue(judge.differences(tests, published, [])[1])
+        later = {"tests": ["a"], "was": "fail", "is": "pass", "reason": "a later version"}
+        self.assertEqual(judge.differences(tests, published, [later])[1], [])
+        self.assertTrue(judge.differences(tests, published, [dict(later, was="setup")])[1])
+        self.assertTrue(judge.differences(tests, published, [dict(later, reason="")])[1])
+        self.assertTrue(judge.differences(tests, {"a": "pass"}, [later])[1])
+        varies = dict(later, varies=True)
+        self.assertEqual(judge.differences(tests, {"a": "pass"}, [varies])[1], [])
+        self.assertEqual(judge.differences(tests, published, [varies])[1], [])
+        self.assertTrue(judge.differences([test("a", verdict="setup")], published, [varies])[1])
+
+
+class Text(unittest.TestCase):
+    def test_table_counts_every_verdict(self):
+        tests = [test("a"), test("b", verdict="fail"), test("c", verdict="dependency"),
+                 test("d", "check", "no"), test("e", verdict="untested", browser=True)]
+        self.assertIn("| required | 1 | 1 | 1 | 3 |", judge.table(tests, {}))
+        self.assertIn("| check (yes, no) | 0 | 1 | 0 | 1 |", judge.table(tests, {}))
+
+    def test_names_carry_the_reason(self):
+        tests, known = failed(1)
+        self.assertIn("`o0` (RFC 9111 section 4.1: because)", judge.names(tests, known, "boost"))
+
+
+if __name__ == "__main__":
+    unittest.main()
