@@ -2,6 +2,8 @@
 // list of MIX sizes in a fixed order, the same for every peer. 65 % images exp(4.5 KB), 15 % HTML
 // exp(8.5 KB), 0.5 % downloads logn(300 KB, 300 KB), the rest logn(25 KB, 10 KB); the mean is about
 // 10.5 KB. Each type gives the quantiles of its distribution, so no seed makes the list heavy.
+#ifndef PBMIX_H
+#define PBMIX_H
 #include <math.h>
 
 #define MIX 4096
@@ -23,6 +25,24 @@ static inline double lognormal_quantile(double p, double mean, double sd) {
   return exp(log(mean) - variance / 2 + sqrt(variance) * normal_quantile(p));
 }
 
+// The next of a fixed row of pseudo-random numbers; `x` is never 0.
+static inline unsigned long mix_next(unsigned long *x) {
+  *x ^= *x << 13;
+  *x ^= *x >> 7;
+  return *x ^= *x << 17;
+}
+
+// Puts `count` sizes into an order that is always the same and has nothing to do with their worth.
+static inline void mix_order(unsigned sizes[], int count) {
+  unsigned long x = 88172645463325252ul;
+  for (int i = count - 1; i > 0; i--) {
+    int j = mix_next(&x) % (i + 1);
+    unsigned other = sizes[i];
+    sizes[i] = sizes[j];
+    sizes[j] = other;
+  }
+}
+
 static inline void mix_sizes(unsigned sizes[MIX]) {
   const int count[4] = {2662, 614, 20, 800};
   int n = 0;
@@ -35,14 +55,7 @@ static inline void mix_sizes(unsigned sizes[MIX]) {
       else kb = lognormal_quantile(p, 25, 10);
       sizes[n++] = 1 + kb * 1024;
     }
-  unsigned long x = 88172645463325252ul;
-  for (int i = MIX - 1; i > 0; i--) {
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^= x << 17;
-    int j = x % (i + 1);
-    unsigned other = sizes[i];
-    sizes[i] = sizes[j];
-    sizes[j] = other;
-  }
+  mix_order(sizes, MIX);
 }
+
+#endif
