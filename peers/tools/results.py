@@ -59,7 +59,7 @@ def read(path):
             peers.setdefault(row["peer"], {})[row["rep"]] = row
     for row in failed:
         cases[row["case"], row["mode"]].pop(row["peer"], None)
-    return cases, failed
+    return {key: peers for key, peers in cases.items() if peers}, failed
 
 
 def table(rows):
