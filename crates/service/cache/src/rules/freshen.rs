@@ -28,7 +28,7 @@ pub enum Freshened {
 /// stored from now on. `request` is the client's, whose answer it is as well.
 ///
 /// # Errors
-/// As by [`store`](super::store): what the answer says now forbids that it is kept. This once it
+/// As by [`store`](super::store()): what the answer says now forbids that it is kept. This once it
 /// may be sent still, since it was validated for this request.
 pub fn freshen(
     request: &RequestHead,

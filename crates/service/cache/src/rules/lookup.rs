@@ -9,7 +9,7 @@ use super::policy::OVERRIDES;
 pub enum Lookup {
     /// A stored answer may do; for HEAD without its body (RFC 9110 section 9.3.2).
     Cache,
-    /// It goes to the origin. Whether its answer is stored is [`store`](super::store)'s decision.
+    /// It goes to the origin. Whether its answer is stored is [`store`](super::store())'s decision.
     Origin(Bypass),
 }
 

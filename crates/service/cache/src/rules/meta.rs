@@ -5,8 +5,8 @@ use super::etag::Etag;
 /// Everything that decides about the reuse of a stored answer. Made by [`store`], [`freshen`] and
 /// [`combine`]; kept beside the head that it was made with, of which it knows some places.
 ///
-/// [`store`]: super::store
-/// [`freshen`]: super::freshen
+/// [`store`]: super::store()
+/// [`freshen`]: super::freshen()
 /// [`combine`]: super::combine
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Meta {

@@ -1,16 +1,16 @@
 //! The decisions of a shared cache as pure functions: RFC 9111 with 5861, 8246, 9211, 9213 and
 //! 9875, and the conditions and ranges of RFC 9110 as far as a cache answers them itself.
 //!
-//! The way of a request: [`lookup`] says whether the cache is asked at all, [`Key`] and
-//! [`VaryNames`] find what is stored, [`reuse`] says whether that may be the answer now, and then
-//! [`condition`] and [`ranges`] say in what form. When the origin is asked, [`write_validation`]
-//! writes the conditions, and [`store`], [`freshen`] or [`combine`] make of its answer what is
+//! The way of a request: [`lookup()`] says whether the cache is asked at all, [`Key`] and
+//! [`VaryNames`] find what is stored, [`reuse()`] says whether that may be the answer now, and then
+//! [`condition()`] and [`ranges()`] say in what form. When the origin is asked, [`write_validation`]
+//! writes the conditions, and [`store()`], [`freshen()`] or [`combine`] make of its answer what is
 //! kept: a [`Stored`] with a [`Meta`] of numbers, so that a hit parses no text of an answer.
 //!
 //! Nothing here does input or output, reads a clock, or keeps anything between two calls. Times of
 //! day are milliseconds since 1970 (`*_ms`) where the difference of two is taken, and seconds
-//! (`*_s`) where HTTP has seconds. What a hit needs ([`lookup`], [`Key::of`], [`VaryNames::key`],
-//! [`reuse`], [`condition`], [`ranges`]) allocates nothing.
+//! (`*_s`) where HTTP has seconds. What a hit needs ([`lookup()`], [`Key::of`], [`VaryNames::key`],
+//! [`reuse()`], [`condition()`], [`ranges()`]) allocates nothing.
 
 mod cache_status;
 mod conditions;

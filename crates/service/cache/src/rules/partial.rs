@@ -118,7 +118,7 @@ pub fn remainder(meta: &Meta, head: &[u8]) -> Option<Remainder> {
 ///
 /// # Errors
 /// [`Refusal::Range`] where they are not parts of the same representation, or do not meet; then the
-/// stored part is of no use for this answer. The others as by [`store`](super::store).
+/// stored part is of no use for this answer. The others as by [`store`](super::store()).
 pub fn combine(
     request: &RequestHead,
     kept: &StoredView<'_>,

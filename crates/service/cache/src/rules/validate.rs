@@ -57,7 +57,7 @@ pub fn write_validation(out: &mut Vec<u8>, kept: &[StoredView<'_>]) -> bool {
 /// By its entity tag, strong or weak, or its time of modification. Where one answer only was asked
 /// about, it is that one, whatever the 304 has: the origin has compared what was sent, and a tag of
 /// its own in the 304 does not unsay it (such a tag is not taken over,
-/// [`freshen`](super::freshen)).
+/// [`freshen`](super::freshen())).
 pub fn selected(answer: &AnswerHead, kept: &[StoredView<'_>]) -> Option<usize> {
     if let [only] = kept {
         return (only.meta.has_validator() && only.meta.extent.is_none()).then_some(0);
