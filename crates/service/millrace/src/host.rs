@@ -19,6 +19,14 @@ pub(crate) fn check(config: &Config) -> Result<(), Failure> {
     if let Some(path) = &config.admin_token_file {
         Token::read(path)?;
     }
+    Ok(check_folders(config)?)
+}
+
+/// Looks at the folders alone, which a reload may name.
+///
+/// # Errors
+/// The first one that is not there.
+pub(crate) fn check_folders(config: &Config) -> Result<(), ConfigError> {
     if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
         check_folder(&format!("access-log {}", log.path.display()), &log.path)?;
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use millrace_proxy::config::{self, Config, ConfigError, FILE_BYTES_MAX, Tables};
 
-use crate::{congestion, users};
+use crate::{congestion, host, users};
 
 /// A file, with the options of the process that a command line puts before its own.
 pub(crate) struct Source {
@@ -30,7 +30,11 @@ impl Source {
     pub(crate) fn read_again(&self) -> Result<Config, ConfigError> {
         match fs::metadata(&self.file) {
             Ok(found) if !found.is_file() => Err(self.unreadable("is no file")),
-            _ => self.read(),
+            _ => {
+                let config = self.read()?;
+                host::check_folders(&config)?;
+                Ok(config)
+            }
         }
     }
 
