@@ -395,6 +395,7 @@ mod tests {
     /// Small objects that have outlived their neighbours do not keep large ones out, nor large
     /// ones small ones.
     #[test]
+    #[cfg_attr(miri, ignore = "takes Miri many minutes")]
     fn a_slab_changes_from_one_kind_to_the_other() {
         let slab = Slab::on_heap(8 * BLOCK_BYTES).unwrap();
         let there = (Kind::Copied, 20_000, Kind::Referred, BLOCK_BYTES);
