@@ -166,11 +166,12 @@ class Upgrade(InteropCase):
         load = Load(self.address)
         door = ("--admin", f"unix:{self.door}")
         service = ("boost", "--origin", self.origin_url, "--upgrade", *door)
-        self.fails(*service, "--listen", "unix:/nowhere/at/all", part="its folder does not exist")
+        self.fails(*service, "--listen", "unix:/nowhere/at/all", part="/nowhere/at: No such file")
+        self.fails(*service, "--listen", f"unix:{self.folder}", part="somebody else listens there")
         with socket.create_server(("127.0.0.1", 0)) as taken:
             at = f"127.0.0.1:{taken.getsockname()[1]}"
             self.fails(*service, "--listen", at, part="somebody else listens there")
-        self.fails(*service, "--access-log", "/nowhere/log", part="access log")
+        self.fails(*service, "--access-log", self.folder, part="access log")
         self.fails("boost", "--origin", self.origin_url, "--upgrade", part="--upgrade: there is no")
         self.fails("boost", "--origin", "https://a", "--upgrade", *door, part="TLS")
         nobody = f"unix:{self.folder / 'nobody'}"
@@ -190,7 +191,7 @@ class Upgrade(InteropCase):
         log."""
         running = self.millrace(*self.forward_words("--workers", "2"))
         load = [Hurried(self.address) for _ in range(4)]
-        log = ("--engine", "epoll", "--workers", "8", "--access-log", "/nowhere/log")
+        log = ("--engine", "epoll", "--workers", "8", "--access-log", self.folder)
         for _ in range(50):
             self.fails(*self.forward_words("--upgrade", *log), part="access log")
         counts, failed = zip(*(client.stop() for client in load))

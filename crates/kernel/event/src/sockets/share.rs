@@ -14,7 +14,7 @@ use crate::{Completion, Error, Event, Fd, Held, Key, Shared, Token};
 #[derive(Debug)]
 pub(super) struct Rest {
     /// Goes first.
-    pub(super) before: Held,
+    before: Held,
     shared: Box<dyn Shared>,
     sent: usize,
 }
@@ -73,13 +73,14 @@ impl<W: Watch> Sockets<W> {
     /// Goes on with a send by reference; `None` when it has to wait on.
     pub(super) fn send_shared_rest(&mut self, key: Key) -> Option<Completion> {
         let descriptor = self.descriptors.get_mut(key)?;
-        let Sending::SendShared { token, ref mut rest } = descriptor.sending else { return None };
-        let (before, sent) = (rest.before.len(), rest.sent);
         // Moved out and back, for what it needs of the descriptor.
         let operation = std::mem::replace(&mut descriptor.sending, Sending::Idle);
-        let Sending::SendShared { mut rest, .. } = operation else { return None };
+        let Sending::SendShared { token, mut rest } = operation else {
+            unreachable!("only a send by reference goes on here")
+        };
+        let before = rest.len();
         let result = rest.send_on(descriptor, &mut self.counters);
-        self.moved += before - rest.before.len() + rest.sent - sent;
+        self.moved += before - rest.len();
         match result {
             Ok(false) => {
                 descriptor.writable = false;
