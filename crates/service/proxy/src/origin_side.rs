@@ -321,5 +321,6 @@ fn wait_for_origin(exchange: &Exchange, limits: &Limits) -> (Option<Instant>, Re
 
 /// The most that is received of an origin at once.
 const RECEIVE_MAX: usize = Buffer::SIZE;
-/// The same for an answer that waits until those before it were delivered.
+/// The same for an answer that waits until those before it were delivered; less than twice as much
+/// of it is held.
 pub(crate) const RECEIVE_AHEAD_MAX: usize = 4096;

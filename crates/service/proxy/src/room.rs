@@ -29,7 +29,7 @@ impl<E: Engine> Worker<E> {
         let budget = self.engine.budget();
         let count = self.exchanges.len();
         count < self.connections_max()
-            && count < budget.max() / (4 * RECEIVE_AHEAD_MAX)
+            && count < budget.max() / (8 * RECEIVE_AHEAD_MAX)
             && budget.used() < budget.max() / 2
     }
 

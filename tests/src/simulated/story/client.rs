@@ -347,7 +347,10 @@ impl ClientSeat {
         let since = since.max().map_or(self.moved, |moved| moved.max(self.moved));
         // Whoever does not read does not know that its tunnel has begun.
         let tunnel = under_way.iter().any(|request| request.method.is_tunnel());
-        let (wait, word) = if tunnel {
+        let (wait, word) = if tunnel && self.reads_at.is_some() {
+            // Nor that it was refused, after which the next request is waited for.
+            (waits.tunnel.max(waits.exchange).max(waits.idle), "in a tunnel, without being read")
+        } else if tunnel {
             (waits.tunnel, "in a tunnel")
         } else if under_way.is_empty() {
             (waits.idle, "between requests")

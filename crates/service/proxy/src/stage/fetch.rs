@@ -16,6 +16,7 @@ use crate::flow::{self, Stage, Step};
 use crate::heads::{self, Sender};
 use crate::names::{Answered, NameError};
 use crate::origin::{self, INTERIM_MAX, OriginId, Phase, Place, Probing, Share, Trial, Want, pick};
+use crate::origin_side::RECEIVE_AHEAD_MAX;
 use crate::reason::Reason;
 use crate::stage::deliver;
 use crate::transfer::{Line, Waits};
@@ -272,7 +273,7 @@ pub(crate) fn answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
         let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
         let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
         if conn.sending || conn.first != Some(key) {
-            return;
+            return read_ahead(worker, key);
         }
         let Exchange { transaction, answer, snapshot, .. } = &mut **exchange;
         let slot = transaction.connection.expect("an answer comes on a connection");
@@ -304,6 +305,15 @@ pub(crate) fn answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
             }
             Err(reason) => return fail(worker, key, reason),
         }
+    }
+}
+
+/// While an answer waits for its turn: a little of it is held, and the end of its connection is to
+/// be seen, or the next request would be sent to nobody.
+fn read_ahead<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let origin = worker.origin_of(key);
+    if !origin.ended && origin.input.bytes().len() < RECEIVE_AHEAD_MAX {
+        worker.receive_origin(key);
     }
 }
 
