@@ -78,6 +78,12 @@ impl Conn {
         self.since = now;
     }
 
+    /// Whether an exchange may have its answer sent now: it is the first, and no interim answer is
+    /// on its way.
+    pub(crate) fn may_go(&self, exchange: Key) -> bool {
+        self.first == Some(exchange) && !self.sending
+    }
+
     /// Whether it waits for a request, of which no byte is there.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.standing, Standing::Fresh | Standing::Idle)

@@ -92,10 +92,14 @@ fn check<E: Engine>(worker: &mut Worker<E>, key: Key) {
 
 /// The exchange has become the first of its connection: if it waited for that, it goes on.
 pub(crate) fn resume<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let now = worker.engine.now();
     let exchange = worker.exchange(key);
     match (exchange.stage, exchange.transaction.phase) {
         _ if planted(Fault::TurnLost) => {}
-        (Stage::Fetch, Phase::Asked) => stage::fetch::answer(worker, key),
+        (Stage::Fetch, Phase::Asked) => {
+            exchange.transaction.since = now;
+            stage::fetch::answer(worker, key);
+        }
         (Stage::Fetch, _) => {}
         _ => run(worker, key),
     }

@@ -121,6 +121,13 @@ impl<E: Engine> Worker<E> {
             }
             // It waits for its turn; or it follows the answer, and then the connection is not kept.
             (Phase::Answered, Came::Bytes) => {}
+            // It was read ahead, and is told again when what came before it was taken.
+            (Phase::Answered, came)
+                if exchange.download.waits() == Waits::Sink
+                    && !exchange.download.source_is_done() =>
+            {
+                self.origin_of(key).ended |= came == Came::End;
+            }
             (Phase::Answered, Came::End) => deliver::origin_ended(self, key),
             (Phase::Answered, Came::Break) => deliver::origin_broke(self, key),
             (phase, came) => unreachable!("{came:?} in {phase:?}, before there is a connection"),
@@ -145,7 +152,7 @@ impl<E: Engine> Worker<E> {
 
     /// A connection's timer is due. It may have been set before the present wait began.
     pub(crate) fn origin_deadline(&mut self, slot: Key) {
-        let Self { engine, exchanges, origins, snapshot, snapshots, timers, .. } = self;
+        let Self { engine, exchanges, conns, origins, snapshot, snapshots, timers, .. } = self;
         let now = engine.now();
         let connection = origins.connections.get(slot).expect("a timer ends with its connection");
         let (deadline, over) = match connection.used_for {
@@ -156,8 +163,11 @@ impl<E: Engine> Worker<E> {
             Use::Busy(key) => {
                 let exchange = exchanges.get(key).expect("it holds the connection");
                 let (deadline, reason) = wait_for_origin(exchange, exchange.snapshot().limits());
-                // Without a receive or send it is the client, or its turn, that is waited for.
-                let waits_here = connection.receiving || connection.sending;
+                // Without a receive or send it is the client that is waited for; and it may be its
+                // turn, while what comes is read ahead.
+                let may_go = conns.get(exchange.conn()).is_some_and(|conn| conn.may_go(key));
+                let is_ahead = !may_go && !connection.input.is_empty();
+                let waits_here = (connection.receiving && !is_ahead) || connection.sending;
                 (deadline.filter(|_| waits_here), Some((key, reason)))
             }
         };

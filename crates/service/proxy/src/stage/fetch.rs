@@ -272,7 +272,7 @@ pub(crate) fn answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
         let Worker { exchanges, origins, conns, engine, .. } = worker;
         let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
         let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
-        if conn.sending || conn.first != Some(key) {
+        if !conn.may_go(key) {
             return read_ahead(worker, key);
         }
         let Exchange { transaction, answer, snapshot, .. } = &mut **exchange;
@@ -363,7 +363,7 @@ fn pass_interim<E: Engine>(worker: &mut Worker<E>, key: Key) {
 pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let conn = worker.exchange(key).conn();
     let conn = worker.conn(conn);
-    let waits = conn.sending || conn.first != Some(key);
+    let waits = !conn.may_go(key);
     let origin = worker.origin_of(key);
     origin.ended = true;
     if waits && !origin.input.is_empty() {
