@@ -7,8 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use super::common::*;
-use crate::Tested;
-use millrace_event::{Completion, Engine, Error, Event, Shared};
+use millrace_event::{Engine, Shared};
 
 /// A part of a file, and what it holds.
 #[derive(Clone, Debug)]
@@ -44,20 +43,13 @@ impl Shared for Part {
     }
 }
 
-fn sent(engine: &mut Tested) -> Result<(), Error> {
-    match next(engine) {
-        Completion { event: Event::Sent(result), .. } => result,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[test]
 fn a_head_and_a_part_of_a_file_arrive_as_one() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);
     let part = Part::new(pattern(20_000), 5_000);
     engine.send_shared(&fd, &[b"he", b"ad"], &part, token(1));
-    assert_eq!(sent(&mut engine), Ok(()));
+    assert_eq!(sent(&mut engine), (token(1), Ok(())));
     assert!(part.asked.get(), "its owner is told that its pages are referred to");
     let mut read = vec![0; 4 + 15_000];
     peer.read_exact(&mut read).unwrap();
@@ -81,7 +73,7 @@ fn a_slow_reader_gets_all_of_it_without_a_copy_being_held() {
         peer.read_exact(&mut read).unwrap();
         assert!(read == expected);
     });
-    assert_eq!(sent(&mut engine), Ok(()));
+    assert_eq!(sent(&mut engine), (token(1), Ok(())));
     assert_eq!((engine.unsent(&fd), Rc::strong_count(&part.bytes)), (0, 1));
     reading.join().unwrap();
     engine.close(fd);
@@ -101,7 +93,7 @@ fn what_goes_before_it_waits_for_room_too() {
         peer.read_exact(&mut read).unwrap();
         assert!(read == expected);
     });
-    assert_eq!(sent(&mut engine), Ok(()));
+    assert_eq!(sent(&mut engine), (token(1), Ok(())));
     reading.join().unwrap();
     engine.close(fd);
     assert_eq!(engine.budget().used(), 0);
@@ -126,7 +118,7 @@ fn a_peer_that_is_gone_is_an_error() {
     let part = Part::new(pattern(8 << 20), 0);
     engine.send_shared(&fd, &[], &part, token(1));
     drop(peer);
-    assert!(sent(&mut engine).is_err());
+    assert!(sent(&mut engine).1.is_err());
     engine.close(fd);
 }
 
@@ -137,6 +129,6 @@ fn a_file_that_is_shorter_than_it_said_is_an_error() {
     let mut part = Part::new(pattern(1000), 0);
     part.bytes = Rc::new(pattern(2000));
     engine.send_shared(&fd, &[], &part, token(1));
-    assert!(sent(&mut engine).is_err());
+    assert!(sent(&mut engine).1.is_err());
     engine.close(fd);
 }
