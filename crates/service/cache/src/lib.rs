@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod body;
+pub mod evict;
 pub mod rules;
 
 pub use body::{Body, End, Filler, Read, Reader, Waiter};

@@ -1,0 +1,116 @@
+//! What is remembered of objects that are not here: fingerprints in a table of fixed size.
+//!
+//! A bucket has eight slots; the one that was asked for longest ago makes room. Two keys that agree
+//! in their bucket and in 32 further bits are taken for one: the worst of it is that an object gets
+//! a better place than it deserves.
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Ghost {
+    /// A power of two of them.
+    buckets: Vec<[Slot; WAYS]>,
+}
+
+/// What is remembered of one object.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    /// Bits of the key that do not choose the bucket; 0 in an empty slot.
+    tag: u32,
+    /// The tick when it was last known to be asked for.
+    pub(super) stamp: u32,
+    /// What had left its queue when it did: see [`super::Mileage`].
+    pub(super) mileage: u32,
+    pub(super) origin: Origin,
+}
+
+/// Where an object was when it had to go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Origin {
+    Probation,
+    Main,
+    /// It was never let in, or went for a reason that tells nothing of its queue.
+    Elsewhere,
+}
+
+const WAYS: usize = 8;
+const EMPTY: Slot = Slot { tag: 0, stamp: 0, mileage: 0, origin: Origin::Elsewhere };
+
+const _: () = assert!(size_of::<Slot>() <= 16);
+
+impl Ghost {
+    /// Room for about `objects`, at least 64.
+    pub(super) fn new(objects: u64) -> Self {
+        let buckets = (objects / WAYS as u64).clamp(8, 1 << 24).next_power_of_two();
+        Self { buckets: vec![[EMPTY; WAYS]; buckets as usize] }
+    }
+
+    /// What is remembered of `key`.
+    pub(super) fn get(&self, key: u64) -> Option<Slot> {
+        let (bucket, tag) = self.place(key);
+        self.buckets[bucket].iter().find(|slot| slot.tag == tag).copied()
+    }
+
+    /// Remembers `key`, in the place of what was remembered of it before.
+    pub(super) fn put(&mut self, key: u64, stamp: u32, mileage: u32, origin: Origin) {
+        let (bucket, tag) = self.place(key);
+        let slots = &mut self.buckets[bucket];
+        let newest = slots.iter().fold(stamp, |newest, slot| {
+            if (slot.stamp.wrapping_sub(newest) as i32) > 0 { slot.stamp } else { newest }
+        });
+        let at = (0..WAYS)
+            .max_by_key(|&at| match slots[at].tag {
+                held if held == tag => u64::MAX,
+                0 => u64::MAX - 1,
+                _ => u64::from(newest.wrapping_sub(slots[at].stamp)),
+            })
+            .expect("a bucket has slots");
+        slots[at] = Slot { tag, stamp, mileage, origin };
+    }
+
+    /// Forgets `key`.
+    pub(super) fn forget(&mut self, key: u64) {
+        let (bucket, tag) = self.place(key);
+        for slot in &mut self.buckets[bucket] {
+            if slot.tag == tag {
+                *slot = EMPTY;
+            }
+        }
+    }
+
+    /// The bucket of a key, and its tag there. The lowest byte of the key is left out, because it
+    /// may have chosen the shard.
+    fn place(&self, key: u64) -> (usize, u32) {
+        ((key >> 8) as usize & (self.buckets.len() - 1), ((key >> 32) as u32).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_forgotten_makes_room() {
+        let mut ghost = Ghost::new(1);
+        // All in bucket 0; the ticks pass through the wrap.
+        let key = |at: u32| u64::from(at + 1) << 32;
+        for at in 0..=WAYS as u32 {
+            ghost.put(key(at), (u32::MAX - 3).wrapping_add(at), 0, Origin::Main);
+        }
+        assert!(ghost.get(key(0)).is_none());
+        for at in 1..=WAYS as u32 {
+            let slot = ghost.get(key(at)).expect("one of the eight newest");
+            assert_eq!(slot.stamp, (u32::MAX - 3).wrapping_add(at));
+        }
+    }
+
+    #[test]
+    fn a_key_has_one_slot() {
+        let mut ghost = Ghost::new(1);
+        for stamp in 0..20 {
+            ghost.put(5 << 40, stamp, 0, Origin::Probation);
+        }
+        assert_eq!(ghost.get(5 << 40).expect("just put").stamp, 19);
+        ghost.forget(5 << 40);
+        assert!(ghost.get(5 << 40).is_none());
+    }
+}

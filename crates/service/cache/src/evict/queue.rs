@@ -1,0 +1,148 @@
+//! One queue of entries, oldest first, kept as a list for each class of size.
+//!
+//! A class is a power of two of bytes. Within a class the entry that came first is the next to go;
+//! between classes the one that is oldest *for its size* is, by a weight for each class. So a queue
+//! has one victim at any time, found by looking at one entry a class.
+
+use super::Entry;
+
+/// No entry.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// The last class has everything from 512 GB on.
+const CLASSES: usize = 40;
+
+/// What a class's age is multiplied by to compare it with those of other classes, in 2^-20.
+#[derive(Debug)]
+pub(super) struct Weights([u64; CLASSES]);
+
+/// Entries in the order in which they came, class by class.
+#[derive(Debug)]
+pub(super) struct Queue {
+    lists: [List; CLASSES],
+    /// Bit `class` is set while that list has entries.
+    occupied: u64,
+    /// The sizes of all entries, added up.
+    bytes: u64,
+}
+
+/// A list linked through [`Entry::previous`] (older) and [`Entry::next`] (newer).
+#[derive(Clone, Copy, Debug)]
+struct List {
+    oldest: u32,
+    newest: u32,
+}
+
+/// Whose turn it is to go.
+pub(super) struct Candidate {
+    pub(super) handle: u32,
+    /// Its age, weighted: see [`Weights`].
+    pub(super) score: u64,
+}
+
+const _: () = assert!(CLASSES <= u64::BITS as usize);
+
+impl Weights {
+    /// Below `middle` bytes an object's weight grows with its size, above it hardly at all: `size /
+    /// (size + middle)`. docs/design/eviction.md says why.
+    pub(super) fn new(middle: u64) -> Self {
+        Self(std::array::from_fn(|class| {
+            // The middle of the class, 1.5 times its lower end.
+            let size = 3u64 << class >> 1;
+            (u128::from(size) << 20).div_ceil(u128::from(size) + u128::from(middle)) as u64
+        }))
+    }
+
+    /// The square root of each weight: the same order, less steep.
+    pub(super) fn root(&self) -> Self {
+        Self(self.0.map(|weight| (weight << 20).isqrt()))
+    }
+
+    /// `age` of an object of `size` bytes, weighted.
+    pub(super) fn score(&self, age: u32, size: u64) -> u64 {
+        u64::from(age) * self.0[class(size)]
+    }
+}
+
+impl Queue {
+    pub(super) fn new() -> Self {
+        Self { lists: [List { oldest: NONE, newest: NONE }; CLASSES], occupied: 0, bytes: 0 }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.occupied == 0
+    }
+
+    /// Appends the entry, which is in no queue, as the newest of its class.
+    pub(super) fn push(&mut self, entries: &mut [Entry], handle: u32) {
+        let size = entries[handle as usize].size;
+        let list = &mut self.lists[class(size)];
+        let before = std::mem::replace(&mut list.newest, handle);
+        if before == NONE {
+            list.oldest = handle;
+        } else {
+            entries[before as usize].next = handle;
+        }
+        let entry = &mut entries[handle as usize];
+        (entry.previous, entry.next) = (before, NONE);
+        self.occupied |= 1 << class(size);
+        self.bytes += size;
+    }
+
+    /// Takes the entry, which is in this queue, out of it.
+    pub(super) fn unlink(&mut self, entries: &mut [Entry], handle: u32) {
+        let Entry { size, previous, next, .. } = entries[handle as usize];
+        let list = &mut self.lists[class(size)];
+        if previous == NONE {
+            list.oldest = next;
+        } else {
+            entries[previous as usize].next = next;
+        }
+        if next == NONE {
+            list.newest = previous;
+        } else {
+            entries[next as usize].previous = previous;
+        }
+        if list.oldest == NONE {
+            self.occupied &= !(1 << class(size));
+        }
+        self.bytes -= size;
+    }
+
+    /// The entry that is oldest for its size, or one at the end of a list that expired by `now`.
+    /// `None` if the queue is empty.
+    pub(super) fn candidate(
+        &self,
+        entries: &[Entry],
+        weights: &Weights,
+        tick: u32,
+        now: u32,
+    ) -> Option<Candidate> {
+        let mut found: Option<Candidate> = None;
+        let mut left = self.occupied;
+        while left != 0 {
+            let class = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let handle = self.lists[class].oldest;
+            let entry = &entries[handle as usize];
+            // The tick itself counts, so that among those that just came the largest goes.
+            let age = tick.wrapping_sub(entry.stamp).saturating_add(1);
+            let score = u64::from(age) * weights.0[class];
+            if entry.expires <= now {
+                return Some(Candidate { handle, score });
+            }
+            if found.as_ref().is_none_or(|found| score >= found.score) {
+                found = Some(Candidate { handle, score });
+            }
+        }
+        found
+    }
+}
+
+fn class(size: u64) -> usize {
+    (size.max(1).ilog2() as usize).min(CLASSES - 1)
+}
