@@ -1,0 +1,42 @@
+//! Miss ratios of millrace's eviction beside those of well-kept crates, on the traces.
+//!
+//! All get the same: a look-up for each request, and after a miss the object with its size. What is
+//! larger than the whole cache is offered to none of them.
+
+mod peers;
+mod table;
+
+pub use peers::{Cache, Ours, POLICIES, Policy, Role};
+pub use table::{BAR, Row, SHARES, compare};
+
+use crate::trace::Trace;
+
+/// What a policy missed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Misses {
+    /// Misses by requests.
+    pub objects: f64,
+    /// Bytes missed by bytes asked for.
+    pub bytes: f64,
+}
+
+/// Plays `trace` against a cache of `capacity` bytes. The first third of the requests fills the
+/// cache and is not counted.
+pub fn play(trace: &Trace, cache: &mut dyn Cache, capacity: u64) -> Misses {
+    let warm = trace.requests.len() / 3;
+    let (mut missed, mut missed_bytes, mut bytes) = (0u64, 0u64, 0u64);
+    for (at, &object) in trace.requests.iter().enumerate() {
+        let size = trace.sizes[object as usize];
+        let hit = cache.get(object);
+        if !hit && size <= capacity {
+            cache.insert(object, size);
+        }
+        if at >= warm {
+            bytes += size;
+            missed += u64::from(!hit);
+            missed_bytes += if hit { 0 } else { size };
+        }
+    }
+    let counted = trace.requests.len() - warm;
+    Misses { objects: missed as f64 / counted as f64, bytes: missed_bytes as f64 / bytes as f64 }
+}

@@ -1,0 +1,47 @@
+//! `cargo run --release -p millrace-lab [OBJECTS [TRACE]]`: the comparison of eviction policies.
+//!
+//! Prints the table of docs/design/eviction.md, or the rows of one trace, and ends with status 1 if
+//! the bar was missed.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use millrace_lab::eviction::{BAR, Row, compare};
+use millrace_lab::trace;
+
+/// The scale of the published table.
+const OBJECTS: u32 = 100_000;
+
+fn main() -> ExitCode {
+    let objects = match std::env::args().nth(1).map(|text| text.parse()) {
+        None => OBJECTS,
+        Some(Ok(objects)) if (1_000..=1_000_000).contains(&objects) => objects,
+        Some(_) => {
+            eprintln!("millrace-lab: the number of objects is 1000 to 1000000");
+            return ExitCode::from(2);
+        }
+    };
+    let mut traces = trace::all(objects);
+    if let Some(name) = std::env::args().nth(2) {
+        let names: Vec<&str> = traces.iter().map(|trace| trace.name).collect();
+        if !names.contains(&name.as_str()) {
+            eprintln!("millrace-lab: no trace {name}; there are {}", names.join(", "));
+            return ExitCode::from(2);
+        }
+        traces.retain(|trace| trace.name == name);
+    }
+    println!("{}", Row::head());
+    let rows = compare(&traces, |row| println!("{}", row.line()));
+    let breaches: Vec<String> = rows.iter().flat_map(|row| row.breaches(BAR)).collect();
+    println!();
+    for breach in &breaches {
+        println!("missed: {breach}");
+    }
+    if breaches.is_empty() {
+        println!("in no row more than {BAR} above the best peer");
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

@@ -1,0 +1,163 @@
+//! The content and popularity of Web Polygraph's PolyMix-4 and WebAxe-4, without their time.
+//!
+//! Only parameter values come from Polygraph. A page is what robots ask for themselves: an HTML
+//! file, a download, something else. An HTML file embeds images, which are asked for after it each
+//! time. What is asked for again lies in the working set: the pages that were made last.
+
+use rand_distr::{Distribution, Exp, LogNormal};
+use rand_pcg::Pcg64;
+
+use super::{Trace, below, bytes, seeded, uniform};
+
+/// What differs between the workloads.
+#[derive(Clone, Copy, Debug)]
+pub struct Polymix {
+    seed: u128,
+    /// The share of requests for pages that were asked for before.
+    recurrence: f64,
+    /// Requests for pages, for each page of the working set.
+    length: u32,
+}
+
+impl Polymix {
+    /// PolyMix-4, a forward proxy: 55 % of hits offered, with 80 % cachable.
+    pub const FORWARD: Self = Self { seed: 104, recurrence: 0.6875, length: 50 };
+    /// WebAxe-4, a booster.
+    pub const BOOSTER: Self = Self { seed: 105, recurrence: 0.95, length: 50 };
+}
+
+/// A working set of a tenth of `objects` pages; with the images there are three times as many.
+pub fn polymix(name: &'static str, objects: u32, kind: Polymix) -> Trace {
+    let mut random = seeded(kind.seed);
+    let mut content = Content::new();
+    let mut requests = Vec::new();
+    let window = objects / 10;
+    let mut left = window * kind.length;
+    while left > 0 {
+        let made = content.pages.len() as u32;
+        // Polygraph fills first: of 60 requests 5 recur.
+        let recurrence = if made < window { 5.0 / 60.0 } else { kind.recurrence };
+        let page = if made > 0 && uniform(&mut random) < recurrence {
+            content.again(made.saturating_sub(window), &mut random)
+        } else {
+            content.make(&mut random)
+        };
+        if made >= window {
+            left -= 1;
+        }
+        let page = &content.pages[page as usize];
+        requests.extend(page.cachable.then_some(page.object));
+        requests.extend(&page.images);
+    }
+    Trace { name, requests, sizes: content.sizes }
+}
+
+/// All pages and objects made so far.
+struct Content {
+    pages: Vec<Page>,
+    sizes: Vec<u64>,
+    image: Exp<f64>,
+    html: Exp<f64>,
+    download: LogNormal<f64>,
+    other: LogNormal<f64>,
+}
+
+struct Page {
+    object: u32,
+    cachable: bool,
+    /// Those that are cachable.
+    images: Vec<u32>,
+}
+
+const KB: f64 = 1024.0;
+/// The shares of HTML and downloads among pages: 15 and 0.5 of 35.
+const HTML: f64 = 15.0 / 35.0;
+const DOWNLOAD: f64 = 0.5 / 35.0;
+/// The hot set: one page of a hundred takes a tenth of what recurs.
+const HOT_EVERY: u32 = 100;
+const HOT_SHARE: f64 = 0.1;
+/// How often the smallest of nine neighbours is asked for instead (`bhr_discrimination`).
+const SMALLEST_SHARE: f64 = 0.9;
+
+impl Content {
+    fn new() -> Self {
+        Self {
+            pages: Vec::new(),
+            sizes: Vec::new(),
+            image: exponential(4.5 * KB),
+            html: exponential(8.5 * KB),
+            download: log_normal(300.0 * KB, 300.0 * KB),
+            other: log_normal(25.0 * KB, 10.0 * KB),
+        }
+    }
+
+    /// A page that nobody asked for before.
+    fn make(&mut self, random: &mut Pcg64) -> u32 {
+        let draw = uniform(random);
+        let mut images = Vec::new();
+        let (size, cachable) = if draw < HTML {
+            // zipf(13) as Polygraph has it: floor(14^U), so small numbers are likelier.
+            for _ in 0..14f64.powf(uniform(random)) as u32 {
+                let size = self.image.sample(random);
+                let image = self.object(size);
+                images.extend((uniform(random) < 0.80).then_some(image));
+            }
+            (self.html.sample(random), 0.90)
+        } else if draw < HTML + DOWNLOAD {
+            (self.download.sample(random), 0.95)
+        } else {
+            (self.other.sample(random), 0.72)
+        };
+        let object = self.object(size);
+        self.pages.push(Page { object, cachable: uniform(random) < cachable, images });
+        self.pages.len() as u32 - 1
+    }
+
+    fn object(&mut self, size: f64) -> u32 {
+        self.sizes.push(bytes(size));
+        self.sizes.len() as u32 - 1
+    }
+
+    /// A page of the working set, which begins at `first`.
+    fn again(&self, first: u32, random: &mut Pcg64) -> u32 {
+        let end = self.pages.len() as u32;
+        let page = first + below(random, end - first);
+        if uniform(random) < HOT_SHARE {
+            return (page / HOT_EVERY * HOT_EVERY).max(first);
+        }
+        if uniform(random) >= SMALLEST_SHARE {
+            return page;
+        }
+        let near = page.saturating_sub(4).max(first)..(page + 5).min(end);
+        near.min_by_key(|&near| self.sizes[self.pages[near as usize].object as usize])
+            .expect("the page itself is among its neighbours")
+    }
+}
+
+fn exponential(mean: f64) -> Exp<f64> {
+    Exp::new(1.0 / mean).expect("a positive mean")
+}
+
+/// By the mean and deviation of the variable itself, as Polygraph gives them.
+fn log_normal(mean: f64, deviation: f64) -> LogNormal<f64> {
+    LogNormal::from_mean_cv(mean, deviation / mean).expect("a positive mean")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_has_the_published_means() {
+        let mut random = seeded(1);
+        let mut content = Content::new();
+        for _ in 0..40_000 {
+            content.make(&mut random);
+        }
+        let mean = content.sizes.iter().sum::<u64>() as f64 / content.sizes.len() as f64 / KB;
+        assert!((10.2..10.9).contains(&mean), "mean object {mean} KB");
+        let images = content.sizes.len() - content.pages.len();
+        let share = images as f64 / content.sizes.len() as f64;
+        assert!((0.64..0.67).contains(&share), "share of images {share}");
+    }
+}
