@@ -88,7 +88,7 @@ fn bytes(size: f64) -> u64 {
 
 /// A generator of its own for each trace.
 fn seeded(seed: u128) -> Pcg64 {
-    Pcg64::new(seed, 0xa02b_dbf7_bb3c_0a7a_c28f_a16a_64ab_f96)
+    Pcg64::new(seed, 0x0a02_bdbf_7bb3_c0a7_ac28_fa16_a64a_bf96)
 }
 
 /// Uniform in [0, 1).
