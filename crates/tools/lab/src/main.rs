@@ -1,4 +1,5 @@
-//! `cargo run --release -p millrace-lab [OBJECTS [TRACE]]`: the comparison of eviction policies.
+//! `make lab`, or `cargo run --release -p millrace-lab [OBJECTS [TRACE]]`: the comparison of eviction
+//! policies.
 //!
 //! Prints the table of docs/design/eviction.md, or the rows of one trace, and ends with status 1 if
 //! the bar was missed.
