@@ -283,12 +283,7 @@ impl From<Slice> for Aggregate {
 mod tests {
     use super::*;
     use crate::limits::SLAB_BYTES_MIN;
-
-    fn slice(slab: &Slab, bytes: &[u8]) -> Slice {
-        let mut buffer = slab.allocate(Kind::Copied, bytes.len()..=bytes.len(), 0).unwrap();
-        buffer.write(bytes);
-        buffer.freeze()
-    }
+    use crate::samples::slice;
 
     fn words(slab: &Slab) -> Aggregate {
         let mut words = Aggregate::from(slice(slab, b"two "));

@@ -166,14 +166,9 @@ impl Aggregate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Slab;
     use crate::limits::SLAB_BYTES_MIN;
-    use crate::{Kind, Slab};
-
-    fn slice(slab: &Slab, bytes: &[u8]) -> Slice {
-        let mut buffer = slab.allocate(Kind::Copied, bytes.len()..=bytes.len(), 0).unwrap();
-        buffer.write(bytes);
-        buffer.freeze()
-    }
+    use crate::samples::slice;
 
     #[test]
     fn what_was_computed_is_found_until_the_bytes_change() {

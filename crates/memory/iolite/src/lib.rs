@@ -40,6 +40,9 @@ mod run;
 mod slab;
 mod slice;
 
+#[cfg(test)]
+mod samples;
+
 pub use aggregate::Aggregate;
 pub use buffer::{Buffer, Extent};
 pub use checksum::Sum;

@@ -133,12 +133,7 @@ mod tests {
     use super::*;
     use crate::kind::Kind;
     use crate::limits::SLAB_BYTES_MIN;
-
-    fn slice(slab: &Slab, bytes: &[u8]) -> Slice {
-        let mut buffer = slab.allocate(Kind::Referred, bytes.len()..=bytes.len(), 0).unwrap();
-        assert_eq!(buffer.write(bytes), bytes.len());
-        buffer.freeze()
-    }
+    use crate::samples::slice;
 
     #[test]
     fn slices_go_to_other_threads() {
