@@ -313,11 +313,12 @@ mod tests {
     #[test]
     fn connection_removes_only_what_is_not_known() {
         let named = "Connection: X-Gone,host, Cookie ,X-Forwarded-For,Cache-Control\r\n\
-                     Connection: authorization, via, Max-Forwards\r\n";
+                     Connection: authorization, via, Max-Forwards, cdn-cache-control\r\n";
         let fields = "x-gone: 1\r\nCookie: 1\r\nX-Forwarded-For: 1\r\nCache-Control: 1\r\n\
-                      Authorization: 1\r\nVia: 1\r\nMax-Forwards: 1\r\nX-Gone-Not: 1\r\n";
+                      Authorization: 1\r\nVia: 1\r\nMax-Forwards: 1\r\nX-Gone-Not: 1\r\n\
+                      CDN-Cache-Control: 1\r\n";
         let kept = ["Host", "Cookie", "X-Forwarded-For", "Cache-Control", "Authorization", "Via"];
-        let kept = [&kept[..], &["Max-Forwards", "X-Gone-Not"]].concat();
+        let kept = [&kept[..], &["Max-Forwards", "X-Gone-Not", "CDN-Cache-Control"]].concat();
         assert_eq!(forwarded(&format!("{named}{fields}")), kept);
     }
 

@@ -107,7 +107,10 @@ impl AnswerDirectives {
     /// Reads an answer's. `targets` are the names of targeted fields in lower case: the first that
     /// is there, is a dictionary and is not empty counts alone, RFC 9213 section 2.2.
     pub fn of(answer: &AnswerHead, targets: &[Box<[u8]>]) -> Self {
-        let targeted = |name: &[u8]| structured::dictionary(&structured::combined(answer, name)?);
+        let targeted = |name: &[u8]| {
+            let value = structured::combined(structured::lines_named(answer, name))?;
+            structured::dictionary(&value)
+        };
         if let Some(members) = targets.iter().find_map(|name| targeted(name)) {
             return Self::of_members(&members);
         }

@@ -6,10 +6,8 @@ use std::borrow::Cow;
 use millrace_http::{Fields, Name};
 use sfparse::{Parser, Value};
 
-/// All lines of a field as one value, RFC 9651 section 4.2; `None` where there is none. The name is
-/// in lower case, and may be one that the head's parser does not know.
-pub(super) fn combined<'a>(fields: &'a Fields, name: &[u8]) -> Option<Cow<'a, [u8]>> {
-    let mut lines = lines_named(fields, name);
+/// All lines of a field as one value, RFC 9651 section 4.2; `None` where there is none.
+pub(super) fn combined<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Option<Cow<'a, [u8]>> {
     let first = lines.next()?;
     let Some(second) = lines.next() else { return Some(Cow::Borrowed(first)) };
     let mut all = first.to_vec();

@@ -3,12 +3,12 @@
 
 use std::hash::Hasher;
 
-use millrace_http::{AnswerHead, Fields, RequestHead, tokens};
+use millrace_http::{AnswerHead, Name, RequestHead, tokens};
 use siphasher::sip128::Hasher128;
 
 use super::key::{HashKey, Sink, Site};
 use super::limits::{TAG_BYTES_MAX, TAGS_MAX};
-use super::structured::{combined, lines_named, strings};
+use super::structured::{combined, strings};
 
 /// A tag of an answer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -46,13 +46,13 @@ pub fn tags(answer: &AnswerHead) -> Vec<Tag> {
             tags.push(tag);
         }
     };
-    let groups = list(answer, b"cache-groups");
+    let groups = list(answer, Name::CacheGroups);
     groups.into_iter().for_each(|group| add(Tag::Group(group)));
-    for value in lines_named(answer, b"surrogate-key") {
+    for value in answer.values(Name::SurrogateKey) {
         let members = value.split(|byte| byte.is_ascii_whitespace());
         members.for_each(|member| add(Tag::Key(member.to_vec())));
     }
-    for value in lines_named(answer, b"cache-tag") {
+    for value in answer.values(Name::CacheTag) {
         tokens(value).for_each(|member| add(Tag::Key(member.to_vec())));
     }
     tags
@@ -64,7 +64,7 @@ pub fn group_invalidations(request: &RequestHead, answer: &AnswerHead) -> Vec<Ve
     if request.method().is_safe() {
         return Vec::new();
     }
-    let mut groups = list(answer, b"cache-group-invalidation");
+    let mut groups = list(answer, Name::CacheGroupInvalidation);
     groups.truncate(TAGS_MAX);
     groups
 }
@@ -81,16 +81,16 @@ pub fn tag_hash(hash: &HashKey, site: Option<&Site<'_>>, text: &[u8]) -> TagHash
     TagHash(sink.finish128().as_u128())
 }
 
-fn list(fields: &Fields, name: &[u8]) -> Vec<Vec<u8>> {
-    combined(fields, name).and_then(|value| strings(&value)).unwrap_or_default()
+fn list(answer: &AnswerHead, name: Name) -> Vec<Vec<u8>> {
+    combined(answer.values(name)).and_then(|value| strings(&value)).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use millrace_http::Authority;
 
-    use super::super::corpus::{HASH, answer, request};
     use super::super::key::Scheme;
+    use super::super::corpus::{HASH, answer, request};
     use super::*;
 
     #[test]
