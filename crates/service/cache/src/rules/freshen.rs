@@ -37,10 +37,7 @@ pub fn freshen(
     receipt: &Receipt,
     policy: &Policy,
 ) -> Result<Stored, Refusal> {
-    let merged = merge(kept, answer, kept.meta.status);
-    let directives = AnswerDirectives::of(&merged, &policy.targets);
-    check_request(request, &directives, policy)?;
-    let mut stored = keep(&merged, &directives, receipt, policy)?;
+    let mut stored = keep_merged(request, kept, answer, kept.meta.status, receipt, policy)?;
     stored.meta.extent = kept.meta.extent;
     stored.meta.range_tag = kept.meta.range_tag;
     Ok(stored)
@@ -78,10 +75,26 @@ pub fn freshen_by_head(
     }
 }
 
+/// What is kept, with this status, of a stored answer and of the fields of a later one: what the two
+/// say together decides whether anything is.
+pub(super) fn keep_merged(
+    request: &RequestHead,
+    kept: &StoredView<'_>,
+    answer: &AnswerHead,
+    status: u16,
+    receipt: &Receipt,
+    policy: &Policy,
+) -> Result<Stored, Refusal> {
+    let merged = merge(kept, answer, status);
+    let directives = AnswerDirectives::of(&merged, &policy.targets);
+    check_request(request, &directives, policy)?;
+    keep(&merged, &directives, receipt, policy)
+}
+
 /// The head of a stored answer with the fields of a later one, RFC 9111 section 3.2: of each name
 /// that the later one has, its lines replace all those that are stored. `Age` and `Date` are always
 /// the later one's, since they tell when it was made.
-pub(super) fn merge(kept: &StoredView<'_>, answer: &AnswerHead, status: u16) -> AnswerHead {
+fn merge(kept: &StoredView<'_>, answer: &AnswerHead, status: u16) -> AnswerHead {
     let mut bytes = Vec::with_capacity(kept.head.len() + answer.bytes().len());
     let (status_line, stored) = kept.head.split_at(kept.meta.lines_at as usize);
     if status == kept.meta.status {

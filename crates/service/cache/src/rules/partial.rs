@@ -4,11 +4,11 @@
 use millrace_http::{AnswerHead, Name, RequestHead, decimal, declared_length};
 
 use super::directives::AnswerDirectives;
-use super::freshen::merge;
+use super::freshen::keep_merged;
 use super::meta::{Extent, Meta};
 use super::policy::Policy;
 use super::refusal::Refusal;
-use super::store::{Receipt, Stored, check_request, keep};
+use super::store::{Receipt, Stored, keep};
 use super::stored_head::lines;
 use super::validate::StoredView;
 
@@ -135,10 +135,7 @@ pub fn combine(
     }
     let is_all = extent.first == 0 && extent.complete == Some(extent.last + 1);
     let status = if is_all { 200 } else { kept.meta.status };
-    let merged = merge(kept, answer, status);
-    let directives = AnswerDirectives::of(&merged, &policy.targets);
-    check_request(request, &directives, policy)?;
-    let mut stored = keep(&merged, &directives, receipt, policy)?;
+    let mut stored = keep_merged(request, kept, answer, status, receipt, policy)?;
     stored.meta.extent = if is_all { None } else { Some(extent) };
     Ok(stored)
 }
