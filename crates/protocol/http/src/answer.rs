@@ -210,7 +210,8 @@ impl AnswerHead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::corpus::{LIMITS, answer};
+    use crate::corpus;
+    use crate::samples::{LIMITS, answer};
 
     #[test]
     fn a_status_line_gives_version_status_and_reason() {
@@ -271,6 +272,6 @@ mod tests {
 
     #[test]
     fn the_corpus_keeps_the_invariants() {
-        crate::corpus::run("answer_head", fuzz_answer_head);
+        corpus::run("answer_head", 40, corpus::change_bytes, fuzz_answer_head);
     }
 }

@@ -350,6 +350,7 @@ mod fuzz {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::corpus;
 
     fn decode(body: impl AsRef<[u8]>) -> Result<fuzz::Decoded, ChunkError> {
         fuzz_chunked(body.as_ref());
@@ -545,6 +546,6 @@ mod tests {
 
     #[test]
     fn the_corpus_keeps_the_invariants() {
-        crate::corpus::run("chunked", fuzz_chunked);
+        corpus::run("chunked", 40, corpus::change_bytes, fuzz_chunked);
     }
 }

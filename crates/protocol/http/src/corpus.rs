@@ -1,86 +1,112 @@
-//! What the tests share: heads in one call, and the fuzz corpus with its mutations.
+//! The fuzz corpus in ordinary tests: what the crates share that have fuzz bodies. It is built for
+//! tests alone, of this crate or of one that asks for the feature `corpus`.
 
+use std::fs;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
-use crate::{AnswerHead, HeadError, HeadLimits, HeadScan, RequestHead};
+/// Makes an input of another one; all inputs of the corpus may serve.
+pub type Change = fn(&mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8>;
 
-pub(crate) const LIMITS: HeadLimits =
-    HeadLimits { bytes_max: 4096, fields_max: 40, target_bytes_max: 1024 };
-
-/// A head that is whole, or its error.
-pub(crate) fn request(bytes: impl AsRef<[u8]>) -> Result<RequestHead, HeadError> {
-    let mut head = RequestHead::default();
-    let used = head.parse(bytes.as_ref(), &mut HeadScan::default(), &LIMITS)?;
-    assert!(used.is_some(), "the head is whole");
-    Ok(head)
-}
-
-/// A head that is whole, or its error.
-pub(crate) fn answer(bytes: impl AsRef<[u8]>) -> Result<AnswerHead, HeadError> {
-    let mut head = AnswerHead::default();
-    let used = head.parse(bytes.as_ref(), &mut HeadScan::default(), &LIMITS)?;
-    assert!(used.is_some(), "the head is whole");
-    Ok(head)
-}
-
-/// Runs a fuzz body over the corpus of a target, and over random changes of it.
-pub(crate) fn run(target: &str, body: fn(&[u8])) {
+/// Runs a fuzz body over the corpus of a target, and over so many random changes of each input.
+///
+/// # Panics
+/// When the body does, or when the corpus is not there.
+pub fn run(target: &str, changes: usize, change: Change, body: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus").join(target);
-    let mut files: Vec<_> =
-        std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+    let files = fs::read_dir(&folder).expect("the target has a corpus");
+    let mut files: Vec<_> = files.map(|file| file.expect("it is read").path()).collect();
     files.sort();
     assert!(files.len() >= 10, "the corpus of {target} is there");
-    let inputs: Vec<_> = files.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    let inputs: Vec<_> = files.iter().map(|path| fs::read(path).expect("it is a file")).collect();
     let mut random = Random::seeded();
     for input in &inputs {
         body(input);
-        for _ in 0..40 {
-            let changed = random.change(input, &inputs);
+        for _ in 0..changes {
+            let changed = change(&mut random, input, &inputs);
             println!("{}", changed.escape_ascii());
             body(&changed);
         }
     }
 }
 
-pub(crate) struct Random(u64);
+/// Numbers that look like drawn ones.
+#[derive(Debug)]
+pub struct Random(u64);
 
 impl Random {
     /// From the clock; prints the seed.
-    pub(crate) fn seeded() -> Self {
-        let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
+    pub fn seeded() -> Self {
+        let now = UNIX_EPOCH.elapsed().expect("it is later than 1970");
+        let seed = now.as_nanos() as u64 | 1;
         println!("seed {seed}");
         Self(seed)
     }
 
     /// 0 to `bound - 1`, or 0.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 % bound.max(1) as u64) as usize
     }
+}
 
-    fn change(&mut self, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
-        const ODD: &[u8] = b"\r\n\0 \t:;,\"0x\x7f\x80#@[]?%*/.";
-        let mut bytes = input.to_vec();
-        for _ in 0..=self.below(3) {
-            let at = self.below(bytes.len());
-            match self.below(5) {
-                0 => bytes.insert(at, ODD[self.below(ODD.len())]),
-                1 if !bytes.is_empty() => bytes[at] = ODD[self.below(ODD.len())],
-                2 if !bytes.is_empty() => drop(bytes.remove(at)),
-                3 => {
-                    let other = &inputs[self.below(inputs.len())];
-                    bytes.truncate(at);
-                    bytes.extend_from_slice(&other[self.below(other.len())..]);
-                }
-                _ => {
-                    let end = at + self.below(bytes.len() - at);
-                    let repeated = bytes[at..end].to_vec();
-                    bytes.splice(at..at, repeated);
+/// A [`Change`] of single bytes, and of where inputs begin and end.
+pub fn change_bytes(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
+    const ODD: &[u8] = b"\r\n\0 \t:;,\"0x\x7f\x80#@[]?%*/.";
+    let mut bytes = input.to_vec();
+    for _ in 0..=random.below(3) {
+        let at = random.below(bytes.len());
+        match random.below(5) {
+            0 => bytes.insert(at, ODD[random.below(ODD.len())]),
+            1 if !bytes.is_empty() => bytes[at] = ODD[random.below(ODD.len())],
+            2 if !bytes.is_empty() => drop(bytes.remove(at)),
+            3 => {
+                let other = &inputs[random.below(inputs.len())];
+                bytes.truncate(at);
+                bytes.extend_from_slice(&other[random.below(other.len())..]);
+            }
+            _ => {
+                let end = at + random.below(bytes.len() - at);
+                let repeated = bytes[at..end].to_vec();
+                bytes.splice(at..at, repeated);
+            }
+        }
+    }
+    bytes
+}
+
+/// A [`Change`] of lines, and in lines of values more than of names, so that most heads stay heads.
+pub fn change_lines(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
+    const ODD: &[u8] = b" \t:;,\"\\=*-/?&.0129aW\x80";
+    let mut lines: Vec<Vec<u8>> =
+        input.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
+    for _ in 0..=random.below(3) {
+        let at = random.below(lines.len());
+        match random.below(6) {
+            0 => drop(lines.remove(at)),
+            1 => lines.insert(at, lines[at].clone()),
+            2 => {
+                let other = &inputs[random.below(inputs.len())];
+                let mut theirs = other.split_inclusive(|&byte| byte == b'\n');
+                let line = theirs.nth(random.below(8)).unwrap_or(b"A: b\r\n");
+                lines.insert(at, line.to_vec());
+            }
+            _ => {
+                let line = &mut lines[at];
+                let byte = ODD[random.below(ODD.len())];
+                let place = random.below(line.len().saturating_sub(2));
+                match random.below(3) {
+                    0 => line[place] = byte,
+                    1 => drop(line.remove(place)),
+                    _ => line.insert(place, byte),
                 }
             }
         }
-        bytes
+        if lines.is_empty() {
+            return Vec::new();
+        }
     }
+    lines.concat()
 }

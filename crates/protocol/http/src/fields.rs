@@ -269,7 +269,7 @@ pub fn upgrade_accepted(request: &RequestHead, answer: &AnswerHead) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::corpus::{answer, request};
+    use crate::samples::{answer, request};
 
     fn forwarded(head: &str) -> Vec<String> {
         let head = request(format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n")).unwrap();

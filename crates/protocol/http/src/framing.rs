@@ -165,7 +165,7 @@ fn refused_codings(fields: &Fields) -> FramingError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::corpus::{answer, request};
+    use crate::samples::{answer, request};
 
     fn of_request(start: &str, fields: &str) -> Result<Framing, FramingError> {
         request_framing(&request(format!("{start}\r\nHost: a\r\n{fields}\r\n")).unwrap())

@@ -30,8 +30,10 @@ mod scan;
 pub mod target;
 mod trailer;
 
+#[cfg(any(test, feature = "corpus"))]
+pub mod corpus;
 #[cfg(test)]
-mod corpus;
+mod samples;
 
 pub use answer::{AnswerHead, fuzz_answer_head};
 pub use chunked::{ChunkError, ChunkedDecoder, Step, fuzz_chunked, write_chunk_size};

@@ -219,6 +219,7 @@ pub fn fuzz_proxy_header(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::corpus;
 
     fn version_2(command: u8, family: u8, len: u16, body: &[u8]) -> Vec<u8> {
         [V2_START, &[command, family], &len.to_be_bytes(), body].concat()
@@ -334,6 +335,6 @@ mod tests {
 
     #[test]
     fn the_corpus_keeps_the_invariants() {
-        crate::corpus::run("proxy_header", fuzz_proxy_header);
+        corpus::run("proxy_header", 40, corpus::change_bytes, fuzz_proxy_header);
     }
 }

@@ -336,7 +336,8 @@ impl RequestHead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::corpus::{LIMITS, request};
+    use crate::corpus;
+    use crate::samples::{LIMITS, request};
 
     #[test]
     fn a_head_gives_its_parts_and_what_it_used() {
@@ -525,6 +526,6 @@ mod tests {
 
     #[test]
     fn the_corpus_keeps_the_invariants() {
-        crate::corpus::run("request_head", fuzz_request_head);
+        corpus::run("request_head", 40, corpus::change_bytes, fuzz_request_head);
     }
 }

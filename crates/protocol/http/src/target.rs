@@ -400,7 +400,7 @@ fn port(digits: &[u8]) -> Result<u16, TargetError> {
 mod tests {
     use super::*;
     use crate::HeadError;
-    use crate::corpus::request;
+    use crate::samples::request;
 
     /// The authority and path of a request, or the error, for a target and the fields after it.
     fn resolve(line: &str, fields: &str) -> Result<(String, String), TargetError> {

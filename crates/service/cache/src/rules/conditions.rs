@@ -68,8 +68,8 @@ pub fn write_not_modified(out: &mut Vec<u8>, meta: &Meta, head: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{DATE, RECEIPT, answer, get};
     use super::super::policy::Policy;
+    use super::super::samples::{DATE, RECEIPT, answer, get};
     use super::super::store::{Stored, store};
     use super::*;
 

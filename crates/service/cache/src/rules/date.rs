@@ -77,7 +77,7 @@ fn fixdate<'a>(text: &[u8], now_s: u64, out: &'a mut [u8; 29]) -> Option<&'a mut
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::NOW_S;
+    use super::super::samples::NOW_S;
     use super::*;
 
     fn date(text: &str) -> Option<u64> {

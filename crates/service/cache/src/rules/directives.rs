@@ -244,7 +244,7 @@ fn split(item: &[u8]) -> (&[u8], Argument<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{answer, get};
+    use super::super::samples::{answer, get};
     use super::*;
 
     fn asked(fields: &str) -> RequestDirectives {

@@ -144,7 +144,7 @@ fn is_updated(known: Name, name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{DATE, NOW_MS, RECEIPT, answer, get, kept, request};
+    use super::super::samples::{DATE, NOW_MS, RECEIPT, answer, get, kept, request};
     use super::*;
 
     const LATER: Receipt = Receipt {

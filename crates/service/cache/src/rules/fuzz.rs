@@ -174,11 +174,12 @@ fn fuzz_later(request: &RequestHead, stored: &Stored, later: &AnswerHead, policy
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus;
+    use millrace_http::corpus;
+
     use super::fuzz_rules;
 
     #[test]
     fn the_corpus_keeps_the_invariants() {
-        corpus::run("cache_rules", fuzz_rules);
+        corpus::run("cache_rules", 100, corpus::change_lines, fuzz_rules);
     }
 }

@@ -32,8 +32,8 @@ pub fn invalidated(request: &RequestHead, answer: &AnswerHead, site: &Site<'_>) 
 mod tests {
     use millrace_http::Authority;
 
-    use super::super::corpus::{answer, request};
     use super::super::key::Scheme;
+    use super::super::samples::{answer, request};
     use super::*;
 
     fn paths(method: &str, status: u16, fields: &str) -> Vec<String> {

@@ -247,7 +247,7 @@ fn is_ignored(parameter: &[u8], ignored: &[Box<[u8]>]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{HASH, get};
+    use super::super::samples::{HASH, get};
     use super::*;
 
     fn site(scheme: Scheme, authority: &str) -> Site<'_> {

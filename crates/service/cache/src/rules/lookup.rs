@@ -61,7 +61,7 @@ pub(super) fn has_body(request: &RequestHead) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{get, request};
+    use super::super::samples::{get, request};
     use super::*;
 
     #[test]

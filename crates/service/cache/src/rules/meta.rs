@@ -157,7 +157,7 @@ impl Meta {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{DATE, NOW_MS, kept};
+    use super::super::samples::{DATE, NOW_MS, kept};
 
     #[test]
     fn age_grows_by_whole_seconds_section_4_2_3() {

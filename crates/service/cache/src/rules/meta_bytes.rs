@@ -118,7 +118,7 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{DATE, kept};
+    use super::super::samples::{DATE, kept};
     use super::*;
 
     fn whole() -> (Meta, usize) {

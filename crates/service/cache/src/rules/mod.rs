@@ -42,7 +42,7 @@ mod validate;
 mod vary;
 
 #[cfg(test)]
-mod corpus;
+mod samples;
 
 pub use cache_status::{CacheStatus, Forward};
 pub use conditions::{Condition, condition, write_not_modified};

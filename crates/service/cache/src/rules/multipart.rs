@@ -68,8 +68,8 @@ impl<'a> Multipart<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{HASH, get, kept};
     use super::super::ranges::{Selection, ranges};
+    use super::super::samples::{HASH, get, kept};
     use super::*;
 
     #[test]

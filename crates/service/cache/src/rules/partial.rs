@@ -165,7 +165,7 @@ fn is_same_strongly(old: &StoredView<'_>, new: &StoredView<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{DATE, RECEIPT, answer, get, kept};
+    use super::super::samples::{DATE, RECEIPT, answer, get, kept};
     use super::super::store::store;
     use super::*;
 

@@ -231,8 +231,8 @@ fn position(digits: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{DATE, HASH, RECEIPT, answer, get, kept, request};
     use super::super::policy::Policy;
+    use super::super::samples::{DATE, HASH, RECEIPT, answer, get, kept, request};
     use super::super::store::store;
     use super::*;
 

@@ -86,7 +86,7 @@ fn is_within(age_s: u32, most_s: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{DATE, NOW_MS, get, kept};
+    use super::super::samples::{DATE, NOW_MS, get, kept};
     use super::*;
 
     /// What is said about an answer of these fields after so many seconds.

@@ -254,8 +254,8 @@ fn windows(directives: &AnswerDirectives, policy: &Policy) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{DATE, NOW_MS, RECEIPT, answer, get, request, stored};
     use super::super::policy::{SetCookie, Ttl};
+    use super::super::samples::{DATE, NOW_MS, RECEIPT, answer, get, request, stored};
     use super::*;
 
     const FRESH: &str = "Cache-Control: max-age=60\r\n";

@@ -114,7 +114,7 @@ pub(super) fn find_etag(head: &[u8], lines_at: usize) -> Option<EtagAt> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{DATE, kept};
+    use super::super::samples::{DATE, kept};
 
     fn head(fields: &str) -> String {
         String::from_utf8(kept(&format!("{DATE}Cache-Control: max-age=9\r\n{fields}")).head)

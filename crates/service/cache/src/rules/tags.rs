@@ -90,7 +90,7 @@ mod tests {
     use millrace_http::Authority;
 
     use super::super::key::Scheme;
-    use super::super::corpus::{HASH, answer, request};
+    use super::super::samples::{HASH, answer, request};
     use super::*;
 
     #[test]

@@ -82,7 +82,7 @@ pub fn selected(answer: &AnswerHead, kept: &[StoredView<'_>]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{answer, kept};
+    use super::super::samples::{answer, kept};
     use super::super::store::Stored;
     use super::*;
 

@@ -276,7 +276,7 @@ fn preferred_language(request: &RequestHead) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::{HASH, answer, get};
+    use super::super::samples::{HASH, answer, get};
     use super::*;
 
     fn names(value: &str) -> Result<Option<VaryNames>, Refusal> {
