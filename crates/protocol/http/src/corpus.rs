@@ -40,7 +40,12 @@ impl Random {
         let now = UNIX_EPOCH.elapsed().expect("it is later than 1970");
         let seed = now.as_nanos() as u64 | 1;
         println!("seed {seed}");
-        Self(seed)
+        Self::from_seed(seed)
+    }
+
+    /// From this seed, each its own numbers; 0 counts as 1.
+    pub fn from_seed(seed: u64) -> Self {
+        Self(seed.max(1))
     }
 
     /// 0 to `bound - 1`, or 0.

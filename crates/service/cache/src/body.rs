@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Nobody blocks here. Who finds nothing to read, or no room to fill, leaves a [`Waiter`] behind;
-//! whoever changes that gets it back and wakes it.
+//! whoever changes that gets it back and wakes it. Only a drop wakes nobody, since it gives nothing
+//! back: whoever waits finds what became of the body when it looks again, at its deadline say.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -34,8 +35,11 @@ pub struct Body {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What is there, without gaps: from `first` on to `length`.
+    /// What is there, without gaps: from `first` on to `length`. Nothing once all of it is in
+    /// [`Body::whole`].
     parts: VecDeque<Part>,
+    /// Whether more bytes may come into the last part.
+    is_open: bool,
     /// Bytes that arrived.
     length: u64,
     end: Option<End>,
@@ -52,11 +56,13 @@ struct Part {
     bytes: Extent,
 }
 
-/// Where a reader is.
+/// Where a reader is: maybe beyond what arrived.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     at: u64,
     waits: Option<Waiter>,
+    /// Nothing is kept for it any more: see [`Filler::cut_behind`].
+    is_cut: bool,
 }
 
 /// How the arrival of a body ended.
@@ -127,7 +133,7 @@ impl Reader {
         if inner.first() > at {
             return None;
         }
-        let place = Place { at, waits: None };
+        let place = Place { at, waits: None, is_cut: false };
         let index = match inner.readers.iter().position(Option::is_none) {
             Some(free) => {
                 inner.readers[free] = Some(place);
@@ -143,33 +149,36 @@ impl Reader {
     }
 
     /// The next bytes, `max` of them at most, which side by side may be fewer. They count as read.
-    /// Where there are none yet, `waiter` is kept. With them comes whoever waited for room, to be
+    /// Where there are none yet, `waiter` is kept. With either comes whoever waited for room, to be
     /// woken.
+    ///
+    /// # Panics
+    /// When `max` is 0: that is no way to wait.
     pub fn read(&mut self, max: usize, waiter: Waiter) -> (Read, Option<Waiter>) {
+        assert!(max > 0, "who reads takes something");
         if let Some(whole) = self.body.whole.get() {
-            let Some((slice, from)) = whole.at(self.at) else {
-                return (Read::End(End::Whole), None);
-            };
-            let count = (slice.len() - from).min(max);
-            self.at += count as u64;
-            return (Read::Bytes(slice.slice(from..from + count)), None);
+            return (read_whole(whole, &mut self.at, max), None);
         }
         let mut inner = self.body.lock();
+        // It may have become whole before the lock was ours.
+        if let Some(whole) = self.body.whole.get() {
+            return (read_whole(whole, &mut self.at, max), None);
+        }
         let index = self.place.expect("who began before the body was whole has a place");
-        let Some(slice) = inner.slice(self.at, max) else {
-            let read = match inner.end {
-                Some(end) => Read::End(end),
-                None => {
-                    inner.readers[index] = Some(Place { at: self.at, waits: Some(waiter) });
-                    Read::Wait
-                }
-            };
-            return (read, None);
-        };
-        self.at += slice.len() as u64;
-        inner.readers[index] = Some(Place { at: self.at, waits: None });
-        let woken = inner.let_go();
-        (Read::Bytes(slice), woken)
+        if inner.readers[index].is_none_or(|place| place.is_cut) {
+            return (Read::End(End::Cut), None);
+        }
+        let found = inner.slice(self.at, max);
+        if let (None, Some(end)) = (&found, inner.end) {
+            return (Read::End(end), None);
+        }
+        self.at += found.as_ref().map_or(0, |slice| slice.len() as u64);
+        let waits = found.is_none().then_some(waiter);
+        inner.readers[index] = Some(Place { at: self.at, waits, is_cut: false });
+        inner.let_go();
+        // Who finds nothing is further than all others, maybe because it began there: so for the
+        // filler there is room then, too.
+        (found.map_or(Read::Wait, Read::Bytes), inner.filler.take())
     }
 
     /// Where it is.
@@ -185,21 +194,30 @@ impl Reader {
     /// Ends the reading. Whoever waited for room is given, to be woken: there may be some now, or
     /// nobody left to fill for.
     pub fn leave(mut self) -> Option<Waiter> {
-        self.give_up()
+        self.give_up()?.filler.take()
     }
 
-    fn give_up(&mut self) -> Option<Waiter> {
+    fn give_up(&mut self) -> Option<MutexGuard<'_, Inner>> {
         let index = self.place.take()?;
         let mut inner = self.body.lock();
         inner.readers[index] = None;
-        inner.let_go()
+        inner.let_go();
+        Some(inner)
     }
 }
 
+/// Wakes nobody: the next reader that moves finds who waits.
 impl Drop for Reader {
     fn drop(&mut self) {
         self.give_up();
     }
+}
+
+fn read_whole(whole: &Aggregate, at: &mut u64, max: usize) -> Read {
+    let Some((slice, from)) = whole.at(*at) else { return Read::End(End::Whole) };
+    let count = (slice.len() - from).min(max);
+    *at += count as u64;
+    Read::Bytes(slice.slice(from..from + count))
 }
 
 impl Inner {
@@ -213,24 +231,43 @@ impl Inner {
         let part = &self.parts[index];
         let from = (at - part.start) as usize;
         let there = part.bytes.len().min((self.length - part.start) as usize);
-        (from < there).then(|| part.bytes.slice(from..there.min(from + max)))
+        (from < there).then(|| part.bytes.slice(from..there.min(from.saturating_add(max))))
     }
 
-    /// Lets go what every reader has had, where the body is only passed on. Gives the one who waits
-    /// for room.
-    fn let_go(&mut self) -> Option<Waiter> {
-        if self.passes {
-            let slowest = self.readers.iter().flatten().map(|place| place.at).min();
-            let slowest = slowest.unwrap_or(self.length);
-            let is_had = |parts: &VecDeque<Part>| {
-                let next = parts.get(1).map_or(self.length, |part| part.start);
-                parts.front().is_some_and(|part| !part.bytes.is_empty()) && next <= slowest
-            };
-            while is_had(&self.parts) {
-                self.parts.pop_front();
-            }
+    /// Lets go what every reader has had, where the body is only passed on.
+    fn let_go(&mut self) {
+        if !self.passes {
+            return;
         }
-        self.filler.take()
+        let slowest = self.reading().map(|place| place.at).min().unwrap_or(self.length);
+        while !self.parts.is_empty() {
+            let end = match self.parts.get(1) {
+                Some(next) => next.start,
+                // What comes next comes into this one.
+                None if self.is_open => return,
+                None => self.length,
+            };
+            if end > slowest {
+                return;
+            }
+            self.parts.pop_front();
+        }
+    }
+
+    /// Those who read and were not cut off.
+    fn reading(&self) -> impl Iterator<Item = &Place> {
+        self.readers.iter().flatten().filter(|place| !place.is_cut)
+    }
+
+    /// Nothing comes any more. Gives those who waited for it.
+    fn end(&mut self, end: End) -> Vec<Waiter> {
+        self.end = Some(end);
+        self.filler = None;
+        self.take_waiting()
+    }
+
+    fn take_waiting(&mut self) -> Vec<Waiter> {
+        self.readers.iter_mut().flatten().filter_map(|place| place.waits.take()).collect()
     }
 }
 
@@ -299,6 +336,7 @@ impl Filler {
             let mut inner = self.body.lock();
             let start = inner.length;
             inner.parts.push_back(Part { start, bytes: buffer.extent() });
+            inner.is_open = true;
             drop(inner);
             self.buffer = Some(buffer);
         }
@@ -309,12 +347,15 @@ impl Filler {
 
     /// The first `count` bytes of [`Filler::spare`] were written: readers may have them. Gives those
     /// who waited for them, to be woken.
+    ///
+    /// # Panics
+    /// When there were not so many.
     pub fn advance(&mut self, count: usize) -> Vec<Waiter> {
         let buffer = self.buffer.as_mut().expect("what is written was given");
-        buffer.advance(count);
         if let Some(rest) = &mut self.rest {
-            *rest -= count as u64;
+            *rest = rest.checked_sub(count as u64).expect("no more is written than was given");
         }
+        buffer.advance(count);
         let mut inner = self.body.lock();
         inner.length += count as u64;
         inner.take_waiting()
@@ -324,8 +365,9 @@ impl Filler {
     /// filled ahead of it, `waiter` is kept until somebody reads on or leaves.
     pub fn ahead(&self, most: u64, waiter: Waiter) -> Option<u64> {
         let mut inner = self.body.lock();
-        let fastest = inner.readers.iter().flatten().map(|place| place.at).max()?;
-        let ahead = inner.length - fastest;
+        let fastest = inner.reading().map(|place| place.at).max()?;
+        // Who wants a later part may be further than what arrived.
+        let ahead = inner.length.saturating_sub(fastest);
         inner.filler = (ahead >= most).then_some(waiter);
         Some(ahead)
     }
@@ -339,32 +381,65 @@ impl Filler {
         inner.let_go();
     }
 
-    /// Ends it: everything is there. Gives those who waited.
-    pub fn finish(mut self) -> Vec<Waiter> {
-        self.end_part();
+    /// Cuts off whoever is more than `most` bytes behind what arrived, where the body is only passed
+    /// on, and gives how many those are: one client that takes nothing would keep all of it in
+    /// memory. They find the cut when they read on; none of them waits here.
+    pub fn cut_behind(&mut self, most: u64) -> usize {
         let mut inner = self.body.lock();
-        inner.end = Some(End::Whole);
-        if let Some(filled) = self.filled.take() {
-            let whole = self.body.whole.set(filled);
-            debug_assert!(whole.is_ok(), "a body is finished once");
+        if !inner.passes {
+            return 0;
         }
-        inner.take_waiting()
+        let (length, mut count) = (inner.length, 0);
+        for place in inner.readers.iter_mut().flatten() {
+            if !place.is_cut && length.saturating_sub(place.at) > most {
+                place.is_cut = true;
+                count += 1;
+            }
+        }
+        inner.let_go();
+        count
+    }
+
+    /// Ends it: everything is there. Gives those who waited.
+    ///
+    /// # Panics
+    /// When less came than was announced: that is [`Filler::cut`].
+    pub fn finish(mut self) -> Vec<Waiter> {
+        assert!(self.rest.is_none_or(|rest| rest == 0), "a body that is short is not whole");
+        self.end_part();
+        let filled = self.filled.take();
+        let mut inner = self.body.lock();
+        let mut parts = VecDeque::new();
+        if let Some(filled) = filled {
+            assert!(filled.len() == inner.length, "what is kept is what came");
+            assert!(self.body.whole.set(filled).is_ok(), "a body is finished once");
+            parts = std::mem::take(&mut inner.parts);
+        }
+        let waiting = inner.end(End::Whole);
+        drop(inner);
+        drop(parts);
+        waiting
     }
 
     /// Ends it: the rest will never come. Gives those who waited.
-    pub fn cut(self) -> Vec<Waiter> {
-        let mut inner = self.body.lock();
-        inner.end = Some(End::Cut);
-        inner.take_waiting()
+    pub fn cut(mut self) -> Vec<Waiter> {
+        self.end_part();
+        self.body.lock().end(End::Cut)
     }
 
     /// What the present part has stays as it is, and the rest of its memory goes back.
     fn end_part(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            let slice = buffer.freeze();
-            if let Some(filled) = &mut self.filled {
-                filled.append(slice);
-            }
+        let Some(buffer) = self.buffer.take() else { return };
+        let slice = buffer.freeze();
+        let mut inner = self.body.lock();
+        inner.is_open = false;
+        if slice.is_empty() {
+            inner.parts.pop_back();
+        }
+        inner.let_go();
+        drop(inner);
+        if let Some(filled) = &mut self.filled {
+            filled.append(slice);
         }
     }
 }
@@ -373,13 +448,10 @@ impl Filler {
 /// they look again.
 impl Drop for Filler {
     fn drop(&mut self) {
-        self.body.lock().end.get_or_insert(End::Cut);
-    }
-}
-
-impl Inner {
-    fn take_waiting(&mut self) -> Vec<Waiter> {
-        self.readers.iter_mut().flatten().filter_map(|place| place.waits.take()).collect()
+        self.end_part();
+        let mut inner = self.body.lock();
+        inner.filler = None;
+        inner.end.get_or_insert(End::Cut);
     }
 }
 
@@ -496,6 +568,111 @@ mod tests {
         assert!(Reader::new(filler.body().clone(), 0).is_none(), "its beginning is gone");
         filler.finish();
         assert!(matches!(slow.read(1, ME), (Read::End(End::Whole), None)));
+    }
+
+    #[test]
+    fn one_reader_that_keeps_up_gets_all_that_is_passed_on() {
+        let slab = slab();
+        let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+        let mut reader = Reader::new(filler.body().clone(), 0).unwrap();
+        filler.pass();
+        for piece in bytes(3 << 20).chunks(1000) {
+            assert!(matches!(reader.read(1, ME), (Read::Wait, None)));
+            assert_eq!(fill(&mut filler, piece), [ME]);
+            assert_eq!(read(&mut reader), piece);
+            assert!(slab.counters().live <= PART_BYTES as u64);
+        }
+        assert_eq!(filler.cut(), [ME]);
+        assert_eq!(slab.counters().live, 0, "it has had everything");
+        assert!(matches!(reader.read(1, ME), (Read::End(End::Cut), None)));
+    }
+
+    #[test]
+    fn who_is_too_far_behind_is_cut_off() {
+        let slab = slab();
+        let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+        let mut slow = Reader::new(filler.body().clone(), 0).unwrap();
+        let mut fast = Reader::new(filler.body().clone(), 0).unwrap();
+        fill(&mut filler, &bytes(2 << 20));
+        assert_eq!(filler.cut_behind(0), 0, "what is kept anyway costs nothing more");
+        filler.pass();
+        assert_eq!(read(&mut fast), bytes(2 << 20));
+        assert!(slab.counters().live >= 2 << 20);
+        assert_eq!((filler.cut_behind(1 << 20), filler.cut_behind(1 << 20)), (1, 0));
+        assert!(slab.counters().live <= PART_BYTES as u64);
+        assert!(matches!(slow.read(1, ME), (Read::End(End::Cut), None)));
+        assert_eq!(fill(&mut filler, b"more"), [ME]);
+        assert_eq!(read(&mut fast), b"more");
+        assert_eq!(filler.ahead(1, FILLER), Some(0));
+        drop(fast);
+        assert_eq!(filler.ahead(1, FILLER), None, "nobody reads who is not cut off");
+    }
+
+    #[test]
+    fn one_that_begins_further_on_has_the_filler_go_on() {
+        let slab = slab();
+        let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+        let _slow = Reader::new(filler.body().clone(), 0).unwrap();
+        let all = bytes(6000);
+        fill(&mut filler, &all[..1000]);
+        assert_eq!(filler.ahead(1000, FILLER), Some(1000));
+        let mut later = Reader::new(filler.body().clone(), 5000).unwrap();
+        assert!(matches!(later.read(usize::MAX, ME), (Read::Wait, Some(FILLER))));
+        assert_eq!(filler.ahead(1000, FILLER), Some(0), "not even as far as it is");
+        assert_eq!(fill(&mut filler, &all[1000..]), [ME]);
+        let (Read::Bytes(last), None) = later.read(usize::MAX, ME) else { panic!("it is there") };
+        assert_eq!(*last, all[5000..]);
+    }
+
+    #[test]
+    fn a_filler_that_waits_is_not_forgotten() {
+        let slab = slab();
+        let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+        let mut reader = Reader::new(filler.body().clone(), 0).unwrap();
+        let other = Reader::new(filler.body().clone(), 0).unwrap();
+        fill(&mut filler, &bytes(1000));
+        filler.ahead(500, FILLER);
+        filler.pass();
+        drop(other);
+        assert!(matches!(reader.read(10, ME), (Read::Bytes(_), Some(FILLER))));
+        filler.ahead(500, FILLER);
+        filler.finish();
+        assert_eq!(reader.leave(), None, "it fills no more");
+    }
+
+    #[test]
+    fn what_ended_keeps_no_memory_but_that_of_its_bytes() {
+        let slab = slab();
+        let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+        let body = filler.body().clone();
+        fill(&mut filler, b"begun");
+        assert_eq!(slab.counters().live, FIRST_BYTES as u64);
+        filler.cut();
+        assert_eq!(slab.counters().live, 4096);
+        let mut filler = Filler::new(&slab, Kind::Referred, None, 0);
+        filler.spare().unwrap();
+        let nothing = filler.body().clone();
+        filler.finish();
+        assert_eq!((nothing.arrived(), slab.counters().live), (0, 4096));
+        drop(body);
+        assert_eq!(slab.counters().live, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "a body that is short is not whole")]
+    fn a_short_body_is_never_whole() {
+        let mut filler = Filler::new(&slab(), Kind::Copied, Some(10), 0);
+        fill(&mut filler, b"012345678");
+        filler.finish();
+    }
+
+    #[test]
+    #[should_panic(expected = "no more is written than was given")]
+    fn nobody_gets_more_than_was_announced() {
+        let mut filler = Filler::new(&slab(), Kind::Copied, Some(10), 0);
+        while filler.slab.tend() != iolite::Tended::Idle {}
+        filler.spare().unwrap();
+        filler.advance(11);
     }
 
     #[test]
