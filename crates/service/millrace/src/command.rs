@@ -14,7 +14,7 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
         Command::Serve(tables) => {
             let mut config = config::from_tables(&tables)?;
             users::load(&mut config)?;
-            congestion::check(&config, |option| format!("--{option}"))?;
+            congestion::check(&config, &tables)?;
             host::check(&config)?;
             supervisor::run(config, None, tables.is_upgrade())
         }

@@ -4,19 +4,18 @@
 use std::fs;
 use std::sync::Arc;
 
-use millrace_proxy::config::{Config, ConfigError, Congestion};
+use millrace_proxy::config::{Config, ConfigError, Congestion, Tables};
 use millrace_proxy::congestion::NEAR;
 use millrace_sys::Errno;
 
 use crate::say;
 
-/// Checks every algorithm that `config` names. `place` gives what messages call an option where
-/// the configuration was written.
+/// Checks every algorithm that `config` names, which is what `tables` mean.
 ///
 /// # Errors
 /// The first name that a socket of this process cannot have, with those that it can.
-pub(crate) fn check(config: &Config, place: impl Fn(&str) -> String) -> Result<(), ConfigError> {
-    for service in &config.services {
+pub(crate) fn check(config: &Config, tables: &Tables) -> Result<(), ConfigError> {
+    for (number, service) in config.services.iter().enumerate() {
         let options = [
             ("congestion", &service.congestion),
             ("origin-congestion", &service.origin_congestion),
@@ -30,7 +29,7 @@ pub(crate) fn check(config: &Config, place: impl Fn(&str) -> String) -> Result<(
                 _ => "cannot be set here",
             };
             return Err(ConfigError::Value {
-                place: place(option),
+                place: tables.place_in_service(number, option).to_owned(),
                 found: name.to_owned(),
                 wrong,
                 allowed: format!("system, auto, {}", offered(error == Errno::PERM).join(", ")),
@@ -69,20 +68,23 @@ fn offered(allowed: bool) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_proxy::config;
 
     #[test]
     fn what_the_kernel_lacks_is_refused_with_what_it_has() {
-        let config = |name: &str| {
-            let words = ["forward", "--origin-congestion", name];
-            millrace_proxy::config::from_arguments(words).unwrap()
+        let checked = |text: &str| {
+            let tables = config::tables_of_toml("a.toml", text, &Tables::default()).unwrap();
+            check(&config::from_tables(&tables).unwrap(), &tables)
         };
-        let place = |option: &str| format!("--{option}");
         // Every kernel has reno, for every user.
         for name in ["system", "auto", "reno"] {
-            check(&config(name), place).unwrap();
+            checked(&format!("[[forward]]\norigin-congestion = \"{name}\"")).unwrap();
         }
-        let message = check(&config("no-such-thing"), place).unwrap_err().to_string();
-        assert!(message.starts_with("--origin-congestion: \"no-such-thing\" is nothing"));
+        let second = "[[boost]]\nroute = { origins = 'http://a' }\n[[forward]]\n\n\
+                      origin-congestion = 'no-such-thing'\nlisten = '127.0.0.1:0'";
+        let message = checked(second).unwrap_err().to_string();
+        let place = "a.toml:5: origin-congestion: ";
+        assert!(message.starts_with(&format!("{place}\"no-such-thing\" is nothing")), "{message}");
         assert!(message.contains("allowed: system, auto, ") && message.contains("reno"));
     }
 }

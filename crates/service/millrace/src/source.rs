@@ -58,9 +58,10 @@ impl Source {
             .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
             .map_err(|error| self.unreadable(error))?;
         let text = String::from_utf8(bytes).map_err(|_| self.unreadable("is not UTF-8"))?;
-        let mut config = config::from_named_toml(&name, &text, &self.over)?;
+        let tables = config::tables_of_toml(&name, &text, &self.over)?;
+        let mut config = config::from_tables(&tables)?;
         users::load(&mut config)?;
-        congestion::check(&config, |option| format!("{name}: {option}"))?;
+        congestion::check(&config, &tables)?;
         Ok(config)
     }
 }

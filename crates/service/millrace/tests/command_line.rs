@@ -95,7 +95,7 @@ fn a_wrong_file_is_one_line_with_file_line_and_key() {
         (b"[[forward]]\nlisen = 1", &[":2: \"lisen\" is not known", "did you mean \"listen\"?"]),
         (b"[limits]\nhead_ms = '1d'\n[[forward]]", &[":2: head_ms", "100ms to 1h"]),
         (b"[[forward]]\norigin-congestion = 1", &["origin-congestion: \"1\"", "system, auto"]),
-        (b"[[forward]]\ncongestion = 'no-such'", &["wrong.toml: congestion: ", "reno"]),
+        (b"[[forward]]\ncongestion = 'no-such'", &["wrong.toml:2: congestion: ", "reno"]),
         (b"[[forward]\n", &[":1: ", "TOML"]),
         (b"workers = 2", &["no service", "[[forward]]"]),
         (b"\xff", &["is not UTF-8"]),

@@ -63,6 +63,16 @@ impl Tables {
         self.process.given.iter().any(|(row, _)| row.key == "upgrade")
     }
 
+    /// Where an option of a service was written, as messages call it: `--congestion`, or
+    /// `millrace.toml:3: congestion`; the service, where it was not given. `service` is the number
+    /// of the service in the configuration that these tables mean.
+    ///
+    /// # Panics
+    /// When there are not so many services.
+    pub fn place_in_service(&self, service: usize, key: &str) -> &str {
+        self.services[service].values.place_of(key)
+    }
+
     /// These tables with the process's values of `other` in place of their own: a command line's
     /// options before those of the file that it runs.
     #[must_use]

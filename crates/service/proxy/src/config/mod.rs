@@ -48,7 +48,16 @@ pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
 /// # Errors
 /// The first thing that is wrong, on one line with the file's name, line and key.
 pub fn from_named_toml(name: &str, text: &str, over: &Tables) -> Result<Config, ConfigError> {
-    build::build(&file::read(name, text)?.overridden_by(over))
+    build::build(&tables_of_toml(name, text, over)?)
+}
+
+/// The values of a file as [`from_named_toml`] reads them, for [`from_tables`]: beside the
+/// configuration that they mean, they know where each was written.
+///
+/// # Errors
+/// What is no TOML and what is not known, on one line with the file's name, line and key.
+pub fn tables_of_toml(name: &str, text: &str, over: &Tables) -> Result<Tables, ConfigError> {
+    Ok(file::read(name, text)?.overridden_by(over))
 }
 
 /// The configuration of a command line that holds one whole: of `forward` or `boost`. The first
