@@ -1,15 +1,15 @@
-//! `make lab`, or `cargo run --release -p millrace-lab [OBJECTS [TRACE]]`: the comparison of eviction
-//! policies.
+//! `make lab`, or `cargo run --release -p millrace-lab [OBJECTS [TRACE | shards]]`: the comparison of
+//! eviction policies.
 //!
 //! Prints the table of docs/design/eviction.md, or the rows of one trace, and ends with status 1 if
-//! the bar was missed.
+//! the bar was missed; with `shards`, what it costs to cut the cache into shards.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-use millrace_lab::eviction::{BAR, Row, compare};
-use millrace_lab::trace;
+use millrace_lab::eviction::{BAR, Cut, Row, compare, cut};
+use millrace_lab::trace::{self, Trace};
 
 /// The scale of the published table.
 const OBJECTS: u32 = 100_000;
@@ -24,16 +24,24 @@ fn main() -> ExitCode {
         }
     };
     let mut traces = trace::all(objects);
-    if let Some(name) = std::env::args().nth(2) {
-        let names: Vec<&str> = traces.iter().map(|trace| trace.name).collect();
-        if !names.contains(&name.as_str()) {
-            eprintln!("millrace-lab: no trace {name}; there are {}", names.join(", "));
-            return ExitCode::from(2);
+    match std::env::args().nth(2) {
+        Some(word) if word == "shards" => return shards(&traces),
+        Some(name) => {
+            let names: Vec<&str> = traces.iter().map(|trace| trace.name).collect();
+            if !names.contains(&name.as_str()) {
+                eprintln!("millrace-lab: no trace {name}; there are {}", names.join(", "));
+                return ExitCode::from(2);
+            }
+            traces.retain(|trace| trace.name == name);
         }
-        traces.retain(|trace| trace.name == name);
+        None => {}
     }
+    table(&traces)
+}
+
+fn table(traces: &[Trace]) -> ExitCode {
     println!("{}", Row::head());
-    let rows = compare(&traces, |row| println!("{}", row.line()));
+    let rows = compare(traces, |row| println!("{}", row.line()));
     let breaches: Vec<String> = rows.iter().flat_map(|row| row.breaches(BAR)).collect();
     println!();
     for breach in &breaches {
@@ -45,4 +53,10 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+fn shards(traces: &[Trace]) -> ExitCode {
+    println!("{}", Cut::head());
+    cut(traces, |row| println!("{}", row.line()));
+    ExitCode::SUCCESS
 }

@@ -37,11 +37,14 @@
 
 mod ghost;
 mod queue;
+mod shards;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use ghost::{Ghost, Origin, Slot};
 use queue::{NONE, Queue, Weights};
+
+pub use shards::SHARDS_MAX;
 
 /// The expiry of an entry that never expires.
 pub const NEVER: u32 = u32::MAX;

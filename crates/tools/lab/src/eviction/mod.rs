@@ -4,9 +4,11 @@
 //! larger than the whole cache is offered to none of them.
 
 mod peers;
+mod sharding;
 mod table;
 
 pub use peers::{Cache, Ours, POLICIES, Policy, Role};
+pub use sharding::{COUNTS, Cut, cut};
 pub use table::{BAR, Row, SHARES, compare};
 
 use crate::trace::Trace;

@@ -96,9 +96,9 @@ struct Shard {
 
 impl Ours {
     /// `shards` instances share `capacity` bytes.
-    pub fn new(capacity: u64, shards: usize) -> Self {
+    pub fn new(capacity: u64, shards: u32) -> Self {
         let shard = || Shard {
-            eviction: Eviction::new(capacity, shards as u32),
+            eviction: Eviction::new(capacity, shards),
             objects: Vec::new(),
             free: Vec::new(),
         };

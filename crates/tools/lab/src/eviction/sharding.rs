@@ -1,0 +1,57 @@
+//! What it costs to cut a cache into shards.
+
+use std::fmt::Write;
+
+use super::{Misses, Ours, SHARES, play};
+use crate::trace::Trace;
+
+/// Into how many shards a cache is cut.
+pub const COUNTS: [u32; 7] = [2, 4, 8, 16, 32, 64, 256];
+
+/// One trace with one size of the cache.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    trace: &'static str,
+    share: u64,
+    capacity: u64,
+    uncut: Misses,
+    /// By [`COUNTS`].
+    cut: Vec<Misses>,
+}
+
+/// Plays each of `traces` with each size of the cache, uncut and cut.
+pub fn cut(traces: &[Trace], mut done: impl FnMut(&Cut)) {
+    for trace in traces {
+        for share in SHARES {
+            let capacity = trace.footprint() * share / 100;
+            let missed = |shards| play(trace, &mut Ours::new(capacity, shards), capacity);
+            let cut = COUNTS.iter().map(|&count| missed(count)).collect();
+            done(&Cut { trace: trace.name, share, capacity, uncut: missed(1), cut });
+        }
+    }
+}
+
+impl Cut {
+    /// The head of the table.
+    pub fn head() -> String {
+        let mut head = String::from("| trace | cache |");
+        let mut rule = String::from("| --- | ---: |");
+        for count in COUNTS {
+            let _ = write!(head, " {count} shards |");
+            rule.push_str(" ---: |");
+        }
+        format!("{head}\n{rule}")
+    }
+
+    /// The row of the table: how much more is missed than without shards, of objects and of bytes.
+    pub fn line(&self) -> String {
+        let megabytes = self.capacity >> 20;
+        let mut line = format!("| {} | {} %, {megabytes} MB |", self.trace, self.share);
+        for cut in &self.cut {
+            let objects = cut.objects - self.uncut.objects;
+            let bytes = cut.bytes - self.uncut.bytes;
+            let _ = write!(line, " {objects:+.3} / {bytes:+.3} |");
+        }
+        line
+    }
+}
