@@ -10,6 +10,7 @@ mod change;
 mod error;
 mod file;
 mod given;
+mod kind;
 pub mod options;
 mod reference;
 mod schema;

@@ -3,7 +3,7 @@
 //! Limits have a table of their own, [`Limits::TABLE`](crate::limits::Limits::TABLE), reached
 //! through the row `limit`.
 
-use super::value;
+pub use super::kind::Kind;
 
 /// One option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,67 +49,6 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("demo", "Run a booster before a small built-in site, and say what happens as it happens"),
 ];
 
-/// The type of a value, with its bounds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// A flag without a value; true or false in files.
-    Flag,
-    /// On or off; true or false in files too.
-    Switch,
-    /// A whole number.
-    Number {
-        /// The least allowed.
-        least: u64,
-        /// The greatest allowed.
-        most: u64,
-    },
-    /// Bytes.
-    Size {
-        /// The least allowed, in bytes.
-        least: u64,
-        /// The greatest allowed, in bytes.
-        most: u64,
-    },
-    /// One of a few words.
-    Choice(&'static [&'static str]),
-    /// An address to listen on.
-    Listen,
-    /// An address to listen on, or `off`.
-    Admin,
-    /// The name of a host.
-    Name,
-    /// A file to append to, `-` for standard output, or `off`.
-    Log,
-    /// An origin server.
-    Origin,
-    /// A block of addresses.
-    Block,
-    /// A port, or `all`.
-    Port,
-    /// A host to match.
-    Host,
-    /// A name, or all names below it.
-    Domain,
-    /// A file to read.
-    File,
-    /// What a password is asked for.
-    Realm,
-    /// The beginning of a path to match.
-    Path,
-    /// The path of a health check, or `off`.
-    Check,
-    /// A status or a range of statuses.
-    Statuses,
-    /// A choice of congestion control.
-    Congestion,
-    /// Whose rights the process has.
-    User,
-    /// A folder.
-    Folder,
-    /// A limit and its value.
-    Limit,
-}
-
 impl Row {
     /// Whether a command takes the option.
     pub fn is_of_command(&self, command: &str) -> bool {
@@ -143,81 +82,6 @@ impl Row {
     /// The row of a key within a scope that takes it.
     pub(super) fn of_key(key: &str, scopes: &[Scope]) -> Option<&'static Self> {
         Self::TABLE.iter().find(|row| row.key == key && scopes.contains(&row.scope))
-    }
-}
-
-impl Kind {
-    /// What `--help` shows in place of a value.
-    pub fn placeholder(&self) -> &'static str {
-        match self {
-            Self::Flag => "",
-            Self::Switch => "on|off",
-            Self::Number { .. } => "N",
-            Self::Size { .. } => "SIZE",
-            Self::Choice(_) => "WORD",
-            Self::Listen => "ADDRESS",
-            Self::Admin => "ADDRESS",
-            Self::Name => "NAME",
-            Self::Log => "FILE|off",
-            Self::Origin => "URL",
-            Self::Block => "CIDR",
-            Self::Port => "PORT",
-            Self::Host => "HOST",
-            Self::Domain => "NAME",
-            Self::File => "FILE",
-            Self::Realm => "TEXT",
-            Self::Path => "PATH",
-            Self::Check => "PATH|off",
-            Self::Statuses => "STATUS",
-            Self::Congestion => "NAME",
-            Self::User => "USER",
-            Self::Folder => "DIR",
-            Self::Limit => "NAME=VALUE",
-        }
-    }
-
-    /// What is allowed, as the end of a sentence.
-    pub fn allowed(&self) -> String {
-        match self {
-            Self::Flag => "true, false".to_owned(),
-            Self::Switch => "on, off".to_owned(),
-            Self::Number { least, most } => format!("a whole number from {least} to {most}"),
-            Self::Size { least, most } => format!(
-                "bytes from {} to {}, with K, M, G or T for powers of 1024",
-                value::write_size(*least),
-                value::write_size(*most)
-            ),
-            Self::Choice(words) => words.join(", "),
-            Self::Listen => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH".to_owned(),
-            Self::Admin => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off".to_owned(),
-            Self::Name => "a host name".to_owned(),
-            Self::Log => "a file's path, - for standard output, off".to_owned(),
-            Self::Origin => "http://HOST[:PORT], http://[IPV6][:PORT], unix:PATH".to_owned(),
-            Self::Block => "ADDRESS, ADDRESS/BITS".to_owned(),
-            Self::Port => "a port from 1 to 65535, all".to_owned(),
-            Self::Host => "a host name, *.NAME for all names below it, an address".to_owned(),
-            Self::Domain => "a host name, *.NAME for all names below it; names that are not \
-                             ASCII as their A-labels, xn--..."
-                .to_owned(),
-            Self::File => "a file's path".to_owned(),
-            Self::Realm => {
-                "1 to 100 printable ASCII characters without quotes and backslashes".to_owned()
-            }
-            Self::Path => "a path from its slash on, without ? and #".to_owned(),
-            Self::Check => "a path from its slash on, with ? if need be; off".to_owned(),
-            Self::Statuses => {
-                "a status from 200 to 599, or a range of them like 200-299".to_owned()
-            }
-            Self::Congestion => {
-                "system, auto, an algorithm that the kernel has: up to 15 letters, digits, - and _"
-                    .to_owned()
-            }
-            Self::User => {
-                "auto, a user's name or number, with :GROUP behind it for another group".to_owned()
-            }
-            Self::Folder => "a folder's path".to_owned(),
-            Self::Limit => "NAME=VALUE with a name of the table of limits".to_owned(),
-        }
     }
 }
 
