@@ -5,7 +5,7 @@ use millrace_http::{
 };
 
 use super::{
-    CacheStatus, HashKey, Key, KeyParts, Lookup, Meta, Multipart, Policy, Receipt,
+    CacheStatus, Features, HashKey, Key, KeyParts, Lookup, Meta, Multipart, Policy, Receipt,
     RequestDirectives, Reuse, Scheme, Selection, Site, Stored, StoredView, combine, condition,
     finish, freshen, freshen_by_head, group_invalidations, invalidated, lines, lookup, ranges,
     remainder, reuse, selected, store, tags, write_not_modified, write_validation,
@@ -57,7 +57,10 @@ fn fuzz_site(request: &RequestHead, answer: &AnswerHead) {
     let site = Site { scheme: Scheme::Http, authority };
     let ignored_parameters = vec![(*b"a*").into(), (*b"b").into()];
     let fields = vec![(*b"cookie").into()];
-    let parts = KeyParts { ignored_parameters, fields, ..KeyParts::default() };
+    let cookies = ignored_parameters.clone();
+    let is_any = Features { fields: Vec::new(), cookies: cookies.clone() }.is_any_in(request);
+    assert!(!is_any || request.find(Name::Cookie).is_some());
+    let parts = KeyParts { ignored_parameters, fields, cookies, ..KeyParts::default() };
     for parts in [&KeyParts::default(), &parts] {
         let mut text = Vec::new();
         Key::write(&mut text, &site, destination.path_and_query, request, parts);

@@ -13,6 +13,7 @@ use memchr::memchr;
 use millrace_http::{Authority, Host, RequestHead};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
+use super::features::put_cookies;
 use super::structured::lines_named;
 
 /// What keys are hashed with: random and secret, so that nobody can prepare two keys that meet.
@@ -117,11 +118,14 @@ pub struct KeyParts {
     pub ignores_query: bool,
     /// Request fields whose values count, in lower case.
     pub fields: Vec<Box<[u8]>>,
+    /// Cookies whose values count: names, or beginnings of names with a `*` after them. A `Cookie`
+    /// line that parsers may read differently counts as a whole.
+    pub cookies: Vec<Box<[u8]>>,
 }
 
 impl Key {
     /// The key of a GET of this path and query. `request` is looked at for [`KeyParts::fields`]
-    /// only. Allocates nothing.
+    /// and [`KeyParts::cookies`] only. Allocates nothing.
     pub fn of(
         hash: &HashKey,
         site: &Site<'_>,
@@ -223,6 +227,9 @@ fn put(
             }
         }
     }
+    if !parts.cookies.is_empty() {
+        put_cookies(sink, request, &parts.cookies);
+    }
 }
 
 fn put_query(sink: &mut impl Sink, query: &[u8], ignored: &[Box<[u8]>]) {
@@ -307,6 +314,17 @@ mod tests {
     fn an_operator_may_add_fields() {
         let parts = KeyParts { fields: vec![(*b"x-kind").into()], ..KeyParts::default() };
         assert_eq!(text(Scheme::Http, "a", "/", &parts), "http://a/\nx-kind:a\nx-kind:b");
+    }
+
+    #[test]
+    fn an_operator_may_add_cookies() {
+        let request = get("Cookie: a=1; lang=de\r\n");
+        let parts = KeyParts { cookies: vec![(*b"lang").into()], ..KeyParts::default() };
+        let site = site(Scheme::Http, "a");
+        let mut text = Vec::new();
+        Key::write(&mut text, &site, b"/", &request, &parts);
+        assert_eq!(text, b"http://a/\ncookie;lang=de");
+        assert_eq!(Key::of(&HASH, &site, b"/", &request, &parts), Key::of_text(&HASH, &text));
     }
 
     #[test]

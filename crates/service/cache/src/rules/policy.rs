@@ -3,7 +3,7 @@
 use millrace_http::{Name, NameSet};
 
 /// How a route's answers are kept and reused. Made when a configuration is read, and shared.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
     /// Fields that control this cache before `Cache-Control`, RFC 9213 section 2.2: names in lower
     /// case, the first that is there and can be read counts.
@@ -78,6 +78,15 @@ impl Policy {
         Name::XForwardedProto,
         Name::XForwardedServer,
     ]);
+
+    /// The same, but for what the keys of a route have: what is in the key keeps answers apart, and
+    /// they may be kept. `sent` are those that origins get as anybody wrote them, `keyed` the
+    /// [`KeyParts::fields`](super::KeyParts::fields).
+    pub fn unkeyed(sent: &[Name], keyed: &[Box<[u8]>]) -> NameSet {
+        let is_keyed = |name: &&Name| keyed.iter().any(|key| **key == *name.as_str().as_bytes());
+        let sent = sent.iter().filter(|name| !is_keyed(name));
+        NameSet::of(&OVERRIDES.iter().chain(sent).copied().collect::<Vec<_>>())
+    }
 }
 
 impl Default for Policy {
@@ -94,5 +103,25 @@ impl Default for Policy {
             heeds_requests: true,
             unkeyed: NameSet::of(&OVERRIDES),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_the_key_is_not_refused() {
+        let sent = [
+            Name::XForwardedHost,
+            Name::XForwardedPort,
+            Name::XForwardedPrefix,
+            Name::XForwardedProto,
+            Name::XForwardedServer,
+        ];
+        assert_eq!(Policy::unkeyed(&sent, &[]), Policy::UNKEYED_UNTRUSTED);
+        assert_eq!(Policy::unkeyed(&[], &[]), Policy::default().unkeyed);
+        let keyed = Policy::unkeyed(&sent, &[(*b"x-forwarded-host").into()]);
+        assert!(!keyed.has(Name::XForwardedHost) && keyed.has(Name::XForwardedProto));
     }
 }
