@@ -13,6 +13,8 @@ VALIDATE = pathlib.Path(__file__).parent / "support" / "validate.py"
 FULL = """
 workers = "2"
 memory = "64M"
+cache-memory = "30%"
+disk = ["/var/cache/millrace:1G", "/srv/a b:512m"]
 access-log = "-"
 log-format = "json"
 admin = "localhost:0"
@@ -29,8 +31,13 @@ allow-port = [25, "587", "all"]
 deny-port = [8081, "8082"]
 allow-domain = ["*.example.org", "xn--bcher-kva.example", "a_b.test."]
 deny-domain = "bad.example.org"
+cache-heuristic = "0"
+cache-target = false
+cache-ignore-query = "*"
 
 [boost]
+cache-ttl = "default 10m"
+cache-bypass = ["field:Authorization", "cookie:wordpress_logged_in_*"]
 listen = "127.0.0.1:0"
 trust = "0.0.0.0/0"
 proxy-protocol = true
@@ -40,6 +47,15 @@ host = "[::1]"
 path = "/a/!~@[]"
 origins = ["http://a.test:8080", "HTTP://[::1]/", "unix:/run/a"]
 send-proxy = "v2"
+cache = "on"
+cache-ttl = "override 0"
+cache-ttl-max = "7d"
+cache-stale-if-error = 0
+cache-set-cookie = "shared"
+cache-target = ["Millrace-Cache-Control", "CDN-Cache-Control"]
+cache-key = "cookie:lang"
+cache-ignore-query = ["utm_*", "q%5B%5D"]
+cache-finish = true
 """
 
 # Each is wrong in a type, a bound or a name.
@@ -57,6 +73,11 @@ WRONG = [
     "admin = 'example.org:80'\n[[forward]]",
     "access-log = 1.5\n[[forward]]",
     "no-cache = 'perhaps'\n[[forward]]",
+    "cache-memory = '100%'\n[[forward]]",
+    "cache-memory = 'half'\n[[forward]]",
+    "disk = '/a'\n[[forward]]",
+    "disk = 'a:1G'\n[[forward]]",
+    "cache-ttl = 'origin'\n[[forward]]",
     "limits = 1\n[[forward]]",
     "[limits]\nheads_ms = 1\n[[forward]]",
     "[limits]\nhead_ms = 1\n[[forward]]",
@@ -92,6 +113,17 @@ WRONG = [
     "[[forward]]\nauth-realm = ''",
     "[[forward]]\nallow-private = 1",
     "[[forward]]\ncongestion = 'a b'",
+    "[[forward]]\ncache = 'yes'",
+    "[[forward]]\ncache-ttl = '1h'",
+    "[[forward]]\ncache-ttl-max = 60",
+    "[[forward]]\ncache-ttl-max = '60'",
+    "[[forward]]\ncache-heuristic = 101",
+    "[[forward]]\ncache-set-cookie = 'always'",
+    "[[forward]]\ncache-target = 'a:b'",
+    "[[forward]]\ncache-key = 'X-Device'",
+    "[[forward]]\ncache-key = 'cookie:a=b'",
+    "[[forward]]\ncache-ignore-query = 'a b'",
+    "[[forward]]\nlimits = {}",
     "[[forward]]\nroute = []",
 ]
 

@@ -206,7 +206,13 @@ fn descriptors(machine: &Machine, config: &Config) -> Finding {
 
 fn memory(machine: &Machine, config: &Config) -> Finding {
     let available = machine.memory_bytes.map(say::bytes);
-    let value = format!("{} for pools, {} free", say::bytes(config.memory_bytes), told(&available));
+    let cache = config.cache.as_ref().map_or(0, |cache| cache.memory_bytes);
+    let value = format!(
+        "{} for pools, {} for the cache, {} free",
+        say::bytes(config.pool_bytes()),
+        say::bytes(cache),
+        told(&available)
+    );
     match machine.memory_bytes {
         Some(bytes) if bytes < config.memory_bytes => {
             finding("memory", Verdict::Note, value, "less is free than --memory may take")

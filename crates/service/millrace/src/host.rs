@@ -10,7 +10,7 @@ use crate::admin::Token;
 use crate::failure::Failure;
 use crate::privileges;
 
-/// Looks at the user, the token, and the folders of the access log and of Unix sockets.
+/// Looks at the user, the token, and the folders of the access log, of disks and of Unix sockets.
 ///
 /// # Errors
 /// The first thing that is not as it has to be.
@@ -30,6 +30,9 @@ pub(crate) fn check_folders(config: &Config) -> Result<(), ConfigError> {
     if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
         check_folder(&format!("access-log {}", log.path.display()), &log.path)?;
     }
+    for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
+        check_disk(&disk.folder)?;
+    }
     let listeners = config.listeners.iter().map(|listener| ("listen", &listener.address));
     let admin = config.admin.iter().map(|address| ("admin", address));
     for (option, address) in listeners.chain(admin) {
@@ -38,6 +41,20 @@ pub(crate) fn check_folders(config: &Config) -> Result<(), ConfigError> {
         }
     }
     Ok(())
+}
+
+/// Whether the folder is there, or can be made in the one that it is in.
+fn check_disk(folder: &Path) -> Result<(), ConfigError> {
+    let place = format!("disk {}", folder.display());
+    match fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(ConfigError::Rule {
+            wrong: format!("{} is no folder", folder.display()),
+            place,
+            allowed: "a folder, or a name for a new one".to_owned(),
+        }),
+        Err(_) => check_folder(&place, folder),
+    }
 }
 
 /// Whether the file can be there, be it or not.
@@ -54,7 +71,7 @@ fn check_folder(place: &str, path: &Path) -> Result<(), ConfigError> {
     Err(ConfigError::Rule {
         place: place.to_owned(),
         wrong,
-        allowed: "a file in a folder that is there".to_owned(),
+        allowed: "a place in a folder that is there".to_owned(),
     })
 }
 
@@ -81,6 +98,8 @@ mod tests {
         is_told(&["--access-log", "/dev/null/a.log"], "/dev/null is no folder");
         is_told(&["--listen", "unix:/no/such/socket"], "listen unix:/no/such/socket: ");
         is_told(&["--admin", "unix:/no/such/socket"], "admin unix:/no/such/socket: ");
+        is_told(&["--disk", "/no/such:1G"], "disk /no/such: /no: No such");
+        is_told(&["--disk", "/dev/null:1G"], "disk /dev/null: /dev/null is no folder");
         is_told(&["--user", "no-such-user"], "/etc/passwd has no \"no-such-user\"");
         let admin = ["--admin", "127.0.0.1:0", "--admin-token-file", "/no/such"];
         is_told(&admin, "admin-token-file /no/such: cannot be read");
@@ -90,6 +109,9 @@ mod tests {
     fn what_is_there_is_fine() {
         for log in ["-", "here.log", "/tmp/a.log", "off"] {
             assert_eq!(refusal(&["--access-log", log]), None, "{log}");
+        }
+        for disk in ["/tmp:1G", "/tmp/not-there-yet:1G"] {
+            assert_eq!(refusal(&["--disk", disk]), None, "{disk}");
         }
         assert_eq!(refusal(&["--user", "root", "--admin", "127.0.0.1:0"]), None);
     }

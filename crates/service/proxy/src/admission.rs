@@ -286,6 +286,7 @@ mod tests {
             proxy_status: false,
             congestion: Congestion::System,
             origin_congestion: Congestion::System,
+            cache: None,
         }
     }
 

@@ -146,7 +146,8 @@ fn text_of(matches: &ArgMatches, name: &str) -> String {
 
 /// The values of a command as the tables of a file would have them.
 fn tables(command: &str, matches: &ArgMatches) -> Result<Tables, ConfigError> {
-    let values = || Values { place: command.to_owned(), is_command_line: true, given: Vec::new() };
+    let values =
+        || Values { place: command.to_owned(), is_command_line: true, ..Values::default() };
     let mut tables = Tables { process: values(), ..Tables::default() };
     let (mut service, mut route) = (values(), values());
     for row in Row::TABLE.iter().filter(|row| row.is_of_command(command)) {
@@ -158,7 +159,7 @@ fn tables(command: &str, matches: &ArgMatches) -> Result<Tables, ConfigError> {
             }
             let values = match row.scope {
                 Scope::Process | Scope::Start => &mut tables.process,
-                Scope::Service | Scope::Forward => &mut service,
+                Scope::Service | Scope::Forward | Scope::Cache => &mut service,
                 Scope::Route => &mut route,
             };
             values.add(row, Given { place: place.clone(), text })?;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
 
+use super::cache::{self, Links};
 use super::error::{ConfigError, nearest};
 use super::given::{LimitGiven, ServiceGiven, Tables, Values};
 use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
@@ -37,6 +38,9 @@ pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
         });
     }
     check_addresses(&config, tables)?;
+    if config.cache.is_none() {
+        config.services.iter_mut().for_each(Service::go_past_cache);
+    }
     Ok(config)
 }
 
@@ -65,12 +69,12 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
             allowed: format!("at least {workers}M, or fewer workers"),
         });
     }
-    process.one("no-cache", value::switch)?;
     Ok(Config {
         number: 1,
         engine,
         workers: usize::try_from(workers).unwrap_or(1),
         memory_bytes,
+        cache: cache::settings(process, memory_bytes, workers)?,
         user: process.one_or_default("user", scope, value::user)?,
         sandbox: process.one_or_default("sandbox", scope, |text| match text {
             "auto" => Ok(true),
@@ -213,7 +217,17 @@ fn build_service(
                 allowed: "at least one [[boost.route]] with origins".to_owned(),
             });
         }
-        Some(routes) => Role::Boost(routes.iter().map(route).collect::<Result<_, _>>()?),
+        Some(routes) => {
+            let links = if trusted.is_empty() { Links::Ours } else { Links::Believed };
+            // Wrong here is wrong, if every route says it anew, too.
+            cache::route(values, links)?;
+            let of_route = |given: &Values| route(&given.with_cache_of(values), links);
+            Role::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
+        }
+    };
+    let cache = match &role {
+        Role::Forward(_) => cache::route(values, Links::Anybodys)?,
+        Role::Boost(_) => None,
     };
     let congestion = |key| values.one_or_default(key, Scope::Service, value::congestion);
     Ok(Service {
@@ -225,6 +239,7 @@ fn build_service(
         proxy_status: values.one_or_default("proxy-status", Scope::Service, value::switch)?,
         congestion: congestion("congestion")?,
         origin_congestion: congestion("origin-congestion")?,
+        cache,
     })
 }
 
@@ -267,7 +282,7 @@ fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError
     })
 }
 
-fn route(values: &Values) -> Result<Route, ConfigError> {
+fn route(values: &Values, links: Links) -> Result<Route, ConfigError> {
     let scope = Scope::Route;
     let origins = values.all("origins", value::origin)?;
     if origins.is_empty() {
@@ -299,6 +314,7 @@ fn route(values: &Values) -> Result<Route, ConfigError> {
             "v2" => Ok(SendProxy::V2),
             _ => Err("is not a version of the PROXY protocol"),
         })?,
+        cache: cache::route(values, links)?,
     })
 }
 

@@ -1,6 +1,7 @@
 //! What a running process can follow of a new configuration, and what needs another process.
 
 use super::Config;
+use super::cache::{memory_written, write_disk};
 use super::error::ConfigError;
 use super::value::write_size;
 use super::write::{engine_name, list, sandbox_name};
@@ -25,16 +26,20 @@ pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), Config
 }
 
 /// What stays as it was when the process started, as it is written.
-fn fixed(config: &Config) -> [(&'static str, String); 9] {
+fn fixed(config: &Config) -> [(&'static str, String); 11] {
     let admin: Vec<_> = config.admin.iter().map(ToString::to_string).collect();
     let admin = if admin.is_empty() { "off".to_owned() } else { admin.join(", ") };
     let token = config.admin_token_file.as_ref();
     let token = token.map_or_else(|| "none".to_owned(), |path| path.display().to_string());
     let name = config.admin_name.clone().unwrap_or_else(|| "none".to_owned());
+    let cache = config.cache.as_ref();
+    let disks = cache.map_or(&[][..], |cache| &cache.disks);
     [
         ("engine", engine_name(config.engine).to_owned()),
         ("workers", config.workers.to_string()),
         ("memory", write_size(config.memory_bytes)),
+        ("cache-memory", memory_written(cache)),
+        ("disk", list(disks.iter().map(write_disk))),
         ("admin", admin),
         ("user", config.user.to_string()),
         ("sandbox", sandbox_name(config.sandbox).to_owned()),
@@ -56,7 +61,14 @@ mod tests {
             from_arguments(words.split_whitespace()).unwrap()
         };
         let old = config("--admin=127.0.0.1:0");
-        for words in ["--listen=[::1]:1", "--limit=idle_ms=1s", "--access-log=-", "--trust=::1"] {
+        for words in [
+            "--listen=[::1]:1",
+            "--limit=idle_ms=1s",
+            "--access-log=-",
+            "--trust=::1",
+            "--cache=off",
+            "--cache-ttl-max=1h --cache-key=cookie:a --limit=object_bytes=1M",
+        ] {
             let new = config(&format!("--admin=127.0.0.1:0 {words}"));
             assert_eq!(check_change("a", &old, &new), Ok(()), "{words}");
         }
@@ -70,6 +82,8 @@ mod tests {
         let fixed = [
             ("workers", Config { workers: 3, ..old.clone() }),
             ("memory", Config { memory_bytes: 1 << 30, ..old.clone() }),
+            ("cache-memory", Config { cache: None, ..old.clone() }),
+            ("disk", config("--admin=127.0.0.1:0 --disk=/a:1G")),
             ("sandbox", Config { sandbox: false, ..old.clone() }),
             ("admin", Config { admin: Vec::new(), ..old.clone() }),
             ("admin-token-file", Config { admin_token_file: Some("/a".into()), ..old.clone() }),

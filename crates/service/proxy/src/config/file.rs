@@ -14,6 +14,11 @@ pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// How many services, and how many routes of one booster, a file may have.
 pub(super) const TABLES_MAX: usize = 256;
 
+/// What `[[forward]]`, `[[boost]]` and `[[boost.route]]` take.
+pub(super) const FORWARD: &[Scope] = &[Scope::Service, Scope::Forward, Scope::Cache];
+pub(super) const BOOST: &[Scope] = &[Scope::Service, Scope::Cache];
+pub(super) const ROUTE: &[Scope] = &[Scope::Route, Scope::Cache];
+
 const PROCESS_TABLES: &[&str] = &["limits", "forward", "boost"];
 
 /// Reads `text`, which messages call `name`.
@@ -121,10 +126,8 @@ impl File<'_> {
                         routes.push(self.route(table)?);
                     }
                 }
-                Some(_) => self.option(&mut values, key, value, &[Scope::Service], &["route"])?,
-                None => {
-                    self.option(&mut values, key, value, &[Scope::Service, Scope::Forward], &[])?;
-                }
+                Some(_) => self.option(&mut values, key, value, BOOST, &["route"])?,
+                None => self.option(&mut values, key, value, FORWARD, &[])?,
             }
         }
         Ok(ServiceGiven { routes, values })
@@ -133,7 +136,7 @@ impl File<'_> {
     fn route(&self, table: Spanned<&DeTable<'_>>) -> Result<Values, ConfigError> {
         let mut values = self.values("[[boost.route]]", &table);
         for (key, value) in in_order(table.get_ref()) {
-            self.option(&mut values, key, value, &[Scope::Route], &[])?;
+            self.option(&mut values, key, value, ROUTE, &[])?;
         }
         Ok(values)
     }
@@ -168,6 +171,9 @@ impl File<'_> {
         let place = self.place_of_key(key);
         match value.get_ref() {
             DeValue::Array(list) if row.is_repeatable() => {
+                if list.is_empty() {
+                    values.emptied.push(row);
+                }
                 for entry in list.iter() {
                     let place = format!("{}: {}", self.place(entry.span().start), key.get_ref());
                     let text = self.text(&place, entry, row.kind.allowed())?;

@@ -24,6 +24,8 @@ pub(super) struct Values {
     pub(super) is_command_line: bool,
     /// In the order given; the row decides how often it may stand here.
     pub(super) given: Vec<(&'static Row, Given)>,
+    /// Rows that a file gives an empty list: nothing is given, and that is said.
+    pub(super) emptied: Vec<&'static Row>,
 }
 
 /// One service as given.
@@ -31,7 +33,7 @@ pub(super) struct Values {
 pub(super) struct ServiceGiven {
     /// `None`: a forward proxy; else a booster with these routes.
     pub(super) routes: Option<Vec<Values>>,
-    /// Its values of [`Scope::Service`] and [`Scope::Forward`].
+    /// Its values of [`Scope::Service`], [`Scope::Forward`] and [`Scope::Cache`].
     pub(super) values: Values,
 }
 
@@ -97,6 +99,16 @@ impl Values {
             .filter(|(row, _)| row.key == key)
             .map(|(row, given)| given.read(row, &read))
             .collect()
+    }
+
+    /// These values of a route, with those of its booster about the cache where it has none.
+    pub(super) fn with_cache_of(&self, booster: &Self) -> Self {
+        let mut all = self.clone();
+        let said = self.given.iter().map(|(row, _)| *row).chain(self.emptied.iter().copied());
+        let said: Vec<_> = said.map(|row| row.key).collect();
+        let more = booster.given.iter().filter(|(row, _)| row.scope == Scope::Cache);
+        all.given.extend(more.filter(|(row, _)| !said.contains(&row.key)).cloned());
+        all
     }
 
     /// The one value of a key, read by `read`; `None`: not given.

@@ -59,6 +59,32 @@ pub enum Kind {
     User,
     /// A folder.
     Folder,
+    /// A part of a memory.
+    Share {
+        /// The least that is something, in bytes.
+        least: u64,
+        /// The greatest allowed, in bytes.
+        most: u64,
+        /// The greatest allowed, of a hundred.
+        percent_max: u64,
+    },
+    /// A folder and what its files may take.
+    Disk {
+        /// The least allowed, in bytes.
+        least: u64,
+        /// The greatest allowed, in bytes.
+        most: u64,
+    },
+    /// A time of whole seconds.
+    Time,
+    /// How long answers are fresh, and who says so.
+    Ttl,
+    /// A name of a field, or `off`.
+    Field,
+    /// A field or a cookie that a request may bring.
+    Feature,
+    /// A query parameter.
+    Parameter,
     /// A limit and its value.
     Limit,
 }
@@ -89,6 +115,13 @@ impl Kind {
             Self::Congestion => "NAME",
             Self::User => "USER",
             Self::Folder => "DIR",
+            Self::Share { .. } => "SIZE|PERCENT%",
+            Self::Disk { .. } => "DIR:SIZE",
+            Self::Time => "TIME",
+            Self::Ttl => "WORD",
+            Self::Field => "NAME|off",
+            Self::Feature => "KIND:NAME",
+            Self::Parameter => "NAME|*",
             Self::Limit => "NAME=VALUE",
         }
     }
@@ -133,6 +166,34 @@ impl Kind {
                 "auto, a user's name or number, with :GROUP behind it for another group".to_owned()
             }
             Self::Folder => "a folder's path".to_owned(),
+            Self::Share { least, most, percent_max } => format!(
+                "0 for none, bytes from {} to {}, with K, M, G or T for powers of 1024, a part of \
+                 memory from 1% to {percent_max}%",
+                value::write_size(*least),
+                value::write_size(*most)
+            ),
+            Self::Disk { least, most } => format!(
+                "the path of a folder from its slash on, a colon, and bytes from {} to {}, with \
+                 K, M, G or T for powers of 1024",
+                value::write_size(*least),
+                value::write_size(*most)
+            ),
+            Self::Time => "a whole number with s, m, h or d, 0s to 3650d".to_owned(),
+            Self::Ttl => {
+                "origin, default TIME, override TIME; TIME is a whole number with s, m, h or d, 0s \
+                 to 3650d"
+                    .to_owned()
+            }
+            Self::Field => "a field's name, off".to_owned(),
+            Self::Feature => {
+                "field:NAME, cookie:NAME, cookie:NAME* for all cookies whose names begin so"
+                    .to_owned()
+            }
+            Self::Parameter => {
+                "a parameter's name as it is sent, NAME* for all that begin so, * for the whole \
+                 query"
+                    .to_owned()
+            }
             Self::Limit => "NAME=VALUE with a name of the table of limits".to_owned(),
         }
     }

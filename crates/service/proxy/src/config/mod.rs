@@ -6,6 +6,7 @@
 
 mod arguments;
 mod build;
+mod cache;
 mod change;
 mod error;
 mod file;
@@ -27,6 +28,7 @@ use crate::auth::Auth;
 use crate::limits::Limits;
 
 pub use arguments::{Command, help};
+pub use cache::{CacheRoute, CacheSettings, Disk};
 pub use change::check_change;
 pub use error::ConfigError;
 pub use file::FILE_BYTES_MAX;
@@ -134,8 +136,10 @@ pub struct Config {
     pub engine: EngineChoice,
     /// Worker threads, at least 1.
     pub workers: usize,
-    /// Bytes that all workers' pools may take together.
+    /// Bytes that the cache and all workers' pools may take together.
     pub memory_bytes: u64,
+    /// What of it is the cache's, and which disks; `None`: there is no cache.
+    pub cache: Option<CacheSettings>,
     /// Whose rights the process has where it is started as root.
     pub user: User,
     /// Whether the process restricts itself to what it is made for.
@@ -159,6 +163,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// Bytes that all workers' pools may take together.
+    pub fn pool_bytes(&self) -> u64 {
+        let cache = self.cache.as_ref().map_or(0, |cache| cache.memory_bytes);
+        self.memory_bytes.saturating_sub(cache)
+    }
+
     /// The addresses of this process, listeners and admin, as they are written here.
     pub fn own_addresses(&self) -> Vec<SocketAddr> {
         let listeners = self.listeners.iter().map(|listener| &listener.address);
@@ -269,6 +279,9 @@ pub struct Service {
     pub congestion: Congestion,
     /// The same for connections to origins.
     pub origin_congestion: Congestion,
+    /// What is done with the answers of a forward proxy; `None`: they go past the cache, or the
+    /// service is a booster, whose routes say it.
+    pub cache: Option<Arc<CacheRoute>>,
 }
 
 /// How congestion control is chosen for TCP connections.
@@ -353,6 +366,8 @@ pub struct Route {
     pub check: Option<RouteCheck>,
     /// The PROXY protocol header that its connections begin with.
     pub send_proxy: SendProxy,
+    /// What is done with its answers; `None`: they go past the cache.
+    pub cache: Option<Arc<CacheRoute>>,
 }
 
 /// A health check.

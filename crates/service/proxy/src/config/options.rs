@@ -37,6 +37,9 @@ pub enum Scope {
     Forward,
     /// One route of a booster: `boost`; `[[boost.route]]`.
     Route,
+    /// What is kept of the answers of a forward proxy or of a route: `forward` and `boost`;
+    /// `[[forward]]`, `[[boost.route]]`, and `[[boost]]` for those of its routes that do not say.
+    Cache,
 }
 
 /// The commands that take options from the table.
@@ -56,7 +59,7 @@ impl Row {
             && match self.scope {
                 Scope::Process => command != "demo",
                 Scope::Start => matches!(command, "forward" | "boost" | "run"),
-                Scope::Service => matches!(command, "forward" | "boost"),
+                Scope::Service | Scope::Cache => matches!(command, "forward" | "boost"),
                 Scope::Forward => command == "forward",
                 Scope::Route => command == "boost",
             }
@@ -71,6 +74,7 @@ impl Row {
             Scope::Service => "[[forward]] and [[boost]]",
             Scope::Forward => "[[forward]]",
             Scope::Route => "[[boost.route]]",
+            Scope::Cache => "[[forward]], [[boost]] and [[boost.route]]",
         }
     }
 
@@ -94,6 +98,11 @@ const DOMAINS_MAX: usize = 8192;
 /// A row that is the whole process's, given once.
 const fn process(key: &'static str, kind: Kind, default: &'static str, text: &'static str) -> Row {
     Row { flag: Some(key), key, scope: Scope::Process, kind, default, values_max: 1, text }
+}
+
+/// A row about what is kept, given once.
+const fn cached(key: &'static str, kind: Kind, default: &'static str, text: &'static str) -> Row {
+    Row { flag: Some(key), key, scope: Scope::Cache, kind, default, values_max: 1, text }
 }
 
 /// A row of something that can stand many times in one configuration.
@@ -349,6 +358,123 @@ impl Row {
             1,
             "The same for TCP connections to origins.",
         ),
+        cached(
+            "cache",
+            Kind::Switch,
+            "on",
+            "Keep answers and answer from them, as RFC 9111 lets a shared cache. off: requests go \
+             past the cache.",
+        ),
+        cached(
+            "cache-ttl",
+            Kind::Ttl,
+            "origin",
+            "How long answers are fresh. origin: as long as the origin says (cache-target, \
+             Cache-Control, Expires), or where it says nothing, as cache-heuristic does. default: \
+             where it says nothing, so long. override: so long, whatever it says; what must not be \
+             stored is not stored all the same, and what must be validated each time is.",
+        ),
+        cached(
+            "cache-ttl-max",
+            Kind::Time,
+            "3650d",
+            "The longest that an answer is fresh where cache-ttl is not override.",
+        ),
+        cached(
+            "cache-heuristic",
+            Kind::Number { least: 0, most: 100 },
+            "10",
+            "How long an answer is fresh whose origin does not say: so many percent of the time \
+             since its Last-Modified (RFC 9111 section 4.2.2). 0: it is validated each time.",
+        ),
+        cached(
+            "cache-heuristic-max",
+            Kind::Time,
+            "1d",
+            "The longest that an answer is fresh by cache-heuristic.",
+        ),
+        cached(
+            "cache-stale-if-error",
+            Kind::Time,
+            "0s",
+            "How long a stale answer stands in for an origin that cannot be reached or answers \
+             500, 502, 503 or 504, where the answer itself neither says (RFC 5861) nor forbids it.",
+        ),
+        cached(
+            "cache-stale-while-revalidate",
+            Kind::Time,
+            "0s",
+            "How long a stale answer is used while it is validated in the background, where the \
+             answer itself neither says (RFC 5861) nor forbids it.",
+        ),
+        cached(
+            "cache-set-cookie",
+            Kind::Choice(&["explicit", "shared", "never"]),
+            "explicit",
+            "Which answers with Set-Cookie are stored, and given with it to others. explicit: \
+             those that say how long they are fresh. shared: those that speak to shared caches \
+             (public, s-maxage, a field of cache-target). never: none.",
+        ),
+        cached(
+            "cache-heed-requests",
+            Kind::Switch,
+            "on",
+            "Heed the Cache-Control and Pragma of requests (RFC 9111 section 5.2.1), by which a \
+             client may have an answer validated, say.",
+        ),
+        Row {
+            values_max: 8,
+            ..cached(
+                "cache-target",
+                Kind::Field,
+                "CDN-Cache-Control",
+                "A field of answers by which origins speak to this cache (RFC 9213). The first of \
+                 these that an answer has counts in the place of its Cache-Control and Expires.",
+            )
+        },
+        Row {
+            values_max: 64,
+            ..cached(
+                "cache-key",
+                Kind::Feature,
+                "(the URL alone; with trust of a booster the X-Forwarded-* fields of links, too)",
+                "Keep the answers to requests apart that differ in this field or cookie, though \
+                 their origin does not say so by Vary. The fields of links are X-Forwarded-Host, \
+                 -Port, -Prefix, -Proto and -Server.",
+            )
+        },
+        Row {
+            values_max: 256,
+            ..cached(
+                "cache-ignore-query",
+                Kind::Parameter,
+                "(none)",
+                "Take URLs as the same that differ in this query parameter alone. The origin gets \
+                 it all the same.",
+            )
+        },
+        Row {
+            values_max: 64,
+            ..cached(
+                "cache-bypass",
+                Kind::Feature,
+                "(none)",
+                "Neither answer requests that bring this field or cookie from the cache, nor \
+                 store the answers to them.",
+            )
+        },
+        cached(
+            "cache-finish",
+            Kind::Switch,
+            "on",
+            "Receive an answer to its end, and store it, when the client that asked for it leaves.",
+        ),
+        cached(
+            "cache-status",
+            Kind::Switch,
+            "on",
+            "Say in Cache-Status (RFC 9211) of each answer what the cache did.",
+        ),
         process(
             "engine",
             Kind::Choice(&["auto", "epoll", "uring"]),
@@ -366,7 +492,8 @@ impl Row {
             "memory",
             Kind::Size { least: MEMORY_BYTES_PER_WORKER_MIN, most: 1 << 44 },
             "256M",
-            "What all pools may take together; at least 1M a worker. At it, reading pauses.",
+            "What the cache (cache-memory) and all pools may take together; the pools at least 1M \
+             a worker. When those are full, reading pauses.",
         ),
         process(
             "user",
@@ -401,8 +528,31 @@ impl Row {
             "no-cache",
             Kind::Flag,
             "false",
-            "Store nothing. There is no cache in this version, so nothing is stored anyway.",
+            "Have no cache: store nothing, whatever the other options of the cache say.",
         ),
+        process(
+            "cache-memory",
+            Kind::Share {
+                least: iolite::limits::SLAB_BYTES_MIN as u64,
+                most: 1 << 44,
+                percent_max: 90,
+            },
+            "50%",
+            "What the cache takes of memory: where answers are kept, and where those of disks pass \
+             through. 0: there is no cache. A share in percent leaves the pools at least 1M a \
+             worker, and is 0 where no 4M remain.",
+        ),
+        Row {
+            values_max: 64,
+            ..process(
+                "disk",
+                Kind::Disk { least: 256 << 20, most: 1 << 50 },
+                "(none: answers are kept in memory alone)",
+                "Keep answers in files in this folder too, up to so many bytes of them; they are \
+                 there again after a restart. The folder is millrace's alone: it is made if need \
+                 be, and who runs millrace has to own it.",
+            )
+        },
         process(
             "access-log",
             Kind::Log,

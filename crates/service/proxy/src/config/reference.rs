@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use super::build::allowed_limit;
+use super::file::{BOOST, FORWARD, ROUTE};
 use super::options::{COMMANDS, Kind, Row, Scope};
 use super::schema;
 use crate::limits::Limits;
@@ -32,14 +33,19 @@ const TABLES: &[(&str, &[Scope], &str)] = &[
     ("Top of the file", &[Scope::Process], "Of the whole process."),
     (
         "[[forward]]",
-        &[Scope::Service, Scope::Forward],
+        FORWARD,
         "One forward proxy. Only its listeners share its rules, so several tables make several \
          proxies with rules of their own.",
     ),
-    ("[[boost]]", &[Scope::Service], "One booster, with at least one route."),
+    (
+        "[[boost]]",
+        BOOST,
+        "One booster, with at least one route. What it says of the cache counts for those of its \
+         routes that do not say it themselves.",
+    ),
     (
         "[[boost.route]]",
-        &[Scope::Route],
+        ROUTE,
         "A route of the booster above it. The first one that matches takes a request; a request \
          that none takes is answered 404.",
     ),

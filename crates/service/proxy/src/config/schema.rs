@@ -8,6 +8,7 @@
 use std::fmt::Write;
 
 use super::build::allowed_limit;
+use super::file::{BOOST, FORWARD, ROUTE};
 use super::options::{Kind, Row, Scope};
 use crate::limits::{Limit, Limits};
 
@@ -18,10 +19,10 @@ const TABLES_MAX: usize = super::file::TABLES_MAX;
 
 /// The schema, indented.
 pub(super) fn schema() -> String {
-    let route = object(&properties(&[Scope::Route], &[]), &["origins"]);
-    let forward = object(&properties(&[Scope::Service, Scope::Forward], &[]), &[]);
+    let route = object(&properties(ROUTE, &[]), &["origins"]);
+    let forward = object(&properties(FORWARD, &[]), &[]);
     let routes = [("route".to_owned(), tables_of("route", 1))];
-    let boost = object(&properties(&[Scope::Service], &routes), &["route"]);
+    let boost = object(&properties(BOOST, &routes), &["route"]);
     let limits: Vec<_> =
         Limits::TABLE.iter().map(|row| (row.name.to_owned(), limit(row))).collect();
     let top = [
@@ -90,6 +91,8 @@ fn value(kind: Kind) -> String {
     const BLOCK: &str = "^([0-9]{1,3}\\.){3}[0-9]{1,3}(/[0-9]{1,2})?$|^[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?$";
     const SOCKET: &str = "^(localhost|[0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}$";
     const NAME: &str = "[A-Za-z0-9_-]{1,63}(\\.[A-Za-z0-9_-]{1,63})*\\.?";
+    const TIME: &str = "([0-9]+[smhd]|0)";
+    const TOKEN: &str = "[!#$%&'*+.^_`|~0-9A-Za-z-]+";
     match kind {
         Kind::Flag | Kind::Switch => choice(&["on", "off", "true", "false"], true),
         Kind::Number { least, most } => number(least, most, ""),
@@ -123,6 +126,15 @@ fn value(kind: Kind) -> String {
             any(&[pattern("^/[!\"$-~]*$"), choice(&["off", "false"], false), constant("false")])
         }
         Kind::Statuses => any(&[number(200, 599, ""), pattern("^[2-5][0-9]{2}-[2-5][0-9]{2}$")]),
+        Kind::Share { most, .. } => {
+            any(&[number(0, most, "[KMGTkmgt]?"), pattern("^[0-9]{1,2}%$")])
+        }
+        Kind::Disk { .. } => pattern("^/[^\\u0000-\\u001f\\u007f-\\u009f]*:[0-9]+[KMGTkmgt]?$"),
+        Kind::Time => any(&[pattern(&format!("^{TIME}$")), constant("0")]),
+        Kind::Ttl => pattern(&format!("^(origin|(default|override) {TIME})$")),
+        Kind::Field => any(&[pattern(&format!("^{TOKEN}$")), constant("false")]),
+        Kind::Feature => pattern(&format!("^(field:{TOKEN}|cookie:[!#-+.-:<>-\\[\\]-~-]+)$")),
+        Kind::Parameter => pattern("^[!-~]+$"),
         Kind::Congestion => pattern("^[A-Za-z0-9_-]{1,15}$"),
         Kind::Limit => unreachable!("limits have a table of their own"),
     }

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use super::cache;
 use super::value::{write_origin, write_port, write_statuses};
 use super::{
     Balance, Cidr, Config, EngineChoice, HostSent, Listener, LogFormat, Role, Route, SendProxy,
@@ -31,6 +32,7 @@ fn process(out: &mut String, config: &Config) {
     line(out, "engine", quoted(engine_name(config.engine)));
     line(out, "workers", config.workers);
     line(out, "memory", quoted(&super::value::write_size(config.memory_bytes)));
+    cache::write_settings(out, config.cache.as_ref());
     line(out, "user", quoted(&config.user.to_string()));
     line(out, "sandbox", quoted(sandbox_name(config.sandbox)));
     let folders = config.sandbox_folders.iter().map(|folder| folder.display().to_string());
@@ -88,7 +90,10 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
     line(out, "congestion", quoted(&service.congestion.to_string()));
     line(out, "origin-congestion", quoted(&service.origin_congestion.to_string()));
     match &service.role {
-        Role::Forward(rules) => target_rules(out, rules),
+        Role::Forward(rules) => {
+            target_rules(out, rules);
+            cache::write_route(out, service.cache.as_deref());
+        }
         Role::Boost(routes) => routes.iter().for_each(|route| write_route(out, route)),
     }
 }
@@ -131,6 +136,7 @@ fn write_route(out: &mut String, route: &Route) {
         SendProxy::V2 => "v2",
     };
     line(out, "send-proxy", quoted(send_proxy));
+    cache::write_route(out, route.cache.as_deref());
 }
 
 /// Whether the process restricts itself, as it is given.
@@ -138,7 +144,7 @@ pub(super) fn sandbox_name(sandbox: bool) -> &'static str {
     if sandbox { "auto" } else { "off" }
 }
 
-fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
+pub(super) fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
     writeln!(out, "{key} = {value}").expect("a string takes every write");
 }
 
@@ -152,7 +158,7 @@ pub(super) fn list(values: impl Iterator<Item = String>) -> String {
 }
 
 /// A basic string of TOML.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for character in text.chars() {
         match character {
