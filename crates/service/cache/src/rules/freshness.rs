@@ -48,15 +48,21 @@ pub(super) fn lifetime(
     received_s: u64,
     policy: &Policy,
 ) -> Lifetime {
-    if let Ttl::Override(seconds) = policy.ttl {
+    let named = policy.named_ttl(answer.status());
+    let usual = Some(policy.ttl).filter(|_| status::is_heuristic(answer.status()));
+    if let Some(Ttl::Override(seconds)) = named.or(usual) {
         return Lifetime::Operator(seconds);
     }
-    let explicit = directives.s_maxage_s.or(directives.max_age_s);
-    let expires = || if directives.is_targeted { None } else { expires(answer, received_s) };
-    match explicit.or_else(expires) {
+    match said(answer, directives, received_s) {
         Some(seconds) => Lifetime::Explicit(seconds.min(policy.ttl_s_max)),
         None => unsaid(answer, directives, received_s, policy),
     }
+}
+
+/// For how long an origin says that its answer is fresh.
+fn said(answer: &AnswerHead, directives: &AnswerDirectives, received_s: u64) -> Option<u32> {
+    let expires = || if directives.is_targeted { None } else { expires(answer, received_s) };
+    directives.s_maxage_s.or(directives.max_age_s).or_else(expires)
 }
 
 /// `Expires` as seconds after `Date`. RFC 9111 section 5.3: what cannot be read is in the past; and
@@ -80,11 +86,13 @@ fn unsaid(
     received_s: u64,
     policy: &Policy,
 ) -> Lifetime {
-    let is_open = status::is_heuristic(answer.status()) || directives.public;
+    let ttl = policy.named_ttl(answer.status());
+    let is_named = matches!(ttl, Some(Ttl::Default(_)));
+    let is_open = status::is_heuristic(answer.status()) || directives.public || is_named;
     if !is_open || answer.find(Name::SetCookie).is_some() {
         return Lifetime::Unknown;
     }
-    if let Ttl::Default(seconds) = policy.ttl {
+    if let Ttl::Default(seconds) = ttl.unwrap_or(policy.ttl) {
         return Lifetime::Operator(seconds.min(policy.ttl_s_max));
     }
     let is_silenced =
@@ -132,15 +140,20 @@ fn age_s(answer: &AnswerHead) -> Option<u32> {
     Some(seconds.min(u64::from(DELTA_S_MAX)) as u32)
 }
 
-/// Whether an answer that sets a cookie may be stored.
+/// Whether an answer that sets a cookie may be stored. What the operator says of lifetimes is said
+/// of all answers, and not of cookies: an origin that allows no use of its answer does not allow
+/// that of its cookie.
 pub(super) fn allows_cookie(
+    answer: &AnswerHead,
     directives: &AnswerDirectives,
-    lifetime: Lifetime,
+    received_s: u64,
     policy: SetCookie,
 ) -> bool {
     let is_shared = directives.public || directives.s_maxage_s.is_some() || directives.is_targeted;
     match policy {
-        SetCookie::Explicit => lifetime.is_explicit(),
+        SetCookie::Explicit => {
+            said(answer, directives, received_s).is_some_and(|seconds| seconds > 0)
+        }
         SetCookie::Shared => is_shared,
         SetCookie::Never => false,
     }
@@ -149,6 +162,7 @@ pub(super) fn allows_cookie(
 #[cfg(test)]
 mod tests {
     use super::super::samples::{DATE, NOW_MS, NOW_S, answer};
+    use super::super::policy::StatusTtl;
     use super::*;
 
     fn lifetime_of(status: u16, fields: &str, policy: &Policy) -> Lifetime {
@@ -237,6 +251,32 @@ mod tests {
         assert_eq!(lifetime_of(200, fields, &with(Ttl::Origin, 5)), Lifetime::Explicit(5));
         assert_eq!(lifetime_of(200, "", &with(Ttl::Default(9), long)), Lifetime::Operator(9));
         assert_eq!(lifetime_of(503, "", &with(Ttl::Default(9), long)), Lifetime::Unknown);
+        assert_eq!(lifetime_of(503, "", &with(Ttl::Override(9), long)), Lifetime::Unknown);
+        assert_eq!(lifetime_of(503, fields, &with(Ttl::Override(9), 5)), Lifetime::Explicit(5));
+    }
+
+    #[test]
+    fn an_operator_may_say_it_for_statuses() {
+        let named = |first, last, ttl| StatusTtl { statuses: (first, last), ttl };
+        let status_ttls = vec![
+            named(404, 404, Ttl::Override(5)),
+            named(502, 504, Ttl::Default(3)),
+            named(300, 499, Ttl::Origin),
+        ];
+        let policy = Policy { ttl: Ttl::Override(60), status_ttls, ..Policy::default() };
+        let fields = "Cache-Control: max-age=50\r\n";
+        for (status, fields, expected) in [
+            (200, fields, Lifetime::Operator(60)),
+            (404, fields, Lifetime::Operator(5)),
+            (410, fields, Lifetime::Explicit(50)),
+            (302, "", Lifetime::Unknown),
+            (503, fields, Lifetime::Explicit(50)),
+            (503, "", Lifetime::Operator(3)),
+            (503, "Set-Cookie: a=b\r\n", Lifetime::Unknown),
+            (500, "", Lifetime::Unknown),
+        ] {
+            assert_eq!(lifetime_of(status, fields, &policy), expected, "{status} {fields}");
+        }
     }
 
     fn age(fields: &str) -> Option<u32> {

@@ -60,7 +60,7 @@ pub use meta::{EtagAt, Extent, Flags, Meta};
 pub use meta_bytes::META_BYTES;
 pub use multipart::Multipart;
 pub use partial::{Remainder, combine, finish, remainder};
-pub use policy::{Policy, SetCookie, Ttl};
+pub use policy::{Policy, SetCookie, StatusTtl, Ttl};
 pub use ranges::{ByteRange, Ranges, Selection, ranges};
 pub use refusal::Refusal;
 pub use reuse::{Reuse, is_failure, reuse};

@@ -8,8 +8,13 @@ pub struct Policy {
     /// Fields that control this cache before `Cache-Control`, RFC 9213 section 2.2: names in lower
     /// case, the first that is there and can be read counts.
     pub targets: Vec<Box<[u8]>>,
-    /// Whether the origin says how long an answer is fresh.
+    /// Whether the origin says how long an answer is fresh whose status may be cached without being
+    /// asked for (RFC 9110 section 15.1). For all others it does: a lifetime for pages is none for
+    /// failures.
     pub ttl: Ttl,
+    /// The same for statuses that the operator names, whichever they are; the first that fits
+    /// counts.
+    pub status_ttls: Vec<StatusTtl>,
     /// The most that any answer is fresh, in seconds.
     pub ttl_s_max: u32,
     /// Of the time since it was modified, how much an answer that says nothing is fresh, RFC 9111
@@ -39,20 +44,28 @@ pub enum Ttl {
     /// The origin; where it says nothing, heuristics.
     #[default]
     Origin,
-    /// The origin; where it says nothing, so many seconds instead of heuristics, for statuses that
-    /// may be cached without being asked for.
+    /// The origin; where it says nothing, so many seconds instead of heuristics.
     Default(u32),
     /// So many seconds, whatever the origin says. What must not be stored is not stored all the
     /// same, and what must be validated at each use is.
     Override(u32),
 }
 
+/// Who says how long answers of a few statuses are fresh.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatusTtl {
+    /// The first and the last of them.
+    pub statuses: (u16, u16),
+    /// Who says it.
+    pub ttl: Ttl,
+}
+
 /// Which answers with `Set-Cookie` may be kept. RFC 9111 section 7.3 says that the field does not
 /// forbid it, and whoever gets a stored answer gets the cookie of somebody else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SetCookie {
-    /// Those that say for how long. Never by heuristics: an origin that does not speak of caches
-    /// did not think of them either.
+    /// Those that say for how long. Never by heuristics or by the operator's word alone: an origin
+    /// that does not speak of caches did not think of them either.
     #[default]
     Explicit,
     /// Those that speak to shared caches: `public`, `s-maxage`, or a targeted field.
@@ -79,7 +92,13 @@ impl Policy {
         Name::XForwardedServer,
     ]);
 
-    /// The same, but for what the keys of a route have: what is in the key keeps answers apart, and
+    /// Who says how long answers of a status are fresh, if the operator names it.
+    pub(super) fn named_ttl(&self, status: u16) -> Option<Ttl> {
+        let is_of = |named: &&StatusTtl| (named.statuses.0..=named.statuses.1).contains(&status);
+        self.status_ttls.iter().find(is_of).map(|named| named.ttl)
+    }
+
+    /// [`Policy::UNKEYED_UNTRUSTED`], but for what the keys of a route have: what is in the key keeps answers apart, and
     /// they may be kept. `sent` are those that origins get as anybody wrote them, `keyed` the
     /// [`KeyParts::fields`](super::KeyParts::fields).
     pub fn unkeyed(sent: &[Name], keyed: &[Box<[u8]>]) -> NameSet {
@@ -94,6 +113,7 @@ impl Default for Policy {
         Self {
             targets: vec![(*b"cdn-cache-control").into()],
             ttl: Ttl::Origin,
+            status_ttls: Vec::new(),
             ttl_s_max: u32::MAX,
             heuristic_percent: 10,
             heuristic_s_max: 86_400,

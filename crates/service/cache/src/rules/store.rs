@@ -133,7 +133,7 @@ pub(super) fn keep(
     let received_s = receipt.response_ms / 1000;
     let lifetime = freshness::lifetime(answer, directives, received_s, policy);
     let has_cookie = answer.find(Name::SetCookie).is_some() && !directives.omits(b"set-cookie");
-    if has_cookie && !freshness::allows_cookie(directives, lifetime, policy.set_cookie) {
+    if has_cookie && !freshness::allows_cookie(answer, directives, received_s, policy.set_cookie) {
         return Err(Refusal::SetCookie);
     }
     let mut head = Vec::with_capacity(answer.bytes().len() + 64);
@@ -356,6 +356,21 @@ mod tests {
         assert!(!cookie(shared, SetCookie::Never));
         let without = "Cache-Control: s-maxage=60, no-cache=\"Set-Cookie\"\r\n";
         assert!(cookie(without, SetCookie::Never), "then it is not stored with it");
+    }
+
+    #[test]
+    fn an_operators_lifetime_is_not_about_cookies_section_7_3() {
+        for (fields, is_kept) in [
+            ("", false),
+            ("Cache-Control: max-age=0\r\n", false),
+            ("Expires: 0\r\n", false),
+            ("Cache-Control: max-age=5\r\n", true),
+        ] {
+            let answer = answer(200, &format!("{DATE}ETag: \"a\"\r\nSet-Cookie: a=b\r\n{fields}"));
+            let policy = Policy { ttl: Ttl::Override(60), ..Policy::default() };
+            let stored = store(&get(""), &answer, &RECEIPT, &policy);
+            assert_eq!(stored.is_ok(), is_kept, "{fields}");
+        }
     }
 
     #[test]
