@@ -127,12 +127,20 @@ impl Values {
         scope: Scope,
         read: impl Fn(&str) -> Result<T, Wrong>,
     ) -> Result<T, ConfigError> {
-        let row = Row::of_key(key, &[scope]).expect("the keys asked for are those of the table");
-        let default = || Given { place: "default".to_owned(), text: row.default.to_owned() };
         match self.one(key, &read)? {
             Some(value) => Ok(value),
-            None => default().read(row, &read),
+            None => Self::default_of(key, scope, read),
         }
+    }
+
+    /// The default of a key's row, which must be a value itself.
+    pub(super) fn default_of<T>(
+        key: &str,
+        scope: Scope,
+        read: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Result<T, ConfigError> {
+        let row = Row::of_key(key, &[scope]).expect("the keys asked for are those of the table");
+        Given { place: "default".to_owned(), text: row.default.to_owned() }.read(row, read)
     }
 
     /// Where a key was given, or the table if it was not.

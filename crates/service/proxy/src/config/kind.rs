@@ -118,7 +118,7 @@ impl Kind {
             Self::Share { .. } => "SIZE|PERCENT%",
             Self::Disk { .. } => "DIR:SIZE",
             Self::Time => "TIME",
-            Self::Ttl => "WORD",
+            Self::Ttl => "LIFETIME",
             Self::Field => "NAME|off",
             Self::Feature => "KIND:NAME",
             Self::Parameter => "NAME|*",
@@ -180,8 +180,8 @@ impl Kind {
             ),
             Self::Time => "a whole number with s, m, h or d, 0s to 3650d".to_owned(),
             Self::Ttl => {
-                "origin, default TIME, override TIME; TIME is a whole number with s, m, h or d, 0s \
-                 to 3650d"
+                "origin, default TIME, override TIME, each alone or after a status or a range of \
+                 them, as in 404 default 10s; TIME is a whole number with s, m, h or d, 0s to 3650d"
                     .to_owned()
             }
             Self::Field => "a field's name, off".to_owned(),

@@ -365,15 +365,20 @@ impl Row {
             "Keep answers and answer from them, as RFC 9111 lets a shared cache. off: requests go \
              past the cache.",
         ),
-        cached(
-            "cache-ttl",
-            Kind::Ttl,
-            "origin",
-            "How long answers are fresh. origin: as long as the origin says (cache-target, \
-             Cache-Control, Expires), or where it says nothing, as cache-heuristic does. default: \
-             where it says nothing, so long. override: so long, whatever it says; what must not be \
-             stored is not stored all the same, and what must be validated each time is.",
-        ),
+        Row {
+            values_max: 32,
+            ..cached(
+                "cache-ttl",
+                Kind::Ttl,
+                "origin",
+                "How long answers are fresh. origin: as long as the origin says (cache-target, \
+                 Cache-Control, Expires), or where it says nothing, as cache-heuristic does. \
+                 default: where it says nothing, so long. override: so long, whatever it says; \
+                 what must not be stored is not stored all the same, and what must be validated \
+                 each time is. Without a status it is about those that may be cached without \
+                 being asked for: 200, 203, 204, 206, 300, 301, 308, 404, 405, 410, 414 and 501.",
+            )
+        },
         cached(
             "cache-ttl-max",
             Kind::Time,

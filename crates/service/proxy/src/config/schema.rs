@@ -131,7 +131,10 @@ fn value(kind: Kind) -> String {
         }
         Kind::Disk { .. } => pattern("^/[^\\u0000-\\u001f\\u007f-\\u009f]*:[0-9]+[KMGTkmgt]?$"),
         Kind::Time => any(&[pattern(&format!("^{TIME}$")), constant("0")]),
-        Kind::Ttl => pattern(&format!("^(origin|(default|override) {TIME})$")),
+        Kind::Ttl => {
+            let statuses = "([2-5][0-9]{2}(-[2-5][0-9]{2})? )?";
+            pattern(&format!("^{statuses}(origin|(default|override) {TIME})$"))
+        }
         Kind::Field => any(&[pattern(&format!("^{TOKEN}$")), constant("false")]),
         Kind::Feature => pattern(&format!("^(field:{TOKEN}|cookie:[!#-+.-:<>-\\[\\]-~-]+)$")),
         Kind::Parameter => pattern("^[!-~]+$"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
-use millrace_cache::rules::{Features, KeyParts, Policy};
+use millrace_cache::rules::{Features, KeyParts, Policy, StatusTtl, Ttl};
 use millrace_http::Name;
 
 use super::value::{self, Feature, Share};
@@ -189,9 +189,11 @@ fn policy(values: &Values) -> Result<Policy, ConfigError> {
         percent @ ..=100 => Ok(percent as u8),
         _ => Err("is too large"),
     };
+    let (ttl, status_ttls) = lifetimes(values)?;
     Ok(Policy {
         targets: targets(values)?,
-        ttl: values.one_or_default("cache-ttl", scope, value::ttl)?,
+        ttl,
+        status_ttls,
         ttl_s_max: seconds("cache-ttl-max")?,
         heuristic_percent: values.one_or_default("cache-heuristic", scope, percent)?,
         heuristic_s_max: seconds("cache-heuristic-max")?,
@@ -203,10 +205,27 @@ fn policy(values: &Values) -> Result<Policy, ConfigError> {
     })
 }
 
+fn lifetimes(values: &Values) -> Result<(Ttl, Vec<StatusTtl>), ConfigError> {
+    let (mut usual, mut of_statuses) = (None, Vec::new());
+    for (statuses, ttl) in values.all("cache-ttl", value::lifetime)? {
+        if let Some(statuses) = statuses {
+            of_statuses.push(StatusTtl { statuses, ttl });
+        } else if usual.replace(ttl).is_some() {
+            return Err(ConfigError::Rule {
+                place: values.place_of("cache-ttl").to_owned(),
+                wrong: "has two lifetimes without statuses".to_owned(),
+                allowed: "one, and others with statuses before them".to_owned(),
+            });
+        }
+    }
+    let (_, ttl) = Values::default_of("cache-ttl", Scope::Cache, value::lifetime)?;
+    Ok((usual.unwrap_or(ttl), of_statuses))
+}
+
 fn targets(values: &Values) -> Result<Vec<Box<[u8]>>, ConfigError> {
     let mut given = values.all("cache-target", value::field_or_off)?;
     if given.is_empty() {
-        given.push(values.one_or_default("cache-target", Scope::Cache, value::field_or_off)?);
+        given.push(Values::default_of("cache-target", Scope::Cache, value::field_or_off)?);
     }
     if given.len() > 1 && given.contains(&None) {
         return Err(ConfigError::Rule {
@@ -261,7 +280,7 @@ const _: () = assert!(SLAB_BYTES_MAX >= 1 << 44, "a slab may be as large as any 
 
 #[cfg(test)]
 mod tests {
-    use millrace_cache::rules::{SetCookie, Ttl};
+    use millrace_cache::rules::SetCookie;
 
     use super::*;
     use crate::config::{Config, Role, from_arguments, from_toml, fuzz_configuration, to_toml};
@@ -283,7 +302,7 @@ cache-key = ["cookie:Lang", "field:X-Device", "field:x-device"]
 [[boost.route]]
 path = "/static/"
 origins = "http://a"
-cache-ttl = "override 1h"
+cache-ttl = ["404-410 default 10s", "override 1h", "302 override 1m"]
 cache-ttl-max = "7d"
 cache-heuristic-max = "2h"
 cache-stale-if-error = "1d"
@@ -335,6 +354,10 @@ cache = false
         let expected = Policy {
             targets: names(&["millrace-cache-control", "cdn-cache-control"]),
             ttl: Ttl::Override(3600),
+            status_ttls: vec![
+                StatusTtl { statuses: (404, 410), ttl: Ttl::Default(10) },
+                StatusTtl { statuses: (302, 302), ttl: Ttl::Override(60) },
+            ],
             ttl_s_max: 604_800,
             heuristic_s_max: 7200,
             stale_if_error_s: 86_400,
@@ -459,6 +482,7 @@ cache = false
             ("--disk /a/b:1G --disk /a:1G", ["/a/b and /a are not apart", "folders"]),
             ("--cache perhaps", ["--cache: \"perhaps\"", "on, off"]),
             ("--cache-ttl 60s", ["does not say whether", "default TIME"]),
+            ("--cache-ttl=origin --cache-ttl=origin", ["two lifetimes without", "with statuses"]),
             ("--cache-ttl-max 60", ["\"60\" has no unit", "s, m, h or d"]),
             ("--cache-heuristic 101", ["\"101\" is too large", "0 to 100"]),
             ("--cache-set-cookie all", ["--cache-set-cookie: \"all\"", "explicit, shared, never"]),

@@ -5,7 +5,7 @@ use millrace_cache::rules::{SetCookie, Ttl};
 use millrace_http::Name;
 
 use super::Disk;
-use crate::config::value::{Wrong, file_path, number, size};
+use crate::config::value::{Wrong, file_path, number, size, statuses, write_statuses};
 
 /// The longest time that an option takes: ten years, far below where numbers of HTTP end.
 const SECONDS_MAX: u32 = 3650 * 86_400;
@@ -56,8 +56,18 @@ pub(super) fn write_seconds(seconds: u32) -> String {
     format!("{}{unit}", seconds / factor)
 }
 
-/// `origin`, `default TIME` or `override TIME`.
-pub(super) fn ttl(text: &str) -> Result<Ttl, Wrong> {
+/// `origin`, `default TIME` or `override TIME`, with a status or a range of them and a blank before
+/// it where it is about those alone.
+pub(super) fn lifetime(text: &str) -> Result<(Option<(u16, u16)>, Ttl), Wrong> {
+    match text.split_once(' ') {
+        Some((first, rest)) if text.starts_with(|first: char| first.is_ascii_digit()) => {
+            Ok((Some(statuses(first)?), ttl(rest)?))
+        }
+        _ => ttl(text).map(|ttl| (None, ttl)),
+    }
+}
+
+fn ttl(text: &str) -> Result<Ttl, Wrong> {
     if text == "origin" {
         return Ok(Ttl::Origin);
     }
@@ -69,12 +79,16 @@ pub(super) fn ttl(text: &str) -> Result<Ttl, Wrong> {
     }
 }
 
-/// A lifetime as [`ttl`] reads it.
-pub(super) fn write_ttl(ttl: Ttl) -> String {
-    match ttl {
+/// A lifetime as [`lifetime`] reads it.
+pub(super) fn write_lifetime(statuses: Option<(u16, u16)>, ttl: Ttl) -> String {
+    let ttl = match ttl {
         Ttl::Origin => "origin".to_owned(),
         Ttl::Default(seconds) => format!("default {}", write_seconds(seconds)),
         Ttl::Override(seconds) => format!("override {}", write_seconds(seconds)),
+    };
+    match statuses {
+        Some(statuses) => format!("{} {ttl}", write_statuses(statuses)),
+        None => ttl,
     }
 }
 
@@ -201,13 +215,16 @@ mod tests {
 
     #[test]
     fn lifetimes_say_who_decides() {
-        for text in ["origin", "default 1m", "override 1h", "override 0s"] {
-            assert_eq!(ttl(text).map(write_ttl).as_deref(), Ok(text));
+        for text in ["origin", "default 1m", "override 0s", "404 origin", "500-599 default 10s"] {
+            let written = lifetime(text).map(|(statuses, ttl)| write_lifetime(statuses, ttl));
+            assert_eq!(written.as_deref(), Ok(text));
         }
-        assert_eq!(ttl("60s"), Err("does not say whether it is default or override"));
-        assert_eq!(ttl("default 60"), Err("has no unit"));
-        for text in ["", "default", "default  1s", "origin 1s", "Override 1s", "60"] {
-            assert!(ttl(text).is_err(), "{text}");
+        assert_eq!(lifetime("60s"), Err("does not say whether it is default or override"));
+        assert_eq!(lifetime("404 60s"), Err("does not say whether it is default or override"));
+        assert_eq!(lifetime("default 60"), Err("has no unit"));
+        assert_eq!(lifetime("99 origin"), Err("is no status or range of statuses"));
+        for text in ["", "default", "default  1s", "origin 1s", "Override 1s", "60", "404"] {
+            assert!(lifetime(text).is_err(), "{text}");
         }
         for text in ["explicit", "shared", "never"] {
             assert_eq!(set_cookie(text).map(write_set_cookie), Ok(text));

@@ -1,6 +1,6 @@
 //! Writes what a configuration says of the cache; see [`write`](crate::config::write).
 
-use super::value::{write_feature, write_seconds, write_set_cookie, write_ttl};
+use super::value::{write_feature, write_lifetime, write_seconds, write_set_cookie};
 use super::{CacheRoute, CacheSettings, Disk};
 use crate::config::value::write_size;
 use crate::config::write::{line, list, quoted};
@@ -26,12 +26,15 @@ pub(in crate::config) fn write_disk(disk: &Disk) -> String {
 pub(in crate::config) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
     line(out, "cache", route.is_some());
     let Some(CacheRoute { policy, key, bypass, fill_on, tells_status }) = route else { return };
+    let of_statuses = policy.status_ttls.iter();
+    let of_statuses = of_statuses.map(|one| write_lifetime(Some(one.statuses), one.ttl));
+    let usual = std::iter::once(write_lifetime(None, policy.ttl));
+    line(out, "cache-ttl", list(usual.chain(of_statuses)));
     let mut time = |key, seconds| line(out, key, quoted(&write_seconds(seconds)));
     time("cache-ttl-max", policy.ttl_s_max);
     time("cache-heuristic-max", policy.heuristic_s_max);
     time("cache-stale-if-error", policy.stale_if_error_s);
     time("cache-stale-while-revalidate", policy.stale_while_revalidate_s);
-    line(out, "cache-ttl", quoted(&write_ttl(policy.ttl)));
     line(out, "cache-heuristic", policy.heuristic_percent);
     line(out, "cache-set-cookie", quoted(write_set_cookie(policy.set_cookie)));
     line(out, "cache-heed-requests", policy.heeds_requests);
