@@ -167,18 +167,19 @@ limits! {
     check_fails: 3 in 1..=1000 "checks";
     /// Health checks in a row that pass, of an origin that failed. At it, the origin is asked again.
     check_passes: 2 in 1..=1000 "checks";
-    /// The body of a stored answer, and never more than an eighth of `cache-memory`. A longer one is
-    /// passed on and not stored.
+    /// The body of a stored answer, and never more than an eighth of `cache-memory`. A longer one
+    /// is passed on and not stored.
     object_bytes: 1073741824 in 1..=1099511627776 "bytes";
-    /// Stored answers to one URL, for requests that differ in the fields of their Vary. Above it, the
-    /// oldest goes.
+    /// Stored answers to one URL, for requests that differ in the fields of their Vary. Above it,
+    /// the oldest goes.
     variants: 64 in 1..=65536 "answers";
-    /// How long it is remembered that the answers to a URL are not stored, so that nobody waits for
-    /// them. 0: not at all.
+    /// How long it is remembered that the answers to a URL are not stored, so that nobody waits
+    /// for them. 0: not at all.
     uncacheable_ms: 120000 in 0..=86400000 "milliseconds";
-    /// Waiting for what another client's request brings. At it, the request goes to the origin itself.
+    /// Waiting for what another client's request brings. At it, the request goes to the origin
+    /// itself.
     collapse_wait_ms: 5000 in 0..=3600000 "milliseconds";
-    /// Of an answer that is not stored but has several readers: how far it is received ahead of the
-    /// fastest one. At it, nothing more is read of the origin.
+    /// Of an answer that is not stored but has several readers: how far it is received ahead of
+    /// the fastest one. At it, nothing more is read of the origin.
     fill_ahead_bytes: 1048576 in 65536..=1073741824 "bytes";
 }

@@ -35,7 +35,7 @@ fn has_cookie(request: &RequestHead, names: &[Box<[u8]>]) -> bool {
     request.values(Name::Cookie).any(|line| line.split(is_between).any(is_one))
 }
 
-/// Puts the cookies that count: each pair as it is written, or the whole line where it is not plain.
+/// Puts the cookies that count: each pair as it is written, or the line where it is not plain.
 pub(super) fn put_cookies(sink: &mut impl Sink, request: &RequestHead, names: &[Box<[u8]>]) {
     let mut put = |text: &[u8]| {
         // No name of a field has a semicolon, so that no cookie looks like a field's line.

@@ -121,6 +121,10 @@ pub struct KeyParts {
     /// Cookies whose values count: names, or beginnings of names with a `*` after them. A `Cookie`
     /// line that parsers may read differently counts as a whole.
     pub cookies: Vec<Box<[u8]>>,
+    /// Whose answers they are, a text without line ends; empty: there is nobody else. Two services
+    /// may be asked for the same URL and know different origins by it, or may not tell the same
+    /// clients the same: neither may get what the other has stored.
+    pub space: Box<[u8]>,
 }
 
 impl Key {
@@ -230,6 +234,11 @@ fn put(
     if !parts.cookies.is_empty() {
         put_cookies(sink, request, &parts.cookies);
     }
+    if !parts.space.is_empty() {
+        // No name of a field has an @.
+        sink.put(b"\n@");
+        sink.put(&parts.space);
+    }
 }
 
 fn put_query(sink: &mut impl Sink, query: &[u8], ignored: &[Box<[u8]>]) {
@@ -314,6 +323,17 @@ mod tests {
     fn an_operator_may_add_fields() {
         let parts = KeyParts { fields: vec![(*b"x-kind").into()], ..KeyParts::default() };
         assert_eq!(text(Scheme::Http, "a", "/", &parts), "http://a/\nx-kind:a\nx-kind:b");
+    }
+
+    #[test]
+    fn two_services_have_keys_of_their_own() {
+        let parts =
+            |space: &str| KeyParts { space: space.as_bytes().into(), ..KeyParts::default() };
+        let of = |space| text(Scheme::Http, "a", "/b?c", &parts(space));
+        assert_eq!(
+            [of("x:1"), of("x:2"), of("")],
+            ["http://a/b?c\n@x:1", "http://a/b?c\n@x:2", "http://a/b?c"]
+        );
     }
 
     #[test]

@@ -98,9 +98,9 @@ impl Policy {
         self.status_ttls.iter().find(is_of).map(|named| named.ttl)
     }
 
-    /// [`Policy::UNKEYED_UNTRUSTED`], but for what the keys of a route have: what is in the key keeps answers apart, and
-    /// they may be kept. `sent` are those that origins get as anybody wrote them, `keyed` the
-    /// [`KeyParts::fields`](super::KeyParts::fields).
+    /// [`Policy::UNKEYED_UNTRUSTED`], but for what the keys of a route have: what is in the key
+    /// keeps answers apart, and they may be kept. `sent` are those that origins get as anybody
+    /// wrote them, `keyed` the [`KeyParts::fields`](super::KeyParts::fields).
     pub fn unkeyed(sent: &[Name], keyed: &[Box<[u8]>]) -> NameSet {
         let is_keyed = |name: &&Name| keyed.iter().any(|key| **key == *name.as_str().as_bytes());
         let sent = sent.iter().filter(|name| !is_keyed(name));

@@ -24,7 +24,8 @@ pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
     for (service, given) in tables.services.iter().enumerate() {
         let addresses = listen_addresses(given)?;
         let proxy_protocol = given.values.one("proxy-protocol", value::switch)?.unwrap_or_default();
-        config.services.push(build_service(given, &addresses, proxy_protocol)?);
+        let space = cache::space(&addresses, service);
+        config.services.push(build_service(given, &addresses, proxy_protocol, &space)?);
         for address in addresses {
             let number = config.listeners.len() as u16;
             config.listeners.push(Listener { address, number, service, proxy_protocol });
@@ -190,6 +191,7 @@ fn build_service(
     given: &ServiceGiven,
     addresses: &[ListenAddress],
     proxy_protocol: bool,
+    space: &[u8],
 ) -> Result<Service, ConfigError> {
     let values = &given.values;
     let clients = values.all("allow-client", value::cidr)?;
@@ -220,13 +222,13 @@ fn build_service(
         Some(routes) => {
             let links = if trusted.is_empty() { Links::Ours } else { Links::Believed };
             // Wrong here is wrong, if every route says it anew, too.
-            cache::route(values, links)?;
-            let of_route = |given: &Values| route(&given.with_cache_of(values), links);
+            cache::route(values, links, space)?;
+            let of_route = |given: &Values| route(&given.with_cache_of(values), links, space);
             Role::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
         }
     };
     let cache = match &role {
-        Role::Forward(_) => cache::route(values, Links::Anybodys)?,
+        Role::Forward(_) => cache::route(values, Links::Anybodys, space)?,
         Role::Boost(_) => None,
     };
     let congestion = |key| values.one_or_default(key, Scope::Service, value::congestion);
@@ -282,7 +284,7 @@ fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError
     })
 }
 
-fn route(values: &Values, links: Links) -> Result<Route, ConfigError> {
+fn route(values: &Values, links: Links, space: &[u8]) -> Result<Route, ConfigError> {
     let scope = Scope::Route;
     let origins = values.all("origins", value::origin)?;
     if origins.is_empty() {
@@ -314,7 +316,7 @@ fn route(values: &Values, links: Links) -> Result<Route, ConfigError> {
             "v2" => Ok(SendProxy::V2),
             _ => Err("is not a version of the PROXY protocol"),
         })?,
-        cache: cache::route(values, links)?,
+        cache: cache::route(values, links, space)?,
     })
 }
 

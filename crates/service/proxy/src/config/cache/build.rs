@@ -8,6 +8,7 @@ use millrace_http::Name;
 
 use super::value::{self, Feature, Share};
 use super::{CacheRoute, CacheSettings, Disk};
+use crate::config::ListenAddress;
 use crate::config::error::ConfigError;
 use crate::config::given::Values;
 use crate::config::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
@@ -160,11 +161,23 @@ fn kind_of(key: &str, scope: Scope) -> Kind {
     Row::of_key(key, &[scope]).expect("the key is one of the table").kind
 }
 
+/// Whose the answers of a service are, in its keys: its first address, which no other service has
+/// and which stays what it is when services come and go. Where the kernel picks the port, the
+/// service's place in the configuration has to do.
+pub(in crate::config) fn space(addresses: &[ListenAddress], service: usize) -> Box<[u8]> {
+    let space = match addresses.first() {
+        Some(ListenAddress::Tcp(address)) if address.port() == 0 => format!("{address}#{service}"),
+        address => address.map(ToString::to_string).unwrap_or_default(),
+    };
+    space.into_bytes().into()
+}
+
 /// What is done with the answers of a forward proxy or a route; `None`: nothing, they go past the
-/// cache.
+/// cache. `space` is that of the service.
 pub(in crate::config) fn route(
     values: &Values,
     links: Links,
+    space: &[u8],
 ) -> Result<Option<Arc<CacheRoute>>, ConfigError> {
     let switch = |key| values.one_or_default(key, Scope::Cache, switch);
     let mut keyed = features(values, "cache-key")?;
@@ -174,7 +187,7 @@ pub(in crate::config) fn route(
     let unkeyed = Policy::unkeyed(links.unchecked(), &keyed.fields);
     let route = CacheRoute {
         policy: Policy { unkeyed, ..policy(values)? },
-        key: key_parts(values, keyed)?,
+        key: key_parts(values, keyed, space)?,
         bypass: features(values, "cache-bypass")?,
         fill_on: switch("cache-finish")?,
         tells_status: switch("cache-status")?,
@@ -239,7 +252,7 @@ fn targets(values: &Values) -> Result<Vec<Box<[u8]>>, ConfigError> {
     Ok(targets)
 }
 
-fn key_parts(values: &Values, keyed: Features) -> Result<KeyParts, ConfigError> {
+fn key_parts(values: &Values, keyed: Features, space: &[u8]) -> Result<KeyParts, ConfigError> {
     let mut parameters = Vec::new();
     values
         .all("cache-ignore-query", value::parameter)?
@@ -254,6 +267,7 @@ fn key_parts(values: &Values, keyed: Features) -> Result<KeyParts, ConfigError> 
         ignores_query,
         fields: keyed.fields,
         cookies: keyed.cookies,
+        space: space.into(),
     })
 }
 
@@ -373,6 +387,7 @@ cache = false
             ignores_query: false,
             fields: names(&["x-device"]),
             cookies: names(&["Lang"]),
+            space: (*b"127.0.0.1:8080").into(),
         };
         assert_eq!(first.key, parts);
         assert_eq!(first.bypass.fields, names(&["authorization"]));
@@ -396,7 +411,8 @@ cache = false
                 ..Policy::default()
             };
             assert_eq!(route.policy, policy);
-            assert_eq!((&route.key, &route.bypass), (&KeyParts::default(), &Features::default()));
+            let key = KeyParts { space: route.key.space.clone(), ..KeyParts::default() };
+            assert_eq!((&route.key, &route.bypass), (&key, &Features::default()));
             assert!(route.fill_on && route.tells_status);
             assert_eq!(config.cache.unwrap().memory_bytes, 128 << 20);
         }
@@ -417,6 +433,23 @@ cache = false
         assert_eq!(behind.policy.unkeyed, Policy::default().unkeyed);
         let written = to_toml(&words("boost --origin http://a --trust 10.0.0.1").unwrap());
         fuzz_configuration(written.as_bytes());
+    }
+
+    #[test]
+    fn services_have_spaces_of_their_own() {
+        let file = "
+            forward = [{ listen = '[::1]:0' }, { listen = ['[::1]:0', 'unix:/a'] }]
+            [[boost]]
+            route = [{ path = '/a', origins = 'http://a' }, { origins = 'http://b' }]
+            [[boost]]
+            listen = ['unix:/b', '127.0.0.1:0']
+            route = { origins = 'http://a' }
+        ";
+        let all = routes(&from_toml(file).unwrap());
+        let of = |it: &Option<Arc<CacheRoute>>| it.as_ref().unwrap().key.space.clone();
+        let spaces: Vec<_> = all.iter().map(of).collect();
+        let expected = ["[::1]:0#0", "[::1]:0#1", "127.0.0.1:8080", "127.0.0.1:8080", "unix:/b"];
+        assert_eq!(spaces, names(&expected));
     }
 
     #[test]
