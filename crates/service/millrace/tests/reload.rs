@@ -121,6 +121,10 @@ fn what_is_wrong_is_refused_with_the_line_that_check_says() {
         ("memory = '1G'\nworkers = 1", &port, "memory: cannot become 1G while"),
         ("engine = 'epoll'\nworkers = 1", &port, "engine: cannot become epoll while"),
         ("sandbox = 'off'\nworkers = 1", &port, "sandbox: cannot become off while"),
+        ("no-cache = true\nworkers = 1", &port, "cache-memory: cannot become 0 while"),
+        ("cache-memory = '64M'\nworkers = 1", &port, "64M while the process runs; allowed: 128M"),
+        ("disk = '/tmp/no-such-disk:1G'\nworkers = 1", &port, "disk: cannot become"),
+        ("workers = 1\ndisk = '/nowhere/a/b:1G'", &port, "disk /nowhere/a/b: /nowhere/a: No such"),
         ("workers = 1", &["0.0.0.0:0".to_owned()], "other machines can reach"),
         ("workers = 1", std::slice::from_ref(&taken), "somebody else listens there"),
         ("workers = 1\naccess-log = '/nowhere/log'", &port, "/nowhere/log"),
@@ -138,7 +142,7 @@ fn what_is_wrong_is_refused_with_the_line_that_check_says() {
     std::fs::remove_file(&file).unwrap();
     assert!(reload(&mut running)[0].contains("a file that can be read"));
     let metrics = running.admin_page("/metrics");
-    assert!(metrics.contains("\nmillrace_reloads_refused_total 10\n"), "{metrics}");
+    assert!(metrics.contains("\nmillrace_reloads_refused_total 14\n"), "{metrics}");
     assert!(get(&running.addresses[0], "/").starts_with("HTTP/1.1 400 "));
 
     write(&file, "workers = 1", &port);

@@ -121,10 +121,22 @@ pub struct KeyParts {
     /// Cookies whose values count: names, or beginnings of names with a `*` after them. A `Cookie`
     /// line that parsers may read differently counts as a whole.
     pub cookies: Vec<Box<[u8]>>,
-    /// Whose answers they are, a text without line ends; empty: there is nobody else. Two services
-    /// may be asked for the same URL and know different origins by it, or may not tell the same
-    /// clients the same: neither may get what the other has stored.
-    pub space: Box<[u8]>,
+    /// Whose answers they are.
+    pub space: Space,
+}
+
+/// Whose answers some keys are of; the default: there is nobody else. Two services may be asked for
+/// the same URL and know different origins by it, or may not tell the same clients the same:
+/// neither may get what the other has stored.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Space(Box<[u8]>);
+
+impl Space {
+    /// The space of this name, which has no line end in it.
+    pub fn of(name: &str) -> Self {
+        // As it stands in a key, in one piece. No name of a field has an @.
+        Self(format!("\n@{name}").into_bytes().into())
+    }
 }
 
 impl Key {
@@ -234,10 +246,8 @@ fn put(
     if !parts.cookies.is_empty() {
         put_cookies(sink, request, &parts.cookies);
     }
-    if !parts.space.is_empty() {
-        // No name of a field has an @.
-        sink.put(b"\n@");
-        sink.put(&parts.space);
+    if !parts.space.0.is_empty() {
+        sink.put(&parts.space.0);
     }
 }
 
@@ -327,13 +337,13 @@ mod tests {
 
     #[test]
     fn two_services_have_keys_of_their_own() {
-        let parts =
-            |space: &str| KeyParts { space: space.as_bytes().into(), ..KeyParts::default() };
-        let of = |space| text(Scheme::Http, "a", "/b?c", &parts(space));
-        assert_eq!(
-            [of("x:1"), of("x:2"), of("")],
-            ["http://a/b?c\n@x:1", "http://a/b?c\n@x:2", "http://a/b?c"]
-        );
+        let of = |space| {
+            let parts = KeyParts { space, ..KeyParts::default() };
+            text(Scheme::Http, "a", "/b?c", &parts)
+        };
+        assert_eq!(of(Space::of("x:1")), "http://a/b?c\n@x:1");
+        assert_eq!(of(Space::of("x:2")), "http://a/b?c\n@x:2");
+        assert_eq!(of(Space::default()), "http://a/b?c");
     }
 
     #[test]

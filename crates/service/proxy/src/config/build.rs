@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
 
+use millrace_cache::rules::Space;
+
 use super::cache::{self, Links};
 use super::error::{ConfigError, nearest};
 use super::given::{LimitGiven, ServiceGiven, Tables, Values};
@@ -191,7 +193,7 @@ fn build_service(
     given: &ServiceGiven,
     addresses: &[ListenAddress],
     proxy_protocol: bool,
-    space: &[u8],
+    space: &Space,
 ) -> Result<Service, ConfigError> {
     let values = &given.values;
     let clients = values.all("allow-client", value::cidr)?;
@@ -284,7 +286,7 @@ fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError
     })
 }
 
-fn route(values: &Values, links: Links, space: &[u8]) -> Result<Route, ConfigError> {
+fn route(values: &Values, links: Links, space: &Space) -> Result<Route, ConfigError> {
     let scope = Scope::Route;
     let origins = values.all("origins", value::origin)?;
     if origins.is_empty() {

@@ -551,7 +551,7 @@ impl Row {
             values_max: 64,
             ..process(
                 "disk",
-                Kind::Disk { least: 256 << 20, most: 1 << 50 },
+                Kind::Disk { least: 16 << 20, most: 1 << 50 },
                 "(none: answers are kept in memory alone)",
                 "Keep answers in files in this folder too, up to so many bytes of them; they are \
                  there again after a restart. The folder is millrace's alone: it is made if need \

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
-use millrace_cache::rules::{Features, KeyParts, Policy, StatusTtl, Ttl};
+use millrace_cache::rules::{Features, KeyParts, Policy, Space, StatusTtl, Ttl};
 use millrace_http::Name;
 
 use super::value::{self, Feature, Share};
@@ -164,12 +164,12 @@ fn kind_of(key: &str, scope: Scope) -> Kind {
 /// Whose the answers of a service are, in its keys: its first address, which no other service has
 /// and which stays what it is when services come and go. Where the kernel picks the port, the
 /// service's place in the configuration has to do.
-pub(in crate::config) fn space(addresses: &[ListenAddress], service: usize) -> Box<[u8]> {
-    let space = match addresses.first() {
+pub(in crate::config) fn space(addresses: &[ListenAddress], service: usize) -> Space {
+    let name = match addresses.first() {
         Some(ListenAddress::Tcp(address)) if address.port() == 0 => format!("{address}#{service}"),
         address => address.map(ToString::to_string).unwrap_or_default(),
     };
-    space.into_bytes().into()
+    Space::of(&name)
 }
 
 /// What is done with the answers of a forward proxy or a route; `None`: nothing, they go past the
@@ -177,7 +177,7 @@ pub(in crate::config) fn space(addresses: &[ListenAddress], service: usize) -> B
 pub(in crate::config) fn route(
     values: &Values,
     links: Links,
-    space: &[u8],
+    space: &Space,
 ) -> Result<Option<Arc<CacheRoute>>, ConfigError> {
     let switch = |key| values.one_or_default(key, Scope::Cache, switch);
     let mut keyed = features(values, "cache-key")?;
@@ -252,7 +252,7 @@ fn targets(values: &Values) -> Result<Vec<Box<[u8]>>, ConfigError> {
     Ok(targets)
 }
 
-fn key_parts(values: &Values, keyed: Features, space: &[u8]) -> Result<KeyParts, ConfigError> {
+fn key_parts(values: &Values, keyed: Features, space: &Space) -> Result<KeyParts, ConfigError> {
     let mut parameters = Vec::new();
     values
         .all("cache-ignore-query", value::parameter)?
@@ -267,7 +267,7 @@ fn key_parts(values: &Values, keyed: Features, space: &[u8]) -> Result<KeyParts,
         ignores_query,
         fields: keyed.fields,
         cookies: keyed.cookies,
-        space: space.into(),
+        space: space.clone(),
     })
 }
 
@@ -387,7 +387,7 @@ cache = false
             ignores_query: false,
             fields: names(&["x-device"]),
             cookies: names(&["Lang"]),
-            space: (*b"127.0.0.1:8080").into(),
+            space: Space::of("127.0.0.1:8080"),
         };
         assert_eq!(first.key, parts);
         assert_eq!(first.bypass.fields, names(&["authorization"]));
@@ -449,7 +449,7 @@ cache = false
         let of = |it: &Option<Arc<CacheRoute>>| it.as_ref().unwrap().key.space.clone();
         let spaces: Vec<_> = all.iter().map(of).collect();
         let expected = ["[::1]:0#0", "[::1]:0#1", "127.0.0.1:8080", "127.0.0.1:8080", "unix:/b"];
-        assert_eq!(spaces, names(&expected));
+        assert_eq!(spaces, expected.map(Space::of));
     }
 
     #[test]
@@ -509,8 +509,8 @@ cache = false
             ("--memory 7M --cache-memory 50%", ["50% of 7M is too little", "0, or more --memory"]),
             ("--memory 7M --disk /a:1G", ["--disk: what is on a disk", "at least 4M, or no disk"]),
             ("--disk /a", ["--disk: \"/a\" has no :SIZE", "a colon, and bytes"]),
-            ("--disk a:1G", ["does not begin with a slash", "256M"]),
-            ("--disk /a:1M", ["\"/a:1M\" is too small", "256M to 1024T"]),
+            ("--disk a:1G", ["does not begin with a slash", "16M"]),
+            ("--disk /a:1M", ["\"/a:1M\" is too small", "16M to 1024T"]),
             ("--disk /a:1G --disk /b:1G --disk /a/:2G", ["/a and /a are not apart", "folders"]),
             ("--disk /a/b:1G --disk /a:1G", ["/a/b and /a are not apart", "folders"]),
             ("--cache perhaps", ["--cache: \"perhaps\"", "on, off"]),
