@@ -115,6 +115,21 @@ class GivenUp(Case):
             (value,) = [row.split()[1] for row in page.splitlines() if row.startswith(f"{name} ")]
             self.assertGreater(int(float(value)), 0)
 
+    def test_a_disk_is_made_for_who_uses_it(self):
+        self.folder.chmod(0o755)
+        disk = self.folder / "disk"
+        proxy = self.forward("--disk", f"{disk}:64M")
+        user, group = ordinary()
+        self.said(proxy, f"({user}:{group})")
+        made = disk.stat()
+        self.assertEqual((made.st_uid, made.st_gid), (user, group))
+        self.assertEqual(made.st_mode & 0o7777, 0o700)
+
+    def test_root_stays_root_for_a_disk_of_roots(self):
+        disk = self.folder_of("disk", 0)
+        proxy = self.forward("--disk", f"{disk}:64M")
+        self.said(proxy, f"does not own the disk's folder {disk}; stays root")
+
     def test_low_ports_are_kept_if_one_is_used(self):
         for port in range(1023, 600, -1):
             with socket.socket() as probe:

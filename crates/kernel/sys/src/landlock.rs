@@ -20,6 +20,9 @@ pub enum Grant {
     Append,
     /// Unix sockets are made, and files removed.
     Sockets,
+    /// Files are made, read, written, cut short, renamed within their folder and removed; folders
+    /// are listed.
+    Store,
 }
 
 impl Grant {
@@ -28,6 +31,12 @@ impl Grant {
             Self::Read => AccessFs::ReadFile | AccessFs::ReadDir,
             Self::Append => AccessFs::WriteFile | AccessFs::MakeReg,
             Self::Sockets => AccessFs::MakeSock | AccessFs::RemoveFile,
+            Self::Store => {
+                Self::Read.rights()
+                    | Self::Append.rights()
+                    | AccessFs::RemoveFile
+                    | AccessFs::Truncate
+            }
         }
     }
 }

@@ -40,8 +40,8 @@ pub use memory::{HUGE_PAGE_BYTES, Region, memory_file, punch, send_file};
 pub use pipe::{pipe, splice};
 pub use poller::{EventFd, Events, Poller, Readiness};
 pub use privileges::{
-    Identity, LOW_PORTS, Permission, access, capabilities, give_up_privileges, prepare_name_lookup,
-    refuse_new_privileges, set_dumpable,
+    Identity, LOW_PORTS, Permission, access, capabilities, give_up_privileges, make_folder_of,
+    prepare_name_lookup, refuse_new_privileges, set_dumpable,
 };
 pub use process::{descriptor_count, resident_bytes};
 pub use random::fill_random;

@@ -5,7 +5,7 @@
 use std::net::ToSocketAddrs;
 use std::path::Path;
 
-use rustix::fs::Access;
+use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -165,6 +165,25 @@ pub fn prepare_name_lookup() {
     // do at the first look-up.
     unsafe { libc::dlopen(c"libnss_dns.so.2".as_ptr(), libc::RTLD_NOW) };
     let _ = ("localhost", 0).to_socket_addrs();
+}
+
+/// Makes a folder that nobody but `owner` has access to. `false`: something of that name is there
+/// already, and stays as it is.
+///
+/// # Errors
+/// Those of mkdir(2), but for EEXIST; EPERM without CAP_CHOWN, if `owner` is not this process's user.
+pub fn make_folder_of(owner: Identity, path: &Path) -> Result<bool> {
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Err(Errno::EXIST) => return Ok(false),
+        made => made?,
+    }
+    if owner != Identity::current() {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(path, how, Mode::empty())?;
+        let (user, group) = (thread::Uid::from_raw(owner.user), thread::Gid::from_raw(owner.group));
+        rustix::fs::fchown(folder, Some(user), Some(group))?;
+    }
+    Ok(true)
 }
 
 /// What may be wanted of a file or folder.

@@ -173,7 +173,7 @@ fn files_that_were_not_granted_are_out_of_reach() {
     }
     well("files_that_were_not_granted_are_out_of_reach", "all", |folder| {
         let in_folder = |name: &str| folder.join(name);
-        for name in ["read", "append", "sockets", "other"] {
+        for name in ["read", "append", "sockets", "store", "other"] {
             std::fs::create_dir(in_folder(name)).unwrap();
             std::fs::write(in_folder(name).join("old"), "old").unwrap();
         }
@@ -182,6 +182,7 @@ fn files_that_were_not_granted_are_out_of_reach() {
                 (in_folder("read"), Grant::Read),
                 (in_folder("append"), Grant::Append),
                 (in_folder("sockets"), Grant::Sockets),
+                (in_folder("store"), Grant::Store),
                 (PathBuf::from("/proc/self"), Grant::Read),
                 (PathBuf::from("/nowhere"), Grant::Read),
             ],
@@ -200,6 +201,11 @@ fn files_that_were_not_granted_are_out_of_reach() {
         append(&in_folder("append/new")).unwrap();
         millrace_sys::listen_unix(&in_folder("sockets/new"), 0o600).unwrap();
         std::fs::remove_file(in_folder("sockets/new")).unwrap();
+        std::fs::write(in_folder("store/new"), "new").unwrap();
+        std::fs::rename(in_folder("store/new"), in_folder("store/old")).unwrap();
+        assert_eq!(std::fs::read(in_folder("store/old")).unwrap(), b"new");
+        std::fs::remove_file(in_folder("store/old")).unwrap();
+        assert_eq!(std::fs::read_dir(in_folder("store")).unwrap().count(), 0);
         // Also once the kernel has other things to remember than a folder of /proc.
         assert!(millrace_sys::descriptor_count().unwrap() > 0);
         for path in ["/etc/shadow", "/etc/passwd", "/proc/1/status"] {
@@ -211,6 +217,7 @@ fn files_that_were_not_granted_are_out_of_reach() {
         assert!(denied(std::fs::remove_file(in_folder("append/old"))));
         assert!(denied(append(&in_folder("read/old"))));
         assert!(denied(append(&in_folder("sockets/file"))));
+        assert!(denied(std::fs::create_dir(in_folder("store/folder"))));
         assert!(denied(Command::new("/bin/true").status().map(drop)), "nothing is executed");
     });
 }

@@ -67,6 +67,7 @@ pub(crate) fn lock_in(
     }
     let reach = Reach::of(config, file);
     let identity = user::choose(&config.user, &reach)?;
+    make_disks(config, identity.unwrap_or_else(Identity::current))?;
     let low_ports_open: Vec<u64> = low_ports(config).collect();
     match millrace_sys::give_up_privileges(identity, !low_ports_open.is_empty()) {
         // A service manager may have taken that system call away, and left what is harmless.
@@ -91,6 +92,18 @@ pub(crate) fn lock_in(
     let locked = Locked { who, capabilities, low_ports_open, sandbox: Some(sandbox) };
     debug_assert_eq!(locked.admits(config, file), Ok(()), "what is needed was left");
     Ok(locked)
+}
+
+/// Makes the folders of disks that are missing, as those of who the process becomes: later it has no
+/// right to.
+fn make_disks(config: &Config, owner: Identity) -> Result<(), Failure> {
+    for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
+        millrace_sys::make_folder_of(owner, &disk.folder).map_err(|error| {
+            let error = std::io::Error::from(error);
+            Failure::Machine(format!("cannot make disk {}: {error}", disk.folder.display()))
+        })?;
+    }
+    Ok(())
 }
 
 fn restrict(reach: &Reach, engine: Engine, abstract_sockets: bool) -> Result<Sandbox, Failure> {

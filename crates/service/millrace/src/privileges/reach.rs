@@ -1,6 +1,8 @@
 //! The files that a configuration is about, and what has to be possible with each.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use millrace_proxy::config::{Config, ListenAddress, Origin, Role};
@@ -29,6 +31,8 @@ enum Kind {
     Origin,
     /// A folder that is left for what a reload may name.
     Folder,
+    /// A folder in which answers are stored, and nobody else has anything.
+    Disk,
 }
 
 /// What the C library and this program read of a machine: names, the bounds of a container, the
@@ -64,6 +68,9 @@ impl Reach {
         }
         for folder in &config.sandbox_folders {
             need(folder, Kind::Folder);
+        }
+        for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
+            need(&disk.folder, Kind::Disk);
         }
         let listeners = config.listeners.iter().map(|listener| &listener.address);
         for address in listeners.chain(&config.admin) {
@@ -132,6 +139,7 @@ impl Need {
             Kind::Listener => Grant::Sockets,
             // To connect needs no right that Landlock knows of.
             Kind::Origin => return Vec::new(),
+            Kind::Disk => return vec![(self.path.clone(), Grant::Store)],
             Kind::Folder => {
                 let all = [Grant::Read, Grant::Append, Grant::Sockets];
                 return all.map(|grant| (self.path.clone(), grant)).into();
@@ -166,6 +174,13 @@ impl Need {
                 .then(|| format!("may not connect to unix:{path}")),
             Kind::Folder => denied(&self.path, Permission::Create)
                 .then(|| format!("may not make files in {path}")),
+            // One that is missing is made, and given to whom the process becomes.
+            Kind::Disk => match fs::metadata(&self.path) {
+                Ok(found) => (found.uid() != millrace_sys::user())
+                    .then(|| format!("does not own the disk's folder {path}")),
+                Err(error) => (error.kind() == ErrorKind::PermissionDenied)
+                    .then(|| format!("may not get to the disk's folder {path}")),
+            },
         }
     }
 }
@@ -201,6 +216,7 @@ mod tests {
             "--listen=unix:/l/socket",
             "--access-log=log",
             "--sandbox-folder=/f",
+            "--disk=/d/cache:1G",
         ])
         .unwrap();
         let reach = Reach::of(&config, Some(Path::new("/c/millrace.toml")));
@@ -210,6 +226,7 @@ mod tests {
             ("/f", Grant::Read),
             ("/f", Grant::Append),
             ("/f", Grant::Sockets),
+            ("/d/cache", Grant::Store),
             ("/l", Grant::Sockets),
         ];
         let expected = expected.map(|(path, grant)| (PathBuf::from(path), grant));
@@ -231,6 +248,7 @@ mod tests {
             "--origin=unix:/nowhere/origin",
             "--listen=unix:/nowhere/socket",
             "--access-log=/nowhere/log",
+            "--disk=/nowhere/cache:1G",
         ]);
         let reach = Reach::of(&config.unwrap(), Some(Path::new("/nowhere/file")));
         assert_eq!(reach.problems(), [""; 0]);
