@@ -78,7 +78,7 @@ fn is_named(pair: &[u8], names: &[Box<[u8]>]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::corpus::get;
+    use super::super::samples::get;
     use super::*;
 
     fn names(names: &[&str]) -> Vec<Box<[u8]>> {
