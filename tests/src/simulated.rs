@@ -348,7 +348,7 @@ fn start(
     // As on a system whose default is bbr: `auto` has something to do there.
     let system_congestion = Some("bbr".into());
     let name = "millrace-simulated".to_owned();
-    let shared = Shared::new(config.workers, name, system_congestion, |_| {});
+    let shared = Shared::new(config.workers, name, system_congestion, None, |_| {});
     let mut outboxes = Vec::new();
     let mut workers = Vec::new();
     for (index, mail) in mesh(config.workers, world.plan().letters).into_iter().enumerate() {

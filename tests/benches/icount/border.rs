@@ -155,6 +155,11 @@ impl Engine for Border {
     }
 
     #[inline(never)]
+    fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
+        self.0.take(from, memory)
+    }
+
+    #[inline(never)]
     fn watch(&mut self, fd: &Fd, token: Token) {
         self.0.watch(fd, token);
     }

@@ -6,6 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use iolite::Slab;
+use millrace_cache::rules::HashKey;
+use millrace_cache::{Bounds, Cache};
 use millrace_event::{Address, Instant, mailbox, mesh};
 use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::names::Sources;
@@ -22,6 +25,8 @@ const SEED: u64 = 1;
 /// Time between two turns under load: longer than anything is under way, so that each turn finds
 /// what all clients, or their origin, have sent meanwhile.
 const PACE: Duration = Duration::from_micros(100);
+/// Bytes of the cache of those scripts that have one.
+const CACHE_BYTES: usize = 8 << 20;
 /// Letters that a mailbox holds.
 const LETTERS: usize = 16;
 
@@ -95,7 +100,8 @@ fn configure(script: &Script, world: &World, origin: &str) -> Config {
 fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Border> {
     let (_, inbox) = mailbox::<Letter<SimDetached>, SimWaker>(LETTERS);
     let mail = mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
-    let shared = Shared::new(1, "millrace-counted".to_owned(), None, |_| {});
+    let cache = config.cache.as_ref().map(|_| cache());
+    let shared = Shared::new(1, "millrace-counted".to_owned(), None, cache, |_| {});
     let engine = Border(world.engine(config.memory_bytes as usize));
     let setup = Setup {
         config,
@@ -109,6 +115,14 @@ fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Bord
         descriptors: 1000,
     };
     Worker::new(engine, setup).expect("a simulated engine takes its listener")
+}
+
+/// A cache that needs no kernel.
+fn cache() -> Arc<Cache> {
+    let slab = Slab::on_heap(CACHE_BYTES).expect("enough for some blocks");
+    let (bytes, object_bytes) = (CACHE_BYTES as u64, CACHE_BYTES as u64 / 8);
+    let bounds = Bounds { bytes, object_bytes, variants: 16, tends: true };
+    Cache::new(slab, HashKey::new([1; 16]), bounds)
 }
 
 fn local() -> SocketAddr {

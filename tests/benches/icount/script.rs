@@ -72,6 +72,10 @@ pub(crate) fn all() -> Vec<Script> {
         Script::new("forward-8k", FORWARD, ABSOLUTE, 8 * 1024),
         Script { closes: true, ..Script::new("forward-8k-close", FORWARD, &close, 8 * 1024) },
         tunnel(Script::new("connect-64k", FORWARD, CONNECT, 64 * 1024)),
+        cached(Script::new("hit-1k", CACHED, GET, 1024)),
+        cached(Script::new("hit-8k", CACHED, GET, 8 * 1024)),
+        cached(Script::new("hit-1k-browser", CACHED, BROWSER, 1024)),
+        Script::new("uncacheable-1k", CACHED, GET, 1024),
     ]
 }
 
@@ -85,6 +89,13 @@ fn chunked(mut script: Script) -> Script {
     }
     answer.extend_from_slice(b"0\r\n\r\n");
     script.answer = answer;
+    script
+}
+
+/// Stored with the first exchange, and read from the cache in all that are counted.
+fn cached(mut script: Script) -> Script {
+    let answer = String::from_utf8(script.answer).expect("letters");
+    script.answer = answer.replace("no-store", "max-age=86400").into_bytes();
     script
 }
 
@@ -107,7 +118,8 @@ fn pattern(size: usize) -> Vec<u8> {
 const BOOST: &[&str] = &["boost", "--origin", "http://ORIGIN", "--no-cache"];
 const LOGGED: &[&str] =
     &["boost", "--origin", "http://ORIGIN", "--no-cache", "--access-log", "access.log"];
-const FORWARD: &[&str] = &["forward"];
+const CACHED: &[&str] = &["boost", "--origin", "http://ORIGIN", "--cache-memory", "8M"];
+const FORWARD: &[&str] = &["forward", "--no-cache"];
 
 const GET: &str = "GET /n/1k HTTP/1.1\r\nHost: www.example.test\r\nAccept: */*";
 const POST: &str = "POST /form HTTP/1.1\r\nHost: www.example.test\r\nAccept: */*\r\n\

@@ -169,7 +169,13 @@ pub trait Engine {
     /// Nothing is outstanding afterwards, and no completion follows: so whoever waits for a slow
     /// source holds no pipe.
     fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
-    /// Waits, as a receive does, until a receive or [`Engine::fill`] may find something, and takes
+    /// Receives what a stream has at once, up to `memory.len()` bytes (at least 1), into memory of
+    /// the caller's: how many bytes, 0 at the stream's end; or why it broke, which is told only
+    /// once. `None`: there is nothing yet. Nothing is outstanding afterwards, and no completion
+    /// follows; the budget is not asked, as nothing of the engine's is held.
+    fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>>;
+    /// Waits, as a receive does, until a receive, [`Engine::fill`] or [`Engine::take`] may find
+    /// something, and takes
     /// nothing: [`Event::Readable`]. It may turn out that nothing is there.
     fn watch(&mut self, fd: &Fd, token: Token);
     /// Sends every byte of `parts`, in order, and then moves up to `max` bytes out of a pipe,

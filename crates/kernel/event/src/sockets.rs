@@ -475,6 +475,10 @@ impl<W: Watch> Engine for Sockets<W> {
         self.fill_now(from, into, max)
     }
 
+    fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
+        self.take_now(from, memory)
+    }
+
     fn watch(&mut self, fd: &Fd, token: Token) {
         self.begin_watch(fd, token);
     }

@@ -18,6 +18,10 @@ pub enum Kind {
     Dial = 5,
     /// The worker itself; the slot is 0. What its engine's waker completes.
     Worker = 6,
+    /// An exchange, which waits for what others do.
+    Exchange = 7,
+    /// A body that is received into the cache.
+    Fill = 8,
 }
 
 /// (kind, slot, generation): a completion whose generation is no longer that of its slot is stale.
@@ -46,6 +50,8 @@ impl Token {
             4 => Kind::Name,
             5 => Kind::Dial,
             6 => Kind::Worker,
+            7 => Kind::Exchange,
+            8 => Kind::Fill,
             _ => panic!("a token is only made by Token::new"),
         }
     }
@@ -58,6 +64,16 @@ impl Token {
     /// Which owner of the slot is meant.
     pub const fn generation(self) -> u32 {
         self.0 as u32
+    }
+
+    /// The token as a number, for those who keep it without looking into it.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Takes back what [`Token::to_bits`] gave.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
     }
 }
 
@@ -73,10 +89,10 @@ mod tests {
 
     #[test]
     fn a_token_gives_back_its_parts() {
-        use Kind::{Client, Dial, Listener, Name, Origin, Worker};
-        for kind in [Listener, Client, Origin, Name, Dial, Worker] {
+        use Kind::{Client, Dial, Exchange, Fill, Listener, Name, Origin, Worker};
+        for kind in [Listener, Client, Origin, Name, Dial, Worker, Exchange, Fill] {
             for (slot, generation) in [(0, 0), (7, u32::MAX), (Token::SLOT_MAX, 1)] {
-                let token = Token::new(kind, slot, generation);
+                let token = Token::from_bits(Token::new(kind, slot, generation).to_bits());
                 assert_eq!(
                     (token.kind(), token.slot(), token.generation()),
                     (kind, slot, generation)

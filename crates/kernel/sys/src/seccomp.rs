@@ -237,6 +237,8 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
+    // Memory of the cache, in files of memory that were opened before, goes back to the kernel.
+    libc::SYS_fallocate,
     libc::SYS_brk,
     // Threads, their signals and their ends.
     libc::SYS_set_robust_list,

@@ -12,6 +12,7 @@
 //! back: whoever waits finds what became of the body when it looks again, at its deadline say.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use iolite::{Aggregate, Buffer, Extent, Kind, Refusal, Slab, Slice};
@@ -53,7 +54,32 @@ struct Inner {
 #[derive(Debug)]
 struct Part {
     start: u64,
-    bytes: Extent,
+    bytes: Source,
+}
+
+/// Where the bytes of a part are.
+#[derive(Debug)]
+enum Source {
+    /// In memory that is or was filled for this body.
+    Filled(Extent),
+    /// In memory of another body.
+    Taken(Slice),
+}
+
+impl Source {
+    fn len(&self) -> usize {
+        match self {
+            Self::Filled(extent) => extent.len(),
+            Self::Taken(slice) => slice.len(),
+        }
+    }
+
+    fn slice(&self, range: Range<usize>) -> Slice {
+        match self {
+            Self::Filled(extent) => extent.slice(range),
+            Self::Taken(slice) => slice.slice(range),
+        }
+    }
 }
 
 /// Where a reader is: maybe beyond what arrived.
@@ -335,7 +361,7 @@ impl Filler {
             let buffer = self.slab.allocate(self.kind, 1..=wanted, self.tag)?;
             let mut inner = self.body.lock();
             let start = inner.length;
-            inner.parts.push_back(Part { start, bytes: buffer.extent() });
+            inner.parts.push_back(Part { start, bytes: Source::Filled(buffer.extent()) });
             inner.is_open = true;
             drop(inner);
             self.buffer = Some(buffer);
@@ -359,6 +385,30 @@ impl Filler {
         let mut inner = self.body.lock();
         inner.length += count as u64;
         inner.take_waiting()
+    }
+
+    /// Bytes that are there already come next: nothing of them is copied. Gives those who waited for
+    /// them.
+    ///
+    /// # Panics
+    /// When more come than were announced.
+    pub fn append(&mut self, bytes: Aggregate) -> Vec<Waiter> {
+        self.end_part();
+        if let Some(rest) = &mut self.rest {
+            *rest = rest.checked_sub(bytes.len()).expect("no more comes than was announced");
+        }
+        let mut inner = self.body.lock();
+        for slice in bytes.slices() {
+            let start = inner.length;
+            inner.parts.push_back(Part { start, bytes: Source::Taken(slice.clone()) });
+            inner.length += slice.len() as u64;
+        }
+        let waiting = inner.take_waiting();
+        drop(inner);
+        if let Some(filled) = &mut self.filled {
+            filled.concatenate(bytes);
+        }
+        waiting
     }
 
     /// How far the one that reads fastest is behind; `None` where nobody reads. Beyond what may be
@@ -419,6 +469,13 @@ impl Filler {
         drop(inner);
         drop(parts);
         waiting
+    }
+
+    /// What was filled up to now, for whoever keeps a part of it; nothing where it is only passed
+    /// on. The body is not kept by itself any more.
+    pub fn take_filled(&mut self) -> Option<Aggregate> {
+        self.end_part();
+        self.filled.take()
     }
 
     /// Ends it: the rest will never come. Gives those who waited.
@@ -585,6 +642,31 @@ mod tests {
         assert_eq!(filler.cut(), [ME]);
         assert_eq!(slab.counters().live, 0, "it has had everything");
         assert!(matches!(reader.read(1, ME), (Read::End(End::Cut), None)));
+    }
+
+    #[test]
+    fn bytes_that_are_there_are_not_copied() {
+        let slab = slab();
+        let all = bytes(100_000);
+        let mut first = Filler::new(&slab, Kind::Referred, Some(60_000), 0);
+        let _ = fill(&mut first, &all[..60_000]);
+        let old = first.body().clone();
+        let _ = first.finish();
+        let old = old.bytes().unwrap().clone();
+        for before in [0, 20_000, 40_000] {
+            let live = slab.counters().live;
+            let mut filler = Filler::new(&slab, Kind::Referred, Some(100_000), 0);
+            let mut reader = Reader::new(filler.body().clone(), 0).unwrap();
+            let _ = fill(&mut filler, &all[..before]);
+            let _ = filler.append(old.clone());
+            let _ = fill(&mut filler, &all[..40_000 - before]);
+            let expected = [&all[..before], &all[..60_000], &all[..40_000 - before]].concat();
+            assert_eq!(read(&mut reader), expected);
+            let body = filler.body().clone();
+            let _ = filler.finish();
+            assert_eq!(body.bytes().unwrap().to_vec(), expected);
+            assert!(slab.counters().live - live < 60_000, "the old bytes are there once");
+        }
     }
 
     #[test]

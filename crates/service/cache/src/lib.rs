@@ -4,6 +4,10 @@
 
 mod body;
 pub mod evict;
+mod index;
+mod object;
 pub mod rules;
 
 pub use body::{Body, End, Filler, Read, Reader, Waiter};
+pub use index::{Bounds, Cache, Claim, Draft, Filling, Found, Question};
+pub use object::Object;

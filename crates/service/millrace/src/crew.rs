@@ -100,7 +100,7 @@ impl Crew {
             verifier: VerifierThread::start().map_err(failed)?,
             descriptors: descriptors_of_a_worker(count),
             listeners_at_start: config.listeners.len(),
-            budget_bytes: (config.memory_bytes / count as u64) as usize,
+            budget_bytes: (config.pool_bytes() / count as u64) as usize,
             log: log.clone(),
             clock: Clock::new(),
             restarts: Restarts::default(),

@@ -23,6 +23,7 @@ mod restart;
 mod say;
 mod site;
 mod source;
+mod storage;
 mod supervisor;
 mod systemd;
 mod takeover;

@@ -33,7 +33,7 @@ use crate::inherited::Beginning;
 use crate::metrics::Metrics;
 use crate::reload::{self, Force};
 use crate::source::Source;
-use crate::{restart, say};
+use crate::{restart, say, storage};
 use succession::Succession;
 
 /// How often it is looked whether a draining worker has ended. Decides how soon the process ends
@@ -64,6 +64,8 @@ pub(crate) struct Running {
     errands: Errands,
     succession: Succession,
     log: LogSink,
+    /// Makes memory ready for the cache as long as it lives.
+    _tender: Option<iolite::Helper>,
 }
 
 impl Running {
@@ -92,7 +94,7 @@ impl Running {
             name: config.admin_name.clone(),
         };
         let doors = Doors::open(&mut config.admin, &mut beginning.inherited)?;
-        let shared = shared(&config);
+        let shared = shared(&config)?;
         let Beginning { inherited, takeover, systemd } = beginning;
         let begun =
             Force::begin(asked_for, config, source, inherited, shared.clone(), log.clone())?;
@@ -103,13 +105,24 @@ impl Running {
             .and_then(|()| reload::open_log(&force.config()))
             .and_then(|file| log.turn_to(file).map_err(|error| machine("the access log", error)))
             .inspect_err(|_| force.give_up())?;
+        let tender = storage::tend(shared.cache.as_ref()).inspect_err(|_| force.give_up())?;
         let started = Crew::start(&force, &shared, engine.engine, &log, sockets);
         let (crew, posts) = started.inspect_err(|_| force.give_up())?;
         force.set_posts(posts);
         let (desk, errands) = Errands::new(|| Signal::User2.send_to_self());
         let succession = Succession::new(doors, systemd);
-        let mut running =
-            Self { signals, engine, force, crew, shared, admin: None, errands, succession, log };
+        let mut running = Self {
+            signals,
+            engine,
+            force,
+            crew,
+            shared,
+            admin: None,
+            errands,
+            succession,
+            log,
+            _tender: tender,
+        };
         // The takeover comes last: once it is done there is nobody else who could serve.
         let begun = health_checks::start(&running.force, &running.shared)
             .and_then(|()| running.start_admin(guard, desk.clone()))
@@ -289,11 +302,12 @@ impl Running {
 
 /// What all workers share. The process's name in Via (RFC 9110 section 7.6.3) is random, so that
 /// no two proxies take each other's requests for their own.
-fn shared(config: &Config) -> Arc<Shared> {
+fn shared(config: &Config) -> Result<Arc<Shared>, Failure> {
     let mut random = [0; 8];
     millrace_sys::fill_random(&mut random);
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
-    Shared::new(config.workers, pseudonym, congestion::system(config), say::error)
+    let (congestion, cache) = (congestion::system(config), storage::open(config)?);
+    Ok(Shared::new(config.workers, pseudonym, congestion, cache, say::error))
 }
 
 fn machine(what: &str, error: impl std::fmt::Display) -> Failure {

@@ -9,6 +9,7 @@ use millrace_event::{Engine, Error, Key, Token};
 
 use crate::config::Config;
 use crate::conn::Conn;
+use crate::refresh::REFRESHES_MAX;
 use crate::snapshot::Snapshot;
 use crate::worker::{ACCEPTED_AHEAD_MAX, Worker, is_idle};
 
@@ -101,9 +102,15 @@ impl<E: Engine> Worker<E> {
         // Room for connections that were accepted before accepting paused.
         let conns_max = connections_max as u32 + ACCEPTED_AHEAD_MAX;
         self.conns.raise_bound(conns_max);
-        // One for each connection, and as many begun ahead: see `Worker::has_room_ahead`.
-        self.exchanges.raise_bound((conns_max + connections_max as u32).min(Token::SLOT_MAX));
+        // One for each connection, as many begun ahead (see `Worker::has_room_ahead`), and
+        // refreshes.
+        let ahead_max = (connections_max + REFRESHES_MAX) as u32;
+        self.exchanges.raise_bound((conns_max + ahead_max).min(Token::SLOT_MAX));
         self.names.set_limits(limits);
+        if let (Some(cache), Some(settings)) = (&self.shared.cache, &self.snapshot.config.cache) {
+            let variants = usize::try_from(limits.variants).unwrap_or(usize::MAX);
+            cache.set_limits(settings.object_bytes_max(limits), variants);
+        }
     }
 
     /// The snapshots in use have changed: what is derived from all of them follows.

@@ -113,6 +113,20 @@ counters! {
     /// Requests refused because their origin had as many connections, and requests waiting for
     /// one, as it may have, or because they had waited too long.
     Counter origin_queue_refusals;
+    /// Requests answered from the cache without asking the origin.
+    Counter cache_hits;
+    /// Requests that the cache might have answered and the origin was asked for.
+    Counter cache_misses;
+    /// Stored answers that their origin said to hold still.
+    Counter cache_validated;
+    /// Requests to origins that find out whether a stale answer still holds while clients get it.
+    Counter cache_refreshes;
+    /// Requests that waited for what another one fetched.
+    Counter cache_collapsed;
+    /// Answers stored.
+    Counter cache_stored;
+    /// Bytes of bodies received into the cache.
+    Counter cache_bytes_filled;
     /// Bytes of bodies and tunnels from clients to origins.
     Counter bytes_uploaded;
     /// Bytes of bodies and tunnels from origins to clients.

@@ -6,6 +6,7 @@ use millrace_event::{Charge, Instant, Key};
 use millrace_http::{AnswerHead, Expectation, Framing, Name, RequestHead, expectation};
 
 use crate::auth::Access;
+use crate::caching::Caching;
 use crate::flow::Stage;
 use crate::origin::{Phase, Transaction};
 use crate::reason::Reason;
@@ -43,7 +44,7 @@ pub(crate) enum Own {
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     pub(crate) stage: Stage,
-    /// The client connection; outlives the exchange.
+    /// The client connection; outlives the exchange. `None`: a refresh, see `refresh.rs`.
     pub(crate) conn: Option<Key>,
     /// The one after it on that connection.
     pub(crate) next: Option<Key>,
@@ -77,6 +78,8 @@ pub(crate) struct Exchange {
     pub(crate) own_bytes: u64,
     /// What is known of its sender, where a service asks.
     pub(crate) access: Access,
+    /// What the cache has to do with it.
+    pub(crate) caching: Caching,
 }
 
 impl Exchange {
@@ -116,9 +119,14 @@ impl Exchange {
                 || self.upload.source_is_done())
     }
 
-    /// The client connection.
+    /// The client connection of an exchange that is no refresh.
     pub(crate) fn conn(&self) -> Key {
         self.conn.expect("set when the exchange begins, never taken")
+    }
+
+    /// Whether it has no client.
+    pub(crate) fn is_refresh(&self) -> bool {
+        self.conn.is_none()
     }
 
     /// The configuration in force for this exchange.

@@ -24,6 +24,7 @@ use millrace_event::{Engine, Key};
 
 use crate::origin::Phase;
 use crate::reason::Reason;
+use crate::refresh;
 use crate::stage;
 use crate::transfer::Waits;
 use crate::worker::Worker;
@@ -55,8 +56,10 @@ pub(crate) enum Step {
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
     loop {
         check(worker, key);
-        let at = worker.exchange(key).stage;
+        let exchange = worker.exchange(key);
+        let (at, is_refresh) = (exchange.stage, exchange.is_refresh());
         let step = match at {
+            Stage::Deliver | Stage::Log if is_refresh => return refresh::end(worker, key),
             Stage::Route => stage::route::run(worker, key),
             Stage::Lookup => stage::lookup::run(worker, key),
             Stage::Fetch => stage::fetch::run(worker, key),
@@ -79,9 +82,9 @@ fn check<E: Engine>(worker: &mut Worker<E>, key: Key) {
     if exchange.stage == Stage::Log {
         return;
     }
-    let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
+    let conn = exchange.conn.map(|conn| conns.get(conn).expect("it outlives the exchange"));
     let origin = exchange.transaction.connection.map(|slot| origins.connections.get(slot));
-    assert!(exchange.download.waits() != Waits::Sink || conn.sending);
+    assert!(exchange.download.waits() != Waits::Sink || conn.is_some_and(|conn| conn.sending));
     if let Some(origin) = origin {
         let origin = origin.expect("a connection is open as long as an exchange has it");
         assert!(exchange.upload.waits() != Waits::Sink || origin.sending);

@@ -2,7 +2,10 @@
 //! Hop-by-hop fields never go on; the framing is always written here, in one form.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use millrace_cache::Object;
+use millrace_cache::rules::{CacheStatus, write_validation};
 use millrace_http::{
     Authority, Framing, Method, Name, RequestHead, TargetForm, Version, decimal, declared_length,
     destination, forwarded_runs, has_token, items, upgrade_protocols,
@@ -27,13 +30,15 @@ pub(crate) struct Sender {
 /// Writes the request for the origin at `place`. Gives whether an Upgrade goes with it.
 pub(crate) fn write_request(
     out: &mut Vec<u8>,
-    exchange: &Exchange,
+    exchange: &mut Exchange,
     place: &Place,
     sender: &Sender,
 ) -> bool {
     let request = &exchange.request;
     let snapshot = exchange.snapshot();
     let destination = destination(request).expect("the route stage has read it");
+    let boosting = matches!(exchange.plan, Plan::Route(_));
+    let stored = exchange.caching.object.clone().filter(|_| request.method() == Method::Get);
     out.extend_from_slice(request.method_bytes());
     out.push(b' ');
     out.extend_from_slice(destination.path_and_query);
@@ -45,7 +50,8 @@ pub(crate) fn write_request(
         _ => write_place(out, place),
     }
     out.extend_from_slice(b"\r\n");
-    let boosting = matches!(exchange.plan, Plan::Route(_));
+    // A booster has what others wait for whole, whatever this client has of it already.
+    let is_whole = stored.is_some() || (boosting && exchange.caching.claim.is_some());
     let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
     forwarded_runs(request, |name| match name {
         Name::Host => false,
@@ -55,6 +61,7 @@ pub(crate) fn write_request(
         }
         Name::XForwardedPort | Name::XRealIp => !boosting || sender.trusted,
         Name::MaxForwards => !counts_hops,
+        Name::IfNoneMatch | Name::IfModifiedSince | Name::IfRange | Name::Range => !is_whole,
         _ => true,
     })
     .for_each(|run| run.write(out));
@@ -65,6 +72,13 @@ pub(crate) fn write_request(
     if boosting {
         write_forwarded(out, request, sender, destination.authority);
     }
+    let rest = exchange.caching.completes.as_ref();
+    if let Some(rest) = rest {
+        write_field(out, b"Range", &rest.range);
+        write_field(out, b"If-Range", &rest.if_range);
+    }
+    let asks = |stored: Arc<Object>| write_validation(out, &[stored.view()]);
+    let validates = rest.is_none() && stored.is_some_and(asks);
     write_via(out, request.version(), snapshot);
     write_framing(out, exchange.framing, exchange.framing == Framing::Chunked);
     let takes_trailers = request.version() == Version::Http11
@@ -76,6 +90,8 @@ pub(crate) fn write_request(
         (false, false) => {}
     }
     out.extend_from_slice(b"\r\n");
+    exchange.caching.validates = validates;
+    exchange.caching.asks_for_all = is_whole;
     upgrade
 }
 
@@ -228,6 +244,18 @@ pub(crate) fn write_answer(
             answer.status().into(),
         );
     }
+    if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status) {
+        let caching = &exchange.caching;
+        let status = CacheStatus {
+            forward: caching.forward,
+            is_stored: caching.is_stored,
+            detail: caching.detail,
+            ..CacheStatus::default()
+        };
+        out.extend_from_slice(b"Cache-Status: ");
+        status.write(out, "millrace");
+        out.extend_from_slice(b"\r\n");
+    }
     match form.framing {
         Framing::None if answer.status() >= 200 && answer.status() != 204 => {
             // HEAD and 304 may say how long the body would be.
@@ -369,7 +397,7 @@ fn write_status(out: &mut Vec<u8>, status: u16, reason: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
@@ -377,20 +405,20 @@ fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// `name` with its colon and blank.
-fn write_number_field(out: &mut Vec<u8>, name: &[u8], number: u64) {
+pub(crate) fn write_number_field(out: &mut Vec<u8>, name: &[u8], number: u64) {
     out.extend_from_slice(name);
     write_number(out, number);
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_via(out: &mut Vec<u8>, received: Version, snapshot: &Snapshot) {
+pub(crate) fn write_via(out: &mut Vec<u8>, received: Version, snapshot: &Snapshot) {
     out.extend_from_slice(match received {
         Version::Http10 => &snapshot.via[0],
         Version::Http11 => &snapshot.via[1],
     });
 }
 
-fn write_framing(out: &mut Vec<u8>, framing: Framing, chunked: bool) {
+pub(crate) fn write_framing(out: &mut Vec<u8>, framing: Framing, chunked: bool) {
     if chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     } else if let Framing::Length(length) = framing {
@@ -398,7 +426,7 @@ fn write_framing(out: &mut Vec<u8>, framing: Framing, chunked: bool) {
     }
 }
 
-fn write_persistence(out: &mut Vec<u8>, client: Version, persistent: bool) {
+pub(crate) fn write_persistence(out: &mut Vec<u8>, client: Version, persistent: bool) {
     match (client, persistent) {
         (_, false) => out.extend_from_slice(b"Connection: close\r\n"),
         (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use millrace_event::Token;
+
 use crate::config::Config;
 
 /// A message to a worker; `D` is its engine's detached descriptor.
@@ -28,6 +30,8 @@ pub enum Letter<D> {
         /// The sockets of listeners that are new in it: the listener's number, and the socket.
         sockets: Vec<(u16, D)>,
     },
+    /// What an exchange or a fill waits for in the cache has come.
+    Wake(Token),
     /// A client connection that another worker accepted.
     Connection {
         /// The socket.

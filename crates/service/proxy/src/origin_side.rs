@@ -8,9 +8,10 @@ use millrace_event::{Buffer, Engine, Error, Instant, Key, Kind};
 use millrace_http::{Framing, connection_options};
 
 use crate::exchange::Exchange;
+use crate::fill;
 use crate::heads;
 use crate::limits::Limits;
-use crate::origin::{self, Dial, OriginConn, Phase, Use};
+use crate::origin::{self, Dial, OriginConn, OriginId, Phase, Use};
 use crate::reason::Reason;
 use crate::stage::{deliver, fetch};
 use crate::transfer::Waits;
@@ -53,7 +54,9 @@ impl<E: Engine> Worker<E> {
             engine.watch(&connection.fd, token);
             return;
         }
-        let is_first = conns.get(exchange.conn()).is_some_and(|conn| conn.first == Some(key));
+        let is_first = exchange
+            .conn
+            .is_none_or(|conn| conns.get(conn).is_some_and(|conn| conn.first == Some(key)));
         let max = match exchange.transaction.phase {
             _ if !is_first => RECEIVE_AHEAD_MAX,
             Phase::Answered => RECEIVE_MAX,
@@ -66,8 +69,10 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn origin_readable(&mut self, slot: Key) {
         let Some(connection) = self.origins.connections.get_mut(slot) else { return };
         connection.receiving = false;
-        let Use::Busy(key) = connection.used_for else {
-            unreachable!("a kept connection is received from");
+        let key = match connection.used_for {
+            Use::Busy(key) => key,
+            Use::Filling(fill) => return fill::run(self, fill),
+            Use::Idle => unreachable!("a kept connection is received from"),
         };
         if self.exchange(key).download.waits() == Waits::Source {
             deliver::download(self, key, false);
@@ -104,6 +109,11 @@ impl<E: Engine> Worker<E> {
             // The end, or an answer that nobody asked for (RFC 9112 section 9.5).
             Use::Idle => self.close_origin(slot),
             Use::Busy(exchange) => self.origin_came(exchange, came),
+            Use::Filling(fill) => match came {
+                Came::Bytes => fill::run(self, fill),
+                Came::End => fill::ended(self, fill),
+                Came::Break => fill::end(self, fill, false),
+            },
         }
         let Self { engine, origins, .. } = self;
         if let Some(connection) = origins.connections.get_mut(slot) {
@@ -152,7 +162,8 @@ impl<E: Engine> Worker<E> {
 
     /// A connection's timer is due. It may have been set before the present wait began.
     pub(crate) fn origin_deadline(&mut self, slot: Key) {
-        let Self { engine, exchanges, conns, origins, snapshot, snapshots, timers, .. } = self;
+        let Self { engine, exchanges, conns, origins, snapshot, snapshots, timers, fills, .. } =
+            self;
         let now = engine.now();
         let connection = origins.connections.get(slot).expect("a timer ends with its connection");
         let (deadline, over) = match connection.used_for {
@@ -165,10 +176,18 @@ impl<E: Engine> Worker<E> {
                 let (deadline, reason) = wait_for_origin(exchange, exchange.snapshot().limits());
                 // Without a receive or send it is the client that is waited for; and it may be its
                 // turn, while what comes is read ahead.
-                let may_go = conns.get(exchange.conn()).is_some_and(|conn| conn.may_go(key));
+                let conn = exchange.conn.map(|conn| conns.get(conn).expect("it outlives it"));
+                let may_go = conn.is_none_or(|conn| conn.may_go(key));
                 let is_ahead = !may_go && !connection.input.is_empty();
                 let waits_here = (connection.receiving && !is_ahead) || connection.sending;
                 (deadline.filter(|_| waits_here), Some((key, reason)))
+            }
+            Use::Filling(key) => {
+                let deadline = fills.get(key).expect("it holds the connection").deadline();
+                if deadline.is_some_and(|deadline| deadline <= now) {
+                    return fill::end(self, key, false);
+                }
+                (deadline, None)
             }
         };
         if deadline.is_some_and(|deadline| deadline > now) && planted(Fault::DeadlineMissed) {
@@ -193,7 +212,14 @@ impl<E: Engine> Worker<E> {
         let id = exchange.transaction.origin.take().expect("picked before it was used");
         let moved = exchange.download.moved();
         self.origins.note_body(id, moved);
-        let may_be_kept = self.may_be_kept(key, slot);
+        let may_be_kept = self.lets_it_live(key);
+        self.let_origin_go(slot, id, may_be_kept);
+    }
+
+    /// Keeps a connection that was used for the origin and is not any more, if nothing is wrong
+    /// with it.
+    pub(crate) fn let_origin_go(&mut self, slot: Key, id: OriginId, may_be_kept: bool) {
+        let may_be_kept = may_be_kept && self.is_clean(slot);
         if may_be_kept && !self.draining && self.origins.is_in_force(id) {
             let now = self.engine.now();
             if let Some(owner) = self.origins.keep(slot, now) {
@@ -219,17 +245,20 @@ impl<E: Engine> Worker<E> {
         self.origins.unpick(id);
     }
 
-    /// Whether a connection whose answer was read has nothing left of the exchange.
-    fn may_be_kept(&mut self, key: Key, slot: Key) -> bool {
-        let connection = self.origins.connections.get_mut(slot).expect("held by the exchange");
-        let is_clean = (connection.input.is_empty() || planted(Fault::UnreadKept))
+    /// Whether a connection whose answer was read has nothing left of it.
+    fn is_clean(&self, slot: Key) -> bool {
+        let connection = self.origins.connections.get(slot).expect("held by the caller");
+        (connection.input.is_empty() || planted(Fault::UnreadKept))
             && !connection.broken
             && !connection.ended
-            && !connection.sending;
+            && !connection.sending
+    }
+
+    /// Whether the connection of an exchange outlives its answer.
+    pub(crate) fn lets_it_live(&mut self, key: Key) -> bool {
         let exchange = self.exchange(key);
         let answer = &exchange.answer;
-        is_clean
-            && exchange.transaction.framing != Framing::UntilClose
+        exchange.transaction.framing != Framing::UntilClose
             && connection_options(answer).is_persistent(answer.version())
             && !heads::binds_connection(answer)
             && !heads::binds_connection(&exchange.request)

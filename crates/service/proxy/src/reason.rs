@@ -90,6 +90,9 @@ reasons! {
     ConnectRefused = 405 "connect-refused" "CONNECT is not served here.";
     /// No route matches host and path.
     NoRoute = 404 "no-route" "Nothing is configured for this host and path.";
+    /// RFC 9111 section 5.2.1.7: the client wants what is stored, and nothing is.
+    OnlyIfCached = 504 "only-if-cached"
+        "The request asks for a stored answer only (only-if-cached), and none is stored.";
     /// RFC 9110 section 7.6.3: the request has been here before.
     Loop = 508 "loop" "The request has already passed through this proxy.";
 

@@ -49,6 +49,9 @@ pub struct Record<'a> {
     pub origin: Option<OriginAddress<'a>>,
     /// From the request's first byte to the first byte of the origin's final answer, if it came.
     pub origin_first_byte: Option<Duration>,
+    /// What the cache did: `hit`, `stale`, `validated`, `collapsed`, `miss` or `bypass`; empty where
+    /// it had no part in it.
+    pub cache: &'static str,
     /// Why millrace answered itself or broke off: [`Reason::word`](crate::reason::Reason::word);
     /// empty when all went well.
     pub close_reason: &'static str,
@@ -201,6 +204,7 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
         (",\"referer\":", record.referer, true),
         (",\"user_agent\":", record.user_agent, false),
         (",\"reason\":", known(record.close_reason), false),
+        (",\"cache\":", known(record.cache), false),
     ] {
         out.extend_from_slice(name.as_bytes());
         text(value, is_url, out);
@@ -287,6 +291,7 @@ mod tests {
             duration: Duration::from_micros(12_345),
             origin: Some(OriginAddress::Tcp("127.0.0.1:8000".parse().unwrap())),
             origin_first_byte: Some(Duration::from_micros(1_002)),
+            cache: "miss",
             close_reason: "",
         }
     }
@@ -311,7 +316,7 @@ mod tests {
             concat!(
                 r#"{"time":"2026-11-21T10:16:00.123Z","client":"203.0.113.7","user":null,"method":"GET","#,
                 r#""target":"/a?b=c","version":"HTTP/1.1","host":"example.org","#,
-                r#""referer":"http://example.org/","user_agent":"curl/8.0","reason":null,"#,
+                r#""referer":"http://example.org/","user_agent":"curl/8.0","reason":null,"cache":"miss","#,
                 r#""status":200,"bytes_to_client":5120,"bytes_from_client":0,"#,
                 r#""duration_ms":12.345,"origin":"127.0.0.1:8000","origin_first_byte_ms":1.002}"#,
                 "\n"
@@ -333,6 +338,7 @@ mod tests {
             user_agent: None,
             origin: None,
             origin_first_byte: None,
+            cache: "",
             close_reason: "malformed-head",
             ..record()
         };
@@ -345,7 +351,7 @@ mod tests {
             concat!(
                 r#"{"time":"2026-11-21T10:16:00.123Z","client":"unix:","user":null,"method":null,"#,
                 r#""target":null,"version":null,"host":null,"referer":null,"user_agent":null,"#,
-                r#""reason":"malformed-head","status":null,"bytes_to_client":0,"#,
+                r#""reason":"malformed-head","cache":null,"status":null,"bytes_to_client":0,"#,
                 r#""bytes_from_client":0,"duration_ms":12.345,"origin":null,"#,
                 r#""origin_first_byte_ms":null}"#,
                 "\n"

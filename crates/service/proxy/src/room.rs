@@ -27,7 +27,7 @@ impl<E: Engine> Worker<E> {
     /// not be received any more.
     pub(crate) fn has_room_ahead(&self) -> bool {
         let budget = self.engine.budget();
-        let count = self.exchanges.len();
+        let count = self.exchanges.len() - self.refreshes;
         count < self.connections_max()
             && count < budget.max() / (8 * RECEIVE_AHEAD_MAX)
             && budget.used() < budget.max() / 2

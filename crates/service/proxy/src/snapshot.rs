@@ -11,8 +11,9 @@ use millrace_http::HeadLimits;
 
 use crate::admission::AskRules;
 use crate::board::{Check, CheckMark};
-use crate::config::{Balance, Config, Listener, Role, SendProxy, Service};
+use crate::config::{Balance, CacheRoute, Config, Listener, Role, SendProxy, Service};
 use crate::congestion::Setting;
+use crate::exchange::Plan;
 use crate::limits::Limits;
 use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
 use crate::worker::Shared;
@@ -211,6 +212,17 @@ impl Snapshot {
     /// Which targets may be asked for, of a forward proxy.
     pub(crate) fn ask_rules(&self, service: u16) -> &AskRules {
         self.ask_rules[service as usize].as_ref().expect("the service is a forward proxy")
+    }
+
+    /// What is done with the answers of a service, or of the route that was picked; `None`: they go
+    /// past the cache.
+    pub(crate) fn cache(&self, service: u16, plan: Plan) -> Option<&CacheRoute> {
+        let service = self.service(service);
+        match (&service.role, plan) {
+            (Role::Boost(routes), Plan::Route(index)) => routes[index as usize].cache.as_deref(),
+            (Role::Forward(_), Plan::Target) => service.cache.as_deref(),
+            _ => None,
+        }
     }
 
     pub(crate) fn service(&self, index: u16) -> &Service {

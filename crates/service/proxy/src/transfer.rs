@@ -10,15 +10,17 @@
 //! at hand, as a part of the same step (docs/design/bodies.md). The pipe is held while bytes are in
 //! it: as long as this step's send, no longer.
 
-use std::ops::Range;
 use std::time::Duration;
 
+use millrace_cache::End;
 use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Fd, Instant, Token};
-use millrace_http::{ChunkError, ChunkedDecoder, Framing};
+use millrace_event::{Engine, Fd, Instant, Shared, Token};
+use millrace_http::{ChunkError, Framing};
 use millrace_splice::{Course, Fill, Pipe, Pipes, Plan};
 
 use crate::input::Input;
+use crate::kept::{Kept, Next, Slice};
+use crate::rest::Rest;
 
 /// What a transfer waits for.
 ///
@@ -37,19 +39,6 @@ pub(crate) enum Waits {
     Sink,
     /// The last byte was taken.
     Ended,
-}
-
-/// How much of a message is still to come, by its framing (RFC 9112 section 6).
-#[derive(Debug, Default)]
-enum Rest {
-    /// All of it was seen.
-    #[default]
-    Nothing,
-    /// So many bytes, at least one.
-    Length(u64),
-    Chunked(ChunkedDecoder),
-    /// Until the source ends its stream: such a body, or a tunnel.
-    UntilClose,
 }
 
 /// The source ended its stream before the body was whole.
@@ -95,12 +84,7 @@ pub(crate) struct Line<'a> {
 impl Transfer {
     /// Begins a body: `framing` says how it arrives, `chunked_out` whether it leaves in chunks.
     pub(crate) fn start(&mut self, framing: Framing, chunked_out: bool, now: Instant) {
-        let rest = match framing {
-            Framing::None | Framing::Length(0) => Rest::Nothing,
-            Framing::Length(length) => Rest::Length(length),
-            Framing::Chunked => Rest::Chunked(ChunkedDecoder::default()),
-            Framing::UntilClose => Rest::UntilClose,
-        };
+        let rest = Rest::of(framing);
         assert!(self.pipe.is_none(), "a transfer begins without a pipe");
         let course = Course::new(!matches!(rest, Rest::UntilClose));
         *self =
@@ -189,6 +173,66 @@ impl Transfer {
         }
         self.pipe = pipe;
         self.unsent_at = engine.unsent(sink.0) + piped;
+        Ok(self.waits)
+    }
+
+    /// The same for a body that the cache has: sends `head` and what of the body is next, small
+    /// pieces by copy and large ones by reference.
+    pub(crate) fn pump_kept<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        kept: &mut Kept,
+        sink: (&Fd, Token),
+        head: &[u8],
+    ) -> Result<Waits, Cut> {
+        let known = self.rest.known();
+        let next = match known {
+            Some(0) => Next::End(End::Whole),
+            known => kept.next(known.unwrap_or(u64::MAX)),
+        };
+        let owed = std::mem::take(&mut self.owes_line_end);
+        let mut pieces = Pieces { head, owed, chunked: self.chunked_out, ..Pieces::default() };
+        let now = engine.now();
+        match &next {
+            Next::Slice(slice) if slice.bytes().len() >= REFERENCE_BYTES => {
+                let count = slice.bytes().len();
+                self.rest.skip(count as u64);
+                self.owes_line_end = pieces.send_shared(engine, sink, slice);
+                self.moved += count as u64;
+                self.wait(Waits::Sink, now);
+                self.unsent_at = engine.unsent(sink.0);
+                return Ok(self.waits);
+            }
+            Next::Slice(slice) => pieces.payload = slice.bytes(),
+            Next::Text(text) => pieces.payload = text,
+            Next::Wait => {}
+            Next::End(End::Whole) => {
+                let had_rest = !matches!(self.rest, Rest::Nothing);
+                let is_all =
+                    matches!(self.rest, Rest::Nothing | Rest::UntilClose | Rest::Length(0));
+                if !is_all {
+                    return Err(Cut);
+                }
+                self.rest = Rest::Nothing;
+                pieces.last = (had_rest && self.chunked_out).then_some(&[][..]);
+            }
+            Next::End(End::Cut) => return Err(Cut),
+        }
+        let count = pieces.payload.len();
+        self.rest.skip(count as u64);
+        let sends = count > 0 || !head.is_empty() || owed || pieces.last.is_some();
+        if sends {
+            pieces.send(engine, sink, None);
+            self.moved += count as u64;
+            self.wait(Waits::Sink, now);
+            self.unsent_at = engine.unsent(sink.0);
+        } else {
+            let is_over = matches!(next, Next::End(_));
+            self.wait(if is_over { Waits::Ended } else { Waits::Source }, now);
+        }
+        if self.rest.is_over() {
+            self.rest = Rest::Nothing;
+        }
         Ok(self.waits)
     }
 
@@ -338,61 +382,6 @@ impl Transfer {
     }
 }
 
-impl Rest {
-    /// Takes what of `bytes` belongs to the message: how many bytes, and where among them its
-    /// payload is now.
-    fn take(&mut self, bytes: &mut [u8]) -> Result<(usize, Range<usize>), ChunkError> {
-        Ok(match self {
-            Self::Nothing => (0, 0..0),
-            Self::Length(rest) => {
-                let count = bytes.len().min(usize::try_from(*rest).unwrap_or(usize::MAX));
-                *rest -= count as u64;
-                (count, 0..count)
-            }
-            Self::Chunked(decoder) => {
-                let step = decoder.decode(bytes)?;
-                (step.consumed, step.payload)
-            }
-            Self::UntilClose => (bytes.len(), 0..bytes.len()),
-        })
-    }
-
-    /// Payload that is certain to come next; `None`: until the source ends.
-    fn known(&self) -> Option<u64> {
-        match self {
-            Self::Nothing => Some(0),
-            Self::Length(rest) => Some(*rest),
-            Self::Chunked(decoder) => Some(decoder.data_left()),
-            Self::UntilClose => None,
-        }
-    }
-
-    /// Payload went through a pipe; not more than is certain to come.
-    fn skip(&mut self, count: u64) {
-        match self {
-            Self::Length(rest) => *rest -= count,
-            Self::Chunked(decoder) => decoder.skip(count),
-            Self::UntilClose => {}
-            Self::Nothing => unreachable!("nothing is asked for after the end"),
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        match self {
-            Self::Nothing | Self::Length(0) => true,
-            Self::Length(_) | Self::UntilClose => false,
-            Self::Chunked(decoder) => decoder.is_finished(),
-        }
-    }
-
-    fn trailers(&self) -> &[u8] {
-        match self {
-            Self::Chunked(decoder) => decoder.trailers(),
-            _ => &[],
-        }
-    }
-}
-
 /// One send: a head; the line end of the chunk before; a chunk, or bare bytes, of which the last
 /// are in a pipe; and the end of a chunked body with its trailers.
 #[derive(Default)]
@@ -428,6 +417,16 @@ impl Pieces<'_> {
         pipe.drain_after(engine, &[self.head, owed, before, self.payload], sink.0, sink.1);
         self.chunked
     }
+
+    /// Sends what goes before a slice, and the slice by reference. True when a line end is owed
+    /// afterwards.
+    fn send_shared<E: Engine>(self, engine: &mut E, sink: (&Fd, Token), slice: &Slice) -> bool {
+        let mut size = ChunkSize::default();
+        let before = if self.chunked { size.write(slice.bytes().len()) } else { &[] };
+        let owed: &[u8] = if self.owed { b"\r\n" } else { &[] };
+        engine.send_shared(sink.0, &[self.head, owed, before], slice, sink.1);
+        self.chunked
+    }
 }
 
 /// Room for the line before a chunk: 16 digits at most, and CRLF.
@@ -447,6 +446,10 @@ impl ChunkSize {
         &self.0[start..]
     }
 }
+
+/// From here on a piece of a body that the cache has is sent by reference: below, the call and the
+/// bookkeeping cost more than the copy (docs/design/iolite.md).
+const REFERENCE_BYTES: usize = 8 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,7 @@ use millrace_event::{
     Completion, Engine, Event, Inbox, Instant, Key, Kind, Mail, Table, Timers, Token, Wake,
 };
 
+use millrace_cache::Cache;
 use millrace_event::planted::{Fault, planted};
 use millrace_splice::Pipes;
 use millrace_splice::limits::PIPES_MAX;
@@ -19,17 +20,20 @@ use millrace_splice::limits::PIPES_MAX;
 use crate::accepting::Accepting;
 use crate::auth::{self, Desk, Gate};
 use crate::board::Board;
+use crate::caching::Collapsed;
 use crate::clients::{AllClients, Clients};
 use crate::config::Config;
 use crate::conn::{Conn, Standing};
 use crate::counters::Counters;
 use crate::exchange::Exchange;
+use crate::fill::Fill;
 use crate::house::HOUSEKEEPING;
 use crate::letter::Letter;
 use crate::names::{Names, Sources};
 use crate::origin::{self, Attempt, Bound, Origins, Waiting};
 use crate::reason::Reason;
 use crate::record::Dates;
+use crate::refresh;
 use crate::room::{Forgiven, Missed};
 use crate::snapshot::Snapshot;
 use crate::snapshots::Snapshots;
@@ -72,6 +76,8 @@ pub struct Shared {
     pub notice: fn(&str),
     /// How the origins stand.
     pub board: Board,
+    /// What is stored, if anything is.
+    pub cache: Option<Arc<Cache>>,
     pub(crate) all_clients: AllClients,
     /// The operator was told that accepting pauses.
     pub(crate) said_pause: AtomicBool,
@@ -83,6 +89,7 @@ impl Shared {
         workers: usize,
         pseudonym: String,
         system_congestion: Option<Arc<str>>,
+        cache: Option<Arc<Cache>>,
         notice: fn(&str),
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -91,6 +98,7 @@ impl Shared {
             system_congestion,
             notice,
             board: Board::default(),
+            cache,
             all_clients: AllClients::default(),
             said_pause: AtomicBool::new(false),
         })
@@ -109,6 +117,16 @@ pub struct Worker<E: Engine> {
     pub(crate) conns: Table<Conn>,
     pub(crate) exchanges: Table<Box<Exchange>>,
     pub(crate) attempts: Table<Attempt>,
+    pub(crate) fills: Table<Fill>,
+    /// Exchanges without a client.
+    pub(crate) refreshes: usize,
+    /// Fills that found no memory.
+    pub(crate) starved: Vec<Key>,
+    /// Those of this worker who were woken and have not gone on yet.
+    pub(crate) woken_here: VecDeque<Token>,
+    /// Others' that their mailbox had no room for, by worker.
+    pub(crate) late_wakes: Vec<(u16, Token)>,
+    pub(crate) collapsed: Collapsed,
     pub(crate) waiting: Waiting,
     pub(crate) origins: Origins,
     pub(crate) bound: Bound,
@@ -182,6 +200,12 @@ impl<E: Engine> Worker<E> {
             conns: Table::new(0),
             exchanges: Table::new(0),
             attempts: Table::new(descriptors),
+            fills: Table::new(descriptors),
+            refreshes: 0,
+            starved: Vec::new(),
+            woken_here: VecDeque::new(),
+            late_wakes: Vec::new(),
+            collapsed: Collapsed::new(),
             waiting: Waiting::new(),
             origins,
             bound: Bound::new(),
@@ -226,7 +250,11 @@ impl<E: Engine> Worker<E> {
     /// One turn: waits for completions, handles each, then timers, letters and housekeeping. False
     /// once the worker has drained and has nothing left.
     pub fn turn(&mut self) -> bool {
-        let deadline = [self.timers.next(), self.names.next_deadline(), self.housekeeping];
+        let is_late = !self.starved.is_empty() || !self.late_wakes.is_empty();
+        let late = is_late.then(|| self.engine.now() + LATE);
+        let collapsed = self.collapsed.front().map(|(due, _)| *due);
+        let names = self.names.next_deadline();
+        let deadline = [self.timers.next(), names, self.housekeeping, late, collapsed];
         self.engine.turn(deadline.into_iter().flatten().min());
         while let Some(completion) = self.engine.next() {
             self.handle(completion);
@@ -245,6 +273,9 @@ impl<E: Engine> Worker<E> {
         if std::mem::take(&mut self.woken) {
             self.read_letters();
         }
+        self.give_up_collapsed(now);
+        self.feed_starved();
+        self.run_woken();
         auth::read_verdicts(self);
         origin::serve_waiting(self);
         if self.origins.queued() > 0 {
@@ -261,7 +292,7 @@ impl<E: Engine> Worker<E> {
     pub fn live(&self) -> [usize; 4] {
         [
             self.conns.len(),
-            self.exchanges.len(),
+            self.exchanges.len() - self.refreshes,
             self.origins.connections.len() - self.origins.idle_count(),
             self.attempts.len(),
         ]
@@ -269,9 +300,14 @@ impl<E: Engine> Worker<E> {
 
     /// Ends what a drained worker still holds, and gives its engine back.
     pub fn finish(mut self) -> E {
+        let refreshes: Vec<Key> = self.exchanges.iter().map(|(key, _)| key).collect();
+        for key in refreshes {
+            refresh::end(&mut self, key);
+        }
         while let Some(key) = self.origins.oldest_idle() {
             self.close_origin(key);
         }
+        self.end_fills();
         self.accepting.end(&mut self.engine);
         self.names.end(&mut self.engine);
         self.pipes.close_free(&mut self.engine);
@@ -329,6 +365,7 @@ impl<E: Engine> Worker<E> {
                 Letter::Rearm => self.rearm(),
                 Letter::Beat => self.counters.beats.add(1),
                 Letter::Stop => self.stop(),
+                Letter::Wake(token) => self.woken_here.push_back(token),
                 Letter::Connection { socket, peer, listener, .. } => {
                     if let Ok(fd) = self.engine.adopt(socket) {
                         accept::admit(self, fd, peer, listener);
@@ -429,5 +466,7 @@ const FRESH_AT_LEAST: Duration = Duration::from_secs(1);
 /// Ended exchanges kept, and the heads above which one is not.
 const SPARE_MAX: usize = 256;
 const SPARE_BYTES_MAX: usize = 16 * 1024;
+/// How soon fills that found no memory, and wakes that found no room, are tried again.
+const LATE: Duration = Duration::from_millis(1);
 /// Connections that an engine may have accepted before it heard that accepting pauses.
 pub(crate) const ACCEPTED_AHEAD_MAX: u32 = 1024;

@@ -377,6 +377,18 @@ impl Engine for Sim {
         filled
     }
 
+    fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
+        assert!(!memory.is_empty(), "a receive of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, from.0).receive.is_some();
+        assert!(!outstanding, "{} is taken from beside something else", from.0);
+        let taken = kernel.take_now(from.0, memory);
+        kernel.engines[self.index].busy = true;
+        let count = taken.and_then(Result::ok).unwrap_or_default();
+        kernel.record("taken", from.0, count, None);
+        taken
+    }
+
     /// # Panics
     /// When an operation is outstanding in the receiving direction.
     fn watch(&mut self, fd: &Fd, token: Token) {

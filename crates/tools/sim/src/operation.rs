@@ -287,6 +287,24 @@ impl Kernel {
         Some(self.try_fill(socket, pipe, max))
     }
 
+    /// The same into memory of the caller's.
+    pub(crate) fn take_now(
+        &mut self,
+        socket: u32,
+        memory: &mut [u8],
+    ) -> Option<Result<usize, Error>> {
+        let (connection, side) = self.stream_of(socket);
+        let is_readable = self.connections[connection].is_readable(side);
+        if !is_readable || self.random.chance(self.plan.wait) {
+            return None;
+        }
+        let mut room = memory.iter_mut();
+        let read = self.read(socket, room.len(), &mut |bytes| {
+            bytes.zip(room.by_ref()).for_each(|(byte, place)| *place = byte);
+        });
+        Some(count_of(read))
+    }
+
     fn try_fill(&mut self, socket: u32, pipe: u32, max: usize) -> Result<usize, Error> {
         self.descriptor(pipe).send = None;
         let index = self.pipe_of(pipe);

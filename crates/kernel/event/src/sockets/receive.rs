@@ -162,6 +162,34 @@ impl<W: Watch> Sockets<W> {
         completion(token, Event::Received(received))
     }
 
+    /// What the stream has now, into memory of the caller's.
+    pub(super) fn take_now(
+        &mut self,
+        from: &Fd,
+        memory: &mut [u8],
+    ) -> Option<Result<usize, Error>> {
+        assert!(!memory.is_empty(), "a receive of nothing would look like an end");
+        let (key, source) = self.open(from);
+        assert_eq!(source.role, Role::Stream, "bytes are taken of a stream");
+        assert!(matches!(source.receiving, Receiving::Idle), "one receiving operation at a time");
+        if !source.readable {
+            return None;
+        }
+        let result = sys::receive(source.fd.as_fd(), memory);
+        self.learn_received(key, memory.len(), &result);
+        match result {
+            Err(Errno::AGAIN) => None,
+            // As in `give_received`.
+            Ok(0) if self.open(from).1.send_failed() => Some(Err(Error::Reset)),
+            Ok(count) => {
+                self.moved += count;
+                self.counters.bytes_received += count as u64;
+                Some(Ok(count))
+            }
+            Err(error) => Some(Err(Error::of(error))),
+        }
+    }
+
     /// Accepts one connection; the listener then queues behind everything else that is ready.
     fn accept_one(&mut self, key: Key, token: Token, count: u32) -> Option<Completion> {
         let turn = self.turn;

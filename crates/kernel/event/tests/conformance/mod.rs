@@ -8,5 +8,6 @@ mod share;
 mod splice;
 mod stream;
 mod succession;
+mod take;
 mod turn;
 mod workers;

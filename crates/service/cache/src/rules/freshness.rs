@@ -161,8 +161,8 @@ pub(super) fn allows_cookie(
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{DATE, NOW_MS, NOW_S, answer};
     use super::super::policy::StatusTtl;
+    use super::super::samples::{DATE, NOW_MS, NOW_S, answer};
     use super::*;
 
     fn lifetime_of(status: u16, fields: &str, policy: &Policy) -> Lifetime {

@@ -59,7 +59,7 @@ pub use lookup::{Bypass, Lookup, lookup};
 pub use meta::{EtagAt, Extent, Flags, Meta};
 pub use meta_bytes::META_BYTES;
 pub use multipart::Multipart;
-pub use partial::{Remainder, combine, finish, remainder};
+pub use partial::{Remainder, combine, extent_of, finish, remainder};
 pub use policy::{Policy, SetCookie, StatusTtl, Ttl};
 pub use ranges::{ByteRange, Ranges, Selection, ranges};
 pub use refusal::Refusal;

@@ -21,9 +21,13 @@ pub(super) fn extent(request: &RequestHead, answer: &AnswerHead) -> Result<Exten
     if request.values(Name::Range).count() == 1 { extent_of(answer) } else { Err(Refusal::Range) }
 }
 
-/// RFC 9110 section 14.4. A body that is announced shorter than its range is what was received of
-/// the range, RFC 9111 section 3.3; one that is longer contradicts it.
-fn extent_of(answer: &AnswerHead) -> Result<Extent, Refusal> {
+/// Which part of a representation an answer has, RFC 9110 section 14.4. A body that is announced
+/// shorter than its range is what was received of the range, RFC 9111 section 3.3; one that is
+/// longer contradicts it.
+///
+/// # Errors
+/// [`Refusal::Range`] where that is not certain.
+pub fn extent_of(answer: &AnswerHead) -> Result<Extent, Refusal> {
     let mut values = answer.values(Name::ContentRange);
     let (Some(value), None) = (values.next(), values.next()) else { return Err(Refusal::Range) };
     let extent = content_range(value).ok_or(Refusal::Range)?;

@@ -36,6 +36,8 @@ pub enum Refusal {
     Range,
     /// It was cut short, and nothing would make the rest fit, section 3.3.
     Incomplete,
+    /// It announces trailers, which are not stored.
+    Trailer,
     /// It is not fresh, and could not be validated either.
     Useless,
 }
@@ -58,6 +60,21 @@ impl Refusal {
         is_of_resource && is_final
     }
 
+    /// Whether it is about this one request or its answer's arrival: another request for the same
+    /// may well have an answer that is stored.
+    pub fn is_of_request(self) -> bool {
+        matches!(
+            self,
+            Self::Method
+                | Self::RequestBody
+                | Self::RequestField
+                | Self::RequestNoStore
+                | Self::Authorization
+                | Self::Range
+                | Self::Incomplete
+        )
+    }
+
     /// One word or two, for the `detail` of `Cache-Status` and for counters.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -75,6 +92,7 @@ impl Refusal {
             Self::VaryTooMany => "vary-too-many",
             Self::Range => "range",
             Self::Incomplete => "incomplete",
+            Self::Trailer => "trailer",
             Self::Useless => "not-fresh",
         }
     }

@@ -28,7 +28,12 @@ fn send_proxy(exchange: &Exchange) -> SendProxy {
 #[inline]
 pub(crate) fn owner(exchange: &Exchange) -> Option<Key> {
     let may_send = exchange.snapshot().sends_proxy;
-    (may_send && send_proxy(exchange) != SendProxy::Off).then(|| exchange.conn())
+    (may_send && binds(exchange)).then(|| exchange.conn())
+}
+
+/// Whether connections to origins are bound to one client.
+pub(crate) fn binds(exchange: &Exchange) -> bool {
+    send_proxy(exchange) != SendProxy::Off
 }
 
 /// Begins `worker.out`, which is empty, with the header for a connection that was just opened for

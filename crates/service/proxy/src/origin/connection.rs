@@ -14,6 +14,8 @@ pub(crate) enum Use {
     Idle,
     /// Serves this exchange.
     Busy(Key),
+    /// What this fill receives comes on it.
+    Filling(Key),
 }
 
 /// One open connection to an origin.

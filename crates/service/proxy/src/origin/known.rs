@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn an_origin_that_left_the_configuration_is_forgotten_and_holds_nobody_up() {
-        let shared = Shared::new(1, "test".to_owned(), None, |_| {});
+        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {});
         let board = &shared.board;
         let mut origins = Origins::new(10);
         let snapshot = |origins: &mut Origins, words: [&str; 3]| {

@@ -15,7 +15,7 @@ mod transaction;
 mod verdict;
 mod waiting;
 
-pub(crate) use bound::{Bound, client_left, note_kept, owner, write_header};
+pub(crate) use bound::{Bound, binds, client_left, note_kept, owner, write_header};
 pub(crate) use budget::{Budget, Share};
 pub(crate) use connection::{OriginConn, Use};
 pub(crate) use dial::{Attempt, Dial, abandon, handle_connected, handle_deadline};

@@ -5,11 +5,14 @@ use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Error, Key, Kind};
 use millrace_http::{Expectation, Framing, Version, connection_options, expectation};
 
+use crate::caching::Answer;
 use crate::exchange::{Exchange, Own, Plan};
 use crate::flow::{self, Stage, Step};
 use crate::heads::{self, AnswerForm};
+use crate::kept::Kept;
 use crate::origin::OriginConn;
 use crate::reason::Reason;
+use crate::stage::serve;
 use crate::transfer::{Line, Waits};
 use crate::tunnel;
 use crate::worker::Worker;
@@ -34,6 +37,9 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
             heads::write_connected(out, exchange);
             exchange.status = 200;
             tunnel::begin(worker, key);
+        }
+        Plan::Route(_) | Plan::Target if worker.exchange(key).caching.answer == Answer::Stored => {
+            serve::run(worker, key);
         }
         Plan::Route(_) | Plan::Target => write_answer(worker, key),
         Plan::Unrouted => unreachable!("the route stage comes first"),
@@ -62,9 +68,15 @@ fn write_own<E: Engine>(worker: &mut Worker<E>, key: Key, own: Own) {
 fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let now = worker.engine.now();
     let leaving = is_leaving(worker, key);
+    let waiter = worker.waiter(key, Kind::Exchange);
     let Worker { out, exchanges, dates, engine, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
-    let framing = exchange.transaction.framing;
+    let is_filled = exchange.caching.answer == Answer::Filled;
+    let framing = match exchange.transaction.framing {
+        // Its chunks were taken off on its way into the cache.
+        Framing::Chunked if is_filled => Framing::UntilClose,
+        framing => framing,
+    };
     let client_is_new = exchange.request.version() == Version::Http11;
     let chunked = client_is_new && matches!(framing, Framing::Chunked | Framing::UntilClose);
     // RFC 9112 section 6.3: without a length or chunks the end of the connection ends the body.
@@ -79,12 +91,16 @@ fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
         tunnel::begin(worker, key);
     } else {
         exchange.download.start(framing, chunked, now);
+        if is_filled {
+            let object = exchange.caching.object.as_ref().expect("it was stored just now");
+            exchange.caching.kept = Kept::new(&object.body, None, waiter);
+        }
         download(worker, key, true);
     }
 }
 
 /// Whether the exchange is the last one of its connection whatever the client wants.
-fn is_leaving<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
+pub(super) fn is_leaving<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
     let conn = worker.exchange(key).conn();
     let listener = worker.conn(conn).listener;
     worker.is_leaving(listener)
@@ -92,6 +108,9 @@ fn is_leaving<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
 
 /// Moves the answer on: `with_head`, the head in `worker.out` goes first.
 pub(crate) fn download<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
+    if worker.exchange(key).caching.kept.is_some() {
+        return download_kept(worker, key, with_head);
+    }
     let Worker { engine, pipes, exchanges, conns, origins, out, counters, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let conn_key = exchange.conn();
@@ -130,6 +149,30 @@ pub(crate) fn download<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: b
             worker.out.clear();
             write_own(worker, key, own);
         }
+        Err(_) => abort(worker, key, Reason::AnswerCut),
+    }
+}
+
+/// The same for an answer that the cache has.
+fn download_kept<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
+    let Worker { engine, exchanges, conns, out, counters, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let conn_key = exchange.conn();
+    let conn = conns.get_mut(conn_key).expect("an exchange has its connection");
+    let kept = exchange.caching.kept.as_mut().expect("the caller has seen it");
+    let head = if with_head { &out[..] } else { &[] };
+    let sink = (&conn.fd, conn_key.token(Kind::Client));
+    let before = exchange.download.moved();
+    let result = exchange.download.pump_kept(engine, kept, sink, head);
+    let woken = kept.take_woken();
+    counters.bytes_downloaded.add(exchange.download.moved() - before);
+    if let Ok(Waits::Sink) = result {
+        conn.sending = true;
+    }
+    worker.wake(woken);
+    match result {
+        Ok(Waits::Sink | Waits::Source) => {}
+        Ok(Waits::Off | Waits::Ended) => finish_if_done(worker, key),
         Err(_) => abort(worker, key, Reason::AnswerCut),
     }
 }
@@ -264,6 +307,7 @@ pub(super) fn give_up_upload<E: Engine>(worker: &mut Worker<E>, key: Key) {
 /// the deliver stage's run.
 pub(crate) fn refuse<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
     worker.leave_origin(key);
+    worker.leave_cache(key);
     let Worker { engine, pipes, exchanges, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     exchange.plan = Plan::Here(Own::Refusal(reason));

@@ -11,6 +11,7 @@ use millrace_http::{
     Authority, Framing, HeadScan, Version, answer_framing, destination, upgrade_accepted,
 };
 
+use crate::caching::now_ms;
 use crate::exchange::{Exchange, Plan};
 use crate::flow::{self, Stage, Step};
 use crate::heads::{self, Sender};
@@ -18,7 +19,9 @@ use crate::names::{Answered, NameError};
 use crate::origin::{self, INTERIM_MAX, OriginId, Phase, Place, Probing, Share, Trial, Want, pick};
 use crate::origin_side::RECEIVE_AHEAD_MAX;
 use crate::reason::Reason;
+use crate::refresh;
 use crate::stage::deliver;
+use crate::stage::keep::{self, Kept};
 use crate::transfer::{Line, Waits};
 use crate::tunnel;
 use crate::worker::Worker;
@@ -149,6 +152,8 @@ pub(crate) fn connected<E: Engine>(worker: &mut Worker<E>, key: Key) {
         return;
     }
     let sender = sender(worker, key);
+    let asked_ms = now_ms(&worker.engine);
+    worker.exchange(key).caching.request_ms = asked_ms;
     worker.out.clear();
     if !worker.exchange(key).transaction.reused {
         origin::write_header(worker, key);
@@ -168,7 +173,9 @@ pub(crate) fn connected<E: Engine>(worker: &mut Worker<E>, key: Key) {
 }
 
 fn sender<E: Engine>(worker: &mut Worker<E>, key: Key) -> Sender {
-    let conn = worker.exchange(key).conn();
+    let Some(conn) = worker.exchange(key).conn else {
+        return Sender { client: None, trusted: false };
+    };
     let conn = worker.conn(conn);
     let (client, peer) = (conn.client, conn.peer);
     let exchange = worker.exchange(key);
@@ -181,6 +188,11 @@ fn sender<E: Engine>(worker: &mut Worker<E>, key: Key) -> Sender {
 
 /// Moves the request on: `with_head`, the head in `worker.out` goes first.
 pub(crate) fn upload<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
+    match worker.exchange(key).is_refresh() {
+        true if with_head => return refresh::ask(worker, key),
+        true => return,
+        false => {}
+    }
     let Worker { engine, pipes, exchanges, conns, origins, out, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let conn = conns.get_mut(exchange.conn()).expect("an exchange has its connection");
@@ -271,8 +283,8 @@ pub(crate) fn answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
     loop {
         let Worker { exchanges, origins, conns, engine, .. } = worker;
         let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
-        let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
-        if !conn.may_go(key) {
+        let conn = exchange.conn.map(|conn| conns.get(conn).expect("it outlives the exchange"));
+        if conn.is_some_and(|conn| !conn.may_go(key)) {
             return read_ahead(worker, key);
         }
         let Exchange { transaction, answer, snapshot, .. } = &mut **exchange;
@@ -300,6 +312,9 @@ pub(crate) fn answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
                 exchange.charges[1] = Some(engine.budget().charge(head));
                 let id = exchange.transaction.origin.expect("picked before it was asked");
                 origin::note_answer(worker, key, id);
+                if keep::run(worker, key) == Kept::AskAgain {
+                    return ask_again(worker, key);
+                }
                 flow::go(worker, key, Stage::Deliver);
                 return flow::run(worker, key);
             }
@@ -315,6 +330,20 @@ fn read_ahead<E: Engine>(worker: &mut Worker<E>, key: Key) {
     if !origin.ended && origin.input.bytes().len() < RECEIVE_AHEAD_MAX {
         worker.receive_origin(key);
     }
+}
+
+/// What came says nothing of what is stored: the same again, without a word of that.
+fn ask_again<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    match worker.exchange(key).transaction.framing {
+        Framing::None => worker.release_origin(key),
+        // Nobody wants its body.
+        _ => worker.leave_origin(key),
+    }
+    let exchange = worker.exchange(key);
+    (exchange.caching.object, exchange.caching.completes) = (None, None);
+    exchange.upload = Default::default();
+    exchange.transaction = origin::Transaction::default();
+    flow::run(worker, key);
 }
 
 /// What an answer's head means for the exchange.
@@ -347,7 +376,7 @@ fn pass_interim<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let Worker { engine, exchanges, conns, out, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     exchange.transaction.since = engine.now();
-    if exchange.request.version() == Version::Http10 {
+    if exchange.is_refresh() || exchange.request.version() == Version::Http10 {
         return;
     }
     out.clear();
@@ -361,9 +390,8 @@ fn pass_interim<E: Engine>(worker: &mut Worker<E>, key: Key) {
 /// The origin's stream ended, or broke, before the head of its answer did; unless that head is
 /// there, and only waits for its turn.
 pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let conn = worker.exchange(key).conn();
-    let conn = worker.conn(conn);
-    let waits = !conn.may_go(key);
+    let conn = worker.exchange(key).conn;
+    let waits = conn.is_some_and(|conn| !worker.conn(conn).may_go(key));
     let origin = worker.origin_of(key);
     origin.ended = true;
     if waits && !origin.input.is_empty() {
@@ -458,7 +486,12 @@ pub(crate) fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) 
     }
     worker.leave_origin(key);
     let exchange = worker.exchange(key);
-    if exchange.download.source_is_done() && !exchange.tunnel {
+    if exchange.stage < Stage::Deliver && exchange.caching.is_spare {
+        // RFC 5861 section 4: what is stored stands in for an origin that fails.
+        keep::serve_stored(worker, key);
+        flow::go(worker, key, Stage::Deliver);
+        flow::run(worker, key);
+    } else if exchange.download.source_is_done() && !exchange.tunnel {
         deliver::give_up_upload(worker, key);
     } else if exchange.stage < Stage::Deliver && reason.status() != 0 {
         deliver::refuse(worker, key, reason);

@@ -40,6 +40,7 @@ pub(crate) fn end<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
 /// Records the first exchange of a connection and takes it out.
 fn finish<E: Engine>(worker: &mut Worker<E>, key: Key) {
     worker.leave_origin(key);
+    worker.leave_cache(key);
     worker.counters.exchanges.add(1);
     let mut exchange = worker.exchanges.remove(key).expect("the caller's exchange is there");
     if exchange.aborted && planted(Fault::ChargeForgotten) {
@@ -86,6 +87,7 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange) {
         duration: engine.now().since(started),
         origin: exchange.transaction.address.map(OriginAddress::Tcp),
         origin_first_byte: exchange.transaction.answered.map(|answered| answered.since(started)),
+        cache: exchange.caching.word(),
         close_reason: exchange.reason.map_or("", |reason| reason.word()),
     };
     let format = exchange.snapshot().config.access_log.as_ref().map(|log| log.format);

@@ -1,19 +1,128 @@
-//! Stage lookup: is the answer at hand already? There is no store yet, so every request passes.
+//! Stage lookup: is the answer at hand already, is somebody about to have it, or is the origin to
+//! be asked, and for whom?
 
-use millrace_event::{Engine, Key};
+use std::sync::Arc;
+use std::time::Duration;
 
+use millrace_cache::rules::{
+    Bypass, Forward, Lookup, RequestDirectives, Selection, lookup, ranges, remainder,
+};
+use millrace_cache::{Cache, Found, Object, Question, Waiter};
+use millrace_event::{Engine, Instant, Key, Kind};
+use millrace_http::{Method, Name, RequestHead};
+
+use crate::caching::{Answer, key_of, now_ms};
+use crate::exchange::Exchange;
 use crate::flow::{Stage, Step};
+use crate::origin;
+use crate::reason::Reason;
+use crate::refresh;
 use crate::worker::Worker;
 
-/// What a store says about a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Found {
-    /// It is neither answered from a store nor kept in one.
-    Pass,
+pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
+    let waiter = worker.waiter(key, Kind::Exchange);
+    let Worker { engine, exchanges, shared, collapsed, counters, .. } = worker;
+    let Some(cache) = &shared.cache else { return Step::Go(Stage::Fetch) };
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let due = due(exchange, engine.now());
+    let waiter = (due > engine.now()).then_some(waiter);
+    let Some(found) = find(exchange, cache, waiter, now_ms(engine)) else {
+        return Step::Go(Stage::Fetch);
+    };
+    let Exchange { request, caching, .. } = &mut **exchange;
+    match found {
+        Found::Stored(object) | Found::Stale(object, _) if is_absent(request, &object, cache) => {
+            // A part of it is stored, and not the one that is asked for.
+            counters.cache_misses.add(1);
+            caching.forward = Some(Forward::Partial);
+            let wants_all = request.method() == Method::Get && request.find(Name::Range).is_none();
+            let rest = remainder(object.meta(), object.head());
+            caching.completes = rest.filter(|_| wants_all && object.body.bytes().is_some());
+            caching.object = Some(object).filter(|_| caching.completes.is_some());
+            Step::Go(Stage::Fetch)
+        }
+        Found::Stored(object) => {
+            counters.cache_hits.add(1);
+            caching.object = Some(object);
+            caching.answer = Answer::Stored;
+            caching.is_collapsed = caching.waited_since.is_some();
+            Step::Go(Stage::Deliver)
+        }
+        Found::Stale(object, claim) => {
+            counters.cache_hits.add(1);
+            caching.object = Some(object.clone());
+            (caching.answer, caching.is_stale) = (Answer::Stored, true);
+            if let Some(claim) = claim {
+                let asked_for = caching.key.expect("it was looked for");
+                refresh::begin(worker, key, asked_for, object, claim);
+            }
+            Step::Go(Stage::Deliver)
+        }
+        Found::Validate { object, is_spare, claim } => {
+            counters.cache_misses.add(1);
+            caching.forward = Some(Forward::Stale);
+            (caching.object, caching.is_spare, caching.claim) = (Some(object), is_spare, claim);
+            Step::Go(Stage::Fetch)
+        }
+        Found::Nothing { why, claim } => {
+            counters.cache_misses.add(1);
+            (caching.forward, caching.claim) = (Some(why), claim);
+            Step::Go(Stage::Fetch)
+        }
+        Found::Wait => {
+            counters.cache_collapsed.add(1);
+            caching.waits_since = Some(engine.now());
+            caching.waited_since.get_or_insert(engine.now());
+            collapsed.push_back((due, key));
+            Step::Wait
+        }
+        Found::OnlyIfCached => Step::Refuse(Reason::OnlyIfCached),
+    }
 }
 
-pub(crate) fn run<E: Engine>(_worker: &mut Worker<E>, _key: Key) -> Step {
-    match Found::Pass {
-        Found::Pass => Step::Go(Stage::Fetch),
+/// Until when the exchange may wait for somebody else's fetch.
+fn due(exchange: &Exchange, now: Instant) -> Instant {
+    let wait = Duration::from_millis(exchange.snapshot().limits().collapse_wait_ms);
+    exchange.caching.waited_since.unwrap_or(now) + wait
+}
+
+/// What the cache has for the request; `None` where it has no part in it.
+fn find(
+    exchange: &mut Exchange,
+    cache: &Arc<Cache>,
+    waiter: Option<Waiter>,
+    now_ms: u64,
+) -> Option<Found> {
+    let is_bound = origin::binds(exchange);
+    let Exchange { request, caching, snapshot, service, plan, .. } = exchange;
+    let snapshot = snapshot.as_ref().expect("set when the exchange begins");
+    let route = snapshot.cache(*service, *plan)?;
+    if route.bypass.is_any_in(request) {
+        caching.forward = Some(Forward::Bypass);
+        return None;
     }
+    if caching.key.is_none() {
+        caching.key = key_of(cache.hash(), request, &route.key);
+    }
+    let key = caching.key?;
+    if let Lookup::Origin(bypass) = lookup(request) {
+        let is_method = bypass == Bypass::Method;
+        caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
+        return None;
+    }
+    let asked = match route.policy.heeds_requests {
+        true => RequestDirectives::of(request),
+        false => RequestDirectives::default(),
+    };
+    // A part, a head, or what comes over a connection for this client alone, is for nobody else.
+    let claims =
+        request.method() == Method::Get && request.find(Name::Range).is_none() && !is_bound;
+    Some(cache.lookup(&Question { key, request, asked: &asked, now_ms, waiter, claims }))
+}
+
+/// Whether what is stored is a part of what is asked for, and not enough of it.
+fn is_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
+    let meta = object.meta();
+    meta.extent.is_some()
+        && ranges(request, meta, object.head(), 0, cache.hash()) == Selection::Absent
 }

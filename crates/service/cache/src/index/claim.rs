@@ -1,0 +1,69 @@
+//! The right to fetch for a key.
+
+use std::sync::Arc;
+
+use super::Cache;
+use crate::body::Waiter;
+use crate::rules::Key;
+
+/// The right to fetch what is to be stored under a key, for one variant of it: until it ends, those
+/// who ask for the same wait. It ends by [`Cache::publish`], by [`Claim::release`], or by
+/// [`Claim::pass`].
+#[derive(Debug)]
+pub struct Claim {
+    cache: Arc<Cache>,
+    key: Key,
+    /// Among all claims that there ever were; `None`: it has ended.
+    number: Option<u64>,
+}
+
+impl Claim {
+    pub(super) fn new(cache: Arc<Cache>, key: Key, number: u64) -> Self {
+        Self { cache, key, number: Some(number) }
+    }
+
+    /// Nothing came of it. Gives those who waited: the first of them may try.
+    #[must_use = "who waited has to be woken"]
+    pub fn release(mut self) -> Vec<Waiter> {
+        self.end(None).waiters
+    }
+
+    /// What came is for its client alone. Gives those who waited: they ask the origin themselves,
+    /// and so does, until `until_ms`, everybody who asks for this key.
+    #[must_use = "who waited has to be woken"]
+    pub fn pass(mut self, until_ms: u64) -> Vec<Waiter> {
+        self.end(Some(until_ms)).waiters
+    }
+
+    pub(super) fn end(&mut self, pass_until_ms: Option<u64>) -> Ended {
+        let Some(number) = self.number.take() else { return Ended::default() };
+        let mut shard = self.cache.shard(self.key);
+        let Some(entry) = shard.keys.get_mut(&self.key) else { return Ended::default() };
+        let place = entry.fetches.iter().position(|fetch| fetch.number == number);
+        let fetch = place.map(|place| entry.fetches.swap_remove(place));
+        match pass_until_ms {
+            Some(until_ms) => shard.note_pass(self.key, until_ms),
+            None => shard.forget_if_empty(self.key),
+        }
+        fetch.map_or_else(Ended::default, |fetch| Ended {
+            waiters: fetch.waiters,
+            is_outdated: fetch.is_outdated,
+        })
+    }
+}
+
+/// Whoever drops it, in a panic say, leaves nobody waiting for good: those who wait give up after a
+/// while, and others may claim at once.
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
+/// What a claim was when it ended.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    pub(super) waiters: Vec<Waiter>,
+    /// What is stored under the key was made invalid meanwhile.
+    pub(super) is_outdated: bool,
+}

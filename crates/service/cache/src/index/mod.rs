@@ -1,0 +1,495 @@
+//! Where stored answers are found, and who may fetch: from a key to its objects and its fetches.
+//!
+//! Cut into shards by the key, each behind a lock that is held for some hundred nanoseconds: a hit
+//! clones a count and looks at numbers. Nobody waits here: who has to leaves a [`Waiter`] behind,
+//! and whoever changes what he waits for gets it back and wakes him.
+
+mod claim;
+mod filling;
+mod shard;
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use iolite::{Aggregate, Slab};
+use millrace_http::{AnswerHead, RequestHead};
+
+pub use claim::Claim;
+pub use filling::Filling;
+use shard::{Entry, Fetch, Shard};
+
+use crate::body::{Body, Waiter};
+use crate::evict::Eviction;
+use crate::object::Object;
+use crate::rules::{
+    Forward, Freshened, HashKey, Key, Policy, Receipt, RequestDirectives, Reuse, Stored, TagHash,
+    VariantKey, freshen_by_head, reuse,
+};
+
+/// The stored answers of a process. Shared by its workers.
+#[derive(Debug)]
+pub struct Cache {
+    slab: Slab,
+    hash: HashKey,
+    shards: Box<[Mutex<Shard>]>,
+    bounds: Bounds,
+    /// Those of [`Bounds`] that may change; in no order with anything else.
+    object_bytes: AtomicU64,
+    variants: AtomicUsize,
+    /// The number of the last claim; each has its own, in no order with anything else.
+    claims: AtomicU64,
+    /// The shard whose turn it is to let an object go; it matters only that all have theirs.
+    turn: AtomicU64,
+    /// Bytes of all objects. Written under the lock of the shard that changes; who reads it lets go
+    /// an object too many at worst.
+    held: AtomicU64,
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Bytes of all objects together, heads and bookkeeping included.
+    pub bytes: u64,
+    /// Bytes of one body; what turns out to be longer is passed on and not kept.
+    pub object_bytes: u64,
+    /// Objects of one key that differ by the request's fields.
+    pub variants: usize,
+    /// Whether memory is made ready by whoever finds none: where no thread does.
+    pub tends: bool,
+}
+
+/// Who asks for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// What is asked for.
+    pub key: Key,
+    /// The request, for the fields that objects vary by.
+    pub request: &'a RequestHead,
+    /// What it asks of caches; the default where the route does not heed that.
+    pub asked: &'a RequestDirectives,
+    /// The time of day, milliseconds since 1970.
+    pub now_ms: u64,
+    /// Who is to be woken; `None` where nobody waits.
+    pub waiter: Option<Waiter>,
+    /// Whether others may wait for what comes: it is all of what they ask for.
+    pub claims: bool,
+}
+
+/// What there is for a request.
+#[derive(Debug)]
+pub enum Found {
+    /// An answer that may be used now.
+    Stored(Arc<Object>),
+    /// An answer that may be used now, while it is validated: by whoever gets the claim. `None`:
+    /// somebody does so already.
+    Stale(Arc<Object>, Option<Claim>),
+    /// An answer that has to be validated first.
+    Validate {
+        /// The answer.
+        object: Arc<Object>,
+        /// Whether it may be used if the origin fails.
+        is_spare: bool,
+        /// `None`: nobody else waits for what comes.
+        claim: Option<Claim>,
+    },
+    /// Nothing: the origin is to be asked.
+    Nothing {
+        /// Why.
+        why: Forward,
+        /// `None`: nobody else waits for what comes.
+        claim: Option<Claim>,
+    },
+    /// Somebody fetches it: the waiter is kept, and is woken to ask again.
+    Wait,
+    /// Nothing that may be used, and the client wants nothing else: status 504, RFC 9111 section
+    /// 5.2.1.7.
+    OnlyIfCached,
+}
+
+/// What is to be stored.
+#[derive(Debug)]
+pub struct Draft {
+    /// Its head, and what decides about its reuse.
+    pub stored: Stored,
+    /// What the request said in the fields that it varies by.
+    pub variant: Option<VariantKey>,
+    /// The length of its body, where it was announced.
+    pub declared: Option<u64>,
+    /// The text of its key.
+    pub name: Arc<[u8]>,
+    /// What it may be purged by.
+    pub tags: Arc<[TagHash]>,
+}
+
+impl Cache {
+    /// An empty cache over a slab.
+    pub fn new(slab: Slab, hash: HashKey, bounds: Bounds) -> Arc<Self> {
+        let shards = Eviction::shards_for(bounds.bytes);
+        let shard = |_| Mutex::new(Shard::new(bounds.bytes, shards));
+        Arc::new(Self {
+            slab,
+            hash,
+            shards: (0..shards).map(shard).collect(),
+            object_bytes: AtomicU64::new(bounds.object_bytes),
+            variants: AtomicUsize::new(bounds.variants),
+            bounds,
+            claims: AtomicU64::new(0),
+            turn: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+        })
+    }
+
+    /// Where bodies rest.
+    pub fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    /// What keys are hashed with.
+    pub fn hash(&self) -> &HashKey {
+        &self.hash
+    }
+
+    /// Bytes that all objects may take together.
+    pub fn bytes_max(&self) -> u64 {
+        self.bounds.bytes
+    }
+
+    /// From now on bodies up to `object_bytes` are kept, and so many variants of a key.
+    pub fn set_limits(&self, object_bytes: u64, variants: usize) {
+        self.object_bytes.store(object_bytes, Ordering::Relaxed);
+        self.variants.store(variants, Ordering::Relaxed);
+    }
+
+    /// Bytes of the longest body that is kept.
+    fn object_bytes(&self) -> u64 {
+        self.object_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What there is for a request.
+    pub fn lookup(self: &Arc<Self>, question: &Question<'_>) -> Found {
+        let Question { key, request, asked, now_ms, .. } = *question;
+        let mut shard = self.shard(key);
+        let Shard { keys, eviction, .. } = &mut *shard;
+        let Some(entry) = keys.get_mut(&key) else {
+            if asked.only_if_cached {
+                return Found::OnlyIfCached;
+            }
+            let claim =
+                question.claims.then(|| self.claim(keys.entry(key).or_default(), question, None));
+            return Found::Nothing { why: Forward::UriMiss, claim };
+        };
+        let Some(slot) = entry.find(&self.hash, request) else {
+            return self.absent(entry, question);
+        };
+        let object = &slot.object;
+        match reuse(object.meta(), asked, now_ms) {
+            Reuse::Fresh { .. } | Reuse::Stale { .. } => {
+                eviction.hit(slot.handle);
+                Found::Stored(object.clone())
+            }
+            Reuse::StaleWhileRevalidate { .. } => {
+                eviction.hit(slot.handle);
+                let object = object.clone();
+                let words = entry.words(&self.hash, request);
+                let is_free = !entry.fetches.iter().any(|fetch| fetch.words == words);
+                let claim =
+                    (is_free && question.claims).then(|| self.claim(entry, question, words));
+                Found::Stale(object, claim)
+            }
+            Reuse::Validate { is_spare, .. } => {
+                eviction.hit(slot.handle);
+                let object = object.clone();
+                // A client that wants it validated now gets no answer that was asked for before.
+                let is_own = asked.no_cache || asked.max_age_s.is_some();
+                let may_wait = !is_own && !object.meta().is_fresh(now_ms);
+                match self.claim_or_wait(entry, question, may_wait) {
+                    Ok(claim) => Found::Validate { object, is_spare, claim },
+                    Err(Waits) => Found::Wait,
+                }
+            }
+            Reuse::OnlyIfCached => Found::OnlyIfCached,
+        }
+    }
+
+    fn absent(self: &Arc<Self>, entry: &mut Entry, question: &Question<'_>) -> Found {
+        let why = if entry.objects.is_empty() { Forward::UriMiss } else { Forward::VaryMiss };
+        if question.asked.only_if_cached {
+            return Found::OnlyIfCached;
+        }
+        if question.now_ms < entry.pass_until_ms {
+            return Found::Nothing { why, claim: None };
+        }
+        match self.claim_or_wait(entry, question, true) {
+            Ok(claim) => Found::Nothing { why, claim },
+            Err(Waits) => Found::Wait,
+        }
+    }
+
+    /// The claim if nobody has it; otherwise none, or the place among those who wait for who has.
+    fn claim_or_wait(
+        self: &Arc<Self>,
+        entry: &mut Entry,
+        question: &Question<'_>,
+        may_wait: bool,
+    ) -> Result<Option<Claim>, Waits> {
+        let words = entry.words(&self.hash, question.request);
+        let Some(fetch) = entry.fetches.iter_mut().find(|fetch| fetch.words == words) else {
+            return Ok(question.claims.then(|| self.claim(entry, question, words)));
+        };
+        match question.waiter.filter(|_| may_wait && !fetch.is_outdated) {
+            Some(waiter) => {
+                fetch.waiters.push(waiter);
+                Err(Waits)
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn claim(
+        self: &Arc<Self>,
+        entry: &mut Entry,
+        question: &Question<'_>,
+        words: Option<u128>,
+    ) -> Claim {
+        let number = self.claims.fetch_add(1, Ordering::Relaxed);
+        entry.fetches.push(Fetch { number, words, waiters: Vec::new(), is_outdated: false });
+        Claim::new(self.clone(), question.key, number)
+    }
+
+    /// Somebody does not wait any more for whoever fetches what is stored under the key.
+    pub fn forget(&self, key: Key, waiter: Waiter) {
+        let mut shard = self.shard(key);
+        let Some(entry) = shard.keys.get_mut(&key) else { return };
+        for fetch in &mut entry.fetches {
+            fetch.waiters.retain(|other| *other != waiter);
+        }
+    }
+
+    /// Stores an answer whose body is about to arrive, in the place of those for the same requests.
+    /// Gives what fills the body, and those who waited for the claim; `None` where the answer is
+    /// not worth its room, and nobody waits for it.
+    pub fn publish(
+        self: &Arc<Self>,
+        key: Key,
+        claim: Option<Claim>,
+        draft: Draft,
+        now_ms: u64,
+    ) -> (Option<Filling>, Vec<Waiter>) {
+        let ended = claim.map(|mut claim| claim.end(None)).unwrap_or_default();
+        let Draft { mut stored, variant, declared, name, tags } = draft;
+        if ended.is_outdated {
+            stored.meta.invalidate();
+        }
+        let kind = filling::kind(declared);
+        let mut shard = self.shard(key);
+        let size = declared.unwrap_or(filling::FIRST_BYTES);
+        let is_wanted = shard.eviction.admit(key.0 as u64, size) || !ended.waiters.is_empty();
+        if !is_wanted || size > self.object_bytes() {
+            return (None, ended.waiters);
+        }
+        let handle = shard.new_handle(key);
+        let tag = u64::from(self.index_of(key)) << 32 | u64::from(handle);
+        let filler = crate::body::Filler::new(&self.slab, kind, declared, tag);
+        let object = Object { stored, variant, declared, body: filler.body().clone(), name, tags };
+        let gone = self.replaced_by(&mut shard, key, &object);
+        let size = size + object.overhead();
+        let object = Arc::new(object);
+        shard.insert(key, handle, object.clone(), size);
+        self.count(&mut shard);
+        drop(shard);
+        drop(gone);
+        self.shrink(now_ms);
+        let filling = Filling::new(self.clone(), key, object, filler, size);
+        (Some(filling), ended.waiters)
+    }
+
+    /// Takes out what a new object stands for from now on: those of the same variant, those that
+    /// vary by something else, and the oldest ones if there are too many.
+    fn replaced_by(&self, shard: &mut Shard, key: Key, new: &Object) -> Vec<shard::Slot> {
+        let is_part = new.meta().extent.is_some();
+        let count = shard.keys.get(&key).map_or(0, |entry| entry.objects.len());
+        let mut surplus = (count + 1).saturating_sub(self.variants.load(Ordering::Relaxed));
+        shard.take_out(key, |slot| {
+            let old = &slot.object;
+            let is_same = old.variant == new.variant && old.stored.vary == new.stored.vary;
+            let is_other = old.stored.vary != new.stored.vary;
+            let is_better = is_part && old.meta().extent.is_none() && !old.is_cut();
+            let is_gone = (is_same && !is_better) || is_other || surplus > 0;
+            surplus = surplus.saturating_sub(usize::from(is_gone));
+            is_gone
+        })
+    }
+
+    /// Notes what a shard holds now.
+    fn count(&self, shard: &mut Shard) {
+        let (before, now) = (shard.counted, shard.eviction.bytes());
+        shard.counted = now;
+        self.held.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Lets objects go, of each shard in turn, until all of them together fit.
+    fn shrink(&self, now_ms: u64) {
+        while self.held.load(Ordering::Relaxed) > self.bounds.bytes && self.make_room(now_ms) {}
+    }
+
+    /// Takes one object out. False if there is none.
+    fn make_room(&self, now_ms: u64) -> bool {
+        for _ in 0..self.shards.len() {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
+            let mut shard = self.lock(turn % self.shards.len());
+            let gone = shard.evict((now_ms / 1000) as u32);
+            self.count(&mut shard);
+            drop(shard);
+            if gone.is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes the objects out that a condemned block of the slab has parts of.
+    fn drop_condemned(&self, tags: &[u64]) {
+        for &tag in tags {
+            let (index, handle) = ((tag >> 32) as usize, tag as u32);
+            let mut shard = self.lock(index);
+            let key = shard.key_of(handle);
+            let gone = key.map(|key| shard.take_out(key, |slot| slot.handle == handle));
+            self.count(&mut shard);
+            drop(shard);
+            drop(gone);
+        }
+    }
+
+    /// What a 304 made of a stored answer. It takes that one's place if it is still there; it is
+    /// the answer to the one who validated it in any case.
+    pub fn update(&self, key: Key, old: &Arc<Object>, stored: Stored) -> Arc<Object> {
+        let new = Arc::new(old.with(stored));
+        let mut shard = self.shard(key);
+        if let Some(slot) = shard.slot_of(key, &old.body) {
+            slot.object = new.clone();
+        }
+        new
+    }
+
+    /// What is stored under the key may not be used any more before it was validated, nor what is
+    /// being fetched now, RFC 9111 section 4.4.
+    pub fn invalidate(&self, key: Key) {
+        let mut shard = self.shard(key);
+        let Some(entry) = shard.keys.get_mut(&key) else { return };
+        for slot in &mut entry.objects {
+            let mut object = (*slot.object).clone();
+            object.stored.meta.invalidate();
+            slot.object = Arc::new(object);
+        }
+        for fetch in &mut entry.fetches {
+            fetch.is_outdated = true;
+        }
+    }
+
+    /// What carries the tag may not be used any more before it was validated.
+    pub fn invalidate_tag(&self, tag: TagHash) {
+        for index in 0..self.shards.len() {
+            let mut shard = self.lock(index);
+            for slot in shard.keys.values_mut().flat_map(|entry| &mut entry.objects) {
+                if slot.object.tags.contains(&tag) {
+                    let mut object = (*slot.object).clone();
+                    object.stored.meta.invalidate();
+                    slot.object = Arc::new(object);
+                }
+            }
+        }
+    }
+
+    /// What the answer to a HEAD says of what is stored, RFC 9111 section 4.3.5.
+    pub fn update_by_head(
+        &self,
+        key: Key,
+        request: &RequestHead,
+        answer: &AnswerHead,
+        receipt: &Receipt,
+        policy: &Policy,
+    ) {
+        let shard = self.shard(key);
+        let Some(entry) = shard.keys.get(&key) else { return };
+        let Some(slot) = entry.find(&self.hash, request) else { return };
+        let old = slot.object.clone();
+        drop(shard);
+        let Some(length) = old.length() else { return };
+        let stored = match freshen_by_head(request, &old.view(), length, answer, receipt, policy) {
+            Freshened::Updated(stored) => stored,
+            Freshened::Stale => {
+                let mut stored = old.stored.clone();
+                stored.meta.invalidate();
+                stored
+            }
+            Freshened::Unchanged => return,
+        };
+        self.update(key, &old, stored);
+    }
+
+    /// Takes out what is stored under the key; gives how many objects that were.
+    pub fn remove(&self, key: Key) -> usize {
+        let mut shard = self.shard(key);
+        if let Some(entry) = shard.keys.get_mut(&key) {
+            entry.fetches.iter_mut().for_each(|fetch| fetch.is_outdated = true);
+        }
+        let gone = shard.take_out(key, |_| true);
+        self.count(&mut shard);
+        drop(shard);
+        gone.len()
+    }
+
+    /// What came of an object's body takes its place as a part.
+    fn keep_part(&self, key: Key, old: &Object, stored: Stored, came: Aggregate) {
+        let mut part = old.with(stored);
+        part.declared = Some(came.len());
+        part.body = Arc::new(Body::whole(came));
+        let size = part.body.arrived() + part.overhead();
+        let mut shard = self.shard(key);
+        let Some(slot) = shard.slot_of(key, &old.body) else { return };
+        let (handle, before) = (slot.handle, std::mem::replace(&mut slot.object, Arc::new(part)));
+        shard.eviction.resize(handle, size);
+        self.count(&mut shard);
+        drop(shard);
+        drop(before);
+    }
+
+    /// Takes the object with this body out.
+    fn remove_body(&self, key: Key, body: &Arc<Body>) {
+        let mut shard = self.shard(key);
+        let gone = shard.take_out(key, |slot| Arc::ptr_eq(&slot.object.body, body));
+        self.count(&mut shard);
+        drop(shard);
+        drop(gone);
+    }
+
+    /// The object with this body has so many bytes now.
+    fn resize(&self, key: Key, body: &Arc<Body>, size: u64, now_ms: u64) {
+        let mut shard = self.shard(key);
+        let Some(handle) = shard.slot_of(key, body).map(|slot| slot.handle) else { return };
+        shard.eviction.resize(handle, size);
+        self.count(&mut shard);
+        drop(shard);
+        self.shrink(now_ms);
+    }
+
+    fn index_of(&self, key: Key) -> u32 {
+        (key.0 >> 96) as u32 % self.shards.len() as u32
+    }
+
+    fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
+        self.lock(self.index_of(key) as usize)
+    }
+
+    /// Poisoned only by a panic of somebody who held it, which ends the worker: what it guards is
+    /// whole between two statements, and at worst an object is forgotten.
+    fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The waiter was kept.
+struct Waits;
+
+#[cfg(test)]
+mod tests;

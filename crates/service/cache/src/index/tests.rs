@@ -1,0 +1,242 @@
+//! The index as its users see it: who finds what, who fetches, who waits.
+
+use iolite::Slab;
+use millrace_http::{AnswerHead, HeadLimits, HeadScan};
+
+use super::*;
+use crate::body::{Read, Reader};
+use crate::rules::{Policy, Receipt, Scheme, store};
+
+const HASH: HashKey = HashKey::new([7; 16]);
+const NOW_MS: u64 = 1_700_000_000_000;
+const ME: Waiter = Waiter { worker: 0, token: 1 };
+const OTHER: Waiter = Waiter { worker: 1, token: 2 };
+const LIMITS: HeadLimits = HeadLimits { bytes_max: 8192, fields_max: 100, target_bytes_max: 4096 };
+
+fn cache() -> Arc<Cache> {
+    let bounds = Bounds { bytes: 8 << 20, object_bytes: 1 << 20, variants: 4, tends: true };
+    Cache::new(Slab::on_heap(8 << 20).unwrap(), HASH, bounds)
+}
+
+fn request(fields: &str) -> RequestHead {
+    let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+    let mut head = RequestHead::default();
+    head.parse(text.as_bytes(), &mut HeadScan::default(), &LIMITS).unwrap().unwrap();
+    head
+}
+
+fn answer(fields: &str) -> AnswerHead {
+    let text = format!("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n{fields}\r\n");
+    let mut head = AnswerHead::default();
+    head.parse(text.as_bytes(), &mut HeadScan::default(), &LIMITS).unwrap().unwrap();
+    head
+}
+
+fn key(number: u32) -> Key {
+    Key::of_text(&HASH, &number.to_be_bytes())
+}
+
+fn ask(cache: &Arc<Cache>, key: Key, fields: &str, waiter: Option<Waiter>) -> Found {
+    ask_at(cache, key, fields, waiter, NOW_MS)
+}
+
+fn ask_at(
+    cache: &Arc<Cache>,
+    key: Key,
+    fields: &str,
+    waiter: Option<Waiter>,
+    now_ms: u64,
+) -> Found {
+    let request = request(fields);
+    let asked = RequestDirectives::of(&request);
+    cache.lookup(&Question { key, request: &request, asked: &asked, now_ms, waiter, claims: true })
+}
+
+fn claim(found: Found) -> Claim {
+    match found {
+        Found::Nothing { claim: Some(claim), .. } | Found::Validate { claim: Some(claim), .. } => {
+            claim
+        }
+        other => panic!("no claim in {other:?}"),
+    }
+}
+
+fn draft(wants: &str, says: &str, declared: Option<u64>) -> Draft {
+    let (request, answer) = (request(wants), answer(says));
+    let receipt =
+        Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
+    let stored = store(&request, &answer, &receipt, &Policy::default()).unwrap();
+    let variant = stored.vary.as_ref().map(|names| names.key_of_answer(&HASH, &request, &answer));
+    Draft { stored, variant, declared, name: b"http://a/"[..].into(), tags: Arc::new([]) }
+}
+
+fn fill(filling: &mut Filling, mut bytes: &[u8]) -> Vec<Waiter> {
+    let mut woken = Vec::new();
+    while !bytes.is_empty() {
+        let spare = filling.spare(NOW_MS).unwrap();
+        let count = spare.len().min(bytes.len());
+        spare[..count].copy_from_slice(&bytes[..count]);
+        bytes = &bytes[count..];
+        woken.extend(filling.advance(count, NOW_MS));
+    }
+    woken
+}
+
+fn put(cache: &Arc<Cache>, key: Key, wants: &str, says: &str, bytes: &[u8]) -> Arc<Object> {
+    let draft = draft(wants, says, Some(bytes.len() as u64));
+    let (filling, _) = cache.publish(key, None, draft, NOW_MS);
+    let mut filling = filling.expect("small enough");
+    let _ = fill(&mut filling, bytes);
+    let object = filling.object().clone();
+    let _ = filling.finish(NOW_MS);
+    object
+}
+
+fn body(found: Found) -> Vec<u8> {
+    let Found::Stored(object) = found else { panic!("not stored: {found:?}") };
+    object.body.bytes().expect("it is whole").to_vec()
+}
+
+#[test]
+fn one_fetches_and_the_others_wait_and_read_along() {
+    let cache = cache();
+    let claim = claim(ask(&cache, key(1), "", Some(ME)));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Nothing { claim: None, .. }));
+    let (filling, woken) = cache.publish(key(1), Some(claim), draft("", "", Some(4)), NOW_MS);
+    assert_eq!(woken, [OTHER]);
+    let mut filling = filling.unwrap();
+    let Found::Stored(object) = ask(&cache, key(1), "", Some(OTHER)) else { panic!("not found") };
+    let mut reader = Reader::new(object.body.clone(), 0).unwrap();
+    assert!(matches!(reader.read(9, OTHER), (Read::Wait, None)));
+    assert_eq!(fill(&mut filling, b"abcd"), [OTHER]);
+    assert_eq!(filling.finish(NOW_MS), []);
+    assert_eq!(body(ask(&cache, key(1), "", Some(OTHER))), b"abcd");
+}
+
+#[test]
+fn a_claim_that_brings_nothing_goes_to_the_next() {
+    let cache = cache();
+    let first = claim(ask(&cache, key(1), "", Some(ME)));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    assert_eq!(first.release(), [OTHER]);
+    drop(claim(ask(&cache, key(1), "", Some(OTHER))));
+    assert!(cache.lock(0).keys.is_empty(), "nothing is left of a key of which nothing is known");
+}
+
+#[test]
+fn nobody_waits_for_what_is_not_for_a_cache() {
+    let cache = cache();
+    let first = claim(ask(&cache, key(1), "", Some(ME)));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    assert_eq!(first.pass(NOW_MS + 100), [OTHER]);
+    for _ in 0..2 {
+        assert!(matches!(ask(&cache, key(1), "", Some(ME)), Found::Nothing { claim: None, .. }));
+    }
+    drop(claim(ask_at(&cache, key(1), "", Some(ME), NOW_MS + 100)));
+}
+
+#[test]
+fn who_leaves_is_not_woken() {
+    let cache = cache();
+    let claim = claim(ask(&cache, key(1), "", Some(ME)));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    cache.forget(key(1), OTHER);
+    assert_eq!(claim.release(), []);
+}
+
+#[test]
+fn variants_are_found_by_what_they_vary_by() {
+    let cache = cache();
+    put(&cache, key(1), "X: 1\r\n", "Vary: X\r\n", b"one");
+    put(&cache, key(1), "X: 2\r\n", "Vary: X\r\n", b"two");
+    assert_eq!(body(ask(&cache, key(1), "X: 1\r\n", None)), b"one");
+    assert_eq!(body(ask(&cache, key(1), "X: 2\r\n", None)), b"two");
+    let third = ask(&cache, key(1), "X: 3\r\n", Some(ME));
+    assert!(matches!(third, Found::Nothing { why: Forward::VaryMiss, claim: Some(_) }));
+    // Who asks for another variant does not wait for that one.
+    drop(claim(ask(&cache, key(1), "X: 4\r\n", Some(ME))));
+    assert!(matches!(ask(&cache, key(1), "X: 3\r\n", Some(ME)), Found::Wait));
+    put(&cache, key(1), "X: 1\r\n", "Vary: X\r\n", b"new");
+    assert_eq!(body(ask(&cache, key(1), "X: 1\r\n", None)), b"new");
+    for number in 3..9 {
+        put(&cache, key(1), &format!("X: {number}\r\n"), "Vary: X\r\n", b"more");
+    }
+    let count = cache.shard(key(1)).keys[&key(1)].objects.len();
+    assert_eq!(count, 4, "no more than the bound");
+}
+
+#[test]
+fn what_was_cut_short_is_not_found() {
+    let cache = cache();
+    let (filling, _) = cache.publish(key(1), None, draft("", "", Some(9)), NOW_MS);
+    let mut filling = filling.unwrap();
+    let _ = fill(&mut filling, b"abc");
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Stored(_)));
+    let body = filling.body().clone();
+    let mut reader = Reader::new(body, 3).unwrap();
+    assert!(matches!(reader.read(9, ME), (Read::Wait, None)));
+    assert_eq!(filling.cut(), [ME]);
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Nothing { .. }));
+}
+
+#[test]
+fn old_objects_make_room_for_new_ones() {
+    let cache = cache();
+    let bytes = vec![1; 200_000];
+    for number in 0..100 {
+        put(&cache, key(number), "", "", &bytes);
+    }
+    let held = cache.shards.iter().map(|it| it.lock().unwrap().eviction.bytes()).sum::<u64>();
+    assert!(held <= 8 << 20, "{held}");
+    let found = (0..100).filter(|&it| matches!(ask(&cache, key(it), "", None), Found::Stored(_)));
+    assert!((30..=42).contains(&found.count()));
+}
+
+#[test]
+fn a_body_that_grows_too_long_is_passed_on_only() {
+    let cache = cache();
+    let (filling, _) = cache.publish(key(1), None, draft("", "", None), NOW_MS);
+    let mut filling = filling.unwrap();
+    let mut reader = Reader::new(filling.body().clone(), 0).unwrap();
+    let mut read = 0;
+    for _ in 0..40 {
+        let _ = fill(&mut filling, &[1; 100_000]);
+        while let (Read::Bytes(slice), _) = reader.read(1 << 20, ME) {
+            read += slice.len();
+        }
+    }
+    assert!(!filling.is_kept() && read == 4_000_000);
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Nothing { .. }));
+    assert!(cache.slab().counters().live < 1 << 20, "what was read was let go");
+    assert_eq!(filling.finish(NOW_MS), [ME]);
+}
+
+#[test]
+fn what_is_invalid_is_validated_first_and_so_is_what_was_on_its_way() {
+    let cache = cache();
+    let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"old");
+    cache.invalidate(key(1));
+    let found = ask(&cache, key(1), "", Some(ME));
+    let Found::Validate { object, is_spare: false, claim: Some(claim) } = found else {
+        panic!("{found:?}")
+    };
+    assert!(Arc::ptr_eq(&object.body, &old.body));
+    cache.invalidate(key(1));
+    // What was asked for before the second invalidation may be older than that.
+    let (filling, _) = cache.publish(key(1), Some(claim), draft("", "", Some(0)), NOW_MS);
+    let _ = filling.unwrap().finish(NOW_MS);
+    assert!(matches!(ask(&cache, key(1), "", Some(ME)), Found::Validate { .. }));
+}
+
+#[test]
+fn a_validated_object_shares_its_body() {
+    let cache = cache();
+    let old = put(&cache, key(1), "", "", b"body");
+    let new = cache.update(key(1), &old, draft("", "X: new\r\n", None).stored);
+    assert!(Arc::ptr_eq(&old.body, &new.body));
+    let Found::Stored(found) = ask(&cache, key(1), "", None) else { panic!("gone") };
+    assert!(Arc::ptr_eq(&found, &new));
+    assert_eq!(cache.remove(key(1)), 1);
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Nothing { .. }));
+}

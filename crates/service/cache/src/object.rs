@@ -1,0 +1,67 @@
+//! What is stored under a key.
+
+use std::sync::Arc;
+
+use crate::body::{Body, End};
+use crate::rules::{Meta, Stored, StoredView, TagHash, VariantKey};
+
+/// A stored answer: its head, what decides about its reuse, and its body, which may still be on its
+/// way. Never changed, only replaced; those that replace it may share its body.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// Its head, and what decides about its reuse.
+    pub stored: Stored,
+    /// What the request that it answers said in the fields that it varies by.
+    pub variant: Option<VariantKey>,
+    /// The length of its body, where the origin announced it.
+    pub declared: Option<u64>,
+    /// Its body.
+    pub body: Arc<Body>,
+    /// The text of its key: the URI, and what else counts.
+    pub name: Arc<[u8]>,
+    /// What it may be purged by besides its name.
+    pub tags: Arc<[TagHash]>,
+}
+
+impl Object {
+    /// What decides about its reuse.
+    pub fn meta(&self) -> &Meta {
+        &self.stored.meta
+    }
+
+    /// Its status line and end-to-end fields, each line with its end.
+    pub fn head(&self) -> &[u8] {
+        &self.stored.head
+    }
+
+    /// Both, for the rules.
+    pub fn view(&self) -> StoredView<'_> {
+        StoredView { meta: &self.stored.meta, head: &self.stored.head }
+    }
+
+    /// The length of its body; `None` while it arrives and nobody has said how much will come.
+    pub fn length(&self) -> Option<u64> {
+        self.declared.or_else(|| self.body.end().map(|_| self.body.arrived()))
+    }
+
+    /// Whether what is missing of its body will never come.
+    pub fn is_cut(&self) -> bool {
+        self.body.end() == Some(End::Cut)
+    }
+
+    /// The same with another head, after it was validated.
+    #[must_use]
+    pub fn with(&self, stored: Stored) -> Self {
+        Self { stored, ..self.clone() }
+    }
+
+    /// Bytes that it takes beside those of its body.
+    pub(crate) fn overhead(&self) -> u64 {
+        let text = self.stored.head.len() + self.name.len() + size_of_val(&*self.tags);
+        (text + FIXED_BYTES) as u64
+    }
+}
+
+/// What an object takes of the heap whatever is in it: itself, its body's bookkeeping and its
+/// places in the index.
+const FIXED_BYTES: usize = size_of::<Object>() + 512;

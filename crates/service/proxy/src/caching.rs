@@ -1,0 +1,187 @@
+//! What an exchange has to do with the cache: what it asks for, what it may fetch for others, what
+//! it reads. The stages are `stage/lookup.rs`, before there is an origin, `stage/keep.rs`, once the
+//! origin has answered, and `stage/serve.rs`, where a stored answer goes to the client.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use millrace_cache::rules::{Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, Site};
+use millrace_cache::{Cache, Claim, Object, Waiter};
+use millrace_event::{Engine, Instant, Key, Kind, Token};
+use millrace_http::{RequestHead, destination};
+
+use crate::fill;
+use crate::flow::{self, Stage};
+use crate::kept::Kept;
+use crate::letter::Letter;
+use crate::stage::deliver;
+use crate::transfer::Waits;
+use crate::worker::Worker;
+
+/// What an exchange has to do with the cache. The default: nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Caching {
+    /// What it asks for.
+    pub(crate) key: Option<CacheKey>,
+    /// Since when it waits for somebody else's fetch, if it does.
+    pub(crate) waits_since: Option<Instant>,
+    /// When it began to wait for the first time; it does not wait for longer than is allowed in all.
+    pub(crate) waited_since: Option<Instant>,
+    /// Others wait for what it fetches.
+    pub(crate) claim: Option<Claim>,
+    /// What is stored: about to be validated, or the answer.
+    pub(crate) object: Option<Arc<Object>>,
+    /// Whether the origin is asked if that still holds.
+    pub(crate) validates: bool,
+    /// What the origin is asked for to make it whole, where it is a part.
+    pub(crate) completes: Option<Remainder>,
+    /// Whether it is the answer if the origin fails.
+    pub(crate) is_spare: bool,
+    /// Where the answer comes from.
+    pub(crate) answer: Answer,
+    /// Whether the origin was asked for all of it, whatever the client asked for.
+    pub(crate) asks_for_all: bool,
+    /// Why the origin was asked; `None`: it was not.
+    pub(crate) forward: Option<Forward>,
+    /// What the origin said, where the client is told something else.
+    pub(crate) forward_status: Option<u16>,
+    /// Whether it is an answer that is not fresh any more.
+    pub(crate) is_stale: bool,
+    /// Whether what the origin said was stored.
+    pub(crate) is_stored: bool,
+    /// Whether somebody else's fetch was its own.
+    pub(crate) is_collapsed: bool,
+    /// Why the answer was not stored.
+    pub(crate) detail: Option<&'static str>,
+    /// When the request was sent, milliseconds since 1970.
+    pub(crate) request_ms: u64,
+    /// The body of the answer.
+    pub(crate) kept: Option<Kept>,
+}
+
+/// Where the head and the body of an answer come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Answer {
+    /// Both from the origin.
+    #[default]
+    Origin,
+    /// The head from the origin; the body from the cache, into which it is received.
+    Filled,
+    /// Both from the cache.
+    Stored,
+}
+
+impl Caching {
+    /// What the cache did, for the record.
+    pub(crate) fn word(&self) -> &'static str {
+        match (self.answer, self.forward) {
+            (Answer::Stored, None) if self.is_stale => "stale",
+            (Answer::Stored, None) if self.is_collapsed => "collapsed",
+            (Answer::Stored, None) => "hit",
+            (Answer::Stored, Some(_)) if self.forward_status == Some(304) => "validated",
+            (_, Some(Forward::Method | Forward::Bypass)) => "bypass",
+            (_, Some(_)) => "miss",
+            (_, None) => "",
+        }
+    }
+}
+
+/// The key that a request asks for, as a GET; `None` where nobody can say which site it is of.
+pub(crate) fn key_of(hash: &HashKey, request: &RequestHead, parts: &KeyParts) -> Option<CacheKey> {
+    let destination = destination(request).ok()?;
+    let site = Site { scheme: Scheme::Http, authority: destination.authority? };
+    Some(CacheKey::of(hash, &site, destination.path_and_query, request, parts))
+}
+
+/// The time of day as the cache counts it.
+pub(crate) fn now_ms<E: Engine>(engine: &E) -> u64 {
+    u64::try_from(engine.time_of_day().as_millis()).unwrap_or(u64::MAX)
+}
+
+impl<E: Engine> Worker<E> {
+    /// How others wake an object of this worker.
+    pub(crate) fn waiter(&self, key: Key, kind: Kind) -> Waiter {
+        Waiter { worker: self.index as u16, token: key.token(kind).to_bits() }
+    }
+
+    /// The cache; the caller knows that there is one.
+    pub(crate) fn cache(&self) -> Arc<Cache> {
+        self.shared.cache.clone().expect("whoever has to do with the cache has found one")
+    }
+
+    /// Wakes those who waited for something in the cache: here before this turn ends, elsewhere by
+    /// letters.
+    pub(crate) fn wake(&mut self, waiters: impl IntoIterator<Item = Waiter>) {
+        for Waiter { worker, token } in waiters {
+            let token = Token::from_bits(token);
+            if usize::from(worker) == self.index {
+                self.woken_here.push_back(token);
+            } else if let Err(Letter::Wake(token)) =
+                self.mail.send(usize::from(worker), Letter::Wake(token))
+            {
+                self.late_wakes.push((worker, token));
+            }
+        }
+    }
+
+    /// Goes on with those who were woken.
+    pub(crate) fn run_woken(&mut self) {
+        for (worker, token) in std::mem::take(&mut self.late_wakes) {
+            self.wake([Waiter { worker, token: token.to_bits() }]);
+        }
+        while let Some(token) = self.woken_here.pop_front() {
+            match token.kind() {
+                Kind::Exchange => self.exchange_woken(token.into()),
+                Kind::Fill => fill::run(self, token.into()),
+                kind => unreachable!("no {kind:?} waits for the cache"),
+            }
+        }
+    }
+
+    fn exchange_woken(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        match exchange.stage {
+            Stage::Lookup if exchange.caching.waits_since.take().is_some() => flow::run(self, key),
+            Stage::Deliver if exchange.download.waits() == Waits::Source => {
+                deliver::download(self, key, false);
+            }
+            // It has found what it waited for, or goes on without.
+            _ => {}
+        }
+    }
+
+    /// Those who have waited long enough for somebody else's fetch go on by themselves.
+    pub(crate) fn give_up_collapsed(&mut self, now: Instant) {
+        while self.collapsed.front().is_some_and(|(due, _)| *due <= now) {
+            let (_, key) = self.collapsed.pop_front().expect("looked at just now");
+            let waits = self.exchanges.get(key).is_some_and(|it| it.caching.waits_since.is_some());
+            if waits {
+                self.leave_line_of_cache(key);
+                flow::run(self, key);
+            }
+        }
+    }
+
+    /// The exchange does not wait for somebody else's fetch any more.
+    fn leave_line_of_cache(&mut self, key: Key) {
+        let waiter = self.waiter(key, Kind::Exchange);
+        let caching = &mut self.exchange(key).caching;
+        if caching.waits_since.take().is_some() {
+            let asked_for = caching.key.expect("it waits for something");
+            self.cache().forget(asked_for, waiter);
+        }
+    }
+
+    /// The exchange ends, or goes on without the cache: others may fetch, and nobody waits for it.
+    pub(crate) fn leave_cache(&mut self, key: Key) {
+        self.leave_line_of_cache(key);
+        let caching = &mut self.exchange(key).caching;
+        let released = caching.claim.take().map(Claim::release);
+        let left = caching.kept.take().and_then(Kept::leave);
+        self.wake(released.into_iter().flatten().chain(left));
+    }
+}
+
+/// Exchanges that wait for somebody else's fetch, in the order in which they began to, with when
+/// they have waited long enough. Some of them have found what they waited for since.
+pub(crate) type Collapsed = VecDeque<(Instant, Key)>;

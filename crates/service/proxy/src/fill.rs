@@ -1,0 +1,306 @@
+//! Fills: bodies that are received from an origin into the cache. A fill has the origin's
+//! connection from the answer's head on; the client that asked reads what it fills, like any other.
+//!
+//! ```text
+//!            bytes, no room          room, or a reader
+//!  Receiving ──────────────> Waiting ─────────────────> Receiving
+//!      └── all, or cut ──> the connection is kept or closed; who reads is woken
+//! ```
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use iolite::Aggregate;
+use millrace_cache::{Filling, Waiter};
+use millrace_event::{Buffer, Engine, Instant, Key, Kind};
+
+use crate::caching::now_ms;
+use crate::input::Input;
+use crate::origin::{OriginConn, OriginId, Use};
+use crate::rest::Rest;
+use crate::snapshot::Snapshot;
+use crate::worker::Worker;
+
+/// A body on its way into the cache.
+#[derive(Debug)]
+pub(crate) struct Fill {
+    /// The origin's connection.
+    slot: Key,
+    id: OriginId,
+    filling: Filling,
+    rest: Rest,
+    /// Whether the connection may serve others after it.
+    may_be_kept: bool,
+    /// Whether it goes on when nobody reads.
+    goes_on: bool,
+    /// When the present wait for the origin began.
+    pub(crate) since: Instant,
+    /// Whether it waits for room instead of the origin.
+    waits: bool,
+    snapshot: Rc<Snapshot>,
+    /// Bytes received.
+    bytes: u64,
+    /// What follows them, and is there already.
+    after: Option<Aggregate>,
+}
+
+impl Fill {
+    /// When the origin has been waited for long enough; `None` while it is not.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let wait = Duration::from_millis(self.snapshot.limits().answer_ms);
+        (!self.waits).then_some(self.since + wait)
+    }
+}
+
+impl Fill {
+    /// Whether who reads, or that nobody does, keeps it from receiving more.
+    fn heeds_readers(&mut self, waiter: Waiter) -> Option<Outcome> {
+        let goes_on = self.goes_on && self.filling.is_kept();
+        if goes_on || self.bytes == 0 {
+            return None;
+        }
+        let most = self.snapshot.limits().fill_ahead_bytes;
+        // Who is that far behind the fastest would keep all between the two in memory.
+        self.filling.cut_behind(BEHIND * most);
+        match self.filling.ahead(most, waiter) {
+            None => Some(Outcome::Cut),
+            Some(ahead) if !self.filling.is_kept() && ahead >= most => Some(Outcome::Wait),
+            Some(_) => None,
+        }
+    }
+}
+
+/// Takes the origin's connection over from an exchange whose answer is stored from now on.
+/// `after`: bytes that are there already and follow what comes.
+pub(crate) fn begin<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    filling: Filling,
+    after: Option<Aggregate>,
+) {
+    let now = worker.engine.now();
+    let slot = worker.exchange(key).transaction.connection;
+    let slot = slot.expect("an answer came on a connection");
+    let may_be_kept = worker.lets_it_live(key);
+    let exchange = worker.exchange(key);
+    exchange.transaction.connection = None;
+    let id = exchange.transaction.origin.take().expect("picked before it was used");
+    let framing = exchange.transaction.framing;
+    let snapshot = exchange.snapshot().clone();
+    let goes_on = snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.fill_on);
+    let fill = Fill {
+        slot,
+        id,
+        filling,
+        rest: Rest::of(framing),
+        may_be_kept,
+        goes_on,
+        since: now,
+        waits: false,
+        snapshot,
+        bytes: 0,
+        after,
+    };
+    let fill = worker.fills.insert(fill).expect("there is room for one of each origin connection");
+    let connection = worker.origins.connections.get_mut(slot).expect("held by the exchange");
+    connection.used_for = Use::Filling(fill);
+    run(worker, fill);
+}
+
+/// Moves what is at hand into the cache, and asks for more.
+pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let Some(fill) = worker.fills.get_mut(key) else { return };
+    let waiter = Waiter { worker: worker.index as u16, token: key.token(Kind::Fill).to_bits() };
+    let now_ms = now_ms(&worker.engine);
+    let connection = worker.origins.connections.get_mut(fill.slot).expect("held by the fill");
+    let (mut woken, before) = (Vec::new(), fill.bytes);
+    let outcome = loop {
+        if let Some(outcome) = fill.heeds_readers(waiter) {
+            break outcome;
+        }
+        let step = match fill.takes(connection) {
+            _ if fill.rest.is_over() => Err(Outcome::Whole),
+            Takes::AtHand => fill.move_on(&mut connection.input, now_ms),
+            Takes::Directly if fill.bytes - before >= AT_ONCE_BYTES => Err(Outcome::Watch),
+            Takes::Directly => fill.take(&mut worker.engine, connection, now_ms),
+            Takes::Received => Err(Outcome::Receive),
+        };
+        match step {
+            Ok(count) if count > 0 => woken.append(&mut fill.filling.advance(count, now_ms)),
+            Ok(_) => {}
+            Err(outcome) => break outcome,
+        }
+    };
+    worker.wake(woken);
+    match outcome {
+        Outcome::Whole => end(worker, key, true),
+        Outcome::Cut => end(worker, key, false),
+        Outcome::Receive => receive(worker, key, false),
+        Outcome::Watch => receive(worker, key, true),
+        Outcome::Ended => ended(worker, key),
+        Outcome::Wait => wait(worker, key),
+        Outcome::NoRoom => {
+            wait(worker, key);
+            worker.starved.push(key);
+        }
+    }
+}
+
+/// Where the next bytes come from.
+enum Takes {
+    /// They were received already.
+    AtHand,
+    /// From the socket into the cache, without a buffer between.
+    Directly,
+    /// By a receive: few bytes, or lines between chunks.
+    Received,
+}
+
+/// What a fill cannot go on without.
+enum Outcome {
+    /// Nothing: all is there.
+    Whole,
+    /// Nothing: the rest will never come, or nobody wants it.
+    Cut,
+    /// The origin ended its stream.
+    Ended,
+    Receive,
+    Watch,
+    /// A reader has to go on first.
+    Wait,
+    /// There is no memory just now.
+    NoRoom,
+}
+
+impl Fill {
+    fn takes(&self, connection: &OriginConn) -> Takes {
+        let is_free = !connection.receiving && !connection.ended && !connection.broken;
+        let comes = self.rest.known().unwrap_or(DIRECT_BYTES);
+        if !connection.input.is_empty() {
+            Takes::AtHand
+        } else if is_free && comes >= DIRECT_BYTES {
+            Takes::Directly
+        } else {
+            Takes::Received
+        }
+    }
+
+    /// Moves bytes that were received; gives how many of the body those are.
+    fn move_on(&mut self, input: &mut Input, now_ms: u64) -> Result<usize, Outcome> {
+        let spare = self.filling.spare(now_ms).map_err(|_| Outcome::NoRoom)?;
+        let bytes = input.bytes_mut();
+        let part = bytes.len().min(spare.len());
+        let taken = self.rest.take(&mut bytes[..part]);
+        let (consumed, payload) = taken.map_err(|_| Outcome::Cut)?;
+        let count = payload.len();
+        spare[..count].copy_from_slice(&bytes[payload]);
+        input.consume(consumed);
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    /// Takes what the socket has; gives how many bytes of the body those are.
+    fn take<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        connection: &mut OriginConn,
+        now_ms: u64,
+    ) -> Result<usize, Outcome> {
+        let comes = usize::try_from(self.rest.known().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let spare = self.filling.spare(now_ms).map_err(|_| Outcome::NoRoom)?;
+        let most = spare.len().min(comes);
+        match engine.take(&connection.fd, &mut spare[..most]) {
+            None => Err(Outcome::Watch),
+            Some(Ok(0)) => Err(Outcome::Ended),
+            Some(Ok(count)) => {
+                self.rest.skip(count as u64);
+                self.bytes += count as u64;
+                Ok(count)
+            }
+            Some(Err(_)) => {
+                connection.broken = true;
+                Err(Outcome::Cut)
+            }
+        }
+    }
+}
+
+/// From so many bytes on that are certain to come they are received into the cache itself; below,
+/// a receive that the engine batches with others is cheaper.
+const DIRECT_BYTES: u64 = 32 * 1024;
+/// How many times `fill_ahead_bytes` a reader may be behind where the body is only passed on.
+const BEHIND: u64 = 16;
+/// Bytes that one fill takes before others have their turn.
+const AT_ONCE_BYTES: u64 = 1024 * 1024;
+
+fn wait<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let fill = worker.fills.get_mut(key).expect("the caller's fill is there");
+    fill.waits = true;
+}
+
+/// Asks the origin for more: for bytes, or only for word that there are some.
+fn receive<E: Engine>(worker: &mut Worker<E>, key: Key, watches: bool) {
+    let Worker { engine, origins, fills, .. } = worker;
+    let fill = fills.get_mut(key).expect("the caller's fill is there");
+    let connection = origins.connections.get_mut(fill.slot).expect("held by the fill");
+    (fill.waits, fill.since) = (false, engine.now());
+    if connection.ended {
+        return ended(worker, key);
+    }
+    if !connection.receiving {
+        connection.receiving = true;
+        let token = fill.slot.token(Kind::Origin);
+        if watches {
+            engine.watch(&connection.fd, token);
+        } else {
+            engine.recv(&connection.fd, Buffer::SIZE, token);
+        }
+    }
+}
+
+/// The origin ended its stream.
+pub(crate) fn ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let fill = worker.fills.get_mut(key).expect("its connection is held by it");
+    if fill.waits {
+        // What is at hand goes first.
+        let connection = worker.origins.connections.get_mut(fill.slot).expect("held by the fill");
+        connection.ended = true;
+        return;
+    }
+    let is_whole = matches!(fill.rest, Rest::UntilClose);
+    fill.may_be_kept = false;
+    end(worker, key, is_whole);
+}
+
+/// Ends a fill: all of the body is there, or the rest will never come.
+pub(crate) fn end<E: Engine>(worker: &mut Worker<E>, key: Key, is_whole: bool) {
+    let now_ms = now_ms(&worker.engine);
+    let fill = worker.fills.remove(key).expect("the caller's fill is there");
+    let Fill { slot, id, mut filling, may_be_kept, bytes, after, .. } = fill;
+    worker.origins.note_body(id, bytes);
+    worker.let_origin_go(slot, id, is_whole && may_be_kept);
+    worker.counters.cache_bytes_filled.add(bytes);
+    if let Some(after) = after.filter(|_| is_whole) {
+        let woken = filling.append(after);
+        worker.wake(woken);
+    }
+    let woken = if is_whole { filling.finish(now_ms) } else { filling.cut() };
+    worker.wake(woken);
+}
+
+impl<E: Engine> Worker<E> {
+    /// Tries again for those fills that found no memory.
+    pub(crate) fn feed_starved(&mut self) {
+        for key in std::mem::take(&mut self.starved) {
+            run(self, key);
+        }
+    }
+
+    /// Breaks every fill off.
+    pub(crate) fn end_fills(&mut self) {
+        let keys: Vec<Key> = self.fills.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            end(self, key, false);
+        }
+    }
+}

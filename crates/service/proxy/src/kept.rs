@@ -1,0 +1,121 @@
+//! What of a body that the cache has goes to one client: all of it, a part, or several with lines
+//! of text between them.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use millrace_cache::rules::ByteRange;
+use millrace_cache::{Body, End, Read, Reader, Waiter};
+use millrace_event::Shared;
+
+/// Reads a body for one client.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    reader: Reader,
+    waiter: Waiter,
+    /// Bytes of the present part still to be read; `u64::MAX`: until the body ends.
+    left: u64,
+    /// What follows the present part; the first goes next.
+    follows: VecDeque<Piece>,
+    /// Who waited for this client to read on.
+    woken: Option<Waiter>,
+}
+
+/// A piece of an answer with several parts.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Text(Vec<u8>),
+    Range(ByteRange),
+}
+
+/// What goes to the client next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Slice(Slice),
+    Text(Vec<u8>),
+    /// Nothing yet: the waiter will be woken.
+    Wait,
+    /// Nothing more.
+    End(End),
+}
+
+impl Kept {
+    /// All of a body, or the range of it. `None` where the beginning was let go already.
+    pub(crate) fn new(body: &Arc<Body>, range: Option<ByteRange>, waiter: Waiter) -> Option<Self> {
+        let (at, left) = range.map_or((0, u64::MAX), |range| (range.first, range.length()));
+        let reader = Reader::new(body.clone(), at)?;
+        Some(Self { reader, waiter, left, follows: VecDeque::new(), woken: None })
+    }
+
+    /// These pieces of a body that is kept for good.
+    pub(crate) fn of_pieces(
+        body: &Arc<Body>,
+        pieces: VecDeque<Piece>,
+        waiter: Waiter,
+    ) -> Option<Self> {
+        let reader = Reader::new(body.clone(), 0)?;
+        Some(Self { reader, waiter, left: 0, follows: pieces, woken: None })
+    }
+
+    /// What goes next, `max` bytes at most where it is of the body.
+    pub(crate) fn next(&mut self, max: u64) -> Next {
+        while self.left == 0 {
+            match self.follows.pop_front() {
+                None => return Next::End(End::Whole),
+                Some(Piece::Text(text)) => return Next::Text(text),
+                Some(Piece::Range(range)) => {
+                    // It is kept for good, so that any of it can be read.
+                    let body = self.reader.body().clone();
+                    let Some(reader) = Reader::new(body, range.first) else {
+                        return Next::End(End::Cut);
+                    };
+                    (self.reader, self.left) = (reader, range.length());
+                }
+            }
+        }
+        let max = self.left.min(max);
+        let max = usize::try_from(max).unwrap_or(usize::MAX);
+        let (read, woken) = self.reader.read(max, self.waiter);
+        self.woken = self.woken.or(woken);
+        match read {
+            Read::Bytes(slice) => {
+                if self.left != u64::MAX {
+                    self.left -= slice.len() as u64;
+                }
+                Next::Slice(Slice(slice))
+            }
+            Read::Wait => Next::Wait,
+            Read::End(end) => Next::End(end),
+        }
+    }
+
+    /// Who is to be woken, as there may be room now.
+    pub(crate) fn take_woken(&mut self) -> Option<Waiter> {
+        self.woken.take()
+    }
+
+    /// Ends the reading; gives who is to be woken.
+    pub(crate) fn leave(self) -> Option<Waiter> {
+        let woken = self.woken;
+        self.reader.leave().or(woken)
+    }
+}
+
+/// Bytes of the slab as the engine sends them.
+#[derive(Clone, Debug)]
+pub(crate) struct Slice(iolite::Slice);
+
+impl Shared for Slice {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn file(&self) -> (BorrowedFd<'_>, u64) {
+        self.0.file().expect("a slab in files: without one there is no kernel that asks")
+    }
+
+    fn share(&self) -> Box<dyn Shared> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,279 @@
+//! What the cache makes of an origin's answer, once its head is there: it is stored, it says that
+//! what is stored still holds, or it goes to its client alone.
+
+use std::sync::Arc;
+
+use millrace_cache::rules::{
+    self, Receipt, Refusal, Scheme, Site, Stored, Tag, combine, extent_of, freshen,
+    group_invalidations, invalidated, is_failure, tag_hash, tags,
+};
+use millrace_cache::{Cache, Draft, Filling};
+use millrace_event::{Engine, Key};
+use millrace_http::{Framing, Method, Name, destination};
+
+use crate::caching::{Answer, now_ms};
+use crate::config::CacheRoute;
+use crate::exchange::Exchange;
+use crate::fill;
+use crate::worker::Worker;
+
+/// What becomes of the answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kept {
+    /// It goes to the client as it is.
+    No,
+    /// The client gets what is stored.
+    Yes,
+    /// The origin has to be asked again, without conditions.
+    AskAgain,
+}
+
+/// Takes in the head of a final answer.
+pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Kept {
+    let exchange = worker.exchange(key);
+    if exchange.caching.key.is_none() {
+        return Kept::No;
+    }
+    let (status, request_ms) = (exchange.answer.status(), exchange.caching.request_ms);
+    let snapshot = exchange.snapshot().clone();
+    let route = snapshot.cache(exchange.service, exchange.plan);
+    let route = route.expect("an exchange with a key has a cache");
+    let cache = worker.cache();
+    let receipt = Receipt {
+        request_ms,
+        response_ms: now_ms(&worker.engine),
+        scheme: Scheme::Http,
+        hash: *cache.hash(),
+    };
+    let exchange = worker.exchange(key);
+    match status {
+        101 => {
+            worker.leave_cache(key);
+            Kept::No
+        }
+        304 if exchange.caching.validates => validated(worker, key, &cache, route, &receipt),
+        206 if exchange.caching.completes.is_some() => joined(worker, key, &cache, route, &receipt),
+        status if exchange.caching.is_spare && is_failure(status) => {
+            exchange.caching.forward_status = Some(status);
+            worker.leave_origin(key);
+            serve_stored(worker, key);
+            Kept::Yes
+        }
+        _ => passed(worker, key, &cache, route, &receipt),
+    }
+}
+
+/// An answer that goes to its client, and may be stored on its way.
+fn passed<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    cache: &Arc<Cache>,
+    route: &CacheRoute,
+    receipt: &Receipt,
+) -> Kept {
+    let exchange = worker.exchange(key);
+    make_invalid(exchange, cache, route);
+    if exchange.request.method() == Method::Head {
+        update_by_head(exchange, cache, route, receipt);
+    }
+    let stored = match rules::store(&exchange.request, &exchange.answer, receipt, &route.policy) {
+        // Trailers are not stored, and whoever announces some means them to arrive.
+        Ok(_) if exchange.answer.find(Name::Trailer).is_some() => {
+            return refused(worker, key, cache, Refusal::Trailer);
+        }
+        Ok(stored) => stored,
+        Err(refusal) => return refused(worker, key, cache, refusal),
+    };
+    let declared = match exchange.transaction.framing {
+        Framing::Length(length) => Some(length),
+        Framing::None => Some(0),
+        Framing::Chunked | Framing::UntilClose => None,
+    };
+    let draft = draft(exchange, cache, route, stored, declared);
+    let Some(filling) = publish(worker, key, cache, draft, receipt) else { return Kept::No };
+    let caching = &mut worker.exchange(key).caching;
+    caching.answer = if caching.asks_for_all { Answer::Stored } else { Answer::Filled };
+    fill::begin(worker, key, filling, None);
+    Kept::Yes
+}
+
+/// A 206 that brings what is missing of a part.
+fn joined<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    cache: &Arc<Cache>,
+    route: &CacheRoute,
+    receipt: &Receipt,
+) -> Kept {
+    let exchange = worker.exchange(key);
+    let Exchange { request, answer, caching, transaction, .. } = exchange;
+    let object = caching.object.clone().expect("what is completed is at hand");
+    let stored = combine(request, &object.view(), answer, receipt, &route.policy);
+    let is_certain = matches!(transaction.framing, Framing::Length(_));
+    let (Ok(stored), Ok(new), Some(old), Some(bytes), true) =
+        (stored, extent_of(answer), object.meta().extent, object.body.bytes(), is_certain)
+    else {
+        return Kept::AskAgain;
+    };
+    let first = old.first.min(new.first);
+    let declared = old.last.max(new.last) - first + 1;
+    let before = bytes.slice(0..new.first.saturating_sub(old.first));
+    let after = (new.last + 1).saturating_sub(old.first).min(bytes.len());
+    let after = bytes.slice(after..bytes.len());
+    let draft = draft(exchange, cache, route, stored, Some(declared));
+    let Some(mut filling) = publish(worker, key, cache, draft, receipt) else {
+        return Kept::AskAgain;
+    };
+    let woken = filling.append(before);
+    worker.wake(woken);
+    let caching = &mut worker.exchange(key).caching;
+    (caching.answer, caching.forward_status) = (Answer::Stored, Some(206));
+    fill::begin(worker, key, filling, Some(after));
+    Kept::Yes
+}
+
+fn draft(
+    exchange: &Exchange,
+    cache: &Cache,
+    route: &CacheRoute,
+    stored: Stored,
+    declared: Option<u64>,
+) -> Draft {
+    let Exchange { request, answer, .. } = exchange;
+    let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), request, answer));
+    let (name, tags) = (name(request, route), tag_hashes(exchange, cache));
+    Draft { stored, variant, declared, name, tags }
+}
+
+/// Stores what is drafted; `None` where it is not worth its room.
+fn publish<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    cache: &Arc<Cache>,
+    draft: Draft,
+    receipt: &Receipt,
+) -> Option<Filling> {
+    let caching = &mut worker.exchange(key).caching;
+    let asked_for = caching.key.expect("the caller has found it");
+    let (filling, woken) =
+        cache.publish(asked_for, caching.claim.take(), draft, receipt.response_ms);
+    worker.wake(woken);
+    let caching = &mut worker.exchange(key).caching;
+    let Some(filling) = filling else {
+        caching.detail = Some("size");
+        return None;
+    };
+    caching.object = Some(filling.object().clone());
+    caching.is_stored = true;
+    worker.counters.cache_stored.add(1);
+    Some(filling)
+}
+
+/// A 304 to our own conditions.
+fn validated<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    cache: &Arc<Cache>,
+    route: &CacheRoute,
+    receipt: &Receipt,
+) -> Kept {
+    let exchange = worker.exchange(key);
+    let Exchange { request, answer, caching, .. } = exchange;
+    let object = caching.object.as_ref().expect("what is validated is at hand");
+    let kept = [object.view()];
+    if rules::selected(answer, &kept) != Some(0) {
+        return Kept::AskAgain;
+    }
+    let asked_for = caching.key.expect("the caller has found it");
+    caching.forward_status = Some(304);
+    match freshen(request, &kept[0], answer, receipt, &route.policy) {
+        Ok(stored) => {
+            caching.object = Some(cache.update(asked_for, object, stored));
+            caching.is_stored = true;
+        }
+        Err(refusal) if refusal.drops_stored(object.meta().status) => {
+            cache.remove(asked_for);
+        }
+        Err(_) => {}
+    }
+    worker.counters.cache_validated.add(1);
+    worker.release_origin(key);
+    serve_stored(worker, key);
+    Kept::Yes
+}
+
+/// From here on the answer is what is stored; whoever waited may have it too.
+pub(crate) fn serve_stored<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let caching = &mut worker.exchange(key).caching;
+    caching.answer = Answer::Stored;
+    let released = caching.claim.take().map(millrace_cache::Claim::release);
+    worker.wake(released.into_iter().flatten());
+}
+
+fn refused<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    cache: &Arc<Cache>,
+    refusal: Refusal,
+) -> Kept {
+    let now_ms = now_ms(&worker.engine);
+    let exchange = worker.exchange(key);
+    let pass_ms = exchange.snapshot().limits().uncacheable_ms;
+    let (status, caching) = (exchange.answer.status(), &mut exchange.caching);
+    caching.detail = Some(refusal.as_str());
+    let asked_for = caching.key.expect("the caller has found it");
+    if exchange.request.method() == Method::Get && refusal.drops_stored(status) {
+        cache.remove(asked_for);
+    }
+    let is_of_request = refusal.is_of_request() || status >= 500;
+    let woken = caching.claim.take().map(|claim| match is_of_request {
+        false => claim.pass(now_ms.saturating_add(pass_ms)),
+        true => claim.release(),
+    });
+    worker.wake(woken.into_iter().flatten());
+    Kept::No
+}
+
+/// RFC 9111 section 4.4, RFC 9875 section 3.
+fn make_invalid(exchange: &Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
+    let Exchange { request, answer, .. } = exchange;
+    if request.method().is_safe() {
+        return;
+    }
+    let Some(authority) = destination(request).ok().and_then(|it| it.authority) else { return };
+    let site = Site { scheme: Scheme::Http, authority };
+    for path in invalidated(request, answer, &site) {
+        cache.invalidate(rules::Key::of(cache.hash(), &site, &path, request, &route.key));
+    }
+    for group in group_invalidations(request, answer) {
+        cache.invalidate_tag(tag_hash(cache.hash(), Some(&site), &group));
+    }
+}
+
+/// RFC 9111 section 4.3.5.
+fn update_by_head(exchange: &Exchange, cache: &Arc<Cache>, route: &CacheRoute, receipt: &Receipt) {
+    let Exchange { request, answer, caching, .. } = exchange;
+    let asked_for = caching.key.expect("the caller has found it");
+    cache.update_by_head(asked_for, request, answer, receipt, &route.policy);
+}
+
+fn name(request: &millrace_http::RequestHead, route: &CacheRoute) -> Arc<[u8]> {
+    let mut name = Vec::new();
+    if let Ok(destination) = destination(request)
+        && let Some(authority) = destination.authority
+    {
+        let site = Site { scheme: Scheme::Http, authority };
+        rules::Key::write(&mut name, &site, destination.path_and_query, request, &route.key);
+    }
+    name.into()
+}
+
+fn tag_hashes(exchange: &Exchange, cache: &Cache) -> Arc<[rules::TagHash]> {
+    let authority = destination(&exchange.request).ok().and_then(|it| it.authority);
+    let site = authority.map(|authority| Site { scheme: Scheme::Http, authority });
+    let hash = |tag: Tag| match &tag {
+        Tag::Group(group) => tag_hash(cache.hash(), site.as_ref(), group),
+        Tag::Key(key) => tag_hash(cache.hash(), None, key),
+    };
+    tags(&exchange.answer).into_iter().map(hash).collect()
+}
