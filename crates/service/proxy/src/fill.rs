@@ -16,6 +16,7 @@ use millrace_event::{Buffer, Engine, Instant, Key, Kind};
 
 use crate::caching::now_ms;
 use crate::input::Input;
+use crate::kept::Kept;
 use crate::origin::{OriginConn, OriginId, Use};
 use crate::rest::Rest;
 use crate::snapshot::Snapshot;
@@ -56,7 +57,7 @@ impl Fill {
     /// Whether who reads, or that nobody does, keeps it from receiving more.
     fn heeds_readers(&mut self, waiter: Waiter) -> Option<Outcome> {
         let goes_on = self.goes_on && self.filling.is_kept();
-        if goes_on || self.bytes == 0 {
+        if goes_on || self.rest.is_over() {
             return None;
         }
         let most = self.snapshot.limits().fill_ahead_bytes;
@@ -87,7 +88,15 @@ pub(crate) fn begin<E: Engine>(
     let id = exchange.transaction.origin.take().expect("picked before it was used");
     let framing = exchange.transaction.framing;
     let snapshot = exchange.snapshot().clone();
-    let goes_on = snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.fill_on);
+    let fills_on = snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.fill_on);
+    // Nobody reads what a refresh brings.
+    let goes_on = fills_on || exchange.is_refresh();
+    if !exchange.is_refresh() {
+        // Who asked has its place before the first byte comes, or its answer were one that nobody
+        // reads.
+        let waiter = worker.waiter(key, Kind::Exchange);
+        worker.exchange(key).caching.kept = Kept::new(filling.body(), None, waiter);
+    }
     let fill = Fill {
         slot,
         id,

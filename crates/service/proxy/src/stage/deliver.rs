@@ -9,7 +9,6 @@ use crate::caching::Answer;
 use crate::exchange::{Exchange, Own, Plan};
 use crate::flow::{self, Stage, Step};
 use crate::heads::{self, AnswerForm};
-use crate::kept::Kept;
 use crate::origin::OriginConn;
 use crate::reason::Reason;
 use crate::stage::serve;
@@ -68,7 +67,6 @@ fn write_own<E: Engine>(worker: &mut Worker<E>, key: Key, own: Own) {
 fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let now = worker.engine.now();
     let leaving = is_leaving(worker, key);
-    let waiter = worker.waiter(key, Kind::Exchange);
     let Worker { out, exchanges, dates, engine, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let is_filled = exchange.caching.answer == Answer::Filled;
@@ -91,10 +89,6 @@ fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
         tunnel::begin(worker, key);
     } else {
         exchange.download.start(framing, chunked, now);
-        if is_filled {
-            let object = exchange.caching.object.as_ref().expect("it was stored just now");
-            exchange.caching.kept = Kept::new(&object.body, None, waiter);
-        }
         download(worker, key, true);
     }
 }
