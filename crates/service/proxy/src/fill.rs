@@ -63,7 +63,8 @@ impl Fill {
         let most = self.snapshot.limits().fill_ahead_bytes;
         // Who is that far behind the fastest would keep all between the two in memory.
         self.filling.cut_behind(BEHIND * most);
-        match self.filling.ahead(most, waiter) {
+        // It is told of each step of theirs, so that it hears when the last one leaves.
+        match self.filling.ahead(0, waiter) {
             None => Some(Outcome::Cut),
             Some(ahead) if !self.filling.is_kept() && ahead >= most => Some(Outcome::Wait),
             Some(_) => None,
@@ -150,7 +151,10 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
         Outcome::Wait => wait(worker, key),
         Outcome::NoRoom => {
             wait(worker, key);
-            worker.starved.push(key);
+            // A reader that goes on has it try again as well.
+            if !worker.starved.contains(&key) {
+                worker.starved.push(key);
+            }
         }
     }
 }
@@ -252,7 +256,9 @@ fn receive<E: Engine>(worker: &mut Worker<E>, key: Key, watches: bool) {
     let Worker { engine, origins, fills, .. } = worker;
     let fill = fills.get_mut(key).expect("the caller's fill is there");
     let connection = origins.connections.get_mut(fill.slot).expect("held by the fill");
-    (fill.waits, fill.since) = (false, engine.now());
+    if fill.waits || !connection.receiving {
+        (fill.waits, fill.since) = (false, engine.now());
+    }
     if connection.ended {
         return ended(worker, key);
     }
@@ -301,6 +307,17 @@ impl<E: Engine> Worker<E> {
     /// Tries again for those fills that found no memory.
     pub(crate) fn feed_starved(&mut self) {
         for key in std::mem::take(&mut self.starved) {
+            run(self, key);
+        }
+    }
+
+    /// Breaks off what nobody reads: where all are leaving, nobody will.
+    pub(crate) fn end_unread_fills(&mut self) {
+        let keys: Vec<Key> = self.fills.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            if let Some(fill) = self.fills.get_mut(key) {
+                fill.goes_on = false;
+            }
             run(self, key);
         }
     }

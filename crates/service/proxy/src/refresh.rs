@@ -68,6 +68,18 @@ pub(crate) fn ask<E: Engine>(worker: &mut Worker<E>, key: Key) {
     origin.sending = true;
 }
 
+/// Ends all of them: where all are leaving, nobody needs what they bring.
+pub(crate) fn end_all<E: Engine>(worker: &mut Worker<E>) {
+    if worker.refreshes == 0 {
+        return;
+    }
+    let refreshes = worker.exchanges.iter().filter(|(_, exchange)| exchange.is_refresh());
+    let keys: Vec<Key> = refreshes.map(|(key, _)| key).collect();
+    for key in keys {
+        end(worker, key);
+    }
+}
+
 /// Ends a refresh: its answer was taken in, or there is none.
 pub(crate) fn end<E: Engine>(worker: &mut Worker<E>, key: Key) {
     worker.leave_origin(key);

@@ -250,11 +250,15 @@ impl<E: Engine> Worker<E> {
     /// One turn: waits for completions, handles each, then timers, letters and housekeeping. False
     /// once the worker has drained and has nothing left.
     pub fn turn(&mut self) -> bool {
-        let is_late = !self.starved.is_empty() || !self.late_wakes.is_empty();
+        let is_late = !self.starved.is_empty()
+            || !self.late_wakes.is_empty()
+            || !self.woken_here.is_empty();
         let late = is_late.then(|| self.engine.now() + LATE);
+        let unread = self.draining && !self.fills.is_empty();
+        let unread = unread.then(|| self.engine.now() + HOUSEKEEPING);
         let collapsed = self.collapsed.front().map(|(due, _)| *due);
         let names = self.names.next_deadline();
-        let deadline = [self.timers.next(), names, self.housekeeping, late, collapsed];
+        let deadline = [self.timers.next(), names, self.housekeeping, late, collapsed, unread];
         self.engine.turn(deadline.into_iter().flatten().min());
         while let Some(completion) = self.engine.next() {
             self.handle(completion);
@@ -274,6 +278,10 @@ impl<E: Engine> Worker<E> {
             self.read_letters();
         }
         self.give_up_collapsed(now);
+        if self.draining {
+            refresh::end_all(self);
+            self.end_unread_fills();
+        }
         self.feed_starved();
         self.run_woken();
         auth::read_verdicts(self);
@@ -283,7 +291,8 @@ impl<E: Engine> Worker<E> {
         }
         self.mail.flush();
         self.keep_house(now);
-        let is_empty = self.conns.len() <= usize::from(planted(Fault::DrainForgets));
+        let is_empty = self.conns.len() <= usize::from(planted(Fault::DrainForgets))
+            && self.fills.is_empty();
         !(self.draining && is_empty && self.accepting.has_ended())
     }
 
@@ -308,6 +317,8 @@ impl<E: Engine> Worker<E> {
             self.close_origin(key);
         }
         self.end_fills();
+        // Others may wait for what ends here.
+        self.mail.flush();
         self.accepting.end(&mut self.engine);
         self.names.end(&mut self.engine);
         self.pipes.close_free(&mut self.engine);
