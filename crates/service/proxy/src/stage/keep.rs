@@ -81,6 +81,10 @@ fn passed<E: Engine>(
         Ok(_) if exchange.answer.find(Name::Trailer).is_some() => {
             return refused(worker, key, cache, Refusal::Trailer);
         }
+        // An early answer to a POST: the connection is needed for the rest of the request.
+        Ok(_) if !exchange.request_was_taken() => {
+            return refused(worker, key, cache, Refusal::RequestBody);
+        }
         Ok(stored) => stored,
         Err(refusal) => return refused(worker, key, cache, refusal),
     };
