@@ -39,9 +39,11 @@ impl Object {
         StoredView { meta: &self.stored.meta, head: &self.stored.head }
     }
 
-    /// The length of its body; `None` while it arrives and nobody has said how much will come.
+    /// The length of its body; `None` where nobody has said how much will come, and it still
+    /// arrives, or was cut: what came is not all of it.
     pub fn length(&self) -> Option<u64> {
-        self.declared.or_else(|| self.body.end().map(|_| self.body.arrived()))
+        let is_whole = || self.body.end() == Some(End::Whole);
+        self.declared.or_else(|| is_whole().then(|| self.body.arrived()))
     }
 
     /// Whether what is missing of its body will never come.

@@ -185,7 +185,7 @@ fn validated<E: Engine>(
     let Exchange { request, answer, caching, .. } = exchange;
     let object = caching.object.as_ref().expect("what is validated is at hand");
     let kept = [object.view()];
-    if rules::selected(answer, &kept) != Some(0) {
+    if rules::selected(answer, &kept) != Some(0) || object.is_cut() {
         return Kept::AskAgain;
     }
     let asked_for = caching.key.expect("the caller has found it");
