@@ -9,5 +9,5 @@ mod object;
 pub mod rules;
 
 pub use body::{Body, End, Filler, Read, Reader, Waiter};
-pub use index::{Bounds, Cache, Claim, Draft, Filling, Found, Question};
+pub use index::{Bounds, Cache, Claim, Cleared, Draft, Filling, Found, Question};
 pub use object::Object;

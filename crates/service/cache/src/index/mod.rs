@@ -5,6 +5,7 @@
 //! and whoever changes what he waits for gets it back and wakes him.
 
 mod claim;
+mod clear;
 mod filling;
 mod shard;
 
@@ -15,6 +16,7 @@ use iolite::{Aggregate, Slab};
 use millrace_http::{AnswerHead, RequestHead};
 
 pub use claim::Claim;
+pub use clear::Cleared;
 pub use filling::Filling;
 use shard::{Entry, Fetch, Shard};
 

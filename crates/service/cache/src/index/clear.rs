@@ -1,0 +1,48 @@
+//! Taking everything out, with a count of what was there: whoever ends a cache finds out whether
+//! something was left behind.
+
+use std::sync::atomic::Ordering;
+
+use super::Cache;
+
+/// What a cache held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cleared {
+    /// Objects.
+    pub objects: usize,
+    /// Those whose body was not whole: each has somebody who fills it, or had one who did not say
+    /// that the rest would never come.
+    pub unfinished: usize,
+    /// Claims that had not ended.
+    pub claims: usize,
+    /// Those who waited for a claim to end.
+    pub waiters: usize,
+    /// Bytes that the objects counted as and that were not taken off when they went.
+    pub bytes_astray: u64,
+}
+
+impl Cache {
+    /// Takes out everything that is stored, and says what was there. Claims stay with those who
+    /// have them. For the end of a cache: all shards are walked, each under its lock.
+    pub fn clear(&self) -> Cleared {
+        let mut cleared = Cleared::default();
+        for index in 0..self.shards.len() {
+            let mut shard = self.lock(index);
+            let keys: Vec<_> = shard.keys.keys().copied().collect();
+            let mut gone = Vec::new();
+            for key in keys {
+                let fetches = shard.keys.get(&key).map_or(&[][..], |entry| &entry.fetches);
+                cleared.claims += fetches.len();
+                cleared.waiters += fetches.iter().map(|fetch| fetch.waiters.len()).sum::<usize>();
+                gone.append(&mut shard.take_out(key, |_| true));
+            }
+            self.count(&mut shard);
+            drop(shard);
+            cleared.objects += gone.len();
+            let unfinished = gone.iter().filter(|slot| slot.object.body.bytes().is_none());
+            cleared.unfinished += unfinished.count();
+        }
+        cleared.bytes_astray = self.held.load(Ordering::Relaxed);
+        cleared
+    }
+}
