@@ -7,6 +7,8 @@
 //! proxy boost --origin http://{o1} --limit idle_ms=500   the command line, without --listen
 //! listen [::1]:0                 instead of 127.0.0.1:0; `unix` means a Unix socket
 //! only real | only simulated     when it cannot run in the other
+//! only working                   not in hostile worlds: what comes hangs on how often origins were
+//!                                asked before
 //! name www.example.org 127.0.0.1 what the simulated name server knows
 //! origin o1 [tcp|tcp6|unix|refusing]
 //! reload other boost --origin http://{o2}   another configuration, for the step `reload other`
@@ -88,6 +90,8 @@ pub struct Scenario {
     pub real: bool,
     /// Whether the simulator runs it.
     pub simulated: bool,
+    /// Whether it does so in hostile worlds, too.
+    pub hostile: bool,
     /// Descriptors that the simulated proxy may have open, and how many it was told it may.
     pub descriptors: Option<(usize, usize)>,
     /// Letters that fit between two simulated workers, one of which all clients come to.

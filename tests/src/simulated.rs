@@ -6,6 +6,7 @@
 //! proxy's own; no request reaches an origin that no client sent, and none that may not be repeated
 //! twice; every wait ends; nothing is left behind.
 
+mod cache;
 mod cast;
 mod name_server;
 mod origin;
@@ -112,6 +113,7 @@ fn run_all(
 struct Stage {
     workers: Vec<Running>,
     posts: Posts,
+    shared: Arc<Shared>,
     cast: Cast,
     name_server: NameServer,
     verifier: SimVerifier,
@@ -170,7 +172,8 @@ impl Stage {
             failures: Vec::new(),
             over: Rc::new(Cell::new(false)),
         };
-        Ok(Self { workers: workers_running, posts, cast, name_server, verifier, picks, hostile })
+        let workers = workers_running;
+        Ok(Self { workers, posts, shared, cast, name_server, verifier, picks, hostile })
     }
 
     fn play(&mut self, world: &World, scenario: &Scenario) -> Result<(), String> {
@@ -258,6 +261,7 @@ impl Stage {
             }
             drop(worker.finish());
         }
+        cache::check(&self.shared)?;
         self.cast.close(world);
         match &world.leaks()[..] {
             [] => Ok(()),
@@ -348,7 +352,8 @@ fn start(
     // As on a system whose default is bbr: `auto` has something to do there.
     let system_congestion = Some("bbr".into());
     let name = "millrace-simulated".to_owned();
-    let shared = Shared::new(config.workers, name, system_congestion, None, |_| {});
+    let cache = cache::of(config)?;
+    let shared = Shared::new(config.workers, name, system_congestion, cache, |_| {});
     let mut outboxes = Vec::new();
     let mut workers = Vec::new();
     for (index, mail) in mesh(config.workers, world.plan().letters).into_iter().enumerate() {
@@ -368,7 +373,7 @@ fn start(
             desk: verifier.desk(),
             descriptors: (descriptors / config.workers - config.listeners.len()) as u64,
         };
-        let engine = world.engine((config.memory_bytes / config.workers as u64) as usize);
+        let engine = world.engine((config.pool_bytes() / config.workers as u64) as usize);
         let worker = Worker::new(engine, setup).map_err(|error| format!("a worker: {error}"))?;
         workers.push(Running(worker));
     }

@@ -29,7 +29,11 @@ fn number(variable: &str) -> Option<u64> {
 /// is played once a scenario, before those that work.
 fn play_seeds(faults: Faults) {
     let mut failures = Vec::new();
-    for scenario in chosen().filter(|scenario| scenario.simulated) {
+    let is_played = |scenario: &Scenario| match faults {
+        Faults::Hostile => scenario.simulated && scenario.hostile,
+        Faults::None | Faults::Benign => scenario.simulated,
+    };
+    for scenario in chosen().filter(is_played) {
         let seeds = match number("SEED") {
             Some(seed) => seed..seed + 1,
             None => 0..number("SEEDS").unwrap_or(120),

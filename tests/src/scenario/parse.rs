@@ -24,6 +24,7 @@ pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, String> {
         listen: Listen::Tcp("127.0.0.1:0".to_owned()),
         real: true,
         simulated: true,
+        hostile: true,
         names: Vec::new(),
         descriptors: None,
         mailboxes: None,
@@ -81,6 +82,7 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
         ["listen", address] => scenario.listen = Listen::Tcp((*address).to_owned()),
         ["only", "real"] => scenario.simulated = false,
         ["only", "simulated"] => scenario.real = false,
+        ["only", "working"] => scenario.hostile = false,
         ["name", name, address] => {
             let address = address.parse().map_err(|_| format!("`{address}` is no address"))?;
             scenario.names.push(((*name).to_owned(), address));

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use millrace_event::{Address, Buffer, Instant};
 use millrace_proxy::config::{self, Config};
-use millrace_proxy::{Letter, Worker};
+use millrace_proxy::{Letter, Shared, Worker};
 use millrace_sim::{Actor, Ended, Sim, Turn, World};
 
 use super::super::reload::Posts;
 use super::super::verifier::SimVerifier;
-use super::super::{Running, address_of, pick_ports, run_all, start};
+use super::super::{Running, address_of, cache, pick_ports, run_all, start};
 use super::classes;
 use super::client::ClientSeat;
 use super::ledger::{Failure, Ledger, Met, Moment, Waits};
@@ -231,6 +231,7 @@ impl Actor for Troupe {
 
 struct Stage {
     workers: Vec<Watched>,
+    shared: Arc<Shared>,
     troupe: Troupe,
     ledger: Ledger,
     temper: Temper,
@@ -265,7 +266,7 @@ impl Stage {
         world.set_descriptors_max(real);
         // No story has passwords, so nobody asks the verifier.
         let servers = (names.server(), &SimVerifier::new(false));
-        let (workers, posts, _) = start(&config, world, servers, believed)?;
+        let (workers, posts, shared) = start(&config, world, servers, believed)?;
         let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
         let workers = workers.into_iter().enumerate().map(|(index, running)| Watched {
             index,
@@ -297,6 +298,7 @@ impl Stage {
         classes::meet_story(&ledger, &story);
         Ok(Self {
             workers,
+            shared,
             troupe: Troupe {
                 clients,
                 origins: origins.into_iter().map(|(seat, _)| seat).collect(),
@@ -325,6 +327,9 @@ impl Stage {
             return Err(self.failure("stuck", format!("{ended:?}")));
         }
         self.end(world)?;
+        if self.ledger.failure().is_none() {
+            cache::check(&self.shared).map_err(|words| self.failure("leak", words))?;
+        }
         self.ledger.check_sent(world, &world.overheard());
         for client in &mut self.troupe.clients {
             client.close(world);

@@ -1,0 +1,48 @@
+//! The cache of a simulated proxy: the program's own, over memory that is no file, and without the
+//! thread that makes memory ready.
+
+use std::sync::Arc;
+
+use iolite::Slab;
+use millrace_cache::rules::HashKey;
+use millrace_cache::{Bounds, Cache, Cleared};
+use millrace_proxy::Shared;
+use millrace_proxy::config::{CacheSettings, Config};
+
+/// What keys are hashed with: the same in every world, so that runs repeat.
+const HASH: HashKey = HashKey::new([7; 16]);
+/// More than this no simulated cache takes: each world makes its own, and fills it with zeros. No
+/// less than what a scenario or a story asks for to run short of.
+const BYTES_MAX: u64 = 8 << 20;
+
+/// The cache of a configuration, if it has one.
+pub(super) fn of(config: &Config) -> Result<Option<Arc<Cache>>, String> {
+    let Some(settings) = &config.cache else { return Ok(None) };
+    let memory_bytes = settings.memory_bytes.min(BYTES_MAX);
+    let slab = Slab::on_heap(memory_bytes as usize)
+        .map_err(|error| format!("the cache's memory: {error}"))?;
+    let settings = CacheSettings { memory_bytes, ..settings.clone() };
+    let bounds = Bounds {
+        bytes: memory_bytes,
+        object_bytes: settings.object_bytes_max(&config.limits),
+        variants: config.limits.variants as usize,
+        tends: true,
+    };
+    Ok(Some(Cache::new(slab, HASH, bounds)))
+}
+
+/// Once all workers have ended: nobody fetches or waits for anybody, all bodies are whole, and no
+/// memory is held but theirs.
+pub(super) fn check(shared: &Shared) -> Result<(), String> {
+    let Some(cache) = &shared.cache else { return Ok(()) };
+    let cleared = cache.clear();
+    let clean = Cleared { objects: cleared.objects, ..Cleared::default() };
+    if cleared != clean {
+        return Err(format!("the cache keeps {cleared:?}"));
+    }
+    let counters = cache.slab().counters();
+    match (counters.live, counters.runs) {
+        (0, 0) => Ok(()),
+        (bytes, runs) => Err(format!("the cache is empty, and {bytes} bytes in {runs} runs are held")),
+    }
+}
