@@ -29,8 +29,8 @@ use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Plan, Sim, SimDetached, Turn, World, run};
 
 pub use story::{
-    Failure, Hunt, Met, Outcome, Story, classes, draw, hunt, plain, plan, play_story, report,
-    request, shrink,
+    CachedStory, Failure, Hunt, Met, Outcome, Story, classes, draw, draw_cached, hunt, plain, plan,
+    play_cached, play_story, report, request, shrink,
 };
 
 use crate::scenario::{Board, Listen, Names, Origin, OriginKind, Picks, Scenario};

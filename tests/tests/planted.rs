@@ -2,7 +2,8 @@
 //! until one fails (docs/design/faults.md). Without it the same seeds hold.
 //!
 //! A seed names what is played: every fourth one a story that it invents (docs/design/simulator.md),
-//! the others a scenario, how unkind its world is, and the world. They are the same for all faults,
+//! every eighth one a story of a cache, the others a scenario, how unkind its world is, and the
+//! world. They are the same for all faults,
 //! and are played in order. `FAULT=name` plants only those whose name contains it;
 //! `SCENARIO=name` plays only such scenarios, which shows how rare a bug is where it can show;
 //! `ALL_SEEDS=1` plays on after the first failure, and tells how many of all seeds fail.
@@ -20,6 +21,8 @@ use millrace_tests::simulated;
 
 /// One seed of so many is a story that it invents: they take longer than scenarios.
 const STORY_OF: u64 = 4;
+/// One seed of so many is a story of a cache: the second of them.
+const CACHED_OF: u64 = 8;
 /// Seeds that a fault has to be found within.
 const SEEDS_MAX: u64 = 1000;
 
@@ -57,6 +60,9 @@ fn play(scenarios: &[Scenario], seed: u64) -> Result<(), String> {
     if seed % STORY_OF == STORY_OF - 1 {
         return play_invented(seed / STORY_OF);
     }
+    if seed % CACHED_OF == 1 {
+        return play_cached(seed / CACHED_OF);
+    }
     let seed = seed - seed / STORY_OF;
     let count = scenarios.len() as u64;
     let scenario = &scenarios[(seed % count) as usize];
@@ -81,6 +87,19 @@ fn play_invented(seed: u64) -> Result<(), String> {
         Some(failure) => {
             let said = failure.words.replace('\n', " ");
             Err(format!("story {seed} {:?}: {}: {}", story.world, failure.kind, beginning(&said)))
+        }
+    }
+}
+
+fn play_cached(seed: u64) -> Result<(), String> {
+    if std::env::var_os("SCENARIO").is_some() {
+        return Ok(());
+    }
+    match simulated::play_cached(&simulated::draw_cached(seed), false).failure {
+        None => Ok(()),
+        Some(failure) => {
+            let said = failure.words.replace('\n', " ");
+            Err(format!("cached story {seed}: {}: {}", failure.kind, beginning(&said)))
         }
     }
 }

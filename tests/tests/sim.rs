@@ -3,6 +3,8 @@
 //! `SEEDS=n` plays n of them from `FIRST` (0) on; `SEED=n` plays that one and prints its story and
 //! its tale. A failing seed is shrunk and told.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,8 @@ use millrace_tests::simulated::plan::{
     Break, Calm, Ending, Frame, How, Method, Naming, Oddity, Story, Temper, Wrong,
 };
 use millrace_tests::simulated::{
-    Failure, classes, draw, hunt, plain, play_story, report, request, shrink,
+    Failure, Met, classes, draw, draw_cached, hunt, plain, play_cached, play_story, report, request,
+    shrink,
 };
 
 fn number(variable: &str) -> Option<u64> {
@@ -59,6 +62,57 @@ fn play_one(seed: u64) {
     if let Some(failure) = outcome.failure {
         panic!("{}", report(&story, &failure, Duration::from_secs(60)));
     }
+}
+
+/// Stories of a cache, by the same variables.
+#[test]
+fn cached_stories_keep_the_model() {
+    if let Some(seed) = number("SEED") {
+        let story = draw_cached(seed);
+        let outcome = play_cached(&story, true);
+        println!("{story}\n{}\n{}", outcome.trace, outcome.tale);
+        assert_eq!(outcome.hash, play_cached(&story, true).hash, "seed {seed} repeats exactly");
+        assert_eq!(outcome.failure, None);
+        return;
+    }
+    let (first, seeds) = (number("FIRST").unwrap_or(0), number("SEEDS").unwrap_or(400));
+    let most = number("FAILURES").unwrap_or(1) as usize;
+    let next = AtomicU64::new(first);
+    let found = Mutex::new((Vec::new(), Met::new()));
+    let hunt = || {
+        loop {
+            // Each seed is taken once; nothing else hangs on the order.
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed - first >= seeds {
+                break;
+            }
+            let outcome = play_cached(&draw_cached(seed), false);
+            let mut found = found.lock().expect("no thread panics with the lock");
+            for (class, count) in outcome.met {
+                *found.1.entry(class).or_default() += count;
+            }
+            found.0.extend(outcome.failure.map(|failure| (seed, failure)));
+            if found.0.len() >= most {
+                break;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        (0..thread::available_parallelism().map_or(1, usize::from)).for_each(|_| {
+            scope.spawn(hunt);
+        });
+    });
+    let (failures, met) = found.into_inner().expect("no thread panicked");
+    for (class, count) in &met {
+        println!("{count:>9}  {class}");
+    }
+    for (seed, failure) in &failures {
+        println!("seed {seed}: {}: {}", failure.kind, failure.words);
+    }
+    assert!(failures.is_empty(), "{} cached stories fail", failures.len());
+    let wanted = ["client: gets what another asked for", "client: gets a part"];
+    let missing: Vec<_> = wanted.into_iter().filter(|class| !met.contains_key(*class)).collect();
+    assert!(seeds < 100 || missing.is_empty(), "never met: {missing:?}");
 }
 
 fn fails(story: &Story) -> Option<Failure> {

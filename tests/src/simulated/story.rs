@@ -4,6 +4,7 @@
 //!
 //! What is modelled, what is not, and how to read a failure: docs/design/simulator.md.
 
+mod cached;
 mod classes;
 mod client;
 mod draw;
@@ -28,6 +29,7 @@ use std::sync::Once;
 
 use millrace_sim::World;
 
+pub use cached::{CachedStory, draw_cached, play_cached};
 pub use classes::classes;
 pub use draw::draw;
 pub use hunt::{Hunt, hunt, report};
@@ -44,6 +46,12 @@ thread_local! {
 
 /// Plays `story`; a panic is a failure like others. `tells` asks for the tale.
 pub fn play_story(story: &Story, tells: bool) -> Outcome {
+    let world = World::new(story.seed, story.world);
+    caught(&world, tells, || stage::play(story, &world, tells))
+}
+
+/// What `play` gives, or its panic as a failure.
+fn caught(world: &World, tells: bool, play: impl FnOnce() -> Outcome) -> Outcome {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let printed = std::panic::take_hook();
@@ -61,8 +69,7 @@ pub fn play_story(story: &Story, tells: bool) -> Outcome {
         }));
     });
     KEEPS.set(Some(String::new()));
-    let world = World::new(story.seed, story.world);
-    let played = catch_unwind(AssertUnwindSafe(|| stage::play(story, &world, tells)));
+    let played = catch_unwind(AssertUnwindSafe(play));
     let words = KEEPS.take().unwrap_or_default();
     played.unwrap_or_else(|_| Outcome {
         failure: Some(Failure { kind: "panic", words }),

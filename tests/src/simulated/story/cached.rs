@@ -1,0 +1,115 @@
+//! Stories of a cache: several clients ask for few URLs, at the same time and later, and an origin
+//! gives a new answer each time, with whatever it says to caches. Each answer has a serial number in
+//! a field and a body of its own, so that a client knows what it got: [`book`] says whether it may.
+//!
+//! Beside [`super::play_story`], whose clients each ask for what is theirs alone.
+
+mod book;
+mod client;
+mod draw;
+mod origin;
+mod stage;
+
+use std::fmt;
+
+use millrace_sim::{Faults, World};
+
+pub use draw::draw_cached;
+
+use super::plan::{Break, Frame, Reader};
+use super::stage::Outcome;
+
+/// A story, drawn before anything happens.
+#[derive(Clone, Debug)]
+pub struct CachedStory {
+    /// Of the world, too.
+    pub seed: u64,
+    pub(super) world: Faults,
+    pub(super) workers: usize,
+    /// Words of the command line.
+    pub(super) options: Vec<String>,
+    /// By the number of the URL: what is said to the first request for it, the second, and so on,
+    /// and from the beginning again.
+    pub(super) says: Vec<Vec<Said>>,
+    pub(super) askers: Vec<Asker>,
+    /// When the workers are told to drain, if it is before all clients have ended.
+    pub(super) drains_ms: Option<u64>,
+}
+
+/// One answer of the origin's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said {
+    control: Control,
+    status: u16,
+    /// Whether it has an ETag.
+    tagged: bool,
+    /// Whether it is for the language that was asked for.
+    varies: bool,
+    /// Whether it says 304 instead, where it is asked if something still holds.
+    confirms: bool,
+    length: usize,
+    frame: Frame,
+    delay_ms: u64,
+    drip: Option<(usize, u64)>,
+    breaks: Option<Break>,
+}
+
+/// What an answer says to caches, and what that means.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Control {
+    text: &'static str,
+    /// For how many seconds it is fresh.
+    fresh_s: u64,
+    /// For how many more it may be used all the same.
+    spare_s: u64,
+    /// Whether it is for the one who asked alone.
+    own: bool,
+}
+
+/// A client's connection.
+#[derive(Clone, Debug)]
+pub(super) struct Asker {
+    begins_ms: u64,
+    reader: Reader,
+    pipelined: bool,
+    asks: Vec<Ask>,
+    /// After so many bytes it resets its connection.
+    leaves: Option<usize>,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    id: u32,
+    method: &'static str,
+    url: usize,
+    language: u8,
+    /// `Cache-Control` of the request; may be empty.
+    control: &'static str,
+    /// First and last byte.
+    range: Option<(usize, usize)>,
+    pause_ms: u64,
+}
+
+/// Plays `story`; a panic is a failure like others. `tells` asks for the tale.
+pub fn play_cached(story: &CachedStory, tells: bool) -> Outcome {
+    let world = World::new(story.seed, story.world);
+    super::caught(&world, tells, || stage::play(story, &world, tells))
+}
+
+impl fmt::Display for CachedStory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}, world {:?}, {} workers", self.seed, self.world, self.workers)?;
+        writeln!(f, "boost {}, drains {:?}", self.options.join(" "), self.drains_ms)?;
+        for (url, says) in self.says.iter().enumerate() {
+            says.iter().try_for_each(|said| writeln!(f, "/u{url} {said:?}"))?;
+        }
+        for (number, asker) in self.askers.iter().enumerate() {
+            let Asker { begins_ms, reader, pipelined, leaves, .. } = asker;
+            writeln!(f, "client {number} at {begins_ms} ms, {reader:?}, pipelined {pipelined}")?;
+            writeln!(f, "  leaves {leaves:?}")?;
+            asker.asks.iter().try_for_each(|ask| writeln!(f, "  {ask:?}"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,375 @@
+//! A client: asks as the story says, and knows by its serial number what it gets.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use millrace_event::{Address, Instant};
+use millrace_sim::{Read, Socket, World};
+
+use super::super::ledger::Moment;
+use super::super::plan::Reader;
+use super::super::reading::{Part, Reading, Side, shown};
+use super::super::sending::{Look, Out, Sending, Sent};
+use super::book::{Book, Record};
+use super::{Ask, Asker, origin};
+use crate::strict::{Asked, Message};
+
+pub(super) struct Client {
+    name: String,
+    plan: Asker,
+    book: Book,
+    begins: Instant,
+    socket: Option<Socket>,
+    over: bool,
+    sending: Sending,
+    reading: Reading,
+    /// Of the requests: planned to be sent, begun to be sent, answered.
+    planned: usize,
+    begun: usize,
+    answered: usize,
+    answer: Option<Answer>,
+    /// The proxy has said that it closes.
+    last: bool,
+    moved: Moment,
+    got: usize,
+    slow_got: usize,
+    stalled: bool,
+    reads_at: Option<Instant>,
+}
+
+/// An answer whose head was read.
+struct Answer {
+    /// `None`: the proxy's own, whose body is not judged.
+    record: Option<Record>,
+    is_part: bool,
+    want: Vec<u8>,
+    got: usize,
+}
+
+impl Client {
+    pub(super) fn new(world: &World, number: usize, plan: &Asker, book: &Book) -> Self {
+        Self {
+            name: format!("client {number}"),
+            plan: plan.clone(),
+            book: book.clone(),
+            begins: world.now() + Duration::from_millis(plan.begins_ms),
+            socket: None,
+            over: false,
+            sending: Sending::default(),
+            reading: Reading::new(Side::Answers),
+            planned: 0,
+            begun: 0,
+            answered: 0,
+            answer: None,
+            last: false,
+            moved: Moment::now(world),
+            got: 0,
+            slow_got: 0,
+            stalled: false,
+            reads_at: None,
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    pub(super) fn state(&self) -> String {
+        let over = if self.over { "has ended" } else { "waits" };
+        format!("{} {over}, {} of {} answered", self.name, self.answered, self.plan.asks.len())
+    }
+
+    pub(super) fn close(&mut self, world: &World) {
+        if let Some(socket) = self.socket.take() {
+            world.close(socket);
+        }
+        self.over = true;
+    }
+
+    pub(super) fn step(&mut self, world: &World, proxy: &Address) -> Option<Instant> {
+        if self.over {
+            return None;
+        }
+        if self.socket.is_none() {
+            if world.now() < self.begins {
+                return Some(self.begins);
+            }
+            let from = SocketAddr::from(([127, 0, 2, 1], 1));
+            let socket = world.connect(proxy, Some(from));
+            world.name(socket, &self.name);
+            (self.socket, self.moved) = (Some(socket), Moment::now(world));
+        }
+        let socket = self.socket?;
+        match world.connected(socket) {
+            None => return None,
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                self.unserved(world, &format!("cannot connect: {error}"));
+                self.close(world);
+                return None;
+            }
+        }
+        let mut look = Look::default();
+        self.send(world, socket, &mut look);
+        self.read(world, socket, &mut look);
+        if !self.over {
+            self.send(world, socket, &mut look);
+            self.check_silence(world, socket, &mut look);
+        }
+        look.0.filter(|_| !self.over)
+    }
+
+    fn send(&mut self, world: &World, socket: Socket, look: &mut Look) {
+        loop {
+            let behind = self.plan.pipelined || self.planned == self.answered;
+            if behind && !self.last && self.planned < self.plan.asks.len() {
+                let ask = self.plan.asks[self.planned];
+                self.planned += 1;
+                self.sending.add(Out::Pause(ask.pause_ms));
+                self.sending.add(Out::Mark);
+                self.sending.add(Out::Bytes(written(&ask)));
+            }
+            match self.sending.step(world, socket) {
+                Sent::Mark => {
+                    self.book.ask(world, &self.plan.asks[self.begun]);
+                    self.begun += 1;
+                    self.moved = Moment::now(world);
+                }
+                Sent::Until(until) => return look.at(until),
+                Sent::Gone => return self.close(world),
+                Sent::All if behind && !self.last && self.planned < self.plan.asks.len() => {}
+                Sent::All | Sent::Full => return,
+            }
+        }
+    }
+
+    fn read(&mut self, world: &World, socket: Socket, look: &mut Look) {
+        while !self.over {
+            if let Some(at) = self.reads_at {
+                if world.now() < at {
+                    return look.at(at);
+                }
+                self.reads_at = None;
+            }
+            let max = match self.plan.reader {
+                Reader::Slow(bytes, _) => bytes - self.slow_got,
+                Reader::Stalls(after, ms) if !self.stalled => match after.saturating_sub(self.got) {
+                    0 => {
+                        self.stalled = true;
+                        self.book.met("client: stops reading");
+                        self.reads_at = Some(world.now() + Duration::from_millis(ms));
+                        continue;
+                    }
+                    left => left.min(64 * 1024),
+                },
+                _ => 64 * 1024,
+            };
+            match world.read(socket, max) {
+                Read::Bytes(bytes) => self.came(world, &bytes),
+                Read::End | Read::Failed(_) => return self.ended(world),
+                Read::Nothing => return,
+            }
+        }
+    }
+
+    fn came(&mut self, world: &World, bytes: &[u8]) {
+        self.moved = Moment::now(world);
+        self.got += bytes.len();
+        self.slow_got += bytes.len();
+        if let Reader::Slow(most, ms) = self.plan.reader
+            && self.slow_got >= most
+        {
+            self.slow_got = 0;
+            self.reads_at = Some(world.now() + Duration::from_millis(ms));
+        }
+        self.reading.add(bytes);
+        self.judge(world);
+        if !self.over && self.plan.leaves.is_some_and(|after| self.got >= after) {
+            self.book.met("client: leaves");
+            if let Some(socket) = self.socket.take() {
+                world.reset(socket);
+            }
+            self.over = true;
+        }
+    }
+
+    fn judge(&mut self, world: &World) {
+        while !self.over {
+            let Some(ask) = self.plan.asks.get(self.answered).copied() else {
+                if !self.reading.is_between() {
+                    let rest = shown(self.reading.rest());
+                    self.fail(world, "unasked", format!("more came than was asked for: {rest}"));
+                }
+                return self.close(world);
+            };
+            match self.reading.next(Some(&Asked::with(ask.method))) {
+                Ok(None) => return,
+                Ok(Some(Part::Head(message))) => self.head(world, &ask, &message),
+                Ok(Some(Part::Body(bytes))) => self.body(world, &bytes),
+                Ok(Some(Part::End)) => self.whole(world),
+                Err(why) => self.fail(world, "doubtful", why),
+            }
+        }
+    }
+
+    fn head(&mut self, world: &World, ask: &Ask, message: &Message) {
+        let value = |name: &str| {
+            let field = message.fields.iter().find(|field| field.is(name));
+            field.map(|field| String::from_utf8_lossy(&field.value).into_owned())
+        };
+        self.last |= message.closes();
+        let status = message.status();
+        let mut answer = Answer { record: None, is_part: false, want: Vec::new(), got: 0 };
+        let Some(serial) = value("x-serial").and_then(|serial| serial.parse().ok()) else {
+            self.own_answer(world, ask, status);
+            self.answer = Some(answer);
+            return;
+        };
+        let record = match self.book.judge(world, ask, serial) {
+            Ok(record) => record,
+            Err((kind, words)) => return self.fail(world, kind, words),
+        };
+        let is_hit = record.asker != ask.id;
+        self.book.met(if is_hit { "client: gets what another asked for" } else { "client: its own" });
+        let said = record.said;
+        match status {
+            206 if ask.range.is_some() => {
+                let place = value("content-range").unwrap_or_default();
+                let Some((first, last, complete)) = place_of(&place) else {
+                    return self.fail(world, "doubtful", format!("a part without place: {place}"));
+                };
+                let is_known = complete == said.length || record.may_look_short();
+                if !is_known || last >= said.length || first > last {
+                    let words = format!("{place} of {} bytes", said.length);
+                    return self.fail(world, "wrong-bytes", words);
+                }
+                self.book.met("client: gets a part");
+                answer.is_part = true;
+                answer.want = origin::body(serial, said.length)[first..=last].to_vec();
+            }
+            status if status == said.status => {
+                let length = if ask.method == "HEAD" { 0 } else { said.length };
+                answer.is_part = ask.method == "HEAD";
+                answer.want = origin::body(serial, length);
+            }
+            status => {
+                let words = format!("status {status} for {} of {}", said.status, ask.id);
+                return self.fail(world, "wrong-answer", words);
+            }
+        }
+        if ask.method == "POST" && status < 400 {
+            self.book.changed(ask.url, serial);
+        }
+        answer.record = Some(record);
+        self.answer = Some(answer);
+    }
+
+    /// An answer of the proxy's own, or one to HEAD of the origin's.
+    fn own_answer(&mut self, world: &World, ask: &Ask, status: u16) {
+        let is_head = ask.method == "HEAD" && status == 200;
+        let is_refused = ask.control == "only-if-cached" && status == 504;
+        // What is said of a range that is not there is nothing of the answer itself.
+        let is_refused = is_refused || (ask.range.is_some() && status == 416);
+        self.book.met(format!("proxy: answers {status} itself"));
+        if !is_head && !is_refused {
+            self.unserved(world, &format!("request {} is answered {status}", ask.id));
+        }
+    }
+
+    fn body(&mut self, world: &World, bytes: &[u8]) {
+        let Some(answer) = &mut self.answer else { return };
+        if answer.record.is_none() {
+            return;
+        }
+        let end = answer.got + bytes.len();
+        if answer.want.get(answer.got..end) != Some(bytes) {
+            let words = format!("wrong bytes from {} on: {}", answer.got, shown(bytes));
+            return self.fail(world, "wrong-bytes", words);
+        }
+        answer.got = end;
+    }
+
+    fn whole(&mut self, world: &World) {
+        let Some(answer) = self.answer.take() else { return };
+        self.answered += 1;
+        if let Some(record) = answer.record {
+            let (got, want) = (answer.got, answer.want.len());
+            let is_short = got < want && !record.may_look_short();
+            if is_short || (record.is_cut() && !answer.is_part) {
+                let words = format!("{got} of {want} bytes look whole");
+                return self.fail(world, "looks-whole", words);
+            }
+        }
+        if self.answered == self.plan.asks.len() || self.last {
+            self.close(world);
+        }
+    }
+
+    /// The stream has ended, or broken.
+    fn ended(&mut self, world: &World) {
+        let record = self.answer.as_ref().and_then(|answer| answer.record);
+        match record {
+            Some(record) if record.said.breaks.is_some() => {
+                self.book.met("client: sees that an answer breaks off");
+            }
+            _ => self.unserved(world, "its connection ends too early"),
+        }
+        self.close(world);
+    }
+
+    /// Where nothing is scarce and nothing breaks off, everybody is served.
+    fn unserved(&mut self, world: &World, words: &str) {
+        let story = self.book.story();
+        let breaks = story.says.iter().flatten().any(|said| said.breaks.is_some());
+        if !self.book.is_hostile() && !self.book.is_drained() && !breaks {
+            self.fail(world, "unserved", words.to_owned());
+        }
+    }
+
+    /// Nobody waits for longer than the limits allow.
+    fn check_silence(&mut self, world: &World, socket: Socket, look: &mut Look) {
+        let waits = self.answered < self.begun && self.reads_at.is_none();
+        if !waits || self.book.is_hostile() || world.is_left(socket) {
+            return;
+        }
+        let until = self.moved.until(world, SILENCE);
+        if until <= world.now() {
+            return self.fail(world, "overdue", format!("silent for {} s", SILENCE.as_secs()));
+        }
+        look.at(until);
+    }
+
+    fn fail(&mut self, world: &World, kind: &'static str, words: String) {
+        self.book.fail(world, kind, format!("{}: {words}", self.name));
+        self.over = true;
+    }
+}
+
+/// A request as it goes over the wire.
+fn written(ask: &Ask) -> Vec<u8> {
+    let Ask { id, method, url, language, control, range, .. } = ask;
+    let mut head = format!("{method} /u{url} HTTP/1.1\r\nHost: a.test\r\nX-Id: {id}\r\n");
+    head += &format!("Accept-Language: l{language}\r\n");
+    if !control.is_empty() {
+        head += &format!("Cache-Control: {control}\r\n");
+    }
+    if let Some((first, last)) = range {
+        head += &format!("Range: bytes={first}-{last}\r\n");
+    }
+    if *method == "POST" {
+        head += "Content-Length: 3\r\n\r\nnew";
+    } else {
+        head += "\r\n";
+    }
+    head.into_bytes()
+}
+
+/// First, last and complete length of `bytes F-L/C`.
+fn place_of(value: &str) -> Option<(usize, usize, usize)> {
+    let (place, complete) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = place.split_once('-')?;
+    Some((first.parse().ok()?, last.parse().ok()?, complete.parse().ok()?))
+}
+
+/// Longer than all waits for an origin together, and for somebody else's fetches.
+const SILENCE: Duration = Duration::from_secs(120);

@@ -1,0 +1,215 @@
+//! One run: the proxy's workers, the origin and the clients in one world.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_event::{Address, Instant};
+use millrace_proxy::config::{self, Config};
+use millrace_proxy::{Letter, Shared};
+use millrace_sim::{Actor, Ended, Faults, Turn, World};
+
+use super::super::super::name_server::NameServer;
+use super::super::super::reload::Posts;
+use super::super::super::verifier::SimVerifier;
+use super::super::super::{Running, address_of, cache, pick_ports, run_all, start};
+use super::super::ledger::{Failure, Met};
+use super::super::stage::Outcome;
+use super::CachedStory;
+use super::book::Book;
+use super::client::Client;
+use super::origin::Origin;
+
+/// Virtual time that a story may take: beyond every deadline, stall and pause.
+const TIME: Duration = Duration::from_secs(12 * 3600);
+/// From the order to break everything off to the end of every worker.
+const STOP: Duration = Duration::from_secs(600);
+
+pub(super) fn play(story: &CachedStory, world: &World, tells: bool) -> Outcome {
+    if tells {
+        world.tell();
+    }
+    let (failure, met) = match Stage::new(story, world) {
+        Ok(mut stage) => {
+            let result = stage.play(world);
+            (stage.troupe.book.failure().or(result.err()), stage.troupe.book.all_met())
+        }
+        Err(words) => (Some(Failure { kind: "configuration", words }), Met::new()),
+    };
+    let trace = if tells { world.trace() } else { String::new() };
+    Outcome { failure, hash: world.trace_hash(), met, tale: world.tale(), trace }
+}
+
+/// Everybody but the workers.
+struct Troupe {
+    clients: Vec<Client>,
+    origin: Origin,
+    proxy: Address,
+    posts: Posts,
+    drains_at: Option<Instant>,
+    book: Book,
+    over: Rc<Cell<bool>>,
+}
+
+impl Troupe {
+    fn tell(&mut self, letter: impl Fn() -> Letter<millrace_sim::SimDetached>) {
+        for post in self.posts.borrow_mut().iter_mut() {
+            // One that has ended reads none.
+            let _ = post.send(letter());
+            post.flush();
+        }
+    }
+
+    fn drain(&mut self, world: &World) {
+        world.say("the workers are told to drain");
+        self.drains_at = None;
+        self.book.drain();
+        self.tell(|| Letter::Drain);
+    }
+}
+
+impl Actor for Troupe {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        if self.drains_at.is_some_and(|at| at <= world.now()) {
+            self.book.met("operator: drains in the middle");
+            self.drain(world);
+        }
+        let mut look = self.drains_at;
+        let mut over = true;
+        for client in &mut self.clients {
+            look = look.into_iter().chain(client.step(world, &self.proxy)).min();
+            over &= client.is_over();
+        }
+        look = look.into_iter().chain(self.origin.step(world)).min();
+        self.over.set(over || self.book.failure().is_some());
+        look
+    }
+}
+
+/// A worker, which may end before the others.
+struct Member {
+    running: Running,
+    ended: Rc<Cell<bool>>,
+}
+
+impl Turn for Member {
+    fn turn(&mut self) -> bool {
+        if !self.ended.get() {
+            self.ended.set(!self.running.turn());
+        }
+        !self.ended.get()
+    }
+}
+
+struct Stage {
+    workers: Vec<Member>,
+    shared: Arc<Shared>,
+    troupe: Troupe,
+    drain: Duration,
+}
+
+impl Stage {
+    fn new(story: &CachedStory, world: &World) -> Result<Self, String> {
+        let book = Book::new(story);
+        let (origin, address) = Origin::new(world, &book);
+        let config = Arc::new(configure(story, world, &address)?);
+        let names = NameServer::new(world, &[]);
+        let servers = (&names, &SimVerifier::new(false));
+        let (workers, posts, shared) = start(&config, world, servers, 1000)?;
+        let member = |running| Member { running, ended: Rc::default() };
+        let workers = workers.into_iter().map(member).collect();
+        let askers = story.askers.iter().enumerate();
+        let clients = askers.map(|(at, plan)| Client::new(world, at, plan, &book)).collect();
+        book.met(format!("world: {:?}", story.world));
+        let drains_at = story.drains_ms.map(|ms| world.now() + Duration::from_millis(ms));
+        let proxy = address_of(&config.listeners[0].address);
+        let over = Rc::default();
+        let drain = Duration::from_millis(config.limits.drain_ms);
+        let troupe = Troupe { clients, origin, proxy, posts, drains_at, book, over };
+        Ok(Self { workers, shared, troupe, drain })
+    }
+
+    fn play(&mut self, world: &World) -> Result<(), Failure> {
+        let over = self.troupe.over.clone();
+        // It also returns when every worker has drained: those who are left then see it.
+        let mut ended = Ended::Done;
+        while ended == Ended::Done && !over.get() {
+            ended = self.run(world, TIME, &mut |_| over.get());
+        }
+        if self.troupe.book.failure().is_some() {
+            return Ok(());
+        }
+        if !over.get() {
+            return Err(self.failure("stuck", format!("{ended:?}")));
+        }
+        if !self.troupe.book.is_drained() {
+            self.troupe.drain(world);
+        }
+        self.end(world)?;
+        for (index, member) in self.workers.drain(..).enumerate() {
+            let Running(worker) = member.running;
+            let live = worker.live();
+            if live != [0; 4] {
+                let words = format!("worker {index} has drained and keeps {live:?}");
+                return Err(Failure { kind: "leak", words });
+            }
+            drop(worker.finish());
+        }
+        let leak = |words| Failure { kind: "leak", words };
+        cache::check(&self.shared).map_err(leak)?;
+        self.troupe.clients.iter_mut().for_each(|client| client.close(world));
+        self.troupe.origin.close(world);
+        match &world.leaks()[..] {
+            [] => Ok(()),
+            leaks => Err(leak(format!("left behind:\n{}", leaks.join("\n")))),
+        }
+    }
+
+    /// What the supervisor does at SIGTERM, once the order was given.
+    fn end(&mut self, world: &World) -> Result<(), Failure> {
+        let flags: Vec<_> = self.workers.iter().map(|member| member.ended.clone()).collect();
+        let have_ended = &mut |_: &World| flags.iter().all(|ended| ended.get());
+        self.run(world, self.drain, have_ended);
+        if have_ended(world) {
+            return Ok(());
+        }
+        if self.troupe.book.story().world != Faults::Hostile {
+            return Err(self.failure("undrained", "the workers do not drain".to_owned()));
+        }
+        world.say("the workers are told to stop");
+        self.troupe.tell(|| Letter::Stop);
+        self.run(world, STOP, have_ended);
+        match have_ended(world) {
+            true => Ok(()),
+            false => Err(self.failure("undrained", "the workers do not stop".to_owned())),
+        }
+    }
+
+    fn run(
+        &mut self,
+        world: &World,
+        time: Duration,
+        done: &mut dyn FnMut(&World) -> bool,
+    ) -> Ended {
+        let have_ended = self.workers.iter().all(|member| member.ended.get());
+        let left = if have_ended { 0 } else { self.workers.len() };
+        run_all(world, &mut self.workers[..left], &mut [&mut self.troupe], time, done)
+    }
+
+    fn failure(&self, kind: &'static str, words: String) -> Failure {
+        let clients: Vec<String> = self.troupe.clients.iter().map(Client::state).collect();
+        Failure { kind, words: format!("{words}\n{}", clients.join("\n")) }
+    }
+}
+
+/// The proxy's configuration: by the program's own parser, then with the port that was picked.
+fn configure(story: &CachedStory, world: &World, origin: &Address) -> Result<Config, String> {
+    let mut words = vec!["boost".to_owned(), "--origin".to_owned(), format!("http://{origin}")];
+    words.extend(["--listen", "127.0.0.1:0", "--workers"].map(str::to_owned));
+    words.push(story.workers.to_string());
+    words.extend(story.options.iter().cloned());
+    let mut config = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+    pick_ports(&mut config, world);
+    Ok(config)
+}
