@@ -63,6 +63,20 @@ faults! {
     DrainForgets;
     /// A kept connection whose end is announced stays among those to give out (`origin_received`).
     KeptEnded;
+    /// Who waits for something of the cache in the same worker is not told that it came (`wake`).
+    CacheWakeLost;
+    /// Who leaves while others wait for what it fetches does not let them go (`leave_cache`).
+    ClaimKept;
+    /// What has to be validated first is taken for fresh (`lookup::run`).
+    StaleTaken;
+    /// What is stored for one variant is given for all (`keep::draft`).
+    VariantLost;
+    /// A body in chunks whose end is missing counts as whole (`fill::ended`).
+    CutKept;
+    /// What a request has changed stays as it was stored (`make_invalid`).
+    InvalidKept;
+    /// Who fills what is only passed on is not told that a reader has gone on (`download_kept`).
+    RoomUntold;
 }
 
 #[cfg(feature = "planted-faults")]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use millrace_cache::rules::{Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, Site};
 use millrace_cache::{Cache, Claim, Object, Waiter};
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Instant, Key, Kind, Token};
 use millrace_http::{RequestHead, destination};
 
@@ -115,6 +116,9 @@ impl<E: Engine> Worker<E> {
         for Waiter { worker, token } in waiters {
             let token = Token::from_bits(token);
             if usize::from(worker) == self.index {
+                if planted(Fault::CacheWakeLost) {
+                    continue;
+                }
                 self.woken_here.push_back(token);
             } else if let Err(Letter::Wake(token)) =
                 self.mail.send(usize::from(worker), Letter::Wake(token))
@@ -176,7 +180,11 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn leave_cache(&mut self, key: Key) {
         self.leave_line_of_cache(key);
         let caching = &mut self.exchange(key).caching;
-        let released = caching.claim.take().map(Claim::release);
+        let claim = caching.claim.take();
+        if planted(Fault::ClaimKept) {
+            return std::mem::forget(claim);
+        }
+        let released = claim.map(Claim::release);
         let left = caching.kept.take().and_then(Kept::leave);
         self.wake(released.into_iter().flatten().chain(left));
     }

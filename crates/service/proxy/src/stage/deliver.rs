@@ -158,7 +158,7 @@ fn download_kept<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
     let sink = (&conn.fd, conn_key.token(Kind::Client));
     let before = exchange.download.moved();
     let result = exchange.download.pump_kept(engine, kept, sink, head);
-    let woken = kept.take_woken();
+    let woken = kept.take_woken().filter(|_| !planted(Fault::RoomUntold));
     counters.bytes_downloaded.add(exchange.download.moved() - before);
     if let Ok(Waits::Sink) = result {
         conn.sending = true;

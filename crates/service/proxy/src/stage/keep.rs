@@ -8,6 +8,7 @@ use millrace_cache::rules::{
     group_invalidations, invalidated, is_failure, tag_hash, tags,
 };
 use millrace_cache::{Cache, Draft, Filling};
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key};
 use millrace_http::{Framing, Method, Name, destination};
 
@@ -145,6 +146,7 @@ fn draft(
 ) -> Draft {
     let Exchange { request, answer, .. } = exchange;
     let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), request, answer));
+    let variant = variant.filter(|_| !planted(Fault::VariantLost));
     let (name, tags) = (name(request, route), tag_hashes(exchange, cache));
     Draft { stored, variant, declared, name, tags }
 }
@@ -241,7 +243,7 @@ fn refused<E: Engine>(
 /// RFC 9111 section 4.4, RFC 9875 section 3.
 fn make_invalid(exchange: &Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
     let Exchange { request, answer, .. } = exchange;
-    if request.method().is_safe() {
+    if request.method().is_safe() || planted(Fault::InvalidKept) {
         return;
     }
     let Some(authority) = destination(request).ok().and_then(|it| it.authority) else { return };

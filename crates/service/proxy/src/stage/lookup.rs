@@ -8,6 +8,7 @@ use millrace_cache::rules::{
     Bypass, Forward, Lookup, RequestDirectives, Selection, lookup, ranges, remainder,
 };
 use millrace_cache::{Cache, Found, Object, Question, Waiter};
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Instant, Key, Kind};
 use millrace_http::{Method, Name, RequestHead};
 
@@ -28,6 +29,10 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let waiter = (due > engine.now()).then_some(waiter);
     let Some(found) = find(exchange, cache, waiter, now_ms(engine)) else {
         return Step::Go(Stage::Fetch);
+    };
+    let found = match found {
+        Found::Validate { object, .. } if planted(Fault::StaleTaken) => Found::Stored(object),
+        found => found,
     };
     let Exchange { request, caching, .. } = &mut **exchange;
     match found {
