@@ -181,6 +181,33 @@ fn what_was_cut_short_is_not_found() {
 }
 
 #[test]
+fn what_came_of_a_cut_body_is_not_its_length() {
+    let cache = cache();
+    let (filling, _) = cache.publish(key(1), None, draft("", "", None), NOW_MS);
+    let mut filling = filling.unwrap();
+    let _ = fill(&mut filling, b"abc");
+    let object = filling.object().clone();
+    assert_eq!(object.length(), None);
+    let _ = filling.cut();
+    assert!(object.is_cut() && object.length().is_none());
+    assert_eq!(put(&cache, key(2), "", "", b"abc").length(), Some(3));
+}
+
+#[test]
+fn a_cache_that_is_cleared_says_what_was_left() {
+    let cache = cache();
+    put(&cache, key(1), "", "", b"abc");
+    let (filling, _) = cache.publish(key(2), None, draft("", "", Some(9)), NOW_MS);
+    let held = claim(ask(&cache, key(3), "", None));
+    assert!(matches!(ask(&cache, key(3), "", Some(OTHER)), Found::Wait));
+    let left = Cleared { objects: 2, unfinished: 1, claims: 1, waiters: 1, bytes_astray: 0 };
+    assert_eq!(cache.clear(), left);
+    drop((filling, held));
+    assert_eq!(cache.clear(), Cleared::default());
+    assert_eq!(cache.slab().counters().live, 0);
+}
+
+#[test]
 fn old_objects_make_room_for_new_ones() {
     let cache = cache();
     let bytes = vec![1; 200_000];
