@@ -66,6 +66,8 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
         Found::Validate { object, is_spare, claim } => {
             counters.cache_misses.add(1);
             caching.forward = Some(Forward::Stale);
+            // A part stands in for nothing else.
+            let is_spare = is_spare && !is_absent(request, &object, cache);
             (caching.object, caching.is_spare, caching.claim) = (Some(object), is_spare, claim);
             Step::Go(Stage::Fetch)
         }
