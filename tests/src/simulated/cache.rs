@@ -43,6 +43,6 @@ pub(super) fn check(shared: &Shared) -> Result<(), String> {
     let counters = cache.slab().counters();
     match (counters.live, counters.runs) {
         (0, 0) => Ok(()),
-        (bytes, runs) => Err(format!("the cache is empty, and {bytes} bytes in {runs} runs are held")),
+        (bytes, runs) => Err(format!("the cache is empty, and holds {bytes} bytes, {runs} runs")),
     }
 }

@@ -230,7 +230,8 @@ impl Client {
             Err((kind, words)) => return self.fail(world, kind, words),
         };
         let is_hit = record.asker != ask.id;
-        self.book.met(if is_hit { "client: gets what another asked for" } else { "client: its own" });
+        let class = if is_hit { "client: gets what another asked for" } else { "client: its own" };
+        self.book.met(class);
         let said = record.said;
         match status {
             206 if ask.range.is_some() => {
