@@ -9,5 +9,7 @@ mod object;
 pub mod rules;
 
 pub use body::{Body, End, Filler, Read, Reader, Waiter};
-pub use index::{Bounds, Cache, Claim, Cleared, Draft, Filling, Found, Question};
+pub use index::{
+    Bounds, Cache, Claim, Cleared, Draft, Filling, Found, Question, Stat, Which,
+};
 pub use object::Object;

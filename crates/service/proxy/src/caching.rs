@@ -54,6 +54,8 @@ pub(crate) struct Caching {
     pub(crate) is_collapsed: bool,
     /// Why the answer was not stored.
     pub(crate) detail: Option<&'static str>,
+    /// The number of the cache's last purge when the cache was asked.
+    pub(crate) since: u64,
     /// When the request was sent, milliseconds since 1970.
     pub(crate) request_ms: u64,
     /// The body of the answer.

@@ -43,6 +43,9 @@ pub(crate) fn begin<E: Engine>(
     exchange.started = Some(now);
     exchange.stage = Stage::Fetch;
     exchange.caching = Caching {
+        // What was purged since the stale answer was found is not there to be replaced by a 304,
+        // and an answer to what is asked from now on is newer.
+        since: worker.cache().number(),
         key: Some(asked_for),
         object: Some(object),
         claim: Some(claim),

@@ -6,7 +6,8 @@
 
 use std::collections::VecDeque;
 
-use millrace_event::{Engine, Inbox, Mail};
+use millrace_cache::Waiter;
+use millrace_event::{Engine, Inbox, Mail, Token, Wake};
 
 use crate::letter::Letter;
 use crate::worker::Worker;
@@ -44,7 +45,12 @@ impl<E: Engine> Worker<E> {
         ] {
             gauge.set(0);
         }
-        let Self { engine, inbox, mail, letters, .. } = self;
+        let Self { engine, inbox, mut mail, letters, exchanges, fills, index, shared, .. } = self;
+        // Whoever waited in the cache for something of these is an orphan.
+        drop((exchanges, fills));
+        if let Some(cache) = &shared.cache {
+            cache.leave_orphans(wake_others(&mut mail, index, cache.take_orphans()));
+        }
         Remains { engine, inbox, mail, letters, connections }
     }
 
@@ -52,5 +58,24 @@ impl<E: Engine> Worker<E> {
     pub fn take_over(&mut self, letters: VecDeque<Letter<E::Detached>>) {
         self.letters = letters;
         self.counters.worker_restarts.add(1);
+        let orphans = self.shared.cache.as_ref().map(|cache| cache.take_orphans());
+        self.wake(orphans.into_iter().flatten());
     }
+}
+
+/// Wakes those of other workers, even if nobody takes this one's place. Gives those whose mailbox
+/// is full, for the next worker; nobody of the worker `index` is left.
+fn wake_others<T: Send, W: Wake>(
+    mail: &mut Mail<Letter<T>, W>,
+    index: usize,
+    orphans: Vec<Waiter>,
+) -> Vec<Waiter> {
+    let others = orphans.into_iter().filter(|waiter| usize::from(waiter.worker) != index);
+    let late = others.filter(|waiter| {
+        let letter = Letter::Wake(Token::from_bits(waiter.token));
+        mail.send(usize::from(waiter.worker), letter).is_err()
+    });
+    let late = late.collect();
+    mail.flush();
+    late
 }

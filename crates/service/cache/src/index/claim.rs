@@ -52,11 +52,12 @@ impl Claim {
     }
 }
 
-/// Whoever drops it, in a panic say, leaves nobody waiting for good: those who wait give up after a
-/// while, and others may claim at once.
+/// Whoever drops it, in a panic say, leaves nobody waiting for good: others may claim at once, and
+/// those who wait are left to [`Cache::take_orphans`].
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.end(None);
+        let waiters = self.end(None).waiters;
+        self.cache.leave_orphans(waiters);
     }
 }
 

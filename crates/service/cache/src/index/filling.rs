@@ -10,7 +10,7 @@ use crate::object::Object;
 use crate::rules::{Key, finish};
 
 /// Fills the body of an object that is stored. Dropped, it leaves a body that was cut short, which
-/// nobody finds any more.
+/// nobody finds any more, and who waited for it to [`Cache::take_orphans`].
 #[derive(Debug)]
 pub struct Filling {
     cache: Arc<Cache>,
@@ -180,7 +180,8 @@ impl Filling {
 
 impl Drop for Filling {
     fn drop(&mut self) {
-        if self.filler.take().is_some() {
+        if let Some(filler) = self.filler.take() {
+            self.cache.leave_orphans(filler.cut());
             self.cache.remove_body(self.key, &self.object.body);
         }
     }

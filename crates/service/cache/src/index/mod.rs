@@ -7,6 +7,8 @@
 mod claim;
 mod clear;
 mod filling;
+mod operate;
+mod recent;
 mod shard;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,6 +20,8 @@ use millrace_http::{AnswerHead, RequestHead};
 pub use claim::Claim;
 pub use clear::Cleared;
 pub use filling::Filling;
+pub use operate::{Stat, Which};
+use recent::Recent;
 use shard::{Entry, Fetch, Shard};
 
 use crate::body::{Body, Waiter};
@@ -45,6 +49,12 @@ pub struct Cache {
     /// Bytes of all objects. Written under the lock of the shard that changes; who reads it lets go
     /// an object too many at worst.
     held: AtomicU64,
+    /// What was purged and made invalid of late.
+    recent: Recent,
+    /// Answers that operators purged.
+    purged: AtomicU64,
+    /// Who waited for something whose owner was dropped: see [`Cache::take_orphans`].
+    orphans: Mutex<Vec<Waiter>>,
 }
 
 /// How much is kept.
@@ -121,6 +131,8 @@ pub struct Draft {
     pub name: Arc<[u8]>,
     /// What it may be purged by.
     pub tags: Arc<[TagHash]>,
+    /// What [`Cache::number`] was before the origin was asked.
+    pub since: u64,
 }
 
 impl Cache {
@@ -138,6 +150,9 @@ impl Cache {
             claims: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            recent: Recent::default(),
+            purged: AtomicU64::new(0),
+            orphans: Mutex::default(),
         })
     }
 
@@ -180,6 +195,7 @@ impl Cache {
                 question.claims.then(|| self.claim(keys.entry(key).or_default(), question, None));
             return Found::Nothing { why: Forward::UriMiss, claim };
         };
+        self.recent.heed(entry);
         let Some(slot) = entry.find(&self.hash, request) else {
             return self.absent(entry, question);
         };
@@ -278,12 +294,14 @@ impl Cache {
         now_ms: u64,
     ) -> (Option<Filling>, Vec<Waiter>) {
         let ended = claim.map(|mut claim| claim.end(None)).unwrap_or_default();
-        let Draft { mut stored, variant, declared, name, tags } = draft;
+        let Draft { mut stored, variant, declared, name, tags, since } = draft;
         if ended.is_outdated {
             stored.meta.invalidate();
         }
         let kind = filling::kind(declared);
         let mut shard = self.shard(key);
+        // Under the lock: whoever purges after this finds the object, and before it is in here.
+        self.recent.apply(&mut stored.meta, since, &name, &tags, now_ms);
         let size = declared.unwrap_or(filling::FIRST_BYTES);
         let is_wanted = shard.eviction.admit(key.0 as u64, size) || !ended.waiters.is_empty();
         if !is_wanted || size > self.object_bytes() {
@@ -296,7 +314,7 @@ impl Cache {
         let gone = self.replaced_by(&mut shard, key, &object);
         let size = size + object.overhead();
         let object = Arc::new(object);
-        shard.insert(key, handle, object.clone(), size);
+        shard.insert(key, handle, object.clone(), size, since);
         self.count(&mut shard);
         drop(shard);
         drop(gone);
@@ -362,12 +380,15 @@ impl Cache {
         }
     }
 
-    /// What a 304 made of a stored answer. It takes that one's place if it is still there; it is
-    /// the answer to the one who validated it in any case.
+    /// What a 304 made of a stored answer. It takes that one's place if it is still there as it was:
+    /// what made it invalid meanwhile may be newer than the 304. It is the answer to the one who
+    /// validated it in any case.
     pub fn update(&self, key: Key, old: &Arc<Object>, stored: Stored) -> Arc<Object> {
         let new = Arc::new(old.with(stored));
         let mut shard = self.shard(key);
-        if let Some(slot) = shard.slot_of(key, &old.body) {
+        if let Some(slot) = shard.slot_of(key, &old.body)
+            && Arc::ptr_eq(&slot.object, old)
+        {
             slot.object = new.clone();
         }
         new
@@ -388,18 +409,28 @@ impl Cache {
         }
     }
 
-    /// What carries the tag may not be used any more before it was validated.
+    /// What carries the tag may not be used any more before it was validated, nor what is being
+    /// fetched now. Costs the same however much is stored: each object heeds it when it is found.
     pub fn invalidate_tag(&self, tag: TagHash) {
-        for index in 0..self.shards.len() {
-            let mut shard = self.lock(index);
-            for slot in shard.keys.values_mut().flat_map(|entry| &mut entry.objects) {
-                if slot.object.tags.contains(&tag) {
-                    let mut object = (*slot.object).clone();
-                    object.stored.meta.invalidate();
-                    slot.object = Arc::new(object);
-                }
-            }
+        self.recent.invalidate(tag);
+    }
+
+    /// Those who waited for a claim or a body whose owner was dropped, in a panic say: whoever takes
+    /// its place wakes them. The others give theirs back as they end.
+    #[must_use = "they have to be woken"]
+    pub fn take_orphans(&self) -> Vec<Waiter> {
+        std::mem::take(&mut *self.orphans())
+    }
+
+    /// Leaves waiters to whoever takes them next.
+    pub fn leave_orphans(&self, waiters: Vec<Waiter>) {
+        if !waiters.is_empty() {
+            self.orphans().extend(waiters);
         }
+    }
+
+    fn orphans(&self) -> MutexGuard<'_, Vec<Waiter>> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the answer to a HEAD says of what is stored, RFC 9111 section 4.3.5.

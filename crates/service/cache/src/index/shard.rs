@@ -38,6 +38,9 @@ pub(super) struct Entry {
 pub(super) struct Slot {
     pub(super) handle: u32,
     pub(super) object: Arc<Object>,
+    /// The number of the last invalidation by a tag that it is known to have heeded; the highest
+    /// where it carries no tag.
+    pub(super) heeded: u64,
 }
 
 /// Somebody fetches, and others wait.
@@ -78,13 +81,21 @@ impl Shard {
         self.free.push(handle);
     }
 
-    /// Puts an object in, in the place of those for the same requests, which are given.
-    pub(super) fn insert(&mut self, key: Key, handle: u32, object: Arc<Object>, size: u64) {
+    /// Puts an object in, which has heeded what was made invalid up to the number `since`.
+    pub(super) fn insert(
+        &mut self,
+        key: Key,
+        handle: u32,
+        object: Arc<Object>,
+        size: u64,
+        since: u64,
+    ) {
         let expires = expires(&object);
         self.eviction.insert(handle, key.0 as u64, size, expires);
         let entry = self.keys.entry(key).or_default();
         entry.pass_until_ms = 0;
-        entry.objects.push(Slot { handle, object });
+        let heeded = if object.tags.is_empty() { u64::MAX } else { since };
+        entry.objects.push(Slot { handle, object, heeded });
     }
 
     /// Takes those objects of a key out that `is_gone` says.
@@ -113,6 +124,11 @@ impl Shard {
         self.free_handle(handle);
         self.forget_if_empty(key);
         Some(slot.object)
+    }
+
+    /// Handles that there ever were: those in use are below.
+    pub(super) fn handles_end(&self) -> u32 {
+        self.handles.len() as u32
     }
 
     /// The key that a handle names.

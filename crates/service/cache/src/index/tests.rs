@@ -1,5 +1,7 @@
 //! The index as its users see it: who finds what, who fetches, who waits.
 
+mod operate;
+
 use iolite::Slab;
 use millrace_http::{AnswerHead, HeadLimits, HeadScan};
 
@@ -67,7 +69,13 @@ fn draft(wants: &str, says: &str, declared: Option<u64>) -> Draft {
         Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
     let stored = store(&request, &answer, &receipt, &Policy::default()).unwrap();
     let variant = stored.vary.as_ref().map(|names| names.key_of_answer(&HASH, &request, &answer));
-    Draft { stored, variant, declared, name: b"http://a/"[..].into(), tags: Arc::new([]) }
+    let name = b"http://a/"[..].into();
+    Draft { stored, variant, declared, name, tags: Arc::new([]), since: 0 }
+}
+
+/// Of an answer that is fresh for a minute.
+pub(super) fn meta() -> crate::rules::Meta {
+    draft("", "", None).stored.meta
 }
 
 fn fill(filling: &mut Filling, mut bytes: &[u8]) -> Vec<Waiter> {

@@ -41,6 +41,7 @@ mod tags;
 mod uri;
 mod validate;
 mod vary;
+mod written;
 
 #[cfg(test)]
 mod samples;
@@ -69,3 +70,4 @@ pub use stored_head::{Line, lines};
 pub use tags::{Tag, TagHash, group_invalidations, tag_hash, tags};
 pub use validate::{StoredView, selected, write_validation};
 pub use vary::{VariantKey, VaryNames};
+pub use written::{written_site, written_url};

@@ -144,11 +144,11 @@ fn draft(
     stored: Stored,
     declared: Option<u64>,
 ) -> Draft {
-    let Exchange { request, answer, .. } = exchange;
+    let Exchange { request, answer, caching, .. } = exchange;
     let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), request, answer));
     let variant = variant.filter(|_| !planted(Fault::VariantLost));
     let (name, tags) = (name(request, route), tag_hashes(exchange, cache));
-    Draft { stored, variant, declared, name, tags }
+    Draft { stored, variant, declared, name, tags, since: caching.since }
 }
 
 /// Stores what is drafted; `None` where it is not worth its room.

@@ -124,6 +124,7 @@ fn find(
     // A part, a head, or what comes over a connection for this client alone, is for nobody else.
     let claims =
         request.method() == Method::Get && request.find(Name::Range).is_none() && !is_bound;
+    caching.since = cache.number();
     Some(cache.lookup(&Question { key, request, asked: &asked, now_ms, waiter, claims }))
 }
 

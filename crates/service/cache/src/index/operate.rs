@@ -1,0 +1,208 @@
+//! What operators do with all that is stored: they look, count and purge. Nobody else waits for
+//! them: a shard's lock is held for a few objects at a time, and never while a caller has them.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use iolite::Counters;
+
+use super::Cache;
+use crate::object::Object;
+use crate::rules::{HashKey, Key, TagHash, tag_hash, written_site, written_url};
+
+/// Which of the stored answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// Those of a URL, as keys have it, whatever else is in their keys.
+    Url(Vec<u8>),
+    /// Those of all URLs that begin so.
+    Prefix(Vec<u8>),
+    /// Those that carry a tag.
+    Tag(TagHash),
+    /// All of them.
+    All,
+}
+
+impl Which {
+    /// Those of a URL as people write it; `None`: it is none.
+    pub fn url(text: &[u8]) -> Option<Self> {
+        written_url(text).map(Self::Url)
+    }
+
+    /// Those of all URLs that begin so: with a whole host, and then with a part of a path.
+    /// `None`: no URL does.
+    pub fn prefix(text: &[u8]) -> Option<Self> {
+        written_url(text).map(Self::Prefix)
+    }
+
+    /// Those with a member of `Surrogate-Key` or `Cache-Tag`.
+    pub fn tag(hash: &HashKey, text: &[u8]) -> Self {
+        Self::Tag(tag_hash(hash, None, text))
+    }
+
+    /// Those of a site with a member of `Cache-Groups`, RFC 9875; `None`: it is no site.
+    pub fn group(hash: &HashKey, site: &[u8], text: &[u8]) -> Option<Self> {
+        written_site(site).map(|site| Self::Tag(tag_hash(hash, Some(&site), text)))
+    }
+
+    /// Whether an answer with the text of this key and these tags is one of them.
+    pub(super) fn has(&self, name: &[u8], tags: &[TagHash]) -> bool {
+        match self {
+            // What else is in a key comes after the end of a line.
+            Self::Url(url) => {
+                name.strip_prefix(&url[..]).is_some_and(|rest| matches!(rest, [] | [b'\n', ..]))
+            }
+            Self::Prefix(prefix) => name.starts_with(prefix),
+            Self::Tag(tag) => tags.contains(tag),
+            Self::All => true,
+        }
+    }
+}
+
+/// What is stored and what became of it, at one time or nearly so: the shards are counted one after
+/// the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stat {
+    /// Answers that are stored.
+    pub objects: u64,
+    /// Bytes that they count as: bodies, heads and bookkeeping.
+    pub bytes: u64,
+    /// Bytes that they may count as.
+    pub bytes_max: u64,
+    /// Answers that were let go to make room, expired ones among them.
+    pub evicted: u64,
+    /// Answers that were let go because nothing could be made of them any more.
+    pub expired: u64,
+    /// Answers that were not stored since they were large and nobody had asked for them twice.
+    pub refused: u64,
+    /// Answers that operators purged, softly or not.
+    pub purged: u64,
+    /// The memory in which bodies rest.
+    pub slab: Counters,
+}
+
+/// Objects that are looked at while a shard's lock is held: some microseconds.
+const STEP_OBJECTS: u32 = 256;
+
+impl Cache {
+    /// The number of the last purge or invalidation, to be taken before an origin is asked: see
+    /// [`Draft::since`](super::Draft::since).
+    pub fn number(&self) -> u64 {
+        self.recent.number()
+    }
+
+    /// Takes answers out; with `is_soft` they stay and are stale from now on, to be used where stale
+    /// answers may be. Those that are being fetched are not used without being validated. Gives how
+    /// many were there.
+    pub fn purge(&self, which: &Which, is_soft: bool, now_ms: u64) -> u64 {
+        // Before the walk: what comes in behind it has heeded this.
+        self.recent.purge(which.clone(), is_soft);
+        let mut count = 0;
+        self.walk(which, |key, object| {
+            count += u64::from(match is_soft {
+                true => self.expire(key, &object, now_ms),
+                false => self.take_out(key, &object),
+            });
+            ControlFlow::Continue(())
+        });
+        // A number for people, in no order with anything.
+        self.purged.fetch_add(count, Ordering::Relaxed);
+        count
+    }
+
+    /// Up to `max` of the answers, in no order, and whether there are more.
+    pub fn list(&self, which: &Which, max: usize) -> (Vec<Arc<Object>>, bool) {
+        let (mut found, mut is_more) = (Vec::new(), false);
+        self.walk(which, |_, object| {
+            is_more = found.len() == max;
+            if is_more {
+                return ControlFlow::Break(());
+            }
+            found.push(object);
+            ControlFlow::Continue(())
+        });
+        (found, is_more)
+    }
+
+    /// What is stored, counted.
+    pub fn stat(&self) -> Stat {
+        let mut stat = Stat {
+            bytes_max: self.bounds.bytes,
+            purged: self.purged.load(Ordering::Relaxed),
+            slab: self.slab.counters(),
+            ..Stat::default()
+        };
+        for index in 0..self.shards.len() {
+            let shard = self.lock(index);
+            let counts = shard.eviction.counts();
+            stat.objects += counts.entries;
+            stat.bytes += shard.eviction.bytes();
+            stat.evicted += counts.evicted;
+            stat.expired += counts.expired;
+            stat.refused += counts.refused;
+        }
+        stat
+    }
+
+    /// Gives each of the answers that are there now to `each`, which may end it; some that come
+    /// meanwhile too.
+    fn walk(&self, which: &Which, mut each: impl FnMut(Key, Arc<Object>) -> ControlFlow<()>) {
+        for index in 0..self.shards.len() {
+            let mut at = Some(0);
+            while let Some(from) = at {
+                let (found, next) = self.look(index, from, which);
+                for (key, object) in found {
+                    if each(key, object).is_break() {
+                        return;
+                    }
+                }
+                at = next;
+            }
+        }
+    }
+
+    /// The answers among some handles of a shard, and where the next ones begin.
+    fn look(
+        &self,
+        index: usize,
+        from: u32,
+        which: &Which,
+    ) -> (Vec<(Key, Arc<Object>)>, Option<u32>) {
+        let mut found = Vec::new();
+        let mut shard = self.lock(index);
+        let end = shard.handles_end().min(from.saturating_add(STEP_OBJECTS));
+        for handle in from..end {
+            let Some(key) = shard.key_of(handle) else { continue };
+            // A body that is about to be filled has a handle before it has a place.
+            let Some(entry) = shard.keys.get_mut(&key) else { continue };
+            self.recent.heed(entry);
+            let slot = entry.objects.iter().find(|slot| slot.handle == handle);
+            let object = slot.map(|slot| &slot.object);
+            let object = object.filter(|object| which.has(&object.name, &object.tags));
+            found.extend(object.map(|object| (key, object.clone())));
+        }
+        let next = (end < shard.handles_end()).then_some(end);
+        (found, next)
+    }
+
+    fn take_out(&self, key: Key, object: &Object) -> bool {
+        let mut shard = self.shard(key);
+        let gone = shard.take_out(key, |slot| Arc::ptr_eq(&slot.object.body, &object.body));
+        self.count(&mut shard);
+        // Its memory is given back when nobody waits for the lock.
+        drop(shard);
+        !gone.is_empty()
+    }
+
+    fn expire(&self, key: Key, object: &Object, now_ms: u64) -> bool {
+        let mut shard = self.shard(key);
+        let Some(slot) = shard.slot_of(key, &object.body) else { return false };
+        let mut object = (*slot.object).clone();
+        object.stored.meta.expire(now_ms);
+        let before = std::mem::replace(&mut slot.object, Arc::new(object));
+        drop(shard);
+        drop(before);
+        true
+    }
+}

@@ -1,0 +1,176 @@
+//! What operators do, and what clients' requests make invalid by tags.
+
+use super::*;
+use crate::rules::{tag_hash, written_site};
+
+fn named(name: &str, tags: &[TagHash], since: u64) -> Draft {
+    let name = name.as_bytes().into();
+    Draft { name, tags: tags.into(), since, ..draft("", "ETag: \"a\"\r\n", Some(4)) }
+}
+
+/// Stores an answer under the key of its name.
+fn put_named(cache: &Arc<Cache>, name: &str, tags: &[TagHash]) -> Key {
+    let key = Key::of_text(&HASH, name.as_bytes());
+    put_draft(cache, key, None, named(name, tags, cache.number()));
+    key
+}
+
+fn put_draft(cache: &Arc<Cache>, key: Key, claim: Option<Claim>, draft: Draft) {
+    let (filling, _) = cache.publish(key, claim, draft, NOW_MS);
+    let mut filling = filling.expect("small enough");
+    let _ = fill(&mut filling, b"body");
+    let _ = filling.finish(NOW_MS);
+}
+
+fn names(cache: &Arc<Cache>, which: &Which) -> Vec<String> {
+    let (objects, is_more) = cache.list(which, 1000);
+    assert!(!is_more);
+    let mut names: Vec<_> =
+        objects.iter().map(|it| String::from_utf8(it.name.to_vec()).unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn tag(text: &str) -> TagHash {
+    tag_hash(&HASH, None, text.as_bytes())
+}
+
+fn is_fresh(cache: &Arc<Cache>, key: Key) -> bool {
+    match ask(cache, key, "", None) {
+        Found::Stored(_) => true,
+        Found::Validate { .. } => false,
+        other => panic!("not stored: {other:?}"),
+    }
+}
+
+const NAMES: [&str; 5] =
+    ["http://a/", "http://a/b", "http://a/b\n@x", "http://a/b?c\ncookie;d=e\n@x", "http://a.b/"];
+
+#[test]
+fn answers_are_purged_by_url_prefix_tag_and_all_at_once() {
+    for (which, left) in [
+        (
+            Which::url(b"HTTP://A:80/b"),
+            &["http://a.b/", "http://a/", "http://a/b?c\ncookie;d=e\n@x"][..],
+        ),
+        (Which::prefix(b"a/b"), &["http://a.b/", "http://a/"]),
+        (Which::prefix(b"http://a"), &["http://a.b/"]),
+        (Some(Which::tag(&HASH, b"http://a/")), &NAMES[1..]),
+        (Some(Which::All), &[]),
+    ] {
+        let (cache, which) = (cache(), which.unwrap());
+        let keys = NAMES.map(|name| put_named(&cache, name, &[tag(name), tag("each")]));
+        assert_eq!(names(&cache, &Which::tag(&HASH, b"each")).len(), NAMES.len());
+        let mut left: Vec<_> = left.iter().map(|name| (*name).to_owned()).collect();
+        left.sort();
+        let count = (NAMES.len() - left.len()) as u64;
+        assert_eq!(cache.purge(&which, false, NOW_MS), count, "{which:?}");
+        assert_eq!(names(&cache, &Which::All), left, "{which:?}");
+        let found =
+            keys.iter().filter(|it| matches!(ask(&cache, **it, "", None), Found::Stored(_)));
+        assert_eq!(found.count(), left.len());
+        let stat = cache.stat();
+        assert_eq!((stat.objects, stat.purged), (left.len() as u64, count));
+    }
+}
+
+#[test]
+fn no_more_is_listed_than_was_asked_for() {
+    let cache = cache();
+    for number in 0..1000 {
+        put_named(&cache, &format!("http://a/{number}"), &[]);
+    }
+    let (found, is_more) = cache.list(&Which::All, 10);
+    assert_eq!((found.len(), is_more), (10, true));
+    drop(found);
+    assert_eq!(names(&cache, &Which::prefix(b"a/").unwrap()).len(), 1000);
+    assert_eq!(names(&cache, &Which::prefix(b"a/99").unwrap()).len(), 11);
+    assert_eq!(cache.purge(&Which::All, false, NOW_MS), 1000);
+    let stat = cache.stat();
+    assert_eq!((stat.objects, stat.bytes, stat.slab.live), (0, 0, 0));
+}
+
+#[test]
+fn a_soft_purge_leaves_what_can_be_validated() {
+    let cache = cache();
+    let key = put_named(&cache, "http://a/", &[]);
+    assert_eq!(cache.purge(&Which::All, true, NOW_MS), 1);
+    let found = ask(&cache, key, "", Some(ME));
+    let Found::Validate { object, .. } = found else { panic!("{found:?}") };
+    assert_eq!((object.meta().ttl_s(NOW_MS), object.meta().has_validator()), (0, true));
+}
+
+#[test]
+fn what_was_asked_for_before_a_purge_is_not_used_after_it() {
+    let cache = cache();
+    for (which, is_hit) in [
+        (Which::url(b"http://a/").unwrap(), true),
+        (Which::prefix(b"http://a/").unwrap(), true),
+        (Which::tag(&HASH, b"t"), true),
+        (Which::All, true),
+        (Which::url(b"http://a/b").unwrap(), false),
+        (Which::tag(&HASH, b"u"), false),
+    ] {
+        let key = key(9);
+        let claim = claim(ask(&cache, key, "", Some(ME)));
+        let draft = named("http://a/", &[tag("t")], cache.number());
+        assert_eq!(cache.purge(&which, false, NOW_MS), 0);
+        put_draft(&cache, key, Some(claim), draft);
+        assert_eq!(is_fresh(&cache, key), !is_hit, "{which:?}");
+        cache.remove(key);
+        put_draft(&cache, key, None, named("http://a/", &[tag("t")], cache.number()));
+        assert!(is_fresh(&cache, key), "what is asked for later is");
+        cache.remove(key);
+    }
+}
+
+#[test]
+fn a_304_from_before_does_not_undo_what_was_made_invalid() {
+    let cache = cache();
+    let key = put_named(&cache, "http://a/", &[]);
+    let Found::Stored(old) = ask(&cache, key, "", None) else { panic!("not stored") };
+    cache.invalidate(key);
+    let new = cache.update(key, &old, draft("", "", None).stored);
+    assert!(new.meta().is_fresh(NOW_MS), "whoever asked for it has it");
+    assert!(!is_fresh(&cache, key));
+}
+
+#[test]
+fn a_group_is_made_invalid_in_its_site_and_once_rfc_9875_section_3() {
+    let cache = cache();
+    let group = |site: &str| tag_hash(&HASH, written_site(site.as_bytes()).as_ref(), b"g");
+    let keys = ["a", "b"].map(|site| {
+        let name = format!("http://{site}/");
+        put_named(&cache, &name, &[tag("t"), group(site)])
+    });
+    cache.invalidate_tag(group("a"));
+    assert_eq!(keys.map(|key| is_fresh(&cache, key)), [false, true]);
+    // Validated, it is fresh again.
+    let Found::Validate { object, .. } = ask(&cache, keys[0], "", None) else { panic!("fresh") };
+    cache.update(keys[0], &object, draft("", "", None).stored);
+    cache.invalidate_tag(group("c"));
+    assert!(is_fresh(&cache, keys[0]));
+    // A fetch that was under way is not.
+    let late = named("http://a/", &[group("a")], cache.number());
+    cache.invalidate_tag(group("a"));
+    put_draft(&cache, keys[0], None, late);
+    assert!(!is_fresh(&cache, keys[0]));
+    assert_eq!(Which::group(&HASH, b"http://A:80/x", b"g"), Some(Which::Tag(group("a"))));
+}
+
+#[test]
+fn who_waited_for_somebody_who_was_dropped_is_not_forgotten() {
+    let cache = cache();
+    let dropped = claim(ask(&cache, key(1), "", Some(ME)));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    drop(dropped);
+    assert_eq!(cache.take_orphans(), [OTHER]);
+    let (filling, _) = cache.publish(key(1), None, draft("", "", Some(9)), NOW_MS);
+    let filling = filling.unwrap();
+    let mut reader = Reader::new(filling.body().clone(), 0).unwrap();
+    assert!(matches!(reader.read(9, ME), (Read::Wait, None)));
+    drop(filling);
+    assert_eq!(cache.take_orphans(), [ME]);
+    assert!(matches!(reader.read(9, ME), (Read::End(crate::body::End::Cut), _)));
+    assert!(cache.take_orphans().is_empty());
+}
