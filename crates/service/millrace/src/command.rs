@@ -6,7 +6,7 @@ use millrace_proxy::config::{self, Command, ConfigError};
 
 use crate::failure::Failure;
 use crate::source::Source;
-use crate::{congestion, demo, doctor, host, say, supervisor, users};
+use crate::{ask, congestion, demo, doctor, host, say, supervisor, users};
 
 /// Does what `words` ask for, the first of which is the program's name.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
@@ -32,6 +32,7 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
         }
         Command::Doctor(tables) => doctor::run(&config::process_from_tables(&tables)?),
         Command::Demo => demo::run(),
+        Command::Cache(asking) => ask::run(&asking),
         Command::Reference(name) => reference(&name),
         Command::Print(text) => {
             say::output(&text);

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod ask;
 mod calibrate;
 mod command;
 mod congestion;
@@ -24,6 +25,7 @@ mod say;
 mod site;
 mod source;
 mod storage;
+mod stored;
 mod supervisor;
 mod systemd;
 mod takeover;

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use millrace_cache::Cache;
 use millrace_event::LogSink;
 use millrace_proxy::Shared;
 use millrace_proxy::board::Shown;
@@ -16,6 +17,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::reload::Counts;
+use crate::stored;
 
 /// What the page is, in Content-Type.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -38,6 +40,14 @@ impl Metrics {
     /// With how the origins stand.
     pub(crate) fn with_origins(mut self, shared: Arc<Shared>) -> Self {
         self.registry.register_collector(Box::new(Origins(shared)));
+        self
+    }
+
+    /// With what is stored, if anything is.
+    pub(crate) fn with_cache(mut self, cache: Option<&Arc<Cache>>) -> Self {
+        if let Some(cache) = cache {
+            self.registry.register_collector(Box::new(Stored(cache.clone())));
+        }
         self
     }
 
@@ -121,6 +131,25 @@ impl Collector for Origins {
 }
 
 #[derive(Debug)]
+struct Stored(Arc<Cache>);
+
+impl Collector for Stored {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let stat = self.0.stat();
+        for row in stored::ROWS {
+            let (name, value) = (format!("cache_{}", row.name), (row.read)(&stat));
+            let kind = if row.is_counter { MetricType::Counter } else { MetricType::Gauge };
+            let encoder = encoder.encode_descriptor(&name, row.help, None, kind)?;
+            match row.is_counter {
+                true => ConstCounter::new(value).encode(encoder)?,
+                false => gauge(value).encode(encoder)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
 struct Process {
     log: LogSink,
     reloads: Arc<Counts>,
@@ -166,11 +195,21 @@ fn gauge(value: u64) -> ConstGauge<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use iolite::Slab;
+    use millrace_cache::{Bounds, rules::HashKey};
+
+    fn cache() -> Arc<Cache> {
+        let bytes = 4 << 20;
+        let bounds = Bounds { bytes, object_bytes: bytes, variants: 1, tends: true };
+        let slab = Slab::on_heap(bytes as usize).unwrap();
+        Cache::new(slab, HashKey::new([0; 16]), bounds)
+    }
 
     #[test]
     fn the_documents_have_every_metric_as_it_is() {
         let documented = include_str!("../../../../docs/metrics.md");
-        let page = Metrics::new(Vec::new(), LogSink::closed(), Arc::default()).page();
+        let metrics = Metrics::new(Vec::new(), LogSink::closed(), Arc::default());
+        let page = metrics.with_cache(Some(&cache())).page();
         let of = |what: &str| -> Vec<(String, String)> {
             let lines = page.lines().filter_map(|line| line.strip_prefix(what)?.split_once(' '));
             lines.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()

@@ -205,12 +205,14 @@ impl Running {
             return Ok(());
         }
         let (counters, counts) = (self.shared.counters.clone(), self.force.counts());
-        let metrics =
-            Metrics::new(counters, self.log.clone(), counts).with_origins(Arc::clone(&self.shared));
+        let metrics = Metrics::new(counters, self.log.clone(), counts)
+            .with_origins(Arc::clone(&self.shared))
+            .with_cache(self.shared.cache.as_ref());
         let (force, log) = (self.force.clone(), self.log.clone());
         let hooks = Hooks {
             desk,
             reopen_log: Box::new(move || force.config().access_log.is_some().then(|| log.reopen())),
+            cache: self.shared.cache.clone(),
         };
         let config = config::to_toml(&self.force.config());
         let admin = Arc::new(Admin::new(metrics, config, guard, hooks));

@@ -3,7 +3,7 @@
 //! | | over TCP | over a Unix socket |
 //! | --- | --- | --- |
 //! | to be told (GET) | Host is an address or a name of ours | whoever can open the file |
-//! | to change (POST) | also no other site's page, and the token | also the same user, or root |
+//! | to change (POST), or what clients asked for | also no other site's page, and the token | also the same user, or root |
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -57,7 +57,7 @@ impl Guard {
         }
     }
 
-    /// Whether the request may change something.
+    /// Whether the request may change something, or be told what clients asked for.
     ///
     /// # Errors
     /// The refusal.

@@ -6,9 +6,11 @@
 //! deadline for each.
 
 mod answer;
+mod cached;
 mod crowd;
 mod doors;
 mod guard;
+mod query;
 mod request;
 mod stream;
 mod token;
@@ -17,6 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use millrace_cache::Cache;
 
 use crate::errands::{Desk, Errand};
 use crate::metrics::{self, Metrics};
@@ -47,6 +51,8 @@ pub(crate) struct Hooks {
     pub(crate) desk: Desk,
     /// Opens the access log again; `None`: there is none.
     pub(crate) reopen_log: Box<dyn Fn() -> Option<std::io::Result<()>> + Send + Sync>,
+    /// What is stored, if anything is.
+    pub(crate) cache: Option<Arc<Cache>>,
 }
 
 /// What the admin addresses tell and do.
@@ -81,20 +87,26 @@ enum Path {
     /// POST begins a takeover, at a Unix socket.
     Takeover,
     /// GET and HEAD tell.
-    Page(fn(&Admin) -> Answer),
+    Page(fn(&Admin, &Request<'_>) -> Answer),
+    /// GET and HEAD tell who may change something too: what clients asked for is theirs.
+    Private(fn(&Admin, &Request<'_>) -> Answer),
     /// POST does.
-    Call(fn(&Admin) -> Answer),
+    Call(fn(&Admin, &Request<'_>) -> Answer),
 }
 
 const SWITCHING: &str = "101 Switching Protocols";
 
 const PATHS: &[(&str, Path)] = &[
-    ("/metrics", Path::Page(Admin::metrics)),
-    ("/healthz", Path::Page(Admin::health)),
-    ("/config", Path::Page(Admin::config)),
-    ("/reload", Path::Call(Admin::reload)),
-    ("/drain", Path::Call(Admin::drain)),
-    ("/log/reopen", Path::Call(Admin::reopen_log)),
+    ("/metrics", Path::Page(|admin, _| admin.metrics())),
+    ("/healthz", Path::Page(|admin, _| admin.health())),
+    ("/config", Path::Page(|admin, _| admin.config())),
+    ("/reload", Path::Call(|admin, _| admin.reload())),
+    ("/drain", Path::Call(|admin, _| admin.drain())),
+    ("/log/reopen", Path::Call(|admin, _| admin.reopen_log())),
+    ("/cache", Path::Private(cached::list)),
+    ("/cache/object", Path::Private(cached::show)),
+    ("/cache/stat", Path::Page(cached::stat)),
+    ("/cache/purge", Path::Call(cached::purge)),
     (takeover::PATH, Path::Takeover),
 ];
 
@@ -206,14 +218,18 @@ impl Admin {
             return Err(Answer::text("413 Content Too Large", "nothing here takes a body"));
         }
         match path {
-            Some(Path::Page(page)) if is_read => Ok(page(self)),
-            Some(Path::Page(_)) => Err(Answer::not_allowed("GET, HEAD")),
+            Some(Path::Page(page)) if is_read => Ok(page(self, request)),
+            Some(Path::Private(page)) if is_read => {
+                self.guard.may_change(request, asked)?;
+                Ok(page(self, request))
+            }
+            Some(Path::Page(_) | Path::Private(_)) => Err(Answer::not_allowed("GET, HEAD")),
             Some(Path::Call(call)) if request.method == "POST" => {
                 self.guard.may_change(request, asked)?;
                 say::error(&format!("admin: POST {} from {asked}", request.path));
                 // Whoever comes meanwhile does not keep it from hearing what came of it.
                 place.stay();
-                Ok(call(self))
+                Ok(call(self, request))
             }
             Some(Path::Takeover) if request.method == "POST" => {
                 self.guard.may_change(request, asked)?;

@@ -10,6 +10,8 @@ pub(super) struct Request<'a> {
     pub(super) method: &'a str,
     /// The target without its query.
     pub(super) path: &'a str,
+    /// What follows the `?`; empty where there is none.
+    pub(super) query: &'a str,
     /// `None`: an HTTP/1.0 client that sends none.
     pub(super) host: Option<&'a str>,
     pub(super) authorization: Option<&'a str>,
@@ -37,8 +39,8 @@ impl<'a> Request<'a> {
         if !matches!(version, "HTTP/1.0" | "HTTP/1.1") || !target.starts_with('/') {
             return Err("not an HTTP/1 request for a path");
         }
-        let path = target.split('?').next().unwrap_or_default();
-        let mut request = Self { method, path, ..Self::default() };
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let mut request = Self { method, path, query, ..Self::default() };
         for line in lines {
             request.take(line)?;
         }
@@ -93,6 +95,7 @@ mod tests {
             b"POST /drain?x HTTP/1.1\r\nHOST: \ta:1 \r\nauthorization:Bearer x\r\nX:\r\n\r\n";
         let request = Request::read(head).unwrap();
         assert_eq!((request.method, request.path, request.has_body), ("POST", "/drain", false));
+        assert_eq!(request.query, "x");
         assert_eq!((request.host, request.authorization), (Some("a:1"), Some("Bearer x")));
         assert_eq!(Request::read(b"GET / HTTP/1.0\r\n\r\n").unwrap().host, None);
         for body in ["Content-Length: 1", "Transfer-Encoding: chunked"] {

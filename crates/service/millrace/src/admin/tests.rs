@@ -25,7 +25,7 @@ fn admin(token: bool) -> (Arc<Admin>, Errands) {
     let (desk, errands) = Errands::new(|| {});
     let metrics = Metrics::new(vec![Arc::default()], LogSink::closed(), Arc::default());
     let guard = Guard { token, name: None };
-    let hooks = Hooks { desk, reopen_log: Box::new(|| None) };
+    let hooks = Hooks { desk, reopen_log: Box::new(|| None), cache: None };
     (Arc::new(Admin::new(metrics, "a = 1\n".into(), guard, hooks)), errands)
 }
 
@@ -55,6 +55,8 @@ fn pages_are_told_apart_and_draining_is_not_healthy() {
     assert!(get("/config?a").ends_with("\r\n\r\na = 1\n"));
     assert!(get("/metrics").contains(metrics::CONTENT_TYPE));
     assert!(get("/").starts_with("HTTP/1.1 404 "));
+    assert!(get("/cache/stat").starts_with("HTTP/1.1 409 "), "there is none");
+    assert!(get("/cache").starts_with("HTTP/1.1 403 ") && get("/cache/object").contains("token"));
     let head = ask(&admin, "HEAD /healthz HTTP/1.0\r\n\r\n");
     assert!(head.contains("Content-Length: 3\r\n") && head.ends_with("\r\n\r\n"));
     assert!(ask_for(&admin, "POST /config", "").contains("\r\nAllow: GET, HEAD\r\n"));

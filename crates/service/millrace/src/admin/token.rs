@@ -59,6 +59,12 @@ impl Token {
         }
     }
 
+    /// The line with which a request brings this token.
+    pub(crate) fn line(&self) -> String {
+        let token = std::str::from_utf8(&self.0).expect("it was read as printable ASCII");
+        format!("Authorization: Bearer {token}\r\n")
+    }
+
     /// Whether the value of an Authorization field brings this token. How long that takes tells
     /// nothing of the token but its length.
     pub(super) fn is_in(&self, authorization: &str) -> bool {

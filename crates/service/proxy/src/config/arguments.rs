@@ -9,7 +9,8 @@ use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches};
 
-use super::error::{ConfigError, nearest};
+use super::asking::{self, Asking};
+use super::error::{ConfigError, nearest, rule};
 use super::given::{Given, LimitGiven, ServiceGiven, Tables, Values};
 use super::options::{COMMANDS, Kind, Row, Scope};
 
@@ -36,6 +37,8 @@ pub enum Command {
     Doctor(Tables),
     /// Run the demonstration.
     Demo,
+    /// Ask a running process about its cache.
+    Cache(Asking),
     /// Print a page of the reference, by its name.
     Reference(String),
     /// Print this text: help, or the version.
@@ -63,6 +66,7 @@ pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
         "check" => Command::Check { file: file(), over: tables(name, matches)? },
         "doctor" => Command::Doctor(tables(name, matches)?),
         "demo" => Command::Demo,
+        "cache" => Command::Cache(asking::read(matches)?),
         "reference" => Command::Reference(text_of(matches, "PAGE")),
         _ => Command::Serve(tables(name, matches)?),
     })
@@ -80,6 +84,9 @@ pub fn help(command: &str) -> String {
 
 fn program() -> clap::Command {
     let commands = COMMANDS.iter().map(|(name, about)| {
+        if *name == "cache" {
+            return asking::command(name, about);
+        }
         let rows = Row::TABLE.iter().filter(|row| row.is_of_command(name));
         let command = clap::Command::new(*name).about(*about).args(rows.map(argument));
         match *name {
@@ -203,6 +210,7 @@ fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
     let command = words
         .get(1)
         .and_then(|word| COMMANDS.iter().map(|(name, _)| *name).find(|name| word == *name));
+    let action = words.get(2).and_then(|word| word.to_str());
     let place = command.unwrap_or("command line").to_owned();
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -218,12 +226,20 @@ fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
                 true => context(ContextKind::InvalidSubcommand),
                 false => option,
             };
-            unknown(place, command, found)
+            unknown(place, command, action, found)
+        }
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            if command == Some("cache") =>
+        {
+            rule(place, "nothing is asked for", asking::allowed(None).join(", "))
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             rule(place, "no command is given", command_names().join(", "))
         }
         ErrorKind::InvalidUtf8 => rule(place, "a word is not UTF-8", "UTF-8".to_owned()),
+        ErrorKind::MissingRequiredArgument if command == Some("cache") => {
+            rule(place, "the URL is missing", "millrace cache show URL".to_owned())
+        }
         ErrorKind::MissingRequiredArgument => rule(
             place,
             "the file is missing",
@@ -238,19 +254,21 @@ fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
     }
 }
 
-fn rule(place: String, wrong: &str, allowed: String) -> ConfigError {
-    ConfigError::Rule { place, wrong: wrong.to_owned(), allowed }
-}
-
 fn command_names() -> Vec<&'static str> {
     COMMANDS.iter().map(|(name, _)| *name).collect()
 }
 
-fn unknown(place: String, command: Option<&str>, found: String) -> ConfigError {
+fn unknown(
+    place: String,
+    command: Option<&str>,
+    action: Option<&str>,
+    found: String,
+) -> ConfigError {
     let allowed: Vec<String> = match command {
         None => {
             command_names().into_iter().chain(["--help", "--version"]).map(str::to_owned).collect()
         }
+        Some("cache") => asking::allowed(action),
         Some(command) => Row::TABLE
             .iter()
             .filter(|row| row.is_of_command(command))

@@ -141,6 +141,11 @@ fn edits(from: &str, into: &str) -> usize {
     row[into.len()]
 }
 
+/// A rule that is broken at a place.
+pub(super) fn rule(place: String, wrong: &str, allowed: String) -> ConfigError {
+    ConfigError::Rule { place, wrong: wrong.to_owned(), allowed }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

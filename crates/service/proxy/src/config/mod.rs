@@ -5,6 +5,7 @@
 //! `write` is the way back. Nothing here opens a file or a socket.
 
 mod arguments;
+mod asking;
 mod build;
 mod cache;
 mod change;
@@ -28,6 +29,7 @@ use crate::auth::Auth;
 use crate::limits::Limits;
 
 pub use arguments::{Command, help};
+pub use asking::Asking;
 pub use cache::{CacheRoute, CacheSettings, Disk};
 pub use change::check_change;
 pub use error::ConfigError;

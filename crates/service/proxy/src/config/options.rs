@@ -50,6 +50,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("check", "Check a file and print the whole configuration that it means"),
     ("doctor", "Say what this machine offers and what millrace would do on it"),
     ("demo", "Run a booster before a small built-in site, and say what happens as it happens"),
+    ("cache", "Ask a running process what its cache holds, or purge it"),
 ];
 
 impl Row {
@@ -57,7 +58,7 @@ impl Row {
     pub fn is_of_command(&self, command: &str) -> bool {
         self.flag.is_some()
             && match self.scope {
-                Scope::Process => command != "demo",
+                Scope::Process => !matches!(command, "demo" | "cache"),
                 Scope::Start => matches!(command, "forward" | "boost" | "run"),
                 Scope::Service | Scope::Cache => matches!(command, "forward" | "boost"),
                 Scope::Forward => command == "forward",
@@ -576,9 +577,10 @@ impl Row {
                 "admin",
                 Kind::Admin,
                 "off",
-                "Answer GET /metrics, /healthz and /config here, and POST /reload, /drain and \
-                 /log/reopen to who may ask for them: at a Unix socket, whose file only its owner \
-                 may use, the same user and root; at a TCP address who has the token.",
+                "Answer GET /metrics, /healthz, /config and /cache/stat here, and GET /cache and \
+                 /cache/object, POST /reload, /drain, /log/reopen and /cache/purge to who may ask \
+                 for them: at a Unix socket, whose file only its owner may use, the same user and \
+                 root; at a TCP address who has the token.",
             )
         },
         process(
@@ -586,9 +588,9 @@ impl Row {
             Kind::File,
             "(none: a TCP admin address only tells)",
             "A file with one line, a token of 16 to 1024 printable characters, that a POST to a \
-             TCP admin address must bring: Authorization: Bearer TOKEN. It is read when millrace \
-             starts, and another one by an upgrade or a restart; others than its owner and group \
-             may not have access to it.",
+             TCP admin address must bring, and a GET of what is stored: Authorization: Bearer \
+             TOKEN. It is read when millrace starts, and another one by an upgrade or a restart; \
+             others than its owner and group may not have access to it.",
         ),
         process(
             "admin-name",

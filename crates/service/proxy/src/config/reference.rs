@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use super::asking;
 use super::build::allowed_limit;
 use super::file::{BOOST, FORWARD, ROUTE};
 use super::options::{COMMANDS, Kind, Row, Scope};
@@ -64,7 +65,11 @@ fn program_page() -> String {
     out.push_str(".SH NAME\nmillrace \\- an HTTP proxy: forward proxy and booster\n.SH SYNOPSIS\n");
     for (name, _) in COMMANDS {
         let file = if matches!(*name, "run" | "check") { " \\fIFILE.toml\\fR" } else { "" };
-        let options = if *name == "demo" { "" } else { " [\\fIOPTION\\fR]..." };
+        let options = match *name {
+            "demo" => "",
+            "cache" => " \\fIACTION\\fR [\\fIOPTION\\fR]...",
+            _ => " [\\fIOPTION\\fR]...",
+        };
         let _ = writeln!(out, ".B millrace {name}\\fR{file}{options}\n.br");
     }
     out.push_str(".SH COMMANDS\n");
@@ -86,6 +91,7 @@ fn program_page() -> String {
         let commands: Vec<_> = commands.collect();
         roff_facts(&mut out, row, &format!("Commands: {}.", commands.join(", ")));
     }
+    asking::roff_section(&mut out, roff);
     out.push_str(PROGRAM_TAIL);
     out
 }
@@ -192,6 +198,7 @@ fn markdown() -> String {
         ];
         let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
+    asking::markdown_section(&mut out);
     out.push_str("\n## Tables of a file\n\n");
     for (name, scopes, text) in TABLES {
         let keys: Vec<_> = keys_of(scopes).map(|row| format!("`{}`", row.key)).collect();

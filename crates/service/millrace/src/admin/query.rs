@@ -1,0 +1,95 @@
+//! The query of a request to the admin address.
+
+use super::answer::Answer;
+
+/// Named values, percent-decoded, each name once.
+#[derive(Debug, Default)]
+pub(super) struct Query<'a>(Vec<(&'a str, Vec<u8>)>);
+
+impl<'a> Query<'a> {
+    /// Reads a query of which only these names are known.
+    ///
+    /// # Errors
+    /// The refusal, which says what is allowed.
+    pub(super) fn read(text: &'a str, names: &[&str]) -> Result<Self, Answer> {
+        let refused = |wrong: String| {
+            let allowed = match names {
+                [] => "there is no query here".to_owned(),
+                _ => format!("allowed, each once: {}", names.join(", ")),
+            };
+            Answer::text("400 Bad Request", &format!("{wrong}; {allowed}"))
+        };
+        let mut query = Self::default();
+        for part in text.split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            if !names.contains(&name) {
+                return Err(refused(format!("{name:?} is not known")));
+            }
+            if query.get(name).is_some() {
+                return Err(refused(format!("{name} is given twice")));
+            }
+            let Some(value) = decoded(value) else {
+                return Err(refused(format!("{name} has a % that is no %XX")));
+            };
+            query.0.push((name, value));
+        }
+        Ok(query)
+    }
+
+    /// The value of a name, if it is there.
+    pub(super) fn get(&self, name: &str) -> Option<&[u8]> {
+        self.0.iter().find(|(other, _)| *other == name).map(|(_, value)| &value[..])
+    }
+
+    /// Whether something is said by its name alone.
+    ///
+    /// # Errors
+    /// The refusal of a value.
+    pub(super) fn flag(&self, name: &str) -> Result<bool, Answer> {
+        match self.get(name) {
+            None => Ok(false),
+            Some(b"" | b"1") => Ok(true),
+            Some(_) => {
+                let wrong = format!("{name} stands alone, without a value");
+                Err(Answer::text("400 Bad Request", &wrong))
+            }
+        }
+    }
+}
+
+/// RFC 3986 section 2.1. A `+` is one: URLs are the values here, and forms are not.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut parts = text.split('%');
+    bytes.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
+    for part in parts {
+        let (digits, rest) = part.as_bytes().split_at_checked(2)?;
+        let digit = |at: usize| char::from(digits[at]).to_digit(16);
+        bytes.push((digit(0)? * 16 + digit(1)?) as u8);
+        bytes.extend_from_slice(rest);
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_decoded_or_refused() {
+        let query = Query::read("url=http://a/%3fb=c%26d+e%ff&&all", &["url", "all"]).unwrap();
+        assert_eq!(query.get("url"), Some(&b"http://a/?b=c&d+e\xff"[..]));
+        assert!(query.flag("all").unwrap() && !query.flag("soft").unwrap());
+        for (text, part) in [
+            ("uri=a", "\"uri\" is not known; allowed, each once: url, all"),
+            ("url=a&url=b", "url is given twice"),
+            ("url=%4", "no %XX"),
+            ("url=%xx", "no %XX"),
+            ("url=%+1", "no %XX"),
+        ] {
+            let refusal = Query::read(text, &["url", "all"]).unwrap_err();
+            assert!(refusal.status.starts_with("400 ") && refusal.body.contains(part), "{text}");
+        }
+        assert!(Query::read("all=no", &["all"]).unwrap().flag("all").is_err());
+    }
+}

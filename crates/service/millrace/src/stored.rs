@@ -1,0 +1,99 @@
+//! What the process tells of its cache in numbers: one table for the metrics page, for programs at
+//! the admin address and for people.
+
+use millrace_cache::Stat;
+
+/// A number of the cache's.
+pub(crate) struct Row {
+    /// Its name; `cache_` goes before it on the metrics page.
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    /// Whether it only grows.
+    pub(crate) is_counter: bool,
+    pub(crate) unit: Unit,
+    pub(crate) read: fn(&Stat) -> u64,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Things,
+    Bytes,
+}
+
+const fn gauge(name: &'static str, unit: Unit, read: fn(&Stat) -> u64, help: &'static str) -> Row {
+    Row { name, help, is_counter: false, unit, read }
+}
+
+const fn counter(name: &'static str, read: fn(&Stat) -> u64, help: &'static str) -> Row {
+    Row { name, help, is_counter: true, unit: Unit::Things, read }
+}
+
+/// All of them.
+pub(crate) const ROWS: &[Row] = &[
+    gauge("objects", Unit::Things, |it| it.objects, "Answers that are stored."),
+    gauge(
+        "object_bytes",
+        Unit::Bytes,
+        |it| it.bytes,
+        "Bytes that stored answers count as, heads and bookkeeping included.",
+    ),
+    gauge(
+        "object_bytes_max",
+        Unit::Bytes,
+        |it| it.bytes_max,
+        "Bytes that stored answers may count as.",
+    ),
+    counter(
+        "evictions",
+        |it| it.evicted,
+        "Stored answers let go to make room, expired ones among them.",
+    ),
+    counter(
+        "expirations",
+        |it| it.expired,
+        "Stored answers let go because nothing could be made of them any more.",
+    ),
+    counter(
+        "admissions_refused",
+        |it| it.refused,
+        "Answers not stored because they were large and nobody had asked for them twice.",
+    ),
+    counter("purged", |it| it.purged, "Stored answers that operators purged."),
+    gauge(
+        "memory_bytes",
+        Unit::Bytes,
+        |it| it.slab.capacity,
+        "Memory in which bodies of answers rest.",
+    ),
+    gauge("memory_live_bytes", Unit::Bytes, |it| it.slab.live, "Of that memory, what is in use."),
+    gauge(
+        "memory_free_bytes",
+        Unit::Bytes,
+        |it| it.slab.free,
+        "Of that memory, what can be written to at once.",
+    ),
+    gauge(
+        "memory_spoiled_bytes",
+        Unit::Bytes,
+        |it| it.slab.spoiled,
+        "Of that memory, what was sent by reference and waits until all of its block can be \
+         recycled.",
+    ),
+    gauge(
+        "memory_small_blocks",
+        Unit::Things,
+        |it| it.slab.small_blocks,
+        "Blocks of that memory that the kernel would not make huge pages.",
+    ),
+    counter(
+        "memory_recycled_blocks",
+        |it| it.slab.recycled,
+        "Blocks of that memory that were given back to the kernel.",
+    ),
+    counter(
+        "memory_refusals",
+        |it| it.slab.refused_full + it.slab.refused_scattered + it.slab.refused_later,
+        "Times that there was no memory for a body at once.",
+    ),
+];
