@@ -1,0 +1,88 @@
+"""An origin whose answers a test writes down by path, that counts what it is asked, and that holds
+answers back until it is told to go on."""
+
+import http.server
+import socket
+import threading
+
+
+class Answer:
+    """Status, fields and body of an answer; one that is held waits for `Scripted.go`. With a
+    validator, conditions are answered with 304, and ranges with 206 where the body is long."""
+
+    def __init__(self, body=b"", status=200, held=False, **fields):
+        self.body, self.status, self.held = body, status, held
+        self.fields = {name.replace("_", "-"): value for name, value in fields.items()}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 300
+
+    def log_message(self, *_):
+        """Stays quiet; what was asked is in `Scripted.seen`."""
+
+    def _dispatch(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.note(self.command, self.path, dict(self.headers.items()))
+        answer = self.server.answers.get(self.path) or Answer(status=404)
+        if answer.held:
+            self.server.gate.wait(300)
+        etag = answer.fields.get("ETag")
+        is_same = etag and self.headers.get("If-None-Match") == etag
+        body = b"" if is_same else answer.body
+        self.send_response(304 if is_same else answer.status)
+        for name, value in answer.fields.items():
+            self.send_header(name, value)
+        if not is_same:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_HEAD = do_POST = _dispatch
+
+
+class Scripted(http.server.ThreadingHTTPServer):
+    """Runs on threads of its own. `answers` maps targets to `Answer`s."""
+
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self):
+        self.answers, self.seen = {}, []
+        self.gate, self._changed = threading.Event(), threading.Lock()
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def server_bind(self):
+        """Without the lookup of its own name, which the library's version makes."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.server_address
+
+    def handle_error(self, request, client_address):
+        """Connections that end early are part of the tests."""
+
+    def note(self, *request):
+        with self._changed:
+            self.seen.append(request)
+
+    def count(self, path):
+        """How often this was asked for."""
+        with self._changed:
+            return sum(target == path for _, target, _ in self.seen)
+
+    def go(self):
+        """Lets held answers go."""
+        self.gate.set()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def stop(self):
+        self.go()
+        self.shutdown()
+        self.server_close()

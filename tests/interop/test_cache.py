@@ -1,0 +1,242 @@
+"""The cache before an origin of the tests' own, with curl as the client and `millrace cache` as
+the operator."""
+
+import json
+import re
+import subprocess
+import time
+
+from support import wire
+from support.case import COMMAND_SECONDS_MAX, InteropCase
+from support.millrace import program
+from support.scripted import Answer, Scripted
+
+TOKEN = "correct-horse-battery-staple"
+MINUTE = "max-age=60"
+
+
+class Cache(InteropCase):
+    programs = ("curl",)
+
+    def setUp(self):
+        super().setUp()
+        self.shop = Scripted()
+        self.addCleanup(self.shop.stop)
+        self.answers = self.shop.answers
+        self.door = self.folder / "admin.sock"
+        token = self.folder / "token"
+        token.touch(0o600)
+        token.write_text(TOKEN + "\n")
+        self.token = token
+        self.proxy = self.boost(
+            self.shop.url, "--admin", f"unix:{self.door}", "--admin", "127.0.0.1:0",
+            "--admin-token-file", token, "--workers", "2",
+        )
+        said = re.compile(r"^millrace: admin at (127\.0\.0\.1:\d+)$")
+        self.tcp = next(filter(None, map(said.match, self.proxy.lines)))[1]
+
+    def get(self, path, *arguments):
+        """One request by curl: status, the fields (names in lower case), the body."""
+        body = self.folder / "body"
+        done = self.run_client(
+            "curl", "--silent", "--show-error", "--max-time", "120", "--dump-header", "-",
+            "--output", body, *arguments, f"{self.proxy.url}{path}",
+        )
+        lines = done.stdout.decode("latin-1").split("\r\n")
+        fields = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
+        content = body.read_bytes() if body.exists() else b""
+        body.unlink(missing_ok=True)
+        return int(lines[0].split()[1]), {k.lower(): v for k, v in fields.items()}, content
+
+    def body(self, path, *arguments):
+        status, _, body = self.get(path, *arguments)
+        self.assertEqual(status, 200)
+        return body
+
+    def cache(self, *words, admin=None, fails=False):
+        """`millrace cache` at the Unix socket, or another address; gives what it printed, or where
+        it has to fail what it said."""
+        command = [program(), "cache", *words, "--admin", admin or f"unix:{self.door}"]
+        done = subprocess.run(
+            list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=COMMAND_SECONDS_MAX, check=False,
+        )
+        self.assertEqual(done.returncode, 1 if fails else 0, done.stderr)
+        return done.stderr if fails else done.stdout
+
+    def kept(self):
+        """The paths that are listed."""
+        objects = json.loads(self.cache("list", "--json"))["objects"]
+        return sorted(it["url"].removeprefix(self.proxy.url) for it in objects)
+
+    def fill(self, *paths, **fields):
+        for path in paths:
+            self.answers[path] = Answer(path.encode(), Cache_Control=MINUTE, **fields)
+            self.body(path)
+
+    def test_a_second_request_is_a_hit(self):
+        self.answers["/a"] = Answer(b"one", Cache_Control=MINUTE)
+        status, fields, body = self.get("/a")
+        self.assertEqual((status, body), (200, b"one"))
+        self.assertIn("fwd=uri-miss; stored", fields["cache-status"])
+        self.answers["/a"] = Answer(b"two", Cache_Control=MINUTE)
+        status, fields, body = self.get("/a")
+        self.assertEqual((status, body), (200, b"one"))
+        self.assertIn("hit", fields["cache-status"])
+        self.assertIn("age", fields)
+        self.assertEqual(self.shop.count("/a"), 1)
+
+    def test_what_is_one_clients_is_not_anothers(self):
+        """private, no-store, an answer to credentials, and one that says nothing of its time with a
+        cookie of its client's."""
+        self.answers["/private"] = Answer(b"mine", Cache_Control="private, max-age=60")
+        self.answers["/no-store"] = Answer(b"mine", Cache_Control="no-store")
+        self.answers["/credentials"] = Answer(b"mine", Cache_Control=MINUTE)
+        self.answers["/cookie"] = Answer(b"mine", Set_Cookie="session=1")
+        for path in ("/private", "/no-store", "/credentials", "/cookie"):
+            who = ("--user", "a:b") if path == "/credentials" else ()
+            for count in (1, 2):
+                _, fields, _ = self.get(path, *who)
+                self.assertNotIn("hit", fields["cache-status"], path)
+                self.assertEqual(self.shop.count(path), count, path)
+        self.assertEqual(self.kept(), [])
+
+    def test_conditions_and_ranges_are_answered_from_what_is_stored(self):
+        noise = bytes(range(256)) * 400
+        self.answers["/a"] = Answer(noise, Cache_Control=MINUTE, ETag='"1"')
+        self.assertEqual(self.body("/a"), noise)
+        status, fields, body = self.get("/a", "--header", 'If-None-Match: "1"')
+        self.assertEqual((status, fields["etag"], body), (304, '"1"', b""))
+        status, fields, body = self.get("/a", "--range", "1000-1999")
+        self.assertEqual((status, body), (206, noise[1000:2000]))
+        self.assertEqual(fields["content-range"], f"bytes 1000-1999/{len(noise)}")
+        self.assertEqual(self.get("/a", "--range", "999999-")[0], 416)
+        status, fields, _ = self.get("/a", "--head")
+        self.assertEqual((status, fields["content-length"]), (200, str(len(noise))))
+        self.assertEqual(self.shop.count("/a"), 1)
+
+    def test_many_who_ask_at_once_are_one_request_to_the_origin(self):
+        self.answers["/a"] = Answer(b"a" * 300_000, held=True, Cache_Control=MINUTE)
+        clients = [wire.Connection(self.proxy.address) for _ in range(40)]
+        for client in clients:
+            self.addCleanup(client.close)
+            client.get("/a")
+        waiting = re.compile(r'^millrace_cache_collapsed_total\{worker="\d"\} (\d+)$', re.M)
+
+        def collapsed():
+            connection = wire.Connection(self.tcp_address())
+            connection.get("/metrics", self.tcp)
+            page = connection.answer().body.decode()
+            connection.close()
+            return sum(map(int, waiting.findall(page)))
+
+        self.wait_until("all others wait", lambda: collapsed() >= len(clients) - 1)
+        self.shop.go()
+        answers = [client.answer() for client in clients]
+        self.assertEqual({(it.status, it.length) for it in answers}, {(200, 300_000)})
+        self.assertEqual(len({it.digest for it in answers}), 1)
+        self.assertEqual(self.shop.count("/a"), 1)
+
+    def tcp_address(self):
+        host, _, port = self.tcp.rpartition(":")
+        return host, int(port)
+
+    def test_a_stale_answer_is_given_while_it_is_validated(self):
+        control = "max-age=1, stale-while-revalidate=600"
+        self.answers["/a"] = Answer(b"old", Cache_Control=control)
+        self.assertEqual(self.body("/a"), b"old")
+        self.answers["/a"] = Answer(b"new", held=True, Cache_Control=MINUTE)
+        # Not a deadline: until the answer is stale, it is a hit like any other.
+        self.wait_until("the origin is asked", self.has_asked_again)
+        self.assertEqual(self.body("/a"), b"old", "nobody waits for the origin")
+        self.shop.go()
+        self.wait_until("the new one is there", lambda: self.body("/a") == b"new")
+
+    def has_asked_again(self):
+        self.assertEqual(self.body("/a"), b"old")
+        time.sleep(0.1)
+        return self.shop.count("/a") == 2
+
+    def test_purges_by_url_prefix_tag_and_group(self):
+        base = self.proxy.url
+        self.fill("/a/1", "/a/2", "/ab", Surrogate_Key="x common")
+        self.fill("/b/1", "/b/2", Cache_Tag="y, common", Cache_Groups='"g"')
+        everything = ["/a/1", "/a/2", "/ab", "/b/1", "/b/2"]
+        self.assertEqual(self.kept(), everything)
+        for words, gone in [
+            ((f"{base}/a/1",), ["/a/1"]),
+            (("--prefix", f"{base}/a/"), ["/a/1", "/a/2"]),
+            (("--tag", "x"), ["/a/1", "/a/2", "/ab"]),
+            (("--tag", "common"), everything),
+            (("--group", "g", "--site", base), ["/b/1", "/b/2"]),
+            (("--group", "g", "--site", "http://other.example"), []),
+            (("--all",), everything),
+        ]:
+            said = self.cache("purge", *words)
+            self.assertEqual(said, f"purged: {len(gone)}\n", words)
+            left = [path for path in everything if path not in gone]
+            self.assertEqual(self.kept(), left, words)
+            for path in gone:
+                before = self.shop.count(path)
+                self.assertEqual(self.body(path), path.encode())
+                self.assertEqual(self.shop.count(path), before + 1)
+        self.assertEqual(self.kept(), everything)
+
+    def test_a_soft_purge_has_what_is_stored_validated(self):
+        self.fill("/a", ETag='"1"')
+        self.assertEqual(self.cache("purge", "--all", "--soft"), "made stale: 1\n")
+        self.assertEqual(self.kept(), ["/a"])
+        _, fields, body = self.get("/a")
+        self.assertEqual(body, b"/a")
+        self.assertIn("fwd=stale; fwd-status=304", fields["cache-status"])
+        self.assertIn("hit", self.get("/a")[1]["cache-status"])
+
+    def test_what_is_on_its_way_heeds_a_purge(self):
+        self.answers["/a"] = Answer(b"a", held=True, Cache_Control=MINUTE, ETag='"1"')
+        client = wire.Connection(self.proxy.address)
+        self.addCleanup(client.close)
+        client.get("/a", host=self.proxy.addresses[0])
+        self.wait_until("the origin is asked", lambda: self.shop.count("/a") == 1)
+        self.assertEqual(self.cache("purge", f"{self.proxy.url}/a"), "purged: 0\n")
+        self.shop.go()
+        self.assertEqual(client.answer().body, b"a")
+        self.assertIn("fwd=stale", self.get("/a")[1]["cache-status"])
+        self.assertEqual(self.shop.count("/a"), 2)
+
+    def test_a_request_makes_a_group_invalid(self):
+        """RFC 9875 section 3, for the site of the request alone."""
+        self.fill("/a", "/b", ETag='"1"', Cache_Groups='"g"')
+        self.fill("/c", ETag='"1"', Cache_Groups='"h"')
+        self.answers["/order"] = Answer(b"done", Cache_Group_Invalidation='"g"')
+        self.assertEqual(self.body("/order", "--data", "x"), b"done")
+        for path, is_hit in (("/a", False), ("/b", False), ("/c", True)):
+            status = self.get(path)[1]["cache-status"]
+            self.assertEqual("fwd=" not in status, is_hit, f"{path}: {status}")
+
+    def test_an_operator_sees_what_is_there(self):
+        self.fill("/a", "/b", X_Shown="yes")
+        listed = self.cache("list")
+        self.assertRegex(listed, rf"(?m)^200 +2 bytes +fresh +\d+ s  {self.proxy.url}/a ")
+        self.assertEqual(len(self.cache("list", f"{self.proxy.url}/a").splitlines()), 2)
+        self.assertIn("more", self.cache("list", "--limit", "1"))
+        shown = self.cache("show", f"{self.proxy.url}/a")
+        self.assertIn("X-Shown: yes", shown)
+        shown = json.loads(self.cache("show", f"{self.proxy.url}/b", "--json"))["objects"][0]
+        self.assertEqual((shown["status"], shown["bytes"], shown["state"]), (200, 2, "fresh"))
+        self.assertIn("nothing is stored", self.cache("show", "http://a/", fails=True))
+        self.assertRegex(self.cache("stat"), r"(?m)^objects +2 ")
+        stat = json.loads(self.cache("stat", "--json"))
+        self.assertEqual(stat["objects"], 2)
+        self.assertGreater(stat["memory_bytes"], stat["memory_live_bytes"])
+
+    def test_urls_and_purges_over_tcp_need_the_token(self):
+        self.fill("/a")
+        self.assertRegex(self.cache("stat", admin=self.tcp), r"(?m)^objects +1 ")
+        for words in (("purge", "--all"), ("list",), ("show", f"{self.proxy.url}/a")):
+            said = self.cache(*words, admin=self.tcp, fails=True)
+            self.assertIn("needs Authorization", said, words)
+        self.assertEqual(self.kept(), ["/a"])
+        self.assertIn("/a", self.cache("list", "--token-file", self.token, admin=self.tcp))
+        said = self.cache("purge", "--all", "--token-file", self.token, admin=self.tcp)
+        self.assertEqual(said, "purged: 1\n")
+        self.assertIn("cannot ask", self.cache("list", admin="127.0.0.1:1", fails=True))
