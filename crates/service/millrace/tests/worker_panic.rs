@@ -8,6 +8,7 @@ mod support;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -21,21 +22,28 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What holds back the second halves.
 #[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<bool>, Condvar)>);
+struct Gate {
+    open: Arc<(Mutex<bool>, Condvar)>,
+    /// Requests for `/held`.
+    asked: Arc<AtomicUsize>,
+}
+
+/// How an answer begins that may be stored.
+const KEPT: &str = "HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\n";
 
 impl Gate {
     fn open(&self) {
-        *self.0.0.lock().unwrap() = true;
-        self.0.1.notify_all();
+        *self.open.0.lock().unwrap() = true;
+        self.open.1.notify_all();
     }
 
     fn wait(&self) {
-        let closed = self.0.0.lock().unwrap();
-        drop(self.0.1.wait_while(closed, |open| !*open).unwrap());
+        let closed = self.open.0.lock().unwrap();
+        drop(self.open.1.wait_while(closed, |open| !*open).unwrap());
     }
 }
 
-/// An origin for `/slow`, and for anything else; gives its address.
+/// An origin for `/slow`, `/kept`, `/held`, and for anything else; gives its address.
 fn origin(gate: &Gate) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -61,6 +69,15 @@ fn serve(mut stream: TcpStream, gate: &Gate) -> Option<()> {
             stream.write_all(&[b's'; SLOW_BYTES / 2]).ok()?;
             gate.wait();
             stream.write_all(&[b's'; SLOW_BYTES / 2]).ok()?;
+        } else if request.contains(" /kept ") {
+            let head = format!("{KEPT}Content-Length: {SLOW_BYTES}\r\n\r\n");
+            stream.write_all(head.as_bytes()).ok()?;
+            stream.write_all(&[b's'; SLOW_BYTES / 2]).ok()?;
+            gate.wait();
+        } else if request.contains(" /held ") {
+            gate.asked.fetch_add(1, Ordering::Relaxed);
+            gate.wait();
+            stream.write_all(format!("{KEPT}Content-Length: 2\r\n\r\nok").as_bytes()).ok()?;
         } else {
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").ok()?;
         }
@@ -246,6 +263,109 @@ fn nothing_is_left_of_twenty_panics_in_a_row() {
         running.signal("TERM");
         let (status, rest) = running.end();
         assert_eq!((status.code(), &rest[..]), (Some(0), "millrace: draining\n"));
+    }
+}
+
+/// Waits until something is so.
+fn wait_until(is_so: impl Fn() -> bool) {
+    for _ in 0..600 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(PATIENCE / 600);
+    }
+    panic!("it never was");
+}
+
+/// Has this worker panic.
+fn have_panic(running: &Running, worker: usize) {
+    loop {
+        let before = of_workers(running, "connections_accepted_total");
+        let mut stream = connect(running);
+        ask_and_read(&mut stream);
+        if of_workers(running, "connections_accepted_total")[worker] > before[worker] {
+            ask(&mut stream, PANIC);
+            assert!(stream.read(&mut [0; 1024]).is_err());
+            return;
+        }
+    }
+}
+
+/// One client has its worker fetch, and those of the other worker wait for what it fetches. They
+/// wait for nothing else: no deadline of theirs is as near as that of the test.
+fn wait_for_a_worker_that_panics(engine: &str, target: &str, begins: fn(&mut TcpStream)) {
+    let gate = Gate::default();
+    let running = start(engine, &gate, "--limit collapse_wait_ms=1h --limit idle_ms=1h");
+    let mut first = connect(&running);
+    ask(&mut first, target);
+    begins(&mut first);
+    wait_until(|| of_workers(&running, "cache_misses_total") != [0; 2]);
+    let fetching = of_workers(&running, "cache_misses_total").iter().position(|it| *it == 1);
+    let (fetching, mut clients) = (fetching.unwrap(), vec![first]);
+    while of_workers(&running, "connections")[1 - fetching] < 3 {
+        let mut client = connect(&running);
+        ask(&mut client, target);
+        begins(&mut client);
+        let count = clients.len() as u64;
+        let found = ["cache_hits_total", "cache_collapsed_total"];
+        let found = || found.map(|name| of_workers(&running, name).iter().sum::<u64>());
+        wait_until(|| found().iter().sum::<u64>() >= count);
+        clients.push(client);
+    }
+    let waiting = of_workers(&running, "connections")[1 - fetching];
+    have_panic(&running, fetching);
+    let (mut answered, mut ended) = (0, 0);
+    if target == "/held" {
+        wait_until(|| gate.asked.load(Ordering::Relaxed) == 2);
+        gate.open();
+    }
+    for mut client in clients {
+        let mut rest = Vec::new();
+        match client.read_to_end_or_ok(&mut rest) {
+            Ok(true) => answered += 1,
+            Ok(false) => ended += 1,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "nobody hangs"),
+        }
+    }
+    let expected = if target == "/held" { (waiting, 0) } else { (0, answered + ended) };
+    assert_eq!((answered, ended), expected);
+    gate.open();
+    running.signal("TERM");
+    assert_eq!(running.end().0.code(), Some(0));
+}
+
+trait ReadOk {
+    /// Whether what comes ends with the body of `/held`; otherwise the connection does.
+    fn read_to_end_or_ok(&mut self, rest: &mut Vec<u8>) -> std::io::Result<bool>;
+}
+
+impl ReadOk for TcpStream {
+    fn read_to_end_or_ok(&mut self, rest: &mut Vec<u8>) -> std::io::Result<bool> {
+        while !rest.ends_with(b"\r\n\r\nok") {
+            let mut part = [0; 4096];
+            let count = self.read(&mut part)?;
+            if count == 0 {
+                return Ok(false);
+            }
+            rest.extend_from_slice(&part[..count]);
+        }
+        Ok(true)
+    }
+}
+
+#[test]
+fn who_waits_for_a_fetch_of_a_worker_that_panics_fetches() {
+    for engine in engines() {
+        wait_for_a_worker_that_panics(engine, "/held", |_| {});
+    }
+}
+
+#[test]
+fn who_reads_what_a_worker_receives_that_panics_is_told_that_it_ends() {
+    for engine in engines() {
+        wait_for_a_worker_that_panics(engine, "/kept", |client| {
+            client.read_exact(&mut [0; 4096]).unwrap();
+        });
     }
 }
 
