@@ -3,7 +3,7 @@
 //! | | over TCP | over a Unix socket |
 //! | --- | --- | --- |
 //! | to be told (GET) | Host is an address or a name of ours | whoever can open the file |
-//! | to change (POST), or what clients asked for | also no other site's page, and the token | also the same user, or root |
+//! | to change, or be told URLs | also no other site's page, and the token | the same user, or root |
 
 use std::net::{IpAddr, SocketAddr};
 
