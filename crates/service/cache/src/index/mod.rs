@@ -472,14 +472,19 @@ impl Cache {
         gone.len()
     }
 
-    /// What came of an object's body takes its place as a part.
-    fn keep_part(&self, key: Key, old: &Object, stored: Stored, came: Aggregate) {
+    /// What came of an object's body takes its place as a part; or it goes, if it is not there as it
+    /// was: what was made invalid meanwhile must not come back.
+    fn keep_part(&self, key: Key, old: &Arc<Object>, stored: Stored, came: Aggregate) {
         let mut part = old.with(stored);
         part.declared = Some(came.len());
         part.body = Arc::new(Body::whole(came));
         let size = part.body.arrived() + part.overhead();
         let mut shard = self.shard(key);
-        let Some(slot) = shard.slot_of(key, &old.body) else { return };
+        let slot = shard.slot_of(key, &old.body);
+        let Some(slot) = slot.filter(|slot| Arc::ptr_eq(&slot.object, old)) else {
+            drop(shard);
+            return self.remove_body(key, &old.body);
+        };
         let (handle, before) = (slot.handle, std::mem::replace(&mut slot.object, Arc::new(part)));
         shard.eviction.resize(handle, size);
         self.count(&mut shard);

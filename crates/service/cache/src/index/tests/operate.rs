@@ -136,6 +136,22 @@ fn a_304_from_before_does_not_undo_what_was_made_invalid() {
 }
 
 #[test]
+fn a_part_of_what_was_purged_softly_is_not_kept() {
+    for is_purged in [false, true] {
+        let cache = cache();
+        let draft = draft("", "ETag: \"a\"\r\n", Some(9));
+        let (filling, _) = cache.publish(key(1), None, draft, NOW_MS);
+        let mut filling = filling.unwrap();
+        let _ = fill(&mut filling, b"abc");
+        if is_purged {
+            assert_eq!(cache.purge(&Which::All, true, NOW_MS), 1);
+        }
+        let _ = filling.cut();
+        assert_eq!(cache.list(&Which::All, 9).0.len(), usize::from(!is_purged));
+    }
+}
+
+#[test]
 fn a_group_is_made_invalid_in_its_site_and_once_rfc_9875_section_3() {
     let cache = cache();
     let group = |site: &str| tag_hash(&HASH, written_site(site.as_bytes()).as_ref(), b"g");
