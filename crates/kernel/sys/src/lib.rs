@@ -8,6 +8,7 @@ mod append;
 mod clock;
 mod congestion;
 mod credentials;
+mod directory;
 mod handover;
 mod landlock;
 mod limits;
@@ -29,6 +30,11 @@ pub use congestion::{
     CONGESTION_NAME_BYTES_MAX, congestion, default_congestion, set_congestion, try_congestion,
 };
 pub use credentials::{Peer, peer, user};
+pub use directory::{
+    FileStatus, OpenFile, WRITE_PARTS_MAX, file_status, list_directory, lock_file, make_directory,
+    open_directory, open_file, read_at, remove_file, rename_file, sync_directory, sync_file,
+    truncate_file, write_parts_at,
+};
 pub use handover::{
     DESCRIPTORS_PER_MESSAGE_MAX, ListensAt, listens_at, passed_descriptors,
     receive_with_descriptors, send_with_descriptors,

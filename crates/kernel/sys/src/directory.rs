@@ -1,0 +1,223 @@
+//! Files of a directory that is held open: found by name below its descriptor, links never followed.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::Result;
+
+/// Parts that one [`write_parts_at`] takes at most (IOV_MAX).
+pub const WRITE_PARTS_MAX: usize = 1024;
+
+/// How a file of a directory is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenFile {
+    /// It has to be there.
+    Existing,
+    /// It is made, with the mode 0600, and must not have been there.
+    New,
+    /// It is made if it is not there, with the mode 0600.
+    Any,
+}
+
+/// What a file or directory is, and whose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileStatus {
+    /// A directory.
+    pub is_directory: bool,
+    /// A regular file.
+    pub is_file: bool,
+    /// Its owner's number.
+    pub owner: u32,
+    /// Its permissions, as chmod(1) has them.
+    pub mode: u32,
+    /// Bytes of a regular file.
+    pub bytes: u64,
+}
+
+/// Makes a directory with the mode 0700, whatever the umask is; `false` where something of that
+/// name is there already.
+///
+/// # Errors
+/// Those of mkdir(2), but for EEXIST.
+pub fn make_directory(path: &Path) -> Result<bool> {
+    match rustix::fs::mkdirat(CWD, path, Mode::RWXU) {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens a directory; closed on exec.
+///
+/// # Errors
+/// ELOOP or ENOTDIR where the last part of `path` is a symbolic link or no directory; those of
+/// open(2).
+pub fn open_directory(path: &Path) -> Result<OwnedFd> {
+    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, how, Mode::empty())
+}
+
+/// Opens a file of a directory for reading and writing; closed on exec.
+///
+/// # Errors
+/// ELOOP where it is a symbolic link; EEXIST, ENOENT; those of open(2).
+pub fn open_file(directory: BorrowedFd<'_>, name: &str, how: OpenFile) -> Result<OwnedFd> {
+    let made = match how {
+        OpenFile::Existing => OFlags::empty(),
+        OpenFile::New => OFlags::CREATE | OFlags::EXCL,
+        OpenFile::Any => OFlags::CREATE,
+    };
+    // Not blocked by a pipe that somebody put there.
+    let how = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | made;
+    rustix::io::retry_on_intr(|| rustix::fs::openat(directory, name, how, Mode::RUSR | Mode::WUSR))
+}
+
+/// What is open.
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn file_status(file: BorrowedFd<'_>) -> Result<FileStatus> {
+    let status = rustix::fs::fstat(file)?;
+    let kind = FileType::from_raw_mode(status.st_mode);
+    Ok(FileStatus {
+        is_directory: kind == FileType::Directory,
+        is_file: kind == FileType::RegularFile,
+        owner: status.st_uid,
+        mode: status.st_mode & 0o7777,
+        bytes: status.st_size as u64,
+    })
+}
+
+/// Locks a file for this open descriptor alone (flock(2)), until it is closed; `false` where
+/// somebody else has it.
+///
+/// # Errors
+/// ENOLCK.
+pub fn lock_file(file: BorrowedFd<'_>) -> Result<bool> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The names in a directory that are text, without `.` and `..`, in any order.
+///
+/// # Errors
+/// Those of getdents(2).
+pub fn list_directory(directory: BorrowedFd<'_>) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        match entry.file_name().to_str() {
+            Ok("." | "..") | Err(_) => {}
+            Ok(name) => names.push(name.to_owned()),
+        }
+    }
+    Ok(names)
+}
+
+/// Reads from a place of a file: as many bytes as there are, which may be fewer than asked for.
+///
+/// # Errors
+/// Those of pread(2).
+pub fn read_at(file: BorrowedFd<'_>, bytes: &mut [u8], at: u64) -> Result<usize> {
+    rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *bytes, at))
+}
+
+/// Writes to a place of a file: the parts one behind the other, [`WRITE_PARTS_MAX`] at most. Gives
+/// how many bytes were written, which may be fewer than there are.
+///
+/// # Errors
+/// Those of pwritev(2): ENOSPC, EIO, EDQUOT, EFBIG.
+pub fn write_parts_at(file: BorrowedFd<'_>, parts: &[IoSlice<'_>], at: u64) -> Result<usize> {
+    assert!(parts.len() <= WRITE_PARTS_MAX);
+    rustix::io::retry_on_intr(|| rustix::io::pwritev(file, parts, at))
+}
+
+/// Cuts a file, or makes it longer with zeros.
+///
+/// # Errors
+/// Those of ftruncate(2).
+pub fn truncate_file(file: BorrowedFd<'_>, bytes: u64) -> Result<()> {
+    rustix::io::retry_on_intr(|| rustix::fs::ftruncate(file, bytes))
+}
+
+/// Waits until a file's bytes are on the disk, with what is needed to find them (fdatasync(2)).
+///
+/// # Errors
+/// EIO: some may be lost, and no later call will tell of them.
+pub fn sync_file(file: BorrowedFd<'_>) -> Result<()> {
+    rustix::io::retry_on_intr(|| rustix::fs::fdatasync(file))
+}
+
+/// Waits until a directory's names are on the disk (fsync(2)).
+///
+/// # Errors
+/// Those of fsync(2).
+pub fn sync_directory(directory: BorrowedFd<'_>) -> Result<()> {
+    rustix::io::retry_on_intr(|| rustix::fs::fsync(directory))
+}
+
+/// Takes a file's name away.
+///
+/// # Errors
+/// Those of unlink(2).
+pub fn remove_file(directory: BorrowedFd<'_>, name: &str) -> Result<()> {
+    rustix::fs::unlinkat(directory, name, AtFlags::empty())
+}
+
+/// Gives a file another name, at once in the place of what has it.
+///
+/// # Errors
+/// Those of rename(2).
+pub fn rename_file(directory: BorrowedFd<'_>, from: &str, to: &str) -> Result<()> {
+    rustix::fs::renameat(directory.as_fd(), from, directory.as_fd(), to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_live_in_their_directory() {
+        let path = std::env::temp_dir().join(format!("millrace-directory-{}", std::process::id()));
+        assert!(make_directory(&path).unwrap());
+        assert!(!make_directory(&path).unwrap());
+        let directory = open_directory(&path).unwrap();
+        let directory = directory.as_fd();
+        let status = file_status(directory).unwrap();
+        assert!(status.is_directory && status.owner == crate::user());
+        assert_eq!(status.mode, 0o700);
+        let file = open_file(directory, "a", OpenFile::New).unwrap();
+        assert_eq!(open_file(directory, "a", OpenFile::New).unwrap_err(), Errno::EXIST);
+        let parts = [IoSlice::new(b"one "), IoSlice::new(b"two")];
+        assert_eq!(write_parts_at(file.as_fd(), &parts, 2), Ok(7));
+        let mut read = [1; 20];
+        assert_eq!(read_at(file.as_fd(), &mut read, 1), Ok(8));
+        assert_eq!(&read[..8], b"\0one two");
+        truncate_file(file.as_fd(), 5).unwrap();
+        sync_file(file.as_fd()).unwrap();
+        let status = file_status(file.as_fd()).unwrap();
+        assert!(status.is_file && (status.bytes, status.mode) == (5, 0o600), "{status:?}");
+        assert!(lock_file(file.as_fd()).unwrap());
+        let again = open_file(directory, "a", OpenFile::Existing).unwrap();
+        assert!(!lock_file(again.as_fd()).unwrap());
+        rename_file(directory, "a", "b").unwrap();
+        sync_directory(directory).unwrap();
+        assert_eq!(list_directory(directory).unwrap(), ["b"]);
+        std::os::unix::fs::symlink("b", path.join("link")).unwrap();
+        assert_eq!(open_file(directory, "link", OpenFile::Any).unwrap_err(), Errno::LOOP);
+        let link = std::env::temp_dir().join(format!("millrace-link-{}", std::process::id()));
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(open_directory(&link).is_err());
+        std::fs::remove_file(link).unwrap();
+        remove_file(directory, "b").unwrap();
+        remove_file(directory, "link").unwrap();
+        std::fs::remove_dir(path).unwrap();
+    }
+}
