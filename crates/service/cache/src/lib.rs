@@ -1,8 +1,10 @@
 //! The shared cache: what it may keep, when it may answer with it, and where it is found. No
-//! sockets, no worker, no clock: times and bytes come as arguments.
+//! sockets, no worker, no clock: times and bytes come as arguments. [`disk`] alone does input and
+//! output, on threads of its own.
 #![forbid(unsafe_code)]
 
 mod body;
+pub mod disk;
 pub mod evict;
 mod index;
 mod object;

@@ -1,0 +1,321 @@
+//! One disk: its parts, and what may be asked of it from any thread.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::fetch::Fetching;
+use super::format::{Id, Position, Sealer};
+use super::identity::{Contents, Identity};
+use super::index::{Index, Known};
+use super::log::Log;
+use super::message::{Answer, Candidate, Cursor, Fetch, Host};
+use super::queue::{Job, Next, PurgeAsker, PurgeJob, Queue};
+use super::rules::{Rules, Subject};
+use super::segments::{Segment, Segments};
+use super::threads::take_turn;
+use super::tier::Options;
+use super::volume::{IoResult, Volume};
+use crate::body::Waiter;
+use crate::rules::{Key, META_BYTES};
+
+/// What all who work for a disk share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) volume: Arc<dyn Volume>,
+    /// The directory's.
+    pub(super) number: u64,
+    pub(super) sealer: Sealer,
+    pub(super) index: Index,
+    pub(super) rules: Rules,
+    pub(super) segments: Segments,
+    pub(super) queue: Queue,
+    pub(super) tally: Tally,
+    pub(super) host: Arc<dyn Host>,
+    /// Its place among the disks, and the worker that its waiters name.
+    pub(super) place: usize,
+    pub(super) worker: u16,
+    /// Segments of earlier runs are still to be read. Set to `false` after the last was; pairs with
+    /// the load in [`Disk::counters`].
+    pub(super) is_recovering: AtomicBool,
+    /// The body that is too long to be stored.
+    pub(super) body_bytes_max: u64,
+}
+
+/// Numbers that are only ever counted up, apart from each other.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) stored: AtomicU64,
+    pub(super) stores_skipped: AtomicU64,
+    pub(super) fetched: AtomicU64,
+    pub(super) fetches_skipped: AtomicU64,
+    pub(super) gone: AtomicU64,
+    pub(super) damaged: AtomicU64,
+    pub(super) read_errors: AtomicU64,
+    pub(super) write_errors: AtomicU64,
+    pub(super) full: AtomicU64,
+    pub(super) waits: AtomicU64,
+    pub(super) dropped: AtomicU64,
+    pub(super) rewritten: AtomicU64,
+    pub(super) purged: AtomicU64,
+    pub(super) lost_purges: AtomicU64,
+}
+
+/// What a disk did since it was opened, and what it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Answers that can be fetched, or are in the queue.
+    pub answers: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Its segments.
+    pub segments: u64,
+    /// Jobs in its queue.
+    pub queue: u64,
+    /// What earlier runs stored is not all found yet.
+    pub is_recovering: bool,
+    /// Answers that were written.
+    pub stored: u64,
+    /// Answers that were not written: the queue was above its first mark, or the disk had failed a
+    /// moment ago.
+    pub stores_skipped: u64,
+    /// Answers of which the head, and the beginning of the body, was given.
+    pub fetched: u64,
+    /// Fetches that were left to the origin: the queue was above its first mark.
+    pub fetches_skipped: u64,
+    /// Fetches that came too late.
+    pub gone: u64,
+    /// Records that were not what had been written.
+    pub damaged: u64,
+    /// Reads and writes that failed, without those for want of room.
+    pub read_errors: u64,
+    /// See above.
+    pub write_errors: u64,
+    /// Writes for which the file system had no room.
+    pub full: u64,
+    /// Purges that waited: the queue was above its second mark.
+    pub waits: u64,
+    /// Segments that were dropped to make room.
+    pub dropped: u64,
+    /// Answers that were written again when their segment was dropped.
+    pub rewritten: u64,
+    /// Purges.
+    pub purged: u64,
+    /// Times that everything older was dropped because a purge had been lost.
+    pub lost_purges: u64,
+}
+
+impl Shared {
+    /// An answer is not what it was, or cannot be read. It is written that it is gone: should the
+    /// disk read it after all some day, nobody may know by then that it was purged meanwhile.
+    pub(super) fn give_up(&self, id: Id, at: Position) {
+        let mut shard = self.index.shard(id.key);
+        if shard.remove_at(id, at) {
+            let subject = Subject::Answer(id);
+            self.queue.write(Job::Purge(PurgeJob { subject, is_soft: false, asker: None }));
+        }
+    }
+}
+
+/// One disk.
+#[derive(Clone, Debug)]
+pub(super) struct Disk {
+    pub(super) shared: Arc<Shared>,
+    /// Held by the one who writes, for as long as one job takes.
+    pub(super) log: Arc<Mutex<Log>>,
+}
+
+impl Disk {
+    /// Opens one whose identity is written already. What is in it is looked for later.
+    pub(super) fn open(
+        volume: Arc<dyn Volume>,
+        bytes: u64,
+        identity: &Identity,
+        contents: Contents,
+        place: usize,
+        host: &Arc<dyn Host>,
+        options: &Options,
+    ) -> IoResult<Self> {
+        let segments = Segments::default();
+        for number in volume.list()?.iter().filter_map(|name| Segment::number_of(name)) {
+            debug_assert_eq!(contents, Contents::Kept, "what is not kept was removed before");
+            let file = volume.open(&Segment::name(number))?;
+            let bytes = file.bytes()?;
+            segments.insert(Arc::new(Segment::new(number, file, bytes)));
+        }
+        let past = segments.numbers();
+        let shared = Arc::new(Shared {
+            volume,
+            number: identity.directory,
+            sealer: Sealer::new(identity.key, identity.directory),
+            index: Index::new(!past.is_empty()),
+            rules: Rules::default(),
+            segments,
+            queue: Queue::new(options.marks, options.readers == 0),
+            tally: Tally::default(),
+            host: host.clone(),
+            place,
+            worker: options.worker + place as u16,
+            is_recovering: AtomicBool::new(!past.is_empty()),
+            body_bytes_max: bytes / super::limits::BODY_SHARE,
+        });
+        let log = Arc::new(Mutex::new(Log::new(shared.clone(), past, bytes)));
+        Ok(Self { shared, log })
+    }
+
+    pub(super) fn find(&self, key: Key) -> impl Iterator<Item = Candidate> {
+        let known = self.shared.index.shard(key).find(key);
+        known.into_iter().map(|known| self.candidate(known))
+    }
+
+    pub(super) fn candidate(&self, known: Known) -> Candidate {
+        Candidate {
+            id: known.id,
+            variant: known.variant,
+            vary: known.vary.clone(),
+            body_bytes: known.body_bytes,
+            disk: self.shared.place,
+            known,
+        }
+    }
+
+    /// Takes an answer; gives it back where it is left out. What it would have replaced is gone in
+    /// any case.
+    pub(super) fn store(&self, answer: Box<Answer>) -> Result<(), Box<Answer>> {
+        let shared = &self.shared;
+        let is_sound = answer.fixed().is_some() && answer.body.len() <= shared.body_bytes_max;
+        let is_full = shared.index.is_full();
+        if !is_sound || is_full || shared.queue.is_above_skip(answer.bytes()) {
+            shared.tally.stores_skipped.fetch_add(1, Ordering::Relaxed);
+            self.forget(answer.id);
+            return Err(answer);
+        }
+        let number = shared.queue.number();
+        let mut shard = shared.index.shard(answer.id.key);
+        let replaces = shard.queue(answer.id, number);
+        shared.queue.write(Job::Store { answer, number, replaces });
+        Ok(())
+    }
+
+    /// One answer is no longer to be had. Waits for room if that has to be written.
+    pub(super) fn forget(&self, id: Id) {
+        if !self.shared.index.shard(id.key).has_key(id.key) {
+            return;
+        }
+        self.wait_for_room();
+        let mut shard = self.shared.index.shard(id.key);
+        if shard.remove(id) {
+            let subject = Subject::Answer(id);
+            self.shared.queue.write(Job::Purge(PurgeJob { subject, is_soft: false, asker: None }));
+        }
+    }
+
+    pub(super) fn update(&self, id: Id, meta: [u8; META_BYTES], head: &Arc<[u8]>) {
+        let shared = &self.shared;
+        let shard = shared.index.shard(id.key);
+        if shard.has_key(id.key) && !shared.queue.is_above_skip(0) {
+            shared.queue.write(Job::Update { id, meta, head: head.clone() });
+        }
+    }
+
+    /// Waits while the queue is above its second mark, if it may.
+    pub(super) fn wait_for_room(&self) {
+        if self.shared.queue.wait_for_room() {
+            self.shared.tally.waits.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn purge(&self, subject: &Subject, is_soft: bool, asker: Option<Arc<PurgeAsker>>) {
+        let shared = &self.shared;
+        shared.tally.purged.fetch_add(1, Ordering::Relaxed);
+        let is_wanted = asker.is_some();
+        let job = || Job::Purge(PurgeJob { subject: subject.clone(), is_soft, asker });
+        let key = match subject {
+            Subject::Answer(id) => id.key,
+            Subject::Key(key) => *key,
+            Subject::Prefix(_) | Subject::Tag(_) | Subject::All => {
+                shared.rules.announce(subject, is_soft);
+                if *subject == Subject::All && !is_soft {
+                    shared.index.clear();
+                }
+                return shared.queue.write(job());
+            }
+        };
+        let mut shard = shared.index.shard(key);
+        let is_there = match subject {
+            _ if is_soft => shard.has_key(key),
+            Subject::Answer(id) => shard.remove(*id),
+            _ => shard.remove_key(key),
+        };
+        // What was purged before may still have to be written: whoever asks waits for that too.
+        if is_there || is_wanted {
+            if is_soft {
+                shared.rules.announce(subject, is_soft);
+            }
+            shared.queue.write(job());
+        }
+    }
+
+    /// Takes a wish, or gives it back: the origin is to be asked.
+    pub(super) fn fetch(&self, fetch: Box<Fetch>) -> Result<(), Box<Fetch>> {
+        let shared = &self.shared;
+        if shared.queue.is_above_skip(0) {
+            shared.tally.fetches_skipped.fetch_add(1, Ordering::Relaxed);
+            return Err(fetch);
+        }
+        shared.queue.read(Fetching::new(*fetch, shared.queue.number()));
+        Ok(())
+    }
+
+    pub(super) fn flush(&self, asker: Option<Waiter>) {
+        self.shared.queue.write(Job::Flush(asker));
+    }
+
+    /// `disks`: how many there are.
+    pub(super) fn list(&self, cursor: Cursor, disks: usize, asker: Waiter) {
+        self.shared.queue.write(Job::List { cursor, disks, asker });
+    }
+
+    /// One piece of work, without threads: a turn of a fetch, or what the writer does.
+    pub(super) fn work(&self) -> bool {
+        if let Next::Job(fetching) = self.shared.queue.next_read(false) {
+            take_turn(&self.shared, fetching);
+            return true;
+        }
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).work(None)
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        let (shared, tally) = (&self.shared, &self.shared.tally);
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            answers: shared.index.len() as u64,
+            bytes: shared.segments.bytes(),
+            segments: shared.segments.len() as u64,
+            queue: shared.queue.len() as u64,
+            is_recovering: shared.is_recovering.load(Ordering::Acquire),
+            stored: count(&tally.stored),
+            stores_skipped: count(&tally.stores_skipped),
+            fetched: count(&tally.fetched),
+            fetches_skipped: count(&tally.fetches_skipped),
+            gone: count(&tally.gone),
+            damaged: count(&tally.damaged),
+            read_errors: count(&tally.read_errors),
+            write_errors: count(&tally.write_errors),
+            full: count(&tally.full),
+            waits: count(&tally.waits),
+            dropped: count(&tally.dropped),
+            rewritten: count(&tally.rewritten),
+            purged: count(&tally.purged),
+            lost_purges: count(&tally.lost_purges),
+        }
+    }
+
+    /// Ends: what is in the queue is written, and the open segment gets its summary.
+    pub(super) fn end(&self) {
+        self.shared.queue.end();
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        while log.work(None) {}
+        // Without a summary the segment is read as a whole at the next start.
+        let _ = log.close();
+    }
+}

@@ -1,0 +1,282 @@
+//! Reading an answer: its front first, then its body, of which nothing is given to anybody before
+//! it was compared with its checksum.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::disk::Shared;
+use super::format::Kind;
+use super::front::{Front, read_front};
+use super::index::Known;
+use super::limits::{CHUNK_BYTES, ROOM_TRIES_MAX, TURN_BYTES};
+use super::message::{Answered, Fetch, FetchBody, Miss, StoredHead};
+use super::rules::{Judged, Standing};
+use super::segments::Segment;
+use super::volume::read_exactly;
+use crate::body::{Filler, Waiter};
+
+/// A fetch that is not over.
+#[derive(Debug)]
+pub(super) struct Fetching {
+    pub(super) number: u64,
+    known: Known,
+    asker: Waiter,
+    body: Option<FetchBody>,
+    /// Once its front was read.
+    opened: Option<Opened>,
+    /// Bytes of the part that were given.
+    given: u64,
+    /// What was compared already and did not fit into memory yet.
+    left: Vec<u8>,
+    /// How often in a row there was no memory.
+    tries: u32,
+    has_answered: bool,
+}
+
+/// An answer whose front was read.
+#[derive(Debug)]
+pub(super) struct Opened {
+    segment: Arc<Segment>,
+    front: Front,
+    /// Where its body begins in the segment.
+    body_at: u64,
+    pub(super) head: Box<StoredHead>,
+}
+
+/// What became of a turn.
+#[derive(Debug)]
+pub(super) enum Turn {
+    /// It is over.
+    Over,
+    /// It has another turn when others had theirs.
+    Again(Fetching),
+    /// The same, but there was no memory: better not at once.
+    Later(Fetching),
+    /// It waits for its readers.
+    Parked(Fetching),
+}
+
+/// What one step came to.
+enum Step {
+    On,
+    Over,
+    NoRoom,
+    Ahead,
+}
+
+/// Finds an answer that is known, reads its front, and asks the rules.
+pub(super) fn open(shared: &Shared, known: &Known) -> Result<Opened, Miss> {
+    let (id, at) = (known.id, known.at);
+    let now = shared.index.shard(id.key).known(id).filter(|now| now.at == at);
+    let known = now.ok_or(Miss::Gone)?;
+    let segment = shared.segments.get(at.segment).ok_or(Miss::Gone)?;
+    let front = read_front(shared, &segment, id, at, known.front_bytes)?;
+    if !front.is(Kind::Answer) || front.fixed.body_bytes != known.body_bytes {
+        return Err(Miss::Damaged);
+    }
+    let update = match known.update {
+        None => None,
+        Some(head) => {
+            let segment = shared.segments.get(head.at.segment).ok_or(Miss::Gone)?;
+            let update = read_front(shared, &segment, id, head.at, head.front_bytes)?;
+            if !update.is(Kind::Update) || update.fixed.target != at {
+                return Err(Miss::Damaged);
+            }
+            Some(update)
+        }
+    };
+    let parts = front.parts();
+    let head_at = known.update.map_or(at, |head| head.at);
+    let judged = Judged { id, at, head_at, name: parts.name, tags: parts.tags };
+    let standing = shared.rules.standing(&judged);
+    if standing == Standing::Dead {
+        return Err(Miss::Gone);
+    }
+    let head = front.head(update.as_ref(), standing == Standing::Outdated);
+    let body_at = at.offset() + u64::from(known.front_bytes);
+    Ok(Opened { segment, front, body_at, head })
+}
+
+impl Fetching {
+    pub(super) fn new(fetch: Fetch, number: u64) -> Self {
+        Self {
+            number,
+            known: fetch.candidate.known,
+            asker: fetch.asker,
+            body: fetch.body,
+            opened: None,
+            given: 0,
+            left: Vec::new(),
+            tries: 0,
+            has_answered: false,
+        }
+    }
+
+    /// Reads on for a while.
+    pub(super) fn turn(mut self, shared: &Shared) -> Turn {
+        if self.opened.is_none() {
+            match open(shared, &self.known) {
+                Ok(opened) => self.opened = Some(opened),
+                Err(miss) => return self.miss(shared, miss),
+            }
+        }
+        let mut budget = TURN_BYTES;
+        loop {
+            let given = self.given;
+            match self.step(shared) {
+                Ok(Step::On) => self.tries = 0,
+                Ok(Step::Over) => return self.finish(shared),
+                Ok(Step::NoRoom) if self.tries < ROOM_TRIES_MAX => {
+                    self.tries += 1;
+                    return Turn::Later(self);
+                }
+                Ok(Step::NoRoom) => return self.miss(shared, Miss::NoRoom),
+                Ok(Step::Ahead) => return Turn::Parked(self),
+                Err(miss) => return self.miss(shared, miss),
+            }
+            if self.given > 0 {
+                self.answer(shared);
+            }
+            budget = budget.saturating_sub((self.given - given) as usize);
+            if budget == 0 {
+                return Turn::Again(self);
+            }
+        }
+    }
+
+    /// Gives the next bytes: those of one chunk at most.
+    fn step(&mut self, shared: &Shared) -> Result<Step, Miss> {
+        let opened = self.opened.as_ref().expect("a turn begins with that");
+        let Some(body) = &mut self.body else { return Ok(Step::Over) };
+        let part = body.part.clone();
+        if part.start > part.end || part.end > opened.front.fixed.body_bytes {
+            return Err(Miss::Gone);
+        }
+        let next = part.start + self.given;
+        if next == part.end {
+            return Ok(Step::Over);
+        }
+        if let Some(most) = body.ahead {
+            let waiter = Waiter { worker: shared.worker, token: self.number };
+            match body.filler.ahead(most, waiter) {
+                Some(ahead) if ahead >= most => return Ok(Step::Ahead),
+                Some(_) => {}
+                None => return Err(Miss::Gone),
+            }
+        }
+        if self.left.is_empty() {
+            let chunk = (next / CHUNK_BYTES as u64) as usize;
+            let start = chunk as u64 * CHUNK_BYTES as u64;
+            let end = opened.front.fixed.body_bytes.min(start + CHUNK_BYTES as u64);
+            if next == start
+                && end <= part.end
+                && let Some(count) = read_directly(shared, opened, &mut body.filler, start..end)?
+            {
+                self.given += count;
+                return Ok(Step::On);
+            }
+            let mut bytes = vec![0; (end - start) as usize];
+            read_chunk(shared, opened, chunk, &mut bytes)?;
+            bytes.truncate((part.end.min(end) - start) as usize);
+            bytes.drain(..(next - start) as usize);
+            self.left = bytes;
+        }
+        let count = match body.filler.spare() {
+            Ok(spare) => {
+                let count = spare.len().min(self.left.len());
+                spare[..count].copy_from_slice(&self.left[..count]);
+                count
+            }
+            Err(refusal) if shared.host.make_room(refusal) => return Ok(Step::NoRoom),
+            Err(_) => return Err(Miss::NoRoom),
+        };
+        self.left.drain(..count);
+        wake(shared, body.filler.advance(count));
+        self.given += count as u64;
+        Ok(Step::On)
+    }
+
+    /// Tells who asked, once.
+    fn answer(&mut self, shared: &Shared) {
+        if let Some(opened) = &mut self.opened
+            && !self.has_answered
+        {
+            self.has_answered = true;
+            shared.tally.fetched.fetch_add(1, Ordering::Relaxed);
+            shared.index.shard(self.known.id.key).ask(self.known.id);
+            let head = opened.head.clone();
+            shared.host.answered(self.asker, Answered::Fetched(head));
+        }
+    }
+
+    fn finish(mut self, shared: &Shared) -> Turn {
+        if let Some(body) = self.body.take() {
+            wake(shared, body.filler.finish());
+        }
+        self.answer(shared);
+        shared.queue.forget(self.number);
+        Turn::Over
+    }
+
+    /// It fails: who asked is told, or if that was done already, the body is cut.
+    fn miss(mut self, shared: &Shared, miss: Miss) -> Turn {
+        shared.queue.forget(self.number);
+        let (id, at) = (self.known.id, self.known.at);
+        match miss {
+            Miss::Damaged => shared.give_up(id, at),
+            Miss::Gone => {
+                shared.tally.gone.fetch_add(1, Ordering::Relaxed);
+                // A rule is about it, or its segment went. If it was opened, only this one fetch
+                // is over.
+                if self.opened.is_none() {
+                    shared.index.shard(id.key).remove_at(id, at);
+                }
+            }
+            Miss::NoRoom => {}
+        }
+        if let Some(body) = self.body.take() {
+            wake(shared, body.filler.cut());
+        }
+        if !self.has_answered {
+            shared.host.answered(self.asker, Answered::NotFetched(miss));
+        }
+        Turn::Over
+    }
+}
+
+/// Reads a chunk into the memory that it will be sent from, if there is enough in one piece, and
+/// gives its length.
+fn read_directly(
+    shared: &Shared,
+    opened: &Opened,
+    filler: &mut Filler,
+    chunk: Range<u64>,
+) -> Result<Option<u64>, Miss> {
+    let count = (chunk.end - chunk.start) as usize;
+    let Ok(spare) = filler.spare() else { return Ok(None) };
+    let Some(spare) = spare.get_mut(..count) else { return Ok(None) };
+    let number = (chunk.start / CHUNK_BYTES as u64) as usize;
+    read_chunk(shared, opened, number, spare)?;
+    wake(shared, filler.advance(count));
+    Ok(Some(count as u64))
+}
+
+fn read_chunk(
+    shared: &Shared,
+    opened: &Opened,
+    chunk: usize,
+    bytes: &mut [u8],
+) -> Result<(), Miss> {
+    let at = opened.body_at + chunk as u64 * CHUNK_BYTES as u64;
+    match read_exactly(&*opened.segment.file, at, bytes) {
+        Ok(true) if opened.front.sum(chunk) == Some(crc32c::crc32c(bytes)) => return Ok(()),
+        Ok(_) => shared.tally.damaged.fetch_add(1, Ordering::Relaxed),
+        Err(_) => shared.tally.read_errors.fetch_add(1, Ordering::Relaxed),
+    };
+    Err(Miss::Damaged)
+}
+
+fn wake(shared: &Shared, waiters: Vec<Waiter>) {
+    waiters.into_iter().for_each(|waiter| shared.host.wake(waiter));
+}

@@ -1,0 +1,69 @@
+//! Every size and bound of the disk tier, with what happens at it.
+
+/// The smallest disk. Below: [`Error::Size`](super::Error::Size).
+pub const DISK_BYTES_MIN: u64 = 1 << 20;
+
+/// A segment ends with the record that reaches this size, on disks of 512 MB to 64 GB. Smaller ones
+/// have eight segments at least, so that not too much goes at once; larger ones 1,024, each of which
+/// is an open file.
+pub const SEGMENT_BYTES: u64 = 64 << 20;
+pub(super) const SEGMENTS_MIN: u64 = 8;
+pub(super) const SEGMENTS: u64 = 1024;
+
+/// Segment files of one disk; starts that write little each make a small one. Above: the oldest goes.
+pub(super) const SEGMENTS_MAX: usize = 2 * SEGMENTS as usize;
+
+/// What a record begins at multiples of, and what places are counted in.
+pub(super) const UNIT: u64 = 64;
+
+/// Bytes of a body that have a checksum of their own: nothing of them is given to anybody before
+/// all of them were compared.
+pub const CHUNK_BYTES: usize = 64 << 10;
+
+/// Bytes of a stored head, of the text of a key, of the names in `Vary`, and tags. Above: the answer
+/// is not stored.
+pub(super) const HEAD_BYTES_MAX: usize = 1 << 20;
+pub(super) const NAME_BYTES_MAX: usize = 1 << 20;
+pub(super) const VARY_BYTES_MAX: usize = 64 << 10;
+pub(super) const TAGS_MAX: usize = 1024;
+
+/// The share of its disk, as a divisor, that a body may take. Above: it is not stored.
+pub const BODY_SHARE: u64 = 8;
+/// The longest body. Above: it is not stored.
+pub(super) const BODY_BYTES_MAX: u64 = 64 << 30;
+
+/// Second copies of purges are so far away from the first ones, a page, so that one bad place does
+/// not take both.
+pub(super) const COPY_BYTES: u64 = 4096;
+
+/// Longer bodies are synced before their record is completed, and are not read when a segment
+/// without a summary is: to have the end of such a record is to have its body.
+pub(super) const VERIFIED_BYTES_MAX: u64 = 8 << 20;
+
+/// Bytes that are read at a time when a segment without a summary is.
+pub(super) const WINDOW_BYTES: usize = 1 << 20;
+
+/// Of a summary. Above: the segment is read as if it had none.
+pub(super) const SUMMARY_BYTES_MAX: u64 = 1 << 30;
+
+/// Answers that one disk keeps, at some 150 bytes of memory each. Above: no further are stored.
+pub(super) const ANSWERS_MAX: usize = 32 << 20;
+
+/// Purges by tag or key, and those by prefix, that are remembered because there may be answers that
+/// they are about. Above: everything that was stored on the disk before is dropped.
+pub(super) const TAG_RULES_MAX: usize = 65_536;
+pub(super) const PREFIX_RULES_MAX: usize = 1024;
+
+/// Longer bodies are not written again when their segment goes, though they were asked for.
+pub(super) const REWRITTEN_BYTES_MAX: u64 = 1 << 20;
+/// The share of a segment, as a divisor, that is written again at most.
+pub(super) const REWRITTEN_SHARE: u64 = 4;
+
+/// Stores that are skipped after the disk refused to be written to.
+pub(super) const PAUSE_STORES: u32 = 64;
+
+/// How often memory is asked for in the middle of a body before it is cut.
+pub(super) const ROOM_TRIES_MAX: u32 = 1000;
+
+/// Bytes that one fetch moves before others have their turn.
+pub(super) const TURN_BYTES: usize = 1 << 20;

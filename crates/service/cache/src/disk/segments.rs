@@ -1,0 +1,118 @@
+//! The segments of a disk, as those who read find them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use super::format::Id;
+use super::volume::VolumeFile;
+
+/// A file of records. Who reads it holds it; one that was dropped is gone when nobody does.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) number: u32,
+    pub(super) file: Arc<dyn VolumeFile>,
+    /// Bytes of the file: the writer's alone, others only look at it as a figure.
+    bytes: AtomicU64,
+    /// The answers that were written there, dead or not.
+    ids: Mutex<Vec<Id>>,
+}
+
+impl Segment {
+    pub(super) fn new(number: u32, file: Arc<dyn VolumeFile>, bytes: u64) -> Self {
+        Self { number, file, bytes: AtomicU64::new(bytes), ids: Mutex::default() }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_bytes(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_id(&self, id: Id) {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+    }
+
+    pub(super) fn set_ids(&self, mut ids: Vec<Id>) {
+        ids.shrink_to_fit();
+        *self.ids.lock().unwrap_or_else(PoisonError::into_inner) = ids;
+    }
+
+    /// Those from `from` on, `most` at most.
+    pub(super) fn ids(&self, from: usize, most: usize) -> Vec<Id> {
+        let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.iter().skip(from).take(most).copied().collect()
+    }
+
+    /// Its file's name.
+    pub(super) fn name(number: u32) -> String {
+        format!("segment-{number:08x}")
+    }
+
+    /// The number in a file's name.
+    pub(super) fn number_of(name: &str) -> Option<u32> {
+        let number = u32::from_str_radix(name.strip_prefix("segment-")?, 16).ok()?;
+        (number > 0 && number < u32::MAX && Self::name(number) == name).then_some(number)
+    }
+}
+
+/// All segments of a disk by number: the order in which they were written.
+#[derive(Debug, Default)]
+pub(super) struct Segments(RwLock<BTreeMap<u32, Arc<Segment>>>);
+
+impl Segments {
+    fn read<T>(&self, look: impl FnOnce(&BTreeMap<u32, Arc<Segment>>) -> T) -> T {
+        look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<Arc<Segment>> {
+        self.read(|all| all.get(&number).cloned())
+    }
+
+    /// The first one of this number or a higher one.
+    pub(super) fn from(&self, number: u32) -> Option<Arc<Segment>> {
+        self.read(|all| all.range(number..).next().map(|(_, segment)| segment.clone()))
+    }
+
+    pub(super) fn oldest(&self) -> Option<Arc<Segment>> {
+        self.from(0)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.read(BTreeMap::len)
+    }
+
+    /// Bytes of all files.
+    pub(super) fn bytes(&self) -> u64 {
+        self.read(|all| all.values().map(|segment| segment.bytes()).sum())
+    }
+
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        self.read(|all| all.keys().copied().collect())
+    }
+
+    pub(super) fn insert(&self, segment: Arc<Segment>) {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert(segment.number, segment);
+    }
+
+    pub(super) fn remove(&self, number: u32) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_names_are_segments() {
+        assert_eq!(Segment::number_of(&Segment::name(0x1f)), Some(0x1f));
+        for name in ["segment-1f", "segment-0000001F", "segment-00000000", "segment-ffffffff", "x"]
+        {
+            assert_eq!(Segment::number_of(name), None, "{name}");
+        }
+    }
+}

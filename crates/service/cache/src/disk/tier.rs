@@ -1,0 +1,321 @@
+//! All disks of a cache, as those who use them see them.
+
+use std::fmt;
+use std::hash::Hasher;
+use std::sync::{Arc, Mutex};
+
+use millrace_sys::Errno;
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::disk::{Counters, Disk};
+use super::format::Id;
+use super::identity::{Contents, IDENTITY, IDENTITY_BYTES_MAX, Identity, MEMBERS_MAX, agree};
+use super::limits::DISK_BYTES_MIN;
+use super::message::{Answer, Answered, Candidate, Cursor, Fetch, Host};
+use super::queue::{Marks, PurgeAsker};
+use super::rules::Subject;
+use super::segments::Segment;
+use super::threads::Threads;
+use super::volume::{IoResult, Volume, read_exactly};
+use crate::body::Waiter;
+use crate::rules::{HashKey, Key, META_BYTES};
+
+/// How disks are worked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// How long their queues may become.
+    pub marks: Marks,
+    /// Threads that read, for each disk, besides the one that writes. 0: no threads at all, and
+    /// [`Disks::work`] does everything; then nothing waits either.
+    pub readers: usize,
+    /// The first of as many numbers as there are disks that no worker has: waiters with them are
+    /// for [`Disks::wake`].
+    pub worker: u16,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { marks: Marks::default(), readers: 2, worker: u16::MAX - MEMBERS_MAX as u16 }
+    }
+}
+
+/// Why disks are not used. Places count from 0, in the order they were given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// There are none, or too many.
+    Count(usize),
+    /// The disk at a place is given so many bytes, which are too few.
+    Size(usize, u64),
+    /// The disk at a place cannot be read or written.
+    Io(usize, Errno),
+    /// There can be no further thread.
+    Thread,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count} disks; 1 to {MEMBERS_MAX} are allowed"),
+            Self::Size(_, bytes) => {
+                write!(f, "a disk of {bytes} bytes; {DISK_BYTES_MIN} are the least")
+            }
+            Self::Io(_, error) => write!(f, "{error}"),
+            Self::Thread => f.write_str("no thread for a disk"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The disks. Ends them when it is dropped: what is in the queues is written first.
+#[derive(Debug)]
+pub struct Disks {
+    disks: Vec<Disk>,
+    /// The bytes of each, which say how much of everything it gets.
+    sizes: Vec<u64>,
+    key: HashKey,
+    contents: Vec<Contents>,
+    worker: u16,
+    threads: Option<Threads>,
+}
+
+impl Disks {
+    /// Opens directories, each with the bytes that it may have. What they hold is found while they
+    /// are used already, the newest first. `fresh` is random: the key of the cache, if it has none
+    /// yet; `now_ms` the time of day.
+    ///
+    /// Costs a few system calls for each file, and syncs. Waits for no more than that.
+    ///
+    /// # Errors
+    /// What is wrong with which.
+    pub fn open(
+        volumes: Vec<(Arc<dyn Volume>, u64)>,
+        host: &Arc<dyn Host>,
+        options: &Options,
+        fresh: HashKey,
+        now_ms: u64,
+    ) -> Result<Self, Error> {
+        if !(1..=MEMBERS_MAX).contains(&volumes.len()) {
+            return Err(Error::Count(volumes.len()));
+        }
+        let sizes: Vec<u64> = volumes.iter().map(|(_, bytes)| *bytes).collect();
+        if let Some(place) = sizes.iter().position(|bytes| *bytes < DISK_BYTES_MIN) {
+            return Err(Error::Size(place, sizes[place]));
+        }
+        let volumes: Vec<_> = volumes.into_iter().map(|(volume, _)| volume).collect();
+        let found = each(&volumes, |_, volume| identity(&**volume))?;
+        let (identities, contents) = agree(&found, fresh, now_ms);
+        each(&volumes, |place, volume| match contents[place] {
+            Contents::Kept => Ok(()),
+            _ => empty(&**volume),
+        })?;
+        // Only when each of them knows of this run has it begun.
+        each(&volumes, |place, volume| introduce(&**volume, &identities[place]))?;
+        let disks = each(&volumes, |place, volume| {
+            let (identity, contents) = (&identities[place], contents[place]);
+            Disk::open(volume.clone(), sizes[place], identity, contents, place, host, options)
+        })?;
+        let threads = match options.readers {
+            0 => None,
+            readers => Some(Threads::start(&disks, readers).map_err(|_| Error::Thread)?),
+        };
+        let key = identities[0].key;
+        Ok(Self { disks, sizes, key, contents, worker: options.worker, threads })
+    }
+
+    /// The key that everything in this cache has to be hashed with.
+    pub fn hash_key(&self) -> HashKey {
+        self.key
+    }
+
+    /// What was done with what each directory held.
+    pub fn contents(&self) -> &[Contents] {
+        &self.contents
+    }
+
+    /// The answers that are stored under a key, those of the disk that a further one would go to
+    /// first. Costs a short lock for each disk, and no reading: it is for a worker.
+    pub fn find(&self, key: Key) -> Vec<Candidate> {
+        let home = self.home(key);
+        let mut found: Vec<Candidate> = self.disks[home].find(key).collect();
+        for (_, disk) in self.others(home) {
+            for other in disk.find(key) {
+                if found.iter().all(|candidate| candidate.id != other.id) {
+                    found.push(other);
+                }
+            }
+        }
+        found
+    }
+
+    /// Stores an answer, in the place of the one with the same id, which is not found any more from
+    /// now on. It is found itself when it was written.
+    ///
+    /// # Errors
+    /// The answer, where it is left out: there is too much to do, or it is too long. What it was to
+    /// replace is gone nevertheless; for that to be written, this waits if there is far too much to
+    /// do.
+    pub fn store(&self, answer: Box<Answer>) -> Result<(), Box<Answer>> {
+        let home = self.home(answer.id.key);
+        for (_, disk) in self.others(home) {
+            disk.forget(answer.id);
+        }
+        self.disks[home].store(answer)
+    }
+
+    /// Gives a stored answer other numbers and another head, after it was validated. Where there is
+    /// too much to do it keeps those it has, and has to be validated again some day.
+    pub fn update(&self, id: Id, meta: [u8; META_BYTES], head: &Arc<[u8]>) {
+        self.disks.iter().for_each(|disk| disk.update(id, meta, head));
+    }
+
+    /// An answer is no longer to be had: it was made invalid. After a crash of the machine, but not
+    /// of the process, it may come back if that happened a moment before. Waits while there is far
+    /// too much to do.
+    pub fn forget(&self, id: Id) {
+        self.disks.iter().for_each(|disk| disk.forget(id));
+    }
+
+    /// The same with all answers under a key.
+    pub fn forget_key(&self, key: Key) {
+        for disk in &self.disks {
+            disk.wait_for_room();
+            disk.purge(&Subject::Key(key), false, None);
+        }
+    }
+
+    /// Purges: what it is about is not had from now on any more, or if `is_soft`, has to be
+    /// validated before it is used. `asker` is told when that will be so for good, whatever happens
+    /// to the machine. Waits while there is far too much to do.
+    pub fn purge(&self, subject: &Subject, is_soft: bool, asker: Waiter) {
+        let rest = Mutex::new((self.disks.len(), true));
+        let asker = Arc::new(PurgeAsker { asker, rest });
+        for disk in &self.disks {
+            disk.wait_for_room();
+            disk.purge(subject, is_soft, Some(asker.clone()));
+        }
+    }
+
+    /// Begins to fetch an answer. What comes of it is told by [`Host::answered`].
+    ///
+    /// # Errors
+    /// The wish, where it is left out: there is too much to do. The origin is asked.
+    pub fn fetch(&self, fetch: Box<Fetch>) -> Result<(), Box<Fetch>> {
+        self.disks[fetch.candidate.disk].fetch(fetch)
+    }
+
+    /// Goes on with what waited for a reader: for waiters that a [`Reader`](crate::Reader) gave
+    /// back. `false`: the waiter is none of ours.
+    pub fn wake(&self, waiter: Waiter) -> bool {
+        let place = usize::from(waiter.worker.wrapping_sub(self.worker));
+        let disk = self.disks.get(place).filter(|_| waiter.worker >= self.worker);
+        disk.inspect(|disk| disk.shared.queue.wake(waiter.token)).is_some()
+    }
+
+    /// Has what was stored before survive the machine too; each disk tells `asker`.
+    pub fn flush(&self, asker: Waiter) {
+        self.disks.iter().for_each(|disk| disk.flush(Some(asker)));
+    }
+
+    /// Reads some heads, from a cursor on, which is `Cursor::default()` at first; `asker` gets them.
+    /// One that was replaced meanwhile may be told twice.
+    pub fn list(&self, cursor: Cursor, asker: Waiter) {
+        match self.disks.get(cursor.disk) {
+            Some(disk) => disk.list(cursor, self.disks.len(), asker),
+            None => self.disks[0].shared.host.answered(asker, Answered::Listed(vec![], None)),
+        }
+    }
+
+    /// What each disk did, and has.
+    pub fn counters(&self) -> Vec<Counters> {
+        self.disks.iter().map(Disk::counters).collect()
+    }
+
+    /// Without threads: does one piece of the work of each disk, reading before writing. `false`:
+    /// there was none.
+    pub fn work(&self) -> bool {
+        self.disks.iter().fold(false, |worked, disk| disk.work() || worked)
+    }
+
+    fn others(&self, home: usize) -> impl Iterator<Item = (usize, &Disk)> {
+        self.disks.iter().enumerate().filter(move |(place, _)| *place != home)
+    }
+
+    /// The disk that an answer goes to: each gets its share, and if one comes or goes, what goes to
+    /// others stays the same (weighted rendezvous hashing).
+    fn home(&self, key: Key) -> usize {
+        if self.disks.len() == 1 {
+            return 0;
+        }
+        let score = |place: usize| {
+            let mut hasher = SipHasher13::new_with_key(&self.key.bytes());
+            hasher.write_u128(key.0);
+            hasher.write_u64(self.disks[place].shared.number);
+            let chance = (hasher.finish128().h1 >> 11) as f64 / (1_u64 << 53) as f64;
+            -(self.sizes[place] as f64) / chance.max(f64::MIN_POSITIVE).ln()
+        };
+        let places = 0..self.disks.len();
+        places.max_by(|one, other| score(*one).total_cmp(&score(*other))).unwrap_or(0)
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        self.disks.iter().for_each(|disk| disk.shared.queue.end());
+        drop(self.threads.take());
+        self.disks.iter().for_each(Disk::end);
+    }
+}
+
+fn each<T, U>(of: &[T], mut what: impl FnMut(usize, &T) -> IoResult<U>) -> Result<Vec<U>, Error> {
+    let all = of.iter().enumerate();
+    all.map(|(place, one)| what(place, one).map_err(|error| Error::Io(place, error))).collect()
+}
+
+/// What a directory says of itself; `None` where it says nothing that can be read.
+fn identity(volume: &dyn Volume) -> IoResult<Option<Identity>> {
+    let file = match volume.open(IDENTITY) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let bytes = file.bytes()?;
+    if bytes > IDENTITY_BYTES_MAX as u64 {
+        return Ok(None);
+    }
+    let mut read = vec![0; bytes as usize];
+    match read_exactly(&*file, 0, &mut read) {
+        Ok(true) => Ok(Identity::from_bytes(&read)),
+        // What cannot be read is as good as lost: everything is fetched again.
+        Ok(false) | Err(_) => Ok(None),
+    }
+}
+
+/// Writes what a directory is. Where the disk is full, the oldest segments make room for it.
+fn introduce(volume: &dyn Volume, identity: &Identity) -> IoResult<()> {
+    let mut written = volume.replace(IDENTITY, &identity.to_bytes());
+    if written == Err(Errno::NOSPC) || written == Err(Errno::DQUOT) {
+        let mut names = volume.list()?;
+        names.retain(|name| Segment::number_of(name).is_some());
+        // The numbers in names have leading zeros.
+        names.sort_unstable();
+        for oldest in names {
+            volume.remove(&oldest)?;
+            written = volume.replace(IDENTITY, &identity.to_bytes());
+            if written.is_ok() {
+                break;
+            }
+        }
+    }
+    written
+}
+
+/// Removes every segment.
+fn empty(volume: &dyn Volume) -> IoResult<()> {
+    for name in volume.list()? {
+        if Segment::number_of(&name).is_some() {
+            volume.remove(&name)?;
+        }
+    }
+    volume.sync()
+}
