@@ -498,7 +498,7 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("a range of N bytes has N bytes")
 }
 
-const _: () = assert!(HEADER_BYTES as u64 % UNIT == 0 && TAIL_BYTES == 64);
+const _: () = assert!((HEADER_BYTES as u64).is_multiple_of(UNIT) && TAIL_BYTES == 64);
 
 #[cfg(test)]
 mod tests {

@@ -152,7 +152,7 @@ impl Log {
         debug_assert_eq!(front.len(), fixed.front_bytes());
         let end = sealer.end(front, at);
         open.is_dirty = true;
-        let written = write_record(&*open.segment, offset, front, draft.body, &end);
+        let written = write_record(&open.segment, offset, front, draft.body, &end);
         if let Err(error) = written {
             self.back_out(offset);
             return Err(error);

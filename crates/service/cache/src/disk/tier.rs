@@ -234,7 +234,7 @@ impl Disks {
     /// Without threads: does one piece of the work of each disk, reading before writing. `false`:
     /// there was none.
     pub fn work(&self) -> bool {
-        self.disks.iter().fold(false, |worked, disk| disk.work() || worked)
+        self.disks.iter().filter(|disk| disk.work()).count() > 0
     }
 
     fn others(&self, home: usize) -> impl Iterator<Item = (usize, &Disk)> {

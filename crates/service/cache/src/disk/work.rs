@@ -223,7 +223,9 @@ impl Log {
         let (purged, id, parts) = match &job.subject {
             Subject::Answer(id) => (Purged::Id, *id, Parts::NONE),
             Subject::Key(key) => (Purged::Key, Id { key: *key, variant: 0 }, Parts::NONE),
-            Subject::Prefix(prefix) => (Purged::Prefix, nobody, Parts { name: prefix, ..Parts::NONE }),
+            Subject::Prefix(prefix) => {
+                (Purged::Prefix, nobody, Parts { name: prefix, ..Parts::NONE })
+            }
             Subject::Tag(hash) => {
                 tag = hash.0.to_le_bytes();
                 (Purged::Tag, nobody, Parts { tags: &tag, ..Parts::NONE })
