@@ -1,18 +1,13 @@
 //! One body, filled and read by threads that sleep until they are woken: nobody is forgotten, every
-//! byte is the one that was filled, and nothing is left of it. A seed decides who does what.
+//! byte is the one that was filled, and nothing is left of it. A seed decides who does what. Who was
+//! forgotten is found without a clock: everybody else sleeps or is gone, and nobody was rung for.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use iolite::{Helper, Kind, Slab};
 use millrace_cache::{Body, End, Filler, Read, Reader, Waiter};
 use millrace_http::corpus::Random;
-
-/// Nobody waits so long for somebody who runs. It decides how long a failure takes, and that it is
-/// one; nothing else.
-const FORGOTTEN: Duration = Duration::from_secs(60);
 
 const READERS: usize = 6;
 const BODIES: usize = 400;
@@ -63,58 +58,119 @@ impl Plan {
     }
 }
 
-/// Those who wake and are woken: the filler is number `READERS`.
-#[derive(Clone)]
-struct Bells(Arc<Vec<Sender<()>>>);
+/// The number of the one who fills; readers have those below.
+const FILLER: usize = READERS;
 
-impl Bells {
-    fn new() -> (Self, Vec<Receiver<()>>) {
-        let (bells, ears) = (0..=READERS).map(|_| channel()).unzip();
-        (Self(Arc::new(bells)), ears)
+/// Who is awake, and who sleeps until when.
+#[derive(Default)]
+struct House {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    awake: usize,
+    /// Those who read without a stop.
+    busy: usize,
+    /// Those who sleep until there is none of these: nobody may need them meanwhile.
+    stopped: usize,
+    /// By number, those who sleep until somebody rings.
+    asleep: [bool; READERS + 1],
+    /// By number, whether somebody rang since the last sleep.
+    rung: [bool; READERS + 1],
+    is_stuck: bool,
+}
+
+impl State {
+    /// Notes that one fewer is awake, which may have been the last that could wake another.
+    fn note_less(&mut self) {
+        self.awake -= 1;
+        let is_rung = self.asleep.iter().zip(&self.rung).any(|(asleep, rung)| *asleep && *rung);
+        let goes_on = self.stopped > 0 && self.busy == 0;
+        let sleeps = self.stopped > 0 || self.asleep.contains(&true);
+        self.is_stuck |= self.awake == 0 && sleeps && !is_rung && !goes_on;
+    }
+}
+
+impl House {
+    fn enter(&self, number: usize) -> Person<'_> {
+        let is_busy = number != FILLER;
+        let mut state = self.lock();
+        state.awake += 1;
+        state.busy += usize::from(is_busy);
+        Person { house: self, number, is_busy }
     }
 
     fn ring(&self, waiters: impl IntoIterator<Item = Waiter>) {
+        let mut state = self.lock();
         for waiter in waiters {
             assert_eq!(waiter.token, u64::from(waiter.worker) + 7);
-            // Who went away is woken for nothing.
-            let _ = self.0[usize::from(waiter.worker)].send(());
+            state.rung[usize::from(waiter.worker)] = true;
         }
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until `is_over`.
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        is_over: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        state.note_less();
+        self.changed.notify_all();
+        while !is_over(&state) && !state.is_stuck {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.awake += 1;
+        assert!(!state.is_stuck, "somebody was forgotten");
+        state
     }
 }
 
-/// Those who still read without a stop. Who stops goes on when they are gone: nobody may need him.
-#[derive(Default)]
-struct Busy {
-    count: Mutex<usize>,
-    none: Condvar,
+/// Somebody in the house, until it is dropped.
+struct Person<'a> {
+    house: &'a House,
+    number: usize,
+    is_busy: bool,
 }
 
-impl Busy {
-    fn begin(&self) -> Reading<'_> {
-        *self.lock() += 1;
-        Reading(self)
+impl Person<'_> {
+    fn waiter(&self) -> Waiter {
+        waiter(self.number)
     }
 
-    fn sleep(&self) {
-        let slept = self.none.wait_timeout_while(self.lock(), FORGOTTEN, |count| *count > 0);
-        assert!(!slept.expect("nobody panics with it").1.timed_out(), "somebody was forgotten");
+    /// Sleeps until somebody rings, or rang since the last time.
+    fn sleep(&mut self) {
+        let number = self.number;
+        let mut state = self.house.lock();
+        if !state.rung[number] {
+            state.asleep[number] = true;
+            state = self.house.sleep(state, |state| state.rung[number]);
+            state.asleep[number] = false;
+        }
+        state.rung[number] = false;
     }
 
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.count.lock().expect("nobody panics with it")
+    /// Sleeps until all are gone or sleep so who were busy.
+    fn stop(&mut self) {
+        let mut state = self.house.lock();
+        state.busy -= usize::from(std::mem::take(&mut self.is_busy));
+        state.stopped += 1;
+        self.house.sleep(state, |state| state.busy == 0).stopped -= 1;
     }
 }
 
-/// One of them, as long as it lives.
-struct Reading<'a>(&'a Busy);
-
-impl Drop for Reading<'_> {
+impl Drop for Person<'_> {
     fn drop(&mut self) {
-        let mut count = self.0.lock();
-        *count -= 1;
-        if *count == 0 {
-            self.0.none.notify_all();
-        }
+        let mut state = self.house.lock();
+        state.busy -= usize::from(self.is_busy);
+        state.note_less();
+        self.house.changed.notify_all();
     }
 }
 
@@ -122,21 +178,12 @@ fn waiter(number: usize) -> Waiter {
     Waiter { worker: number as u16, token: number as u64 + 7 }
 }
 
-fn sleep(ear: &Receiver<()>, who: &str) {
-    match ear.recv_timeout(FORGOTTEN) {
-        Ok(()) => {}
-        Err(RecvTimeoutError::Timeout) => panic!("{who} was forgotten"),
-        Err(RecvTimeoutError::Disconnected) => unreachable!("the bells outlive all"),
-    }
-}
-
 /// The byte at a position of every body.
 fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-fn fill(mut filler: Filler, plan: Plan, bells: &Bells, ear: &Receiver<()>, random: &mut Random) {
-    let me = waiter(READERS);
+fn fill(mut filler: Filler, plan: Plan, mut me: Person<'_>, mut random: Random) {
     let end = if plan.ending == Ending::Finished { plan.bytes } else { plan.bytes / 2 };
     let (mut at, mut is_passing) = (0, false);
     while at < end {
@@ -148,8 +195,9 @@ fn fill(mut filler: Filler, plan: Plan, bells: &Bells, ear: &Receiver<()>, rando
             filler.cut_behind(BEHIND_MAX);
         }
         // Where nobody reads it goes on, as for a body that is kept.
-        if filler.ahead(plan.ahead_max, me).is_some_and(|ahead| ahead >= plan.ahead_max) {
-            sleep(ear, "the filler");
+        let ahead = filler.ahead(plan.ahead_max, me.waiter());
+        if ahead.is_some_and(|ahead| ahead >= plan.ahead_max) {
+            me.sleep();
             continue;
         }
         let Ok(spare) = filler.spare() else {
@@ -163,21 +211,20 @@ fn fill(mut filler: Filler, plan: Plan, bells: &Bells, ear: &Receiver<()>, rando
             *place = byte(at);
         }
         at += count;
-        bells.ring(filler.advance(count));
+        me.house.ring(filler.advance(count));
     }
     match plan.ending {
-        Ending::Finished => bells.ring(filler.finish()),
-        Ending::Cut => bells.ring(filler.cut()),
+        Ending::Finished => me.house.ring(filler.finish()),
+        Ending::Cut => me.house.ring(filler.cut()),
         Ending::Dropped => {
             drop(filler);
-            bells.ring((0..READERS).map(waiter));
+            me.house.ring((0..READERS).map(waiter));
         }
     }
 }
 
 /// One who reads from a place on.
 struct Client {
-    number: usize,
     start: usize,
     /// So often it reads before it goes away.
     patience: usize,
@@ -188,9 +235,8 @@ struct Client {
 }
 
 impl Client {
-    fn draw(number: usize, plan: Plan, mut random: Random) -> Self {
+    fn draw(plan: Plan, mut random: Random) -> Self {
         Self {
-            number,
             start: random.below(2) * random.below(plan.bytes + 2),
             patience: if random.below(3) == 0 { random.below(30) } else { usize::MAX },
             stops_at: if random.below(3) == 0 { random.below(5) } else { usize::MAX },
@@ -199,34 +245,24 @@ impl Client {
         }
     }
 
-    fn read(
-        mut self,
-        plan: Plan,
-        body: Arc<Body>,
-        bells: &Bells,
-        ear: &Receiver<()>,
-        busy: Reading,
-    ) {
+    fn read(mut self, plan: Plan, body: Arc<Body>, mut me: Person<'_>) {
         self.dawdle();
         let Some(mut reader) = Reader::new(body, self.start as u64) else { return };
-        let all = busy.0;
-        let mut busy = Some(busy);
         for turn in 0..self.patience {
             if turn == self.stops_at {
-                busy = None;
-                all.sleep();
+                me.stop();
             }
             self.dawdle();
-            let (found, woken) = reader.read(self.max, waiter(self.number));
-            bells.ring(woken);
+            let (found, woken) = reader.read(self.max, me.waiter());
+            me.house.ring(woken);
             match found {
                 Read::Bytes(slice) => {
                     assert!((1..=self.max).contains(&slice.len()));
                     let first = reader.at() - slice.len() as u64;
                     let is_same = slice.iter().zip(first..).all(|(&found, at)| found == byte(at));
-                    assert!(is_same, "reader {} at {first}", self.number);
+                    assert!(is_same, "reader {} at {first}", me.number);
                 }
-                Read::Wait => sleep(ear, "a reader"),
+                Read::Wait => me.sleep(),
                 Read::End(end) => {
                     self.check_end(end, reader.at(), plan);
                     break;
@@ -234,8 +270,7 @@ impl Client {
             }
         }
         self.dawdle();
-        bells.ring(reader.leave());
-        drop(busy);
+        me.house.ring(reader.leave());
     }
 
     /// Now and then lets the others do something first.
@@ -270,18 +305,17 @@ fn nobody_is_forgotten_and_no_byte_is_another() {
         let length = plan.is_announced.then_some(plan.bytes as u64);
         let filler = Filler::new(&slab, Kind::Referred, length, 0);
         let body = filler.body().clone();
-        let (bells, mut ears) = Bells::new();
-        let filler_ear = ears.pop().unwrap();
-        let busy = Busy::default();
+        let house = House::default();
         let mut seed = || Random::from_seed(random.below(usize::MAX) as u64);
         thread::scope(|scope| {
-            for (number, ear) in ears.into_iter().take(plan.readers).enumerate() {
-                let (body, bells, busy) = (body.clone(), bells.clone(), busy.begin());
-                let client = Client::draw(number, plan, seed());
-                scope.spawn(move || client.read(plan, body, &bells, &ear, busy));
+            let people: Vec<_> = (0..plan.readers).map(|number| house.enter(number)).collect();
+            let me = house.enter(FILLER);
+            for person in people {
+                let (body, client) = (body.clone(), Client::draw(plan, seed()));
+                scope.spawn(move || client.read(plan, body, person));
             }
-            let (bells, mut random) = (bells.clone(), seed());
-            scope.spawn(move || fill(filler, plan, &bells, &filler_ear, &mut random));
+            let random = seed();
+            scope.spawn(move || fill(filler, plan, me, random));
         });
         let is_kept = plan.ending == Ending::Finished && plan.bytes <= plan.passes_at;
         assert_eq!(body.bytes().map(|bytes| bytes.len()), is_kept.then_some(plan.bytes as u64));
