@@ -13,8 +13,8 @@ use millrace_tests::simulated::plan::{
     Break, Calm, Ending, Frame, How, Method, Naming, Oddity, Story, Temper, Wrong,
 };
 use millrace_tests::simulated::{
-    Failure, Met, classes, draw, draw_cached, hunt, plain, play_cached, play_story, report, request,
-    shrink,
+    Failure, Met, classes, draw, draw_cached, hunt, plain, play_cached, play_story, report,
+    request, shrink,
 };
 
 fn number(variable: &str) -> Option<u64> {

@@ -11,7 +11,5 @@ mod object;
 pub mod rules;
 
 pub use body::{Body, End, Filler, Read, Reader, Waiter};
-pub use index::{
-    Bounds, Cache, Claim, Cleared, Draft, Filling, Found, Question, Stat, Which,
-};
+pub use index::{Bounds, Cache, Claim, Cleared, Draft, Filling, Found, Question, Stat, Which};
 pub use object::Object;

@@ -250,9 +250,8 @@ impl<E: Engine> Worker<E> {
     /// One turn: waits for completions, handles each, then timers, letters and housekeeping. False
     /// once the worker has drained and has nothing left.
     pub fn turn(&mut self) -> bool {
-        let is_late = !self.starved.is_empty()
-            || !self.late_wakes.is_empty()
-            || !self.woken_here.is_empty();
+        let is_late =
+            !self.starved.is_empty() || !self.late_wakes.is_empty() || !self.woken_here.is_empty();
         let late = is_late.then(|| self.engine.now() + LATE);
         let unread = self.draining && !self.fills.is_empty();
         let unread = unread.then(|| self.engine.now() + HOUSEKEEPING);
@@ -291,8 +290,8 @@ impl<E: Engine> Worker<E> {
         }
         self.mail.flush();
         self.keep_house(now);
-        let is_empty = self.conns.len() <= usize::from(planted(Fault::DrainForgets))
-            && self.fills.is_empty();
+        let is_empty =
+            self.conns.len() <= usize::from(planted(Fault::DrainForgets)) && self.fills.is_empty();
         !(self.draining && is_empty && self.accepting.has_ended())
     }
 

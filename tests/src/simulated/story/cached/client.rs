@@ -153,15 +153,17 @@ impl Client {
             }
             let max = match self.plan.reader {
                 Reader::Slow(bytes, _) => bytes - self.slow_got,
-                Reader::Stalls(after, ms) if !self.stalled => match after.saturating_sub(self.got) {
-                    0 => {
-                        self.stalled = true;
-                        self.book.met("client: stops reading");
-                        self.reads_at = Some(world.now() + Duration::from_millis(ms));
-                        continue;
+                Reader::Stalls(after, ms) if !self.stalled => {
+                    match after.saturating_sub(self.got) {
+                        0 => {
+                            self.stalled = true;
+                            self.book.met("client: stops reading");
+                            self.reads_at = Some(world.now() + Duration::from_millis(ms));
+                            continue;
+                        }
+                        left => left.min(64 * 1024),
                     }
-                    left => left.min(64 * 1024),
-                },
+                }
                 _ => 64 * 1024,
             };
             match world.read(socket, max) {
