@@ -447,9 +447,9 @@ impl ChunkSize {
     }
 }
 
-/// From here on a piece of a body that the cache has is sent by reference: below, the call and the
-/// bookkeeping cost more than the copy (docs/design/iolite.md).
-const REFERENCE_BYTES: usize = 8 * 1024;
+/// From here on a piece of a body that the cache has is sent by reference: below, a copy that goes
+/// out with the other sends of a turn costs less (docs/design/iolite.md).
+const REFERENCE_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {
