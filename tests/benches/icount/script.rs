@@ -95,7 +95,7 @@ fn chunked(mut script: Script) -> Script {
 /// Stored with the first exchange, and read from the cache in all that are counted.
 fn cached(mut script: Script) -> Script {
     let answer = String::from_utf8(script.answer).expect("letters");
-    script.answer = answer.replace("no-store", "max-age=86400").into_bytes();
+    script.answer = answer.replace("no-store", "max-age=31536000").into_bytes();
     script
 }
 
