@@ -16,7 +16,7 @@ use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
 
 use crate::border::{self, Border};
-use crate::script::{PING, Script};
+use crate::script::{NUMBER, PING, Script};
 
 /// Virtual time that a script may take.
 const TIME: Duration = Duration::from_secs(600);
@@ -184,7 +184,9 @@ impl Seat {
             }
             *left -= script.pipelined;
             self.due = script.pipelined;
-            write(world, socket, &request.repeat(script.pipelined as usize));
+            for number in 0..script.pipelined {
+                write(world, socket, &numbered(request, *left + number));
+            }
         }
         if !receive(world, socket, &mut self.inbox) {
             return false;
@@ -258,6 +260,16 @@ impl Actor for Origin<'_> {
         });
         None
     }
+}
+
+/// The request with a number where one is wanted.
+fn numbered(request: &[u8], number: u32) -> Vec<u8> {
+    let wanted = request.windows(NUMBER.len()).position(|bytes| bytes == NUMBER.as_bytes());
+    let mut request = request.to_vec();
+    if let Some(at) = wanted {
+        request[at..at + NUMBER.len()].copy_from_slice(format!("{number:08}").as_bytes());
+    }
+    request
 }
 
 /// The length of the first request that came to the origin; `None`: it is not whole.

@@ -6,7 +6,8 @@ pub(crate) struct Script {
     pub(crate) name: &'static str,
     /// The program's arguments.
     pub(crate) command: &'static [&'static str],
-    /// What a client sends for one exchange; `ORIGIN` stands for the origin's address.
+    /// What a client sends for one exchange; `ORIGIN` stands for the origin's address, and
+    /// [`NUMBER`] for a number that no other exchange has.
     pub(crate) request: String,
     /// What the origin answers to one request, head and body.
     pub(crate) answer: Vec<u8>,
@@ -26,6 +27,9 @@ pub(crate) struct Script {
     /// so that both end alike. The shorter one ends when every table and buffer has its size.
     pub(crate) exchanges: [u32; 2],
 }
+
+/// What stands for a number, in as many digits.
+pub(crate) const NUMBER: &str = "00000000";
 
 /// The first bytes that a client sends through its tunnel.
 pub(crate) const PING: &[u8] = b"ping";
@@ -76,6 +80,11 @@ pub(crate) fn all() -> Vec<Script> {
         cached(Script::new("hit-8k", CACHED, GET, 8 * 1024)),
         cached(Script::new("hit-1k-browser", CACHED, BROWSER, 1024)),
         Script::new("uncacheable-1k", CACHED, GET, 1024),
+        // Long enough that the cache is full before the shorter run ends.
+        Script {
+            exchanges: [1536, 2048],
+            ..cached(Script::new("fill-8k", CACHED, GET_ANOTHER, 8 * 1024))
+        },
     ]
 }
 
@@ -92,7 +101,8 @@ fn chunked(mut script: Script) -> Script {
     script
 }
 
-/// Stored with the first exchange, and read from the cache in all that are counted.
+/// Stored with the first exchange, and read from the cache in all that are counted, unless each
+/// asks for something else.
 fn cached(mut script: Script) -> Script {
     let answer = String::from_utf8(script.answer).expect("letters");
     script.answer = answer.replace("no-store", "max-age=31536000").into_bytes();
@@ -122,6 +132,7 @@ const CACHED: &[&str] = &["boost", "--origin", "http://ORIGIN", "--cache-memory"
 const FORWARD: &[&str] = &["forward", "--no-cache"];
 
 const GET: &str = "GET /n/1k HTTP/1.1\r\nHost: www.example.test\r\nAccept: */*";
+const GET_ANOTHER: &str = "GET /n/00000000 HTTP/1.1\r\nHost: www.example.test\r\nAccept: */*";
 const POST: &str = "POST /form HTTP/1.1\r\nHost: www.example.test\r\nAccept: */*\r\n\
     Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 4096";
 const ABSOLUTE: &str = "GET http://ORIGIN/n/8k HTTP/1.1\r\nHost: ORIGIN\r\nAccept: */*";

@@ -97,7 +97,8 @@ pub(crate) fn begin<E: Engine>(
         // Who asked has its place before the first byte comes, or its answer were one that nobody
         // reads.
         let waiter = worker.waiter(key, Kind::Exchange);
-        worker.exchange(key).caching.kept = Kept::new(filling.body(), None, waiter);
+        let kept = Kept::new(filling.body(), None, waiter).map(Kept::by_copy);
+        worker.exchange(key).caching.kept = kept;
     }
     let fill = Fill {
         slot,

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use millrace_cache::rules::ByteRange;
-use millrace_cache::{Body, End, Read, Reader, Waiter};
+use millrace_cache::{Body, COPIED_BYTES, End, Read, Reader, Waiter};
 use millrace_event::Shared;
 
 /// Reads a body for one client.
@@ -14,6 +14,9 @@ use millrace_event::Shared;
 pub(crate) struct Kept {
     reader: Reader,
     waiter: Waiter,
+    /// Whether the kernel may come to refer to it. The memory of what nobody asks for again is used
+    /// for others at once only where it does not.
+    may_be_referred: bool,
     /// Bytes of the present part still to be read; `u64::MAX`: until the body ends.
     left: u64,
     /// What follows the present part; the first goes next.
@@ -32,7 +35,9 @@ pub(crate) enum Piece {
 /// What goes to the client next.
 #[derive(Debug)]
 pub(crate) enum Next {
-    Slice(Slice),
+    /// By reference.
+    Referred(Slice),
+    Copied(iolite::Slice),
     Text(Vec<u8>),
     /// Nothing yet: the waiter will be woken.
     Wait,
@@ -45,7 +50,13 @@ impl Kept {
     pub(crate) fn new(body: &Arc<Body>, range: Option<ByteRange>, waiter: Waiter) -> Option<Self> {
         let (at, left) = range.map_or((0, u64::MAX), |range| (range.first, range.length()));
         let reader = Reader::new(body.clone(), at)?;
-        Some(Self { reader, waiter, left, follows: VecDeque::new(), woken: None })
+        let follows = VecDeque::new();
+        Some(Self { reader, waiter, may_be_referred: true, left, follows, woken: None })
+    }
+
+    /// The same for whom it is fetched.
+    pub(crate) fn by_copy(self) -> Self {
+        Self { may_be_referred: false, ..self }
     }
 
     /// These pieces of a body that is kept for good.
@@ -55,7 +66,8 @@ impl Kept {
         waiter: Waiter,
     ) -> Option<Self> {
         let reader = Reader::new(body.clone(), 0)?;
-        Some(Self { reader, waiter, left: 0, follows: pieces, woken: None })
+        let may_be_referred = true;
+        Some(Self { reader, waiter, may_be_referred, left: 0, follows: pieces, woken: None })
     }
 
     /// What goes next, `max` bytes at most where it is of the body.
@@ -76,6 +88,7 @@ impl Kept {
         }
         let max = self.left.min(max);
         let max = usize::try_from(max).unwrap_or(usize::MAX);
+        let max = if self.may_be_referred { max } else { max.min(COPY_BYTES_MAX) };
         let (read, woken) = self.reader.read(max, self.waiter);
         self.woken = self.woken.or(woken);
         match read {
@@ -83,7 +96,10 @@ impl Kept {
                 if self.left != u64::MAX {
                     self.left -= slice.len() as u64;
                 }
-                Next::Slice(Slice(slice))
+                match self.may_be_referred && slice.len() as u64 >= COPIED_BYTES {
+                    true => Next::Referred(Slice(slice)),
+                    false => Next::Copied(slice),
+                }
             }
             Read::Wait => Next::Wait,
             Read::End(end) => Next::End(end),
@@ -101,6 +117,10 @@ impl Kept {
         self.reader.leave().or(woken)
     }
 }
+
+/// Bytes that are copied for one send: what a slow client has not taken of them is held beside the
+/// body until it does.
+const COPY_BYTES_MAX: usize = 64 * 1024;
 
 /// Bytes of the slab as the engine sends them.
 #[derive(Clone, Debug)]

@@ -194,7 +194,7 @@ impl Transfer {
         let mut pieces = Pieces { head, owed, chunked: self.chunked_out, ..Pieces::default() };
         let now = engine.now();
         match &next {
-            Next::Slice(slice) if slice.bytes().len() >= REFERENCE_BYTES => {
+            Next::Referred(slice) => {
                 let count = slice.bytes().len();
                 self.rest.skip(count as u64);
                 self.owes_line_end = pieces.send_shared(engine, sink, slice);
@@ -203,7 +203,7 @@ impl Transfer {
                 self.unsent_at = engine.unsent(sink.0);
                 return Ok(self.waits);
             }
-            Next::Slice(slice) => pieces.payload = slice.bytes(),
+            Next::Copied(slice) => pieces.payload = slice,
             Next::Text(text) => pieces.payload = text,
             Next::Wait => {}
             Next::End(End::Whole) => {
@@ -446,10 +446,6 @@ impl ChunkSize {
         &self.0[start..]
     }
 }
-
-/// From here on a piece of a body that the cache has is sent by reference: below, a copy that goes
-/// out with the other sends of a turn costs less (docs/design/iolite.md).
-const REFERENCE_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,7 @@ use millrace_http::{AnswerHead, RequestHead};
 
 pub use claim::Claim;
 pub use clear::Cleared;
-pub use filling::Filling;
+pub use filling::{COPIED_BYTES, Filling};
 pub use operate::{Stat, Which};
 use recent::Recent;
 use shard::{Entry, Fetch, Shard};

@@ -12,11 +12,17 @@ use super::limits::DATE_BYTES_MAX;
 /// that the date does not. `now_s` is the time of day, which says to what century the two digits of
 /// an RFC 850 year belong.
 pub fn http_date(value: &[u8], now_s: u64) -> Option<u64> {
+    // Nearly every date is one of today's form, as it should be written.
+    if value.len() == FIXDATE_BYTES
+        && let Some(date_s) = read(value)
+    {
+        return Some(date_s);
+    }
     let mut text = [0; DATE_BYTES_MAX];
     let text = text.get_mut(..value.len())?;
     text.copy_from_slice(value);
     capitalise(text);
-    let mut whole = *b"---, 00 --- 0000 00:00:00 GMT";
+    let mut whole: [u8; FIXDATE_BYTES] = *b"---, 00 --- 0000 00:00:00 GMT";
     let is_rfc850 = text.contains(&b'-');
     let fixdate = if is_rfc850 { fixdate(text, now_s, &mut whole)? } else { text };
     let weekday = fixdate.first_chunk::<3>()?;
@@ -35,6 +41,9 @@ fn read(date: &[u8]) -> Option<u64> {
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
+/// Bytes of a date in today's form; in the others it has more, or fewer.
+const FIXDATE_BYTES: usize = 29;
+
 const WEEKDAYS: [&str; 7] =
     ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
@@ -52,7 +61,7 @@ fn capitalise(text: &mut [u8]) {
 
 /// Writes a date of RFC 850 in the form of today, into one. Its year may be 50 years ahead and no
 /// more, RFC 9110 section 5.6.7.
-fn fixdate<'a>(text: &[u8], now_s: u64, out: &'a mut [u8; 29]) -> Option<&'a mut [u8]> {
+fn fixdate<'a>(text: &[u8], now_s: u64, out: &'a mut [u8; FIXDATE_BYTES]) -> Option<&'a mut [u8]> {
     let comma = text.iter().position(|&byte| byte == b',')?;
     let (weekday, rest) = text.split_at(comma);
     WEEKDAYS.iter().find(|name| name.as_bytes() == weekday)?;

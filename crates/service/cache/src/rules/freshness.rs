@@ -110,9 +110,13 @@ fn unsaid(
 /// How old an answer was when it was received, RFC 9111 section 4.2.3: by its `Age` and the time
 /// that it took to come, or by its `Date`, whichever is more. `None`: it has an `Age` that cannot
 /// be relied on.
-pub(super) fn initial_age_s(answer: &AnswerHead, request_ms: u64, response_ms: u64) -> Option<u32> {
-    let received_s = response_ms / 1000;
-    let apparent_s = received_s.saturating_sub(date_s(answer, received_s));
+pub(super) fn initial_age_s(
+    answer: &AnswerHead,
+    date_s: u64,
+    request_ms: u64,
+    response_ms: u64,
+) -> Option<u32> {
+    let apparent_s = (response_ms / 1000).saturating_sub(date_s);
     let delay_s = response_ms.saturating_sub(request_ms) / 1000;
     let corrected_s = u64::from(age_s(answer)?).saturating_add(delay_s);
     Some(apparent_s.max(corrected_s).min(u64::from(DELTA_S_MAX)) as u32)
@@ -280,7 +284,8 @@ mod tests {
     }
 
     fn age(fields: &str) -> Option<u32> {
-        initial_age_s(&answer(200, fields), NOW_MS, NOW_MS)
+        let answer = answer(200, fields);
+        initial_age_s(&answer, date_s(&answer, NOW_MS / 1000), NOW_MS, NOW_MS)
     }
 
     #[test]
@@ -289,7 +294,8 @@ mod tests {
         assert_eq!(age(&format!("Date: {}\r\nAge: 25\r\n", date(-10))), Some(25));
         assert_eq!(age(&format!("Date: {}\r\nAge: 5\r\n", date(-10))), Some(10));
         assert_eq!(age(&format!("Date: {}\r\nAge: 15\r\n", date(10))), Some(15));
-        let slow = initial_age_s(&answer(200, "Age: 5\r\n"), NOW_MS - 2500, NOW_MS);
+        let answer = answer(200, "Age: 5\r\n");
+        let slow = initial_age_s(&answer, NOW_MS / 1000, NOW_MS - 2500, NOW_MS);
         assert_eq!(slow, Some(7));
     }
 

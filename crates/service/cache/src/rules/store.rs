@@ -13,7 +13,7 @@ use super::policy::Policy;
 use super::ranges::range_tag;
 use super::refusal::Refusal;
 use super::status;
-use super::stored_head::{find_etag, write_lines, write_status_line};
+use super::stored_head::{write_lines, write_status_line};
 use super::uri;
 use super::vary::VaryNames;
 
@@ -139,10 +139,10 @@ pub(super) fn keep(
     let mut head = Vec::with_capacity(answer.bytes().len() + 64);
     write_status_line(&mut head, answer.status(), answer.reason());
     let lines_at = head.len();
-    write_lines(&mut head, answer, directives, received_s);
+    let etag = write_lines(&mut head, answer, directives, received_s);
     let mut meta = meta(answer, directives, receipt, policy, lifetime);
     meta.lines_at = lines_at as u32;
-    meta.etag = find_etag(&head, lines_at);
+    meta.etag = etag;
     meta.flags = meta.flags.with(Flags::VARIES, vary.is_some());
     check_use(&meta, lifetime, directives)?;
     Ok(Stored { meta, head, vary })
@@ -191,7 +191,8 @@ fn meta(
     let received_s = receipt.response_ms / 1000;
     let date_s = freshness::date_s(answer, received_s);
     let last_modified_s = freshness::last_modified_s(answer, received_s);
-    let initial_age_s = freshness::initial_age_s(answer, receipt.request_ms, receipt.response_ms);
+    let initial_age_s =
+        freshness::initial_age_s(answer, date_s, receipt.request_ms, receipt.response_ms);
     let may_be_stale = initial_age_s.is_some();
     let age_s = initial_age_s.unwrap_or(DELTA_S_MAX);
     let lifetime_s = match lifetime {

@@ -73,43 +73,35 @@ pub(super) fn is_stored(
 /// Writes the field lines of an answer that are stored. What is for one hop only is left out, and
 /// what `Connection` names, RFC 9111 section 3.1. An answer without `Date` gets the time of its
 /// receipt as one, RFC 9110 section 6.6.1.
+///
+/// Gives where the entity tag is; `None` where there is none, or more than one.
 pub(super) fn write_lines(
     out: &mut Vec<u8>,
     answer: &AnswerHead,
     directives: &AnswerDirectives,
     received_s: u64,
-) {
+) -> Option<EtagAt> {
+    let (mut etag, mut etags) = (None, 0);
     for field in forwarded_fields(answer) {
         let name = answer.name_of(field);
-        if is_stored(answer.status(), directives, field.known, name) {
-            write_line(out, name, answer.value_of(field));
+        if !is_stored(answer.status(), directives, field.known, name) {
+            continue;
+        }
+        let value = answer.value_of(field);
+        write_line(out, name, value);
+        if field.known == Name::Etag && !value.is_empty() {
+            // The value is what is before the line end.
+            let start = (out.len() - 2 - value.len()) as u32;
+            let is_strong = Etag::of(value).is_strong();
+            etag = Some(EtagAt { start, len: value.len() as u32, is_strong });
+            etags += 1;
         }
     }
     if answer.find(Name::Date).is_none() {
         let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(received_s));
         write_line(out, b"Date", date.as_bytes());
     }
-}
-
-/// Where in a head the entity tag is; `None` where there is none, or more than one.
-pub(super) fn find_etag(head: &[u8], lines_at: usize) -> Option<EtagAt> {
-    let mut at = lines_at;
-    let mut found = None;
-    for line in lines(&head[lines_at..]) {
-        if line.known == Name::Etag && !line.value.is_empty() {
-            if found.is_some() {
-                return None;
-            }
-            found = Some(EtagAt {
-                // In canonical form the value is what is before the line end.
-                start: (at + line.bytes.len() - 2 - line.value.len()) as u32,
-                len: line.value.len() as u32,
-                is_strong: Etag::of(line.value).is_strong(),
-            });
-        }
-        at += line.bytes.len();
-    }
-    found
+    etag.filter(|_| etags == 1)
 }
 
 #[cfg(test)]

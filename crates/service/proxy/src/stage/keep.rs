@@ -264,7 +264,7 @@ fn update_by_head(exchange: &Exchange, cache: &Arc<Cache>, route: &CacheRoute, r
 }
 
 fn name(request: &millrace_http::RequestHead, route: &CacheRoute) -> Arc<[u8]> {
-    let mut name = Vec::new();
+    let mut name = Vec::with_capacity(NAME_BYTES);
     if let Ok(destination) = destination(request)
         && let Some(authority) = destination.authority
     {
@@ -273,6 +273,9 @@ fn name(request: &millrace_http::RequestHead, route: &CacheRoute) -> Arc<[u8]> {
     }
     name.into()
 }
+
+/// Bytes that most names have room in.
+const NAME_BYTES: usize = 256;
 
 fn tag_hashes(exchange: &Exchange, cache: &Cache) -> Arc<[rules::TagHash]> {
     let authority = destination(&exchange.request).ok().and_then(|it| it.authority);

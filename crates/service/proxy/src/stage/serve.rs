@@ -65,7 +65,8 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
         // Nobody may begin to read it any more: it is only passed on.
         return deliver::abort(worker, key, Reason::AnswerCut);
     }
-    let before = std::mem::replace(&mut exchange.caching.kept, kept);
+    let before = std::mem::take(&mut exchange.caching.kept);
+    exchange.caching.kept = if before.is_some() { kept.map(Kept::by_copy) } else { kept };
     worker.wake(before.and_then(Kept::leave));
     deliver::download(worker, key, true);
 }
