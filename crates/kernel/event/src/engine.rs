@@ -135,9 +135,10 @@ pub trait Engine {
     /// Sends every byte of `parts`, in order. They are read before the call returns; what the
     /// kernel does not take at once is held by the engine, charged to the budget.
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token);
-    /// Sends every byte of `parts`, in order, and then those of `shared` by reference: nothing of
-    /// them is copied, and what the kernel does not take at once is held without charge, by a value
-    /// of [`Shared::share`]. `parts` are read before the call returns. Streams only.
+    /// Sends every byte of `parts`, in order, and then those of `shared`, by reference where they
+    /// are in a file: the engine copies nothing of them, and what the kernel does not take at once
+    /// is held without charge, by a value of [`Shared::share`]. `parts` are read before the call
+    /// returns. Streams only.
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn Shared, token: Token);
     /// Bytes of the outstanding send that the kernel has not taken; 0 when none is outstanding.
     /// For deadlines that follow progress.

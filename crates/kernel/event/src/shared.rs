@@ -12,8 +12,9 @@ pub trait Shared: fmt::Debug {
     /// The bytes; the same for as long as the value lives.
     fn bytes(&self) -> &[u8];
     /// The file that has them, and where in it they begin. The kernel is about to refer to their
-    /// pages: whoever owns the file never writes them again. A simulated kernel does not ask.
-    fn file(&self) -> (BorrowedFd<'_>, u64);
+    /// pages: whoever owns the file never writes them again. `None` where it is not to: then they
+    /// go by copy. A simulated kernel does not ask.
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)>;
     /// Another value that stands for them.
     fn share(&self) -> Box<dyn Shared>;
 }

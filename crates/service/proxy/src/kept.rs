@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use millrace_cache::rules::ByteRange;
-use millrace_cache::{Body, COPIED_BYTES, End, Read, Reader, Waiter};
+use millrace_cache::{Body, End, Read, Reader, Waiter};
 use millrace_event::Shared;
 
 /// Reads a body for one client.
@@ -35,9 +35,7 @@ pub(crate) enum Piece {
 /// What goes to the client next.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// By reference.
-    Referred(Slice),
-    Copied(iolite::Slice),
+    Slice(Slice),
     Text(Vec<u8>),
     /// Nothing yet: the waiter will be woken.
     Wait,
@@ -88,7 +86,6 @@ impl Kept {
         }
         let max = self.left.min(max);
         let max = usize::try_from(max).unwrap_or(usize::MAX);
-        let max = if self.may_be_referred { max } else { max.min(COPY_BYTES_MAX) };
         let (read, woken) = self.reader.read(max, self.waiter);
         self.woken = self.woken.or(woken);
         match read {
@@ -96,10 +93,8 @@ impl Kept {
                 if self.left != u64::MAX {
                     self.left -= slice.len() as u64;
                 }
-                match self.may_be_referred && slice.len() as u64 >= COPIED_BYTES {
-                    true => Next::Referred(Slice(slice)),
-                    false => Next::Copied(slice),
-                }
+                let may_be_referred = self.may_be_referred;
+                Next::Slice(Slice { bytes: slice, may_be_referred })
             }
             Read::Wait => Next::Wait,
             Read::End(end) => Next::End(end),
@@ -118,21 +113,21 @@ impl Kept {
     }
 }
 
-/// Bytes that are copied for one send: what a slow client has not taken of them is held beside the
-/// body until it does.
-const COPY_BYTES_MAX: usize = 64 * 1024;
-
 /// Bytes of the slab as the engine sends them.
 #[derive(Clone, Debug)]
-pub(crate) struct Slice(iolite::Slice);
+pub(crate) struct Slice {
+    bytes: iolite::Slice,
+    may_be_referred: bool,
+}
 
 impl Shared for Slice {
     fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 
-    fn file(&self) -> (BorrowedFd<'_>, u64) {
-        self.0.file().expect("a slab in files: without one there is no kernel that asks")
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        // To ask for the file is to say that it will be referred to.
+        if self.may_be_referred { self.bytes.file() } else { None }
     }
 
     fn share(&self) -> Box<dyn Shared> {

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use millrace_cache::End;
+use millrace_cache::{COPIED_BYTES, End};
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Fd, Instant, Shared, Token};
 use millrace_http::{ChunkError, Framing};
@@ -177,7 +177,7 @@ impl Transfer {
     }
 
     /// The same for a body that the cache has: sends `head` and what of the body is next, small
-    /// pieces by copy and large ones by reference.
+    /// pieces with the other sends of a turn, and large ones from where they rest.
     pub(crate) fn pump_kept<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -194,7 +194,7 @@ impl Transfer {
         let mut pieces = Pieces { head, owed, chunked: self.chunked_out, ..Pieces::default() };
         let now = engine.now();
         match &next {
-            Next::Referred(slice) => {
+            Next::Slice(slice) if slice.bytes().len() as u64 >= COPIED_BYTES => {
                 let count = slice.bytes().len();
                 self.rest.skip(count as u64);
                 self.owes_line_end = pieces.send_shared(engine, sink, slice);
@@ -203,7 +203,7 @@ impl Transfer {
                 self.unsent_at = engine.unsent(sink.0);
                 return Ok(self.waits);
             }
-            Next::Copied(slice) => pieces.payload = slice,
+            Next::Slice(slice) => pieces.payload = slice.bytes(),
             Next::Text(text) => pieces.payload = text,
             Next::Wait => {}
             Next::End(End::Whole) => {

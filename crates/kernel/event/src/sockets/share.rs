@@ -1,4 +1,4 @@
-//! Bytes sent by reference to the pages of the file that they rest in.
+//! Bytes sent from where they rest: by reference to the pages of their file, or by copy.
 
 use std::os::fd::AsFd;
 
@@ -10,7 +10,7 @@ use super::send::{hold, send_parts};
 use super::{Counters, Sockets, Watch, completion};
 use crate::{Completion, Error, Event, Fd, Held, Key, Shared, Token};
 
-/// What a send by reference has left.
+/// What such a send has left.
 #[derive(Debug)]
 pub(super) struct Rest {
     /// Goes first.
@@ -47,7 +47,7 @@ impl<W: Watch> Sockets<W> {
                 if taken < total {
                     return Ok(false);
                 }
-                send_file(descriptor, shared, &mut sent, &mut self.counters)
+                send_bytes(descriptor, shared, &mut sent, &mut self.counters)
             })
         } else {
             Ok(false)
@@ -70,13 +70,13 @@ impl<W: Watch> Sockets<W> {
         self.enqueue(key, Direction::Sending);
     }
 
-    /// Goes on with a send by reference; `None` when it has to wait on.
+    /// Goes on with such a send; `None` when it has to wait on.
     pub(super) fn send_shared_rest(&mut self, key: Key) -> Option<Completion> {
         let descriptor = self.descriptors.get_mut(key)?;
         // Moved out and back, for what it needs of the descriptor.
         let operation = std::mem::replace(&mut descriptor.sending, Sending::Idle);
         let Sending::SendShared { token, mut rest } = operation else {
-            unreachable!("only a send by reference goes on here")
+            unreachable!("only a send of shared bytes goes on here")
         };
         let before = rest.len();
         let result = rest.send_on(descriptor, &mut self.counters);
@@ -104,19 +104,25 @@ impl Rest {
                 return Ok(false);
             }
         }
-        send_file(descriptor, &*self.shared, &mut self.sent, counters)
+        send_bytes(descriptor, &*self.shared, &mut self.sent, counters)
     }
 }
 
 /// Sends what comes after the first `sent` bytes, until the socket is full: whether that was all.
-fn send_file(
+fn send_bytes(
     descriptor: &Descriptor,
     shared: &dyn Shared,
     sent: &mut usize,
     counters: &mut Counters,
 ) -> Result<bool, Errno> {
     let length = shared.bytes().len();
-    let (file, start) = shared.file();
+    let Some((file, start)) = shared.file() else {
+        let rest = &shared.bytes()[*sent..];
+        let count = send_parts(descriptor, &[rest], false, counters)?;
+        *sent += count;
+        counters.bytes_sent += count as u64;
+        return Ok(count == rest.len());
+    };
     while *sent < length {
         counters.sendfiles += 1;
         let at = start + *sent as u64;

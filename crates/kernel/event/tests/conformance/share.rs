@@ -1,4 +1,4 @@
-//! Bytes sent by reference.
+//! Bytes sent from where they rest: by reference, or by copy.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -12,7 +12,8 @@ use millrace_event::{Engine, Shared};
 /// A part of a file, and what it holds.
 #[derive(Clone, Debug)]
 struct Part {
-    file: Rc<File>,
+    /// `None`: it may not be referred to.
+    file: Option<Rc<File>>,
     bytes: Rc<Vec<u8>>,
     from: usize,
     asked: Rc<Cell<bool>>,
@@ -24,7 +25,7 @@ impl Part {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::memfd_create("part", flags).unwrap());
         file.write_all(&bytes).unwrap();
-        Self { file: Rc::new(file), bytes: Rc::new(bytes), from, asked: Rc::default() }
+        Self { file: Some(Rc::new(file)), bytes: Rc::new(bytes), from, asked: Rc::default() }
     }
 }
 
@@ -33,9 +34,10 @@ impl Shared for Part {
         &self.bytes[self.from..]
     }
 
-    fn file(&self) -> (BorrowedFd<'_>, u64) {
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        let file = self.file.as_ref()?;
         self.asked.set(true);
-        (self.file.as_fd(), self.from as u64)
+        Some((file.as_fd(), self.from as u64))
     }
 
     fn share(&self) -> Box<dyn Shared> {
@@ -76,6 +78,27 @@ fn a_slow_reader_gets_all_of_it_without_a_copy_being_held() {
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
     assert_eq!((engine.unsent(&fd), Rc::strong_count(&part.bytes)), (0, 1));
     reading.join().unwrap();
+    engine.close(fd);
+}
+
+#[test]
+fn what_may_not_be_referred_to_goes_by_copy_and_is_not_held_twice() {
+    let mut engine = engine();
+    let (fd, mut peer) = narrow_pair(&mut engine);
+    let part = Part { file: None, ..Part::new(pattern(8 << 20), 0) };
+    engine.send_shared(&fd, &[b"head"], &part, token(1));
+    assert!(engine.unsent(&fd) > 4 << 20, "there is little room");
+    assert_eq!(engine.budget().used(), 0, "the rest waits where it is");
+    let expected = [b"head", part.bytes()].concat();
+    let reading = std::thread::spawn(move || {
+        let mut read = vec![0; expected.len()];
+        peer.read_exact(&mut read).unwrap();
+        assert!(read == expected);
+    });
+    assert_eq!(sent(&mut engine), (token(1), Ok(())));
+    reading.join().unwrap();
+    let counters = engine.counters();
+    assert_eq!((counters.bytes_sent, counters.bytes_referred), (4 + (8 << 20), 0));
     engine.close(fd);
 }
 

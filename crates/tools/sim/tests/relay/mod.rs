@@ -229,7 +229,7 @@ impl Shared for Part {
         &self.0
     }
 
-    fn file(&self) -> (BorrowedFd<'_>, u64) {
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         unreachable!("there is no file")
     }
 
