@@ -11,5 +11,7 @@ mod object;
 pub mod rules;
 
 pub use body::{Body, End, Filler, Read, Reader, Waiter};
-pub use index::{Bounds, COPIED_BYTES, Cache, Claim, Cleared, Draft, Filling, Found, Question, Stat, Which};
+pub use index::{
+    Bounds, COPIED_BYTES, Cache, Claim, Cleared, Draft, Filling, Found, Question, Stat, Which,
+};
 pub use object::Object;

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_cache::rules::{Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, Site};
 use millrace_cache::{Cache, Claim, Object, Waiter};
@@ -13,8 +14,10 @@ use millrace_http::{RequestHead, destination};
 
 use crate::fill;
 use crate::flow::{self, Stage};
+use crate::house::HOUSEKEEPING;
 use crate::kept::Kept;
 use crate::letter::Letter;
+use crate::refresh;
 use crate::stage::deliver;
 use crate::transfer::Waits;
 use crate::worker::Worker;
@@ -130,8 +133,31 @@ impl<E: Engine> Worker<E> {
         }
     }
 
+    /// When [`Worker::tend_cache`] has to be called next, at the latest.
+    pub(crate) fn cache_deadline(&self) -> Option<Instant> {
+        self.shared.cache.as_ref()?;
+        let is_late =
+            !self.starved.is_empty() || !self.late_wakes.is_empty() || !self.woken_here.is_empty();
+        let late = is_late.then(|| self.engine.now() + LATE);
+        let unread = self.draining && !self.fills.is_empty();
+        let unread = unread.then(|| self.engine.now() + HOUSEKEEPING);
+        let collapsed = self.collapsed.front().map(|(due, _)| *due);
+        [late, unread, collapsed].into_iter().flatten().min()
+    }
+
+    /// What has to do with the cache and waits for the end of a turn.
+    pub(crate) fn tend_cache(&mut self, now: Instant) {
+        self.give_up_collapsed(now);
+        if self.draining {
+            refresh::end_all(self);
+            self.end_unread_fills();
+        }
+        self.feed_starved();
+        self.run_woken();
+    }
+
     /// Goes on with those who were woken.
-    pub(crate) fn run_woken(&mut self) {
+    fn run_woken(&mut self) {
         for (worker, token) in std::mem::take(&mut self.late_wakes) {
             self.wake([Waiter { worker, token: token.to_bits() }]);
         }
@@ -157,7 +183,7 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Those who have waited long enough for somebody else's fetch go on by themselves.
-    pub(crate) fn give_up_collapsed(&mut self, now: Instant) {
+    fn give_up_collapsed(&mut self, now: Instant) {
         while self.collapsed.front().is_some_and(|(due, _)| *due <= now) {
             let (_, key) = self.collapsed.pop_front().expect("looked at just now");
             let waits = self.exchanges.get(key).is_some_and(|it| it.caching.waits_since.is_some());
@@ -180,6 +206,9 @@ impl<E: Engine> Worker<E> {
 
     /// The exchange ends, or goes on without the cache: others may fetch, and nobody waits for it.
     pub(crate) fn leave_cache(&mut self, key: Key) {
+        if self.exchange(key).caching.key.is_none() {
+            return;
+        }
         self.leave_line_of_cache(key);
         let caching = &mut self.exchange(key).caching;
         let claim = caching.claim.take();
@@ -191,6 +220,9 @@ impl<E: Engine> Worker<E> {
         self.wake(released.into_iter().flatten().chain(left));
     }
 }
+
+/// How soon fills that found no memory, and wakes that found no room, are tried again.
+const LATE: Duration = Duration::from_millis(1);
 
 /// Exchanges that wait for somebody else's fetch, in the order in which they began to, with when
 /// they have waited long enough. Some of them have found what they waited for since.

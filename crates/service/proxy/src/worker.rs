@@ -250,14 +250,8 @@ impl<E: Engine> Worker<E> {
     /// One turn: waits for completions, handles each, then timers, letters and housekeeping. False
     /// once the worker has drained and has nothing left.
     pub fn turn(&mut self) -> bool {
-        let is_late =
-            !self.starved.is_empty() || !self.late_wakes.is_empty() || !self.woken_here.is_empty();
-        let late = is_late.then(|| self.engine.now() + LATE);
-        let unread = self.draining && !self.fills.is_empty();
-        let unread = unread.then(|| self.engine.now() + HOUSEKEEPING);
-        let collapsed = self.collapsed.front().map(|(due, _)| *due);
-        let names = self.names.next_deadline();
-        let deadline = [self.timers.next(), names, self.housekeeping, late, collapsed, unread];
+        let (names, cache) = (self.names.next_deadline(), self.cache_deadline());
+        let deadline = [self.timers.next(), names, self.housekeeping, cache];
         self.engine.turn(deadline.into_iter().flatten().min());
         while let Some(completion) = self.engine.next() {
             self.handle(completion);
@@ -276,13 +270,9 @@ impl<E: Engine> Worker<E> {
         if std::mem::take(&mut self.woken) {
             self.read_letters();
         }
-        self.give_up_collapsed(now);
-        if self.draining {
-            refresh::end_all(self);
-            self.end_unread_fills();
+        if self.shared.cache.is_some() {
+            self.tend_cache(now);
         }
-        self.feed_starved();
-        self.run_woken();
         auth::read_verdicts(self);
         origin::serve_waiting(self);
         if self.origins.queued() > 0 {
@@ -476,7 +466,5 @@ const FRESH_AT_LEAST: Duration = Duration::from_secs(1);
 /// Ended exchanges kept, and the heads above which one is not.
 const SPARE_MAX: usize = 256;
 const SPARE_BYTES_MAX: usize = 16 * 1024;
-/// How soon fills that found no memory, and wakes that found no room, are tried again.
-const LATE: Duration = Duration::from_millis(1);
 /// Connections that an engine may have accepted before it heard that accepting pauses.
 pub(crate) const ACCEPTED_AHEAD_MAX: u32 = 1024;
