@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use millrace_cache::rules::{
-    self, Receipt, Refusal, Scheme, Site, Stored, Tag, combine, extent_of, freshen,
-    group_invalidations, invalidated, is_failure, tag_hash, tags,
+    self, Condition, Forward, Receipt, Refusal, Scheme, Site, Stored, Tag, combine, condition,
+    extent_of, freshen, group_invalidations, invalidated, is_failure, tag_hash, tags,
 };
-use millrace_cache::{Cache, Draft, Filling};
+use millrace_cache::{Cache, Draft, Filling, Object};
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key};
 use millrace_http::{Framing, Method, Name, destination};
@@ -33,6 +33,9 @@ pub(crate) enum Kept {
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Kept {
     let exchange = worker.exchange(key);
     if exchange.caching.key.is_none() {
+        if exchange.caching.forward == Some(Forward::Bypass) {
+            went_past(worker, key);
+        }
         return Kept::No;
     }
     let (status, request_ms) = (exchange.answer.status(), exchange.caching.request_ms);
@@ -61,6 +64,16 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Kept {
             Kept::Yes
         }
         _ => passed(worker, key, &cache, route, &receipt),
+    }
+}
+
+/// A request that goes past the cache may change what is stored there all the same.
+fn went_past<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let cache = worker.cache();
+    let exchange = worker.exchange(key);
+    let snapshot = exchange.snapshot().clone();
+    if let Some(route) = snapshot.cache(exchange.service, exchange.plan) {
+        make_invalid(exchange, &cache, route);
     }
 }
 
@@ -96,10 +109,22 @@ fn passed<E: Engine>(
     };
     let draft = draft(exchange, cache, route, stored, declared);
     let Some(filling) = publish(worker, key, cache, draft, receipt) else { return Kept::No };
-    let caching = &mut worker.exchange(key).caching;
-    caching.answer = if caching.asks_for_all { Answer::Stored } else { Answer::Filled };
+    let exchange = worker.exchange(key);
+    exchange.caching.answer = if wants_less(exchange) { Answer::Stored } else { Answer::Filled };
     fill::begin(worker, key, filling, None);
     Kept::Yes
+}
+
+/// Whether the origin was asked for more than the client wants of what is now stored. If not, the
+/// client gets the head that came: what is kept from being stored is for it (RFC 9111 section
+/// 5.2.2.4).
+fn wants_less(exchange: &Exchange) -> bool {
+    let Exchange { request, caching, .. } = exchange;
+    let has_less = |object: &Object| {
+        request.find(Name::Range).is_some()
+            || condition(request, object.meta(), object.head()) == Condition::NotModified
+    };
+    caching.asks_for_all && caching.object.as_deref().is_some_and(has_less)
 }
 
 /// A 206 that brings what is missing of a part.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_cache::rules::{
-    Bypass, Forward, Lookup, RequestDirectives, Selection, lookup, ranges, remainder,
+    Bypass, Flags, Forward, Lookup, Meta, RequestDirectives, Selection, lookup, ranges, remainder,
 };
 use millrace_cache::{Cache, Found, Object, Question, Waiter};
 use millrace_event::planted::{Fault, planted};
@@ -27,7 +27,8 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let due = due(exchange, engine.now());
     let waiter = (due > engine.now()).then_some(waiter);
-    let Some(found) = find(exchange, cache, waiter, now_ms(engine)) else {
+    let now = now_ms(engine);
+    let Some(found) = find(exchange, cache, waiter, now) else {
         return Step::Go(Stage::Fetch);
     };
     let found = match found {
@@ -65,7 +66,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
         }
         Found::Validate { object, is_spare, claim } => {
             counters.cache_misses.add(1);
-            caching.forward = Some(Forward::Stale);
+            caching.forward = Some(why_validate(object.meta(), now));
             // A part stands in for nothing else.
             let is_spare = is_spare && !is_absent(request, &object, cache);
             (caching.object, caching.is_spare, caching.claim) = (Some(object), is_spare, claim);
@@ -85,6 +86,12 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
         }
         Found::OnlyIfCached => Step::Refuse(Reason::OnlyIfCached),
     }
+}
+
+/// RFC 9211 section 2.2: it is stale, or it is not and the request wants it validated all the same.
+fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
+    let is_good = meta.is_fresh(now_ms) && !meta.flags.has(Flags::NO_CACHE);
+    if is_good { Forward::Request } else { Forward::Stale }
 }
 
 /// Until when the exchange may wait for somebody else's fetch.
