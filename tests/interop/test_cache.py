@@ -1,6 +1,8 @@
 """The cache before an origin of the tests' own, with curl as the client and `millrace cache` as
 the operator."""
 
+import email
+import email.policy
 import json
 import re
 import subprocess
@@ -114,6 +116,42 @@ class Cache(InteropCase):
         status, fields, _ = self.get("/a", "--head")
         self.assertEqual((status, fields["content-length"]), (200, str(len(noise))))
         self.assertEqual(self.shop.count("/a"), 1)
+
+    def test_several_ranges_are_one_answer(self):
+        """RFC 9110 section 14.6: each part with its place, from one stored answer."""
+        noise = bytes(range(256)) * 40
+        self.answers["/a"] = Answer(noise, Cache_Control=MINUTE, Content_Type="text/x-noise")
+        self.assertEqual(self.body("/a"), noise)
+        status, fields, body = self.get("/a", "--range", "0-9,5000-5099,-7")
+        self.assertEqual(status, 206)
+        head = f"Content-Type: {fields['content-type']}\r\n\r\n".encode()
+        parts = email.message_from_bytes(head + body, policy=email.policy.HTTP).get_payload()
+        places = [part["Content-Range"] for part in parts]
+        end = len(noise)
+        wanted = [(0, 9), (5000, 5099), (end - 7, end - 1)]
+        self.assertEqual(places, [f"bytes {first}-{last}/{end}" for first, last in wanted])
+        self.assertEqual({part["Content-Type"] for part in parts}, {"text/x-noise"})
+        boundary = fields["content-type"].split("boundary=")[1].encode()
+        for first, last in wanted:
+            self.assertIn(b"\r\n\r\n" + noise[first : last + 1] + b"\r\n--" + boundary, body)
+        self.assertEqual(self.shop.count("/a"), 1)
+
+    def test_an_operators_lifetime_goes_before_the_origins(self):
+        """For what may be cached without being asked for; never for what must not be stored."""
+        proxy = self.boost(
+            self.shop.url, "--cache-ttl", "override 1h", "--cache-ttl", "503 default 1m",
+        )
+        self.answers["/old"] = Answer(b"a", Cache_Control="max-age=0")
+        self.answers["/silent"] = Answer(b"b")
+        self.answers["/no-store"] = Answer(b"c", Cache_Control="no-store")
+        self.answers["/busy"] = Answer(b"d", status=503)
+        self.answers["/broken"] = Answer(b"e", status=500)
+        self.proxy = proxy
+        for path, asked in [("/old", 1), ("/silent", 1), ("/no-store", 2), ("/busy", 1),
+                            ("/broken", 2)]:
+            for _ in range(2):
+                self.get(path)
+            self.assertEqual(self.shop.count(path), asked, path)
 
     def test_many_who_ask_at_once_are_one_request_to_the_origin(self):
         self.answers["/a"] = Answer(b"a" * 300_000, held=True, Cache_Control=MINUTE)
