@@ -27,6 +27,8 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 	@$(MAKE) --no-print-directory lint
 	cargo build --quiet -p millrace
 	cargo test --quiet $(PACKAGES)
+# What the program has no use for, and is not built with.
+	cargo test --quiet -p iolite --features codings --lib
 # Apart from what is tested else: this program has a bug on purpose.
 	CARGO_TARGET_DIR=$(PLANTED) cargo test --quiet -p millrace --features planted-faults \
 		--test worker_panic
@@ -42,6 +44,7 @@ lint: ## Formatting, clippy and rustdoc, each warning an error.
 	cargo fmt --all --check
 	cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
 	cargo clippy --quiet -p millrace-tests --features planted-faults --all-targets -- -D warnings
+	cargo clippy --quiet -p iolite --features codings --all-targets -- -D warnings
 # The documentation is for those who work on millrace: private items are in it, and may be linked to.
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
 		cargo doc --quiet $(PACKAGES) --no-deps --document-private-items

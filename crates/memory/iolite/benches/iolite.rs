@@ -1,5 +1,6 @@
 //! What memory costs: `cargo bench -p iolite --bench iolite`, and behind `--` some of `facts`,
-//! `fill`, `send`, `checksum`, `share` and `churn`; nothing is all. Each cost is CPU time of the
+//! `fill`, `send`, `checksum`, `codings` (with the feature of that name), `share` and `churn`;
+//! nothing is all. Each cost is CPU time of the
 //! thread that does the work, the median of [`ROUNDS`] rounds, with the least and the most beside
 //! it. docs/design/iolite.md has a run.
 
@@ -25,16 +26,18 @@ const COLD_BYTES: usize = 64 * MEGABYTE;
 fn main() {
     // Cargo adds an option of its own.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
-    let parts: [(&str, fn()); 6] = [
+    let parts: &[(&str, fn())] = &[
         ("facts", facts),
         ("fill", fill),
         ("send", send),
         ("checksum", checksum),
+        #[cfg(feature = "codings")]
+        ("codings", codings),
         ("share", share),
         ("churn", churn),
     ];
     for (name, part) in parts {
-        if wanted.is_empty() || wanted.iter().any(|of| of == name) {
+        if wanted.is_empty() || wanted.iter().any(|of| of == *name) {
             println!("\n{name}");
             part();
         }
@@ -279,6 +282,28 @@ fn checksum() {
         });
         report(&format!("{name}, CRC-32C computed"), "us", || {
             repeated(count, || crc32c::crc32c(black_box(&slice)))
+        });
+    }
+}
+
+/// The same for a coding of a text, which costs more to make than anything else that is derived.
+#[cfg(feature = "codings")]
+fn codings() {
+    use iolite::Coding;
+
+    let slab = Slab::new(16 * BLOCK_BYTES).expect("a slab");
+    let text: Vec<u8> = (0..)
+        .flat_map(|number: u32| format!("<li>number {number} of many</li>\n").into_bytes())
+        .take(8192)
+        .collect();
+    for coding in Coding::ALL {
+        let coded = |slice: &Slice| slice.coded(coding, Kind::Copied, 0).expect("there is room");
+        report(&format!("8 KB of text, {} made", coding.name()), "us", || {
+            repeated(200, || coded(black_box(&stored(&slab, Kind::Copied, &text))))
+        });
+        let slice = stored(&slab, Kind::Copied, &text);
+        report(&format!("8 KB of text, {} found", coding.name()), "us", || {
+            repeated(100_000, || coded(black_box(&slice)))
         });
     }
 }

@@ -244,7 +244,12 @@ impl Aggregate {
 }
 
 /// Copies bytes into new memory.
-fn copy_of(parts: &[&[u8]], slab: &Slab, kind: Kind, tag: u64) -> Result<Aggregate, Refusal> {
+pub(crate) fn copy_of(
+    parts: &[&[u8]],
+    slab: &Slab,
+    kind: Kind,
+    tag: u64,
+) -> Result<Aggregate, Refusal> {
     let mut copy = Aggregate::new();
     let mut rest: usize = parts.iter().map(|part| part.len()).sum();
     let mut buffer: Option<Buffer> = None;

@@ -29,6 +29,8 @@ mod areas;
 mod blocks;
 mod buffer;
 mod checksum;
+#[cfg(feature = "codings")]
+mod coding;
 mod counters;
 mod derived;
 mod error;
@@ -46,6 +48,8 @@ mod samples;
 pub use aggregate::Aggregate;
 pub use buffer::{Buffer, Extent};
 pub use checksum::Sum;
+#[cfg(feature = "codings")]
+pub use coding::Coding;
 pub use counters::Counters;
 pub use derived::Digest;
 pub use error::{Error, Refusal};

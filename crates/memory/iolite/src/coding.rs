@@ -1,0 +1,227 @@
+//! Other codings of bytes (RFC 9110 section 8.4.1), made once and kept with the bytes.
+
+use std::io::Write;
+
+use crate::aggregate::{Aggregate, copy_of};
+use crate::error::Refusal;
+use crate::kind::Kind;
+use crate::slab::Slab;
+use crate::slice::Slice;
+
+/// A content coding that a slice can be had in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Coding {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 7932.
+    Brotli,
+    /// RFC 8878.
+    Zstd,
+}
+
+impl Coding {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Gzip, Self::Brotli, Self::Zstd];
+
+    /// Its name in `Content-Encoding` and `Accept-Encoding`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Brotli => "br",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    /// Its number as a variant (see [`Slice::keep_variant`]), which callers leave to it: the last
+    /// ones that there are.
+    pub fn number(self) -> u32 {
+        u32::MAX - self as u32
+    }
+
+    /// The bytes in this coding, at a level that a server can afford on the fly.
+    fn code(self, parts: &[&[u8]]) -> Vec<u8> {
+        const TAKES_ALL: &str = "a vector takes everything";
+        match self {
+            Self::Gzip => {
+                let level = flate2::Compression::new(GZIP_LEVEL);
+                let mut coder = flate2::write::GzEncoder::new(Vec::new(), level);
+                parts.iter().for_each(|part| coder.write_all(part).expect(TAKES_ALL));
+                coder.finish().expect(TAKES_ALL)
+            }
+            Self::Brotli => {
+                let (level, window) = (BROTLI_LEVEL, BROTLI_WINDOW);
+                let mut coder = brotli::CompressorWriter::new(Vec::new(), 4096, level, window);
+                parts.iter().for_each(|part| coder.write_all(part).expect(TAKES_ALL));
+                coder.into_inner()
+            }
+            Self::Zstd => {
+                let level = ruzstd::encoding::CompressionLevel::Fastest;
+                ruzstd::encoding::compress_to_vec(&*parts.concat(), level)
+            }
+        }
+    }
+}
+
+/// Of 1 to 9, what most servers take.
+const GZIP_LEVEL: u32 = 6;
+/// Of 0 to 11, about as costly as that.
+const BROTLI_LEVEL: u32 = 5;
+/// The logarithm of the window, which nearly all decoders allow.
+const BROTLI_WINDOW: u32 = 22;
+
+impl Slice {
+    /// The bytes in a coding: found, or computed and kept as long as they are held themselves.
+    /// `None`: it makes them no shorter, which is remembered, too. What is made lies in memory of
+    /// this kind of the slice's own slab, under the tag (see [`Slab::allocate`]).
+    ///
+    /// It computes for as long as coding takes, some 20 to 100 us for 8 KB: nothing for a thread
+    /// that others wait for.
+    ///
+    /// # Errors
+    /// When there is no memory. Nothing is kept then.
+    pub fn coded(
+        &self,
+        coding: Coding,
+        kind: Kind,
+        tag: u64,
+    ) -> Result<Option<Aggregate>, Refusal> {
+        let coded = match self.variant(coding.number()) {
+            Some(found) => found,
+            None => {
+                let made = code(&[self], coding, self.slab(), kind, tag)?;
+                // Two threads may both have made it; either is right.
+                self.keep_variant(coding.number(), made.clone());
+                made
+            }
+        };
+        Ok(Some(coded).filter(|coded| !coded.is_empty()))
+    }
+}
+
+impl Aggregate {
+    /// The same of an aggregate: that of one slice is computed once. A coding depends on how it
+    /// began, so that of several cannot be put together from theirs: it is computed each time, and
+    /// up to the caller to keep.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn coded(&self, coding: Coding, kind: Kind, tag: u64) -> Result<Option<Self>, Refusal> {
+        let mut slices = self.slices();
+        match (slices.next(), slices.next()) {
+            (None, _) => Ok(None),
+            (Some(only), None) => only.coded(coding, kind, tag),
+            (Some(first), Some(_)) => {
+                let parts: Vec<&[u8]> = self.slices().map(|slice| &**slice).collect();
+                let coded = code(&parts, coding, first.slab(), kind, tag)?;
+                Ok(Some(coded).filter(|coded| !coded.is_empty()))
+            }
+        }
+    }
+}
+
+/// The coding of bytes in memory of a slab; empty if it is no shorter than they are.
+fn code(
+    parts: &[&[u8]],
+    coding: Coding,
+    slab: &Slab,
+    kind: Kind,
+    tag: u64,
+) -> Result<Aggregate, Refusal> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let coded = coding.code(parts);
+    if coded.len() >= length {
+        return Ok(Aggregate::new());
+    }
+    copy_of(&[&coded], slab, kind, tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+    use crate::limits::SLAB_BYTES_MIN;
+    use crate::samples::slice;
+
+    fn decoded(coding: Coding, coded: &Aggregate) -> Vec<u8> {
+        let coded = coded.to_vec();
+        let mut plain = Vec::new();
+        let read = match coding {
+            Coding::Gzip => flate2::read::GzDecoder::new(&*coded).read_to_end(&mut plain),
+            Coding::Brotli => brotli::Decompressor::new(&*coded, 4096).read_to_end(&mut plain),
+            Coding::Zstd => {
+                let decoder = ruzstd::decoding::StreamingDecoder::new(&*coded);
+                decoder.unwrap().read_to_end(&mut plain)
+            }
+        };
+        read.unwrap();
+        plain
+    }
+
+    #[test]
+    fn a_coding_is_made_once_until_the_bytes_change() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let text = b"all work and no play ".repeat(100);
+        let mut whole = slice(&slab, &text);
+        for (at, coding) in Coding::ALL.into_iter().enumerate() {
+            let before = slab.counters();
+            let coded = whole.coded(coding, Kind::Copied, 0).unwrap().unwrap();
+            assert!(coded.len() < text.len() as u64 / 10, "{coding:?}: {}", coded.len());
+            assert_eq!(decoded(coding, &coded), text, "{coding:?}");
+            let made = slab.counters();
+            assert_eq!((made.derived, made.found), (at as u64 + 1, before.found));
+            let again = whole.clone().coded(coding, Kind::Copied, 0).unwrap().unwrap();
+            let references = |it: &Aggregate| it.slices().map(Slice::reference).collect::<Vec<_>>();
+            assert_eq!(references(&again), references(&coded), "{coding:?}: the very same");
+            assert_eq!(
+                (slab.counters().derived, slab.counters().found),
+                (made.derived, made.found + 1)
+            );
+        }
+        whole.get_mut().unwrap()[0] = b'A';
+        let changed = whole.coded(Coding::Gzip, Kind::Copied, 0).unwrap().unwrap();
+        assert_eq!(decoded(Coding::Gzip, &changed)[..4], *b"All ");
+        drop((whole, changed));
+        assert_eq!(slab.counters().runs, 0, "what was made goes with what it was made of");
+    }
+
+    #[test]
+    fn what_gets_no_shorter_is_not_coded_and_not_tried_again() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let short = slice(&slab, b"x");
+        for coding in Coding::ALL {
+            assert!(short.coded(coding, Kind::Copied, 0).unwrap().is_none());
+            let before = slab.counters();
+            assert!(short.coded(coding, Kind::Copied, 0).unwrap().is_none());
+            assert_eq!(
+                (slab.counters().derived, slab.counters().found),
+                (before.derived, before.found + 1)
+            );
+        }
+    }
+
+    #[test]
+    fn several_slices_are_coded_as_one() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let mut both = Aggregate::from(slice(&slab, &[b'a'; 500]));
+        assert!(Aggregate::new().coded(Coding::Gzip, Kind::Copied, 0).unwrap().is_none());
+        both.append(slice(&slab, &[b'b'; 500]));
+        for coding in Coding::ALL {
+            let coded = both.coded(coding, Kind::Copied, 0).unwrap().unwrap();
+            assert_eq!(decoded(coding, &coded), both.to_vec());
+        }
+    }
+
+    #[test]
+    fn a_full_slab_says_so_and_keeps_nothing() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let whole = slice(&slab, &[b'a'; 4000]);
+        let mut taken = Vec::new();
+        while let Ok(buffer) = slab.allocate(Kind::Copied, 1..=32_768, 0) {
+            taken.push(buffer);
+        }
+        assert!(whole.coded(Coding::Gzip, Kind::Copied, 0).is_err());
+        drop(taken);
+        assert!(whole.coded(Coding::Gzip, Kind::Copied, 0).unwrap().is_some());
+    }
+}
