@@ -26,8 +26,7 @@ pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
     for (service, given) in tables.services.iter().enumerate() {
         let addresses = listen_addresses(given)?;
         let proxy_protocol = given.values.one("proxy-protocol", value::switch)?.unwrap_or_default();
-        let space = cache::space(&addresses, service);
-        config.services.push(build_service(given, &addresses, proxy_protocol, &space)?);
+        config.services.push(build_service(given, &addresses, proxy_protocol, service)?);
         for address in addresses {
             let number = config.listeners.len() as u16;
             config.listeners.push(Listener { address, number, service, proxy_protocol });
@@ -193,7 +192,7 @@ fn build_service(
     given: &ServiceGiven,
     addresses: &[ListenAddress],
     proxy_protocol: bool,
-    space: &Space,
+    number: usize,
 ) -> Result<Service, ConfigError> {
     let values = &given.values;
     let clients = values.all("allow-client", value::cidr)?;
@@ -223,14 +222,18 @@ fn build_service(
         }
         Some(routes) => {
             let links = if trusted.is_empty() { Links::Ours } else { Links::Believed };
+            let space = cache::space(addresses, number, None);
             // Wrong here is wrong, if every route says it anew, too.
-            cache::route(values, links, space)?;
-            let of_route = |given: &Values| route(&given.with_cache_of(values), links, space);
+            cache::route(values, links, &space)?;
+            let of_route = |given: &Values| route(&given.with_cache_of(values), links, &space);
             Role::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
         }
     };
     let cache = match &role {
-        Role::Forward(_) => cache::route(values, Links::Anybodys, space)?,
+        Role::Forward(rules) => {
+            let space = cache::space(addresses, number, Some(rules));
+            cache::route(values, Links::Anybodys, &space)?
+        }
         Role::Boost(_) => None,
     };
     let congestion = |key| values.one_or_default(key, Scope::Service, value::congestion);

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
 use millrace_cache::rules::{Features, KeyParts, Policy, Space, StatusTtl, Ttl};
 use millrace_http::Name;
+use sha2::{Digest, Sha256};
 
 use super::value::{self, Feature, Share};
 use super::{CacheRoute, CacheSettings, Disk};
-use crate::config::ListenAddress;
 use crate::config::error::ConfigError;
 use crate::config::given::Values;
 use crate::config::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
 use crate::config::value::{Wrong, number, switch, write_size};
+use crate::config::{Cidr, ListenAddress, TargetRules};
 
 /// Whose `X-Forwarded-*` fields an origin gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,12 +165,35 @@ fn kind_of(key: &str, scope: Scope) -> Kind {
 /// Whose the answers of a service are, in its keys: its first address, which no other service has
 /// and which stays what it is when services come and go. Where the kernel picks the port, the
 /// service's place in the configuration has to do.
-pub(in crate::config) fn space(addresses: &[ListenAddress], service: usize) -> Space {
-    let name = match addresses.first() {
+///
+/// Where a forward proxy may go is judged by addresses when it connects, which a hit does not: so
+/// what was stored under other rules is not found any more.
+pub(in crate::config) fn space(
+    addresses: &[ListenAddress],
+    service: usize,
+    rules: Option<&TargetRules>,
+) -> Space {
+    let mut name = match addresses.first() {
         Some(ListenAddress::Tcp(address)) if address.port() == 0 => format!("{address}#{service}"),
         address => address.map(ToString::to_string).unwrap_or_default(),
     };
+    if let Some(rules) = rules {
+        name.push_str(&fingerprint(rules));
+    }
     Space::of(&name)
+}
+
+/// Stands for the rules about addresses and ports; names are judged before the cache is asked. The
+/// same in each run, as it is in the keys of what disks have.
+fn fingerprint(rules: &TargetRules) -> String {
+    let TargetRules { private, allowed, denied, ports, denied_ports, .. } = rules;
+    let blocks = |blocks: &[Cidr]| {
+        let each = blocks.iter().map(|block| format!("{}/{}", block.network, block.prefix));
+        each.collect::<Vec<_>>().join(",")
+    };
+    let (allowed, denied) = (blocks(allowed), blocks(denied));
+    let text = format!("{private} {allowed} {denied} {ports:?} {denied_ports:?}");
+    Sha256::digest(text)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What is done with the answers of a forward proxy or a route; `None`: nothing, they go past the
@@ -448,8 +472,30 @@ cache = false
         let all = routes(&from_toml(file).unwrap());
         let of = |it: &Option<Arc<CacheRoute>>| it.as_ref().unwrap().key.space.clone();
         let spaces: Vec<_> = all.iter().map(of).collect();
-        let expected = ["[::1]:0#0", "[::1]:0#1", "127.0.0.1:8080", "127.0.0.1:8080", "unix:/b"];
-        assert_eq!(spaces, expected.map(Space::of));
+        assert_ne!(spaces[0], spaces[1]);
+        let expected = ["127.0.0.1:8080", "127.0.0.1:8080", "unix:/b"];
+        assert_eq!(spaces[2..], expected.map(Space::of));
+    }
+
+    #[test]
+    fn what_other_rules_let_in_is_not_found() {
+        let space = |options: &str| {
+            let config = words(&format!("forward --workers 1 {options}")).unwrap();
+            routes(&config)[0].clone().unwrap().key.space.clone()
+        };
+        let all = [
+            "",
+            "--allow-private off",
+            "--allow-target 10.0.0.0/8",
+            "--deny-target 10.0.0.0/8",
+            "--allow-port 81",
+            "--deny-port 81",
+        ];
+        for (index, options) in all.iter().enumerate() {
+            assert_eq!(space(options), space(options));
+            assert!(all[..index].iter().all(|other| space(other) != space(options)), "{options}");
+        }
+        assert_eq!(space(""), space("--deny-domain a.example"), "judged before");
     }
 
     #[test]
