@@ -3,6 +3,7 @@
 //! stored, and not purged or replaced for good.
 //!
 //! `DISK_KILLS=200` says how often.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "disk/host.rs"]
 #[allow(dead_code, reason = "shared with other tests")]

@@ -2,6 +2,7 @@
 //! Writes real files: `DISK_GB=10 cargo test --release -p millrace-cache --test disk_restart --
 //! --ignored --nocapture`, with `DISK_OBJECT=8192` for the bytes of an answer and `DISK_HOME` for
 //! where. Nothing timed decides.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "disk/host.rs"]
 #[allow(dead_code, reason = "shared with other tests")]

@@ -3,6 +3,7 @@
 //! sectors written, disks are full, fail, and flip bits. A model says what may be found.
 //!
 //! `DISK_SEEDS=2000 DISK_FIRST=0` says how many and from which on; each is told when it fails.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "disk/host.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
@@ -312,7 +313,7 @@ impl Life<'_> {
         let place = self.below(self.volumes.len() as u64) as usize;
         let volume = self.volumes[place].clone();
         match self.below(6) {
-            0 if self.seed % 3 == 0 => {
+            0 if self.seed.is_multiple_of(3) => {
                 volume.flip();
                 self.tell(|| "flip".into());
                 self.has_flipped = true;

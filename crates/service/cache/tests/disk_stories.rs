@@ -1,4 +1,5 @@
 //! What the disk tier promises, one story each.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "disk/host.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
