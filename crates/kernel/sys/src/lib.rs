@@ -54,7 +54,7 @@ pub use random::fill_random;
 pub use ring::{Ring, RingCompletion};
 pub use rustix::io::Errno;
 pub use rustix::net::Shutdown;
-pub use seccomp::{can_restrict_calls, restrict_calls};
+pub use seccomp::{Also, can_restrict_calls, restrict_calls};
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
 pub use socket::{
     Connecting, PARTS_MAX, accept, connect_tcp, connect_udp, connect_unix, nodelay, receive,

@@ -24,9 +24,17 @@ use seccompiler::{
 
 use crate::Result;
 
+/// System calls that not every process of this program makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Also {
+    /// Those of io_uring(7).
+    pub rings: bool,
+    /// Those that [`write_parts_at`](crate::write_parts_at) and its neighbours make.
+    pub stores: bool,
+}
+
 /// Leaves the calling thread, and those that it starts from now on, the system calls of this
-/// program; `rings` says whether io_uring(7) is among them. It cannot be undone. Also sets
-/// no_new_privs.
+/// program, and of others those of `also`. It cannot be undone. Also sets no_new_privs.
 ///
 /// # Errors
 /// ENOSYS: there are no lists for this kind of processor. EINVAL: the kernel is older than Linux
@@ -34,13 +42,13 @@ use crate::Result;
 ///
 /// # Panics
 /// When the lists make no filter.
-pub fn restrict_calls(rings: bool) -> Result<()> {
+pub fn restrict_calls(also: Also) -> Result<()> {
     let processor = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| Errno::NOSYS)?;
     let fatal = FATAL.iter().chain(FATAL_OF_PROCESSOR).map(|call| (*call, Vec::new()));
     let fatal =
         program(fatal.collect(), SeccompAction::KillProcess, SeccompAction::Allow, processor);
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);
-    let allowed = program(allowed(rings), SeccompAction::Allow, missing, processor);
+    let allowed = program(allowed(also), SeccompAction::Allow, missing, processor);
     // The second one forbids seccomp(2) itself. Of what both say the kernel takes the harsher.
     rustix::thread::set_no_new_privs(true)?;
     install(&fatal)?;
@@ -92,11 +100,12 @@ fn program(
     filter.and_then(BpfProgram::try_from).expect("the lists make a filter")
 }
 
-fn allowed(rings: bool) -> Rules {
+fn allowed(also: Also) -> Rules {
     let mut rules: Rules = ALLOWED
         .iter()
         .chain(ALLOWED_OF_PROCESSOR)
-        .chain(if rings { RINGS } else { &[] })
+        .chain(if also.rings { RINGS } else { &[] })
+        .chain(if also.stores { STORES } else { &[] })
         .map(|call| (*call, Vec::new()))
         .collect();
     rules.extend(conditions());
@@ -198,6 +207,20 @@ const IOCTL: [u64; 4] =
 /// that is restarted makes a new one.
 const RINGS: &[c_long] =
     &[libc::SYS_io_uring_enter, libc::SYS_io_uring_setup, libc::SYS_io_uring_register];
+
+/// Files that are written at places, cut, locked, and take the place of others: the cache's disks.
+/// Those that are missing were made before.
+const STORES: &[c_long] = &[
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_ftruncate,
+    libc::SYS_fdatasync,
+    libc::SYS_fsync,
+    libc::SYS_flock,
+    libc::SYS_mkdirat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+];
 
 const ALLOWED: &[c_long] = &[
     // A request's way: none of these may ever get a condition.

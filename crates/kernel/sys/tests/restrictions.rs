@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::ffi::OsStr;
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use millrace_sys::{Errno, Grant, Identity, Ring};
+use millrace_sys::{Also, Errno, Grant, Identity, OpenFile, Ring};
 
 const ALONE: &str = "MILLRACE_TEST_ALONE";
 const FOLDER: &str = "MILLRACE_TEST_FOLDER";
@@ -76,7 +76,7 @@ fn echo() {
 #[test]
 fn what_a_proxy_does_goes_on_under_the_filter() {
     well("what_a_proxy_does_goes_on_under_the_filter", "all", |folder| {
-        millrace_sys::restrict_calls(true).unwrap();
+        millrace_sys::restrict_calls(Also { rings: true, stores: true }).unwrap();
         echo();
         std::thread::Builder::new().name("another".to_owned()).spawn(echo).unwrap().join().unwrap();
         let panicked = std::thread::spawn(|| panic!("as intended")).join();
@@ -103,13 +103,33 @@ fn what_a_proxy_does_goes_on_under_the_filter() {
         std::thread::sleep(Duration::from_millis(1));
         let mut random = [0; 8];
         millrace_sys::fill_random(&mut random);
+        store(folder);
     });
+}
+
+/// What a disk of the cache does with its folder.
+fn store(folder: &Path) {
+    millrace_sys::make_directory(folder).unwrap();
+    let folder = millrace_sys::open_directory(folder).unwrap();
+    let file = millrace_sys::open_file(folder.as_fd(), "stored", OpenFile::New).unwrap();
+    assert_eq!(millrace_sys::lock_file(file.as_fd()), Ok(true));
+    let parts = [IoSlice::new(b"one"), IoSlice::new(b"two")];
+    assert_eq!(millrace_sys::write_parts_at(file.as_fd(), &parts, 1), Ok(6));
+    millrace_sys::truncate_file(file.as_fd(), 4).unwrap();
+    millrace_sys::sync_file(file.as_fd()).unwrap();
+    millrace_sys::rename_file(folder.as_fd(), "stored", "renamed").unwrap();
+    millrace_sys::sync_directory(folder.as_fd()).unwrap();
+    let mut read = [0; 8];
+    assert_eq!(millrace_sys::read_at(file.as_fd(), &mut read, 0), Ok(4));
+    assert_eq!(&read, b"\0one\0\0\0\0");
+    assert!(millrace_sys::list_directory(folder.as_fd()).unwrap().contains(&"renamed".to_owned()));
+    millrace_sys::remove_file(folder.as_fd(), "renamed").unwrap();
 }
 
 #[test]
 fn what_it_never_does_does_not_exist() {
     well("what_it_never_does_does_not_exist", "all", |_| {
-        millrace_sys::restrict_calls(false).unwrap();
+        millrace_sys::restrict_calls(Also::default()).unwrap();
         let missing = Err(Errno::NOSYS);
         let (stream, raw) = (libc::SOCK_STREAM.into(), libc::SOCK_RAW.into());
         for [family, kind, protocol] in [
@@ -138,6 +158,7 @@ fn what_it_never_does_does_not_exist() {
         assert_eq!(call(libc::SYS_fchmodat, [0, 0, 0]), missing);
         assert_eq!(call(libc::SYS_memfd_create, [0, 0, 0]), missing);
         assert_eq!(call(libc::SYS_io_uring_setup, [8, 0, 0]), missing, "rings were not asked for");
+        assert_eq!(call(libc::SYS_flock, [0, 0, 0]), missing, "nothing is stored in files");
         assert_eq!(call(libc::SYS_seccomp, [0, 0, 0]), missing);
         assert_eq!(call(9999, [0, 0, 0]), missing, "what a later kernel has");
     });
@@ -156,7 +177,7 @@ fn what_nobody_innocent_does_ends_the_process() {
         ("open_by_handle_at", libc::SYS_open_by_handle_at),
     ] {
         let ended = alone(test, name, |_| {
-            millrace_sys::restrict_calls(false).unwrap();
+            millrace_sys::restrict_calls(Also::default()).unwrap();
             let _ = call(number, [0, 0, 0]);
         });
         if let Some(status) = ended {

@@ -12,7 +12,7 @@ pub(crate) use user::check_user;
 use std::path::{Path, PathBuf};
 
 use millrace_proxy::config::Config;
-use millrace_sys::{Errno, Grant, Identity, LOW_PORTS};
+use millrace_sys::{Also, Errno, Grant, Identity, LOW_PORTS};
 
 pub(crate) use outlook::outlook;
 
@@ -116,7 +116,8 @@ fn restrict(reach: &Reach, engine: Engine, abstract_sockets: bool) -> Result<San
         millrace_sys::restrict_files(&grants, abstract_sockets)?;
         Ok(version)
     });
-    let calls = millrace_sys::restrict_calls(engine == Engine::Uring);
+    let also = Also { rings: engine == Engine::Uring, stores: reach.has_disks() };
+    let calls = millrace_sys::restrict_calls(also);
     Ok(Sandbox { files, calls, grants: reach::real(grants) })
 }
 

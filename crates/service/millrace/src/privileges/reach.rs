@@ -89,6 +89,11 @@ impl Reach {
         Self(needs)
     }
 
+    /// Whether there are disks of the cache.
+    pub(super) fn has_disks(&self) -> bool {
+        self.0.iter().any(|need| matches!(need.kind, Kind::Disk))
+    }
+
     /// What the process could not do as it is now, each to be read after its user: "may not ...".
     /// What is merely missing is not this module's affair.
     pub(super) fn problems(&self) -> Vec<String> {
