@@ -12,6 +12,7 @@ pub mod rules;
 
 pub use body::{Body, End, Filler, Read, Reader, Waiter};
 pub use index::{
-    Bounds, COPIED_BYTES, Cache, Claim, Cleared, Draft, Filling, Found, Question, Stat, Which,
+    Bounds, COPIED_BYTES, Cache, Claim, Cleared, Draft, Filling, Found, Purged, Question, Stat,
+    Waker, Which,
 };
 pub use object::Object;

@@ -96,4 +96,71 @@ pub(crate) const ROWS: &[Row] = &[
         |it| it.slab.refused_full + it.slab.refused_scattered + it.slab.refused_later,
         "Times that there was no memory for a body at once.",
     ),
+    gauge(
+        "disk_objects",
+        Unit::Things,
+        |it| it.disks.answers,
+        "Answers that are on disks, or about to be.",
+    ),
+    gauge("disk_bytes", Unit::Bytes, |it| it.disks.bytes, "Bytes of the disks' files."),
+    gauge("disk_queue", Unit::Things, |it| it.disks.queue, "Jobs that wait for a disk."),
+    gauge(
+        "disk_recovering",
+        Unit::Things,
+        |it| it.disks.is_recovering.into(),
+        "1 while what earlier processes stored is still being found, 0 after.",
+    ),
+    counter(
+        "disk_fetched",
+        |it| it.disks.fetched,
+        "Answers that were brought from a disk into memory.",
+    ),
+    counter(
+        "disk_fetches_skipped",
+        |it| it.disks.fetches_skipped,
+        "Answers that a disk has, left to the origin: the disk had too much to do.",
+    ),
+    counter("disk_stored", |it| it.disks.stored, "Answers that were written to a disk."),
+    counter(
+        "disk_stores_skipped",
+        |it| it.disks.stores_skipped,
+        "Answers not written to a disk: it had too much to do, or had just failed, or they are too long.",
+    ),
+    counter(
+        "disk_waits",
+        |it| it.disks.waits,
+        "Times that somebody had to wait for a disk, to have it forget something.",
+    ),
+    counter(
+        "disk_gone",
+        |it| it.disks.gone,
+        "Answers that were purged or displaced while they were asked of a disk.",
+    ),
+    counter(
+        "disk_damaged",
+        |it| it.disks.damaged,
+        "Records on disks that were not what had been written.",
+    ),
+    counter("disk_read_errors", |it| it.disks.read_errors, "Reads that a disk failed at."),
+    counter(
+        "disk_write_errors",
+        |it| it.disks.write_errors,
+        "Writes that a disk failed at, but for want of room.",
+    ),
+    counter("disk_full", |it| it.disks.full, "Writes that a file system had no room for."),
+    counter(
+        "disk_segments_dropped",
+        |it| it.disks.dropped,
+        "Segments of disks that were dropped to make room.",
+    ),
+    counter(
+        "disk_rewritten",
+        |it| it.disks.rewritten,
+        "Answers that were written again when their segment was dropped, as somebody had asked for them.",
+    ),
+    counter(
+        "disk_purges_lost",
+        |it| it.disks.lost_purges,
+        "Times that all that was older on a disk was dropped, as a purge had been lost.",
+    ),
 ];

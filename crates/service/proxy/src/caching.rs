@@ -55,6 +55,10 @@ pub(crate) struct Caching {
     pub(crate) is_stored: bool,
     /// Whether somebody else's fetch was its own.
     pub(crate) is_collapsed: bool,
+    /// Whether what it waited for last was to come from a disk.
+    pub(crate) comes_from_disk: bool,
+    /// Whether a disk was asked for this very request: once is enough.
+    pub(crate) has_asked_disks: bool,
     /// Why the answer was not stored.
     pub(crate) detail: Option<&'static str>,
     /// The number of the cache's last purge when the cache was asked.

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_sys::{Errno, OpenFile};
 
-use super::volume::{IoResult, Volume, VolumeFile, write_all};
+use super::volume::{IoResult, Volume, VolumeFile, read_exactly, write_all};
 
 /// A directory that is this process's alone, as long as this lives: everything in it is found from
 /// its descriptor, so it does not matter if somebody renames what leads to it.
@@ -66,13 +67,18 @@ impl Directory {
     /// What is wrong with it.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
         let kernel = |call| move |error| DirectoryError::Kernel(call, error);
+        let own = millrace_sys::user();
         millrace_sys::make_directory(path).map_err(kernel("mkdir"))?;
         let directory = millrace_sys::open_directory(path).map_err(|error| match error {
             Errno::LOOP | Errno::NOTDIR => DirectoryError::NotADirectory,
+            // Most likely for being somebody else's.
+            Errno::ACCESS => match std::fs::symlink_metadata(path) {
+                Ok(found) if found.uid() != own => DirectoryError::Owner(found.uid(), own),
+                _ => DirectoryError::Kernel("open", error),
+            },
             error => DirectoryError::Kernel("open", error),
         })?;
         let status = millrace_sys::file_status(directory.as_fd()).map_err(kernel("fstat"))?;
-        let own = millrace_sys::user();
         if status.owner != own {
             return Err(DirectoryError::Owner(status.owner, own));
         }
@@ -85,6 +91,21 @@ impl Directory {
             return Err(DirectoryError::Locked);
         }
         Ok(Self { path: path.into(), directory, _lock: lock })
+    }
+
+    /// What a short file of a directory says that somebody else may have locked; `None` where it
+    /// cannot be read. What is done with it must not matter if it is wrong.
+    pub(super) fn peek(path: &Path, name: &str, bytes_max: usize) -> Option<Vec<u8>> {
+        let directory = millrace_sys::open_directory(path).ok()?;
+        let file = millrace_sys::open_file(directory.as_fd(), name, OpenFile::Existing).ok()?;
+        let status = millrace_sys::file_status(file.as_fd()).ok()?;
+        let bytes = usize::try_from(status.bytes).ok()?;
+        if !status.is_file || bytes > bytes_max {
+            return None;
+        }
+        let mut read = vec![0; bytes];
+        let is_read = read_exactly(&File(file), 0, &mut read);
+        (is_read == Ok(true)).then_some(read)
     }
 
     /// Where it was when it was opened.

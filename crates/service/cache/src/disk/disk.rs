@@ -104,6 +104,34 @@ pub struct Counters {
     pub lost_purges: u64,
 }
 
+impl std::ops::Add for Counters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            answers: self.answers + other.answers,
+            bytes: self.bytes + other.bytes,
+            segments: self.segments + other.segments,
+            queue: self.queue + other.queue,
+            is_recovering: self.is_recovering || other.is_recovering,
+            stored: self.stored + other.stored,
+            stores_skipped: self.stores_skipped + other.stores_skipped,
+            fetched: self.fetched + other.fetched,
+            fetches_skipped: self.fetches_skipped + other.fetches_skipped,
+            gone: self.gone + other.gone,
+            damaged: self.damaged + other.damaged,
+            read_errors: self.read_errors + other.read_errors,
+            write_errors: self.write_errors + other.write_errors,
+            full: self.full + other.full,
+            waits: self.waits + other.waits,
+            dropped: self.dropped + other.dropped,
+            rewritten: self.rewritten + other.rewritten,
+            purged: self.purged + other.purged,
+            lost_purges: self.lost_purges + other.lost_purges,
+        }
+    }
+}
+
 impl Shared {
     /// An answer is not what it was, or cannot be read. It is written that it is gone: should the
     /// disk read it after all some day, nobody may know by then that it was purged meanwhile.
@@ -310,9 +338,17 @@ impl Disk {
         }
     }
 
+    /// No more is fetched: those who wait for what was to be are told.
+    pub(super) fn end_fetches(&self) {
+        for fetching in self.shared.queue.end() {
+            fetching.leave(&self.shared);
+        }
+    }
+
     /// Ends: what is in the queue is written, and the open segment gets its summary.
     pub(super) fn end(&self) {
-        self.shared.queue.end();
+        // Those that a thread put back when it ended.
+        self.end_fetches();
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         while log.work(None) {}
         // Without a summary the segment is read as a whole at the next start.

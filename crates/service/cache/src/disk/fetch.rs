@@ -238,10 +238,24 @@ impl Fetching {
         if let Some(body) = self.body.take() {
             wake(shared, body.filler.cut());
         }
-        if !self.has_answered {
-            shared.host.answered(self.asker, Answered::NotFetched(miss));
-        }
+        self.tell_end(shared, miss);
         Turn::Over
+    }
+
+    /// The disk ends: the origin is left to be asked.
+    pub(super) fn leave(mut self, shared: &Shared) {
+        if let Some(body) = self.body.take() {
+            wake(shared, body.filler.cut());
+        }
+        self.tell_end(shared, Miss::Gone);
+    }
+
+    fn tell_end(&self, shared: &Shared, miss: Miss) {
+        let answered = match self.has_answered {
+            true => Answered::Cut(self.known.id),
+            false => Answered::NotFetched(miss),
+        };
+        shared.host.answered(self.asker, answered);
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) const ANSWERS_MAX: usize = 32 << 20;
 
 /// Purges by tag or key, and those by prefix, that are remembered because there may be answers that
 /// they are about. Above: everything that was stored on the disk before is dropped.
-pub(super) const TAG_RULES_MAX: usize = 65_536;
+pub(super) const TAG_RULES_MAX: usize = 1 << 18;
 pub(super) const PREFIX_RULES_MAX: usize = 1024;
 
 /// Longer bodies are not written again when their segment goes, though they were asked for.

@@ -144,6 +144,8 @@ pub enum Answered {
     Fetched(Box<StoredHead>),
     /// Of a fetch: nothing was given to anybody, and the filler was dropped.
     NotFetched(Miss),
+    /// Of a fetch that was told as [`Answered::Fetched`]: the body was cut.
+    Cut(Id),
     /// Of a purge: it is done, here and for the process from the call on. `is_durable`: it will be
     /// even if the machine loses its power now.
     Purged {

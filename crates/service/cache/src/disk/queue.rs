@@ -265,17 +265,17 @@ impl Queue {
         }
     }
 
-    /// What is to be written still is; fetches that are not over are dropped, and with them their
-    /// bodies are cut.
-    pub(super) fn end(&self) {
+    /// What is to be written still is; fetches that are not over are given back.
+    #[must_use = "somebody waits for what is fetched"]
+    pub(super) fn end(&self) -> Vec<Fetching> {
         let mut inner = self.lock();
         inner.ends = true;
-        let fetches = (std::mem::take(&mut inner.reads), std::mem::take(&mut inner.parked));
+        let (reads, parked) = (std::mem::take(&mut inner.reads), std::mem::take(&mut inner.parked));
         drop(inner);
-        drop(fetches);
         self.to_write.notify_all();
         self.to_read.notify_all();
         self.room.notify_all();
+        reads.into_iter().chain(parked.into_values()).collect()
     }
 }
 

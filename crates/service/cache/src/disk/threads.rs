@@ -39,7 +39,7 @@ impl Threads {
         match started {
             Ok(thread) => self.0.push(thread),
             Err(error) => {
-                disks.iter().for_each(|disk| disk.shared.queue.end());
+                disks.iter().for_each(Disk::end_fetches);
                 return Err(error);
             }
         }

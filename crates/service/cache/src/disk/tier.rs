@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::hash::Hasher;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use millrace_sys::Errno;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
+use super::directory::Directory;
 use super::disk::{Counters, Disk};
 use super::format::Id;
 use super::identity::{Contents, IDENTITY, IDENTITY_BYTES_MAX, Identity, MEMBERS_MAX, agree};
@@ -50,6 +52,8 @@ pub enum Error {
     Io(usize, Errno),
     /// There can be no further thread.
     Thread,
+    /// What is on them was hashed with another key than what is in memory.
+    OtherKey,
 }
 
 impl fmt::Display for Error {
@@ -61,6 +65,7 @@ impl fmt::Display for Error {
             }
             Self::Io(_, error) => write!(f, "{error}"),
             Self::Thread => f.write_str("no thread for a disk"),
+            Self::OtherKey => f.write_str("what is on the disks has another hash key"),
         }
     }
 }
@@ -123,6 +128,18 @@ impl Disks {
         Ok(Self { disks, sizes, key, contents, worker: options.worker, threads })
     }
 
+    /// The key that disks in these directories will have when they are opened, as far as it can be
+    /// known: that of the oldest of them. `None`: they have none yet. Locks nothing, so whoever has
+    /// them open may go on.
+    pub fn hash_key_of(directories: &[&Path]) -> Option<HashKey> {
+        let read = |path: &&Path| {
+            let bytes = Directory::peek(path, IDENTITY, IDENTITY_BYTES_MAX)?;
+            Identity::from_bytes(&bytes)
+        };
+        let found = directories.iter().filter_map(read);
+        found.min_by_key(|identity| identity.made_ms).map(|identity| identity.key)
+    }
+
     /// The key that everything in this cache has to be hashed with.
     pub fn hash_key(&self) -> HashKey {
         self.key
@@ -176,11 +193,12 @@ impl Disks {
         self.disks.iter().for_each(|disk| disk.forget(id));
     }
 
-    /// The same with all answers under a key.
-    pub fn forget_key(&self, key: Key) {
+    /// The same with all that a subject is about; or, if `is_soft`, it has to be validated before
+    /// it is used.
+    pub fn forget_all(&self, subject: &Subject, is_soft: bool) {
         for disk in &self.disks {
             disk.wait_for_room();
-            disk.purge(&Subject::Key(key), false, None);
+            disk.purge(subject, is_soft, None);
         }
     }
 
@@ -261,7 +279,7 @@ impl Disks {
 
 impl Drop for Disks {
     fn drop(&mut self) {
-        self.disks.iter().for_each(|disk| disk.shared.queue.end());
+        self.disks.iter().for_each(Disk::end_fetches);
         drop(self.threads.take());
         self.disks.iter().for_each(Disk::end);
     }

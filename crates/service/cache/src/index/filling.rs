@@ -20,6 +20,8 @@ pub struct Filling {
     filler: Option<Filler>,
     /// What the object counts as.
     size: u64,
+    /// [`Cache::number`] when it was stored.
+    number: u64,
     is_kept: bool,
 }
 
@@ -47,8 +49,9 @@ impl Filling {
         object: Arc<Object>,
         filler: Filler,
         size: u64,
+        number: u64,
     ) -> Self {
-        Self { cache, key, object, filler: Some(filler), size, is_kept: true }
+        Self { cache, key, object, filler: Some(filler), size, number, is_kept: true }
     }
 
     /// The object as it was stored.
@@ -80,19 +83,9 @@ impl Filling {
             match self.filler().spare().map(drop) {
                 Ok(()) => break None,
                 Err(refusal) if tries == EVICTIONS_MAX => break Some(refusal),
-                Err(Refusal::Later) if self.cache.bounds.tends => {
-                    self.cache.slab.tend();
-                }
-                Err(Refusal::Later) => break Some(Refusal::Later),
-                Err(Refusal::Scattered) => match self.cache.slab.condemn() {
-                    Some(tags) => self.cache.drop_condemned(&tags),
-                    None if self.cache.make_room(now_ms) => {}
-                    None => break Some(Refusal::Scattered),
-                },
-                Err(Refusal::Full) if self.cache.make_room(now_ms) => {}
-                Err(Refusal::Full) => break Some(Refusal::Full),
+                Err(refusal) if !self.cache.relieve(refusal, now_ms) => break Some(refusal),
+                Err(_) => tries += 1,
             }
-            tries += 1;
         };
         match refusal {
             Some(refusal) => Err(refusal),
@@ -156,6 +149,7 @@ impl Filling {
             if size != self.size {
                 self.cache.resize(self.key, &self.object.body, size, now_ms);
             }
+            self.cache.keep(self.key, &self.object.body, self.number);
         }
         woken
     }

@@ -4,6 +4,7 @@
 //! clones a count and looks at numbers. Nobody waits here: who has to leaves a [`Waiter`] behind,
 //! and whoever changes what he waits for gets it back and wakes him.
 
+mod beneath;
 mod claim;
 mod clear;
 mod filling;
@@ -14,17 +15,20 @@ mod shard;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use iolite::{Aggregate, Slab};
+use iolite::{Aggregate, Refusal, Slab};
 use millrace_http::{AnswerHead, RequestHead};
 
+pub use beneath::Waker;
+use beneath::{Beneath, Coming};
 pub use claim::Claim;
 pub use clear::Cleared;
 pub use filling::{COPIED_BYTES, Filling};
-pub use operate::{Stat, Which};
+pub use operate::{Purged, Stat, Which};
 use recent::Recent;
 use shard::{Entry, Fetch, Shard};
 
 use crate::body::{Body, Waiter};
+use crate::disk::Subject;
 use crate::evict::Eviction;
 use crate::object::Object;
 use crate::rules::{
@@ -55,6 +59,7 @@ pub struct Cache {
     purged: AtomicU64,
     /// Who waited for something whose owner was dropped: see [`Cache::take_orphans`].
     orphans: Mutex<Vec<Waiter>>,
+    beneath: Beneath,
 }
 
 /// How much is kept.
@@ -85,6 +90,8 @@ pub struct Question<'a> {
     pub waiter: Option<Waiter>,
     /// Whether others may wait for what comes: it is all of what they ask for.
     pub claims: bool,
+    /// Whether disks are asked too: not by who has waited for one already.
+    pub asks_disks: bool,
 }
 
 /// What there is for a request.
@@ -113,6 +120,11 @@ pub enum Found {
     },
     /// Somebody fetches it: the waiter is kept, and is woken to ask again.
     Wait,
+    /// A disk has it: likewise. `is_own`: it was asked for this very request.
+    Comes {
+        /// Who asks again need not ask the disks.
+        is_own: bool,
+    },
     /// Nothing that may be used, and the client wants nothing else: status 504, RFC 9111 section
     /// 5.2.1.7.
     OnlyIfCached,
@@ -153,6 +165,7 @@ impl Cache {
             recent: Recent::default(),
             purged: AtomicU64::new(0),
             orphans: Mutex::default(),
+            beneath: Beneath::default(),
         })
     }
 
@@ -177,6 +190,11 @@ impl Cache {
         self.variants.store(variants, Ordering::Relaxed);
     }
 
+    /// Objects of one key that differ by the request's fields.
+    fn variants(&self) -> usize {
+        self.variants.load(Ordering::Relaxed)
+    }
+
     /// Bytes of the longest body that is kept.
     fn object_bytes(&self) -> u64 {
         self.object_bytes.load(Ordering::Relaxed)
@@ -184,23 +202,23 @@ impl Cache {
 
     /// What there is for a request.
     pub fn lookup(self: &Arc<Self>, question: &Question<'_>) -> Found {
+        self.find(question).unwrap_or_else(|coming| self.bring(*coming, question))
+    }
+
+    /// What memory has, or else what a disk is to bring once nothing is locked any more.
+    fn find(self: &Arc<Self>, question: &Question<'_>) -> Result<Found, Box<Coming>> {
         let Question { key, request, asked, now_ms, .. } = *question;
         let mut shard = self.shard(key);
         let Shard { keys, eviction, .. } = &mut *shard;
         let Some(entry) = keys.get_mut(&key) else {
-            if asked.only_if_cached {
-                return Found::OnlyIfCached;
-            }
-            let claim =
-                question.claims.then(|| self.claim(keys.entry(key).or_default(), question, None));
-            return Found::Nothing { why: Forward::UriMiss, claim };
+            return self.nothing(&mut shard, question);
         };
         self.recent.heed(entry);
         let Some(slot) = entry.find(&self.hash, request) else {
-            return self.absent(entry, question);
+            return self.nothing(&mut shard, question);
         };
         let object = &slot.object;
-        match reuse(object.meta(), asked, now_ms) {
+        Ok(match reuse(object.meta(), asked, now_ms) {
             Reuse::Fresh { .. } | Reuse::Stale { .. } => {
                 eviction.hit(slot.handle);
                 Found::Stored(object.clone())
@@ -222,25 +240,43 @@ impl Cache {
                 let may_wait = !is_own && !object.meta().is_fresh(now_ms);
                 match self.claim_or_wait(entry, question, may_wait) {
                     Ok(claim) => Found::Validate { object, is_spare, claim },
-                    Err(Waits) => Found::Wait,
+                    Err(waits) => waits.into(),
                 }
             }
             Reuse::OnlyIfCached => Found::OnlyIfCached,
-        }
+        })
     }
 
-    fn absent(self: &Arc<Self>, entry: &mut Entry, question: &Question<'_>) -> Found {
-        let why = if entry.objects.is_empty() { Forward::UriMiss } else { Forward::VaryMiss };
+    /// There is nothing for the request in memory.
+    fn nothing(
+        self: &Arc<Self>,
+        shard: &mut Shard,
+        question: &Question<'_>,
+    ) -> Result<Found, Box<Coming>> {
+        if let Some(coming) = self.on_disk(shard, question) {
+            return Err(coming);
+        }
         if question.asked.only_if_cached {
-            return Found::OnlyIfCached;
+            return Ok(Found::OnlyIfCached);
         }
+        let Some(entry) = shard.keys.get_mut(&question.key) else {
+            let claim = match question.claims {
+                true => {
+                    let entry = shard.keys.entry(question.key).or_default();
+                    Some(self.claim(entry, question, None))
+                }
+                false => None,
+            };
+            return Ok(Found::Nothing { why: Forward::UriMiss, claim });
+        };
+        let why = if entry.objects.is_empty() { Forward::UriMiss } else { Forward::VaryMiss };
         if question.now_ms < entry.pass_until_ms {
-            return Found::Nothing { why, claim: None };
+            return Ok(Found::Nothing { why, claim: None });
         }
-        match self.claim_or_wait(entry, question, true) {
+        Ok(match self.claim_or_wait(entry, question, true) {
             Ok(claim) => Found::Nothing { why, claim },
-            Err(Waits) => Found::Wait,
-        }
+            Err(waits) => waits.into(),
+        })
     }
 
     /// The claim if nobody has it; otherwise none, or the place among those who wait for who has.
@@ -257,7 +293,7 @@ impl Cache {
         match question.waiter.filter(|_| may_wait && !fetch.is_outdated) {
             Some(waiter) => {
                 fetch.waiters.push(waiter);
-                Err(Waits)
+                Err(Waits { is_for_disk: fetch.is_of_disk })
             }
             None => Ok(None),
         }
@@ -270,7 +306,8 @@ impl Cache {
         words: Option<u128>,
     ) -> Claim {
         let number = self.claims.fetch_add(1, Ordering::Relaxed);
-        entry.fetches.push(Fetch { number, words, waiters: Vec::new(), is_outdated: false });
+        let waiters = Vec::new();
+        entry.fetches.push(Fetch { number, words, waiters, is_outdated: false, is_of_disk: false });
         Claim::new(self.clone(), question.key, number)
     }
 
@@ -312,14 +349,14 @@ impl Cache {
         let filler = crate::body::Filler::new(&self.slab, kind, declared, tag);
         let object = Object { stored, variant, declared, body: filler.body().clone(), name, tags };
         let gone = self.replaced_by(&mut shard, key, &object);
-        let size = size + object.overhead();
+        let (size, number) = (size + object.overhead(), self.number());
         let object = Arc::new(object);
         shard.insert(key, handle, object.clone(), size, since);
         self.count(&mut shard);
         drop(shard);
         drop(gone);
         self.shrink(now_ms);
-        let filling = Filling::new(self.clone(), key, object, filler, size);
+        let filling = Filling::new(self.clone(), key, object, filler, size, number);
         (Some(filling), ended.waiters)
     }
 
@@ -328,7 +365,7 @@ impl Cache {
     fn replaced_by(&self, shard: &mut Shard, key: Key, new: &Object) -> Vec<shard::Slot> {
         let is_part = new.meta().extent.is_some();
         let count = shard.keys.get(&key).map_or(0, |entry| entry.objects.len());
-        let mut surplus = (count + 1).saturating_sub(self.variants.load(Ordering::Relaxed));
+        let mut surplus = (count + 1).saturating_sub(self.variants());
         shard.take_out(key, |slot| {
             let old = &slot.object;
             let is_same = old.variant == new.variant && old.stored.vary == new.stored.vary;
@@ -367,6 +404,26 @@ impl Cache {
         false
     }
 
+    /// Makes memory available, or sees to it that there will be some. False if there is nothing to
+    /// be done.
+    fn relieve(&self, refusal: Refusal, now_ms: u64) -> bool {
+        match refusal {
+            Refusal::Later if self.bounds.tends => {
+                self.slab.tend();
+                true
+            }
+            Refusal::Later => false,
+            Refusal::Scattered => match self.slab.condemn() {
+                Some(tags) => {
+                    self.drop_condemned(&tags);
+                    true
+                }
+                None => self.make_room(now_ms),
+            },
+            Refusal::Full => self.make_room(now_ms),
+        }
+    }
+
     /// Takes the objects out that a condemned block of the slab has parts of.
     fn drop_condemned(&self, tags: &[u64]) {
         for &tag in tags {
@@ -390,6 +447,11 @@ impl Cache {
             && Arc::ptr_eq(&slot.object, old)
         {
             slot.object = new.clone();
+            let is_elsewhere = self.keep_update(key, old, &new);
+            drop(shard);
+            if is_elsewhere {
+                self.forget_on_disk(key, old);
+            }
         }
         new
     }
@@ -397,21 +459,24 @@ impl Cache {
     /// What is stored under the key may not be used any more before it was validated, nor what is
     /// being fetched now, RFC 9111 section 4.4.
     pub fn invalidate(&self, key: Key) {
+        let _step = self.beneath.tell(&[Subject::Key(key)], false);
         let mut shard = self.shard(key);
-        let Some(entry) = shard.keys.get_mut(&key) else { return };
-        for slot in &mut entry.objects {
-            let mut object = (*slot.object).clone();
-            object.stored.meta.invalidate();
-            slot.object = Arc::new(object);
-        }
-        for fetch in &mut entry.fetches {
-            fetch.is_outdated = true;
+        if let Some(entry) = shard.keys.get_mut(&key) {
+            for slot in &mut entry.objects {
+                let mut object = (*slot.object).clone();
+                object.stored.meta.invalidate();
+                slot.object = Arc::new(object);
+            }
+            for fetch in &mut entry.fetches {
+                fetch.is_outdated = true;
+            }
         }
     }
 
     /// What carries the tag may not be used any more before it was validated, nor what is being
     /// fetched now. Costs the same however much is stored: each object heeds it when it is found.
     pub fn invalidate_tag(&self, tag: TagHash) {
+        let _step = self.beneath.tell(&[Subject::Tag(tag)], true);
         self.recent.invalidate(tag);
     }
 
@@ -462,13 +527,14 @@ impl Cache {
 
     /// Takes out what is stored under the key; gives how many objects that were.
     pub fn remove(&self, key: Key) -> usize {
+        let step = self.beneath.tell(&[Subject::Key(key)], false);
         let mut shard = self.shard(key);
         if let Some(entry) = shard.keys.get_mut(&key) {
             entry.fetches.iter_mut().for_each(|fetch| fetch.is_outdated = true);
         }
         let gone = shard.take_out(key, |_| true);
         self.count(&mut shard);
-        drop(shard);
+        drop((shard, step));
         gone.len()
     }
 
@@ -527,7 +593,15 @@ impl Cache {
 }
 
 /// The waiter was kept.
-struct Waits;
+struct Waits {
+    is_for_disk: bool,
+}
+
+impl From<Waits> for Found {
+    fn from(waits: Waits) -> Self {
+        if waits.is_for_disk { Self::Comes { is_own: false } } else { Self::Wait }
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use iolite::Counters;
 
 use super::Cache;
+use crate::disk;
 use crate::object::Object;
 use crate::rules::{HashKey, Key, TagHash, tag_hash, written_site, written_url};
 
@@ -60,6 +61,16 @@ impl Which {
     }
 }
 
+/// What a purge came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Purged {
+    /// Answers that were in memory. Those that only disks have are purged too, and not counted.
+    pub count: u64,
+    /// Nothing of it comes back from a disk, even if the machine loses its power now. `None`: there
+    /// are no disks.
+    pub is_durable: Option<bool>,
+}
+
 /// What is stored and what became of it, at one time or nearly so: the shards are counted one after
 /// the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -80,6 +91,8 @@ pub struct Stat {
     pub purged: u64,
     /// The memory in which bodies rest.
     pub slab: Counters,
+    /// All disks together.
+    pub disks: disk::Counters,
 }
 
 /// Objects that are looked at while a shard's lock is held: some microseconds.
@@ -94,10 +107,10 @@ impl Cache {
 
     /// Takes answers out; with `is_soft` they stay and are stale from now on, to be used where stale
     /// answers may be. Those that are being fetched are not used without being validated. Gives how
-    /// many were there.
-    pub fn purge(&self, which: &Which, is_soft: bool, now_ms: u64) -> u64 {
+    /// many were there. With disks it waits until they have written it.
+    pub fn purge(&self, which: &Which, is_soft: bool, now_ms: u64) -> Purged {
         // Before the walk: what comes in behind it has heeded this.
-        self.recent.purge(which.clone(), is_soft);
+        self.begin_purge(which, is_soft);
         let mut count = 0;
         self.walk(which, |key, object| {
             count += u64::from(match is_soft {
@@ -106,9 +119,10 @@ impl Cache {
             });
             ControlFlow::Continue(())
         });
+        let is_durable = self.purge_disks(which, is_soft);
         // A number for people, in no order with anything.
         self.purged.fetch_add(count, Ordering::Relaxed);
-        count
+        Purged { count, is_durable }
     }
 
     /// Up to `max` of the answers, in no order, and whether there are more.
@@ -131,6 +145,10 @@ impl Cache {
             bytes_max: self.bounds.bytes,
             purged: self.purged.load(Ordering::Relaxed),
             slab: self.slab.counters(),
+            disks: self
+                .disk_counters()
+                .iter()
+                .fold(disk::Counters::default(), |all, disk| all + *disk),
             ..Stat::default()
         };
         for index in 0..self.shards.len() {

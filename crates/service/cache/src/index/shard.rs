@@ -52,6 +52,8 @@ pub(super) struct Fetch {
     pub(super) words: Option<u128>,
     pub(super) waiters: Vec<Waiter>,
     pub(super) is_outdated: bool,
+    /// It is a disk that fetches.
+    pub(super) is_of_disk: bool,
 }
 
 impl Shard {
@@ -76,7 +78,7 @@ impl Shard {
         self.handles.len() as u32 - 1
     }
 
-    fn free_handle(&mut self, handle: u32) {
+    pub(super) fn free_handle(&mut self, handle: u32) {
         self.handles[handle as usize] = None;
         self.free.push(handle);
     }

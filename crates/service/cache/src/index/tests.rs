@@ -1,5 +1,6 @@
 //! The index as its users see it: who finds what, who fetches, who waits.
 
+mod disks;
 mod operate;
 
 use iolite::Slab;
@@ -51,7 +52,9 @@ fn ask_at(
 ) -> Found {
     let request = request(fields);
     let asked = RequestDirectives::of(&request);
-    cache.lookup(&Question { key, request: &request, asked: &asked, now_ms, waiter, claims: true })
+    let (claims, asks_disks) = (true, true);
+    let request = &request;
+    cache.lookup(&Question { key, request, asked: &asked, now_ms, waiter, claims, asks_disks })
 }
 
 fn claim(found: Found) -> Claim {

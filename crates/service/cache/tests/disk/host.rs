@@ -154,7 +154,8 @@ impl Fetched {
                 Read::End(end) => break end,
             }
         };
-        let answers = told.take(self.token);
+        let mut answers = told.take(self.token);
+        answers.retain(|answered| *answered != Answered::Cut(self.id));
         assert_eq!(answers.len(), 1, "who asks is told once");
         match answers.into_iter().next().unwrap() {
             Answered::Fetched(head) => {

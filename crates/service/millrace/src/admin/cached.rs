@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use millrace_cache::rules::Flags;
-use millrace_cache::{Cache, End, Object, Which};
+use millrace_cache::{Cache, End, Object, Purged, Which};
 
 use super::Admin;
 use super::answer::Answer;
@@ -30,13 +30,13 @@ pub(super) fn list(admin: &Admin, request: &Request<'_>) -> Answer {
         let is_text = is_text(&query)?;
         let which = query.get("prefix").map_or(Ok(Which::All), prefix)?;
         let max = query.get("limit").map_or(Ok(LIST_OBJECTS), limit)?;
-        let (mut objects, mut is_more) = cache.list(&which, max);
-        objects.sort_by(|one, other| one.name.cmp(&other.name));
+        let (mut objects, mut is_more) = find(cache, &which, max);
+        objects.sort_by(|one, other| one.0.name.cmp(&other.0.name));
         let now_ms = now_ms();
         let mut lines = Vec::new();
         let mut bytes = 0;
-        for object in &objects {
-            let told = Told::of(object, now_ms);
+        for (object, place) in &objects {
+            let told = Told::of(object, place, now_ms);
             let line = if is_text { told.line() } else { told.json(None) };
             bytes += line.len();
             if bytes > LIST_BYTES_MAX {
@@ -66,14 +66,14 @@ pub(super) fn show(admin: &Admin, request: &Request<'_>) -> Answer {
         let query = Query::read(request.query, &["url", "format"])?;
         let is_text = is_text(&query)?;
         let url = query.get("url").ok_or_else(|| refused("there is no url=URL in the query"))?;
-        let (mut objects, is_more) = cache.list(&self::url(url)?, SHOW_OBJECTS_MAX);
+        let (mut objects, is_more) = find(cache, &self::url(url)?, SHOW_OBJECTS_MAX);
         if objects.is_empty() {
             let line = format!("nothing is stored for {}", printable(url));
             return Err(Answer::text("404 Not Found", &line));
         }
-        objects.sort_by(|one, other| one.name.cmp(&other.name));
+        objects.sort_by(|one, other| one.0.name.cmp(&other.0.name));
         let now_ms = now_ms();
-        let all = objects.iter().map(|object| (Told::of(object, now_ms), object));
+        let all = objects.iter().map(|(object, place)| (Told::of(object, place, now_ms), object));
         Ok(match is_text {
             true => {
                 let pages: Vec<_> = all.map(|(told, object)| told.page(object)).collect();
@@ -123,15 +123,43 @@ pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Answer {
         let query = Query::read(request.query, NAMES)?;
         let (is_text, is_soft) = (is_text(&query)?, query.flag("soft")?);
         let which = which(cache, &query)?;
-        let count = cache.purge(&which, is_soft, now_ms());
+        let Purged { count, is_durable } = cache.purge(&which, is_soft, now_ms());
         let how = if is_soft { "made stale" } else { "purged" };
         // What was asked for, as far as a line can show it.
         say::error(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
+        if is_durable == Some(false) {
+            say::error("cache: a disk could not write a purge");
+        }
         Ok(match is_text {
-            true => Answer::text("200 OK", &format!("{how}: {count}")),
-            false => json(&format!("{{\"purged\":{count},\"soft\":{is_soft}}}")),
+            true => {
+                let disks = match is_durable {
+                    None => "",
+                    Some(true) => " in memory, and all of it on disks",
+                    Some(false) => {
+                        " in memory; a disk could not write it, and may have it again after a start"
+                    }
+                };
+                Answer::text("200 OK", &format!("{how}: {count}{disks}"))
+            }
+            false => {
+                let durable =
+                    is_durable.map_or_else(String::new, |is| format!(",\"durable\":{is}"));
+                json(&format!("{{\"purged\":{count},\"soft\":{is_soft}{durable}}}"))
+            }
         })
     })
+}
+
+/// What is stored, and where: `memory` or `disk`. Of what is in both, the first.
+fn find(cache: &Cache, which: &Which, max: usize) -> (Vec<(Arc<Object>, &'static str)>, bool) {
+    let (objects, mut is_more) = cache.list(which, max);
+    let mut found: Vec<_> = objects.into_iter().map(|object| (object, "memory")).collect();
+    if !is_more {
+        let (others, more) = cache.list_disks(which, max - found.len());
+        found.extend(others.into_iter().map(|object| (object, "disk")));
+        is_more = more;
+    }
+    (found, is_more)
 }
 
 fn which(cache: &Cache, query: &Query<'_>) -> Result<Which, Answer> {
@@ -227,12 +255,13 @@ struct Told {
     age_s: u32,
     ttl_s: i64,
     state: &'static str,
+    place: &'static str,
 }
 
-const LINE_HEAD: &str = "status     bytes  state            ttl  URL";
+const LINE_HEAD: &str = "status     bytes  state            ttl  place   URL";
 
 impl Told {
-    fn of(object: &Object, now_ms: u64) -> Self {
+    fn of(object: &Object, place: &'static str, now_ms: u64) -> Self {
         let mut parts = object.name.split(|byte| *byte == b'\n').map(printable);
         let meta = object.meta();
         let state = match meta.is_fresh(now_ms) {
@@ -250,6 +279,7 @@ impl Told {
             age_s: meta.age_s(now_ms),
             ttl_s: meta.ttl_s(now_ms),
             state,
+            place,
         }
     }
 
@@ -258,10 +288,10 @@ impl Told {
     }
 
     fn line(&self) -> String {
-        let Self { status, state, ttl_s, url, parts, .. } = self;
-        let (size, ttl) = (self.size(), format!("{ttl_s} s"));
+        let Self { status, state, place, url, parts, .. } = self;
+        let (size, ttl) = (self.size(), format!("{} s", self.ttl_s));
         let parts: String = parts.iter().map(|part| format!("  {part}")).collect();
-        format!("{status:<6} {size:>9}  {state:<8} {ttl:>10}  {url}{parts}")
+        format!("{status:<6} {size:>9}  {state:<8} {ttl:>10}  {place:<6}  {url}{parts}")
     }
 
     fn page(&self, object: &Object) -> String {
@@ -270,8 +300,8 @@ impl Told {
             let _ = write!(page, "\n  key: {part}");
         }
         let arriving = if self.is_whole { "" } else { ", arriving" };
-        let Self { state, age_s, ttl_s, .. } = self;
-        let _ = write!(page, "\n  {state}: {age_s} s old, fresh for {ttl_s} s");
+        let Self { state, age_s, ttl_s, place, .. } = self;
+        let _ = write!(page, "\n  {state}: {age_s} s old, fresh for {ttl_s} s; in {place}");
         let _ = write!(page, "\n  body: {}{arriving}", self.size());
         if let Some(extent) = object.meta().extent {
             let _ = write!(page, ", a part: bytes {} to {}", extent.first, extent.last);
@@ -292,7 +322,7 @@ impl Told {
         let bytes = self.bytes.map_or_else(|| "null".to_owned(), |bytes| bytes.to_string());
         let mut out = format!(
             "{{\"url\":{},\"key\":{},\"status\":{},\"bytes\":{bytes},\"whole\":{},\
-             \"age_s\":{},\"ttl_s\":{},\"state\":\"{}\"",
+             \"age_s\":{},\"ttl_s\":{},\"state\":\"{}\",\"place\":\"{}\"",
             quoted(&self.url),
             strings(&self.parts),
             self.status,
@@ -300,6 +330,7 @@ impl Told {
             self.age_s,
             self.ttl_s,
             self.state,
+            self.place,
         );
         if let Some(object) = object {
             let lines: Vec<_> = head_lines(object).collect();

@@ -51,7 +51,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
             counters.cache_hits.add(1);
             caching.object = Some(object);
             caching.answer = Answer::Stored;
-            caching.is_collapsed = caching.waited_since.is_some();
+            caching.is_collapsed = caching.waited_since.is_some() && !caching.comes_from_disk;
             Step::Go(Stage::Deliver)
         }
         Found::Stale(object, claim) => {
@@ -77,8 +77,10 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
             (caching.forward, caching.claim) = (Some(why), claim);
             Step::Go(Stage::Fetch)
         }
-        Found::Wait => {
-            counters.cache_collapsed.add(1);
+        Found::Wait | Found::Comes { .. } => {
+            caching.comes_from_disk = matches!(found, Found::Comes { .. });
+            caching.has_asked_disks |= matches!(found, Found::Comes { is_own: true });
+            counters.cache_collapsed.add(u64::from(!caching.comes_from_disk));
             caching.waits_since = Some(engine.now());
             caching.waited_since.get_or_insert(engine.now());
             collapsed.push_back((due, key));
@@ -132,7 +134,9 @@ fn find(
     let claims =
         request.method() == Method::Get && request.find(Name::Range).is_none() && !is_bound;
     caching.since = cache.number();
-    Some(cache.lookup(&Question { key, request, asked: &asked, now_ms, waiter, claims }))
+    let asks_disks = !caching.has_asked_disks;
+    let question = Question { key, request, asked: &asked, now_ms, waiter, claims, asks_disks };
+    Some(cache.lookup(&question))
 }
 
 /// Whether what is stored is a part of what is asked for, and not enough of it.

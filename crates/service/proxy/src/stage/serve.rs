@@ -188,6 +188,7 @@ impl Start<'_> {
                 ttl_s: Some(meta.ttl_s(self.now_ms)).filter(|_| is_hit),
                 is_stored: caching.is_stored,
                 is_collapsed: caching.is_collapsed,
+                detail: (is_hit && caching.comes_from_disk).then_some("disk"),
                 ..CacheStatus::default()
             };
             status.write(out, "millrace");

@@ -64,7 +64,7 @@ fn answers_are_purged_by_url_prefix_tag_and_all_at_once() {
         let mut left: Vec<_> = left.iter().map(|name| (*name).to_owned()).collect();
         left.sort();
         let count = (NAMES.len() - left.len()) as u64;
-        assert_eq!(cache.purge(&which, false, NOW_MS), count, "{which:?}");
+        assert_eq!(cache.purge(&which, false, NOW_MS).count, count, "{which:?}");
         assert_eq!(names(&cache, &Which::All), left, "{which:?}");
         let found =
             keys.iter().filter(|it| matches!(ask(&cache, **it, "", None), Found::Stored(_)));
@@ -85,7 +85,7 @@ fn no_more_is_listed_than_was_asked_for() {
     drop(found);
     assert_eq!(names(&cache, &Which::prefix(b"a/").unwrap()).len(), 1000);
     assert_eq!(names(&cache, &Which::prefix(b"a/99").unwrap()).len(), 11);
-    assert_eq!(cache.purge(&Which::All, false, NOW_MS), 1000);
+    assert_eq!(cache.purge(&Which::All, false, NOW_MS).count, 1000);
     let stat = cache.stat();
     assert_eq!((stat.objects, stat.bytes, stat.slab.live), (0, 0, 0));
 }
@@ -94,7 +94,7 @@ fn no_more_is_listed_than_was_asked_for() {
 fn a_soft_purge_leaves_what_can_be_validated() {
     let cache = cache();
     let key = put_named(&cache, "http://a/", &[]);
-    assert_eq!(cache.purge(&Which::All, true, NOW_MS), 1);
+    assert_eq!(cache.purge(&Which::All, true, NOW_MS).count, 1);
     let found = ask(&cache, key, "", Some(ME));
     let Found::Validate { object, .. } = found else { panic!("{found:?}") };
     assert_eq!((object.meta().ttl_s(NOW_MS), object.meta().has_validator()), (0, true));
@@ -114,7 +114,7 @@ fn what_was_asked_for_before_a_purge_is_not_used_after_it() {
         let key = key(9);
         let claim = claim(ask(&cache, key, "", Some(ME)));
         let draft = named("http://a/", &[tag("t")], cache.number());
-        assert_eq!(cache.purge(&which, false, NOW_MS), 0);
+        assert_eq!(cache.purge(&which, false, NOW_MS).count, 0);
         put_draft(&cache, key, Some(claim), draft);
         assert_eq!(is_fresh(&cache, key), !is_hit, "{which:?}");
         cache.remove(key);
@@ -144,7 +144,7 @@ fn a_part_of_what_was_purged_softly_is_not_kept() {
         let mut filling = filling.unwrap();
         let _ = fill(&mut filling, b"abc");
         if is_purged {
-            assert_eq!(cache.purge(&Which::All, true, NOW_MS), 1);
+            assert_eq!(cache.purge(&Which::All, true, NOW_MS).count, 1);
         }
         let _ = filling.cut();
         assert_eq!(cache.list(&Which::All, 9).0.len(), usize::from(!is_purged));

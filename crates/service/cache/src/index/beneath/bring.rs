@@ -1,0 +1,178 @@
+//! Bringing what a disk has into memory, for those who ask for it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use super::answer::from_disk;
+use super::{ASKER, Tier};
+use crate::body::{Body, Filler, Waiter};
+use crate::disk::{Candidate, Fetch, FetchBody, StoredHead};
+use crate::index::shard::{Entry, Fetch as UnderWay, Shard};
+use crate::index::{Cache, Claim, Found, Question, filling};
+use crate::rules::{Key, VaryNames};
+
+/// An answer that a disk is to bring.
+#[derive(Debug)]
+pub(in crate::index) struct Coming {
+    number: u64,
+    key: Key,
+    claim: Claim,
+    /// Names the key until the object is there.
+    handle: u32,
+    body: Arc<Body>,
+    /// [`Cache::number`] before it was looked for.
+    since: u64,
+    /// What the disk is asked, as long as it was not.
+    wish: Option<Box<Fetch>>,
+}
+
+impl Cache {
+    /// What a disk has for a request that memory has nothing for, if who asks may wait for it. From
+    /// now on it is being fetched, and who asks is among those who wait.
+    pub(in crate::index) fn on_disk(
+        self: &Arc<Self>,
+        shard: &mut Shard,
+        question: &Question<'_>,
+    ) -> Option<Box<Coming>> {
+        if !self.beneath.is_there() {
+            return None;
+        }
+        let waiter = question.waiter.filter(|_| question.asks_disks)?;
+        let key = question.key;
+        let since = self.number();
+        let entry = shard.keys.get(&key);
+        let words = entry.and_then(|entry| entry.words(&self.hash, question.request));
+        if entry.is_some_and(|entry| entry.fetches.iter().any(|fetch| fetch.words == words)) {
+            return None;
+        }
+        // The shard is locked: nothing here may wait, for disks that are being closed say.
+        let tier = self.beneath.tier.try_read().ok()?;
+        let Tier::Open(open) = &*tier else { return None };
+        let mut found = open.disks.find(key).into_iter();
+        let candidate = found.find(|candidate| self.fits(candidate, entry, question))?;
+        drop(tier);
+        self.beneath.now_ms.store(question.now_ms, Ordering::Relaxed);
+        let handle = shard.new_handle(key);
+        let tag = u64::from(self.index_of(key)) << 32 | u64::from(handle);
+        let bytes = candidate.body_bytes;
+        let filler = Filler::new(&self.slab, filling::kind(Some(bytes)), Some(bytes), tag);
+        let body = filler.body().clone();
+        let number = self.claims.fetch_add(1, Ordering::Relaxed);
+        let waiters = vec![waiter];
+        let fetch = UnderWay { number, words, waiters, is_outdated: false, is_of_disk: true };
+        shard.keys.entry(key).or_default().fetches.push(fetch);
+        let claim = Claim::new(self.clone(), key, number);
+        let filler = FetchBody { filler, part: 0..bytes, ahead: None };
+        let asker = Waiter { worker: ASKER, token: number };
+        let wish = Some(Box::new(Fetch { candidate, body: Some(filler), asker }));
+        Some(Box::new(Coming { number, key, claim, handle, body, since, wish }))
+    }
+
+    /// Whether what a disk has is what a request asks for. What varies by something else than what
+    /// memory has under the key is older than that.
+    fn fits(&self, found: &Candidate, entry: Option<&Entry>, question: &Question<'_>) -> bool {
+        let objects = entry.map_or(&[][..], |entry| &entry.objects);
+        let newest = objects.last().map(|slot| slot.object.stored.vary.as_ref());
+        let newest = newest.map(|names| names.map(VaryNames::as_bytes));
+        if newest.is_some_and(|names| names != found.vary.as_deref())
+            || found.body_bytes > self.object_bytes()
+        {
+            return false;
+        }
+        let (Some(names), Some(variant)) = (&found.vary, &found.variant) else { return true };
+        let names = VaryNames::from_bytes(names);
+        names.is_some_and(|names| variant.fits(&names.key(&self.hash, question.request)))
+    }
+
+    /// Asks the disk for what it has; where it has too much to do, what there is without it.
+    pub(in crate::index) fn bring(
+        self: &Arc<Self>,
+        mut coming: Coming,
+        question: &Question<'_>,
+    ) -> Found {
+        let (number, wish) = (coming.number, coming.wish.take());
+        let wish = wish.expect("it was made with one, and is asked once");
+        self.lock_coming().insert(number, coming);
+        let refused = self.beneath.with(|open| {
+            let refused = open.disks.fetch(wish).is_err();
+            if refused {
+                let mut others = self.comes_not(number);
+                others.retain(|other| Some(*other) != question.waiter);
+                others.into_iter().for_each(|other| open.waker.wake(other));
+            }
+            refused
+        });
+        match refused {
+            Some(false) => return Found::Comes { is_own: true },
+            Some(true) => {}
+            // They were closed just now. Whoever waits already finds out in time.
+            None => drop(self.comes_not(number)),
+        }
+        self.lookup(&Question { asks_disks: false, ..*question })
+    }
+
+    pub(super) fn is_coming(&self, number: u64) -> bool {
+        self.lock_coming().contains_key(&number)
+    }
+
+    /// The beginning of it is in memory: it is found there from now on. Gives those who waited.
+    pub(super) fn has_come(&self, number: u64, head: &StoredHead) -> Vec<Waiter> {
+        let Some(coming) = self.lock_coming().remove(&number) else { return Vec::new() };
+        let Coming { key, mut claim, handle, body, since, .. } = coming;
+        let ended = claim.end(None);
+        let now_ms = self.beneath.now_ms.load(Ordering::Relaxed);
+        let object = from_disk(head, body, &self.hash);
+        let mut shard = self.shard(key);
+        let Some(mut object) = object else {
+            shard.free_handle(handle);
+            return ended.waiters;
+        };
+        let meta = &mut object.stored.meta;
+        if ended.is_outdated {
+            meta.invalidate();
+        }
+        if head.is_outdated {
+            meta.expire(now_ms);
+        }
+        self.recent.apply(meta, since, &object.name, &object.tags, now_ms);
+        let is_same = |other: &crate::Object| {
+            other.variant == object.variant
+                && other.stored.vary == object.stored.vary
+                && !other.is_cut()
+        };
+        let entry = shard.keys.get(&key);
+        if entry.is_some_and(|it| it.objects.iter().any(|slot| is_same(&slot.object))) {
+            // Somebody has fetched it from the origin meanwhile.
+            shard.free_handle(handle);
+            return ended.waiters;
+        }
+        let size = head.body_bytes + object.overhead();
+        shard.insert(key, handle, Arc::new(object), size, since);
+        self.count(&mut shard);
+        drop(shard);
+        self.shrink(now_ms);
+        ended.waiters
+    }
+
+    /// Nothing of it will come. Gives those who waited: they ask again.
+    pub(super) fn comes_not(&self, number: u64) -> Vec<Waiter> {
+        let Some(coming) = self.lock_coming().remove(&number) else { return Vec::new() };
+        let Coming { key, mut claim, handle, .. } = coming;
+        let ended = claim.end(None);
+        self.shard(key).free_handle(handle);
+        ended.waiters
+    }
+
+    /// The rest of a body that has come will not.
+    pub(super) fn take_out_cut(&self, key: Key) {
+        let mut shard = self.shard(key);
+        let gone = shard.take_out(key, |slot| slot.object.is_cut());
+        self.count(&mut shard);
+        drop(shard);
+        drop(gone);
+    }
+
+    fn lock_coming(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<u64, Coming>> {
+        self.beneath.coming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

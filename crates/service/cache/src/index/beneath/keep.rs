@@ -1,0 +1,74 @@
+//! Handing what memory has to the disks.
+
+use std::sync::Arc;
+
+use super::answer::{id_of, to_disk};
+use crate::body::Body;
+use crate::index::Cache;
+use crate::object::Object;
+use crate::rules::Key;
+
+impl Cache {
+    /// Has an object stored on a disk too, whose body is whole now. `since`: what [`Cache::number`]
+    /// was when it was put into memory.
+    ///
+    /// At once, not when memory lets go of it: what is popular stays in memory, and would be gone
+    /// when the process ends.
+    pub(in crate::index) fn keep(&self, key: Key, body: &Arc<Body>, since: u64) {
+        if !self.beneath.is_there() {
+            return;
+        }
+        let _step = self.beneath.step();
+        let Some(object) = self.heeded(key, body) else { return };
+        let mut meta = *object.meta();
+        self.recent.apply(&mut meta, since, &object.name, &object.tags, 0);
+        if meta != *object.meta() {
+            // Purged, and about to be found by whoever does it.
+            return;
+        }
+        let Some(answer) = to_disk(key, &object, &self.hash) else { return };
+        self.beneath.with(|open| {
+            let others = open.disks.find(key);
+            let surplus = (others.len() + 1).saturating_sub(self.variants());
+            for (at, other) in others.iter().filter(|other| other.id != answer.id).enumerate() {
+                if other.vary != answer.vary || at < surplus {
+                    open.disks.forget(other.id);
+                }
+            }
+            // One that is left out is in memory all the same.
+            let _ = open.disks.store(Box::new(answer));
+        });
+    }
+
+    /// An object that is stored, when it has heeded everything.
+    fn heeded(&self, key: Key, body: &Arc<Body>) -> Option<Arc<Object>> {
+        let mut shard = self.shard(key);
+        self.recent.heed(shard.keys.get_mut(&key)?);
+        Some(shard.slot_of(key, body)?.object.clone())
+    }
+
+    /// What a 304 made of an object. Called under its shard's lock, so that no other object with
+    /// the same id can be handed over before. Gives whether that has to be forgotten on the disks,
+    /// where it is found by what it varied by.
+    pub(in crate::index) fn keep_update(&self, key: Key, old: &Object, new: &Object) -> bool {
+        if !self.beneath.is_there() {
+            return false;
+        }
+        if old.stored.vary != new.stored.vary {
+            return true;
+        }
+        let Ok(tier) = self.beneath.tier.try_read() else { return false };
+        if let super::Tier::Open(open) = &*tier {
+            let id = id_of(key, new.variant.as_ref());
+            open.disks.update(id, new.meta().to_bytes(), &new.head().into());
+        }
+        false
+    }
+
+    /// An answer is no longer to be had from a disk.
+    pub(in crate::index) fn forget_on_disk(&self, key: Key, object: &Object) {
+        let id = id_of(key, object.variant.as_ref());
+        let _step = self.beneath.step();
+        self.beneath.with(|open| open.disks.forget(id));
+    }
+}

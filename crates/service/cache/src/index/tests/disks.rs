@@ -1,0 +1,343 @@
+//! What is on disks, with disks that work when they are told to.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::disk::{Contents, Marks, Options, SimFaults, SimVolume, Volume};
+use crate::index::Waker;
+
+const SECOND: HashKey = HashKey::new([8; 16]);
+
+/// Who was woken.
+#[derive(Debug, Default)]
+struct Bell(Mutex<Vec<Waiter>>);
+
+impl Waker for Bell {
+    fn wake(&self, waiter: Waiter) {
+        self.0.lock().unwrap().push(waiter);
+    }
+}
+
+impl Bell {
+    fn take(&self) -> Vec<Waiter> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// A cache with one disk.
+struct Story {
+    volume: SimVolume,
+    cache: Arc<Cache>,
+    bell: Arc<Bell>,
+}
+
+impl Story {
+    fn new() -> Self {
+        Self::on(SimVolume::new(1, 64 << 20), Marks::default())
+    }
+
+    fn on(volume: SimVolume, marks: Marks) -> Self {
+        let (cache, bell) = (cache(), Arc::new(Bell::default()));
+        let volumes: Vec<(Arc<dyn Volume>, u64)> = vec![(Arc::new(volume.clone()), 32 << 20)];
+        let options = Options { marks, readers: 0, ..Options::default() };
+        let contents = cache.open_disks(volumes, &options, bell.clone(), NOW_MS).unwrap();
+        assert_eq!(contents.len(), 1);
+        let story = Self { volume, cache, bell };
+        story.work();
+        story
+    }
+
+    fn work(&self) {
+        while self.cache.work_disks() {
+            self.cache.slab().tend();
+        }
+    }
+
+    /// Another process, after this one was killed.
+    fn restart(self) -> Self {
+        self.work();
+        // A process that is killed closes nothing.
+        self.volume.die_after(0);
+        self.cache.close_disks();
+        self.volume.restart(false);
+        Self::on(self.volume, Marks::default())
+    }
+
+    fn put(&self, number: u32, wants: &str, says: &str, bytes: &[u8]) -> Arc<Object> {
+        let object = put(&self.cache, key(number), wants, says, bytes);
+        self.work();
+        object
+    }
+
+    fn ask(&self, number: u32, fields: &str, asks_disks: bool) -> Found {
+        self.ask_as(ME, number, fields, asks_disks)
+    }
+
+    fn ask_as(&self, who: Waiter, number: u32, fields: &str, asks_disks: bool) -> Found {
+        let request = request(fields);
+        let asked = RequestDirectives::of(&request);
+        let (key, waiter) = (key(number), Some(who));
+        let (request, asked, now_ms, claims) = (&request, &asked, NOW_MS, true);
+        self.cache.lookup(&Question { key, request, asked, now_ms, waiter, claims, asks_disks })
+    }
+
+    /// What there is after the disk was asked.
+    fn found(&self, number: u32, fields: &str) -> Found {
+        match self.ask(number, fields, true) {
+            Found::Comes { is_own: true } => {
+                self.work();
+                assert_eq!(self.bell.take(), [ME]);
+                self.ask(number, fields, false)
+            }
+            other => other,
+        }
+    }
+
+    fn is_missed(&self, number: u32) -> bool {
+        match self.found(number, "") {
+            Found::Nothing { claim: Some(claim), .. } => claim.release().is_empty(),
+            Found::Nothing { claim: None, .. } => true,
+            _ => false,
+        }
+    }
+}
+
+#[test]
+fn what_was_stored_is_there_after_a_restart_and_all_who_ask_wait_once() {
+    let long: Vec<u8> = (0..50_000_u32).flat_map(u32::to_le_bytes).collect();
+    let story = Story::new();
+    for (number, bytes) in [(1, &b"one"[..]), (2, b""), (3, &long)] {
+        story.put(number, "", "", bytes);
+    }
+    let story = story.restart();
+    for (number, bytes) in [(1, &b"one"[..]), (2, b""), (3, &long)] {
+        assert!(matches!(story.ask(number, "", true), Found::Comes { is_own: true }));
+        let other = story.ask_as(OTHER, number, "", true);
+        assert!(matches!(other, Found::Comes { is_own: false }));
+        story.work();
+        assert_eq!(story.bell.take(), [ME, OTHER]);
+        assert_eq!(body(story.ask(number, "", false)), bytes);
+        assert_eq!(body(story.ask_as(OTHER, number, "", true)), bytes);
+    }
+    let stat = story.cache.stat();
+    assert_eq!((stat.objects, stat.disks.answers, stat.disks.fetched), (3, 3, 3));
+    assert_eq!(story.cache.clear().bytes_astray, 0);
+}
+
+#[test]
+fn who_may_not_wait_asks_the_origin() {
+    let story = Story::new();
+    story.put(1, "", "", b"one");
+    let story = story.restart();
+    let found = ask(&story.cache, key(1), "", None);
+    assert!(matches!(found, Found::Nothing { claim: Some(_), .. }));
+    drop(found);
+    assert!(matches!(story.ask(1, "Cache-Control: only-if-cached\r\n", true), Found::Comes { .. }));
+    story.work();
+    assert!(matches!(story.ask(1, "Cache-Control: only-if-cached\r\n", true), Found::Stored(_)));
+}
+
+#[test]
+fn a_disk_that_fails_is_a_miss_and_nobody_is_forgotten() {
+    let story = Story::new();
+    story.put(1, "", "", b"one");
+    let story = story.restart();
+    story.volume.set_faults(SimFaults { read_errors: 1, ..SimFaults::default() });
+    assert!(matches!(story.ask(1, "", true), Found::Comes { is_own: true }));
+    assert!(matches!(story.ask_as(OTHER, 1, "", true), Found::Comes { is_own: false }));
+    story.work();
+    assert_eq!(story.bell.take(), [ME, OTHER]);
+    let claim = claim(story.ask(1, "", false));
+    assert!(matches!(story.ask_as(OTHER, 1, "", true), Found::Wait), "one asks the origin");
+    assert_eq!(claim.release(), [OTHER]);
+    assert_eq!(story.cache.clear(), Cleared::default());
+}
+
+#[test]
+fn above_the_mark_the_origin_is_asked() {
+    let story = Story::new();
+    story.put(1, "", "", b"one");
+    let volume = {
+        story.volume.die_after(0);
+        story.cache.close_disks();
+        story.volume.restart(false);
+        story.volume
+    };
+    let story = Story::on(volume, Marks { skip: 0, ..Marks::default() });
+    let claim = claim(story.ask(1, "", true));
+    assert!(matches!(story.ask_as(OTHER, 1, "", true), Found::Wait));
+    assert_eq!(claim.release(), [OTHER]);
+    story.put(2, "", "", b"two");
+    let disks = story.cache.stat().disks;
+    assert_eq!((disks.fetches_skipped, disks.stores_skipped, disks.stored), (1, 1, 0));
+}
+
+#[test]
+fn what_disks_were_bringing_when_they_went_is_fetched() {
+    let story = Story::new();
+    story.put(1, "", "", b"one");
+    let story = story.restart();
+    assert!(matches!(story.ask(1, "", true), Found::Comes { .. }));
+    story.cache.close_disks();
+    assert_eq!(story.bell.take(), [ME]);
+    drop(claim(story.ask(1, "", true)));
+    assert_eq!(story.cache.clear(), Cleared::default());
+}
+
+#[test]
+fn variants_are_told_apart_on_a_disk() {
+    let story = Story::new();
+    for (wants, bytes) in [("X: 1\r\n", b"one"), ("X: 2\r\n", b"two")] {
+        story.put(1, wants, "Vary: x\r\n", bytes);
+    }
+    let story = story.restart();
+    assert_eq!(body(story.found(1, "X: 2\r\n")), b"two");
+    assert_eq!(body(story.found(1, "X: 1\r\n")), b"one");
+    assert!(matches!(story.found(1, "X: 3\r\n"), Found::Nothing { .. }));
+    story.put(1, "Y: 1\r\n", "Vary: y\r\n", b"new");
+    let story = story.restart();
+    assert!(matches!(story.found(1, "X: 2\r\n"), Found::Nothing { .. }), "it varied otherwise");
+    assert_eq!(body(story.found(1, "Y: 1\r\n")), b"new");
+}
+
+#[test]
+fn purges_and_what_is_made_invalid_hold_for_disks_too() {
+    let (asked, nothing) = (RequestDirectives::default(), request(""));
+    let (request, waiter, now_ms) = (&nothing, Some(ME), NOW_MS);
+    let question = |key| Question {
+        key,
+        request,
+        asked: &asked,
+        now_ms,
+        waiter,
+        claims: true,
+        asks_disks: true,
+    };
+    let plain = Key::of_text(&HASH, b"http://a/");
+    type Act = fn(&Cache);
+    let acts: [(&str, Act); 6] = [
+        ("prefix", |it| _ = it.purge(&Which::Prefix(b"http://a".to_vec()), false, NOW_MS)),
+        ("all", |it| _ = it.purge(&Which::All, false, NOW_MS)),
+        ("invalid", |it| it.invalidate(key(1))),
+        ("remove", |it| _ = it.remove(key(1))),
+        ("before", |_| {}),
+        ("url", |it| _ = it.purge(&Which::Url(b"http://a/".to_vec()), false, NOW_MS)),
+    ];
+    for is_in_memory in [true, false] {
+        for (name, act) in acts {
+            let mut story = Story::new();
+            story.put(1, "", "", b"one");
+            put(&story.cache, plain, "", "", b"plain");
+            if !is_in_memory {
+                story = story.restart();
+            }
+            act(&story.cache);
+            let story = story.restart();
+            // The text of key 1 is the URL's, and its hash is not.
+            let is_missed = !matches!(name, "before" | "url");
+            assert_eq!(story.is_missed(1), is_missed, "{name} {is_in_memory}");
+            let mut found = story.cache.lookup(&question(plain));
+            if let Found::Comes { is_own } = found {
+                assert!(is_own);
+                story.work();
+                found = story.cache.lookup(&Question { asks_disks: false, ..question(plain) });
+            }
+            let is_there = !matches!(name, "prefix" | "all" | "url");
+            assert_eq!(matches!(found, Found::Stored(_)), is_there, "{name} {is_in_memory}");
+        }
+    }
+}
+
+#[test]
+fn a_purge_by_url_finds_what_has_more_in_its_key() {
+    let story = Story::new();
+    let name = b"http://a/\nx:1";
+    let mut it = draft("", "", Some(0));
+    it.name = name[..].into();
+    let key = Key::of_text(&HASH, name);
+    let _ = story.cache.publish(key, None, it, NOW_MS).0.unwrap().finish(NOW_MS);
+    let story = story.restart();
+    assert_eq!(story.cache.list_disks(&Which::All, 9).0[0].tags.len(), 0);
+    assert_eq!(story.cache.list_disks(&Which::Url(b"http://a/".to_vec()), 9).0.len(), 1);
+    let purged = story.cache.purge(&Which::Url(b"http://a/".to_vec()), false, NOW_MS);
+    assert_eq!(purged, Purged { count: 0, is_durable: Some(true) });
+    let story = story.restart();
+    assert!(story.cache.list_disks(&Which::All, 9).0.is_empty());
+}
+
+#[test]
+fn what_is_made_stale_is_validated_whatever_is_restarted() {
+    for is_soft_purge in [true, false] {
+        let story = Story::new();
+        let mut it = draft("", "ETag: \"a\"\r\n", Some(0));
+        it.tags = Arc::new([TagHash(5)]);
+        let _ = story.cache.publish(key(1), None, it, NOW_MS).0.unwrap().finish(NOW_MS);
+        let story = story.restart();
+        match is_soft_purge {
+            true => _ = story.cache.purge(&Which::Tag(TagHash(5)), true, NOW_MS),
+            false => story.cache.invalidate_tag(TagHash(5)),
+        }
+        let story = story.restart();
+        let found = story.found(1, "");
+        assert!(matches!(found, Found::Validate { .. }), "{found:?}");
+    }
+}
+
+#[test]
+fn a_304_counts_after_a_restart() {
+    let story = Story::new();
+    let object = story.put(1, "", "ETag: \"a\"\r\n", b"one");
+    let mut stored = object.stored.clone();
+    stored.meta.response_ms += 1234;
+    story.cache.update(key(1), &object, stored);
+    let story = story.restart();
+    let Found::Stored(found) = story.found(1, "") else { panic!("it is there") };
+    assert_eq!(found.meta().response_ms, object.meta().response_ms + 1234);
+    assert_eq!(story.cache.stat().disks.stored, 0, "what comes from a disk is not written again");
+}
+
+#[test]
+fn what_was_made_invalid_while_it_arrived_is_not_fresh_on_a_disk() {
+    let story = Story::new();
+    let (filling, _) = story.cache.publish(key(1), None, draft("", "", Some(3)), NOW_MS);
+    let mut filling = filling.unwrap();
+    story.cache.invalidate(key(1));
+    let _ = fill(&mut filling, b"one");
+    let _ = filling.finish(NOW_MS);
+    let story = story.restart();
+    assert!(!matches!(story.found(1, ""), Found::Stored(_)));
+}
+
+#[test]
+fn purges_before_the_disks_are_there_are_told_to_them() {
+    let story = Story::new();
+    story.put(1, "", "", b"one");
+    story.put(2, "", "", b"two");
+    story.cache.close_disks();
+    let (next, bell) = (cache(), Arc::new(Bell::default()));
+    next.await_disks();
+    let purged = next.purge(&Which::Prefix(b"http://b".to_vec()), false, NOW_MS);
+    assert_eq!(purged.is_durable, Some(false));
+    next.invalidate(key(1));
+    let volumes: Vec<(Arc<dyn Volume>, u64)> = vec![(Arc::new(story.volume.clone()), 32 << 20)];
+    let options = Options { readers: 0, ..Options::default() };
+    let contents = next.open_disks(volumes, &options, bell.clone(), NOW_MS).unwrap();
+    assert_eq!(contents, [Contents::Kept]);
+    let story = Story { volume: story.volume, cache: next, bell };
+    story.work();
+    assert!(story.is_missed(1));
+    assert_eq!(body(story.found(2, "")), b"two");
+}
+
+#[test]
+fn disks_of_another_cache_are_not_used() {
+    let story = Story::new();
+    story.put(1, "", "", b"one");
+    story.cache.close_disks();
+    let bounds = Bounds { bytes: 8 << 20, object_bytes: 1 << 20, variants: 4, tends: true };
+    let other = Cache::new(Slab::on_heap(8 << 20).unwrap(), SECOND, bounds);
+    let volumes: Vec<(Arc<dyn Volume>, u64)> = vec![(Arc::new(story.volume), 32 << 20)];
+    let options = Options { readers: 0, ..Options::default() };
+    let refused = other.open_disks(volumes, &options, story.bell, NOW_MS);
+    assert_eq!(refused, Err(crate::disk::Error::OtherKey));
+}
