@@ -90,6 +90,7 @@ soak: ## Many more seeds, mutants, kills: SEEDS=5000 STORIES=200000 MUTANTS=1000
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus
 	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-cache --test disk_seeds
 	DISK_KILLS=$(or $(DISK_KILLS),200) cargo test --quiet -p millrace-cache --test disk_kill
+	COUNT=$(or $(DISK_KILLS),200) scripts/disk-kill
 
 fuzz: ## Run every fuzz target for SECONDS=60 each.
 	@scripts/setup fuzz

@@ -254,7 +254,7 @@ class Cache(InteropCase):
     def test_an_operator_sees_what_is_there(self):
         self.fill("/a", "/b", X_Shown="yes")
         listed = self.cache("list")
-        self.assertRegex(listed, rf"(?m)^200 +2 bytes +fresh +\d+ s  {self.proxy.url}/a ")
+        self.assertRegex(listed, rf"(?m)^200 +2 bytes +fresh +\d+ s  memory  {self.proxy.url}/a ")
         self.assertEqual(len(self.cache("list", f"{self.proxy.url}/a").splitlines()), 2)
         self.assertIn("more", self.cache("list", "--limit", "1"))
         shown = self.cache("show", f"{self.proxy.url}/a")

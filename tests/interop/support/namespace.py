@@ -1,5 +1,5 @@
 """A network namespace of a test's own: its addresses, its system-wide settings and its counters
-are nobody else's. The test runs again inside, as a process of its own."""
+are nobody else's; or one of mounts. The test runs again inside, as a process of its own."""
 
 import functools
 import os
@@ -16,17 +16,24 @@ RUN = PROJECT / "tests" / "interop" / "run"
 def isolated(test):
     """Runs a test method in a namespace with a loopback device and nothing else. Where users may
     not make one, the test is skipped and says so."""
+    return _inside(test, ("--net",), 'ip link set lo up && exec "$@"')
 
+
+def mounted(test):
+    """Runs a test method where what it mounts is seen by nobody else, and is gone after it."""
+    return _inside(test, ("--mount",), 'exec "$@"')
+
+
+def _inside(test, what, steps):
     @functools.wraps(test)
     def method(self):
         if os.environ.get(INSIDE):
             return test(self)
-        unshare = ("unshare", "--map-root-user", "--net")
+        unshare = ("unshare", "--map-root-user", *what)
         probe = subprocess.run([*unshare, "true"], capture_output=True, text=True)
         if probe.returncode:
             self.skipTest(f"no namespaces here: {probe.stderr.strip()}")
         environment = {**os.environ, INSIDE: "1"}
-        steps = 'ip link set lo up && exec "$@"'
         command = [*unshare, "sh", "-ec", steps, "sh", sys.executable, str(RUN), self.id()]
         done = subprocess.run(
             command,

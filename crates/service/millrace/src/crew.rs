@@ -14,6 +14,7 @@ use millrace_proxy::config::Config;
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 
+use crate::disks::Bell;
 use crate::engines::Engine;
 use crate::failure::Failure;
 use crate::listeners::Sockets;
@@ -76,7 +77,8 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// Starts a thread for each of `sockets`: a worker's listeners, by their numbers.
+    /// Starts a thread for each of `sockets`: a worker's listeners, by their numbers. The disks
+    /// reach the workers by `bell`.
     ///
     /// # Errors
     /// When a thread cannot be started, or its worker cannot.
@@ -86,6 +88,7 @@ impl Crew {
         engine: Engine,
         log: &LogSink,
         sockets: Vec<Sockets>,
+        bell: &Bell,
     ) -> Result<(Self, Posts), Failure> {
         let count = sockets.len();
         let config = force.config();
@@ -108,7 +111,9 @@ impl Crew {
         let (ready, started) = channel();
         let (mut crew, mut posts) = (Self { threads: Vec::new() }, Posts::default());
         let mut gates = Vec::new();
-        let mails = mesh(count, MAILBOX_LETTERS);
+        // The disks are one more.
+        let mut mails = mesh(count + 1, MAILBOX_LETTERS);
+        bell.reach(mails.pop().expect("one of them at least"));
         for (index, (listeners, mail)) in sockets.into_iter().zip(mails).enumerate() {
             let (outbox, inbox) = mailbox(MAILBOX_LETTERS);
             posts.outboxes.push(outbox);

@@ -9,6 +9,7 @@ mod command;
 mod congestion;
 mod crew;
 mod demo;
+mod disks;
 mod doctor;
 mod engines;
 mod errands;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use iolite::{Helper, Slab};
+use millrace_cache::disk::Disks;
 use millrace_cache::rules::HashKey;
 use millrace_cache::{Bounds, Cache};
 use millrace_proxy::config::Config;
@@ -26,9 +27,12 @@ pub(crate) fn open(config: &Config) -> Result<Option<Arc<Cache>>, Failure> {
         variants: usize::try_from(config.limits.variants).unwrap_or(usize::MAX),
         tends: false,
     };
-    let mut hash = [0; 16];
-    millrace_sys::fill_random(&mut hash);
-    Ok(Some(Cache::new(slab, HashKey::new(hash), bounds)))
+    let mut random = [0; 16];
+    millrace_sys::fill_random(&mut random);
+    // What is on disks was hashed with a key that is there too.
+    let folders: Vec<_> = settings.disks.iter().map(|disk| disk.folder.as_path()).collect();
+    let hash = Disks::hash_key_of(&folders).unwrap_or(HashKey::new(random));
+    Ok(Some(Cache::new(slab, hash, bounds)))
 }
 
 /// Starts the thread that makes memory ready. Without it the cache runs dry after its first blocks.

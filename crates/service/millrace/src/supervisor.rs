@@ -25,6 +25,7 @@ use millrace_sys::{Signal, Signals};
 use crate::admin::{Admin, Doors, Guard, Hooks, Token};
 use crate::congestion;
 use crate::crew::Crew;
+use crate::disks::{Bell, Disks};
 use crate::engines::{self, Picked};
 use crate::errands::{Desk, Errand, Errands};
 use crate::failure::Failure;
@@ -64,6 +65,7 @@ pub(crate) struct Running {
     errands: Errands,
     succession: Succession,
     log: LogSink,
+    disks: Disks,
     /// Makes memory ready for the cache as long as it lives.
     _tender: Option<iolite::Helper>,
 }
@@ -106,7 +108,10 @@ impl Running {
             .and_then(|file| log.turn_to(file).map_err(|error| machine("the access log", error)))
             .inspect_err(|_| force.give_up())?;
         let tender = storage::tend(shared.cache.as_ref()).inspect_err(|_| force.give_up())?;
-        let started = Crew::start(&force, &shared, engine.engine, &log, sockets);
+        let (bell, cache) = (Arc::new(Bell::default()), shared.cache.as_ref());
+        let disks = Disks::open(&force.config(), cache, &bell, takeover.is_some());
+        let disks = disks.inspect_err(|_| force.give_up())?;
+        let started = Crew::start(&force, &shared, engine.engine, &log, sockets, &bell);
         let (crew, posts) = started.inspect_err(|_| force.give_up())?;
         force.set_posts(posts);
         let (desk, errands) = Errands::new(|| Signal::User2.send_to_self());
@@ -121,6 +126,7 @@ impl Running {
             errands,
             succession,
             log,
+            disks,
             _tender: tender,
         };
         // The takeover comes last: once it is done there is nobody else who could serve.
@@ -172,7 +178,7 @@ impl Running {
                 Some(signal) => {
                     interrupts += u32::from(signal == Signal::Interrupt);
                     if interrupts > 1 {
-                        self.close_log();
+                        self.close_files();
                         return Err(Failure::Interrupted);
                     }
                     self.end_soon();
@@ -194,7 +200,7 @@ impl Running {
             if let Some(deadline) = &mut draining
                 && self.has_drained(deadline)
             {
-                self.close_log();
+                self.close_files();
                 return Ok(());
             }
         }
@@ -297,8 +303,10 @@ impl Running {
         }
     }
 
-    fn close_log(&self) {
+    /// What is to be written still is.
+    fn close_files(&self) {
         self.log.close();
+        self.disks.close();
     }
 }
 

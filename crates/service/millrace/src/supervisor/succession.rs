@@ -98,6 +98,8 @@ impl Running {
         doors.close();
         *successor = Some(line);
         self.force.cede();
+        // It waits for them.
+        self.disks.leave();
         Some(self.drain_deadline())
     }
 
@@ -136,6 +138,6 @@ impl Running {
         while !self.has_drained(&mut deadline) {
             std::thread::sleep(DRAIN_LOOK);
         }
-        self.close_log();
+        self.close_files();
     }
 }

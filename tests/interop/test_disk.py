@@ -1,0 +1,283 @@
+"""The disk tier: what is stored outlives the process, and a disk in trouble is nobody else's
+trouble. curl is the client, and `millrace cache` the operator."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+from support import PROJECT
+from support.case import COMMAND_SECONDS_MAX, InteropCase
+from support.millrace import Millrace, program
+from support.namespace import mounted
+from support.scripted import Answer, Scripted
+
+HOUR = "max-age=3600"
+LONG = bytes(range(256)) * 4096
+
+
+class Disk(InteropCase):
+    programs = ("curl",)
+
+    def setUp(self):
+        super().setUp()
+        self.shop = Scripted()
+        self.addCleanup(self.shop.stop)
+        self.answers = self.shop.answers
+        self.disk, self.door = self.folder / "disk", self.folder / "admin.sock"
+
+    def start(self, *options, disks=None, size="64M", **how):
+        """A booster with disks; the site is the same in each."""
+        words = []
+        for disk in disks or [self.disk]:
+            words += ["--disk", f"{disk}:{size}"]
+        self.door.unlink(missing_ok=True)
+        proxy = self.boost(
+            self.shop.url, *words, "--memory", "256M", "--workers", "2",
+            "--admin", f"unix:{self.door}", *options, **how,
+        )
+        self.wait_until("what is stored is found", lambda: not self.stat("disk_recovering"))
+        return proxy
+
+    def kill(self, proxy):
+        """kill -9: it gets to do nothing more."""
+        os.kill(proxy.process.pid, signal.SIGKILL)
+        proxy.process.wait()
+
+    def get(self, proxy, path, *arguments):
+        """One request by curl: status, Cache-Status, the body."""
+        body = self.folder / "body"
+        body.unlink(missing_ok=True)
+        done = self.run_client(
+            "curl", "--silent", "--show-error", "--max-time", "120", "--dump-header", "-",
+            "--header", "Host: shop", "--output", body, *arguments, f"{proxy.url}{path}",
+        )
+        lines = done.stdout.decode("latin-1").split("\r\n")
+        fields = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
+        content = body.read_bytes() if body.exists() else b""
+        return int(lines[0].split()[1]), fields.get("Cache-Status", ""), content
+
+    def cache(self, *words, fails=False):
+        command = [program(), "cache", *words, "--admin", f"unix:{self.door}"]
+        done = subprocess.run(
+            list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=COMMAND_SECONDS_MAX, check=False,
+        )
+        self.assertEqual(done.returncode, 1 if fails else 0, done.stderr)
+        return done.stderr if fails else done.stdout
+
+    def stat(self, name):
+        return json.loads(self.cache("stat", "--json"))[name]
+
+    def fill(self, proxy, bodies, **fields):
+        """Has the answers stored, and waits until they are on a disk."""
+        before = self.stat("disk_stored")
+        for path, body in bodies.items():
+            self.answers[path] = Answer(body, Cache_Control=HOUR, **fields)
+            self.assertEqual(self.get(proxy, path)[2], body)
+        self.wait_until(
+            "they are written", lambda: self.stat("disk_stored") >= before + len(bodies)
+        )
+
+    def assert_from_disk(self, proxy, path, body):
+        asked = self.shop.count(path)
+        status, said, got = self.get(proxy, path)
+        self.assertEqual((status, got == body), (200, True), f"{path}: {len(got)} bytes")
+        self.assertIn("hit", said)
+        self.assertIn("detail=disk", said)
+        self.assertEqual(self.shop.count(path), asked, "the origin was asked")
+        self.assertIn("hit", self.get(proxy, path)[1])
+        self.assertNotIn("detail=disk", self.get(proxy, path)[1], "now it is in memory")
+
+    def test_what_is_stored_outlives_the_process_however_it_ends(self):
+        bodies = {"/a": b"one", "/empty": b"", "/long": LONG}
+        proxy = self.start()
+        self.fill(proxy, bodies, ETag='"1"')
+        self.assertEqual(oct(self.disk.stat().st_mode & 0o7777), "0o700")
+        for end in (lambda: self.kill(proxy), lambda: self.assertEqual(proxy.stop(), 0)):
+            end()
+            proxy = self.start()
+            for path, body in bodies.items():
+                self.assert_from_disk(proxy, path, body)
+        status, _, body = self.get(proxy, "/long", "--range", "1000-1999")
+        self.assertEqual((status, body), (206, LONG[1000:2000]))
+        self.kill(proxy)
+        proxy = self.start()
+        # As the first request for it after a start.
+        status, said, body = self.get(proxy, "/long", "--range", "5-9")
+        self.assertEqual((status, body), (206, LONG[5:10]))
+        self.assertIn("detail=disk", said)
+        self.assertEqual(self.get(proxy, "/a", "--head")[0], 200)
+        status, _, _ = self.get(proxy, "/a", "--header", 'If-None-Match: "1"')
+        self.assertEqual(status, 304)
+        self.assertEqual(sum(map(self.shop.count, bodies)), len(bodies))
+
+    def test_operators_see_and_purge_what_only_a_disk_has(self):
+        paths = ("/a", "/b", "/c/1", "/c/2", "/tagged", "/left")
+        proxy = self.start()
+        self.fill(proxy, {path: path.encode() for path in paths if path != "/tagged"})
+        self.fill(proxy, {"/tagged": b"tagged"}, Surrogate_Key="red blue")
+        self.kill(proxy)
+        proxy = self.start()
+        listed = json.loads(self.cache("list", "--json"))["objects"]
+        self.assertEqual({it["url"] for it in listed}, {f"http://shop{path}" for path in paths})
+        self.assertEqual({it["place"] for it in listed}, {"disk"})
+        self.assertIn("in disk", self.cache("show", "http://shop/a"))
+        said = self.cache("purge", "http://shop/a")
+        self.assertIn("purged: 0 in memory, and all of it on disks", said)
+        self.cache("purge", "--prefix", "http://shop/c/")
+        self.cache("purge", "--tag", "red", "--soft")
+        self.kill(proxy)
+        proxy = self.start()
+        for path in ("/a", "/c/1", "/c/2"):
+            self.assertIn("fwd=uri-miss", self.get(proxy, path)[1], path)
+        self.assertIn("fwd=stale", self.get(proxy, "/tagged")[1])
+        self.assert_from_disk(proxy, "/b", b"/b")
+        self.cache("purge", "--all")
+        self.kill(proxy)
+        proxy = self.start()
+        self.assertIn("fwd=uri-miss", self.get(proxy, "/left")[1])
+
+    def test_what_a_304_says_and_what_is_made_invalid_outlives_the_process(self):
+        proxy = self.start()
+        for path in ("/a", "/b"):
+            self.answers[path] = Answer(b"old", ETag='"1"', Cache_Control="no-cache")
+            self.get(proxy, path)
+        self.wait_until("they are written", lambda: self.stat("disk_stored") == 2)
+        self.answers["/a"] = Answer(b"old", ETag='"1"', Cache_Control=HOUR)
+        self.assertIn("fwd-status=304", self.get(proxy, "/a")[1])
+        self.fill(proxy, {"/form": b"before"})
+        self.answers["/form"] = Answer(b"after", Cache_Control=HOUR)
+        self.get(proxy, "/form", "--data", "x=1")
+        self.assertEqual(proxy.stop(), 0)
+        proxy = self.start()
+        self.assert_from_disk(proxy, "/a", b"old")
+        self.assertIn("fwd=stale", self.get(proxy, "/b")[1])
+        self.assertEqual(self.get(proxy, "/form")[2], b"after")
+
+    def test_a_flipped_byte_is_a_miss(self):
+        proxy = self.start()
+        self.fill(proxy, {"/a": b"a" * 5000, "/b": b"b" * 5000, "/long": LONG})
+        self.kill(proxy)
+        segment = next(self.disk.glob("segment-*"))
+        content = bytearray(segment.read_bytes())
+        content[content.index(b"a" * 5000) + 2500] ^= 1
+        # Not in the first part of it: that was sent when the damage is found.
+        content[content.index(LONG) + len(LONG) - 100] ^= 1
+        segment.write_bytes(content)
+        proxy = self.start()
+        _, said, body = self.get(proxy, "/a")
+        self.assertEqual((body, "fwd=uri-miss" in said), (b"a" * 5000, True), said)
+        self.assert_from_disk(proxy, "/b", b"b" * 5000)
+        # Found at the start, before it was asked for, or cut; what came was right.
+        with socket.create_connection(proxy.address, 60) as client:
+            client.sendall(b"GET /long HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n\r\n")
+            _, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
+        self.assertTrue(LONG.startswith(body), "wrong bytes")
+        self.assertEqual(self.get(proxy, "/long")[2], LONG)
+        proxy.stop()
+
+    @mounted
+    def test_a_full_file_system_stores_less_and_serves_all(self):
+        """A file system of 24 MB, of which the disk was promised 1 GB."""
+        full = self.folder / "full"
+        full.mkdir()
+        mount = ("mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs", str(full))
+        subprocess.run(mount, check=True)
+        self.addCleanup(subprocess.run, ("umount", "--lazy", str(full)), check=False)
+        disk = full / "disk"
+        proxy = self.start(disks=[disk], size="1G")
+        for number in range(60):
+            path = f"/{number}"
+            body = bytes([number]) * (1 << 20)
+            self.answers[path] = Answer(body, Cache_Control=HOUR)
+            self.assertEqual(self.get(proxy, path)[::2], (200, body))
+        self.wait_until("the disk is full", lambda: self.stat("disk_full") > 0)
+        self.assertEqual(self.get(proxy, "/59")[0], 200)
+        self.kill(proxy)
+        proxy = self.start(disks=[disk], size="1G")
+        for number in range(60):
+            body = self.get(proxy, f"/{number}")[2]
+            self.assertEqual(body, bytes([number]) * (1 << 20))
+
+    def test_several_disks_share_what_is_stored(self):
+        disks = [self.folder / "one", self.folder / "two"]
+        proxy = self.start(disks=disks)
+        bodies = {f"/{number}": bytes([number]) * 9000 for number in range(40)}
+        self.fill(proxy, bodies)
+        self.assertEqual(proxy.stop(), 0)
+        for disk in disks:
+            bytes_of = sum(file.stat().st_size for file in disk.glob("segment-*"))
+            self.assertGreater(bytes_of, 5 * 9000)
+        proxy = self.start(disks=disks)
+        for path, body in bodies.items():
+            self.assert_from_disk(proxy, path, body)
+        self.assertEqual(proxy.stop(), 0)
+        proxy = self.start(disks=disks[:1])
+        found = sum("detail=disk" in self.get(proxy, path)[1] for path in bodies)
+        self.assertTrue(0 < found < len(bodies))
+        self.assertEqual(proxy.stop(), 0)
+        # The other one missed that: what it has may be outdated.
+        proxy = self.start(disks=disks)
+        self.assertTrue(any("what was on it is dropped" in line for line in proxy.lines))
+
+    def test_a_folder_that_is_not_as_it_has_to_be_is_refused_in_words(self):
+        other = self.folder / "other"
+        other.mkdir(mode=0o700)
+        link = self.folder / "link"
+        link.symlink_to(other)
+        self.refused(link, "it is a symbolic link or no directory")
+        other.chmod(0o750)
+        self.refused(other, "others may look into it: its mode is 750 and must be 700")
+        if os.getuid() == 0:
+            other.chmod(0o700)
+            os.chown(other, 12345, 12345)
+            self.refused(other, "it belongs to user 12345")
+        self.start()
+        self.refused(self.disk, "another process uses it")
+
+    def refused(self, disk, why):
+        self.door.unlink(missing_ok=True)
+        words = ("boost", "--origin", self.shop.url, "--listen", "127.0.0.1:0")
+        done = subprocess.run(
+            [program(), *words, "--disk", f"{disk}:64M"], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False,
+        )
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn(f"cannot use disk {disk}: {why}", done.stderr)
+
+    def test_a_successor_gets_the_disk_when_the_old_process_drains(self):
+        """It serves at once, from the origin; what is purged meanwhile stays purged."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        words = ("boost", "--origin", self.shop.url, "--listen", f"127.0.0.1:{port}")
+        more = ("--disk", f"{self.disk}:64M", "--admin", f"unix:{self.door}")
+        old = Millrace(*words, *more)
+        self.addCleanup(self._end, old)
+        self.fill(old, {"/a": b"one", "/b": b"two"})
+        new = Millrace(*words, *more, "--upgrade")
+        self.addCleanup(self._end, new)
+        self.wait_until("the old process ends", lambda: old.process.poll() is not None)
+        self.assertEqual(old.wait(), 0)
+        self.wait_until("the disk is open", lambda: self.stat("disk_objects") >= 2)
+        self.assert_from_disk(new, "/a", b"one")
+        self.cache("purge", "http://shop/b")
+        self.kill(new)
+        self.door.unlink(missing_ok=True)
+        new = Millrace(*words, *more)
+        self.addCleanup(self._end, new)
+        self.assertIn("fwd=uri-miss", self.get(new, "/b")[1])
+
+    def test_no_byte_is_wrong_after_any_of_some_kills_under_load(self):
+        """A few of the 200 of `make soak`."""
+        script = PROJECT / "scripts" / "disk-kill"
+        environment = {**os.environ, "MILLRACE": str(program()), "COUNT": "5"}
+        done = subprocess.run(
+            [sys.executable, str(script)], env=environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False,
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("0 wrong", done.stdout)
