@@ -32,7 +32,11 @@ pub(crate) fn open(config: &Config) -> Result<Option<Arc<Cache>>, Failure> {
     // What is on disks was hashed with a key that is there too.
     let folders: Vec<_> = settings.disks.iter().map(|disk| disk.folder.as_path()).collect();
     let hash = Disks::hash_key_of(&folders).unwrap_or(HashKey::new(random));
-    Ok(Some(Cache::new(slab, hash, bounds)))
+    let cache = Cache::new(slab, hash, bounds);
+    if settings.rereads {
+        cache.reread_disks();
+    }
+    Ok(Some(cache))
 }
 
 /// Starts the thread that makes memory ready. Without it the cache runs dry after its first blocks.

@@ -45,6 +45,8 @@ pub(super) struct Beneath {
     /// Whether there are any: a hint, so that nobody takes the lock for nothing. Ordered with
     /// nothing, since the lock is taken before they are used.
     is_there: AtomicBool,
+    /// What is on a disk is read there each time. Set before anybody asks.
+    rereads: AtomicBool,
     tier: RwLock<Tier>,
     /// Held for one such step. Never taken with a shard locked.
     step: Mutex<()>,
@@ -103,6 +105,11 @@ impl Beneath {
             Tier::Open(open) => Some(what(open)),
             Tier::Absent | Tier::Awaited(_) => None,
         }
+    }
+
+    /// Whether what is in memory is read from a disk again, if it is there.
+    pub(super) fn rereads(&self) -> bool {
+        self.rereads.load(Ordering::Relaxed)
     }
 
     /// Begins a step in which the disks are told that something is no longer to be had, or is stale,
@@ -171,6 +178,12 @@ impl Cache {
         drop(tier);
         self.beneath.is_there.store(true, Ordering::Relaxed);
         Ok(contents)
+    }
+
+    /// From now on what disks have is read there each time that somebody asks for it, though it is in
+    /// memory.
+    pub fn reread_disks(&self) {
+        self.beneath.rereads.store(true, Ordering::Relaxed);
     }
 
     /// There will be disks, but another process has them still: what is purged and made invalid

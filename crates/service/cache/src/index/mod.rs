@@ -209,6 +209,9 @@ impl Cache {
     fn find(self: &Arc<Self>, question: &Question<'_>) -> Result<Found, Box<Coming>> {
         let Question { key, request, asked, now_ms, .. } = *question;
         let mut shard = self.shard(key);
+        if self.beneath.rereads() {
+            self.let_go(&mut shard, question);
+        }
         let Shard { keys, eviction, .. } = &mut *shard;
         let Some(entry) = keys.get_mut(&key) else {
             return self.nothing(&mut shard, question);

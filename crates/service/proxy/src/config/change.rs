@@ -1,7 +1,7 @@
 //! What a running process can follow of a new configuration, and what needs another process.
 
 use super::Config;
-use super::cache::{memory_written, write_disk};
+use super::cache::{memory_written, reads_written, write_disk};
 use super::error::ConfigError;
 use super::value::write_size;
 use super::write::{engine_name, list, sandbox_name};
@@ -26,7 +26,7 @@ pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), Config
 }
 
 /// What stays as it was when the process started, as it is written.
-fn fixed(config: &Config) -> [(&'static str, String); 11] {
+fn fixed(config: &Config) -> [(&'static str, String); 12] {
     let admin: Vec<_> = config.admin.iter().map(ToString::to_string).collect();
     let admin = if admin.is_empty() { "off".to_owned() } else { admin.join(", ") };
     let token = config.admin_token_file.as_ref();
@@ -40,6 +40,7 @@ fn fixed(config: &Config) -> [(&'static str, String); 11] {
         ("memory", write_size(config.memory_bytes)),
         ("cache-memory", memory_written(cache)),
         ("disk", list(disks.iter().map(write_disk))),
+        ("disk-reads", reads_written(cache).to_owned()),
         ("admin", admin),
         ("user", config.user.to_string()),
         ("sandbox", sandbox_name(config.sandbox).to_owned()),
@@ -84,6 +85,7 @@ mod tests {
             ("memory", Config { memory_bytes: 1 << 30, ..old.clone() }),
             ("cache-memory", Config { cache: None, ..old.clone() }),
             ("disk", config("--admin=127.0.0.1:0 --disk=/a:1G")),
+            ("disk-reads", config("--admin=127.0.0.1:0 --disk-reads=always")),
             ("sandbox", Config { sandbox: false, ..old.clone() }),
             ("admin", Config { admin: Vec::new(), ..old.clone() }),
             ("admin-token-file", Config { admin_token_file: Some("/a".into()), ..old.clone() }),

@@ -560,6 +560,14 @@ impl Row {
             )
         },
         process(
+            "disk-reads",
+            Kind::Choice(&["once", "always"]),
+            "once",
+            "What is asked of disks: once is what memory has not; always is each answer that they \
+             have, read and compared again though it is in memory. That is slower: for tests, and \
+             for memory that nobody trusts.",
+        ),
+        process(
             "access-log",
             Kind::Log,
             "off",

@@ -7,7 +7,7 @@ use super::answer::from_disk;
 use super::{ASKER, Tier};
 use crate::body::{Body, Filler, Waiter};
 use crate::disk::{Candidate, Fetch, FetchBody, StoredHead};
-use crate::index::shard::{Entry, Fetch as UnderWay, Shard};
+use crate::index::shard::{Entry, Fetch as UnderWay, Shard, Slot};
 use crate::index::{Cache, Claim, Found, Question, filling};
 use crate::rules::{Key, VaryNames};
 
@@ -66,6 +66,22 @@ impl Cache {
         let asker = Waiter { worker: ASKER, token: number };
         let wish = Some(Box::new(Fetch { candidate, body: Some(filler), asker }));
         Some(Box::new(Coming { number, key, claim, handle, body, since, wish }))
+    }
+
+    /// Takes the answer to a request out of memory, if a disk has it too and may be asked.
+    pub(in crate::index) fn let_go(&self, shard: &mut Shard, question: &Question<'_>) {
+        let entry = shard.keys.get(&question.key);
+        let slot = entry.and_then(|entry| entry.find(&self.hash, question.request));
+        let is_whole = |slot: &&Slot| slot.object.body.bytes().is_some();
+        let Some(slot) = slot.filter(is_whole).filter(|_| question.asks_disks) else { return };
+        let (handle, variant) = (slot.handle, slot.object.variant);
+        let Ok(tier) = self.beneath.tier.try_read() else { return };
+        let Tier::Open(open) = &*tier else { return };
+        let found = open.disks.find(question.key);
+        if question.waiter.is_some() && found.iter().any(|found| found.variant == variant) {
+            shard.take_out(question.key, |slot| slot.handle == handle);
+            self.count(shard);
+        }
     }
 
     /// Whether what a disk has is what a request asks for. What varies by something else than what

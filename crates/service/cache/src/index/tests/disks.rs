@@ -125,6 +125,17 @@ fn what_was_stored_is_there_after_a_restart_and_all_who_ask_wait_once() {
 }
 
 #[test]
+fn what_is_to_be_read_again_is() {
+    let story = Story::new();
+    story.cache.reread_disks();
+    story.put(1, "", "", b"one");
+    for count in 1..=3 {
+        assert_eq!(body(story.found(1, "")), b"one");
+        assert_eq!(story.cache.stat().disks.fetched, count);
+    }
+}
+
+#[test]
 fn who_may_not_wait_asks_the_origin() {
     let story = Story::new();
     story.put(1, "", "", b"one");

@@ -65,6 +65,11 @@ pub(in crate::config) fn settings(
     let is_off = process.one("no-cache", switch)?.unwrap_or_default();
     let bytes = cache_memory(process, memory_bytes, workers)?;
     let disks = disks(process)?;
+    let rereads = process.one_or_default("disk-reads", Scope::Process, |text| match text {
+        "once" => Ok(false),
+        "always" => Ok(true),
+        _ => Err("is neither once nor always"),
+    })?;
     if is_off {
         return Ok(None);
     }
@@ -80,7 +85,7 @@ pub(in crate::config) fn settings(
             ),
         });
     }
-    Ok((bytes > 0).then_some(CacheSettings { memory_bytes: bytes, disks }))
+    Ok((bytes > 0).then_some(CacheSettings { memory_bytes: bytes, disks, rereads }))
 }
 
 /// The cache's share of a memory. Pools keep what they cannot do without: a share in percent ends

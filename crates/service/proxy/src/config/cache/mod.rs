@@ -14,7 +14,7 @@ use super::{Role, Service};
 use crate::limits::Limits;
 
 pub(super) use build::{Links, route, settings, space};
-pub(super) use write::{memory_written, write_disk, write_route, write_settings};
+pub(super) use write::{memory_written, reads_written, write_disk, write_route, write_settings};
 
 /// What the cache may take of the machine. None of it can change while the process runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +24,8 @@ pub struct CacheSettings {
     pub memory_bytes: u64,
     /// Where answers are kept beyond that, and over a restart.
     pub disks: Vec<Disk>,
+    /// Whether what is on them is read again each time, though it is in memory.
+    pub rereads: bool,
 }
 
 impl CacheSettings {

@@ -10,6 +10,12 @@ pub(in crate::config) fn write_settings(out: &mut String, settings: Option<&Cach
     line(out, "cache-memory", quoted(&memory_written(settings)));
     let disks = settings.map_or(&[][..], |settings| &settings.disks);
     line(out, "disk", list(disks.iter().map(write_disk)));
+    line(out, "disk-reads", quoted(reads_written(settings)));
+}
+
+/// What is asked of the disks, as it is given.
+pub(in crate::config) fn reads_written(settings: Option<&CacheSettings>) -> &'static str {
+    if settings.is_some_and(|settings| settings.rereads) { "always" } else { "once" }
 }
 
 /// The memory of the cache as it is given.
