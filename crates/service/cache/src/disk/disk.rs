@@ -7,6 +7,7 @@ use super::fetch::Fetching;
 use super::format::{Id, Position, Sealer};
 use super::identity::{Contents, Identity};
 use super::index::{Index, Known};
+use super::limits::WAIT;
 use super::log::Log;
 use super::message::{Answer, Candidate, Cursor, Fetch, Host};
 use super::queue::{Job, Next, PurgeAsker, PurgeJob, Queue};
@@ -247,7 +248,7 @@ impl Disk {
 
     /// Waits while the queue is above its second mark, if it may.
     pub(super) fn wait_for_room(&self) {
-        if self.shared.queue.wait_for_room() {
+        if self.shared.queue.wait_for_room(WAIT) {
             self.shared.tally.waits.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -1,5 +1,7 @@
 //! Every size and bound of the disk tier, with what happens at it.
 
+use std::time::Duration;
+
 /// The smallest disk. Below: [`Error::Size`](super::Error::Size).
 pub const DISK_BYTES_MIN: u64 = 1 << 20;
 
@@ -64,6 +66,11 @@ pub(super) const PAUSE_STORES: u32 = 64;
 
 /// How often memory is asked for in the middle of a body before it is cut.
 pub(super) const ROOM_TRIES_MAX: u32 = 1000;
+
+/// How long somebody waits because a queue is above its second mark. After that the disk is taken as
+/// stuck: what cannot be left out is queued all the same, as many jobs as there are answers on the
+/// disk, and nobody waits before it has gone on.
+pub(super) const WAIT: Duration = Duration::from_secs(1);
 
 /// Bytes that one fetch moves before others have their turn.
 pub(super) const TURN_BYTES: usize = 1 << 20;

@@ -96,6 +96,8 @@ struct Inner {
     bytes: u64,
     /// The last number that a store or fetch got.
     number: u64,
+    /// Somebody waited for room in vain.
+    is_stuck: bool,
     ends: bool,
 }
 
@@ -149,12 +151,17 @@ impl Queue {
             || inner.bytes.saturating_add(bytes) > self.marks.skip_bytes.max(bytes)
     }
 
-    /// Waits until the queue is below the second mark; gives whether there was need to.
-    pub(super) fn wait_for_room(&self) -> bool {
-        let mut inner = self.lock();
-        let is_above = inner.len() >= self.marks.wait;
-        while inner.len() >= self.marks.wait && !self.is_driven && !inner.ends {
-            inner = self.room.wait(inner).unwrap_or_else(PoisonError::into_inner);
+    /// Waits until the queue is below the second mark, `most` at most; gives whether there was need
+    /// to. A disk that lets somebody wait for so long is stuck: nobody waits for it any more before
+    /// it is below that mark again.
+    pub(super) fn wait_for_room(&self, most: Duration) -> bool {
+        let inner = self.lock();
+        let waits = |inner: &Inner| inner.len() >= self.marks.wait && !inner.is_stuck;
+        let is_above = waits(&inner);
+        if is_above && !self.is_driven && !inner.ends {
+            let waited = self.room.wait_timeout_while(inner, most, |it| waits(it) && !it.ends);
+            let (mut inner, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            inner.is_stuck |= timeout.timed_out();
         }
         is_above
     }
@@ -227,6 +234,7 @@ impl Queue {
         if let Job::Store { answer, .. } = &job {
             inner.bytes -= answer.bytes();
         }
+        inner.is_stuck &= inner.len() >= self.marks.wait;
         self.room.notify_all();
         Next::Job(job)
     }
@@ -282,5 +290,32 @@ impl Queue {
 impl Inner {
     fn len(&self) -> usize {
         self.writes.len() + self.reads.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn purge() -> Job {
+        let subject = crate::disk::Subject::All;
+        Job::Purge(PurgeJob { subject, is_soft: false, asker: None })
+    }
+
+    #[test]
+    fn nobody_waits_twice_for_a_disk_that_is_stuck() {
+        let marks = Marks { skip: 1, wait: 2, skip_bytes: 1 };
+        let queue = Queue::new(marks, false);
+        queue.write(purge());
+        assert!(!queue.wait_for_room(Duration::MAX), "there is room");
+        queue.write(purge());
+        assert!(queue.wait_for_room(Duration::ZERO));
+        assert!(!queue.wait_for_room(Duration::MAX), "it would be for ever");
+        queue.write(purge());
+        for _ in 0..2 {
+            assert!(matches!(queue.next_write(None), Next::Job(_)));
+        }
+        queue.write(purge());
+        assert!(queue.wait_for_room(Duration::ZERO), "it went on meanwhile");
     }
 }
