@@ -83,13 +83,57 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Makes it as new, keeping the memory of its heads.
+    /// Makes it as new, keeping the memory of its heads. Field by field: an exchange that is made
+    /// elsewhere and moved here costs a twentieth of a hit.
     pub(crate) fn reset(&mut self) {
-        let mut request = std::mem::take(&mut self.request);
-        let mut answer = std::mem::take(&mut self.answer);
+        let Self {
+            stage,
+            conn,
+            next,
+            snapshot,
+            service,
+            plan,
+            request,
+            request_is_whole,
+            framing,
+            answer,
+            transaction,
+            upload,
+            download,
+            started,
+            status,
+            persistent,
+            tunnel,
+            aborted,
+            reason,
+            charges,
+            own_bytes,
+            access,
+            caching,
+        } = self;
+        *stage = Default::default();
+        *conn = None;
+        *next = None;
+        *snapshot = None;
+        *service = Default::default();
+        *plan = Default::default();
         request.clear();
+        *request_is_whole = Default::default();
+        *framing = Default::default();
         answer.clear();
-        *self = Self { request, answer, ..Self::default() };
+        *transaction = Default::default();
+        *upload = Default::default();
+        *download = Default::default();
+        *started = None;
+        *status = Default::default();
+        *persistent = Default::default();
+        *tunnel = Default::default();
+        *aborted = Default::default();
+        *reason = None;
+        *charges = Default::default();
+        *own_bytes = Default::default();
+        *access = Default::default();
+        *caching = Default::default();
     }
 
     /// Whether requests that follow may be read, and those that are safe be served beside this one
