@@ -20,7 +20,7 @@ class HealthChecks(InteropCase):
             # What checks find is all that is looked at here: nobody is ejected, nothing is tried
             # again, so that each request sent to the one that is down would be seen.
             *("--limit", "eject_failures=0", "--limit", "retries=0"),
-            *("--admin", "127.0.0.1:0"),
+            *("--admin", "127.0.0.1:0", "--no-cache"),
         )
         said = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
         found = [said.match(line) for line in self.proxy.lines]
