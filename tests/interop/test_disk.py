@@ -228,25 +228,25 @@ class Disk(InteropCase):
         other.mkdir(mode=0o700)
         link = self.folder / "link"
         link.symlink_to(other)
-        self.refused(link, "it is a symbolic link or no directory")
+        self.refused(link, f"disk {link}: {link} is a symbolic link; allowed:", 2)
         other.chmod(0o750)
-        self.refused(other, "others may look into it: its mode is 750 and must be 700")
+        self.refused(other, f"disk {other}: others may look into {other}: its mode is 750", 2)
         if os.getuid() == 0:
             other.chmod(0o700)
             os.chown(other, 12345, 12345)
-            self.refused(other, "it belongs to user 12345")
+            self.refused(other, f"cannot use disk {other}: it belongs to user 12345")
         self.start()
-        self.refused(self.disk, "another process uses it")
+        self.refused(self.disk, f"cannot use disk {self.disk}: another process uses it")
 
-    def refused(self, disk, why):
+    def refused(self, disk, said, status=1):
         self.door.unlink(missing_ok=True)
         words = ("boost", "--origin", self.shop.url, "--listen", "127.0.0.1:0")
         done = subprocess.run(
             [program(), *words, "--disk", f"{disk}:64M"], stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False,
         )
-        self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn(f"cannot use disk {disk}: {why}", done.stderr)
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertIn(said, done.stderr)
 
     def test_a_successor_gets_the_disk_when_the_old_process_drains(self):
         """It serves at once, from the origin; what is purged meanwhile stays purged."""

@@ -127,6 +127,7 @@ class GivenUp(Case):
 
     def test_root_stays_root_for_a_disk_of_roots(self):
         disk = self.folder_of("disk", 0)
+        disk.chmod(0o700)
         proxy = self.forward("--disk", f"{disk}:64M")
         self.said(proxy, f"does not own the disk's folder {disk}; stays root")
 

@@ -2,6 +2,7 @@
 //! tells what a start would fail by, in the same words and with the same status.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use millrace_proxy::config::{Config, ConfigError, ListenAddress};
@@ -43,18 +44,22 @@ pub(crate) fn check_folders(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Whether the folder is there, or can be made in the one that it is in.
+/// Whether the folder is there and nobody else's, or can be made in the one that it is in.
 fn check_disk(folder: &Path) -> Result<(), ConfigError> {
     let place = format!("disk {}", folder.display());
-    match fs::metadata(folder) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(ConfigError::Rule {
-            wrong: format!("{} is no folder", folder.display()),
-            place,
-            allowed: "a folder, or a name for a new one".to_owned(),
-        }),
-        Err(_) => check_folder(&place, folder),
-    }
+    let Ok(found) = fs::symlink_metadata(folder) else { return check_folder(&place, folder) };
+    let mode = found.permissions().mode() & 0o7777;
+    let wrong = if found.is_symlink() {
+        format!("{} is a symbolic link", folder.display())
+    } else if !found.is_dir() {
+        format!("{} is no folder", folder.display())
+    } else if mode & 0o077 != 0 {
+        format!("others may look into {}: its mode is {mode:o}", folder.display())
+    } else {
+        return Ok(());
+    };
+    let allowed = "a folder with the mode 700, or a name for a new one".to_owned();
+    Err(ConfigError::Rule { place, wrong, allowed })
 }
 
 /// Whether the file can be there, be it or not.
@@ -100,6 +105,7 @@ mod tests {
         is_told(&["--admin", "unix:/no/such/socket"], "admin unix:/no/such/socket: ");
         is_told(&["--disk", "/no/such:1G"], "disk /no/such: /no: No such");
         is_told(&["--disk", "/dev/null:1G"], "disk /dev/null: /dev/null is no folder");
+        is_told(&["--disk", "/tmp:1G"], "disk /tmp: others may look into /tmp: its mode is 1777");
         is_told(&["--user", "no-such-user"], "/etc/passwd has no \"no-such-user\"");
         let admin = ["--admin", "127.0.0.1:0", "--admin-token-file", "/no/such"];
         is_told(&admin, "admin-token-file /no/such: cannot be read");
@@ -110,9 +116,7 @@ mod tests {
         for log in ["-", "here.log", "/tmp/a.log", "off"] {
             assert_eq!(refusal(&["--access-log", log]), None, "{log}");
         }
-        for disk in ["/tmp:1G", "/tmp/not-there-yet:1G"] {
-            assert_eq!(refusal(&["--disk", disk]), None, "{disk}");
-        }
+        assert_eq!(refusal(&["--disk", "/tmp/not-there-yet:1G"]), None);
         assert_eq!(refusal(&["--user", "root", "--admin", "127.0.0.1:0"]), None);
     }
 }
