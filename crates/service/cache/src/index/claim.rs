@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Cache;
+use super::shard::Shard;
 use crate::body::Waiter;
 use crate::rules::Key;
 
@@ -37,19 +38,29 @@ impl Claim {
 
     pub(super) fn end(&mut self, pass_until_ms: Option<u64>) -> Ended {
         let Some(number) = self.number.take() else { return Ended::default() };
-        let mut shard = self.cache.shard(self.key);
-        let Some(entry) = shard.keys.get_mut(&self.key) else { return Ended::default() };
-        let place = entry.fetches.iter().position(|fetch| fetch.number == number);
-        let fetch = place.map(|place| entry.fetches.swap_remove(place));
-        match pass_until_ms {
-            Some(until_ms) => shard.note_pass(self.key, until_ms),
-            None => shard.forget_if_empty(self.key),
-        }
-        fetch.map_or_else(Ended::default, |fetch| Ended {
-            waiters: fetch.waiters,
-            is_outdated: fetch.is_outdated,
-        })
+        end(&mut self.cache.shard(self.key), self.key, number, pass_until_ms)
     }
+
+    /// The same in its shard, which is locked: what comes of it is put there before anybody can make
+    /// it invalid.
+    pub(super) fn end_in(&mut self, shard: &mut Shard) -> Ended {
+        let Some(number) = self.number.take() else { return Ended::default() };
+        end(shard, self.key, number, None)
+    }
+}
+
+fn end(shard: &mut Shard, key: Key, number: u64, pass_until_ms: Option<u64>) -> Ended {
+    let Some(entry) = shard.keys.get_mut(&key) else { return Ended::default() };
+    let place = entry.fetches.iter().position(|fetch| fetch.number == number);
+    let fetch = place.map(|place| entry.fetches.swap_remove(place));
+    match pass_until_ms {
+        Some(until_ms) => shard.note_pass(key, until_ms),
+        None => shard.forget_if_empty(key),
+    }
+    fetch.map_or_else(Ended::default, |fetch| Ended {
+        waiters: fetch.waiters,
+        is_outdated: fetch.is_outdated,
+    })
 }
 
 /// Whoever drops it, in a panic say, leaves nobody waiting for good: others may claim at once, and

@@ -135,10 +135,10 @@ impl Cache {
     pub(super) fn has_come(&self, number: u64, head: &StoredHead) -> Vec<Waiter> {
         let Some(coming) = self.lock_coming().remove(&number) else { return Vec::new() };
         let Coming { key, mut claim, handle, body, since, .. } = coming;
-        let ended = claim.end(None);
         let now_ms = self.beneath.now_ms.load(Ordering::Relaxed);
         let object = from_disk(head, body, &self.hash);
         let mut shard = self.shard(key);
+        let ended = claim.end_in(&mut shard);
         let Some(mut object) = object else {
             shard.free_handle(handle);
             return ended.waiters;
