@@ -63,9 +63,11 @@ pub(crate) struct Caching {
     pub(crate) detail: Option<&'static str>,
     /// The number of the cache's last purge when the cache was asked.
     pub(crate) since: u64,
+    /// The number of the change that it has made; 0: none that its own answer would not be.
+    pub(crate) own_change: u64,
     /// When the request was sent, milliseconds since 1970.
     pub(crate) request_ms: u64,
-    /// The body of the answer.
+    /// The body of the answer, or a place at its beginning until that is sent.
     pub(crate) kept: Option<Kept>,
 }
 
@@ -93,6 +95,19 @@ impl Caching {
             (_, Some(_)) => "miss",
             (_, None) => "",
         }
+    }
+
+    /// What is stored is the answer. A body that still arrives has a reader from now on: it may be
+    /// only passed on before the exchange has its turn to send. False where its beginning was let go
+    /// already, or its end will never come.
+    pub(crate) fn serve(&mut self, object: Arc<Object>, waiter: Waiter) -> bool {
+        if object.body.bytes().is_none() {
+            let kept = Kept::new(&object.body, None, waiter);
+            let Some(kept) = kept.filter(|_| !object.is_cut()) else { return false };
+            self.kept = Some(kept);
+        }
+        (self.object, self.answer) = (Some(object), Answer::Stored);
+        true
     }
 }
 

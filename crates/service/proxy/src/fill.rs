@@ -21,6 +21,7 @@ use crate::kept::Kept;
 use crate::origin::{OriginConn, OriginId, Use};
 use crate::rest::Rest;
 use crate::snapshot::Snapshot;
+use crate::stage::keep;
 use crate::worker::Worker;
 
 /// A body on its way into the cache.
@@ -116,6 +117,7 @@ pub(crate) fn begin<E: Engine>(
     let fill = worker.fills.insert(fill).expect("there is room for one of each origin connection");
     let connection = worker.origins.connections.get_mut(slot).expect("held by the exchange");
     connection.used_for = Use::Filling(fill);
+    keep::end_upload(worker, key);
     run(worker, fill);
 }
 

@@ -103,7 +103,8 @@ pub(crate) fn resume<E: Engine>(worker: &mut Worker<E>, key: Key) {
             exchange.transaction.since = now;
             stage::fetch::answer(worker, key);
         }
-        (Stage::Fetch, _) => {}
+        // Its turn changes nothing for one that waits for somebody else's fetch.
+        (Stage::Lookup | Stage::Fetch, _) => {}
         _ => run(worker, key),
     }
 }

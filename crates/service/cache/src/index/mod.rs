@@ -8,6 +8,7 @@ mod beneath;
 mod claim;
 mod clear;
 mod filling;
+mod numbers;
 mod operate;
 mod recent;
 mod shard;
@@ -145,6 +146,9 @@ pub struct Draft {
     pub tags: Arc<[TagHash]>,
     /// What [`Cache::number`] was before the origin was asked.
     pub since: u64,
+    /// What [`Cache::invalidate`] gave, if it is the answer to an unsafe request: it is not what
+    /// that has made invalid. 0: it is another.
+    pub own_change: u64,
 }
 
 impl Cache {
@@ -334,13 +338,16 @@ impl Cache {
         now_ms: u64,
     ) -> (Option<Filling>, Vec<Waiter>) {
         let ended = claim.map(|mut claim| claim.end(None)).unwrap_or_default();
-        let Draft { mut stored, variant, declared, name, tags, since } = draft;
+        let Draft { mut stored, variant, declared, name, tags, since, own_change } = draft;
         if ended.is_outdated {
             stored.meta.invalidate();
         }
         let kind = filling::kind(declared);
         let mut shard = self.shard(key);
         // Under the lock: whoever purges after this finds the object, and before it is in here.
+        if shard.outdated.has(&[key], since.max(own_change)) {
+            stored.meta.invalidate();
+        }
         self.recent.apply(&mut stored.meta, since, &name, &tags, now_ms);
         let size = declared.unwrap_or(filling::FIRST_BYTES);
         let is_wanted = shard.eviction.admit(key.0 as u64, size) || !ended.waiters.is_empty();
@@ -460,20 +467,24 @@ impl Cache {
     }
 
     /// What is stored under the key may not be used any more before it was validated, nor what is
-    /// being fetched now, RFC 9111 section 4.4.
-    pub fn invalidate(&self, key: Key) {
+    /// being fetched now, RFC 9111 section 4.4. `since`: [`Cache::number`] before the origin was
+    /// asked for the change. Gives the [`Draft::own_change`] of what it answers: 0 where another
+    /// change came before this one, and may be newer than its answer.
+    pub fn invalidate(&self, key: Key, since: u64) -> u64 {
         let _step = self.beneath.tell(&[Subject::Key(key)], false);
         let mut shard = self.shard(key);
+        let is_first = !shard.outdated.has(&[key], since);
+        let number = self.recent.next();
+        shard.outdated.add(key, number);
         if let Some(entry) = shard.keys.get_mut(&key) {
             for slot in &mut entry.objects {
                 let mut object = (*slot.object).clone();
                 object.stored.meta.invalidate();
                 slot.object = Arc::new(object);
             }
-            for fetch in &mut entry.fetches {
-                fetch.is_outdated = true;
-            }
+            entry.fetches.iter_mut().for_each(|fetch| fetch.is_outdated = true);
         }
+        if is_first { number } else { 0 }
     }
 
     /// What carries the tag may not be used any more before it was validated, nor what is being
@@ -501,12 +512,13 @@ impl Cache {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the answer to a HEAD says of what is stored, RFC 9111 section 4.3.5.
+    /// What the answer to a HEAD says of what is stored, RFC 9111 section 4.3.5. `since` is what
+    /// [`Cache::number`] was before the origin was asked.
     pub fn update_by_head(
         &self,
         key: Key,
-        request: &RequestHead,
-        answer: &AnswerHead,
+        (request, answer): (&RequestHead, &AnswerHead),
+        since: u64,
         receipt: &Receipt,
         policy: &Policy,
     ) {
@@ -517,7 +529,15 @@ impl Cache {
         drop(shard);
         let Some(length) = old.length() else { return };
         let stored = match freshen_by_head(request, &old.view(), length, answer, receipt, policy) {
-            Freshened::Updated(stored) => stored,
+            // It does not undo what came while it was under way.
+            Freshened::Updated(mut stored) => {
+                if self.shard(key).outdated.has(&[key], since) {
+                    stored.meta.invalidate();
+                }
+                let now_ms = receipt.response_ms;
+                self.recent.apply(&mut stored.meta, since, &old.name, &old.tags, now_ms);
+                stored
+            }
             Freshened::Stale => {
                 let mut stored = old.stored.clone();
                 stored.meta.invalidate();

@@ -6,20 +6,22 @@
 //! heeds what clients' requests made invalid (RFC 9875) without anybody who walks over all that is
 //! stored.
 //!
-//! Both tables are bounded. What falls out of one leaves its number behind, and what is older than
-//! that is taken as invalid: it is validated once more, which is never wrong.
+//! All tables are bounded. What falls out of one leaves its number behind, and what is older than
+//! that is taken as invalid: it is validated once more, which is never wrong. What a request makes
+//! invalid by its URI (RFC 9111 section 4.4) has a number too, in a table of its shard.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Which;
+use super::numbers::Numbers;
 use super::shard::Entry;
 use crate::rules::{Meta, TagHash};
 
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    /// The number of the last one of all; 0: there was none. Written under the lock.
+    /// The number of the last one of all; 0: there was none.
     last: AtomicU64,
     /// The number of the last invalidation by a tag. Written under the lock.
     last_of_tags: AtomicU64,
@@ -28,12 +30,8 @@ pub(super) struct Recent {
 
 #[derive(Debug, Default)]
 struct Tables {
-    /// The number of the last invalidation of each tag; `tags.len() <= TAGS_MAX`.
-    tags: HashMap<TagHash, u64>,
-    /// The same in their order, and some that came again since; `<= 2 * TAGS_MAX + 1`.
-    order: VecDeque<(u64, TagHash)>,
-    /// The number of the last invalidation that fell out.
-    tags_forgotten: u64,
+    /// Of each tag, its last invalidation.
+    tags: Numbers<TagHash, TAGS_MAX>,
     /// The last purges, the oldest first; `<= PURGES_MAX`.
     purges: VecDeque<Purge>,
     /// The number of the last purge that fell out.
@@ -64,7 +62,7 @@ impl Recent {
     pub(super) fn invalidate(&self, tag: TagHash) {
         let mut tables = self.lock();
         let number = self.next();
-        tables.add_tag(tag, number);
+        tables.tags.add(tag, number);
         // Pairs with the load in `heed`.
         self.last_of_tags.store(number, Ordering::Release);
     }
@@ -89,7 +87,7 @@ impl Recent {
         }
         let tables = self.lock();
         for slot in entry.objects.iter_mut().filter(|slot| slot.heeded < last) {
-            if tables.has_tag(&slot.object.tags, slot.heeded) {
+            if tables.tags.has(&slot.object.tags, slot.heeded) {
                 let mut object = (*slot.object).clone();
                 object.stored.meta.invalidate();
                 slot.object = Arc::new(object);
@@ -112,7 +110,7 @@ impl Recent {
         }
         let tables = self.lock();
         let is_forgotten = since < tables.purges_forgotten;
-        if is_forgotten || (!tags.is_empty() && tables.has_tag(tags, since)) {
+        if is_forgotten || (!tags.is_empty() && tables.tags.has(tags, since)) {
             meta.invalidate();
         }
         let later = tables.purges.iter().rev().take_while(|purge| purge.number > since);
@@ -124,8 +122,10 @@ impl Recent {
         }
     }
 
-    fn next(&self) -> u64 {
-        // Pairs with the load in `number`. Whoever is here has the lock.
+    /// The number of something that is made invalid now, under the lock of the table that it goes
+    /// into.
+    pub(super) fn next(&self) -> u64 {
+        // Pairs with the load in `number`.
         self.last.fetch_add(1, Ordering::AcqRel) + 1
     }
 
@@ -135,56 +135,9 @@ impl Recent {
     }
 }
 
-impl Tables {
-    fn add_tag(&mut self, tag: TagHash, number: u64) {
-        self.tags.insert(tag, number);
-        self.order.push_back((number, tag));
-        while self.tags.len() > TAGS_MAX {
-            let (number, tag) = self.order.pop_front().expect("each tag has its place in it");
-            if self.tags.get(&tag) == Some(&number) {
-                self.tags.remove(&tag);
-                self.tags_forgotten = number;
-            }
-        }
-        if self.order.len() > 2 * TAGS_MAX {
-            self.order.retain(|(number, tag)| self.tags.get(tag) == Some(number));
-        }
-    }
-
-    /// Whether one of the tags was made invalid after `since`, or may have been.
-    fn has_tag(&self, tags: &[TagHash], since: u64) -> bool {
-        let is_later = |tag: &TagHash| self.tags.get(tag).is_some_and(|number| *number > since);
-        since < self.tags_forgotten || tags.iter().any(is_later)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_tag_that_fell_out_counts_for_all_that_is_older() {
-        let recent = Recent::default();
-        recent.invalidate(TagHash(1));
-        for _ in 0..3 * TAGS_MAX {
-            recent.invalidate(TagHash(2));
-        }
-        let tables = recent.lock();
-        assert!(tables.has_tag(&[TagHash(1)], 0) && !tables.has_tag(&[TagHash(1)], 1));
-        assert!(!tables.has_tag(&[TagHash(3)], 0), "one that comes again displaces no other");
-        assert!(tables.order.len() <= 2 * TAGS_MAX + 1);
-        drop(tables);
-        let number = recent.number();
-        for tag in 0..TAGS_MAX as u128 {
-            recent.invalidate(TagHash(10 + tag));
-        }
-        let tables = recent.lock();
-        assert_eq!(tables.tags.len(), TAGS_MAX);
-        assert!(
-            tables.has_tag(&[TagHash(3)], number - 1) && !tables.has_tag(&[TagHash(3)], number)
-        );
-        assert!(tables.has_tag(&[TagHash(10)], number));
-    }
 
     #[test]
     fn a_purge_that_fell_out_counts_for_all_that_is_older() {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
+use super::numbers::Numbers;
 use crate::body::{Body, Waiter};
 use crate::evict::{Eviction, NEVER};
 use crate::object::Object;
@@ -22,6 +23,9 @@ pub(super) struct Shard {
     pub(super) counted: u64,
     /// Keys with [`Entry::pass_until_ms`], in the order in which that was noted.
     passes: VecDeque<Key>,
+    /// Of each key, when it was made invalid: what is on its way without a claim, of which nobody
+    /// knows here, is told by it when it comes.
+    pub(super) outdated: Numbers<Key, OUTDATED_MAX>,
 }
 
 /// What is known of a key. There is none about which nothing is known.
@@ -65,6 +69,7 @@ impl Shard {
             eviction: Eviction::new(capacity, shards),
             counted: 0,
             passes: VecDeque::new(),
+            outdated: Numbers::default(),
         }
     }
 
@@ -232,6 +237,10 @@ fn expires(object: &Object) -> u32 {
 /// Keys of a shard about which it is remembered that nothing is stored. An attacker who asks for
 /// ever new ones displaces only these.
 const PASSES_MAX: usize = 4096;
+
+/// Keys of a shard that were made invalid and are told apart: as many unsafe requests may succeed
+/// in a shard while an answer is fetched, before it has to be validated for want of knowledge.
+const OUTDATED_MAX: usize = 1024;
 
 /// Keys are hashes already.
 #[derive(Debug, Default)]

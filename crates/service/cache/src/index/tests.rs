@@ -73,7 +73,7 @@ fn draft(wants: &str, says: &str, declared: Option<u64>) -> Draft {
     let stored = store(&request, &answer, &receipt, &Policy::default()).unwrap();
     let variant = stored.vary.as_ref().map(|names| names.key_of_answer(&HASH, &request, &answer));
     let name = b"http://a/"[..].into();
-    Draft { stored, variant, declared, name, tags: Arc::new([]), since: 0 }
+    Draft { stored, variant, declared, name, tags: Arc::new([]), since: 0, own_change: 0 }
 }
 
 /// Of an answer that is fresh for a minute.
@@ -254,17 +254,74 @@ fn a_body_that_grows_too_long_is_passed_on_only() {
 fn what_is_invalid_is_validated_first_and_so_is_what_was_on_its_way() {
     let cache = cache();
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"old");
-    cache.invalidate(key(1));
+    cache.invalidate(key(1), cache.number());
     let found = ask(&cache, key(1), "", Some(ME));
     let Found::Validate { object, is_spare: false, claim: Some(claim) } = found else {
         panic!("{found:?}")
     };
     assert!(Arc::ptr_eq(&object.body, &old.body));
-    cache.invalidate(key(1));
+    cache.invalidate(key(1), cache.number());
     // What was asked for before the second invalidation may be older than that.
     let (filling, _) = cache.publish(key(1), Some(claim), draft("", "", Some(0)), NOW_MS);
     let _ = filling.unwrap().finish(NOW_MS);
     assert!(matches!(ask(&cache, key(1), "", Some(ME)), Found::Validate { .. }));
+}
+
+/// RFC 9111 section 4.4: of a fetch that nobody waits for, no entry knows.
+#[test]
+fn what_was_on_its_way_without_a_claim_is_validated_too() {
+    let cache = cache();
+    let bring = |since| {
+        let draft = Draft { since, ..draft("", "ETag: \"a\"\r\n", Some(0)) };
+        let (filling, _) = cache.publish(key(1), None, draft, NOW_MS);
+        let _ = filling.unwrap().finish(NOW_MS);
+    };
+    let since = cache.number();
+    cache.invalidate(key(2), since);
+    bring(since);
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Stored(_)), "that was another");
+    cache.invalidate(key(1), cache.number());
+    bring(since);
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Validate { .. }));
+    bring(cache.number());
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Stored(_)), "asked for after it");
+}
+
+#[test]
+fn what_a_change_brings_is_good_unless_another_came_first() {
+    let cache = cache();
+    let bring = |since, own_change| {
+        let draft = Draft { since, own_change, ..draft("", "ETag: \"a\"\r\n", Some(0)) };
+        let (filling, _) = cache.publish(key(1), None, draft, NOW_MS);
+        let _ = filling.unwrap().finish(NOW_MS);
+    };
+    let since = cache.number();
+    let own_change = cache.invalidate(key(1), since);
+    assert!(own_change > since);
+    bring(since, own_change);
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Stored(_)));
+    assert_eq!(cache.invalidate(key(1), since), 0, "who knows which of the two came first");
+    bring(since, 0);
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Validate { .. }));
+}
+
+#[test]
+fn a_head_that_was_on_its_way_does_not_undo_what_was_made_invalid() {
+    let cache = cache();
+    put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
+    let since = cache.number();
+    cache.invalidate(key(1), since);
+    let heads = (request(""), answer("ETag: \"a\"\r\nContent-Length: 4\r\n"));
+    let receipt =
+        Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
+    let head = |since| {
+        let heads = (&heads.0, &heads.1);
+        cache.update_by_head(key(1), heads, since, &receipt, &Policy::default());
+    };
+    head(since);
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Validate { .. }));
+    head(cache.number());
+    assert!(matches!(ask(&cache, key(1), "", None), Found::Stored(_)));
 }
 
 #[test]

@@ -485,13 +485,12 @@ pub(crate) fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) 
         worker.break_origin(key);
     }
     worker.leave_origin(key);
-    let exchange = worker.exchange(key);
-    if exchange.stage < Stage::Deliver && exchange.caching.is_spare {
-        // RFC 5861 section 4: what is stored stands in for an origin that fails.
-        keep::serve_stored(worker, key);
+    if worker.exchange(key).stage < Stage::Deliver && keep::serve_spare(worker, key) {
         flow::go(worker, key, Stage::Deliver);
-        flow::run(worker, key);
-    } else if exchange.download.source_is_done() && !exchange.tunnel {
+        return flow::run(worker, key);
+    }
+    let exchange = worker.exchange(key);
+    if exchange.download.source_is_done() && !exchange.tunnel {
         deliver::give_up_upload(worker, key);
     } else if exchange.stage < Stage::Deliver && reason.status() != 0 {
         deliver::refuse(worker, key, reason);

@@ -9,7 +9,7 @@ use millrace_cache::rules::{
 };
 use millrace_cache::{Cache, Draft, Filling, Object};
 use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Key};
+use millrace_event::{Engine, Key, Kind};
 use millrace_http::{Framing, Method, Name, destination};
 
 use crate::caching::{Answer, now_ms};
@@ -57,10 +57,9 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Kept {
         }
         304 if exchange.caching.validates => validated(worker, key, &cache, route, &receipt),
         206 if exchange.caching.completes.is_some() => joined(worker, key, &cache, route, &receipt),
-        status if exchange.caching.is_spare && is_failure(status) => {
-            exchange.caching.forward_status = Some(status);
+        status if is_failure(status) && serve_spare(worker, key) => {
+            worker.exchange(key).caching.forward_status = Some(status);
             worker.leave_origin(key);
-            serve_stored(worker, key);
             Kept::Yes
         }
         _ => passed(worker, key, &cache, route, &receipt),
@@ -96,7 +95,7 @@ fn passed<E: Engine>(
             return refused(worker, key, cache, Refusal::Trailer);
         }
         // An early answer to a POST: the connection is needed for the rest of the request.
-        Ok(_) if !exchange.request_was_taken() => {
+        Ok(_) if !exchange.request_was_taken() || exchange.upload.in_pipe() > 0 => {
             return refused(worker, key, cache, Refusal::RequestBody);
         }
         Ok(stored) => stored,
@@ -173,7 +172,8 @@ fn draft(
     let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), request, answer));
     let variant = variant.filter(|_| !planted(Fault::VariantLost));
     let (name, tags) = (name(request, route), tag_hashes(exchange, cache));
-    Draft { stored, variant, declared, name, tags, since: caching.since }
+    let (since, own_change) = (caching.since, caching.own_change);
+    Draft { stored, variant, declared, name, tags, since, own_change }
 }
 
 /// Stores what is drafted; `None` where it is not worth its room.
@@ -208,18 +208,20 @@ fn validated<E: Engine>(
     route: &CacheRoute,
     receipt: &Receipt,
 ) -> Kept {
+    let waiter = worker.waiter(key, Kind::Exchange);
     let exchange = worker.exchange(key);
     let Exchange { request, answer, caching, .. } = exchange;
-    let object = caching.object.as_ref().expect("what is validated is at hand");
+    let object = caching.object.clone().expect("what is validated is at hand");
     let kept = [object.view()];
-    if rules::selected(answer, &kept) != Some(0) || object.is_cut() {
+    let holds = rules::selected(answer, &kept) == Some(0);
+    if !holds || !caching.serve(object.clone(), waiter) {
         return Kept::AskAgain;
     }
     let asked_for = caching.key.expect("the caller has found it");
     caching.forward_status = Some(304);
     match freshen(request, &kept[0], answer, receipt, &route.policy) {
         Ok(stored) => {
-            caching.object = Some(cache.update(asked_for, object, stored));
+            caching.object = Some(cache.update(asked_for, &object, stored));
             caching.is_stored = true;
         }
         Err(refusal) if refusal.drops_stored(object.meta().status) => {
@@ -229,15 +231,35 @@ fn validated<E: Engine>(
     }
     worker.counters.cache_validated.add(1);
     worker.release_origin(key);
-    serve_stored(worker, key);
+    end_upload(worker, key);
+    release_claim(worker, key);
     Kept::Yes
 }
 
-/// From here on the answer is what is stored; whoever waited may have it too.
-pub(crate) fn serve_stored<E: Engine>(worker: &mut Worker<E>, key: Key) {
+/// The exchange has no origin any more, which may have answered before anybody heard that all of
+/// the request was sent: nothing waits for that.
+pub(crate) fn end_upload<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let Worker { engine, pipes, exchanges, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    exchange.upload.abandon(engine, pipes);
+}
+
+/// RFC 5861 section 4: what is stored stands in for an origin that fails. False where nothing does.
+pub(crate) fn serve_spare<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
+    let waiter = worker.waiter(key, Kind::Exchange);
     let caching = &mut worker.exchange(key).caching;
-    caching.answer = Answer::Stored;
-    let released = caching.claim.take().map(millrace_cache::Claim::release);
+    let spare = caching.object.clone().filter(|_| caching.is_spare);
+    let serves = spare.is_some_and(|spare| caching.serve(spare, waiter));
+    if serves {
+        end_upload(worker, key);
+        release_claim(worker, key);
+    }
+    serves
+}
+
+/// The answer is what is stored; whoever waited may have it too.
+fn release_claim<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let released = worker.exchange(key).caching.claim.take().map(millrace_cache::Claim::release);
     worker.wake(released.into_iter().flatten());
 }
 
@@ -266,15 +288,19 @@ fn refused<E: Engine>(
 }
 
 /// RFC 9111 section 4.4, RFC 9875 section 3.
-fn make_invalid(exchange: &Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
-    let Exchange { request, answer, .. } = exchange;
+fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
+    let Exchange { request, answer, caching, .. } = exchange;
     if request.method().is_safe() || planted(Fault::InvalidKept) {
         return;
     }
     let Some(authority) = destination(request).ok().and_then(|it| it.authority) else { return };
     let site = Site { scheme: Scheme::Http, authority };
     for path in invalidated(request, answer, &site) {
-        cache.invalidate(rules::Key::of(cache.hash(), &site, &path, request, &route.key));
+        let key = rules::Key::of(cache.hash(), &site, &path, request, &route.key);
+        let number = cache.invalidate(key, caching.since.max(caching.own_change));
+        if caching.key == Some(key) {
+            caching.own_change = number;
+        }
     }
     for group in group_invalidations(request, answer) {
         cache.invalidate_tag(tag_hash(cache.hash(), Some(&site), &group));
@@ -285,7 +311,8 @@ fn make_invalid(exchange: &Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
 fn update_by_head(exchange: &Exchange, cache: &Arc<Cache>, route: &CacheRoute, receipt: &Receipt) {
     let Exchange { request, answer, caching, .. } = exchange;
     let asked_for = caching.key.expect("the caller has found it");
-    cache.update_by_head(asked_for, request, answer, receipt, &route.policy);
+    let heads = (request, answer);
+    cache.update_by_head(asked_for, heads, caching.since, receipt, &route.policy);
 }
 
 fn name(request: &millrace_http::RequestHead, route: &CacheRoute) -> Arc<[u8]> {

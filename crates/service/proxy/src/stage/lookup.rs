@@ -7,12 +7,12 @@ use std::time::Duration;
 use millrace_cache::rules::{
     Bypass, Flags, Forward, Lookup, Meta, RequestDirectives, Selection, lookup, ranges, remainder,
 };
-use millrace_cache::{Cache, Found, Object, Question, Waiter};
+use millrace_cache::{Cache, Claim, Found, Object, Question, Waiter};
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Instant, Key, Kind};
 use millrace_http::{Method, Name, RequestHead};
 
-use crate::caching::{Answer, key_of, now_ms};
+use crate::caching::{key_of, now_ms};
 use crate::exchange::Exchange;
 use crate::flow::{Stage, Step};
 use crate::origin;
@@ -26,9 +26,9 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let Some(cache) = &shared.cache else { return Step::Go(Stage::Fetch) };
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let due = due(exchange, engine.now());
-    let waiter = (due > engine.now()).then_some(waiter);
+    let may_wait = (due > engine.now()).then_some(waiter);
     let now = now_ms(engine);
-    let Some(found) = find(exchange, cache, waiter, now) else {
+    let Some(found) = find(exchange, cache, may_wait, now) else {
         return Step::Go(Stage::Fetch);
     };
     let found = match found {
@@ -48,16 +48,19 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
             Step::Go(Stage::Fetch)
         }
         Found::Stored(object) => {
+            if !caching.serve(object, waiter) {
+                return again(worker, key, None);
+            }
             counters.cache_hits.add(1);
-            caching.object = Some(object);
-            caching.answer = Answer::Stored;
             caching.is_collapsed = caching.waited_since.is_some() && !caching.comes_from_disk;
             Step::Go(Stage::Deliver)
         }
         Found::Stale(object, claim) => {
+            if !caching.serve(object.clone(), waiter) {
+                return again(worker, key, claim);
+            }
             counters.cache_hits.add(1);
-            caching.object = Some(object.clone());
-            (caching.answer, caching.is_stale) = (Answer::Stored, true);
+            caching.is_stale = true;
             if let Some(claim) = claim {
                 let asked_for = caching.key.expect("it was looked for");
                 refresh::begin(worker, key, asked_for, object, claim);
@@ -96,6 +99,14 @@ fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
     if is_good { Forward::Request } else { Forward::Stale }
 }
 
+/// What was found has just been found too long to be kept, or was cut, by another worker: it is not
+/// found again.
+fn again<E: Engine>(worker: &mut Worker<E>, key: Key, claim: Option<Claim>) -> Step {
+    let released = claim.map(Claim::release);
+    worker.wake(released.into_iter().flatten());
+    run(worker, key)
+}
+
 /// Until when the exchange may wait for somebody else's fetch.
 fn due(exchange: &Exchange, now: Instant) -> Instant {
     let wait = Duration::from_millis(exchange.snapshot().limits().collapse_wait_ms);
@@ -121,6 +132,7 @@ fn find(
         caching.key = key_of(cache.hash(), request, &route.key);
     }
     let key = caching.key?;
+    caching.since = cache.number();
     if let Lookup::Origin(bypass) = lookup(request) {
         let is_method = bypass == Bypass::Method;
         caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
@@ -133,7 +145,6 @@ fn find(
     // A part, a head, or what comes over a connection for this client alone, is for nobody else.
     let claims =
         request.method() == Method::Get && request.find(Name::Range).is_none() && !is_bound;
-    caching.since = cache.number();
     let asks_disks = !caching.has_asked_disks;
     let question = Question { key, request, asked: &asked, now_ms, waiter, claims, asks_disks };
     Some(cache.lookup(&question))

@@ -62,7 +62,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
         Form::Parts(pieces, _) => Kept::of_pieces(&object.body, pieces, waiter),
     };
     if kept.is_none() && framing != Framing::None {
-        // Nobody may begin to read it any more: it is only passed on.
+        // It was too far behind while others went before it: nothing is kept for it any more.
         return deliver::abort(worker, key, Reason::AnswerCut);
     }
     let before = std::mem::take(&mut exchange.caching.kept);

@@ -129,7 +129,7 @@ fn a_304_from_before_does_not_undo_what_was_made_invalid() {
     let cache = cache();
     let key = put_named(&cache, "http://a/", &[]);
     let Found::Stored(old) = ask(&cache, key, "", None) else { panic!("not stored") };
-    cache.invalidate(key);
+    cache.invalidate(key, cache.number());
     let new = cache.update(key, &old, draft("", "", None).stored);
     assert!(new.meta().is_fresh(NOW_MS), "whoever asked for it has it");
     assert!(!is_fresh(&cache, key));
