@@ -466,6 +466,28 @@ impl Kernel {
         }
     }
 
+    /// The process that all engines are of is killed: what it has open is closed, and nothing of
+    /// its memory is left. Its workers are dropped before.
+    pub(crate) fn kill_engines(&mut self) {
+        let is_its = |descriptor: &Descriptor| descriptor.owner != Owner::Actor;
+        let open = self.descriptors.iter().filter(|(_, descriptor)| is_its(descriptor));
+        let open: Vec<u32> = open.map(|(number, _)| *number).collect();
+        for number in open {
+            self.close(number, false);
+        }
+        for engine in &mut self.engines {
+            engine.lent = 0;
+            engine.planned = None;
+            engine.deadline = None;
+            engine.ready.clear();
+            engine.batch.clear();
+            engine.parked.clear();
+            engine.stale.clear();
+        }
+        self.note("killed", "all workers");
+        self.meet("killed process");
+    }
+
     /// A splice ends with either of its two descriptors.
     fn release_partners(&mut self, descriptor: &mut Descriptor) {
         for operation in [descriptor.receive.take(), descriptor.send.take()].into_iter().flatten() {

@@ -98,6 +98,13 @@ impl World {
         self.kernel.borrow_mut().descriptors_max = max;
     }
 
+    /// The process of all engines that there are is killed, as by SIGKILL: the kernel closes what
+    /// it has open, in order where nothing was unread. Their workers are dropped before, and have
+    /// no turn any more; what else goes on is a new process's.
+    pub fn kill_engines(&self) {
+        self.kernel.borrow_mut().kill_engines();
+    }
+
     /// The world's clock.
     pub fn now(&self) -> Instant {
         self.kernel.borrow().now

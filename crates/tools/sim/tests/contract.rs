@@ -49,6 +49,15 @@ fn connected(faults: Faults) -> (World, Sim, Fd) {
 }
 
 #[test]
+fn what_a_killed_process_has_open_is_closed() {
+    let (world, mut engine, fd) = connected(Faults::None);
+    engine.recv(&fd, 10, TOKEN);
+    drop(engine);
+    world.kill_engines();
+    assert_eq!(world.leaks(), Vec::<String>::new());
+}
+
+#[test]
 #[should_panic(expected = "outstanding in the same direction")]
 fn two_receives() {
     let (_, mut engine, fd) = connected(Faults::None);

@@ -34,6 +34,8 @@ pub struct CachedStory {
     pub(super) askers: Vec<Asker>,
     /// When the workers are told to drain, if it is before all clients have ended.
     pub(super) drains_ms: Option<u64>,
+    /// When the process is killed, and begins anew; in order.
+    pub(super) killed_ms: Vec<u64>,
 }
 
 /// One answer of the origin's.
@@ -101,6 +103,7 @@ impl fmt::Display for CachedStory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}, world {:?}, {} workers", self.seed, self.world, self.workers)?;
         writeln!(f, "boost {}, drains {:?}", self.options.join(" "), self.drains_ms)?;
+        writeln!(f, "is killed at {:?} ms", self.killed_ms)?;
         for (url, says) in self.says.iter().enumerate() {
             says.iter().try_for_each(|said| writeln!(f, "/u{url} {said:?}"))?;
         }

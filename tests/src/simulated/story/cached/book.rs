@@ -27,6 +27,8 @@ struct Pages {
     met: Met,
     /// Nobody needs to be served any more.
     drained: bool,
+    /// When the process was killed for the last time.
+    killed: Option<Instant>,
 }
 
 /// An answer of the origin's; its serial number is its place, from 1.
@@ -43,8 +45,6 @@ pub(super) struct Record {
     lasts: Duration,
     /// What was missing of it was given later.
     completed: bool,
-    /// When a client got it for the first time: then it was stored at the latest.
-    seen: Option<Instant>,
 }
 
 impl Record {
@@ -83,6 +83,7 @@ impl Book {
             failure: None,
             met: Met::new(),
             drained: false,
+            killed: None,
         })))
     }
 
@@ -120,6 +121,21 @@ impl Book {
         self.0.borrow().drained
     }
 
+    /// The process is killed: what it had not written down yet of changes is lost.
+    pub(super) fn kill(&self, world: &World) {
+        let pages = &mut *self.0.borrow_mut();
+        let now = world.now();
+        pages.killed = Some(now);
+        for changed in &mut pages.changed {
+            changed.take_if(|at| *at + WRITTEN_DOWN > now);
+        }
+    }
+
+    /// Whether the process was killed since a time.
+    pub(super) fn was_killed(&self, since: Instant) -> bool {
+        self.0.borrow().killed.is_some_and(|at| at >= since)
+    }
+
     /// A client begins to send a request.
     pub(super) fn ask(&self, world: &World, ask: &Ask) {
         let pages = &mut *self.0.borrow_mut();
@@ -131,8 +147,8 @@ impl Book {
     pub(super) fn answer(&self, said: Said, asker: u32, url: usize, language: u8) -> usize {
         let pages = &mut *self.0.borrow_mut();
         let lasts = Duration::from_secs(said.control.fresh_s + said.control.spare_s);
-        let (touched, completed, seen) = (None, false, None);
-        let record = Record { said, asker, url, language, touched, lasts, completed, seen };
+        let (touched, completed) = (None, false);
+        let record = Record { said, asker, url, language, touched, lasts, completed };
         pages.records.push(record);
         pages.records.len()
     }
@@ -173,12 +189,11 @@ impl Book {
 
     /// Judges that a client gets the answer of this serial number.
     pub(super) fn judge(&self, world: &World, ask: &Ask, serial: usize) -> Result<Record, Wrong> {
-        let pages = &mut *self.0.borrow_mut();
+        let pages = &*self.0.borrow();
         let asked = pages.asked[&ask.id];
-        let Some(record) = serial.checked_sub(1).and_then(|at| pages.records.get_mut(at)) else {
+        let Some(record) = serial.checked_sub(1).and_then(|at| pages.records.get(at)) else {
             return Err(("made-up", format!("an answer {serial} that nobody gave")));
         };
-        let seen = *record.seen.get_or_insert(world.now());
         let words = |what: &str| format!("request {} gets answer {serial}, {what}", ask.id);
         let Some(touched) = record.touched else {
             return Err(("made-up", words("which was not sent yet")));
@@ -195,8 +210,7 @@ impl Book {
         if record.said.control.own {
             return Err(("private", words(&format!("which is for {} alone", record.asker))));
         }
-        // What was on its way when the change came may be stored after it.
-        if asked.valid_from.is_some_and(|from| touched.at < from && seen < from) {
+        if asked.valid_from.is_some_and(|from| touched.at < from) {
             return Err(("invalid", words("which was made invalid before")));
         }
         if ask.control == "no-cache" && touched.at < asked.at.at {
@@ -213,6 +227,9 @@ impl Book {
 
 /// A kind of failure, and what was seen.
 pub(super) type Wrong = (&'static str, String);
+
+/// A change that succeeded so long ago is known to the disk.
+const WRITTEN_DOWN: Duration = Duration::from_secs(10);
 
 /// Ages are counted in whole seconds, two times; and an answer is under way for a while.
 const SLACK: Duration = Duration::from_secs(4);

@@ -18,6 +18,7 @@ pub(super) struct Client {
     name: String,
     plan: Asker,
     book: Book,
+    /// When it connects, or did.
     begins: Instant,
     socket: Option<Socket>,
     over: bool,
@@ -98,6 +99,7 @@ impl Client {
             let socket = world.connect(proxy, Some(from));
             world.name(socket, &self.name);
             (self.socket, self.moved) = (Some(socket), Moment::now(world));
+            self.begins = world.now();
         }
         let socket = self.socket?;
         match world.connected(socket) {
@@ -324,7 +326,8 @@ impl Client {
     fn unserved(&mut self, world: &World, words: &str) {
         let story = self.book.story();
         let breaks = story.says.iter().flatten().any(|said| said.breaks.is_some());
-        if !self.book.is_hostile() && !self.book.is_drained() && !breaks {
+        let is_cut = breaks || self.book.was_killed(self.begins);
+        if !self.book.is_hostile() && !self.book.is_drained() && !is_cut {
             self.fail(world, "unserved", words.to_owned());
         }
     }

@@ -39,6 +39,9 @@ pub fn draw_cached(seed: u64) -> CachedStory {
     let clients = draw.random.between(1, 8);
     let askers = (0..clients).map(|_| draw.asker()).collect();
     let drains_ms = draw.random.chance(100).then(|| draw.random.between(0, 3000));
+    let kills = if draw.random.chance(150) { draw.random.between(1, 3) } else { 0 };
+    let mut killed_ms: Vec<u64> = (0..kills).map(|_| draw.random.between(0, 30_000)).collect();
+    killed_ms.sort_unstable();
     CachedStory {
         seed,
         world,
@@ -47,6 +50,7 @@ pub fn draw_cached(seed: u64) -> CachedStory {
         says,
         askers,
         drains_ms,
+        killed_ms,
     }
 }
 

@@ -1,6 +1,7 @@
 //! One run: the proxy's workers, the origin and the clients in one world.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +49,8 @@ struct Troupe {
     proxy: Address,
     posts: Posts,
     drains_at: Option<Instant>,
+    /// When the process is killed; in order.
+    kills: VecDeque<Instant>,
     book: Book,
     over: Rc<Cell<bool>>,
 }
@@ -59,6 +62,11 @@ impl Troupe {
             let _ = post.send(letter());
             post.flush();
         }
+    }
+
+    /// When the process is killed next; a process that drains is left alone.
+    fn next_kill(&self) -> Option<Instant> {
+        self.kills.front().copied().filter(|_| !self.book.is_drained())
     }
 
     fn drain(&mut self, world: &World) {
@@ -75,7 +83,7 @@ impl Actor for Troupe {
             self.book.met("operator: drains in the middle");
             self.drain(world);
         }
-        let mut look = self.drains_at;
+        let mut look = self.drains_at.into_iter().chain(self.next_kill()).min();
         let mut over = true;
         for client in &mut self.clients {
             look = look.into_iter().chain(client.step(world, &self.proxy)).min();
@@ -89,24 +97,34 @@ impl Actor for Troupe {
 
 /// A worker, which may end before the others.
 struct Member {
-    running: Running,
+    /// `None`: it was of a process that was killed.
+    running: Option<Running>,
     ended: Rc<Cell<bool>>,
 }
 
 impl Turn for Member {
     fn turn(&mut self) -> bool {
-        if !self.ended.get() {
-            self.ended.set(!self.running.turn());
+        if let Some(running) = self.running.as_mut().filter(|_| !self.ended.get()) {
+            self.ended.set(!running.turn());
         }
         !self.ended.get()
     }
 }
 
+impl Member {
+    fn new(running: Running) -> Self {
+        Self { running: Some(running), ended: Rc::default() }
+    }
+}
+
 struct Stage {
+    config: Arc<Config>,
+    names: NameServer,
+    verifier: SimVerifier,
+    /// Of all processes that there were, in the order of their engines.
     workers: Vec<Member>,
     shared: Arc<Shared>,
     troupe: Troupe,
-    drain: Duration,
 }
 
 impl Stage {
@@ -114,20 +132,19 @@ impl Stage {
         let book = Book::new(story);
         let (origin, address) = Origin::new(world, &book);
         let config = Arc::new(configure(story, world, &address)?);
-        let names = NameServer::new(world, &[]);
-        let servers = (&names, &SimVerifier::new(false));
-        let (workers, posts, shared) = start(&config, world, servers, 1000)?;
-        let member = |running| Member { running, ended: Rc::default() };
-        let workers = workers.into_iter().map(member).collect();
+        let (names, verifier) = (NameServer::new(world, &[]), SimVerifier::new(false));
+        let (workers, posts, shared) = start(&config, world, (&names, &verifier), 1000)?;
+        let workers = workers.into_iter().map(Member::new).collect();
         let askers = story.askers.iter().enumerate();
         let clients = askers.map(|(at, plan)| Client::new(world, at, plan, &book)).collect();
         book.met(format!("world: {:?}", story.world));
         let drains_at = story.drains_ms.map(|ms| world.now() + Duration::from_millis(ms));
         let proxy = address_of(&config.listeners[0].address);
         let over = Rc::default();
-        let drain = Duration::from_millis(config.limits.drain_ms);
-        let troupe = Troupe { clients, origin, proxy, posts, drains_at, book, over };
-        Ok(Self { workers, shared, troupe, drain })
+        let kills = story.killed_ms.iter().map(|ms| world.now() + Duration::from_millis(*ms));
+        let kills = kills.collect();
+        let troupe = Troupe { clients, origin, proxy, posts, drains_at, kills, book, over };
+        Ok(Self { config, names, verifier, workers, shared, troupe })
     }
 
     fn play(&mut self, world: &World) -> Result<(), Failure> {
@@ -135,7 +152,15 @@ impl Stage {
         // It also returns when every worker has drained: those who are left then see it.
         let mut ended = Ended::Done;
         while ended == Ended::Done && !over.get() {
-            ended = self.run(world, TIME, &mut |_| over.get());
+            let kill = self.troupe.next_kill();
+            let book = self.troupe.book.clone();
+            let is_due =
+                |world: &World| kill.is_some_and(|at| at <= world.now()) && !book.is_drained();
+            ended = self.run(world, TIME, &mut |world| over.get() || is_due(world));
+            if ended == Ended::Done && is_due(world) && !over.get() {
+                self.troupe.kills.pop_front();
+                self.kill(world)?;
+            }
         }
         if self.troupe.book.failure().is_some() {
             return Ok(());
@@ -148,7 +173,7 @@ impl Stage {
         }
         self.end(world)?;
         for (index, member) in self.workers.drain(..).enumerate() {
-            let Running(worker) = member.running;
+            let Some(Running(worker)) = member.running else { continue };
             let live = worker.live();
             if live != [0; 4] {
                 let words = format!("worker {index} has drained and keeps {live:?}");
@@ -166,11 +191,31 @@ impl Stage {
         }
     }
 
+    /// The process is killed, and another takes its place.
+    fn kill(&mut self, world: &World) -> Result<(), Failure> {
+        world.say("the process is killed");
+        self.troupe.book.met("operator: kills the process");
+        self.troupe.book.kill(world);
+        for member in &mut self.workers {
+            member.ended.set(true);
+            drop(member.running.take());
+        }
+        world.kill_engines();
+        let servers = (&self.names, &self.verifier);
+        let started = start(&self.config, world, servers, 1000);
+        let wrong = |words| Failure { kind: "configuration", words };
+        let (workers, posts, shared) = started.map_err(wrong)?;
+        self.workers.extend(workers.into_iter().map(Member::new));
+        (self.troupe.posts, self.shared) = (posts, shared);
+        Ok(())
+    }
+
     /// What the supervisor does at SIGTERM, once the order was given.
     fn end(&mut self, world: &World) -> Result<(), Failure> {
         let flags: Vec<_> = self.workers.iter().map(|member| member.ended.clone()).collect();
         let have_ended = &mut |_: &World| flags.iter().all(|ended| ended.get());
-        self.run(world, self.drain, have_ended);
+        let drain = Duration::from_millis(self.config.limits.drain_ms);
+        self.run(world, drain, have_ended);
         if have_ended(world) {
             return Ok(());
         }
