@@ -229,7 +229,7 @@ fn purges_and_what_is_made_invalid_hold_for_disks_too() {
     let acts: [(&str, Act); 6] = [
         ("prefix", |it| _ = it.purge(&Which::Prefix(b"http://a".to_vec()), false, NOW_MS)),
         ("all", |it| _ = it.purge(&Which::All, false, NOW_MS)),
-        ("invalid", |it| it.invalidate(key(1))),
+        ("invalid", |it| _ = it.invalidate(key(1), it.number())),
         ("remove", |it| _ = it.remove(key(1))),
         ("before", |_| {}),
         ("url", |it| _ = it.purge(&Which::Url(b"http://a/".to_vec()), false, NOW_MS)),
@@ -312,7 +312,7 @@ fn what_was_made_invalid_while_it_arrived_is_not_fresh_on_a_disk() {
     let story = Story::new();
     let (filling, _) = story.cache.publish(key(1), None, draft("", "", Some(3)), NOW_MS);
     let mut filling = filling.unwrap();
-    story.cache.invalidate(key(1));
+    story.cache.invalidate(key(1), story.cache.number());
     let _ = fill(&mut filling, b"one");
     let _ = filling.finish(NOW_MS);
     let story = story.restart();
@@ -329,7 +329,7 @@ fn purges_before_the_disks_are_there_are_told_to_them() {
     next.await_disks();
     let purged = next.purge(&Which::Prefix(b"http://b".to_vec()), false, NOW_MS);
     assert_eq!(purged.is_durable, Some(false));
-    next.invalidate(key(1));
+    next.invalidate(key(1), next.number());
     let volumes: Vec<(Arc<dyn Volume>, u64)> = vec![(Arc::new(story.volume.clone()), 32 << 20)];
     let options = Options { readers: 0, ..Options::default() };
     let contents = next.open_disks(volumes, &options, bell.clone(), NOW_MS).unwrap();
