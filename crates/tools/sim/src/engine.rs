@@ -43,7 +43,7 @@ impl Wake for SimWaker {
 }
 
 /// The time of day at a world's zero: some moment of 2026.
-const TIME_OF_DAY_AT_ZERO: Duration = Duration::from_secs(1_780_000_000);
+pub(crate) const TIME_OF_DAY_AT_ZERO: Duration = Duration::from_secs(1_780_000_000);
 
 /// What [`Event::Woken`] carries.
 const WAKE_TOKEN: Token = Token::new(Kind::Worker, 0, 0);

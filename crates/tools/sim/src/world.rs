@@ -12,7 +12,7 @@ use millrace_event::{Address, Budget, Error, Instant};
 
 use crate::connection::Readable;
 use crate::descriptor::{Object, Owner};
-use crate::engine::{Sim, SimDetached};
+use crate::engine::{Sim, SimDetached, TIME_OF_DAY_AT_ZERO};
 use crate::kernel::{EngineState, Kernel};
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
@@ -108,6 +108,11 @@ impl World {
     /// The world's clock.
     pub fn now(&self) -> Instant {
         self.kernel.borrow().now
+    }
+
+    /// The time of day, since 1970.
+    pub fn time_of_day(&self) -> Duration {
+        TIME_OF_DAY_AT_ZERO + self.now().since(Instant::default())
     }
 
     /// How far the clock has leapt in all. Whoever measures how long others take leaves it out.

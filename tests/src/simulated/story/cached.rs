@@ -6,12 +6,14 @@
 
 mod book;
 mod client;
+mod disk;
 mod draw;
 mod origin;
 mod stage;
 
 use std::fmt;
 
+use millrace_cache::disk::SimFaults;
 use millrace_sim::{Faults, World};
 
 pub use draw::draw_cached;
@@ -36,6 +38,32 @@ pub struct CachedStory {
     pub(super) drains_ms: Option<u64>,
     /// When the process is killed, and begins anew; in order.
     pub(super) killed_ms: Vec<u64>,
+    /// What is beneath memory, if anything.
+    pub(super) disk: Option<DiskPlan>,
+}
+
+/// A disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DiskPlan {
+    /// What the cache may use of it.
+    bytes: u64,
+    /// What there is.
+    capacity: u64,
+    faults: SimFaults,
+    /// What is in memory is read from it all the same.
+    rereads: bool,
+    /// When the process is killed: the machine may lose its power, and with it any sectors that
+    /// were not synced.
+    loses_power: bool,
+    /// A bit may no longer be what it was.
+    flips: bool,
+}
+
+impl DiskPlan {
+    /// Whether a body may turn out to be damaged while a client gets it.
+    fn may_cut(&self) -> bool {
+        self.faults.read_errors > 0 || self.flips || self.loses_power
+    }
 }
 
 /// One answer of the origin's.
@@ -103,7 +131,7 @@ impl fmt::Display for CachedStory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}, world {:?}, {} workers", self.seed, self.world, self.workers)?;
         writeln!(f, "boost {}, drains {:?}", self.options.join(" "), self.drains_ms)?;
-        writeln!(f, "is killed at {:?} ms", self.killed_ms)?;
+        writeln!(f, "is killed at {:?} ms; {:?}", self.killed_ms, self.disk)?;
         for (url, says) in self.says.iter().enumerate() {
             says.iter().try_for_each(|said| writeln!(f, "/u{url} {said:?}"))?;
         }

@@ -121,19 +121,25 @@ impl Book {
         self.0.borrow().drained
     }
 
-    /// The process is killed: what it had not written down yet of changes is lost.
-    pub(super) fn kill(&self, world: &World) {
+    /// The process is killed: what it had not written down yet of changes is lost; or what was not
+    /// synced, if `loses_all`.
+    pub(super) fn kill(&self, world: &World, loses_all: bool) {
         let pages = &mut *self.0.borrow_mut();
         let now = world.now();
         pages.killed = Some(now);
         for changed in &mut pages.changed {
-            changed.take_if(|at| *at + WRITTEN_DOWN > now);
+            changed.take_if(|at| loses_all || *at + WRITTEN_DOWN > now);
         }
     }
 
     /// Whether the process was killed since a time.
     pub(super) fn was_killed(&self, since: Instant) -> bool {
         self.0.borrow().killed.is_some_and(|at| at >= since)
+    }
+
+    /// Whether the process that fetched it was killed since.
+    pub(super) fn outlived_process(&self, record: &Record) -> bool {
+        record.touched.is_some_and(|touched| self.was_killed(touched.at))
     }
 
     /// A client begins to send a request.

@@ -236,6 +236,9 @@ impl Client {
         let is_hit = record.asker != ask.id;
         let class = if is_hit { "client: gets what another asked for" } else { "client: its own" };
         self.book.met(class);
+        if is_hit && self.book.outlived_process(&record) {
+            self.book.met("client: gets what an earlier process stored");
+        }
         let said = record.said;
         match status {
             206 if ask.range.is_some() => {
@@ -326,7 +329,8 @@ impl Client {
     fn unserved(&mut self, world: &World, words: &str) {
         let story = self.book.story();
         let breaks = story.says.iter().flatten().any(|said| said.breaks.is_some());
-        let is_cut = breaks || self.book.was_killed(self.begins);
+        let may_cut = story.disk.is_some_and(|disk| disk.may_cut());
+        let is_cut = breaks || may_cut || self.book.was_killed(self.begins);
         if !self.book.is_hostile() && !self.book.is_drained() && !is_cut {
             self.fail(world, "unserved", words.to_owned());
         }

@@ -1,8 +1,9 @@
 //! The story that a seed invents.
 
+use millrace_cache::disk::SimFaults;
 use millrace_sim::{Faults, Random};
 
-use super::{Ask, Asker, CachedStory, Control, Said};
+use super::{Ask, Asker, CachedStory, Control, DiskPlan, Said};
 use crate::simulated::plan::{Break, Frame, How, Reader};
 
 const fn control(text: &'static str, fresh_s: u64, spare_s: u64, own: bool) -> Control {
@@ -39,8 +40,11 @@ pub fn draw_cached(seed: u64) -> CachedStory {
     let clients = draw.random.between(1, 8);
     let askers = (0..clients).map(|_| draw.asker()).collect();
     let drains_ms = draw.random.chance(100).then(|| draw.random.between(0, 3000));
-    let kills = if draw.random.chance(150) { draw.random.between(1, 3) } else { 0 };
-    let mut killed_ms: Vec<u64> = (0..kills).map(|_| draw.random.between(0, 30_000)).collect();
+    let disk = draw.disk();
+    let often = if disk.is_some() { 700 } else { 50 };
+    let kills = if draw.random.chance(often) { draw.random.between(1, 3) } else { 0 };
+    let last = draw.random.choose(&[3000, 30_000]);
+    let mut killed_ms: Vec<u64> = (0..kills).map(|_| draw.random.between(0, last)).collect();
     killed_ms.sort_unstable();
     CachedStory {
         seed,
@@ -51,6 +55,7 @@ pub fn draw_cached(seed: u64) -> CachedStory {
         askers,
         drains_ms,
         killed_ms,
+        disk,
     }
 }
 
@@ -87,6 +92,27 @@ impl Draw {
             options.push(format!("--limit=collapse_wait_ms={ms}"));
         }
         options
+    }
+
+    fn disk(&mut self) -> Option<DiskPlan> {
+        if !self.random.chance(400) {
+            return None;
+        }
+        let fails = self.random.chance(300) && !self.kind;
+        let one_in = |random: &mut Random| random.choose(&[0, 3, 30]);
+        let bytes = self.random.choose(&[1 << 20, 8 << 20]);
+        Some(DiskPlan {
+            bytes,
+            capacity: if self.random.chance(100) { bytes / 4 } else { 2 * bytes },
+            faults: SimFaults {
+                short: one_in(&mut self.random) as u32,
+                read_errors: if fails { one_in(&mut self.random) as u32 } else { 0 },
+                write_errors: if fails { one_in(&mut self.random) as u32 } else { 0 },
+            },
+            rereads: self.random.chance(400),
+            loses_power: !self.kind && self.random.chance(400),
+            flips: !self.kind && self.random.chance(300),
+        })
     }
 
     fn url(&mut self) -> Vec<Said> {

@@ -20,6 +20,7 @@ use super::super::stage::Outcome;
 use super::CachedStory;
 use super::book::Book;
 use super::client::Client;
+use super::disk::Disk;
 use super::origin::Origin;
 
 /// Virtual time that a story may take: beyond every deadline, stall and pause.
@@ -51,6 +52,7 @@ struct Troupe {
     drains_at: Option<Instant>,
     /// When the process is killed; in order.
     kills: VecDeque<Instant>,
+    disk: Option<Disk>,
     book: Book,
     over: Rc<Cell<bool>>,
 }
@@ -90,6 +92,9 @@ impl Actor for Troupe {
             over &= client.is_over();
         }
         look = look.into_iter().chain(self.origin.step(world)).min();
+        let posts = &self.posts;
+        let disk = self.disk.as_mut().and_then(|disk| disk.step(world, posts));
+        look = look.into_iter().chain(disk).min();
         self.over.set(over || self.book.failure().is_some());
         look
     }
@@ -143,7 +148,9 @@ impl Stage {
         let over = Rc::default();
         let kills = story.killed_ms.iter().map(|ms| world.now() + Duration::from_millis(*ms));
         let kills = kills.collect();
-        let troupe = Troupe { clients, origin, proxy, posts, drains_at, kills, book, over };
+        let mut disk = story.disk.map(|plan| Disk::new(plan, story.seed, world));
+        begin(disk.as_mut(), &shared, world);
+        let troupe = Troupe { clients, origin, proxy, posts, drains_at, kills, disk, book, over };
         Ok(Self { config, names, verifier, workers, shared, troupe })
     }
 
@@ -181,6 +188,7 @@ impl Stage {
             }
             drop(worker.finish());
         }
+        self.troupe.disk.iter_mut().for_each(Disk::end);
         let leak = |words| Failure { kind: "leak", words };
         cache::check(&self.shared).map_err(leak)?;
         self.troupe.clients.iter_mut().for_each(|client| client.close(world));
@@ -195,7 +203,8 @@ impl Stage {
     fn kill(&mut self, world: &World) -> Result<(), Failure> {
         world.say("the process is killed");
         self.troupe.book.met("operator: kills the process");
-        self.troupe.book.kill(world);
+        let loses_all = self.troupe.disk.as_mut().is_none_or(|disk| disk.kill(world));
+        self.troupe.book.kill(world, loses_all);
         for member in &mut self.workers {
             member.ended.set(true);
             drop(member.running.take());
@@ -207,6 +216,7 @@ impl Stage {
         let (workers, posts, shared) = started.map_err(wrong)?;
         self.workers.extend(workers.into_iter().map(Member::new));
         (self.troupe.posts, self.shared) = (posts, shared);
+        begin(self.troupe.disk.as_mut(), &self.shared, world);
         Ok(())
     }
 
@@ -245,6 +255,13 @@ impl Stage {
     fn failure(&self, kind: &'static str, words: String) -> Failure {
         let clients: Vec<String> = self.troupe.clients.iter().map(Client::state).collect();
         Failure { kind, words: format!("{words}\n{}", clients.join("\n")) }
+    }
+}
+
+/// A process begins to use its disk, if it has one.
+fn begin(disk: Option<&mut Disk>, shared: &Shared, world: &World) {
+    if let (Some(disk), Some(cache)) = (disk, &shared.cache) {
+        disk.begin(cache, world);
     }
 }
 
