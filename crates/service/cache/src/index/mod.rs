@@ -337,13 +337,14 @@ impl Cache {
         draft: Draft,
         now_ms: u64,
     ) -> (Option<Filling>, Vec<Waiter>) {
-        let ended = claim.map(|mut claim| claim.end(None)).unwrap_or_default();
+        // The claim ends where its object is put in: between the two nobody looks, or purges.
+        let mut shard = self.shard(key);
+        let ended = claim.map(|mut claim| claim.end_in(&mut shard)).unwrap_or_default();
         let Draft { mut stored, variant, declared, name, tags, since, own_change } = draft;
         if ended.is_outdated {
             stored.meta.invalidate();
         }
         let kind = filling::kind(declared);
-        let mut shard = self.shard(key);
         // Under the lock: whoever purges after this finds the object, and before it is in here.
         if shard.outdated.has(&[key], since.max(own_change)) {
             stored.meta.invalidate();

@@ -125,6 +125,36 @@ fn one_fetches_and_the_others_wait_and_read_along() {
     assert_eq!(body(ask(&cache, key(1), "", Some(OTHER))), b"abcd");
 }
 
+/// Two workers ask for the same things at the same time: whatever the order, one of them fetches,
+/// and the other waits or finds what was published.
+#[test]
+fn workers_that_ask_at_once_fetch_once() {
+    const KEYS: u32 = 2000;
+    let barrier = std::sync::Barrier::new(2);
+    let (start, cache) = (&barrier, &cache());
+    let fetched = |me: Waiter| {
+        (0..KEYS).map(key).filter(move |&key| {
+            start.wait();
+            match ask(cache, key, "", Some(me)) {
+                Found::Nothing { claim: Some(claim), .. } => {
+                    let draft = draft("", "", Some(4));
+                    let (filling, _) = cache.publish(key, Some(claim), draft, NOW_MS);
+                    let mut filling = filling.expect("small enough");
+                    let _ = fill(&mut filling, b"abcd");
+                    let _ = filling.finish(NOW_MS);
+                    true
+                }
+                found => !matches!(found, Found::Wait | Found::Stored(_)),
+            }
+        })
+    };
+    let count = std::thread::scope(|scope| {
+        let other = scope.spawn(|| fetched(OTHER).count());
+        fetched(ME).count() + other.join().expect("it ends")
+    });
+    assert_eq!(count, KEYS as usize);
+}
+
 #[test]
 fn a_claim_that_brings_nothing_goes_to_the_next() {
     let cache = cache();
