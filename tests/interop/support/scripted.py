@@ -7,11 +7,11 @@ import threading
 
 
 class Answer:
-    """Status, fields and body of an answer; one that is held waits for `Scripted.go`. With a
-    validator, conditions are answered with 304, and ranges with 206 where the body is long."""
+    """Status, fields and body of an answer; one that is held waits for `Scripted.go`, one that is
+    halved does so after half of its body. With a validator, conditions are answered with 304."""
 
-    def __init__(self, body=b"", status=200, held=False, **fields):
-        self.body, self.status, self.held = body, status, held
+    def __init__(self, body=b"", status=200, held=False, halved=False, **fields):
+        self.body, self.status, self.held, self.halved = body, status, held, halved
         self.fields = {name.replace("_", "-"): value for name, value in fields.items()}
 
 
@@ -37,8 +37,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not is_same:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        if self.command == "HEAD":
+            return
+        if answer.halved:
+            half = len(body) // 2
+            self.wfile.write(body[:half])
+            self.server.gate.wait(300)
+            body = body[half:]
+        self.wfile.write(body)
 
     do_GET = do_HEAD = do_POST = _dispatch
 
