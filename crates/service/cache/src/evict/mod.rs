@@ -22,7 +22,7 @@
 //! use millrace_cache::evict::{Eviction, NEVER};
 //!
 //! let (capacity, now) = (100_000, 0);
-//! let mut eviction = Eviction::new(capacity, 1);
+//! let mut eviction = Eviction::new(capacity);
 //! for handle in 0..50 {
 //!     let (key, size) = (u64::from(handle) << 32, 3_000);
 //!     if eviction.admit(key, size) {
@@ -38,13 +38,20 @@
 mod ghost;
 mod queue;
 mod shards;
+mod together;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use ghost::{Ghost, Origin, Slot};
 use queue::{NONE, Queue, Weights};
+use together::Together;
 
 pub use shards::SHARDS_MAX;
+
+/// So many shards may pass their turn before one has to let something go: see
+/// [`Eviction::evict_ripe`].
+pub const PASSES_MAX: usize = 1;
 
 /// The expiry of an entry that never expires.
 pub const NEVER: u32 = u32::MAX;
@@ -60,15 +67,12 @@ pub struct Eviction {
     probation_weights: Weights,
     main_weights: Weights,
     ghost: Ghost,
-    /// What was offered so far: the unit of age. It wraps.
-    tick: u32,
-    /// The weighted age at which entries had to leave `main` of late; `None` before one had to.
-    horizon: Option<u64>,
-    /// What part of the bytes `probation` may have: `SHARE_MIN <= share <= SHARE_MAX`.
-    share: u32,
-    /// What each queue let go.
-    probation_mileage: Mileage,
-    main_mileage: Mileage,
+    /// What all shards know.
+    together: Arc<Together>,
+    /// Whether there are other shards.
+    has_others: bool,
+    /// What was taken in so far. It wraps.
+    inserts: u32,
     /// Bytes that all shards may hold together.
     capacity: u64,
     counts: Counts,
@@ -113,10 +117,6 @@ enum Place {
     Main,
 }
 
-/// Bytes that passed the end of a queue, told in units of [`MILE_SHIFT`] bits, which wrap.
-#[derive(Clone, Copy, Default, Debug)]
-struct Mileage(u64);
-
 const _: () = assert!(size_of::<Entry>() <= 40);
 
 /// Two bits tell an object that is asked for now and then from one that is always asked for.
@@ -144,12 +144,15 @@ const LARGE: u64 = 32;
 const WEIGH_EVERY: u32 = 64;
 /// Bytes of the capacity for each object that is remembered: 16 bytes each, 0.4 % in all.
 const GHOST_UNIT: u64 = 4096;
-/// Mileage is told in KB, so that 32 bits hold 4 TB before they wrap.
-const MILE_SHIFT: u32 = 10;
 
 impl Eviction {
-    /// For one of `shards` equal shards (at least 1) that hold `capacity` bytes together.
-    pub fn new(capacity: u64, shards: u32) -> Self {
+    /// For a cache of `capacity` bytes that has no other shards: see [`Eviction::shards`].
+    pub fn new(capacity: u64) -> Self {
+        Self::within(capacity, 1, Arc::new(Together::new()))
+    }
+
+    /// One of `shards` shards (at least 1) that hold `capacity` bytes together.
+    fn within(capacity: u64, shards: u32, together: Arc<Together>) -> Self {
         let main_weights = Weights::new(1);
         Self {
             entries: Vec::new(),
@@ -158,11 +161,9 @@ impl Eviction {
             probation_weights: main_weights.root(),
             main_weights,
             ghost: Ghost::new(capacity / GHOST_UNIT / u64::from(shards.max(1))),
-            tick: 0,
-            horizon: None,
-            share: SHARE,
-            probation_mileage: Mileage::default(),
-            main_mileage: Mileage::default(),
+            together,
+            has_others: shards > 1,
+            inserts: 0,
             capacity,
             counts: Counts::default(),
         }
@@ -195,8 +196,8 @@ impl Eviction {
         if known && size <= self.capacity {
             return true;
         }
-        self.tick = self.tick.wrapping_add(1);
-        self.ghost.put(key, self.tick, 0, Origin::Elsewhere);
+        self.together.advance();
+        self.ghost.put(key, self.together.tick(), 0, Origin::Elsewhere);
         self.counts.refused += 1;
         false
     }
@@ -206,13 +207,18 @@ impl Eviction {
     /// [`Eviction::evict`]: when nothing can be made of the object any more, or [`NEVER`]. Nothing
     /// is let go here; the caller compares [`Eviction::bytes`] with what there is room for.
     pub fn insert(&mut self, handle: u32, key: u64, size: u64, expires: u32) {
-        self.tick = self.tick.wrapping_add(1);
-        if self.tick.is_multiple_of(WEIGH_EVERY) || self.tick.is_power_of_two() {
+        self.together.advance();
+        self.inserts = self.inserts.wrapping_add(1);
+        if self.inserts.is_multiple_of(WEIGH_EVERY) || self.inserts.is_power_of_two() {
             self.weigh();
         }
         let slot = self.ghost.get(key);
         if let Some(slot) = slot {
-            self.learn(slot);
+            match slot.origin {
+                Origin::Probation => self.together.learn_from_probation(slot.mileage),
+                Origin::Main => self.together.learn_from_main(slot.mileage),
+                Origin::Elsewhere => {}
+            }
             self.ghost.forget(key);
         }
         let known = slot.is_some_and(|slot| self.is_due(slot, size));
@@ -259,10 +265,21 @@ impl Eviction {
     /// Lets one entry go and names it: the caller's handle is free again. One that expired by `now`
     /// goes first as soon as it is at the end of its list. `None` if there is nothing.
     pub fn evict(&mut self, now: u32) -> Option<u32> {
+        self.evict_if(now, false)
+    }
+
+    /// The same, but `None` as well if there are other shards, and the entry whose turn it is here has
+    /// not the age at which entries of all shards go.
+    pub fn evict_ripe(&mut self, now: u32) -> Option<u32> {
+        self.evict_if(now, self.has_others)
+    }
+
+    fn evict_if(&mut self, now: u32, has_to_be_ripe: bool) -> Option<u32> {
         let mut moves = 0;
         loop {
-            let tick = self.tick;
-            let from_probation = self.main.is_empty() || self.probation_is_large();
+            let tick = self.together.tick();
+            let from_probation = self.main.is_empty()
+                || (self.together.probation_is_large() && !self.probation.is_empty());
             let (queue, weights) = if from_probation {
                 (&self.probation, &self.probation_weights)
             } else {
@@ -280,14 +297,14 @@ impl Eviction {
                 self.put(handle, Place::Main, if from_probation { 0 } else { hits - 1 });
                 continue;
             }
+            let side = if from_probation { &self.together.probation } else { &self.together.main };
+            let is_ripe = expired || side.horizon().is_none_or(|horizon| score >= horizon);
+            if has_to_be_ripe && !is_ripe {
+                return None;
+            }
             self.let_go(handle, score, hits, expired);
             return Some(handle);
         }
-    }
-
-    fn probation_is_large(&self) -> bool {
-        u128::from(self.probation.bytes()) * u128::from(WHOLE)
-            > u128::from(self.bytes()) * u128::from(self.share)
     }
 
     /// Removes the entry and remembers it.
@@ -300,68 +317,49 @@ impl Eviction {
             // Its time was over, not its turn. What was hit will be asked for again.
             self.counts.expired += 1;
             if hits > 0 {
-                self.ghost.put(key, self.tick, 0, Origin::Elsewhere);
+                self.ghost.put(key, self.together.tick(), 0, Origin::Elsewhere);
             }
             return;
         }
-        if place == Place::Main {
-            // The mean of the last sixteen or so.
-            self.horizon =
-                Some(self.horizon.map_or(score, |horizon| horizon - horizon / 16 + score / 16));
-            let mileage = self.main_mileage.pass(size);
-            self.ghost.put(key, stamp, mileage, Origin::Main);
-        } else {
-            let mileage = self.probation_mileage.pass(size);
-            self.ghost.put(key, stamp, mileage, Origin::Probation);
-        }
+        let (side, origin) = match place {
+            Place::Main => (&self.together.main, Origin::Main),
+            _ => (&self.together.probation, Origin::Probation),
+        };
+        self.ghost.put(key, stamp, side.let_go(score, size), origin);
     }
 
     /// Whether an object that was asked for at the time of `slot` is asked for often enough for
     /// main. An entry stays there if it is hit within the horizon; asked for is half of that, since
     /// one short interval says little of the next one.
     fn is_due(&self, slot: Slot, size: u64) -> bool {
-        let age = self.tick.wrapping_sub(slot.stamp);
-        self.horizon.is_none_or(|horizon| self.main_weights.score(age, size) <= horizon / 2)
-    }
-
-    /// An object that was let go came back. If it passed the end of its queue shortly before, a
-    /// somewhat larger share of that queue would have kept it.
-    fn learn(&mut self, slot: Slot) {
-        // While main lets nothing go, its own returns cannot speak for it.
-        if self.horizon.is_none() {
-            return;
-        }
-        let near = self.bytes() / NEAR;
-        let step = ((u64::from(WHOLE) * u64::from(STEP)) / self.counts.entries.max(1))
-            .min(u64::from(STEP_MAX)) as u32;
-        match slot.origin {
-            Origin::Probation if self.probation_mileage.since(slot.mileage) <= near => {
-                self.share = (self.share + step).min(SHARE_MAX);
-            }
-            Origin::Main if self.main_mileage.since(slot.mileage) <= near => {
-                self.share = self.share.saturating_sub(step * MAIN_VOTES).max(SHARE_MIN);
-            }
-            _ => {}
-        }
+        let age = self.together.tick().wrapping_sub(slot.stamp);
+        let horizon = self.together.main.horizon();
+        horizon.is_none_or(|horizon| self.main_weights.score(age, size) <= horizon / 2)
     }
 
     /// Makes the weights fit: the size from which on larger objects are hardly worse than smaller
     /// ones is the mean of what is held.
     fn weigh(&mut self) {
-        let mean = self.bytes() / self.counts.entries.max(1);
-        self.main_weights = Weights::new(mean.max(1));
+        self.main_weights = Weights::new(self.together.mean().max(1));
         self.probation_weights = self.main_weights.root();
     }
 
     /// Appends an entry that is nowhere to a queue, from now on with `hits`.
     fn put(&mut self, handle: u32, place: Place, hits: u8) {
         let entry = &mut self.entries[handle as usize];
-        entry.stamp = self.tick;
+        entry.stamp = self.together.tick();
         entry.place = place;
         *entry.hits.get_mut() = hits;
+        let (together, size) = (&self.together, entry.size);
         match place {
-            Place::Probation => self.probation.push(&mut self.entries, handle),
-            Place::Main => self.main.push(&mut self.entries, handle),
+            Place::Probation => {
+                together.put(&together.probation, size);
+                self.probation.push(&mut self.entries, handle);
+            }
+            Place::Main => {
+                together.put(&together.main, size);
+                self.main.push(&mut self.entries, handle);
+            }
             Place::Nowhere => unreachable!("an entry is put somewhere"),
         }
     }
@@ -369,9 +367,16 @@ impl Eviction {
     /// Takes an entry out of its queue, and says which that was.
     fn take(&mut self, handle: u32) -> Place {
         let place = std::mem::replace(&mut self.entries[handle as usize].place, Place::Nowhere);
+        let (together, size) = (&self.together, self.entries[handle as usize].size);
         match place {
-            Place::Probation => self.probation.unlink(&mut self.entries, handle),
-            Place::Main => self.main.unlink(&mut self.entries, handle),
+            Place::Probation => {
+                together.take(&together.probation, size);
+                self.probation.unlink(&mut self.entries, handle);
+            }
+            Place::Main => {
+                together.take(&together.main, size);
+                self.main.unlink(&mut self.entries, handle);
+            }
             Place::Nowhere => panic!("handle {handle} is not in use"),
         }
         place
@@ -391,19 +396,6 @@ impl Default for Entry {
             hits: AtomicU8::new(0),
             place: Place::Nowhere,
         }
-    }
-}
-
-impl Mileage {
-    /// `size` more bytes passed; what it says then.
-    fn pass(&mut self, size: u64) -> u32 {
-        self.0 = self.0.wrapping_add(size);
-        (self.0 >> MILE_SHIFT) as u32
-    }
-
-    /// Bytes that passed since it said `mileage`.
-    fn since(self, mileage: u32) -> u64 {
-        u64::from(((self.0 >> MILE_SHIFT) as u32).wrapping_sub(mileage)) << MILE_SHIFT
     }
 }
 
@@ -437,7 +429,7 @@ mod tests {
 
     #[test]
     fn what_was_hit_outlives_what_was_not() {
-        let mut eviction = Eviction::new(10_000, 1);
+        let mut eviction = Eviction::new(10_000);
         for object in 0..10 {
             assert_eq!(store(&mut eviction, object, 1_000), []);
         }
@@ -452,7 +444,7 @@ mod tests {
 
     #[test]
     fn a_scan_leaves_the_hot_set() {
-        let mut eviction = Eviction::new(100_000, 1);
+        let mut eviction = Eviction::new(100_000);
         for object in 0..60 {
             store(&mut eviction, object, 1_000);
         }
@@ -467,7 +459,7 @@ mod tests {
 
     #[test]
     fn what_nobody_asks_for_any_more_goes() {
-        let mut eviction = Eviction::new(100_000, 1);
+        let mut eviction = Eviction::new(100_000);
         for object in 0..80 {
             store(&mut eviction, object, 1_000);
             hit_often(&eviction, object);
@@ -484,7 +476,7 @@ mod tests {
 
     #[test]
     fn the_larger_goes_before_the_somewhat_older() {
-        let mut eviction = Eviction::new(1 << 20, 1);
+        let mut eviction = Eviction::new(1 << 20);
         for object in 0..10 {
             store(&mut eviction, object, if object == 1 { 30_000 } else { 1_000 });
         }
@@ -495,7 +487,7 @@ mod tests {
     #[test]
     fn a_large_object_is_stored_when_it_is_asked_for_again() {
         let capacity = 1 << 20;
-        let mut eviction = Eviction::new(capacity, 1);
+        let mut eviction = Eviction::new(capacity);
         assert!(eviction.admit(key(1), capacity / LARGE));
         assert!(!eviction.admit(key(1), capacity / LARGE + 1));
         assert!(eviction.admit(key(1), capacity / LARGE + 1));
@@ -506,7 +498,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_soon_is_known() {
-        let mut eviction = Eviction::new(10_000, 1);
+        let mut eviction = Eviction::new(10_000);
         for object in 0..11 {
             store(&mut eviction, object, 1_000);
         }
@@ -521,7 +513,7 @@ mod tests {
 
     #[test]
     fn what_expired_goes_first() {
-        let mut eviction = Eviction::new(100_000, 1);
+        let mut eviction = Eviction::new(100_000);
         for handle in 0..10 {
             let expires = if handle == 3 { 60 } else { NEVER };
             // Each in a class of its own, so that each is the end of a list.
@@ -537,7 +529,7 @@ mod tests {
 
     #[test]
     fn one_eviction_has_a_bound() {
-        let mut eviction = Eviction::new(1 << 30, 1);
+        let mut eviction = Eviction::new(1 << 30);
         for handle in 0..10_000 {
             eviction.insert(handle, key(u64::from(handle)), 1_000, NEVER);
             hit_often(&eviction, handle);
@@ -549,14 +541,14 @@ mod tests {
     #[test]
     #[should_panic(expected = "handle 1 is in use")]
     fn a_handle_is_used_once() {
-        let mut eviction = Eviction::new(1_000, 1);
+        let mut eviction = Eviction::new(1_000);
         eviction.insert(1, 1, 10, NEVER);
         eviction.insert(1, 2, 10, NEVER);
     }
 
     #[test]
     fn nothing_to_evict() {
-        assert_eq!(Eviction::new(0, 1).evict(0), None);
+        assert_eq!(Eviction::new(0).evict(0), None);
     }
 
     /// Whatever is done in whatever order, what is held is what was put in and did not leave.
@@ -570,7 +562,7 @@ mod tests {
                 random ^= random << 17;
                 random % bound
             };
-            let mut eviction = Eviction::new(1 << 20, 1);
+            let mut eviction = Eviction::new(1 << 20);
             let mut held: HashMap<u32, u64> = HashMap::new();
             for turn in 0..5_000u32 {
                 let handle = draw(200) as u32;

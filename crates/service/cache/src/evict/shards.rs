@@ -1,6 +1,8 @@
 //! How many shards a cache should have.
 
-use super::Eviction;
+use std::sync::Arc;
+
+use super::{Eviction, Together};
 
 /// The most shards that [`Eviction::shards_for`] gives.
 pub const SHARDS_MAX: u32 = 256;
@@ -12,12 +14,8 @@ impl Eviction {
     /// How many shards a cache of `capacity` bytes should have: a power of two, 1 to
     /// [`SHARDS_MAX`].
     ///
-    /// A shard learns from its own entries alone and lets its own go, so few bytes make it worse.
-    /// docs/design/eviction.md has what that costs: with 32 MB and more at most 0.003 of the requests
-    /// and 0.006 of the bytes, with 1 to 4 MB up to 0.026 and 0.062, except where a crawler takes
-    /// turns with a hot set. There any cut costs up to 0.07, so there are no more shards than this,
-    /// either. It is the cost for shards that let go in turns until all of them together fit. With
-    /// a bound for each, a large object displaces all of its shard: up to 0.09 of the bytes.
+    /// Each shard decides as the whole cache would; but its entries are a sample, and with few of them
+    /// one large object tells. docs/design/eviction.md has what that costs.
     pub const fn shards_for(capacity: u64) -> u32 {
         let shards = capacity / SHARD_BYTES_MIN;
         if shards >= SHARDS_MAX as u64 {
@@ -32,13 +30,19 @@ impl Eviction {
     /// The shards of a cache of `capacity` bytes, as many as [`Eviction::shards_for`] says: which
     /// one an object belongs to is for the caller to say, by its key.
     pub fn shards(capacity: u64) -> Vec<Self> {
-        let count = Self::shards_for(capacity);
-        (0..count).map(|_| Self::new(capacity, count)).collect()
+        Self::cut(capacity, Self::shards_for(capacity))
+    }
+
+    /// The same for `count` shards, at least one.
+    pub fn cut(capacity: u64, count: u32) -> Vec<Self> {
+        let together = Arc::new(Together::new());
+        (0..count).map(|_| Self::within(capacity, count, together.clone())).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::NEVER;
     use super::*;
 
     #[test]
@@ -56,5 +60,29 @@ mod tests {
             assert_eq!(Eviction::shards_for(capacity), expected, "{capacity}");
         }
         assert_eq!(Eviction::shards(64 * SHARD_BYTES_MIN).len(), 64);
+    }
+
+    /// What is learned in one shard holds in the other, which passes while what it has is younger
+    /// than what went there; the first, alone of its kind, may not.
+    #[test]
+    fn a_shard_passes_while_its_entries_are_young() {
+        let mut shards = Eviction::cut(1 << 20, 2);
+        let [old, young] = &mut shards[..] else { panic!("two") };
+        for handle in 0..100 {
+            old.insert(handle, u64::from(handle) << 32, 1_000, NEVER);
+        }
+        assert!(old.evict_ripe(0).is_some(), "nothing is known of an age before the first went");
+        young.insert(0, 1 << 60, 1_000, NEVER);
+        assert_eq!(young.evict_ripe(0), None);
+        assert_eq!(young.evict(0), Some(0));
+        assert_eq!(young.evict(0), None);
+
+        let mut alone = Eviction::new(1 << 20);
+        for handle in 0..100 {
+            alone.insert(handle, u64::from(handle) << 32, 1_000, NEVER);
+        }
+        for _ in 0..100 {
+            assert!(alone.evict_ripe(0).is_some());
+        }
     }
 }

@@ -30,7 +30,7 @@ use shard::{Entry, Fetch, Shard};
 
 use crate::body::{Body, Waiter};
 use crate::disk::Subject;
-use crate::evict::Eviction;
+use crate::evict::{Eviction, PASSES_MAX};
 use crate::object::Object;
 use crate::rules::{
     Forward, Freshened, HashKey, Key, Policy, Receipt, RequestDirectives, Reuse, Stored, TagHash,
@@ -154,12 +154,11 @@ pub struct Draft {
 impl Cache {
     /// An empty cache over a slab.
     pub fn new(slab: Slab, hash: HashKey, bounds: Bounds) -> Arc<Self> {
-        let shards = Eviction::shards_for(bounds.bytes);
-        let shard = |_| Mutex::new(Shard::new(bounds.bytes, shards));
+        let shards = Eviction::shards(bounds.bytes).into_iter();
         Arc::new(Self {
             slab,
             hash,
-            shards: (0..shards).map(shard).collect(),
+            shards: shards.map(|eviction| Mutex::new(Shard::new(eviction))).collect(),
             object_bytes: AtomicU64::new(bounds.object_bytes),
             variants: AtomicUsize::new(bounds.variants),
             bounds,
@@ -402,10 +401,10 @@ impl Cache {
 
     /// Takes one object out. False if there is none.
     fn make_room(&self, now_ms: u64) -> bool {
-        for _ in 0..self.shards.len() {
+        for passed in 0..self.shards.len() + PASSES_MAX {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
             let mut shard = self.lock(turn % self.shards.len());
-            let gone = shard.evict((now_ms / 1000) as u32);
+            let gone = shard.evict((now_ms / 1000) as u32, passed < PASSES_MAX);
             self.count(&mut shard);
             drop(shard);
             if gone.is_some() {

@@ -61,12 +61,12 @@ pub(super) struct Fetch {
 }
 
 impl Shard {
-    pub(super) fn new(capacity: u64, shards: u32) -> Self {
+    pub(super) fn new(eviction: Eviction) -> Self {
         Self {
             keys: HashMap::default(),
             handles: Vec::new(),
             free: Vec::new(),
-            eviction: Eviction::new(capacity, shards),
+            eviction,
             counted: 0,
             passes: VecDeque::new(),
             outdated: Numbers::default(),
@@ -121,9 +121,12 @@ impl Shard {
         gone
     }
 
-    /// Takes the object out whose turn it is.
-    pub(super) fn evict(&mut self, now_s: u32) -> Option<Arc<Object>> {
-        let handle = self.eviction.evict(now_s)?;
+    /// Takes the object out whose turn it is; none, where the shard `may_pass`, if it is too early.
+    pub(super) fn evict(&mut self, now_s: u32, may_pass: bool) -> Option<Arc<Object>> {
+        let handle = match may_pass {
+            true => self.eviction.evict_ripe(now_s)?,
+            false => self.eviction.evict(now_s)?,
+        };
         let key = self.handles[handle as usize].expect("a handle in use names a key");
         let entry = self.keys.get_mut(&key).expect("who has a handle has an entry");
         let place = entry.objects.iter().position(|slot| slot.handle == handle);

@@ -7,7 +7,7 @@ use foyer_memory::{
     Cache as Foyer, CacheBuilder, CacheProperties, EvictionConfig, LfuConfig, LruConfig,
     S3FifoConfig, SieveConfig,
 };
-use millrace_cache::evict::{Eviction, NEVER};
+use millrace_cache::evict::{Eviction, NEVER, PASSES_MAX};
 
 /// A hasher without a random key: each run is the same.
 type Hasher = BuildHasherDefault<DefaultHasher>;
@@ -50,9 +50,9 @@ pub const POLICIES: &[Policy] = &[
         make: |capacity, _| Box::new(Ours::new(capacity, 1)),
     },
     Policy {
-        name: "millrace, 64 shards",
-        role: Role::Shown,
-        make: |capacity, _| Box::new(Ours::new(capacity, 64)),
+        name: "millrace, in shards",
+        role: Role::Judged,
+        make: |capacity, _| Box::new(Ours::new(capacity, Eviction::shards_for(capacity))),
     },
     Policy {
         name: "LRU (foyer)",
@@ -97,13 +97,9 @@ struct Shard {
 impl Ours {
     /// `shards` instances share `capacity` bytes.
     pub fn new(capacity: u64, shards: u32) -> Self {
-        let shard = || Shard {
-            eviction: Eviction::new(capacity, shards),
-            objects: Vec::new(),
-            free: Vec::new(),
-        };
+        let shard = |eviction| Shard { eviction, objects: Vec::new(), free: Vec::new() };
         Self {
-            shards: (0..shards).map(|_| shard()).collect(),
+            shards: Eviction::cut(capacity, shards).into_iter().map(shard).collect(),
             places: HashMap::default(),
             capacity,
             used: 0,
@@ -112,14 +108,21 @@ impl Ours {
     }
 
     fn evict(&mut self) {
-        let turn = self.turn;
-        self.turn = (turn + 1) % self.shards.len();
-        let shard = &mut self.shards[turn];
-        let before = shard.eviction.bytes();
-        if let Some(handle) = shard.eviction.evict(0) {
-            self.places.remove(&shard.objects[handle as usize]);
-            shard.free.push(handle);
-            self.used -= before - shard.eviction.bytes();
+        for passed in 0..self.shards.len() + PASSES_MAX {
+            let turn = self.turn;
+            self.turn = (turn + 1) % self.shards.len();
+            let shard = &mut self.shards[turn];
+            let before = shard.eviction.bytes();
+            let gone = match passed < PASSES_MAX {
+                true => shard.eviction.evict_ripe(0),
+                false => shard.eviction.evict(0),
+            };
+            if let Some(handle) = gone {
+                self.places.remove(&shard.objects[handle as usize]);
+                shard.free.push(handle);
+                self.used -= before - shard.eviction.bytes();
+                return;
+            }
         }
     }
 }
