@@ -161,7 +161,11 @@ impl Life<'_> {
         let text = format!("v{version} l{} u{}", candidate.body_bytes, self.version);
         let head: Arc<[u8]> = text.into_bytes().into();
         self.disks().update(id, [version as u8; META_BYTES], &head);
-        self.models.get_mut(&id).unwrap().is_outdated = false;
+        // Where it is left out, so is what it was for.
+        let is_there = self.find(id).is_some();
+        self.tell(|| format!("update {id:?} version {version}: {is_there}"));
+        let model = self.models.get_mut(&id).unwrap();
+        (model.now, model.is_outdated) = (Some(version).filter(|_| is_there), false);
     }
 
     fn find(&self, id: Id) -> Option<millrace_cache::disk::Candidate> {

@@ -186,6 +186,7 @@ fn above_the_first_mark_things_are_left_out() {
     story.work();
     assert_eq!(story.told.take(3), [Answered::NotFetched(Miss::Gone)]);
     for number in 1..=2 * marks.wait as u64 {
+        story.disks.wait_for_room();
         story.disks.purge(&Subject::Key(id(number).key), false, waiter(9));
     }
     assert!(story.disks.counters()[0].waits > 0);

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::fetch::Fetching;
 use super::format::{Id, Position, Sealer};
 use super::identity::{Contents, Identity};
 use super::index::{Index, Known};
-use super::limits::WAIT;
 use super::log::Log;
 use super::message::{Answer, Candidate, Cursor, Fetch, Host};
 use super::queue::{Job, Next, PurgeAsker, PurgeJob, Queue};
@@ -207,6 +207,11 @@ impl Disk {
         }
     }
 
+    pub(super) fn has(&self, candidate: &Candidate) -> bool {
+        let known = self.shared.index.shard(candidate.id.key).known(candidate.id);
+        known.is_some_and(|known| known.at == candidate.known.at)
+    }
+
     /// Takes an answer; gives it back where it is left out. What it would have replaced is gone in
     /// any case.
     pub(super) fn store(&self, answer: Box<Answer>) -> Result<(), Box<Answer>> {
@@ -225,12 +230,11 @@ impl Disk {
         Ok(())
     }
 
-    /// One answer is no longer to be had. Waits for room if that has to be written.
+    /// One answer is no longer to be had.
     pub(super) fn forget(&self, id: Id) {
         if !self.shared.index.shard(id.key).has_key(id.key) {
             return;
         }
-        self.wait_for_room();
         let mut shard = self.shared.index.shard(id.key);
         if shard.remove(id) {
             let subject = Subject::Answer(id);
@@ -240,15 +244,18 @@ impl Disk {
 
     pub(super) fn update(&self, id: Id, meta: [u8; META_BYTES], head: &Arc<[u8]>) {
         let shared = &self.shared;
+        if shared.queue.is_above_skip(0) {
+            return self.forget(id);
+        }
         let shard = shared.index.shard(id.key);
-        if shard.has_key(id.key) && !shared.queue.is_above_skip(0) {
+        if shard.has_key(id.key) {
             shared.queue.write(Job::Update { id, meta, head: head.clone() });
         }
     }
 
-    /// Waits while the queue is above its second mark, if it may.
-    pub(super) fn wait_for_room(&self) {
-        if self.shared.queue.wait_for_room(WAIT) {
+    /// Waits while the queue is above its second mark, if it may, and so long at most.
+    pub(super) fn wait_for_room(&self, most: Duration) {
+        if self.shared.queue.wait_for_room(most) {
             self.shared.tally.waits.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::hash::Hasher;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use millrace_sys::Errno;
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -12,7 +13,7 @@ use super::directory::Directory;
 use super::disk::{Counters, Disk};
 use super::format::Id;
 use super::identity::{Contents, IDENTITY, IDENTITY_BYTES_MAX, Identity, MEMBERS_MAX, agree};
-use super::limits::DISK_BYTES_MIN;
+use super::limits::{DISK_BYTES_MIN, WAIT};
 use super::message::{Answer, Answered, Candidate, Cursor, Fetch, Host};
 use super::queue::{Marks, PurgeAsker};
 use super::rules::Subject;
@@ -165,13 +166,17 @@ impl Disks {
         found
     }
 
+    /// Whether what was found is still where it was found.
+    pub fn has(&self, candidate: &Candidate) -> bool {
+        self.disks[candidate.disk].has(candidate)
+    }
+
     /// Stores an answer, in the place of the one with the same id, which is not found any more from
     /// now on. It is found itself when it was written.
     ///
     /// # Errors
     /// The answer, where it is left out: there is too much to do, or it is too long. What it was to
-    /// replace is gone nevertheless; for that to be written, this waits if there is far too much to
-    /// do.
+    /// replace is gone nevertheless.
     pub fn store(&self, answer: Box<Answer>) -> Result<(), Box<Answer>> {
         let home = self.home(answer.id.key);
         for (_, disk) in self.others(home) {
@@ -181,14 +186,13 @@ impl Disks {
     }
 
     /// Gives a stored answer other numbers and another head, after it was validated. Where there is
-    /// too much to do it keeps those it has, and has to be validated again some day.
+    /// too much to do it is gone: those that it has may let it be used for longer.
     pub fn update(&self, id: Id, meta: [u8; META_BYTES], head: &Arc<[u8]>) {
         self.disks.iter().for_each(|disk| disk.update(id, meta, head));
     }
 
     /// An answer is no longer to be had: it was made invalid. After a crash of the machine, but not
-    /// of the process, it may come back if that happened a moment before. Waits while there is far
-    /// too much to do.
+    /// of the process, it may come back if that happened a moment before.
     pub fn forget(&self, id: Id) {
         self.disks.iter().for_each(|disk| disk.forget(id));
     }
@@ -196,20 +200,25 @@ impl Disks {
     /// The same with all that a subject is about; or, if `is_soft`, it has to be validated before
     /// it is used.
     pub fn forget_all(&self, subject: &Subject, is_soft: bool) {
+        self.disks.iter().for_each(|disk| disk.purge(subject, is_soft, None));
+    }
+
+    /// Waits while any of them has far too much to do, a second in all at most: before others than
+    /// operators purge, with nothing locked.
+    pub fn wait_for_room(&self) {
+        let deadline = Instant::now() + WAIT;
         for disk in &self.disks {
-            disk.wait_for_room();
-            disk.purge(subject, is_soft, None);
+            disk.wait_for_room(deadline.saturating_duration_since(Instant::now()));
         }
     }
 
     /// Purges: what it is about is not had from now on any more, or if `is_soft`, has to be
     /// validated before it is used. `asker` is told when that will be so for good, whatever happens
-    /// to the machine. Waits while there is far too much to do.
+    /// to the machine.
     pub fn purge(&self, subject: &Subject, is_soft: bool, asker: Waiter) {
         let rest = Mutex::new((self.disks.len(), true));
         let asker = Arc::new(PurgeAsker { asker, rest });
         for disk in &self.disks {
-            disk.wait_for_room();
             disk.purge(subject, is_soft, Some(asker.clone()));
         }
     }

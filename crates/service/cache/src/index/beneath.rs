@@ -83,7 +83,7 @@ const AWAITED_MAX: usize = 1024;
 const ASKER: u16 = u16::MAX;
 
 impl Beneath {
-    fn step(&self) -> Step<'_> {
+    pub(super) fn step(&self) -> Step<'_> {
         self.step.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,11 +114,12 @@ impl Beneath {
 
     /// Begins a step in which the disks are told that something is no longer to be had, or is stale,
     /// which memory has to be told before it ends. Not durable at once; it waits only while a disk
-    /// has far too much to do.
+    /// has far too much to do, and before the step, which others need who have nothing to wait for.
     pub(super) fn tell(&self, subjects: &[Subject], is_soft: bool) -> Option<Step<'_>> {
         if !self.is_there() {
             return None;
         }
+        self.with(|open| open.disks.wait_for_room());
         let step = self.step();
         let forget = |open: &Open| {
             subjects.iter().for_each(|subject| open.disks.forget_all(subject, is_soft));
@@ -198,8 +199,8 @@ impl Cache {
     /// were bringing is left to the origin.
     pub fn close_disks(&self) {
         self.beneath.is_there.store(false, Ordering::Relaxed);
-        let mut tier = self.beneath.tier.write().unwrap_or_else(PoisonError::into_inner);
-        let tier = std::mem::take(&mut *tier);
+        let tier = self.beneath.tier.write().map(|mut tier| std::mem::take(&mut *tier));
+        // It takes as long as the disks take, and nobody else waits for that.
         drop(tier);
     }
 

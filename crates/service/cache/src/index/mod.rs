@@ -457,9 +457,9 @@ impl Cache {
             && Arc::ptr_eq(&slot.object, old)
         {
             slot.object = new.clone();
-            let is_elsewhere = self.keep_update(key, old, &new);
+            let is_other = self.keep_update(key, old, slot);
             drop(shard);
-            if is_elsewhere {
+            if is_other {
                 self.forget_on_disk(key, old);
             }
         }

@@ -45,6 +45,8 @@ pub(super) struct Slot {
     /// The number of the last invalidation by a tag that it is known to have heeded; the highest
     /// where it carries no tag.
     pub(super) heeded: u64,
+    /// A disk has its body under its id.
+    pub(super) is_on_disk: bool,
 }
 
 /// Somebody fetches, and others wait.
@@ -102,7 +104,22 @@ impl Shard {
         let entry = self.keys.entry(key).or_default();
         entry.pass_until_ms = 0;
         let heeded = if object.tags.is_empty() { u64::MAX } else { since };
-        entry.objects.push(Slot { handle, object, heeded });
+        entry.objects.push(Slot { handle, object, heeded, is_on_disk: false });
+    }
+
+    /// Puts an object in that a disk brought: others under its key are newer.
+    pub(super) fn insert_oldest(
+        &mut self,
+        key: Key,
+        handle: u32,
+        object: Arc<Object>,
+        size: u64,
+        since: u64,
+    ) {
+        self.insert(key, handle, object, size, since);
+        let entry = self.keys.get_mut(&key).expect("it was just put in");
+        entry.objects.rotate_right(1);
+        entry.objects[0].is_on_disk = true;
     }
 
     /// Takes those objects of a key out that `is_gone` says.

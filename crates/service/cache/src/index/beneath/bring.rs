@@ -22,6 +22,8 @@ pub(in crate::index) struct Coming {
     body: Arc<Body>,
     /// [`Cache::number`] before it was looked for.
     since: u64,
+    /// What it was found as.
+    candidate: Candidate,
     /// What the disk is asked, as long as it was not.
     wish: Option<Box<Fetch>>,
 }
@@ -64,8 +66,9 @@ impl Cache {
         let claim = Claim::new(self.clone(), key, number);
         let filler = FetchBody { filler, part: 0..bytes, ahead: None };
         let asker = Waiter { worker: ASKER, token: number };
-        let wish = Some(Box::new(Fetch { candidate, body: Some(filler), asker }));
-        Some(Box::new(Coming { number, key, claim, handle, body, since, wish }))
+        let wish =
+            Some(Box::new(Fetch { candidate: candidate.clone(), body: Some(filler), asker }));
+        Some(Box::new(Coming { number, key, claim, handle, body, since, candidate, wish }))
     }
 
     /// Takes the answer to a request out of memory, if a disk has it too and may be asked.
@@ -134,40 +137,52 @@ impl Cache {
     /// The beginning of it is in memory: it is found there from now on. Gives those who waited.
     pub(super) fn has_come(&self, number: u64, head: &StoredHead) -> Vec<Waiter> {
         let Some(coming) = self.lock_coming().remove(&number) else { return Vec::new() };
-        let Coming { key, mut claim, handle, body, since, .. } = coming;
+        let Coming { key, mut claim, handle, body, since, candidate, .. } = coming;
         let now_ms = self.beneath.now_ms.load(Ordering::Relaxed);
         let object = from_disk(head, body, &self.hash);
         let mut shard = self.shard(key);
         let ended = claim.end_in(&mut shard);
-        let Some(mut object) = object else {
+        let is_there = self.is_there_still(&candidate, object.is_some());
+        let Some(mut object) = object.filter(|_| is_there) else {
             shard.free_handle(handle);
             return ended.waiters;
         };
         let meta = &mut object.stored.meta;
-        if ended.is_outdated {
+        // The disk knows neither when it was made stale nor whether by a purge or by a client's
+        // request, after which no use of it is allowed.
+        if ended.is_outdated || head.is_outdated {
             meta.invalidate();
         }
-        if head.is_outdated {
-            meta.expire(now_ms);
-        }
         self.recent.apply(meta, since, &object.name, &object.tags, now_ms);
-        let is_same = |other: &crate::Object| {
-            other.variant == object.variant
-                && other.stored.vary == object.stored.vary
-                && !other.is_cut()
+        // Somebody may have fetched it from the origin meanwhile, or found that it varies otherwise.
+        let replaces = |other: &crate::Object| {
+            other.stored.vary != object.stored.vary
+                || (other.variant == object.variant && !other.is_cut())
         };
-        let entry = shard.keys.get(&key);
-        if entry.is_some_and(|it| it.objects.iter().any(|slot| is_same(&slot.object))) {
-            // Somebody has fetched it from the origin meanwhile.
+        let others = shard.keys.get(&key).map_or(&[][..], |entry| &entry.objects);
+        if others.len() >= self.variants() || others.iter().any(|slot| replaces(&slot.object)) {
             shard.free_handle(handle);
             return ended.waiters;
         }
         let size = head.body_bytes + object.overhead();
-        shard.insert(key, handle, Arc::new(object), size, since);
+        shard.insert_oldest(key, handle, Arc::new(object), size, since);
         self.count(&mut shard);
         drop(shard);
         self.shrink(now_ms);
         ended.waiters
+    }
+
+    /// Whether a disk has what it gave under the same id still; otherwise something newer is there, or
+    /// was, and may have left memory already. What cannot be read is given up.
+    fn is_there_still(&self, candidate: &Candidate, is_readable: bool) -> bool {
+        // A shard is locked: see above.
+        let Ok(tier) = self.beneath.tier.try_read() else { return false };
+        let Tier::Open(open) = &*tier else { return false };
+        let is_there = open.disks.has(candidate);
+        if is_there && !is_readable {
+            open.disks.forget(candidate.id);
+        }
+        is_there
     }
 
     /// Nothing of it will come. Gives those who waited: they ask again.

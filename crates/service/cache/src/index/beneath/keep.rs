@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::answer::{id_of, to_disk};
 use crate::body::Body;
 use crate::index::Cache;
+use crate::index::shard::Slot;
 use crate::object::Object;
 use crate::rules::Key;
 
@@ -28,15 +29,22 @@ impl Cache {
         }
         let Some(answer) = to_disk(key, &object, &self.hash) else { return };
         self.beneath.with(|open| {
-            let others = open.disks.find(key);
+            let mut others = open.disks.find(key);
+            others.retain(|other| other.id != answer.id);
             let surplus = (others.len() + 1).saturating_sub(self.variants());
-            for (at, other) in others.iter().filter(|other| other.id != answer.id).enumerate() {
+            for (at, other) in others.iter().enumerate() {
                 if other.vary != answer.vary || at < surplus {
                     open.disks.forget(other.id);
                 }
             }
-            // One that is left out is in memory all the same.
-            let _ = open.disks.store(Box::new(answer));
+            let mut shard = self.shard(key);
+            let slot = shard.slot_of(key, body);
+            match slot.filter(|slot| Arc::ptr_eq(&slot.object, &object)) {
+                // One that is left out is in memory all the same.
+                Some(slot) => slot.is_on_disk = open.disks.store(Box::new(answer)).is_ok(),
+                // A 304 came just now, or memory let it go: what the disk has is older than that.
+                None => open.disks.forget(answer.id),
+            }
         });
     }
 
@@ -47,17 +55,19 @@ impl Cache {
         Some(shard.slot_of(key, body)?.object.clone())
     }
 
-    /// What a 304 made of an object. Called under its shard's lock, so that no other object with
-    /// the same id can be handed over before. Gives whether that has to be forgotten on the disks,
-    /// where it is found by what it varied by.
-    pub(in crate::index) fn keep_update(&self, key: Key, old: &Object, new: &Object) -> bool {
+    /// What a 304 made of the object in a slot, which was `old`. Called under its shard's lock, so
+    /// that no other object with the same id can be handed over before. Gives whether what the disks
+    /// have under its id has to be forgotten: it is found by what the object varied by, or it is the
+    /// body of an older one, which this head must not get.
+    pub(in crate::index) fn keep_update(&self, key: Key, old: &Object, slot: &Slot) -> bool {
+        let new = &slot.object;
         if !self.beneath.is_there() {
             return false;
         }
-        if old.stored.vary != new.stored.vary {
+        if !slot.is_on_disk || old.stored.vary != new.stored.vary {
             return true;
         }
-        let Ok(tier) = self.beneath.tier.try_read() else { return false };
+        let Ok(tier) = self.beneath.tier.try_read() else { return true };
         if let super::Tier::Open(open) = &*tier {
             let id = id_of(key, new.variant.as_ref());
             open.disks.update(id, new.meta().to_bytes(), &new.head().into());

@@ -33,7 +33,9 @@ impl Cache {
         let mut is_durable = true;
         for subject in self.subjects(which) {
             let answered = self.ask(deadline, |open, asker| {
-                let _step = self.beneath.step();
+                // No step: that was when it began, and whoever is in one may wait for the lock that
+                // is held here.
+                open.disks.wait_for_room();
                 open.disks.purge(&subject, is_soft, asker);
                 true
             });
@@ -100,7 +102,7 @@ impl Cache {
         let body = Arc::new(Body::whole(iolite::Aggregate::new()));
         let mut object = from_disk(head, body, &self.hash)?;
         if head.is_outdated {
-            object.stored.meta.expire(self.beneath.now_ms.load(Ordering::Relaxed));
+            object.stored.meta.invalidate();
         }
         Some(Arc::new(object))
     }

@@ -280,7 +280,8 @@ fn a_purge_by_url_finds_what_has_more_in_its_key() {
 fn what_is_made_stale_is_validated_whatever_is_restarted() {
     for is_soft_purge in [true, false] {
         let story = Story::new();
-        let mut it = draft("", "ETag: \"a\"\r\n", Some(0));
+        let says = "ETag: \"a\"\r\nCache-Control: stale-while-revalidate=60\r\n";
+        let mut it = draft("", says, Some(0));
         it.tags = Arc::new([TagHash(5)]);
         let _ = story.cache.publish(key(1), None, it, NOW_MS).0.unwrap().finish(NOW_MS);
         let story = story.restart();
@@ -290,7 +291,7 @@ fn what_is_made_stale_is_validated_whatever_is_restarted() {
         }
         let story = story.restart();
         let found = story.found(1, "");
-        assert!(matches!(found, Found::Validate { .. }), "{found:?}");
+        assert!(matches!(found, Found::Validate { is_spare: false, .. }), "{found:?}");
     }
 }
 
@@ -351,4 +352,157 @@ fn disks_of_another_cache_are_not_used() {
     let options = Options { readers: 0, ..Options::default() };
     let refused = other.open_disks(volumes, &options, story.bell, NOW_MS);
     assert_eq!(refused, Err(crate::disk::Error::OtherKey));
+}
+
+/// Has a 304 make an object fresh for so long from then on.
+fn validated(story: &Story, object: &Arc<Object>, more_ms: u64) -> Arc<Object> {
+    let mut stored = object.stored.clone();
+    stored.meta.response_ms += more_ms;
+    let updated = story.cache.update(key(1), object, stored);
+    story.work();
+    updated
+}
+
+#[test]
+fn a_304_for_what_still_arrives_is_not_for_the_body_on_the_disk() {
+    let story = Story::new();
+    story.put(1, "", "ETag: \"1\"\r\n", b"one");
+    let newer = draft("", "ETag: \"2\"\r\n", Some(3));
+    let filling = story.cache.publish(key(1), None, newer, NOW_MS).0.unwrap();
+    validated(&story, filling.object(), 1234);
+    let story = story.restart();
+    assert!(story.is_missed(1));
+}
+
+#[test]
+fn a_304_for_what_memory_alone_has_is_not_for_the_body_on_the_disk() {
+    let story = Story::new();
+    story.put(1, "", "ETag: \"1\"\r\n", b"one");
+    story.cache.close_disks();
+    let (next, bell) = (cache(), Arc::new(Bell::default()));
+    next.await_disks();
+    let object = put(&next, key(1), "", "ETag: \"2\"\r\n", b"two");
+    let volumes: Vec<(Arc<dyn Volume>, u64)> = vec![(Arc::new(story.volume.clone()), 32 << 20)];
+    let options = Options { readers: 0, ..Options::default() };
+    next.open_disks(volumes, &options, bell.clone(), NOW_MS).unwrap();
+    let story = Story { volume: story.volume, cache: next, bell };
+    story.work();
+    validated(&story, &object, 1234);
+    assert!(story.restart().is_missed(1));
+}
+
+#[test]
+fn a_304_after_a_304_counts_after_a_restart_and_from_a_disk() {
+    let story = Story::new();
+    let object = story.put(1, "", "ETag: \"a\"\r\n", b"one");
+    validated(&story, &validated(&story, &object, 1000), 200);
+    let story = story.restart();
+    let Found::Stored(found) = story.found(1, "") else { panic!("it is there") };
+    validated(&story, &found, 30);
+    let story = story.restart();
+    let Found::Stored(found) = story.found(1, "") else { panic!("it is there") };
+    assert_eq!(found.meta().response_ms, object.meta().response_ms + 1230);
+}
+
+#[test]
+fn a_304_that_is_left_out_leaves_nothing() {
+    let story = Story::new();
+    story.put(1, "", "ETag: \"a\"\r\n", b"one");
+    story.volume.die_after(0);
+    story.cache.close_disks();
+    story.volume.restart(false);
+    let story = Story::on(story.volume, Marks { skip: 1, ..Marks::default() });
+    let Found::Stored(found) = story.found(1, "") else { panic!("it is there") };
+    let mut stored = found.stored.clone();
+    stored.meta.invalidate();
+    // Something is in the queue.
+    story.cache.invalidate_tag(TagHash(3));
+    story.cache.update(key(1), &found, stored);
+    assert!(story.restart().is_missed(1));
+}
+
+#[test]
+fn what_a_disk_brings_is_older_than_all_that_memory_has() {
+    let story = Story::new();
+    story.put(1, "X: 1\r\n", "Vary: x\r\n", b"one");
+    let story = story.restart();
+    assert!(matches!(story.ask(1, "X: 1\r\n", true), Found::Comes { is_own: true }));
+    let request = draft("Y: 1\r\n", "Vary: y\r\n", Some(3));
+    let mut filling = story.cache.publish(key(1), None, request, NOW_MS).0.unwrap();
+    story.work();
+    let _ = fill(&mut filling, b"new");
+    let _ = filling.finish(NOW_MS);
+    assert_eq!(body(story.ask(1, "X: 1\r\nY: 1\r\n", false)), b"new");
+    assert!(matches!(story.ask(1, "X: 1\r\nY: 2\r\n", false), Found::Nothing { .. }));
+}
+
+#[test]
+fn what_was_replaced_on_the_disk_while_it_was_read_does_not_come() {
+    let story = Story::new();
+    story.put(1, "", "", b"one");
+    let story = story.restart();
+    assert!(matches!(story.ask(1, "", true), Found::Comes { is_own: true }));
+    // Another asks the origin, and memory lets go of what came.
+    put(&story.cache, key(1), "", "", b"two");
+    let _ = story.cache.clear();
+    story.work();
+    assert!(!matches!(story.ask(1, "", false), Found::Stored(_)));
+}
+
+#[test]
+fn a_variant_that_is_stored_anew_costs_no_other() {
+    let story = Story::new();
+    let wants = |number: u32| format!("X: {number}\r\n");
+    for number in [1, 2, 3, 4, 2] {
+        story.put(1, &wants(number), "Vary: x\r\n", b"one");
+    }
+    let story = story.restart();
+    for number in 1..=4 {
+        assert_eq!(body(story.found(1, &wants(number))), b"one", "{number}");
+    }
+}
+
+#[test]
+fn who_stores_and_forgets_never_waits_for_a_disk() {
+    let story = Story::on(SimVolume::new(1, 64 << 20), Marks { wait: 0, ..Marks::default() });
+    story.put(1, "X: 1\r\n", "Vary: x\r\n", b"one");
+    story.put(1, "Y: 1\r\n", "Vary: y\r\n", b"new");
+    assert_eq!(story.cache.stat().disks.waits, 0);
+    story.cache.invalidate(key(1), 0);
+    assert_eq!(story.cache.stat().disks.waits, 1);
+}
+
+#[test]
+fn an_operator_waits_for_no_step() {
+    let story = Story::new();
+    story.put(1, "", "", b"one");
+    let _step = story.cache.beneath.step();
+    assert_eq!(story.cache.purge_disks(&Which::All, false), Some(true));
+}
+
+/// Looks at the disks as soon as it is told something.
+#[derive(Debug, Default)]
+struct Curious(std::sync::OnceLock<Arc<Cache>>);
+
+impl Waker for Curious {
+    fn wake(&self, _: Waiter) {
+        let cache = self.0.get().unwrap();
+        assert!(cache.list_disks(&Which::All, 9).0.is_empty());
+    }
+}
+
+#[test]
+fn nobody_waits_for_disks_that_are_being_closed() {
+    let story = Story::new();
+    story.put(1, "", "", b"one");
+    story.cache.close_disks();
+    let (cache, curious) = (cache(), Arc::new(Curious::default()));
+    let volumes: Vec<(Arc<dyn Volume>, u64)> = vec![(Arc::new(story.volume.clone()), 32 << 20)];
+    let options = Options { readers: 0, ..Options::default() };
+    cache.open_disks(volumes, &options, curious.clone(), NOW_MS).unwrap();
+    while cache.work_disks() {}
+    curious.0.set(cache.clone()).unwrap();
+    let story = Story { volume: story.volume, cache: cache.clone(), bell: Arc::default() };
+    assert!(matches!(story.ask(1, "", true), Found::Comes { .. }));
+    cache.close_disks();
 }
