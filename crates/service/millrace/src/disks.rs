@@ -31,6 +31,8 @@ const TRY: Duration = Duration::from_millis(1);
 const FIND: Duration = Duration::from_millis(300);
 /// How often it is tried to lock disks that a predecessor has still.
 const LOOK: Duration = Duration::from_millis(20);
+/// The share of the cache's memory, as a divisor, that may wait for disks.
+const STUCK_SHARE: u64 = 4;
 
 impl Bell {
     /// Says how the workers are reached, before the first one runs.
@@ -170,10 +172,20 @@ fn refusal(disk: &Disk, error: DirectoryError) -> String {
     format!("cannot use disk {}: {error}", disk.folder.display())
 }
 
+/// What waits to be written keeps its memory: disks that are stuck may keep a quarter of what the
+/// cache has, all of them together.
+fn options(bytes: u64, disks: usize) -> Options {
+    let mut options = Options::default();
+    let most = bytes / STUCK_SHARE / disks.max(1) as u64;
+    options.marks.skip_bytes = options.marks.skip_bytes.min(most);
+    options
+}
+
 /// A disk that fails is no reason not to serve.
 fn use_them(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], bell: &Arc<Bell>) {
     let now_ms = u64::try_from(millrace_sys::time_of_day().as_millis()).unwrap_or(u64::MAX);
-    let opened = cache.open_disks(volumes, &Options::default(), bell.clone(), now_ms);
+    let options = options(cache.bytes_max(), disks.len());
+    let opened = cache.open_disks(volumes, &options, bell.clone(), now_ms);
     let contents = match opened {
         Ok(contents) => contents,
         Err(error) => {
@@ -192,5 +204,18 @@ fn use_them(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], bell: &Arc<Bel
             Contents::Missed => "was away for a while: what was on it is dropped",
         };
         say::error(&format!("disk {folder} {what}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_that_are_stuck_keep_a_part_of_the_memory() {
+        let skip_bytes = |bytes, disks| options(bytes, disks).marks.skip_bytes;
+        assert_eq!(skip_bytes(32 << 20, 1), 8 << 20);
+        assert_eq!(skip_bytes(128 << 20, 2), 16 << 20);
+        assert_eq!(skip_bytes(64 << 30, 2), Options::default().marks.skip_bytes);
     }
 }
