@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::answer::{from_disk, tag_of_url};
 use super::{ASKER, Open, Tier};
 use crate::body::{Body, Waiter};
-use crate::disk::{Answered, Candidate, Cursor, Fetch, StoredHead, Subject};
+use crate::disk::{Answered, Cursor, StoredHead, Subject};
 use crate::index::{Cache, Which};
 use crate::object::Object;
 use crate::rules::Key;
@@ -68,15 +68,6 @@ impl Cache {
     /// be more.
     pub fn list_disks(&self, which: &Which, max: usize) -> (Vec<Arc<Object>>, bool) {
         let mut found = Vec::new();
-        if let Which::Url(url) = which {
-            for candidate in self.only_on_disk(Key::of_text(&self.hash, url)) {
-                found.extend(self.head_of(candidate));
-            }
-            if !found.is_empty() {
-                found.truncate(max);
-                return (found, false);
-            }
-        }
         let deadline = Instant::now() + LIST;
         let mut cursor = Some(Cursor::default());
         while let Some(at) = cursor {
@@ -107,29 +98,10 @@ impl Cache {
         Some(Arc::new(object))
     }
 
-    fn head_of(&self, candidate: Candidate) -> Option<Arc<Object>> {
-        let deadline = Instant::now() + LIST;
-        let answered = self.ask(deadline, |open, asker| {
-            open.disks.fetch(Box::new(Fetch { candidate, body: None, asker })).is_ok()
-        });
-        match answered {
-            Some(Answered::Fetched(head)) => self.listed(&head),
-            _ => None,
-        }
-    }
-
     fn is_in_memory(&self, head: &StoredHead) -> bool {
         let shard = self.shard(head.id.key);
         let objects = shard.keys.get(&head.id.key).map_or(&[][..], |entry| &entry.objects);
         objects.iter().any(|slot| slot.object.variant == head.variant)
-    }
-
-    fn only_on_disk(&self, key: Key) -> Vec<Candidate> {
-        let mut found = self.beneath.with(|open| open.disks.find(key)).unwrap_or_default();
-        let shard = self.shard(key);
-        let objects = shard.keys.get(&key).map_or(&[][..], |entry| &entry.objects);
-        found.retain(|it| objects.iter().all(|slot| slot.object.variant != it.variant));
-        found
     }
 
     /// Asks the disks for something and waits for what they say; `None`: they say nothing in time,

@@ -267,9 +267,11 @@ fn a_purge_by_url_finds_what_has_more_in_its_key() {
     it.name = name[..].into();
     let key = Key::of_text(&HASH, name);
     let _ = story.cache.publish(key, None, it, NOW_MS).0.unwrap().finish(NOW_MS);
+    put(&story.cache, Key::of_text(&HASH, b"http://a/"), "", "", b"plain");
     let story = story.restart();
     assert_eq!(story.cache.list_disks(&Which::All, 9).0[0].tags.len(), 0);
-    assert_eq!(story.cache.list_disks(&Which::Url(b"http://a/".to_vec()), 9).0.len(), 1);
+    assert_eq!(story.cache.list_disks(&Which::Url(b"http://a/".to_vec()), 9).0.len(), 2);
+    assert!(story.cache.list_disks(&Which::Url(b"http://a/".to_vec()), 0).1);
     let purged = story.cache.purge(&Which::Url(b"http://a/".to_vec()), false, NOW_MS);
     assert_eq!(purged, Purged { count: 0, is_durable: Some(true) });
     let story = story.restart();
