@@ -8,7 +8,7 @@ mod host;
 use std::sync::Arc;
 
 use host::{Told, waiter};
-use iolite::{Kind, Slab};
+use iolite::{Kind, Refusal, Slab, Tended};
 use millrace_cache::disk::{
     Answered, Candidate, Contents, Directory, Disks, Error, Fetch, FetchBody, Host, Id, Marks,
     Miss, Options, SimFaults, SimVolume, Subject, Volume, limits,
@@ -430,4 +430,54 @@ fn workers_share_the_disks() {
     assert_eq!(disks.counters()[0].damaged, 0);
     drop(disks);
     std::fs::remove_dir_all(home).unwrap();
+}
+
+#[test]
+fn what_somebody_reads_is_not_cut_while_memory_is_short() {
+    let volume = SimVolume::new(1, 40 * MB);
+    let story = open(&[&volume], 30 * MB);
+    assert!(story.store(id(1), 1, 3 * MB as usize));
+    story.work();
+    let candidate = story.find(id(1)).unwrap();
+    let fetched = host::fetch(&story.disks, &story.slab, candidate, 0..3 * MB, 3).unwrap();
+    assert!(story.disks.work());
+    let mut hog = Vec::new();
+    for bytes in [64 << 10, 4 << 10, 1 << 10] {
+        loop {
+            match story.slab.allocate(Kind::Referred, bytes..=bytes, 0) {
+                Ok(buffer) => hog.push(buffer),
+                Err(Refusal::Later) if story.slab.tend() != Tended::Idle => {}
+                Err(_) => break,
+            }
+        }
+    }
+    for _ in 0..5000 {
+        assert!(story.disks.work());
+    }
+    assert!(!fetched.is_over(&story.told));
+    drop(hog);
+    story.work();
+    let (_, is_whole) = fetched.judge(&story.told).unwrap();
+    assert!(is_whole);
+}
+
+#[test]
+fn purges_for_a_disk_that_is_stuck_are_bounded() {
+    let volume = SimVolume::new(1, 40 * MB);
+    let story = open(&[&volume], 30 * MB);
+    assert!(story.store(id(1), 1, 10));
+    story.work();
+    for number in 0..20_000 {
+        story.disks.forget_all(&Subject::Tag(TagHash(number)), true);
+    }
+    story.disks.forget_all(&Subject::Key(id(1).key), false);
+    assert!(story.disks.counters()[0].queue < 10_000);
+    assert!(story.find(id(1)).is_none());
+    story.work();
+    assert!(story.store(id(2), 2, 10));
+    drop(story.disks);
+    let story = open(&[&volume], 30 * MB);
+    story.work();
+    assert!(story.find(id(1)).is_none());
+    assert_eq!(story.fetch(id(2)), Some(Ok((2, false))), "it came after");
 }

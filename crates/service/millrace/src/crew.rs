@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use millrace_cache::disk;
 use millrace_event::{
     Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, Outbox, UringWatch,
     Watch, mailbox, mesh,
@@ -101,7 +102,7 @@ impl Crew {
                 &[],
             )),
             verifier: VerifierThread::start().map_err(failed)?,
-            descriptors: descriptors_of_a_worker(count),
+            descriptors: descriptors_of_a_worker(count, files_of_disks(&config)),
             listeners_at_start: config.listeners.len(),
             budget_bytes: (config.pool_bytes() / count as u64) as usize,
             log: log.clone(),
@@ -291,10 +292,37 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::Machine(format!("cannot start a worker: {error}"))
 }
 
-/// Descriptors that one of `workers` may open, after what the process has open already.
-fn descriptors_of_a_worker(workers: usize) -> u64 {
+/// Files that the disks of a configuration have open once they are full.
+fn files_of_disks(config: &Config) -> u64 {
+    let disks = config.cache.iter().flat_map(|cache| &cache.disks);
+    disks.map(|disk| disk::limits::files(disk.bytes)).sum()
+}
+
+/// Descriptors that one of `workers` may open, after what the process has open already, and `files`
+/// will be.
+fn descriptors_of_a_worker(workers: usize, files: u64) -> u64 {
     let workers = workers as u64;
     let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;
     let taken = open + DESCRIPTORS_SPARE + workers * DESCRIPTORS_PER_ENGINE;
-    (millrace_sys::descriptor_limit().saturating_sub(taken) / workers).max(1)
+    share(millrace_sys::descriptor_limit().saturating_sub(taken), workers, files)
+}
+
+/// What each of `workers` gets of what is left. Where that is little, clients come before files: a
+/// disk that cannot open one makes a pause, and the origin is asked.
+fn share(left: u64, workers: u64, files: u64) -> u64 {
+    ((left - files.min(left / 2)) / workers).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_disks_are_none_of_the_workers() {
+        assert_eq!(share(10_000, 2, 0), 5000);
+        assert_eq!(share(10_000, 2, 2000), 4000);
+        assert_eq!(share(1000, 2, 2000), 250);
+        assert_eq!(share(0, 2, 2000), 1);
+        assert_eq!(disk::limits::files(100 << 30), 1025);
+    }
 }

@@ -232,13 +232,8 @@ impl Disk {
 
     /// One answer is no longer to be had.
     pub(super) fn forget(&self, id: Id) {
-        if !self.shared.index.shard(id.key).has_key(id.key) {
-            return;
-        }
-        let mut shard = self.shared.index.shard(id.key);
-        if shard.remove(id) {
-            let subject = Subject::Answer(id);
-            self.shared.queue.write(Job::Purge(PurgeJob { subject, is_soft: false, asker: None }));
+        if self.shared.index.shard(id.key).has_key(id.key) {
+            self.purge(&Subject::Answer(id), false, None);
         }
     }
 
@@ -264,6 +259,12 @@ impl Disk {
         let shared = &self.shared;
         shared.tally.purged.fetch_add(1, Ordering::Relaxed);
         let is_wanted = asker.is_some();
+        if !is_wanted && let Some(is_covered) = shared.queue.is_flooded() {
+            if !is_covered {
+                self.purge_all();
+            }
+            return;
+        }
         let job = || Job::Purge(PurgeJob { subject: subject.clone(), is_soft, asker });
         let key = match subject {
             Subject::Answer(id) => id.key,
@@ -289,6 +290,14 @@ impl Disk {
             }
             shared.queue.write(job());
         }
+    }
+
+    /// Everything is gone, which nobody waits for.
+    fn purge_all(&self) {
+        let (shared, subject) = (&self.shared, Subject::All);
+        shared.rules.announce(&subject, false);
+        shared.index.clear();
+        shared.queue.write(Job::Purge(PurgeJob { subject, is_soft: false, asker: None }));
     }
 
     /// Takes a wish, or gives it back: the origin is to be asked.

@@ -9,7 +9,7 @@ use super::disk::Shared;
 use super::format::Kind;
 use super::front::{Front, read_front};
 use super::index::Known;
-use super::limits::{CHUNK_BYTES, ROOM_TRIES_MAX, TURN_BYTES};
+use super::limits::{CHUNK_BYTES, ROOM_TRIES_MAX, ROOM_TRIES_READ_MAX, TURN_BYTES};
 use super::message::{Answered, Fetch, FetchBody, Miss, StoredHead};
 use super::rules::{Judged, Standing};
 use super::segments::Segment;
@@ -127,7 +127,7 @@ impl Fetching {
             match self.step(shared) {
                 Ok(Step::On) => self.tries = 0,
                 Ok(Step::Over) => return self.finish(shared),
-                Ok(Step::NoRoom) if self.tries < ROOM_TRIES_MAX => {
+                Ok(Step::NoRoom) if self.tries < self.tries_max(shared) => {
                     self.tries += 1;
                     return Turn::Later(self);
                 }
@@ -142,6 +142,18 @@ impl Fetching {
             if budget == 0 {
                 return Turn::Again(self);
             }
+        }
+    }
+
+    /// How often memory is asked for before it is given up: far more often where somebody reads what
+    /// would be cut.
+    fn tries_max(&self, shared: &Shared) -> u32 {
+        let waiter = Waiter { worker: shared.worker, token: self.number };
+        let filler = self.body.as_ref().map(|body| &body.filler);
+        // It is not kept, as nothing is so far ahead.
+        match filler.and_then(|filler| filler.ahead(u64::MAX, waiter)) {
+            Some(_) => ROOM_TRIES_READ_MAX,
+            None => ROOM_TRIES_MAX,
         }
     }
 
@@ -188,8 +200,14 @@ impl Fetching {
                 spare[..count].copy_from_slice(&self.left[..count]);
                 count
             }
-            Err(refusal) if shared.host.make_room(refusal) => return Ok(Step::NoRoom),
-            Err(_) => return Err(Miss::NoRoom),
+            Err(refusal) => {
+                // Who has the head already waits for what others give back, though nothing is left
+                // to be taken out.
+                return match shared.host.make_room(refusal) || self.has_answered {
+                    true => Ok(Step::NoRoom),
+                    false => Err(Miss::NoRoom),
+                };
+            }
         };
         self.left.drain(..count);
         wake(shared, body.filler.advance(count));

@@ -12,6 +12,17 @@ pub const SEGMENT_BYTES: u64 = 64 << 20;
 pub(super) const SEGMENTS_MIN: u64 = 8;
 pub(super) const SEGMENTS: u64 = 1024;
 
+/// Bytes at which a segment ends, on a disk of so many.
+pub(super) fn segment_bytes(disk_bytes: u64) -> u64 {
+    let least = SEGMENT_BYTES.min(disk_bytes / SEGMENTS_MIN);
+    (disk_bytes / SEGMENTS).max(least)
+}
+
+/// Files that a disk of so many bytes, [`DISK_BYTES_MIN`] or more, has open once it is full.
+pub fn files(disk_bytes: u64) -> u64 {
+    disk_bytes.div_ceil(segment_bytes(disk_bytes).max(1)) + 1
+}
+
 /// Segment files of one disk; starts that write little each make a small one. Above: the oldest goes.
 pub(super) const SEGMENTS_MAX: usize = 2 * SEGMENTS as usize;
 
@@ -64,13 +75,19 @@ pub(super) const REWRITTEN_SHARE: u64 = 4;
 /// Stores that are skipped after the disk refused to be written to.
 pub(super) const PAUSE_STORES: u32 = 64;
 
-/// How often memory is asked for in the middle of a body before it is cut.
+/// How often memory is asked for before a fetch is given up, and in the middle of a body that somebody
+/// reads before it is cut; a millisecond and more lies between.
 pub(super) const ROOM_TRIES_MAX: u32 = 1000;
+pub(super) const ROOM_TRIES_READ_MAX: u32 = 60_000;
 
 /// How long somebody waits because a queue is above its second mark. After that the disk is taken as
-/// stuck: what cannot be left out is queued all the same, as many jobs as there are answers on the
-/// disk, and nobody waits before it has gone on.
+/// stuck: what cannot be left out is queued all the same, up to [`JOBS_MAX`], and nobody waits before
+/// it has gone on.
 pub(super) const WAIT: Duration = Duration::from_secs(1);
+
+/// Jobs of a disk that is stuck. Above: one purge of all that it has takes the place of every further
+/// one, but for those that operators wait for.
+pub(super) const JOBS_MAX: usize = 8192;
 
 /// Bytes that one fetch moves before others have their turn.
 pub(super) const TURN_BYTES: usize = 1 << 20;

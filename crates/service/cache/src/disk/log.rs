@@ -16,8 +16,8 @@ use super::format::{
 use super::front::{Front, read_front};
 use super::index::{Head, Known};
 use super::limits::{
-    PAUSE_STORES, REWRITTEN_BYTES_MAX, REWRITTEN_SHARE, SEGMENT_BYTES, SEGMENTS, SEGMENTS_MAX,
-    SEGMENTS_MIN, UNIT, VERIFIED_BYTES_MAX,
+    PAUSE_STORES, REWRITTEN_BYTES_MAX, REWRITTEN_SHARE, SEGMENTS_MAX, UNIT, VERIFIED_BYTES_MAX,
+    segment_bytes,
 };
 use super::rules::{Judged, Standing};
 use super::segments::Segment;
@@ -75,8 +75,7 @@ pub(super) struct Draft<'a> {
 impl Log {
     /// `past`: the numbers of the segments that there are, in order.
     pub(super) fn new(shared: Arc<Shared>, past: Vec<u32>, bytes: u64) -> Self {
-        let least = SEGMENT_BYTES.min(bytes / SEGMENTS_MIN);
-        let segment_bytes = (bytes / SEGMENTS).max(least);
+        let segment_bytes = segment_bytes(bytes);
         Self {
             shared,
             bytes_max: bytes - segment_bytes / REWRITTEN_SHARE,

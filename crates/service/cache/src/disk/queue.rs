@@ -8,6 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::fetch::Fetching;
+use super::limits::JOBS_MAX;
 use super::message::{Answer, Cursor};
 use super::rules::Subject;
 use crate::body::Waiter;
@@ -164,6 +165,14 @@ impl Queue {
             inner.is_stuck |= timeout.timed_out();
         }
         is_above
+    }
+
+    /// Whether there are so many jobs that no further purge has a place of its own; if so, whether
+    /// the last of them is about everything.
+    pub(super) fn is_flooded(&self) -> Option<bool> {
+        let inner = self.lock();
+        let is_about_all = |job: &Job| matches!(job, Job::Purge(purge) if purge.is_about_all());
+        (inner.writes.len() >= JOBS_MAX).then(|| inner.writes.back().is_some_and(is_about_all))
     }
 
     /// Another number for a store or fetch.

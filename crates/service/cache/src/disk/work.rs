@@ -193,6 +193,17 @@ impl Log {
             // So that what it is about can go at once, it is the first of a segment.
             self.sync_failed |= self.close().is_err();
         }
+        let had_failed = std::mem::take(&mut self.sync_failed);
+        let mut written = self.write_copies(batch);
+        // A segment that ended among them, with copies in it, was synced then and only then.
+        if self.sync_failed && batch.iter().any(|job| job.asker.is_some()) {
+            written = written.and(Err(Errno::IO));
+        }
+        self.sync_failed |= had_failed;
+        written
+    }
+
+    fn write_copies(&mut self, batch: &[PurgeJob]) -> IoResult<()> {
         let mut first = None;
         for job in batch {
             let at = self.write_purge(job)?;
@@ -277,7 +288,7 @@ impl Log {
 }
 
 impl PurgeJob {
-    fn is_about_all(&self) -> bool {
+    pub(super) fn is_about_all(&self) -> bool {
         self.subject == Subject::All && !self.is_soft
     }
 
