@@ -132,7 +132,8 @@ pub struct StoredHead {
     pub tags: Box<[TagHash]>,
     /// The length of its body.
     pub body_bytes: u64,
-    /// It was made stale by an operator: to be validated before it is used again.
+    /// It was made stale, by an operator or by a client's request: to be validated before it is used
+    /// again.
     pub is_outdated: bool,
 }
 
