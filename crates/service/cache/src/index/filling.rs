@@ -139,10 +139,17 @@ impl Filling {
         self.filler.as_ref()?.ahead(most, waiter)
     }
 
-    /// Everything is there. Gives those who waited.
+    /// Everything is there. What contradicts its head, as a part that is not as long as its range,
+    /// is not found any more. Gives those who waited.
     #[must_use = "who waited has to be woken"]
     pub fn finish(mut self, now_ms: u64) -> Vec<Waiter> {
         let filler = self.filler.take().expect("it ends once");
+        let (mut meta, arrived) = (*self.object.meta(), self.body().arrived());
+        let is_sound = finish(&mut meta, arrived, true, self.object.declared).is_ok();
+        if self.is_kept && !(is_sound && meta.extent == self.object.meta().extent) {
+            self.is_kept = false;
+            self.cache.remove_body(self.key, &self.object.body);
+        }
         let woken = filler.finish();
         if self.is_kept {
             let size = self.body().arrived() + self.object.overhead();

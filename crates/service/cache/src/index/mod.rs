@@ -34,7 +34,7 @@ use crate::evict::{Eviction, PASSES_MAX};
 use crate::object::Object;
 use crate::rules::{
     Forward, Freshened, HashKey, Key, Policy, Receipt, RequestDirectives, Reuse, Stored, TagHash,
-    VariantKey, freshen_by_head, reuse,
+    VariantKey, freshen_by_head, reuse, updated_tags,
 };
 
 /// The stored answers of a process. Shared by its workers.
@@ -447,17 +447,40 @@ impl Cache {
         }
     }
 
-    /// What a 304 made of a stored answer. It takes that one's place if it is still there as it was:
-    /// what made it invalid meanwhile may be newer than the 304. It is the answer to the one who
-    /// validated it in any case.
-    pub fn update(&self, key: Key, old: &Arc<Object>, stored: Stored) -> Arc<Object> {
-        let new = Arc::new(old.with(stored));
+    /// What a 304 to the request made of a stored answer. It takes that one's place if it is still
+    /// there as it was: what made it invalid meanwhile may be newer than the 304. It is the answer
+    /// to the one who validated it in any case. `since`: as of a [`Draft`].
+    pub fn update(
+        &self,
+        key: Key,
+        old: &Arc<Object>,
+        stored: Stored,
+        (request, answer): (&RequestHead, &AnswerHead),
+        since: u64,
+    ) -> Arc<Object> {
+        let mut new = old.with(stored);
+        if new.stored.vary != old.stored.vary {
+            let vary = new.stored.vary.as_ref();
+            new.variant = vary.map(|names| names.key_of_answer(&self.hash, request, answer));
+        }
+        if let Some(tags) = updated_tags(&self.hash, request, answer, new.head()) {
+            new.tags = tags;
+        }
+        let new = Arc::new(new);
         let mut shard = self.shard(key);
         if let Some(slot) = shard.slot_of(key, &old.body)
             && Arc::ptr_eq(&slot.object, old)
         {
             slot.object = new.clone();
+            if new.tags != old.tags {
+                slot.heeded = shard::heeded(&new, since);
+            }
             let is_other = self.keep_update(key, old, slot);
+            let handle = slot.handle;
+            if let Some(length) = new.length() {
+                shard.eviction.resize(handle, length + new.overhead());
+                self.count(&mut shard);
+            }
             drop(shard);
             if is_other {
                 self.forget_on_disk(key, old);
@@ -530,7 +553,7 @@ impl Cache {
         let Some(length) = old.length() else { return };
         let stored = match freshen_by_head(request, &old.view(), length, answer, receipt, policy) {
             // It does not undo what came while it was under way.
-            Freshened::Updated(mut stored) => {
+            Freshened::Updated(mut stored) if stored.vary == old.stored.vary => {
                 if self.shard(key).outdated.has(&[key], since) {
                     stored.meta.invalidate();
                 }
@@ -538,14 +561,15 @@ impl Cache {
                 self.recent.apply(&mut stored.meta, since, &old.name, &old.tags, now_ms);
                 stored
             }
-            Freshened::Stale => {
+            // What it varies by now, it may have varied by when it was asked for with other words.
+            Freshened::Updated(_) | Freshened::Stale => {
                 let mut stored = old.stored.clone();
                 stored.meta.invalidate();
                 stored
             }
             Freshened::Unchanged => return,
         };
-        self.update(key, &old, stored);
+        self.update(key, &old, stored, (request, answer), since);
     }
 
     /// Takes out what is stored under the key; gives how many objects that were.
@@ -579,6 +603,12 @@ impl Cache {
         self.count(&mut shard);
         drop(shard);
         drop(before);
+    }
+
+    /// Takes this one out, wherever it is stored.
+    pub fn remove_object(&self, key: Key, object: &Object) {
+        self.remove_body(key, &object.body);
+        self.forget_on_disk(key, object);
     }
 
     /// Takes the object with this body out.

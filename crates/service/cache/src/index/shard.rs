@@ -103,7 +103,7 @@ impl Shard {
         self.eviction.insert(handle, key.0 as u64, size, expires);
         let entry = self.keys.entry(key).or_default();
         entry.pass_until_ms = 0;
-        let heeded = if object.tags.is_empty() { u64::MAX } else { since };
+        let heeded = heeded(&object, since);
         entry.objects.push(Slot { handle, object, heeded, is_on_disk: false });
     }
 
@@ -232,14 +232,18 @@ struct Words<'a> {
 
 impl<'a> Words<'a> {
     fn fit(&mut self, object: &'a Object) -> bool {
-        let (Some(names), Some(variant)) = (&object.stored.vary, &object.variant) else {
-            return true;
-        };
+        let Some(names) = &object.stored.vary else { return true };
+        let Some(variant) = &object.variant else { return false };
         let known = self.last.filter(|(last, _)| *last == names).map(|(_, words)| words);
         let words = known.unwrap_or_else(|| names.key(self.hash, self.request));
         self.last = Some((names, words));
         variant.fits(&words)
     }
+}
+
+/// What [`Slot::heeded`] is at first, where everything up to the number `since` was heeded.
+pub(super) fn heeded(object: &Object, since: u64) -> u64 {
+    if object.tags.is_empty() { u64::MAX } else { since }
 }
 
 /// When nothing can be made of an object any more, in seconds since 1970.

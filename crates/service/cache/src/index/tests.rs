@@ -8,7 +8,7 @@ use millrace_http::{AnswerHead, HeadLimits, HeadScan};
 
 use super::*;
 use crate::body::{Read, Reader};
-use crate::rules::{Policy, Receipt, Scheme, store};
+use crate::rules::{Extent, Policy, Receipt, Scheme, store, tag_hash};
 
 const HASH: HashKey = HashKey::new([7; 16]);
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -358,10 +358,104 @@ fn a_head_that_was_on_its_way_does_not_undo_what_was_made_invalid() {
 fn a_validated_object_shares_its_body() {
     let cache = cache();
     let old = put(&cache, key(1), "", "", b"body");
-    let new = cache.update(key(1), &old, draft("", "X: new\r\n", None).stored);
+    let new = cache.update(
+        key(1),
+        &old,
+        draft("", "X: new\r\n", None).stored,
+        (&request(""), &answer("")),
+        0,
+    );
     assert!(Arc::ptr_eq(&old.body, &new.body));
     let Found::Stored(found) = ask(&cache, key(1), "", None) else { panic!("gone") };
     assert!(Arc::ptr_eq(&found, &new));
     assert_eq!(cache.remove(key(1)), 1);
     assert!(matches!(ask(&cache, key(1), "", None), Found::Nothing { .. }));
+}
+
+fn by(request: &RequestHead, says: &str) -> (Stored, AnswerHead) {
+    let answer = answer(says);
+    let receipt =
+        Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
+    (store(request, &answer, &receipt, &Policy::default()).unwrap(), answer)
+}
+
+#[test]
+fn a_304_that_brings_vary_holds_for_who_asked_section_4_1() {
+    let cache = cache();
+    let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
+    let german = request("Accept-Language: de\r\n");
+    let (stored, answer) = by(&german, "ETag: \"a\"\r\nVary: Accept-Language\r\n");
+    cache.update(key(1), &old, stored, (&german, &answer), 0);
+    let ask = |fields| ask(&cache, key(1), fields, None);
+    assert!(matches!(ask("Accept-Language: de\r\n"), Found::Stored(_)));
+    for other in ["Accept-Language: fr\r\n", ""] {
+        assert!(matches!(ask(other), Found::Nothing { why: Forward::VaryMiss, .. }), "{other}");
+    }
+}
+
+#[test]
+fn a_head_that_brings_vary_has_all_ask_again() {
+    let cache = cache();
+    put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
+    let answer = answer("ETag: \"a\"\r\nContent-Length: 4\r\nVary: Accept-Language\r\n");
+    let receipt =
+        Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
+    let heads = (&request("Accept-Language: de\r\n"), &answer);
+    cache.update_by_head(key(1), heads, cache.number(), &receipt, &Policy::default());
+    let found = ask(&cache, key(1), "Accept-Language: de\r\n", None);
+    assert!(matches!(found, Found::Validate { .. }), "{found:?}");
+}
+
+#[test]
+fn what_a_304_says_of_tags_holds() {
+    let cache = cache();
+    let request = request("");
+    let update = |says: &str| {
+        let (Found::Stored(old) | Found::Validate { object: old, .. }) =
+            ask(&cache, key(1), "", None)
+        else {
+            panic!("not stored")
+        };
+        let (stored, answer) = by(&request, says);
+        cache.update(key(1), &old, stored, (&request, &answer), cache.number())
+    };
+    let tag = |text: &[u8]| tag_hash(&HASH, None, text);
+    let is_fresh = || matches!(ask(&cache, key(1), "", None), Found::Stored(_));
+    put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
+    cache.invalidate_tag(tag(b"x"));
+    update("ETag: \"a\"\r\nSurrogate-Key: x\r\n");
+    assert!(is_fresh(), "that was before");
+    cache.invalidate_tag(tag(b"x"));
+    assert!(!is_fresh());
+    let new = update("ETag: \"a\"\r\nSurrogate-Key: y\r\n");
+    assert_eq!(*new.tags, [tag(b"y")]);
+    cache.invalidate_tag(tag(b"x"));
+    assert!(is_fresh());
+}
+
+#[test]
+fn a_head_that_grows_counts() {
+    let cache = cache();
+    let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
+    let before = cache.held.load(Ordering::Relaxed);
+    let request = request("");
+    let (stored, answer) = by(&request, &format!("X: {}\r\n", "x".repeat(4000)));
+    let grown = (stored.head.len() - old.head().len()) as u64;
+    cache.update(key(1), &old, stored, (&request, &answer), 0);
+    assert_eq!(cache.held.load(Ordering::Relaxed), before + grown);
+}
+
+#[test]
+fn a_part_that_is_not_as_long_as_its_range_is_not_found() {
+    for (came, is_kept) in [(&b"01234"[..], true), (b"0123", false), (b"012345", false)] {
+        let cache = cache();
+        let mut draft = draft("", "ETag: \"a\"\r\n", None);
+        draft.stored.meta.extent = Some(Extent { first: 0, last: 4, complete: Some(9) });
+        let (filling, _) = cache.publish(key(1), None, draft, NOW_MS);
+        let mut filling = filling.unwrap();
+        let _ = fill(&mut filling, came);
+        let _ = filling.finish(NOW_MS);
+        let found = ask(&cache, key(1), "Range: bytes=0-4\r\n", None);
+        assert_eq!(matches!(found, Found::Stored(_)), is_kept, "{found:?}");
+    }
 }

@@ -1,16 +1,14 @@
 //! Stored answers brought up to date by what the origin says later, RFC 9111 sections 3.2, 4.3.4
 //! and 4.3.5.
 
-use millrace_http::{
-    AnswerHead, HeadLimits, HeadScan, Name, RequestHead, declared_length, forwarded_fields,
-};
+use millrace_http::{AnswerHead, Name, RequestHead, declared_length, forwarded_fields};
 
 use super::directives::AnswerDirectives;
 use super::freshness::last_modified_s;
 use super::policy::Policy;
 use super::refusal::Refusal;
 use super::store::{Receipt, Stored, check_request, keep};
-use super::stored_head::{lines, write_line, write_status_line};
+use super::stored_head::{lines, read_again, write_line, write_status_line};
 use super::validate::StoredView;
 
 /// What a HEAD says of a stored answer.
@@ -118,13 +116,7 @@ fn merge(kept: &StoredView<'_>, answer: &AnswerHead, status: u16) -> AnswerHead 
             write_line(&mut bytes, answer.name_of(field), answer.value_of(field));
         }
     }
-    bytes.extend_from_slice(b"\r\n");
-    let limits =
-        HeadLimits { bytes_max: bytes.len(), fields_max: bytes.len(), target_bytes_max: 0 };
-    let mut merged = AnswerHead::default();
-    let used = merged.parse(&bytes, &mut HeadScan::default(), &limits);
-    assert_eq!(used, Ok(Some(bytes.len())), "lines that were read once are read again");
-    merged
+    read_again(&bytes)
 }
 
 /// Whether a later answer replaces a field, RFC 9111 section 3.2. Not those that say what the

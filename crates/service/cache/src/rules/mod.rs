@@ -67,7 +67,7 @@ pub use refusal::Refusal;
 pub use reuse::{Reuse, is_failure, reuse};
 pub use store::{Receipt, Stored, store};
 pub use stored_head::{Line, lines};
-pub use tags::{Tag, TagHash, group_invalidations, tag_hash, tags};
+pub use tags::{Tag, TagHash, group_invalidations, tag_hash, tag_hashes, tags, updated_tags};
 pub use validate::{StoredView, selected, write_validation};
 pub use vary::{VariantKey, VaryNames};
 pub use written::{written_site, written_url};

@@ -5,7 +5,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use memchr::{memchr, memmem};
-use millrace_http::{AnswerHead, Name, forwarded_fields};
+use millrace_http::{AnswerHead, HeadLimits, HeadScan, Name, forwarded_fields};
 
 use super::directives::AnswerDirectives;
 use super::etag::Etag;
@@ -102,6 +102,17 @@ pub(super) fn write_lines(
         write_line(out, b"Date", date.as_bytes());
     }
     etag.filter(|_| etags == 1)
+}
+
+/// A head that is stored, or made of lines that were: without the empty line.
+pub(super) fn read_again(lines: &[u8]) -> AnswerHead {
+    let bytes = [lines, b"\r\n"].concat();
+    let limits =
+        HeadLimits { bytes_max: bytes.len(), fields_max: bytes.len(), target_bytes_max: 0 };
+    let mut head = AnswerHead::default();
+    let used = head.parse(&bytes, &mut HeadScan::default(), &limits);
+    assert_eq!(used, Ok(Some(bytes.len())), "lines that were read once are read again");
+    head
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //! operators use, and the groups of RFC 9875, which origins use too.
 
 use std::hash::Hasher;
+use std::sync::Arc;
 
-use millrace_http::{AnswerHead, Name, RequestHead, tokens};
+use millrace_http::{AnswerHead, Name, RequestHead, destination, tokens};
 use siphasher::sip128::Hasher128;
 
-use super::key::{HashKey, Sink, Site};
+use super::key::{HashKey, Scheme, Sink, Site};
 use super::limits::{TAG_BYTES_MAX, TAGS_MAX};
+use super::stored_head::read_again;
 use super::structured::{combined, strings};
 
 /// A tag of an answer.
@@ -56,6 +58,30 @@ pub fn tags(answer: &AnswerHead) -> Vec<Tag> {
         tokens(value).for_each(|member| add(Tag::Key(member.to_vec())));
     }
     tags
+}
+
+/// The hashes of an answer's tags.
+pub fn tag_hashes(hash: &HashKey, request: &RequestHead, answer: &AnswerHead) -> Arc<[TagHash]> {
+    let authority = destination(request).ok().and_then(|it| it.authority);
+    let site = authority.map(|authority| Site { scheme: Scheme::Http, authority });
+    let hash = |tag: Tag| match &tag {
+        Tag::Group(group) => tag_hash(hash, site.as_ref(), group),
+        Tag::Key(key) => tag_hash(hash, None, key),
+    };
+    tags(answer).into_iter().map(hash).collect()
+}
+
+/// The hashes of the tags of a stored answer whose `head` a later answer to the request has
+/// updated; `None` where that says nothing of tags.
+pub fn updated_tags(
+    hash: &HashKey,
+    request: &RequestHead,
+    answer: &AnswerHead,
+    head: &[u8],
+) -> Option<Arc<[TagHash]>> {
+    let names = [Name::CacheGroups, Name::SurrogateKey, Name::CacheTag];
+    let tells = names.into_iter().any(|name| answer.find(name).is_some());
+    tells.then(|| tag_hashes(hash, request, &read_again(head)))
 }
 
 /// The groups of the answer's origin that a request makes invalid, RFC 9875 section 3: with any

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use millrace_cache::rules::{
-    self, Condition, Forward, Receipt, Refusal, Scheme, Site, Stored, Tag, combine, condition,
-    extent_of, freshen, group_invalidations, invalidated, is_failure, tag_hash, tags,
+    self, Condition, Forward, Receipt, Refusal, Scheme, Site, Stored, combine, condition,
+    extent_of, freshen, group_invalidations, invalidated, is_failure, tag_hash, tag_hashes,
+    updated_tags,
 };
 use millrace_cache::{Cache, Draft, Filling, Object};
 use millrace_event::planted::{Fault, planted};
@@ -57,6 +58,11 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Kept {
         }
         304 if exchange.caching.validates => validated(worker, key, &cache, route, &receipt),
         206 if exchange.caching.completes.is_some() => joined(worker, key, &cache, route, &receipt),
+        // That is about our own conditions. The part is of no use, or this would come again.
+        304 | 412 | 416 if exchange.caching.completes.is_some() => {
+            drop_part(exchange, &cache);
+            Kept::AskAgain
+        }
         status if is_failure(status) && serve_spare(worker, key) => {
             worker.exchange(key).caching.forward_status = Some(status);
             worker.leave_origin(key);
@@ -88,6 +94,10 @@ fn passed<E: Engine>(
     make_invalid(exchange, cache, route);
     if exchange.request.method() == Method::Head {
         update_by_head(exchange, cache, route, receipt);
+    }
+    if exchange.caching.asks_for_all && exchange.answer.status() == 206 {
+        // A part, and nobody has asked for one.
+        return refused(worker, key, cache, Refusal::Range);
     }
     let stored = match rules::store(&exchange.request, &exchange.answer, receipt, &route.policy) {
         // Trailers are not stored, and whoever announces some means them to arrive.
@@ -144,6 +154,10 @@ fn joined<E: Engine>(
     else {
         return Kept::AskAgain;
     };
+    // The client has asked for all of it, and gets no part.
+    if stored.meta.extent.is_some() || bytes.len() != old.last - old.first + 1 {
+        return Kept::AskAgain;
+    }
     let first = old.first.min(new.first);
     let declared = old.last.max(new.last) - first + 1;
     let before = bytes.slice(0..new.first.saturating_sub(old.first));
@@ -161,17 +175,32 @@ fn joined<E: Engine>(
     Kept::Yes
 }
 
+/// What makes a representation whole did not fit: it is taken out.
+fn drop_part(exchange: &Exchange, cache: &Cache) {
+    let Exchange { caching, .. } = exchange;
+    let object = caching.object.as_ref().expect("what is completed is at hand");
+    cache.remove_object(caching.key.expect("the caller has found it"), object);
+}
+
 fn draft(
     exchange: &Exchange,
     cache: &Cache,
     route: &CacheRoute,
-    stored: Stored,
+    mut stored: Stored,
     declared: Option<u64>,
 ) -> Draft {
     let Exchange { request, answer, caching, .. } = exchange;
+    if planted(Fault::VariantLost) {
+        stored.vary = None;
+    }
     let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), request, answer));
-    let variant = variant.filter(|_| !planted(Fault::VariantLost));
-    let (name, tags) = (name(request, route), tag_hashes(exchange, cache));
+    let old = caching.object.as_deref().filter(|_| answer.status() == 206);
+    let tags = match old {
+        None => tag_hashes(cache.hash(), request, answer),
+        Some(old) => updated_tags(cache.hash(), request, answer, &stored.head)
+            .unwrap_or_else(|| old.tags.clone()),
+    };
+    let name = name(request, route);
     let (since, own_change) = (caching.since, caching.own_change);
     Draft { stored, variant, declared, name, tags, since, own_change }
 }
@@ -221,7 +250,8 @@ fn validated<E: Engine>(
     caching.forward_status = Some(304);
     match freshen(request, &kept[0], answer, receipt, &route.policy) {
         Ok(stored) => {
-            caching.object = Some(cache.update(asked_for, &object, stored));
+            let (heads, since) = ((&*request, &*answer), caching.since);
+            caching.object = Some(cache.update(asked_for, &object, stored, heads, since));
             caching.is_stored = true;
         }
         Err(refusal) if refusal.drops_stored(object.meta().status) => {
@@ -278,7 +308,9 @@ fn refused<E: Engine>(
     if exchange.request.method() == Method::Get && refusal.drops_stored(status) {
         cache.remove(asked_for);
     }
-    let is_of_request = refusal.is_of_request() || status >= 500;
+    // What is said of conditions is so as well: the client's own, as others were not sent.
+    let is_of_request =
+        refusal.is_of_request() || matches!(status, 304 | 412 | 416) || status >= 500;
     let woken = caching.claim.take().map(|claim| match is_of_request {
         false => claim.pass(now_ms.saturating_add(pass_ms)),
         true => claim.release(),
@@ -328,13 +360,3 @@ fn name(request: &millrace_http::RequestHead, route: &CacheRoute) -> Arc<[u8]> {
 
 /// Bytes that most names have room in.
 const NAME_BYTES: usize = 256;
-
-fn tag_hashes(exchange: &Exchange, cache: &Cache) -> Arc<[rules::TagHash]> {
-    let authority = destination(&exchange.request).ok().and_then(|it| it.authority);
-    let site = authority.map(|authority| Site { scheme: Scheme::Http, authority });
-    let hash = |tag: Tag| match &tag {
-        Tag::Group(group) => tag_hash(cache.hash(), site.as_ref(), group),
-        Tag::Key(key) => tag_hash(cache.hash(), None, key),
-    };
-    tags(&exchange.answer).into_iter().map(hash).collect()
-}

@@ -57,14 +57,14 @@ impl Cache {
 
     /// What a 304 made of the object in a slot, which was `old`. Called under its shard's lock, so
     /// that no other object with the same id can be handed over before. Gives whether what the disks
-    /// have under its id has to be forgotten: it is found by what the object varied by, or it is the
-    /// body of an older one, which this head must not get.
+    /// have under its id has to be forgotten: it is found by what the object varied by, and goes by
+    /// the tags that it had; or it is the body of an older one, which this head must not get.
     pub(in crate::index) fn keep_update(&self, key: Key, old: &Object, slot: &Slot) -> bool {
         let new = &slot.object;
         if !self.beneath.is_there() {
             return false;
         }
-        if !slot.is_on_disk || old.stored.vary != new.stored.vary {
+        if !slot.is_on_disk || old.stored.vary != new.stored.vary || old.tags != new.tags {
             return true;
         }
         let Ok(tier) = self.beneath.tier.try_read() else { return true };

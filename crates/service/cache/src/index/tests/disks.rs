@@ -303,7 +303,7 @@ fn a_304_counts_after_a_restart() {
     let object = story.put(1, "", "ETag: \"a\"\r\n", b"one");
     let mut stored = object.stored.clone();
     stored.meta.response_ms += 1234;
-    story.cache.update(key(1), &object, stored);
+    story.cache.update(key(1), &object, stored, (&request(""), &answer("")), 0);
     let story = story.restart();
     let Found::Stored(found) = story.found(1, "") else { panic!("it is there") };
     assert_eq!(found.meta().response_ms, object.meta().response_ms + 1234);
