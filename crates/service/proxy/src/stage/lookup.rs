@@ -13,7 +13,7 @@ use millrace_event::{Engine, Instant, Key, Kind};
 use millrace_http::{Method, Name, RequestHead};
 
 use crate::caching::{key_of, now_ms};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Plan};
 use crate::flow::{Stage, Step};
 use crate::origin;
 use crate::reason::Reason;
@@ -35,9 +35,19 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
         Found::Validate { object, .. } if planted(Fault::StaleTaken) => Found::Stored(object),
         found => found,
     };
-    let Exchange { request, caching, .. } = &mut **exchange;
+    let Exchange { request, caching, plan, .. } = &mut **exchange;
+    let (found, unused) = match found {
+        Found::Stale(object, claim) if is_absent(request, &object, cache) => {
+            caching.claim = claim;
+            (Found::Stored(object), None)
+        }
+        Found::Nothing { why, claim } if has_conditions(request, *plan) => {
+            (Found::Nothing { why, claim: None }, claim)
+        }
+        found => (found, None),
+    };
     match found {
-        Found::Stored(object) | Found::Stale(object, _) if is_absent(request, &object, cache) => {
+        Found::Stored(object) if is_absent(request, &object, cache) => {
             // A part of it is stored, and not the one that is asked for.
             counters.cache_misses.add(1);
             caching.forward = Some(Forward::Partial);
@@ -78,6 +88,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
         Found::Nothing { why, claim } => {
             counters.cache_misses.add(1);
             (caching.forward, caching.claim) = (Some(why), claim);
+            worker.wake(unused.map(Claim::release).into_iter().flatten());
             Step::Go(Stage::Fetch)
         }
         Found::Wait | Found::Comes { .. } => {
@@ -150,9 +161,22 @@ fn find(
     Some(cache.lookup(&question))
 }
 
-/// Whether what is stored is a part of what is asked for, and not enough of it.
+/// Whether what is stored is a part of what is asked for, and not enough of it; or enough for
+/// several ranges, which are sent of what has arrived only.
 fn is_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
     let meta = object.meta();
     meta.extent.is_some()
-        && ranges(request, meta, object.head(), 0, cache.hash()) == Selection::Absent
+        && match ranges(request, meta, object.head(), 0, cache.hash()) {
+            Selection::Absent => true,
+            Selection::Parts(_) => object.body.bytes().is_none(),
+            _ => false,
+        }
+}
+
+/// Whether the client asks on conditions of its own, to which the answer is for nobody else, and
+/// the origin is to see them: a booster asks for all of it where others may wait.
+fn has_conditions(request: &RequestHead, plan: Plan) -> bool {
+    let conditions = [Name::IfNoneMatch, Name::IfModifiedSince];
+    !matches!(plan, Plan::Route(_))
+        && conditions.into_iter().any(|name| request.find(name).is_some())
 }

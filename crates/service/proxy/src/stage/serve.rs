@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use millrace_cache::Object;
 use millrace_cache::rules::{
-    ByteRange, CacheStatus, Condition, HashKey, Multipart, Selection, condition, lines, ranges,
-    write_not_modified,
+    ByteRange, CacheStatus, Condition, Extent, HashKey, Multipart, Selection, condition, lines,
+    ranges, write_not_modified,
 };
 use millrace_event::{Engine, Key, Kind};
 use millrace_http::{Framing, Method, Name, Version};
@@ -101,20 +101,15 @@ impl Start<'_> {
                     .map_or(&b""[..], |line| line.value);
                 let complete = meta.extent.map_or(length, |extent| extent.complete);
                 let parts = Multipart::new(&ranges, complete, kind, random());
-                let mut pieces = VecDeque::new();
-                for (at, range) in ranges.as_slice().iter().enumerate() {
-                    let mut text = Vec::new();
-                    parts.write_part_head(&mut text, at);
-                    pieces.push_back(Piece::Text(text));
-                    pieces.push_back(Piece::Range(*range));
-                }
-                let mut end = Vec::new();
-                parts.write_end(&mut end);
-                pieces.push_back(Piece::Text(end));
-                Form::Parts(pieces, parts.length())
+                let first = meta.extent.map_or(0, |extent| extent.first);
+                Form::Parts(pieces(&parts, ranges.as_slice(), first), parts.length())
             }
             Selection::Unsatisfiable => Form::Unsatisfiable,
-            Selection::Whole | Selection::Parts(_) | Selection::Absent => Form::Whole,
+            Selection::Whole | Selection::Parts(_) | Selection::Absent => match meta.extent {
+                None => Form::Whole,
+                // What is a part says so, whoever gets it.
+                Some(Extent { first, last, .. }) => Form::Part(ByteRange { first, last }),
+            },
         }
     }
 
@@ -209,6 +204,23 @@ impl Start<'_> {
         heads::write_persistence(out, exchange.request.version(), exchange.persistent);
         out.extend_from_slice(b"\r\n");
     }
+}
+
+/// What is sent for several ranges of a representation, whose byte `first` is the first of the body
+/// that is at hand.
+fn pieces(parts: &Multipart, ranges: &[ByteRange], first: u64) -> VecDeque<Piece> {
+    let mut pieces = VecDeque::new();
+    for (at, range) in ranges.iter().enumerate() {
+        let mut text = Vec::new();
+        parts.write_part_head(&mut text, at);
+        pieces.push_back(Piece::Text(text));
+        let (first, last) = (range.first - first, range.last - first);
+        pieces.push_back(Piece::Range(ByteRange { first, last }));
+    }
+    let mut end = Vec::new();
+    parts.write_end(&mut end);
+    pieces.push_back(Piece::Text(end));
+    pieces
 }
 
 fn write_lines_but_type(out: &mut Vec<u8>, all: &[u8]) {
