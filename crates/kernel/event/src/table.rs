@@ -4,7 +4,7 @@ use crate::planted::{Fault, planted};
 use crate::{Kind, Token};
 
 /// Where an object is in its [`Table`], and which of the objects that were ever there is meant.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key {
     /// The index; reused once the object is removed.
     pub slot: u32,

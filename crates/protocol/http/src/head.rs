@@ -294,6 +294,11 @@ impl Fields {
         self.named(name).iter().find(|field| field.known == name)
     }
 
+    /// Whether there is a field of one of these names. One test, however many fields there are.
+    pub fn has_any(&self, names: &NameSet) -> bool {
+        self.present.meets(names)
+    }
+
     /// The values of all fields of this name, in their order. Where there are none, to find that
     /// costs one test.
     pub fn values(&self, name: Name) -> impl Iterator<Item = &[u8]> {

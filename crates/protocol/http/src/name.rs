@@ -153,6 +153,12 @@ impl NameSet {
         self.bits[name as usize / 64] >> (name as usize % 64) & 1 != 0
     }
 
+    /// Whether a name is in both.
+    #[inline]
+    pub const fn meets(&self, other: &Self) -> bool {
+        self.bits[0] & other.bits[0] | self.bits[1] & other.bits[1] != 0
+    }
+
     /// Adds a name.
     #[inline]
     pub(crate) const fn insert(&mut self, name: Name) {

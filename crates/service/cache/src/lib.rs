@@ -12,7 +12,7 @@ pub mod rules;
 
 pub use body::{Body, End, Filler, Read, Reader, Waiter};
 pub use index::{
-    Bounds, COPIED_BYTES, Cache, Claim, Cleared, Draft, Filling, Found, Purged, Question, Stat,
-    Waker, Which,
+    BRIEFLY_MS, Bounds, COPIED_BYTES, Cache, Claim, Cleared, Draft, Filling, Found, Purged,
+    Question, Stat, Unkept, Waker, Which,
 };
 pub use object::Object;

@@ -2,7 +2,7 @@
 //! it reads. The stages are `stage/lookup.rs`, before there is an origin, `stage/keep.rs`, once the
 //! origin has answered, and `stage/serve.rs`, where a stored answer goes to the client.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,8 +27,9 @@ use crate::worker::Worker;
 pub(crate) struct Caching {
     /// What it asks for.
     pub(crate) key: Option<CacheKey>,
-    /// Since when it waits for somebody else's fetch, if it does.
-    pub(crate) waits_since: Option<Instant>,
+    /// Until when it waits for somebody else's fetch, if it does: its place among
+    /// [`Worker::collapsed`].
+    pub(crate) waits_until: Option<Instant>,
     /// When it began to wait for the first time; it does not wait for longer than is allowed in all.
     pub(crate) waited_since: Option<Instant>,
     /// Others wait for what it fetches.
@@ -160,7 +161,7 @@ impl<E: Engine> Worker<E> {
         let late = is_late.then(|| self.engine.now() + LATE);
         let unread = self.draining && !self.fills.is_empty();
         let unread = unread.then(|| self.engine.now() + HOUSEKEEPING);
-        let collapsed = self.collapsed.front().map(|(due, _)| *due);
+        let collapsed = self.collapsed.first().map(|(due, _)| *due);
         [late, unread, collapsed].into_iter().flatten().min()
     }
 
@@ -190,12 +191,11 @@ impl<E: Engine> Worker<E> {
     }
 
     fn exchange_woken(&mut self, key: Key) {
-        let Some(exchange) = self.exchanges.get_mut(key) else { return };
-        match exchange.stage {
-            Stage::Lookup if exchange.caching.waits_since.take().is_some() => flow::run(self, key),
-            Stage::Deliver if exchange.download.waits() == Waits::Source => {
-                deliver::download(self, key, false);
-            }
+        let Some(exchange) = self.exchanges.get(key) else { return };
+        let (stage, reads) = (exchange.stage, exchange.download.waits() == Waits::Source);
+        match stage {
+            Stage::Lookup if self.ends_wait(key) => flow::run(self, key),
+            Stage::Deliver if reads => deliver::download(self, key, false),
             // It has found what it waited for, or goes on without.
             _ => {}
         }
@@ -203,22 +203,23 @@ impl<E: Engine> Worker<E> {
 
     /// Those who have waited long enough for somebody else's fetch go on by themselves.
     fn give_up_collapsed(&mut self, now: Instant) {
-        while self.collapsed.front().is_some_and(|(due, _)| *due <= now) {
-            let (_, key) = self.collapsed.pop_front().expect("looked at just now");
-            let waits = self.exchanges.get(key).is_some_and(|it| it.caching.waits_since.is_some());
-            if waits {
-                self.leave_line_of_cache(key);
-                flow::run(self, key);
-            }
+        while let Some((_, key)) = self.collapsed.first().copied().filter(|(due, _)| *due <= now) {
+            self.leave_line_of_cache(key);
+            flow::run(self, key);
         }
+    }
+
+    /// The exchange waits for somebody else's fetch no longer. False if it did not.
+    fn ends_wait(&mut self, key: Key) -> bool {
+        let due = self.exchange(key).caching.waits_until.take();
+        due.is_some_and(|due| self.collapsed.remove(&(due, key)))
     }
 
     /// The exchange does not wait for somebody else's fetch any more.
     fn leave_line_of_cache(&mut self, key: Key) {
         let waiter = self.waiter(key, Kind::Exchange);
-        let caching = &mut self.exchange(key).caching;
-        if caching.waits_since.take().is_some() {
-            let asked_for = caching.key.expect("it waits for something");
+        if self.ends_wait(key) {
+            let asked_for = self.exchange(key).caching.key.expect("it waits for something");
             self.cache().forget(asked_for, waiter);
         }
     }
@@ -243,6 +244,5 @@ impl<E: Engine> Worker<E> {
 /// How soon fills that found no memory, and wakes that found no room, are tried again.
 const LATE: Duration = Duration::from_millis(1);
 
-/// Exchanges that wait for somebody else's fetch, in the order in which they began to, with when
-/// they have waited long enough. Some of them have found what they waited for since.
-pub(crate) type Collapsed = VecDeque<(Instant, Key)>;
+/// Exchanges that wait for somebody else's fetch, in the order in which they have waited long enough.
+pub(crate) type Collapsed = BTreeSet<(Instant, Key)>;

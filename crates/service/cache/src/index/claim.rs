@@ -49,6 +49,10 @@ impl Claim {
     }
 }
 
+/// For how long nobody waits for others who ask for the same, after something failed that may well
+/// succeed the next time: to try one after the other would hold up all of them.
+pub const BRIEFLY_MS: u64 = 1000;
+
 fn end(shard: &mut Shard, key: Key, number: u64, pass_until_ms: Option<u64>) -> Ended {
     let Some(entry) = shard.keys.get_mut(&key) else { return Ended::default() };
     let place = entry.fetches.iter().position(|fetch| fetch.number == number);

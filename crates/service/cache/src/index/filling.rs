@@ -29,7 +29,7 @@ pub struct Filling {
 pub(super) const FIRST_BYTES: u64 = 16 * 1024;
 const GROWTH_BYTES: u64 = 256 * 1024;
 /// Objects taken out for one part of another.
-const EVICTIONS_MAX: usize = 64;
+pub(super) const EVICTIONS_MAX: usize = 64;
 /// Bodies below this are sent by copy, and rest where memory is used again at once: a copy that
 /// goes out with the other sends of a turn costs less than a reference (docs/design/iolite.md).
 pub const COPIED_BYTES: u64 = 16 * 1024;

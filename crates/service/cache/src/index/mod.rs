@@ -21,14 +21,14 @@ use millrace_http::{AnswerHead, RequestHead};
 
 pub use beneath::Waker;
 use beneath::{Beneath, Coming};
-pub use claim::Claim;
+pub use claim::{BRIEFLY_MS, Claim};
 pub use clear::Cleared;
 pub use filling::{COPIED_BYTES, Filling};
 pub use operate::{Purged, Stat, Which};
 use recent::Recent;
 use shard::{Entry, Fetch, Shard};
 
-use crate::body::{Body, Waiter};
+use crate::body::{Body, Filler, Waiter};
 use crate::disk::Subject;
 use crate::evict::{Eviction, PASSES_MAX};
 use crate::object::Object;
@@ -91,6 +91,8 @@ pub struct Question<'a> {
     pub waiter: Option<Waiter>,
     /// Whether others may wait for what comes: it is all of what they ask for.
     pub claims: bool,
+    /// Whether what is stale may be validated for its own sake, while this client gets it.
+    pub refreshes: bool,
     /// Whether disks are asked too: not by who has waited for one already.
     pub asks_disks: bool,
 }
@@ -129,6 +131,15 @@ pub enum Found {
     /// Nothing that may be used, and the client wants nothing else: status 504, RFC 9111 section
     /// 5.2.1.7.
     OnlyIfCached,
+}
+
+/// Why an answer is not stored that may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unkept {
+    /// It is not worth its room, and nobody waits for it.
+    Size,
+    /// There is no memory for its beginning: readers have all of it.
+    Memory,
 }
 
 /// What is to be stored.
@@ -203,6 +214,11 @@ impl Cache {
         self.object_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether bodies of so many bytes are longer than what is kept.
+    pub fn is_too_long(&self, bytes: u64) -> bool {
+        bytes > self.object_bytes()
+    }
+
     /// What there is for a request.
     pub fn lookup(self: &Arc<Self>, question: &Question<'_>) -> Found {
         self.find(question).unwrap_or_else(|coming| self.bring(*coming, question))
@@ -235,7 +251,7 @@ impl Cache {
                 let words = entry.words(&self.hash, request);
                 let is_free = !entry.fetches.iter().any(|fetch| fetch.words == words);
                 let claim =
-                    (is_free && question.claims).then(|| self.claim(entry, question, words));
+                    (is_free && question.refreshes).then(|| self.claim(entry, question, words));
                 Found::Stale(object, claim)
             }
             Reuse::Validate { is_spare, .. } => {
@@ -276,9 +292,6 @@ impl Cache {
             return Ok(Found::Nothing { why: Forward::UriMiss, claim });
         };
         let why = if entry.objects.is_empty() { Forward::UriMiss } else { Forward::VaryMiss };
-        if question.now_ms < entry.pass_until_ms {
-            return Ok(Found::Nothing { why, claim: None });
-        }
         Ok(match self.claim_or_wait(entry, question, true) {
             Ok(claim) => Found::Nothing { why, claim },
             Err(waits) => waits.into(),
@@ -292,6 +305,9 @@ impl Cache {
         question: &Question<'_>,
         may_wait: bool,
     ) -> Result<Option<Claim>, Waits> {
+        if question.now_ms < entry.pass_until_ms {
+            return Ok(None);
+        }
         let words = entry.words(&self.hash, question.request);
         let Some(fetch) = entry.fetches.iter_mut().find(|fetch| fetch.words == words) else {
             return Ok(question.claims.then(|| self.claim(entry, question, words)));
@@ -327,36 +343,37 @@ impl Cache {
     }
 
     /// Stores an answer whose body is about to arrive, in the place of those for the same requests.
-    /// Gives what fills the body, and those who waited for the claim; `None` where the answer is
-    /// not worth its room, and nobody waits for it.
+    /// Gives what fills the body, or why there is nothing to fill; and those who waited for the
+    /// claim.
     pub fn publish(
         self: &Arc<Self>,
         key: Key,
         claim: Option<Claim>,
         draft: Draft,
         now_ms: u64,
-    ) -> (Option<Filling>, Vec<Waiter>) {
-        // The claim ends where its object is put in: between the two nobody looks, or purges.
-        let mut shard = self.shard(key);
-        let ended = claim.map(|mut claim| claim.end_in(&mut shard)).unwrap_or_default();
+    ) -> (Result<Filling, Unkept>, Vec<Waiter>) {
         let Draft { mut stored, variant, declared, name, tags, since, own_change } = draft;
+        let size = declared.unwrap_or(filling::FIRST_BYTES);
+        let mut shard = self.shard(key);
+        // Nobody makes it invalid, or fetches again, between the claim and the object.
+        let ended = claim.map(|mut claim| claim.end_in(&mut shard)).unwrap_or_default();
+        let is_wanted = shard.eviction.admit(key.0 as u64, size) || !ended.waiters.is_empty();
+        if !is_wanted || self.is_too_long(size) {
+            return (Err(Unkept::Size), ended.waiters);
+        }
+        let Some((mut shard, handle, filler)) = self.begin_body(shard, key, declared, now_ms)
+        else {
+            self.shard(key).note_pass(key, now_ms.saturating_add(BRIEFLY_MS));
+            return (Err(Unkept::Memory), ended.waiters);
+        };
         if ended.is_outdated {
             stored.meta.invalidate();
         }
-        let kind = filling::kind(declared);
         // Under the lock: whoever purges after this finds the object, and before it is in here.
         if shard.outdated.has(&[key], since.max(own_change)) {
             stored.meta.invalidate();
         }
         self.recent.apply(&mut stored.meta, since, &name, &tags, now_ms);
-        let size = declared.unwrap_or(filling::FIRST_BYTES);
-        let is_wanted = shard.eviction.admit(key.0 as u64, size) || !ended.waiters.is_empty();
-        if !is_wanted || size > self.object_bytes() {
-            return (None, ended.waiters);
-        }
-        let handle = shard.new_handle(key);
-        let tag = u64::from(self.index_of(key)) << 32 | u64::from(handle);
-        let filler = crate::body::Filler::new(&self.slab, kind, declared, tag);
         let object = Object { stored, variant, declared, body: filler.body().clone(), name, tags };
         let gone = self.replaced_by(&mut shard, key, &object);
         let (size, number) = (size + object.overhead(), self.number());
@@ -367,7 +384,37 @@ impl Cache {
         drop(gone);
         self.shrink(now_ms);
         let filling = Filling::new(self.clone(), key, object, filler, size, number);
-        (Some(filling), ended.waiters)
+        (Ok(filling), ended.waiters)
+    }
+
+    /// A handle for a new object, and what fills its body, with memory for the beginning: `None`
+    /// where there is none, and none can be had. The shard is let go while others are taken out.
+    fn begin_body<'a>(
+        &'a self,
+        mut shard: MutexGuard<'a, Shard>,
+        key: Key,
+        declared: Option<u64>,
+        now_ms: u64,
+    ) -> Option<(MutexGuard<'a, Shard>, u32, Filler)> {
+        for _ in 0..filling::EVICTIONS_MAX {
+            let handle = shard.new_handle(key);
+            let tag = u64::from(self.index_of(key)) << 32 | u64::from(handle);
+            let mut filler = Filler::new(&self.slab, filling::kind(declared), declared, tag);
+            let refusal = match declared {
+                Some(0) => None,
+                _ => filler.spare().err(),
+            };
+            let Some(refusal) = refusal.filter(|refusal| *refusal != Refusal::Later) else {
+                return Some((shard, handle, filler));
+            };
+            shard.free_handle(handle);
+            drop(shard);
+            if !self.relieve(refusal, now_ms) {
+                return None;
+            }
+            shard = self.shard(key);
+        }
+        None
     }
 
     /// Takes out what a new object stands for from now on: those of the same variant, those that

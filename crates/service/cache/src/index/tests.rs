@@ -52,9 +52,10 @@ fn ask_at(
 ) -> Found {
     let request = request(fields);
     let asked = RequestDirectives::of(&request);
-    let (claims, asks_disks) = (true, true);
+    let (claims, refreshes, asks_disks) = (true, true, true);
     let request = &request;
-    cache.lookup(&Question { key, request, asked: &asked, now_ms, waiter, claims, asks_disks })
+    let asked = &asked;
+    cache.lookup(&Question { key, request, asked, now_ms, waiter, claims, refreshes, asks_disks })
 }
 
 fn claim(found: Found) -> Claim {
@@ -295,6 +296,33 @@ fn what_is_invalid_is_validated_first_and_so_is_what_was_on_its_way() {
     let (filling, _) = cache.publish(key(1), Some(claim), draft("", "", Some(0)), NOW_MS);
     let _ = filling.unwrap().finish(NOW_MS);
     assert!(matches!(ask(&cache, key(1), "", Some(ME)), Found::Validate { .. }));
+}
+
+/// Readers have all of it: an answer goes to its client without the cache.
+#[test]
+fn what_finds_no_memory_is_not_stored_and_nobody_waits_for_it() {
+    let bounds = Bounds { bytes: 8 << 20, object_bytes: 8 << 20, variants: 4, tends: true };
+    let slab = Slab::on_heap(iolite::limits::SLAB_BYTES_MIN).unwrap();
+    let cache = Cache::new(slab, HASH, bounds);
+    let mut readers = Vec::new();
+    for number in 2.. {
+        let (filling, _) = cache.publish(key(number), None, draft("", "", None), NOW_MS);
+        let Ok(mut filling) = filling else { break };
+        readers.push(Reader::new(filling.body().clone(), 0).unwrap());
+        while let Ok(spare) = filling.spare(NOW_MS) {
+            let count = spare.len();
+            let _ = filling.advance(count, NOW_MS);
+        }
+    }
+    let claim = claim(ask(&cache, key(1), "", Some(ME)));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    let (filling, woken) = cache.publish(key(1), Some(claim), draft("", "", Some(20_000)), NOW_MS);
+    assert_eq!((filling.err(), woken), (Some(Unkept::Memory), vec![OTHER]));
+    let found = ask(&cache, key(1), "", Some(OTHER));
+    assert!(matches!(found, Found::Nothing { claim: None, .. }), "{found:?}");
+    readers.clear();
+    let (filling, _) = cache.publish(key(1), None, draft("", "", Some(20_000)), NOW_MS);
+    assert!(filling.is_ok(), "there is memory again");
 }
 
 /// RFC 9111 section 4.4: of a fetch that nobody waits for, no entry knows.

@@ -40,6 +40,8 @@ pub enum Refusal {
     Trailer,
     /// It is not fresh, and could not be validated either.
     Useless,
+    /// It is longer than what is kept.
+    TooLong,
 }
 
 impl Refusal {
@@ -94,6 +96,7 @@ impl Refusal {
             Self::Incomplete => "incomplete",
             Self::Trailer => "trailer",
             Self::Useless => "not-fresh",
+            Self::TooLong => "size",
         }
     }
 }

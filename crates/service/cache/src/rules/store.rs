@@ -100,13 +100,24 @@ fn is_located_at_target(request: &RequestHead, answer: &AnswerHead, scheme: Sche
     uri::resolve(location, &Site { scheme, authority }, target).is_some_and(|path| path == target)
 }
 
+/// Whether the answer to a request may well be stored, as far as the request says: others that ask
+/// for the same may wait for it. With credentials that is for the answer to say, and most do not.
+/// `asked`: what it asks of caches, as far as that is heeded.
+pub fn may_claim(request: &RequestHead, asked: &RequestDirectives, policy: &Policy) -> bool {
+    !asked.no_store && !has_unkeyed(request, policy) && request.find(Name::Authorization).is_none()
+}
+
+fn has_unkeyed(request: &RequestHead, policy: &Policy) -> bool {
+    request.has_any(&policy.unkeyed)
+}
+
 /// What a request may have against it, whatever its method.
 pub(super) fn check_request(
     request: &RequestHead,
     directives: &AnswerDirectives,
     policy: &Policy,
 ) -> Result<(), Refusal> {
-    if request.fields().iter().any(|field| policy.unkeyed.has(field.known)) {
+    if has_unkeyed(request, policy) {
         return Err(Refusal::RequestField);
     }
     if policy.heeds_requests && RequestDirectives::of(request).no_store {

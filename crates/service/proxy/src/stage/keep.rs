@@ -8,7 +8,7 @@ use millrace_cache::rules::{
     extent_of, freshen, group_invalidations, invalidated, is_failure, tag_hash, tag_hashes,
     updated_tags,
 };
-use millrace_cache::{Cache, Draft, Filling, Object};
+use millrace_cache::{BRIEFLY_MS, Cache, Draft, Filling, Object, Unkept};
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key, Kind};
 use millrace_http::{Framing, Method, Name, destination};
@@ -116,6 +116,9 @@ fn passed<E: Engine>(
         Framing::None => Some(0),
         Framing::Chunked | Framing::UntilClose => None,
     };
+    if declared.is_some_and(|bytes| cache.is_too_long(bytes)) {
+        return refused(worker, key, cache, Refusal::TooLong);
+    }
     let draft = draft(exchange, cache, route, stored, declared);
     let Some(filling) = publish(worker, key, cache, draft, receipt) else { return Kept::No };
     let exchange = worker.exchange(key);
@@ -219,9 +222,15 @@ fn publish<E: Engine>(
         cache.publish(asked_for, caching.claim.take(), draft, receipt.response_ms);
     worker.wake(woken);
     let caching = &mut worker.exchange(key).caching;
-    let Some(filling) = filling else {
-        caching.detail = Some("size");
-        return None;
+    let filling = match filling {
+        Ok(filling) => filling,
+        Err(unkept) => {
+            caching.detail = Some(match unkept {
+                Unkept::Size => "size",
+                Unkept::Memory => "memory",
+            });
+            return None;
+        }
     };
     caching.object = Some(filling.object().clone());
     caching.is_stored = true;
@@ -308,13 +317,11 @@ fn refused<E: Engine>(
     if exchange.request.method() == Method::Get && refusal.drops_stored(status) {
         cache.remove(asked_for);
     }
-    // What is said of conditions is so as well: the client's own, as others were not sent.
-    let is_of_request =
-        refusal.is_of_request() || matches!(status, 304 | 412 | 416) || status >= 500;
-    let woken = caching.claim.take().map(|claim| match is_of_request {
-        false => claim.pass(now_ms.saturating_add(pass_ms)),
-        true => claim.release(),
-    });
+    // The next answer may well be stored; until then nobody waits, or all would, one after the other.
+    // What is said of conditions is of the request too: the client's own, as others were not sent.
+    let is_passing = refusal.is_of_request() || matches!(status, 304 | 412 | 416) || status >= 500;
+    let pass_ms = if is_passing { pass_ms.min(BRIEFLY_MS) } else { pass_ms };
+    let woken = caching.claim.take().map(|claim| claim.pass(now_ms.saturating_add(pass_ms)));
     worker.wake(woken.into_iter().flatten());
     Kept::No
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_cache::rules::{
-    Bypass, Flags, Forward, Lookup, Meta, RequestDirectives, Selection, lookup, ranges, remainder,
+    Bypass, Flags, Forward, Lookup, Meta, RequestDirectives, Selection, lookup, may_claim, ranges,
+    remainder,
 };
 use millrace_cache::{Cache, Claim, Found, Object, Question, Waiter};
 use millrace_event::planted::{Fault, planted};
@@ -22,13 +23,15 @@ use crate::worker::Worker;
 
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let waiter = worker.waiter(key, Kind::Exchange);
-    let Worker { engine, exchanges, shared, collapsed, counters, .. } = worker;
+    let Worker { engine, exchanges, conns, shared, collapsed, counters, .. } = worker;
     let Some(cache) = &shared.cache else { return Step::Go(Stage::Fetch) };
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let due = due(exchange, engine.now());
     let may_wait = (due > engine.now()).then_some(waiter);
     let now = now_ms(engine);
-    let Some(found) = find(exchange, cache, may_wait, now) else {
+    let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
+    let is_first = conn.first == Some(key);
+    let Some(found) = find(exchange, cache, may_wait, is_first, now) else {
         return Step::Go(Stage::Fetch);
     };
     let found = match found {
@@ -95,9 +98,9 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
             caching.comes_from_disk = matches!(found, Found::Comes { .. });
             caching.has_asked_disks |= matches!(found, Found::Comes { is_own: true });
             counters.cache_collapsed.add(u64::from(!caching.comes_from_disk));
-            caching.waits_since = Some(engine.now());
+            caching.waits_until = Some(due);
             caching.waited_since.get_or_insert(engine.now());
-            collapsed.push_back((due, key));
+            collapsed.insert((due, key));
             Step::Wait
         }
         Found::OnlyIfCached => Step::Refuse(Reason::OnlyIfCached),
@@ -129,6 +132,7 @@ fn find(
     exchange: &mut Exchange,
     cache: &Arc<Cache>,
     waiter: Option<Waiter>,
+    is_first: bool,
     now_ms: u64,
 ) -> Option<Found> {
     let is_bound = origin::binds(exchange);
@@ -154,10 +158,13 @@ fn find(
         false => RequestDirectives::default(),
     };
     // A part, a head, or what comes over a connection for this client alone, is for nobody else.
-    let claims =
+    let refreshes =
         request.method() == Method::Get && request.find(Name::Range).is_none() && !is_bound;
+    // Nor is what waits for its turn, however long the answers before it take.
+    let claims = refreshes && is_first && may_claim(request, &asked, &route.policy);
     let asks_disks = !caching.has_asked_disks;
-    let question = Question { key, request, asked: &asked, now_ms, waiter, claims, asks_disks };
+    let asked = &asked;
+    let question = Question { key, request, asked, now_ms, waiter, claims, refreshes, asks_disks };
     Some(cache.lookup(&question))
 }
 

@@ -77,8 +77,18 @@ impl Story {
         let request = request(fields);
         let asked = RequestDirectives::of(&request);
         let (key, waiter) = (key(number), Some(who));
-        let (request, asked, now_ms, claims) = (&request, &asked, NOW_MS, true);
-        self.cache.lookup(&Question { key, request, asked, now_ms, waiter, claims, asks_disks })
+        let (request, asked, now_ms) = (&request, &asked, NOW_MS);
+        let (claims, refreshes) = (true, true);
+        self.cache.lookup(&Question {
+            key,
+            request,
+            asked,
+            now_ms,
+            waiter,
+            claims,
+            refreshes,
+            asks_disks,
+        })
     }
 
     /// What there is after the disk was asked.
@@ -222,6 +232,7 @@ fn purges_and_what_is_made_invalid_hold_for_disks_too() {
         now_ms,
         waiter,
         claims: true,
+        refreshes: true,
         asks_disks: true,
     };
     let plain = Key::of_text(&HASH, b"http://a/");
@@ -360,7 +371,7 @@ fn disks_of_another_cache_are_not_used() {
 fn validated(story: &Story, object: &Arc<Object>, more_ms: u64) -> Arc<Object> {
     let mut stored = object.stored.clone();
     stored.meta.response_ms += more_ms;
-    let updated = story.cache.update(key(1), object, stored);
+    let updated = story.cache.update(key(1), object, stored, (&request(""), &answer("")), 0);
     story.work();
     updated
 }
@@ -419,7 +430,7 @@ fn a_304_that_is_left_out_leaves_nothing() {
     stored.meta.invalidate();
     // Something is in the queue.
     story.cache.invalidate_tag(TagHash(3));
-    story.cache.update(key(1), &found, stored);
+    story.cache.update(key(1), &found, stored, (&request(""), &answer("")), 0);
     assert!(story.restart().is_missed(1));
 }
 
