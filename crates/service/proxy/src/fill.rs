@@ -126,6 +126,10 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let Some(fill) = worker.fills.get_mut(key) else { return };
     let waiter = Waiter { worker: worker.index as u16, token: key.token(Kind::Fill).to_bits() };
     let now_ms = now_ms(&worker.engine);
+    if std::mem::take(&mut fill.waits) {
+        // Where the origin has ended its stream meanwhile, that is the end of it now.
+        fill.since = worker.engine.now();
+    }
     let connection = worker.origins.connections.get_mut(fill.slot).expect("held by the fill");
     let (mut woken, before) = (Vec::new(), fill.bytes);
     let outcome = loop {
@@ -260,8 +264,8 @@ fn receive<E: Engine>(worker: &mut Worker<E>, key: Key, watches: bool) {
     let Worker { engine, origins, fills, .. } = worker;
     let fill = fills.get_mut(key).expect("the caller's fill is there");
     let connection = origins.connections.get_mut(fill.slot).expect("held by the fill");
-    if fill.waits || !connection.receiving {
-        (fill.waits, fill.since) = (false, engine.now());
+    if !connection.receiving {
+        fill.since = engine.now();
     }
     if connection.ended {
         return ended(worker, key);

@@ -5,7 +5,7 @@
 //! | accept | `stage/accept.rs` | a listener's connection | a `Conn` | room in the table |
 //! | parse | `stage/parse.rs` | received bytes | an `Exchange`, or a precise refusal | more bytes |
 //! | route | `stage/route.rs` | a request head | a plan: where the answer comes from | |
-//! | lookup | `stage/lookup.rs` | a plan | what is stored; nothing yet | |
+//! | lookup | `stage/lookup.rs` | a plan | what is stored, or nothing | another's fetch, a disk |
 //! | fetch | `stage/fetch.rs` | a plan | the head of an answer, its body's source | the origin |
 //! | deliver | `stage/deliver.rs` | the answer | bytes at the client | room to write |
 //! | log | `stage/log.rs` | an ended exchange | a record; the connection goes on or ends | |

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use millrace_cache::rules::{Forward, Key as CacheKey};
 use millrace_cache::{Claim, Object};
 use millrace_event::{Engine, Key, Kind};
-use millrace_http::{Framing, HeadScan};
+use millrace_http::Framing;
 
 use crate::caching::Caching;
 use crate::flow::{self, Stage};
@@ -32,10 +32,8 @@ pub(crate) fn begin<E: Engine>(
     let mut exchange = worker.new_exchange();
     let asked = worker.exchange(of);
     let snapshot = asked.snapshot().clone();
-    let mut scan = HeadScan::default();
-    let head = asked.request.bytes();
-    let parsed = exchange.request.parse(head, &mut scan, &snapshot.request_limits);
-    assert!(matches!(parsed, Ok(Some(_))), "it was read before, within the same limits");
+    // Not read again: the limits of its snapshot may be others than those it was read within.
+    exchange.request.clone_from(&asked.request);
     (exchange.service, exchange.plan) = (asked.service, asked.plan);
     exchange.snapshot = Some(snapshot);
     exchange.request_is_whole = true;

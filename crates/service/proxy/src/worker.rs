@@ -298,6 +298,7 @@ impl<E: Engine> Worker<E> {
 
     /// Ends what a drained worker still holds, and gives its engine back.
     pub fn finish(mut self) -> E {
+        // Those that have clients have ended: what is left are refreshes.
         let refreshes: Vec<Key> = self.exchanges.iter().map(|(key, _)| key).collect();
         for key in refreshes {
             refresh::end(&mut self, key);

@@ -341,6 +341,7 @@ fn ask_again<E: Engine>(worker: &mut Worker<E>, key: Key) {
     }
     let exchange = worker.exchange(key);
     (exchange.caching.object, exchange.caching.completes) = (None, None);
+    exchange.caching.is_spare = false;
     exchange.upload = Default::default();
     exchange.transaction = origin::Transaction::default();
     flow::run(worker, key);
