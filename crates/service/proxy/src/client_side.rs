@@ -192,8 +192,9 @@ impl<E: Engine> Worker<E> {
         let conn = conns.get(conn_key).expect("looked at just now");
         let limits = exchange.snapshot().limits();
         let rate = limits.rate_bytes_per_second;
-        let [tunnel_idle, body, send] =
-            [limits.tunnel_idle_ms, limits.body_ms, limits.send_ms].map(Duration::from_millis);
+        let [tunnel_idle, body, send, answer] =
+            [limits.tunnel_idle_ms, limits.body_ms, limits.send_ms, limits.answer_ms]
+                .map(Duration::from_millis);
         if exchange.tunnel {
             let since = exchange.upload.since().max(exchange.download.since());
             let deadline = since + tunnel_idle;
@@ -222,6 +223,15 @@ impl<E: Engine> Worker<E> {
             let deadline = exchange.transaction.since + send;
             if deadline <= now {
                 return deliver::abort(self, exchange_key, Reason::ClientTimedOut);
+            }
+            next = next.min(deadline);
+        }
+        if exchange.download.waits() == Waits::Source
+            && let Some(kept) = &mut exchange.caching.kept
+        {
+            let deadline = kept.stands_since(now) + answer;
+            if deadline <= now {
+                return deliver::look_again(self, exchange_key);
             }
             next = next.min(deadline);
         }

@@ -40,6 +40,8 @@ pub(crate) struct Fill {
     pub(crate) since: Instant,
     /// Whether it waits for room instead of the origin.
     waits: bool,
+    /// Since when there is no memory for it.
+    starved: Option<Instant>,
     snapshot: Rc<Snapshot>,
     /// Bytes received.
     bytes: u64,
@@ -110,6 +112,7 @@ pub(crate) fn begin<E: Engine>(
         goes_on,
         since: now,
         waits: false,
+        starved: None,
         snapshot,
         bytes: 0,
         after,
@@ -144,8 +147,12 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
             Takes::Received => Err(Outcome::Receive),
         };
         match step {
-            Ok(count) if count > 0 => woken.append(&mut fill.filling.advance(count, now_ms)),
-            Ok(_) => {}
+            Ok(count) => {
+                fill.starved = None;
+                if count > 0 {
+                    woken.append(&mut fill.filling.advance(count, now_ms));
+                }
+            }
             Err(outcome) => break outcome,
         }
     };
@@ -157,13 +164,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
         Outcome::Watch => receive(worker, key, true),
         Outcome::Ended => ended(worker, key),
         Outcome::Wait => wait(worker, key),
-        Outcome::NoRoom => {
-            wait(worker, key);
-            // A reader that goes on has it try again as well.
-            if !worker.starved.contains(&key) {
-                worker.starved.push(key);
-            }
-        }
+        Outcome::NoRoom => starve(worker, key),
     }
 }
 
@@ -259,6 +260,21 @@ fn wait<E: Engine>(worker: &mut Worker<E>, key: Key) {
     fill.waits = true;
 }
 
+/// There is no memory: it waits for some as long as for an origin, and its readers with it.
+fn starve<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    wait(worker, key);
+    let now = worker.engine.now();
+    let fill = worker.fills.get_mut(key).expect("the caller's fill is there");
+    let since = *fill.starved.get_or_insert(now);
+    if now.since(since) >= Duration::from_millis(fill.snapshot.limits().answer_ms) {
+        return end(worker, key, false);
+    }
+    // A reader that goes on has it try again as well.
+    if !worker.starved.contains(&key) {
+        worker.starved.push(key);
+    }
+}
+
 /// Asks the origin for more: for bytes, or only for word that there are some.
 fn receive<E: Engine>(worker: &mut Worker<E>, key: Key, watches: bool) {
     let Worker { engine, origins, fills, .. } = worker;
@@ -316,10 +332,17 @@ pub(crate) fn end<E: Engine>(worker: &mut Worker<E>, key: Key, is_whole: bool) {
 }
 
 impl<E: Engine> Worker<E> {
-    /// Tries again for those fills that found no memory.
+    /// Tries again for those fills that found no memory, until one of them finds none: those after it
+    /// would find none either, and each of them takes others out of the cache to find some. It is the
+    /// last one the next time.
     pub(crate) fn feed_starved(&mut self) {
-        for key in std::mem::take(&mut self.starved) {
-            run(self, key);
+        let starved = std::mem::take(&mut self.starved);
+        for (at, key) in starved.iter().enumerate() {
+            run(self, *key);
+            if self.starved.contains(key) {
+                self.starved.splice(0..0, starved[at + 1..].iter().copied());
+                return;
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use millrace_cache::rules::ByteRange;
 use millrace_cache::{Body, End, Read, Reader, Waiter};
-use millrace_event::Shared;
+use millrace_event::{Instant, Shared};
 
 /// Reads a body for one client.
 #[derive(Debug)]
@@ -23,6 +23,9 @@ pub(crate) struct Kept {
     follows: VecDeque<Piece>,
     /// Who waited for this client to read on.
     woken: Option<Waiter>,
+    /// Bytes of the body that had arrived when it was last looked whether some do, and since when
+    /// it has been as many.
+    seen: Option<(u64, Instant)>,
 }
 
 /// A piece of an answer with several parts.
@@ -49,7 +52,8 @@ impl Kept {
         let (at, left) = range.map_or((0, u64::MAX), |range| (range.first, range.length()));
         let reader = Reader::new(body.clone(), at)?;
         let follows = VecDeque::new();
-        Some(Self { reader, waiter, may_be_referred: true, left, follows, woken: None })
+        let may_be_referred = true;
+        Some(Self { reader, waiter, may_be_referred, left, follows, woken: None, seen: None })
     }
 
     /// The same for whom it is fetched.
@@ -64,8 +68,16 @@ impl Kept {
         waiter: Waiter,
     ) -> Option<Self> {
         let reader = Reader::new(body.clone(), 0)?;
-        let may_be_referred = true;
-        Some(Self { reader, waiter, may_be_referred, left: 0, follows: pieces, woken: None })
+        let follows = pieces;
+        Some(Self {
+            reader,
+            waiter,
+            may_be_referred: true,
+            left: 0,
+            follows,
+            woken: None,
+            seen: None,
+        })
     }
 
     /// What goes next, `max` bytes at most where it is of the body.
@@ -99,6 +111,15 @@ impl Kept {
             Read::Wait => Next::Wait,
             Read::End(end) => Next::End(end),
         }
+    }
+
+    /// Since when nothing has come of the body, as far as that was looked at.
+    pub(crate) fn stands_since(&mut self, now: Instant) -> Instant {
+        let arrived = self.reader.body().arrived();
+        let (_, since) =
+            *self.seen.filter(|(seen, _)| *seen == arrived).get_or_insert((arrived, now));
+        self.seen = Some((arrived, since));
+        since
     }
 
     /// Who is to be woken, as there may be room now.

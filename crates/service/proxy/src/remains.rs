@@ -45,13 +45,30 @@ impl<E: Engine> Worker<E> {
         ] {
             gauge.set(0);
         }
+        let late = self.take_late();
         let Self { engine, inbox, mut mail, letters, exchanges, fills, index, shared, .. } = self;
         // Whoever waited in the cache for something of these is an orphan.
         drop((exchanges, fills));
         if let Some(cache) = &shared.cache {
-            cache.leave_orphans(wake_others(&mut mail, index, cache.take_orphans()));
+            let orphans = cache.take_orphans().into_iter().chain(late);
+            cache.leave_orphans(wake_others(&mut mail, index, orphans));
         }
         Remains { engine, inbox, mail, letters, connections }
+    }
+
+    /// Tries once more to wake those whose mailboxes were full, as this worker ends. Who is missed is
+    /// an orphan, and looks again by itself in time.
+    pub(crate) fn leave_late(&mut self) {
+        let late = self.take_late();
+        let missed = wake_others(&mut self.mail, self.index, late.into_iter());
+        if let Some(cache) = &self.shared.cache {
+            cache.leave_orphans(missed);
+        }
+    }
+
+    fn take_late(&mut self) -> Vec<Waiter> {
+        let late = std::mem::take(&mut self.late_wakes).into_iter();
+        late.map(|(worker, token)| Waiter { worker, token: token.to_bits() }).collect()
     }
 
     /// Goes on with the letters of the worker whose place this one takes, before its first turn.
@@ -68,9 +85,9 @@ impl<E: Engine> Worker<E> {
 fn wake_others<T: Send, W: Wake>(
     mail: &mut Mail<Letter<T>, W>,
     index: usize,
-    orphans: Vec<Waiter>,
+    orphans: impl Iterator<Item = Waiter>,
 ) -> Vec<Waiter> {
-    let others = orphans.into_iter().filter(|waiter| usize::from(waiter.worker) != index);
+    let others = orphans.filter(|waiter| usize::from(waiter.worker) != index);
     let late = others.filter(|waiter| {
         let letter = Letter::Wake(Token::from_bits(waiter.token));
         mail.send(usize::from(waiter.worker), letter).is_err()

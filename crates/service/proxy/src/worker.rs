@@ -309,6 +309,7 @@ impl<E: Engine> Worker<E> {
         self.end_fills();
         // Others may wait for what ends here.
         self.mail.flush();
+        self.leave_late();
         self.accepting.end(&mut self.engine);
         self.names.end(&mut self.engine);
         self.pipes.close_free(&mut self.engine);

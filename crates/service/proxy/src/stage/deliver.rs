@@ -171,6 +171,16 @@ fn download_kept<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
     }
 }
 
+/// Nothing has come of a body of the cache for as long as an origin may take. Whoever fills it may
+/// have ended without a word: what is there decides.
+pub(crate) fn look_again<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    download(worker, key, false);
+    let exchange = worker.exchanges.get(key);
+    if exchange.is_some_and(|exchange| exchange.download.waits() == Waits::Source) {
+        abort(worker, key, Reason::AnswerTimedOut);
+    }
+}
+
 /// The origin's connection broke while its answer's body, or a tunnel, is read from it.
 pub(crate) fn origin_broke<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let exchange = worker.exchange(key);
