@@ -63,7 +63,8 @@ fn play(scenarios: &[Scenario], seed: u64) -> Result<(), String> {
     if seed % CACHED_OF == 1 {
         return play_cached(seed / CACHED_OF);
     }
-    let seed = seed - seed / STORY_OF;
+    // Scenarios take turns, none of which is lost to a story.
+    let seed = seed - seed / STORY_OF - (seed + CACHED_OF - 2) / CACHED_OF;
     let count = scenarios.len() as u64;
     let scenario = &scenarios[(seed % count) as usize];
     let works = !scenario.hostile || (seed / count).is_multiple_of(2);
