@@ -481,3 +481,23 @@ fn purges_for_a_disk_that_is_stuck_are_bounded() {
     assert!(story.find(id(1)).is_none());
     assert_eq!(story.fetch(id(2)), Some(Ok((2, false))), "it came after");
 }
+
+#[test]
+fn what_could_not_be_read_at_a_start_does_not_come_back_at_the_next() {
+    let volume = SimVolume::new(1, 40 * MB);
+    let story = open(&[&volume], 30 * MB);
+    assert!(story.store(id(1), 1, 10));
+    story.work();
+    drop(story.disks);
+    let story = open(&[&volume], 30 * MB);
+    volume.set_faults(SimFaults { read_errors: 1, write_errors: 1, ..SimFaults::default() });
+    story.work();
+    volume.set_faults(SimFaults::default());
+    // It is about something of which the disk does not know any more.
+    story.disks.forget(id(1));
+    story.work();
+    drop(story.disks);
+    let story = open(&[&volume], 30 * MB);
+    story.work();
+    assert!(story.find(id(1)).is_none());
+}

@@ -9,6 +9,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use millrace_sys::Errno;
+
 use super::format::{
     Fixed, HEADER_BYTES, Id, Item, Kind, Parts, Position, Purged, SEAL_BYTES, SEALED_BYTES,
     TAIL_BYTES, Tail, put_item, take_item,
@@ -99,13 +101,22 @@ impl Log {
     }
 
     fn drop_segments(&mut self, which: impl Fn(u32) -> bool) {
-        let shared = &self.shared;
+        let shared = self.shared.clone();
         for number in shared.segments.numbers().into_iter().filter(|number| which(*number)) {
-            // What cannot be removed is looked at again by the next start, with the same result.
-            let _ = shared.volume.remove(&Segment::name(number));
             shared.segments.remove(number);
+            // Nobody knows from now on what is in it, nor has it purged. If it stayed, the next start
+            // would have to find nothing at all.
+            if self.owes_purge {
+                continue;
+            }
+            // The oldest first, each for good: what is left has the purges that it needs.
+            let removed = match shared.volume.remove(&Segment::name(number)) {
+                Ok(()) | Err(Errno::NOENT) => shared.volume.sync(),
+                Err(error) => Err(error),
+            };
+            self.owes_purge = removed.is_err();
         }
-        let _ = shared.volume.sync();
+        self.is_condemned_or_sound();
     }
 
     /// What is in a segment; `None` where there is nothing.

@@ -34,6 +34,7 @@ impl Log {
         // At the end the rest is left to the next start.
         recovers |= !self.shared.queue.is_ending() && self.recover();
         let wait = if recovers { None } else { wait };
+        self.is_condemned_or_sound();
         match self.shared.queue.next_write(wait) {
             Next::Job(job) => {
                 self.do_job(job);
@@ -142,14 +143,19 @@ impl Log {
         let Some(known) = shared.index.shard(id.key).known(id) else { return };
         let mut draft = bodiless(Kind::Update, id, Parts { meta, head, ..Parts::NONE });
         draft.fixed.target = known.at;
-        if !draft.fixed.is_sound() {
-            return;
-        }
-        let written = self.write(&draft);
+        let written = match draft.fixed.is_sound() {
+            true => self.write(&draft),
+            false => Err(Errno::FBIG),
+        };
         self.count_error(&written);
         if let Ok(at) = written {
             let head = Head { at, front_bytes: draft.fixed.front_bytes() as u32 };
-            shared.index.shard(id.key).update(id, known.at, head);
+            return shared.index.shard(id.key).update(id, known.at, head);
+        }
+        // What it has now may let it be used for longer.
+        if shared.index.shard(id.key).remove_at(id, known.at) {
+            let subject = Subject::Answer(id);
+            self.purge(PurgeJob { subject, is_soft: false, asker: None });
         }
     }
 
@@ -250,7 +256,7 @@ impl Log {
 
     /// Where a purge could not be written, the next start has to find nothing, so that nothing
     /// comes back: the directory loses its identity. Where that fails too, it is tried again.
-    fn is_condemned_or_sound(&mut self) -> bool {
+    pub(super) fn is_condemned_or_sound(&mut self) -> bool {
         if self.owes_purge {
             let volume = &self.shared.volume;
             let removed = match volume.remove(IDENTITY) {
