@@ -186,7 +186,8 @@ impl Disks {
     }
 
     /// Gives a stored answer other numbers and another head, after it was validated. Where there is
-    /// too much to do it is gone: those that it has may let it be used for longer.
+    /// too much to do, or that cannot be written, it is gone: those that it has may let it be used
+    /// for longer.
     pub fn update(&self, id: Id, meta: [u8; META_BYTES], head: &Arc<[u8]>) {
         self.disks.iter().for_each(|disk| disk.update(id, meta, head));
     }

@@ -435,6 +435,19 @@ fn a_304_that_is_left_out_leaves_nothing() {
 }
 
 #[test]
+fn a_304_that_cannot_be_written_leaves_nothing() {
+    let story = Story::new();
+    let object = story.put(1, "", "ETag: \"a\"\r\n", b"one");
+    story.volume.set_faults(SimFaults { write_errors: 1, ..SimFaults::default() });
+    let mut stored = object.stored.clone();
+    stored.meta.invalidate();
+    story.cache.update(key(1), &object, stored, (&request(""), &answer("")), 0);
+    story.work();
+    let _ = story.cache.clear();
+    assert!(story.is_missed(1));
+}
+
+#[test]
 fn what_a_disk_brings_is_older_than_all_that_memory_has() {
     let story = Story::new();
     story.put(1, "X: 1\r\n", "Vary: x\r\n", b"one");
