@@ -18,7 +18,7 @@ pub(super) struct Slot {
     tag: u32,
     /// The tick when it was last known to be asked for.
     pub(super) stamp: u32,
-    /// What had left its queue when it did: see [`super::Mileage`].
+    /// What had left its queue when it did, in KB.
     pub(super) mileage: u32,
     pub(super) origin: Origin,
 }
