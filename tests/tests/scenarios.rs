@@ -4,7 +4,9 @@
 //! `SEED=n` plays that seed alone, twice, and compares the runs. A failure prints the seed's trace.
 //! `ENGINE=name` tries the real program on that engine alone; without it, on each.
 
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use millrace_sim::Faults;
 use millrace_tests::scenario::Scenario;
@@ -25,35 +27,52 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
-/// Plays the seeds of every scenario; seed 0, and one that is asked for, twice. The kindest world
-/// is played once a scenario, before those that work.
+/// Plays the seeds of every scenario, on as many threads as there are cores: worlds share nothing.
 fn play_seeds(faults: Faults) {
-    let mut failures = Vec::new();
     let is_played = |scenario: &Scenario| match faults {
         Faults::Hostile => scenario.simulated && scenario.hostile,
         Faults::None | Faults::Benign => scenario.simulated,
     };
-    for scenario in chosen().filter(is_played) {
-        let seeds = match number("SEED") {
-            Some(seed) => seed..seed + 1,
-            None => 0..number("SEEDS").unwrap_or(120),
-        };
-        let play_one = |seed| -> Result<(), String> {
-            if faults == Faults::Benign && seed == 0 {
-                play(&scenario, seed, Faults::None)?;
-            }
-            let first = play(&scenario, seed, faults);
-            if seed == 0 || number("SEED").is_some() {
-                let second = play(&scenario, seed, faults);
-                assert_eq!(first, second, "{}: seed {seed} repeats exactly", scenario.name);
-            }
-            first.map(|_| ())
-        };
-        // One failing seed of a scenario is enough to read.
-        failures.extend(seeds.map(play_one).find_map(Result::err));
-    }
+    let scenarios: Vec<Scenario> = chosen().filter(is_played).collect();
+    let next = AtomicUsize::new(0);
+    let play_some = || {
+        let mut failures = Vec::new();
+        while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+            failures.extend(play_seeds_of(scenario, faults).err());
+        }
+        failures
+    };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let players: Vec<_> = (0..threads).map(|_| scope.spawn(play_some)).collect();
+        players.into_iter().flat_map(|player| player.join().expect("it says what fails")).collect()
+    });
     let count = failures.len();
     assert!(failures.is_empty(), "{count} scenarios fail\n{}", failures.join("\n\n"));
+}
+
+/// Plays the seeds of a scenario up to the first that fails: that is enough to read. Seed 0, and
+/// one that is asked for, are played twice. The kindest world is played once, before those that
+/// work.
+fn play_seeds_of(scenario: &Scenario, faults: Faults) -> Result<(), String> {
+    let seeds = match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(120),
+    };
+    for seed in seeds {
+        if faults == Faults::Benign && seed == 0 {
+            play(scenario, seed, Faults::None)?;
+        }
+        let first = play(scenario, seed, faults);
+        if seed == 0 || number("SEED").is_some() {
+            let second = play(scenario, seed, faults);
+            if first != second {
+                return Err(format!("{}: seed {seed} does not repeat exactly", scenario.name));
+            }
+        }
+        first?;
+    }
+    Ok(())
 }
 
 fn play(scenario: &Scenario, seed: u64, faults: Faults) -> Result<u64, String> {
