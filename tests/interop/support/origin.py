@@ -5,11 +5,11 @@ import hashlib
 import http.server
 import json
 import os
-import socket
 import subprocess
 import threading
 
 from . import pattern
+from .server import LocalServer
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -130,29 +130,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-class Origin(http.server.ThreadingHTTPServer):
+class Origin(LocalServer):
     """Runs on threads of its own. `seen` lists (method, target, fields) of each request,
     `bodies` the first 64 KiB of each upload, `sent_bytes` what `/bytes/N` could send."""
-
-    daemon_threads = True
-    request_queue_size = 1024
 
     def __init__(self, repositories=None):
         self.seen, self.bodies, self.sent_bytes = [], [], 0
         self.repositories = repositories
         self.reading = threading.Event()
-        super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    def server_bind(self):
-        """Without the lookup of its own name, which the library's version makes."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.server_address
-
-    def handle_error(self, request, client_address):
-        """Connections that end early are part of the tests."""
+        super().__init__(Handler)
 
     @property
     def port(self):

@@ -2,8 +2,9 @@
 answers back until it is told to go on."""
 
 import http.server
-import socket
 import threading
+
+from .server import LocalServer
 
 
 class Answer:
@@ -49,27 +50,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = _dispatch
 
 
-class Scripted(http.server.ThreadingHTTPServer):
+class Scripted(LocalServer):
     """Runs on threads of its own. `answers` maps targets to `Answer`s."""
-
-    daemon_threads = True
-    request_queue_size = 1024
 
     def __init__(self):
         self.answers, self.seen = {}, []
         self.gate, self._changed = threading.Event(), threading.Lock()
-        super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    def server_bind(self):
-        """Without the lookup of its own name, which the library's version makes."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.server_address
-
-    def handle_error(self, request, client_address):
-        """Connections that end early are part of the tests."""
+        super().__init__(Handler)
 
     def note(self, *request):
         with self._changed:

@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
+use std::thread::JoinHandle;
 
 use super::common::*;
 use millrace_event::{Engine, Shared};
@@ -27,6 +29,15 @@ impl Part {
         file.write_all(&bytes).unwrap();
         Self { file: Some(Rc::new(file)), bytes: Rc::new(bytes), from, asked: Rc::default() }
     }
+}
+
+/// Reads at a thread of its own what has to come.
+fn reading(mut peer: TcpStream, expected: Vec<u8>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut read = vec![0; expected.len()];
+        peer.read_exact(&mut read).unwrap();
+        assert!(read == expected);
+    })
 }
 
 impl Shared for Part {
@@ -63,18 +74,14 @@ fn a_head_and_a_part_of_a_file_arrive_as_one() {
 #[test]
 fn a_slow_reader_gets_all_of_it_without_a_copy_being_held() {
     let mut engine = engine();
-    let (fd, mut peer) = narrow_pair(&mut engine);
+    let (fd, peer) = narrow_pair(&mut engine);
     let part = Part::new(pattern(8 << 20), 0);
     engine.send_shared(&fd, &[], &part, token(1));
     assert!(engine.unsent(&fd) > 4 << 20, "there is little room");
     assert_eq!(engine.budget().used(), 0, "what is not copied is not charged");
     assert_eq!(Rc::strong_count(&part.bytes), 2, "it lives as long as the send");
     let expected = part.bytes().to_vec();
-    let reading = std::thread::spawn(move || {
-        let mut read = vec![0; expected.len()];
-        peer.read_exact(&mut read).unwrap();
-        assert!(read == expected);
-    });
+    let reading = reading(peer, expected);
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
     assert_eq!((engine.unsent(&fd), Rc::strong_count(&part.bytes)), (0, 1));
     reading.join().unwrap();
@@ -84,17 +91,13 @@ fn a_slow_reader_gets_all_of_it_without_a_copy_being_held() {
 #[test]
 fn what_may_not_be_referred_to_goes_by_copy_and_is_not_held_twice() {
     let mut engine = engine();
-    let (fd, mut peer) = narrow_pair(&mut engine);
+    let (fd, peer) = narrow_pair(&mut engine);
     let part = Part { file: None, ..Part::new(pattern(8 << 20), 0) };
     engine.send_shared(&fd, &[b"head"], &part, token(1));
     assert!(engine.unsent(&fd) > 4 << 20, "there is little room");
     assert_eq!(engine.budget().used(), 0, "the rest waits where it is");
     let expected = [b"head", part.bytes()].concat();
-    let reading = std::thread::spawn(move || {
-        let mut read = vec![0; expected.len()];
-        peer.read_exact(&mut read).unwrap();
-        assert!(read == expected);
-    });
+    let reading = reading(peer, expected);
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
     reading.join().unwrap();
     let counters = engine.counters();
@@ -105,17 +108,13 @@ fn what_may_not_be_referred_to_goes_by_copy_and_is_not_held_twice() {
 #[test]
 fn what_goes_before_it_waits_for_room_too() {
     let mut engine = engine();
-    let (fd, mut peer) = narrow_pair(&mut engine);
+    let (fd, peer) = narrow_pair(&mut engine);
     let (before, part) = (pattern(4 << 20), Part::new(pattern(100_000), 1));
     engine.send_shared(&fd, &[&before], &part, token(1));
     assert!(engine.unsent(&fd) > 100_000);
     assert!(engine.budget().used() > 0, "the parts are copied");
     let expected = [&before, part.bytes()].concat();
-    let reading = std::thread::spawn(move || {
-        let mut read = vec![0; expected.len()];
-        peer.read_exact(&mut read).unwrap();
-        assert!(read == expected);
-    });
+    let reading = reading(peer, expected);
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
     reading.join().unwrap();
     engine.close(fd);
