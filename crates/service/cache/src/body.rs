@@ -156,6 +156,11 @@ impl Reader {
             return Some(Self { body, at, place: None });
         }
         let mut inner = body.lock();
+        // It may have become whole before the lock was ours.
+        if body.whole.get().is_some() {
+            drop(inner);
+            return Some(Self { body, at, place: None });
+        }
         if inner.first() > at {
             return None;
         }
@@ -420,6 +425,17 @@ impl Filler {
         let ahead = inner.length.saturating_sub(fastest);
         inner.filler = (ahead >= most).then_some(waiter);
         Some(ahead)
+    }
+
+    /// Whether anybody reads.
+    pub fn has_readers(&self) -> bool {
+        self.body.lock().reading().next().is_some()
+    }
+
+    /// Whether anybody but the one who fills it has the body, and so may give it to others. `false`
+    /// never becomes `true` again.
+    pub fn is_wanted(&self) -> bool {
+        Arc::strong_count(&self.body) > 1
     }
 
     /// From now on the body is passed on only: what every reader has had is let go, and nobody new

@@ -39,7 +39,7 @@ struct Known {
 }
 
 /// What those before wrote down: `S key version` before they stored, `P key version` when a purge
-/// of everything up to that version was durable, `F version` when all up to that one was flushed,
+/// of everything up to that version was durable, `F version` when all up to that one was written,
 /// `N` when they began: what those before left in the queue was never stored.
 fn read_journal(path: &Path) -> (BTreeMap<u64, Known>, u64) {
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -119,8 +119,7 @@ impl Victim {
     fn look(&mut self, key: u64) -> bool {
         let Some(candidate) = self.disks.find(id(key).key).pop() else { return false };
         self.token += 1;
-        let all = 0..candidate.body_bytes;
-        let fetched = host::fetch(&self.disks, &self.slab, candidate, all, self.token);
+        let fetched = host::fetch(&self.disks, &self.slab, candidate, self.token);
         let Some(fetched) = fetched else { return false };
         while !fetched.is_over(&self.told) {
             std::thread::sleep(Duration::from_micros(50));
@@ -163,9 +162,9 @@ impl Victim {
             }
             1 => {
                 self.token += 1;
-                self.disks.flush(waiter(self.token));
-                let told = self.wait(self.token, 2);
-                assert_eq!(told, [Answered::Flushed(true), Answered::Flushed(true)]);
+                host::sync(&self.disks, self.token);
+                let told = self.wait(self.token, 1);
+                assert_eq!(told, [Answered::Purged { is_durable: true }]);
                 self.note(&format!("F {}\n", self.version));
             }
             2..=19 => drop(self.look(key)),

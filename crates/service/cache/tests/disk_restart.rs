@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use host::{Told, waiter};
+use host::Told;
 use iolite::Slab;
 use millrace_cache::disk::{Answered, Directory, Disks, Host, Id, Options, Volume};
 use millrace_cache::rules::{HashKey, Key};
@@ -47,8 +47,7 @@ impl Run {
     /// Fetches one; gives whether it was there.
     fn fetch(&self, number: u64) -> bool {
         let Some(candidate) = self.disks.find(id(number).key).pop() else { return false };
-        let all = 0..candidate.body_bytes;
-        let Some(fetched) = host::fetch(&self.disks, &self.slab, candidate, all, number) else {
+        let Some(fetched) = host::fetch(&self.disks, &self.slab, candidate, number) else {
             return false;
         };
         while !fetched.is_over(&self.told) {
@@ -57,9 +56,9 @@ impl Run {
         fetched.judge(&self.told).is_ok()
     }
 
-    fn flush(&self) {
-        self.disks.flush(waiter(u64::MAX - 1));
-        while self.told.take(u64::MAX - 1) != [Answered::Flushed(true)] {
+    fn sync(&self) {
+        host::sync(&self.disks, u64::MAX - 1);
+        while self.told.take(u64::MAX - 1) != [Answered::Purged { is_durable: true }] {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -82,7 +81,7 @@ fn a_full_disk_is_served_at_once() {
             std::thread::sleep(Duration::from_micros(200));
         }
     }
-    run.flush();
+    run.sync();
     let counters = run.disks.counters()[0];
     println!("stored {count} in {:?}: {counters:?}", begin.elapsed());
     drop(run);

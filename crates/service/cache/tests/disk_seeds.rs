@@ -86,7 +86,7 @@ impl Life<'_> {
     fn start(&mut self) {
         let host: Arc<dyn Host> = self.told.clone();
         let marks = Marks { skip: 20, wait: 24, skip_bytes: 1 << 20 };
-        let options = Options { marks, readers: 0, ..Options::default() };
+        let options = Options { marks, readers: 0 };
         for _ in 0..100 {
             let volumes = self.volumes.iter();
             let volumes =
@@ -228,15 +228,14 @@ impl Life<'_> {
         }
     }
 
-    fn flush(&mut self) {
+    fn sync(&mut self) {
         self.token += 1;
-        self.disks().flush(waiter(self.token));
+        host::sync(self.disks(), self.token);
         self.settle();
         let told = self.told.take(self.token);
-        self.tell(|| format!("flush {told:?}"));
-        if told.len() == self.volumes.len()
-            && told.iter().all(|one| *one == Answered::Flushed(true))
-        {
+        self.tell(|| format!("sync {told:?}"));
+        // A disk that fails may have failed to sync what was before.
+        if told == [Answered::Purged { is_durable: true }] && !self.has_faults {
             for model in self.models.values_mut().filter(|model| !model.is_unsure) {
                 model.after_power = model.now.into_iter().collect();
             }
@@ -246,15 +245,8 @@ impl Life<'_> {
     /// Fetches an answer and looks at what comes.
     fn fetch(&mut self, id: Id) {
         let Some(candidate) = self.find(id) else { return };
-        let length = candidate.body_bytes;
-        let part = if self.below(3) > 0 {
-            0..length
-        } else {
-            let (one, other) = (self.below(length + 1), self.below(length + 1));
-            one.min(other)..one.max(other)
-        };
         self.token += 1;
-        let fetched = host::fetch(self.disks(), self.slab, candidate, part, self.token);
+        let fetched = host::fetch(self.disks(), self.slab, candidate, self.token);
         let Some(fetched) = fetched else { return };
         if self.below(2) == 0 {
             // Something happens before it is read: it is all the same what comes of it then.
@@ -307,7 +299,7 @@ impl Life<'_> {
             }
             14..=16 => drop(self.disks().work()),
             17 => self.settle(),
-            18 => self.flush(),
+            18 => self.sync(),
             _ => self.trouble(),
         }
     }
@@ -392,8 +384,7 @@ impl Life<'_> {
         for id in ids {
             let Some(candidate) = self.find(id) else { continue };
             self.token += 1;
-            let all = 0..candidate.body_bytes;
-            let fetched = host::fetch(self.disks(), self.slab, candidate, all, self.token);
+            let fetched = host::fetch(self.disks(), self.slab, candidate, self.token);
             self.work();
             let Some(version) = fetched.and_then(|fetched| self.judge(fetched)) else { continue };
             let model = self.models.get_mut(&id).unwrap();

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use host::{Told, waiter};
 use iolite::{Kind, Refusal, Slab, Tended};
+use millrace_cache::Filler;
 use millrace_cache::disk::{
-    Answered, Candidate, Contents, Directory, Disks, Error, Fetch, FetchBody, Host, Id, Marks,
-    Miss, Options, SimFaults, SimVolume, Subject, Volume, limits,
+    Answered, Candidate, Contents, Directory, Disks, Error, Fetch, Host, Id, Marks, Miss, Options,
+    SimFaults, SimVolume, Subject, Volume, limits,
 };
 use millrace_cache::rules::{HashKey, Key, META_BYTES, TagHash, VariantKey};
-use millrace_cache::{End, Filler, Read, Reader};
 
 const MB: u64 = 1 << 20;
 
@@ -59,11 +59,16 @@ impl Story {
         self.disks.find(id.key).into_iter().find(|candidate| candidate.id == id)
     }
 
+    /// To have an answer that nobody looks at, and be told by the number 3.
+    fn wish(&self, candidate: &Candidate) -> Box<Fetch> {
+        let filler = Filler::new(&self.slab, Kind::Copied, Some(candidate.body_bytes), 0);
+        Box::new(Fetch { candidate: candidate.clone(), filler, asker: waiter(3) })
+    }
+
     /// The version of an answer, and whether it is outdated; `None` where there is none.
     fn fetch(&self, id: Id) -> Option<Result<(u64, bool), Miss>> {
         let candidate = self.find(id)?;
-        let all = 0..candidate.body_bytes;
-        let fetched = host::fetch(&self.disks, &self.slab, candidate, all, 1).unwrap();
+        let fetched = host::fetch(&self.disks, &self.slab, candidate, 1).unwrap();
         self.work();
         Some(fetched.judge(&self.told).map(|(head, is_whole)| {
             assert!(is_whole);
@@ -79,36 +84,12 @@ impl Story {
 }
 
 #[test]
-fn a_long_body_waits_for_its_reader() {
+fn a_long_body_is_whole_after_a_kill() {
     let volume = SimVolume::new(1, 400 * MB);
     let story = open(&[&volume], 200 * MB);
-    let length = 20 * MB as usize + 5;
-    assert!(story.store(id(1), 1, length));
+    assert!(story.store(id(1), 1, 20 * MB as usize + 5));
     story.work();
-    let candidate = story.find(id(1)).unwrap();
-    let part = 100_000..length as u64 - 1;
-    let mut filler = Filler::new(&story.slab, Kind::Referred, Some(part.end - part.start), 0);
-    let mut reader = Reader::new(filler.body().clone(), 0).unwrap();
-    filler.pass();
-    let body = Some(FetchBody { filler, part: part.clone(), ahead: Some(MB) });
-    story.disks.fetch(Box::new(Fetch { candidate, body, asker: waiter(3) })).unwrap();
-    let mut all = Vec::new();
-    let end = loop {
-        story.work();
-        assert!(story.slab.counters().live < 48 * MB, "it is not in memory as a whole");
-        match reader.read(100_000, waiter(4)) {
-            (Read::Bytes(slice), woken) => {
-                all.extend_from_slice(&slice);
-                assert!(woken.is_none_or(|woken| story.disks.wake(woken)));
-            }
-            (Read::Wait, _) => panic!("there is more"),
-            (Read::End(end), _) => break end,
-        }
-    };
-    assert_eq!(end, End::Whole);
-    assert_eq!(all, host::body_of(id(1), 1, length)[part.start as usize..part.end as usize]);
-    assert!(matches!(&story.told.take(3)[..], [Answered::Fetched(_)]));
-    assert!(!story.disks.wake(waiter(7)), "none of the disks'");
+    assert_eq!(story.fetch(id(1)), Some(Ok((1, false))));
     // After a kill its end says that it is there, without reading it.
     volume.die_after(0);
     drop(story.disks);
@@ -119,27 +100,28 @@ fn a_long_body_waits_for_its_reader() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_a_fetch_that_only_it_wanted() {
+fn what_nobody_wants_any_more_is_not_read_to_its_end() {
     let volume = SimVolume::new(1, 40 * MB);
     let story = open(&[&volume], 30 * MB);
     assert!(story.store(id(1), 1, 3 * MB as usize));
     story.work();
     let candidate = story.find(id(1)).unwrap();
     let filler = Filler::new(&story.slab, Kind::Referred, Some(3 * MB), 0);
-    let reader = Reader::new(filler.body().clone(), 0).unwrap();
-    let body = Some(FetchBody { filler, part: 0..3 * MB, ahead: Some(100_000) });
-    story.disks.fetch(Box::new(Fetch { candidate, body, asker: waiter(3) })).unwrap();
+    let body = filler.body().clone();
+    story.disks.fetch(Box::new(Fetch { candidate, filler, asker: waiter(3) })).unwrap();
+    assert!(story.disks.work());
+    assert!(matches!(&story.told.take(3)[..], [Answered::Fetched(_)]));
+    assert!(body.arrived() < 3 * MB && body.end().is_none());
+    drop(body);
+    volume.set_faults(SimFaults { read_errors: 1, ..SimFaults::default() });
     story.work();
-    let body = reader.body().clone();
-    assert!(body.arrived() < 300_000 && body.end().is_none());
-    assert!(story.disks.wake(reader.leave().unwrap()));
-    story.work();
-    assert_eq!(body.end(), Some(End::Cut));
+    assert_eq!((story.disks.counters()[0].read_errors, story.told.take(3).len()), (0, 0));
+    volume.set_faults(SimFaults::default());
     assert_eq!(story.fetch(id(1)), Some(Ok((1, false))), "the next one gets it");
 }
 
 #[test]
-fn a_head_alone_is_fetched() {
+fn a_variant_comes_with_all_that_is_said_of_it() {
     let volume = SimVolume::new(1, 4 * MB);
     let story = open(&[&volume], MB);
     let mut answer = host::answer(&story.slab, Id { variant: 6, ..id(5) }, 9, 1000);
@@ -153,8 +135,7 @@ fn a_head_alone_is_fetched() {
     let variant = Some(VariantKey { exact: 6, by_language: Some(8) });
     assert_eq!((candidate.variant, candidate.body_bytes), (variant, 1000));
     assert_eq!(candidate.vary.as_deref(), Some(&b"accept-language"[..]));
-    let fetch = Fetch { candidate: candidate.clone(), body: None, asker: waiter(3) };
-    story.disks.fetch(Box::new(fetch)).unwrap();
+    story.disks.fetch(story.wish(candidate)).unwrap();
     story.work();
     let told = story.told.take(3);
     let [Answered::Fetched(head)] = &told[..] else { panic!("{told:?}") };
@@ -170,19 +151,18 @@ fn above_the_first_mark_things_are_left_out() {
     story.work();
     let marks = Marks::default();
     let candidate = story.find(id(0)).unwrap();
-    let fetch = || Fetch { candidate: candidate.clone(), body: None, asker: waiter(3) };
     for number in 1..=marks.skip as u64 {
         assert!(story.store(id(number), 1, 10));
     }
     assert!(!story.store(id(1000), 1, 10));
-    assert!(story.disks.fetch(Box::new(fetch())).is_err());
+    assert!(story.disks.fetch(story.wish(&candidate)).is_err());
     assert!(story.find(id(0)).is_some());
     assert!(!story.store(id(0), 2, 10));
     assert!(story.find(id(0)).is_none(), "what it would have replaced is gone");
     story.work();
     let counters = story.disks.counters()[0];
     assert_eq!((counters.stores_skipped, counters.fetches_skipped, counters.waits), (2, 1, 0));
-    assert!(story.disks.fetch(Box::new(fetch())).is_ok());
+    assert!(story.disks.fetch(story.wish(&candidate)).is_ok());
     story.work();
     assert_eq!(story.told.take(3), [Answered::NotFetched(Miss::Gone)]);
     for number in 1..=2 * marks.wait as u64 {
@@ -400,8 +380,7 @@ fn workers_share_the_disks() {
             }
             let other = Key(u128::from(worker * 1000 + turn * 7 % 20) * ((1 << 64) | 1));
             let Some(candidate) = disks.find(other).pop() else { continue };
-            let all = 0..candidate.body_bytes;
-            let Some(fetched) = host::fetch(&disks, &slab, candidate, all, token) else { continue };
+            let Some(fetched) = host::fetch(&disks, &slab, candidate, token) else { continue };
             while !fetched.is_over(&told) {
                 std::thread::yield_now();
             }
@@ -439,7 +418,7 @@ fn what_somebody_reads_is_not_cut_while_memory_is_short() {
     assert!(story.store(id(1), 1, 3 * MB as usize));
     story.work();
     let candidate = story.find(id(1)).unwrap();
-    let fetched = host::fetch(&story.disks, &story.slab, candidate, 0..3 * MB, 3).unwrap();
+    let fetched = host::fetch(&story.disks, &story.slab, candidate, 3).unwrap();
     assert!(story.disks.work());
     let mut hog = Vec::new();
     for bytes in [64 << 10, 4 << 10, 1 << 10] {

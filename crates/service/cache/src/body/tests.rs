@@ -59,6 +59,19 @@ fn readers_follow_at_their_own_pace() {
 }
 
 #[test]
+fn who_fills_knows_whether_it_is_for_anybody() {
+    let filler = Filler::new(&slab(), Kind::Referred, None, 0);
+    assert!(!filler.is_wanted() && !filler.has_readers());
+    let reader = Reader::new(filler.body().clone(), 0).unwrap();
+    assert!(filler.is_wanted() && filler.has_readers());
+    let body = reader.body().clone();
+    assert_eq!(reader.leave(), None);
+    assert!(filler.is_wanted() && !filler.has_readers());
+    drop(body);
+    assert!(!filler.is_wanted());
+}
+
+#[test]
 fn one_copy_whoever_reads_it() {
     let slab = slab();
     let mut filler = Filler::new(&slab, Kind::Referred, Some(100_000), 0);
@@ -317,5 +330,31 @@ fn readers_and_filler_are_on_threads_of_their_own() {
             fill(&mut filler, piece);
         }
         filler.finish();
+    });
+}
+
+/// A reader that looked before a body was whole, and got the lock after.
+#[test]
+fn who_begins_while_a_body_ends_finds_its_beginning() {
+    let slab = slab();
+    let fillers: Vec<Filler> = (0..5_000)
+        .map(|_| {
+            let mut filler = Filler::new(&slab, Kind::Copied, Some(1), 0);
+            fill(&mut filler, b"a");
+            filler
+        })
+        .collect();
+    let bodies: Vec<_> = fillers.iter().map(|filler| filler.body().clone()).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for filler in fillers {
+                filler.finish();
+            }
+        });
+        for body in bodies {
+            while body.bytes().is_none() {
+                assert!(Reader::new(body.clone(), 0).is_some(), "nothing of it was let go");
+            }
+        }
     });
 }

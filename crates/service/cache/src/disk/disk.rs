@@ -32,9 +32,8 @@ pub(super) struct Shared {
     pub(super) queue: Queue,
     pub(super) tally: Tally,
     pub(super) host: Arc<dyn Host>,
-    /// Its place among the disks, and the worker that its waiters name.
+    /// Its place among the disks.
     pub(super) place: usize,
-    pub(super) worker: u16,
     /// Segments of earlier runs are still to be read. Set to `false` after the last was; pairs with
     /// the load in [`Disk::counters`].
     pub(super) is_recovering: AtomicBool,
@@ -57,7 +56,6 @@ pub(super) struct Tally {
     pub(super) waits: AtomicU64,
     pub(super) dropped: AtomicU64,
     pub(super) rewritten: AtomicU64,
-    pub(super) purged: AtomicU64,
     pub(super) lost_purges: AtomicU64,
 }
 
@@ -99,8 +97,6 @@ pub struct Counters {
     pub dropped: u64,
     /// Answers that were written again when their segment was dropped.
     pub rewritten: u64,
-    /// Purges.
-    pub purged: u64,
     /// Times that everything older was dropped because a purge had been lost.
     pub lost_purges: u64,
 }
@@ -127,7 +123,6 @@ impl std::ops::Add for Counters {
             waits: self.waits + other.waits,
             dropped: self.dropped + other.dropped,
             rewritten: self.rewritten + other.rewritten,
-            purged: self.purged + other.purged,
             lost_purges: self.lost_purges + other.lost_purges,
         }
     }
@@ -183,7 +178,6 @@ impl Disk {
             tally: Tally::default(),
             host: host.clone(),
             place,
-            worker: options.worker + place as u16,
             is_recovering: AtomicBool::new(!past.is_empty()),
             body_bytes_max: bytes / super::limits::BODY_SHARE,
         });
@@ -257,7 +251,6 @@ impl Disk {
 
     pub(super) fn purge(&self, subject: &Subject, is_soft: bool, asker: Option<Arc<PurgeAsker>>) {
         let shared = &self.shared;
-        shared.tally.purged.fetch_add(1, Ordering::Relaxed);
         let is_wanted = asker.is_some();
         if !is_wanted && let Some(is_covered) = shared.queue.is_flooded() {
             if !is_covered {
@@ -307,12 +300,8 @@ impl Disk {
             shared.tally.fetches_skipped.fetch_add(1, Ordering::Relaxed);
             return Err(fetch);
         }
-        shared.queue.read(Fetching::new(*fetch, shared.queue.number()));
+        shared.queue.read(Fetching::new(*fetch));
         Ok(())
-    }
-
-    pub(super) fn flush(&self, asker: Option<Waiter>) {
-        self.shared.queue.write(Job::Flush(asker));
     }
 
     /// `disks`: how many there are.
@@ -350,7 +339,6 @@ impl Disk {
             waits: count(&tally.waits),
             dropped: count(&tally.dropped),
             rewritten: count(&tally.rewritten),
-            purged: count(&tally.purged),
             lost_purges: count(&tally.lost_purges),
         }
     }

@@ -10,7 +10,7 @@ use super::format::Kind;
 use super::front::{Front, read_front};
 use super::index::Known;
 use super::limits::{CHUNK_BYTES, ROOM_TRIES_MAX, ROOM_TRIES_READ_MAX, TURN_BYTES};
-use super::message::{Answered, Fetch, FetchBody, Miss, StoredHead};
+use super::message::{Answered, Fetch, Miss, StoredHead};
 use super::rules::{Judged, Standing};
 use super::segments::Segment;
 use super::volume::read_exactly;
@@ -19,13 +19,13 @@ use crate::body::{Filler, Waiter};
 /// A fetch that is not over.
 #[derive(Debug)]
 pub(super) struct Fetching {
-    pub(super) number: u64,
     known: Known,
     asker: Waiter,
-    body: Option<FetchBody>,
+    /// `None` once it has ended.
+    filler: Option<Filler>,
     /// Once its front was read.
     opened: Option<Opened>,
-    /// Bytes of the part that were given.
+    /// Bytes of the body that were given.
     given: u64,
     /// What was compared already and did not fit into memory yet.
     left: Vec<u8>,
@@ -53,8 +53,6 @@ pub(super) enum Turn {
     Again(Fetching),
     /// The same, but there was no memory: better not at once.
     Later(Fetching),
-    /// It waits for its readers.
-    Parked(Fetching),
 }
 
 /// What one step came to.
@@ -62,7 +60,6 @@ enum Step {
     On,
     Over,
     NoRoom,
-    Ahead,
 }
 
 /// Finds an answer that is known, reads its front, and asks the rules.
@@ -99,18 +96,21 @@ pub(super) fn open(shared: &Shared, known: &Known) -> Result<Opened, Miss> {
 }
 
 impl Fetching {
-    pub(super) fn new(fetch: Fetch, number: u64) -> Self {
+    pub(super) fn new(fetch: Fetch) -> Self {
         Self {
-            number,
             known: fetch.candidate.known,
             asker: fetch.asker,
-            body: fetch.body,
+            filler: Some(fetch.filler),
             opened: None,
             given: 0,
             left: Vec::new(),
             tries: 0,
             has_answered: false,
         }
+    }
+
+    fn filler(&mut self) -> &mut Filler {
+        self.filler.as_mut().expect("it is there until it ends, which takes the whole")
     }
 
     /// Reads on for a while.
@@ -123,16 +123,19 @@ impl Fetching {
         }
         let mut budget = TURN_BYTES;
         loop {
+            // It was not what it has to be, or memory let it go and nobody reads it.
+            if self.has_answered && !self.filler().is_wanted() {
+                return Turn::Over;
+            }
             let given = self.given;
             match self.step(shared) {
                 Ok(Step::On) => self.tries = 0,
                 Ok(Step::Over) => return self.finish(shared),
-                Ok(Step::NoRoom) if self.tries < self.tries_max(shared) => {
+                Ok(Step::NoRoom) if self.tries < self.tries_max() => {
                     self.tries += 1;
                     return Turn::Later(self);
                 }
                 Ok(Step::NoRoom) => return self.miss(shared, Miss::NoRoom),
-                Ok(Step::Ahead) => return Turn::Parked(self),
                 Err(miss) => return self.miss(shared, miss),
             }
             if self.given > 0 {
@@ -147,54 +150,32 @@ impl Fetching {
 
     /// How often memory is asked for before it is given up: far more often where somebody reads what
     /// would be cut.
-    fn tries_max(&self, shared: &Shared) -> u32 {
-        let waiter = Waiter { worker: shared.worker, token: self.number };
-        let filler = self.body.as_ref().map(|body| &body.filler);
-        // It is not kept, as nothing is so far ahead.
-        match filler.and_then(|filler| filler.ahead(u64::MAX, waiter)) {
-            Some(_) => ROOM_TRIES_READ_MAX,
-            None => ROOM_TRIES_MAX,
+    fn tries_max(&mut self) -> u32 {
+        match self.filler().has_readers() {
+            true => ROOM_TRIES_READ_MAX,
+            false => ROOM_TRIES_MAX,
         }
     }
 
     /// Gives the next bytes: those of one chunk at most.
     fn step(&mut self, shared: &Shared) -> Result<Step, Miss> {
         let opened = self.opened.as_ref().expect("a turn begins with that");
-        let Some(body) = &mut self.body else { return Ok(Step::Over) };
-        let part = body.part.clone();
-        if part.start > part.end || part.end > opened.front.fixed.body_bytes {
-            return Err(Miss::Gone);
-        }
-        let next = part.start + self.given;
-        if next == part.end {
+        let filler = self.filler.as_mut().expect("it is there until it ends");
+        let body_bytes = opened.front.fixed.body_bytes;
+        if self.given == body_bytes {
             return Ok(Step::Over);
         }
-        if let Some(most) = body.ahead {
-            let waiter = Waiter { worker: shared.worker, token: self.number };
-            match body.filler.ahead(most, waiter) {
-                Some(ahead) if ahead >= most => return Ok(Step::Ahead),
-                Some(_) => {}
-                None => return Err(Miss::Gone),
-            }
-        }
         if self.left.is_empty() {
-            let chunk = (next / CHUNK_BYTES as u64) as usize;
-            let start = chunk as u64 * CHUNK_BYTES as u64;
-            let end = opened.front.fixed.body_bytes.min(start + CHUNK_BYTES as u64);
-            if next == start
-                && end <= part.end
-                && let Some(count) = read_directly(shared, opened, &mut body.filler, start..end)?
-            {
+            // Chunks are given as a whole: one begins here.
+            let chunk = self.given..body_bytes.min(self.given + CHUNK_BYTES as u64);
+            if let Some(count) = read_directly(shared, opened, filler, chunk.clone())? {
                 self.given += count;
                 return Ok(Step::On);
             }
-            let mut bytes = vec![0; (end - start) as usize];
-            read_chunk(shared, opened, chunk, &mut bytes)?;
-            bytes.truncate((part.end.min(end) - start) as usize);
-            bytes.drain(..(next - start) as usize);
-            self.left = bytes;
+            self.left.resize((chunk.end - chunk.start) as usize, 0);
+            read_chunk(shared, opened, chunk.start, &mut self.left)?;
         }
-        let count = match body.filler.spare() {
+        let count = match filler.spare() {
             Ok(spare) => {
                 let count = spare.len().min(self.left.len());
                 spare[..count].copy_from_slice(&self.left[..count]);
@@ -210,7 +191,7 @@ impl Fetching {
             }
         };
         self.left.drain(..count);
-        wake(shared, body.filler.advance(count));
+        wake(shared, filler.advance(count));
         self.given += count as u64;
         Ok(Step::On)
     }
@@ -229,17 +210,15 @@ impl Fetching {
     }
 
     fn finish(mut self, shared: &Shared) -> Turn {
-        if let Some(body) = self.body.take() {
-            wake(shared, body.filler.finish());
+        if let Some(filler) = self.filler.take() {
+            wake(shared, filler.finish());
         }
         self.answer(shared);
-        shared.queue.forget(self.number);
         Turn::Over
     }
 
     /// It fails: who asked is told, or if that was done already, the body is cut.
     fn miss(mut self, shared: &Shared, miss: Miss) -> Turn {
-        shared.queue.forget(self.number);
         let (id, at) = (self.known.id, self.known.at);
         match miss {
             Miss::Damaged => shared.give_up(id, at),
@@ -253,8 +232,8 @@ impl Fetching {
             }
             Miss::NoRoom => {}
         }
-        if let Some(body) = self.body.take() {
-            wake(shared, body.filler.cut());
+        if let Some(filler) = self.filler.take() {
+            wake(shared, filler.cut());
         }
         self.tell_end(shared, miss);
         Turn::Over
@@ -262,8 +241,8 @@ impl Fetching {
 
     /// The disk ends: the origin is left to be asked.
     pub(super) fn leave(mut self, shared: &Shared) {
-        if let Some(body) = self.body.take() {
-            wake(shared, body.filler.cut());
+        if let Some(filler) = self.filler.take() {
+            wake(shared, filler.cut());
         }
         self.tell_end(shared, Miss::Gone);
     }
@@ -288,19 +267,15 @@ fn read_directly(
     let count = (chunk.end - chunk.start) as usize;
     let Ok(spare) = filler.spare() else { return Ok(None) };
     let Some(spare) = spare.get_mut(..count) else { return Ok(None) };
-    let number = (chunk.start / CHUNK_BYTES as u64) as usize;
-    read_chunk(shared, opened, number, spare)?;
+    read_chunk(shared, opened, chunk.start, spare)?;
     wake(shared, filler.advance(count));
     Ok(Some(count as u64))
 }
 
-fn read_chunk(
-    shared: &Shared,
-    opened: &Opened,
-    chunk: usize,
-    bytes: &mut [u8],
-) -> Result<(), Miss> {
-    let at = opened.body_at + chunk as u64 * CHUNK_BYTES as u64;
+/// Reads the chunk that begins at a place of the body.
+fn read_chunk(shared: &Shared, opened: &Opened, start: u64, bytes: &mut [u8]) -> Result<(), Miss> {
+    let chunk = (start / CHUNK_BYTES as u64) as usize;
+    let at = opened.body_at + start;
     match read_exactly(&*opened.segment.file, at, bytes) {
         Ok(true) if opened.front.sum(chunk) == Some(crc32c::crc32c(bytes)) => return Ok(()),
         Ok(_) => shared.tally.damaged.fetch_add(1, Ordering::Relaxed),

@@ -45,8 +45,8 @@ pub(super) struct Log {
     names_are_dirty: bool,
     /// Stores that are still skipped.
     pub(super) pause: u32,
-    /// Something before the open segment may not be synced. Told by the next flush.
-    pub(super) sync_failed: bool,
+    /// A segment ended that may not be synced. Looked at by who wrote to it and has to know.
+    pub(super) close_failed: bool,
     /// A purge was not written, and the next start does not know of it.
     pub(super) owes_purge: bool,
     /// Memory for fronts.
@@ -88,7 +88,7 @@ impl Log {
             expected: None,
             names_are_dirty: false,
             pause: 0,
-            sync_failed: false,
+            close_failed: false,
             owes_purge: false,
             front: Vec::new(),
         }
@@ -187,7 +187,7 @@ impl Log {
     fn begin_segment(&mut self) -> IoResult<()> {
         if self.open.as_ref().is_some_and(|open| open.end >= self.segment_bytes) {
             // Without a summary it is read as a whole at the next start: no loss but of time.
-            self.sync_failed |= self.close().is_err();
+            self.close_failed |= self.close().is_err();
         }
         if self.open.is_some() {
             return Ok(());

@@ -1,7 +1,6 @@
 //! What goes to a disk and comes back.
 
 use std::fmt::Debug;
-use std::ops::Range;
 use std::sync::Arc;
 
 use iolite::{Aggregate, Refusal};
@@ -94,23 +93,10 @@ pub struct Candidate {
 pub struct Fetch {
     /// What.
     pub candidate: Candidate,
-    /// Where the body goes; `None`: the head alone is wanted.
-    pub body: Option<FetchBody>,
+    /// Where its body goes; takes as many bytes as that has.
+    pub filler: Filler,
     /// Who is told.
     pub asker: Waiter,
-}
-
-/// Where a body that is fetched goes.
-#[derive(Debug)]
-pub struct FetchBody {
-    /// Takes as many bytes as `part` has.
-    pub filler: Filler,
-    /// Which bytes of the body are wanted, within its length.
-    pub part: Range<u64>,
-    /// Bytes beyond the fastest reader after which the disk waits for it, where the body is not to
-    /// be in memory as a whole. Somebody reads already, then; when nobody does any more, the rest
-    /// is not fetched.
-    pub ahead: Option<u64>,
 }
 
 /// What is said of a stored answer besides its body.
@@ -153,8 +139,6 @@ pub enum Answered {
         /// On every disk.
         is_durable: bool,
     },
-    /// Of a flush: all that was stored before it survives the machine. `false`: the disk failed.
-    Flushed(bool),
     /// Of a listing: some heads, and where it goes on, if it does.
     Listed(Vec<StoredHead>, Option<Cursor>),
 }

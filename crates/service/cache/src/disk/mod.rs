@@ -44,7 +44,7 @@ pub use directory::{Directory, DirectoryError};
 pub use disk::Counters;
 pub use format::Id;
 pub use identity::Contents;
-pub use message::{Answer, Answered, Candidate, Cursor, Fetch, FetchBody, Host, Miss, StoredHead};
+pub use message::{Answer, Answered, Candidate, Cursor, Fetch, Host, Miss, StoredHead};
 pub use queue::Marks;
 pub use rules::Subject;
 pub use sim::{SimFaults, SimVolume};

@@ -3,7 +3,7 @@
 //! Squid's diskd has two marks, and so has this: above the first, what can be left out is, stores
 //! and hits of the disk; above the second, those who ask for what cannot be left out wait.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,7 +30,6 @@ pub(super) enum Job {
         head: std::sync::Arc<[u8]>,
     },
     Purge(PurgeJob),
-    Flush(Option<Waiter>),
     /// `disks`: how many there are.
     List {
         cursor: Cursor,
@@ -88,14 +87,9 @@ pub(super) struct Queue {
 struct Inner {
     writes: VecDeque<Job>,
     reads: VecDeque<Fetching>,
-    /// Fetches that wait for their readers.
-    parked: HashMap<u64, Fetching>,
-    /// Fetches that are not over, and those of them that were woken before they were parked.
-    running: HashSet<u64>,
-    woken: HashSet<u64>,
     /// Of answers in `writes`.
     bytes: u64,
-    /// The last number that a store or fetch got.
+    /// The last number that a store got.
     number: u64,
     /// Somebody waited for room in vain.
     is_stuck: bool,
@@ -175,7 +169,7 @@ impl Queue {
         (inner.writes.len() >= JOBS_MAX).then(|| inner.writes.back().is_some_and(is_about_all))
     }
 
-    /// Another number for a store or fetch.
+    /// Another number for a store.
     pub(super) fn number(&self) -> u64 {
         let mut inner = self.lock();
         inner.number += 1;
@@ -193,38 +187,8 @@ impl Queue {
 
     pub(super) fn read(&self, fetching: Fetching) {
         let mut inner = self.lock();
-        inner.running.insert(fetching.number);
         inner.reads.push_back(fetching);
         self.to_read.notify_one();
-    }
-
-    /// A fetch waits to be woken; unless it was already.
-    pub(super) fn park(&self, fetching: Fetching) {
-        let mut inner = self.lock();
-        if inner.woken.remove(&fetching.number) {
-            inner.reads.push_back(fetching);
-            self.to_read.notify_one();
-        } else {
-            inner.parked.insert(fetching.number, fetching);
-        }
-    }
-
-    /// A fetch goes on; one that is not parked will not be.
-    pub(super) fn wake(&self, number: u64) {
-        let mut inner = self.lock();
-        if let Some(fetching) = inner.parked.remove(&number) {
-            inner.reads.push_back(fetching);
-            self.to_read.notify_one();
-        } else if inner.running.contains(&number) {
-            inner.woken.insert(number);
-        }
-    }
-
-    /// A fetch is over.
-    pub(super) fn forget(&self, number: u64) {
-        let mut inner = self.lock();
-        inner.running.remove(&number);
-        inner.woken.remove(&number);
     }
 
     /// The next job for the writer; waits for it, `wait` at most.
@@ -287,12 +251,12 @@ impl Queue {
     pub(super) fn end(&self) -> Vec<Fetching> {
         let mut inner = self.lock();
         inner.ends = true;
-        let (reads, parked) = (std::mem::take(&mut inner.reads), std::mem::take(&mut inner.parked));
+        let reads = std::mem::take(&mut inner.reads);
         drop(inner);
         self.to_write.notify_all();
         self.to_read.notify_all();
         self.room.notify_all();
-        reads.into_iter().chain(parked.into_values()).collect()
+        reads.into()
     }
 }
 

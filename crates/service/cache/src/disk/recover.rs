@@ -130,7 +130,7 @@ impl Log {
             // A process that was killed may not have synced the last one, nor the one that it closed
             // before: what is served from now on must not be less durable than what comes.
             if self.past_read <= SYNCED_AGAIN {
-                self.sync_failed |= segment.file.sync().is_err();
+                self.count_error(&segment.file.sync());
             }
             found.begins(purges_before);
             return Ok(Some(found));

@@ -90,10 +90,6 @@ pub(super) fn take_turn(shared: &Shared, fetching: super::fetch::Fetching) -> bo
             shared.queue.read(fetching);
             false
         }
-        Turn::Parked(fetching) => {
-            shared.queue.park(fetching);
-            false
-        }
         Turn::Later(fetching) => {
             shared.queue.read(fetching);
             true

@@ -31,14 +31,11 @@ pub struct Options {
     /// Threads that read, for each disk, besides the one that writes. 0: no threads at all, and
     /// [`Disks::work`] does everything; then nothing waits either.
     pub readers: usize,
-    /// The first of as many numbers as there are disks that no worker has: waiters with them are
-    /// for [`Disks::wake`].
-    pub worker: u16,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { marks: Marks::default(), readers: 2, worker: u16::MAX - MEMBERS_MAX as u16 }
+        Self { marks: Marks::default(), readers: 2 }
     }
 }
 
@@ -81,7 +78,6 @@ pub struct Disks {
     sizes: Vec<u64>,
     key: HashKey,
     contents: Vec<Contents>,
-    worker: u16,
     threads: Option<Threads>,
 }
 
@@ -126,7 +122,7 @@ impl Disks {
             readers => Some(Threads::start(&disks, readers).map_err(|_| Error::Thread)?),
         };
         let key = identities[0].key;
-        Ok(Self { disks, sizes, key, contents, worker: options.worker, threads })
+        Ok(Self { disks, sizes, key, contents, threads })
     }
 
     /// The key that disks in these directories will have when they are opened, as far as it can be
@@ -230,19 +226,6 @@ impl Disks {
     /// The wish, where it is left out: there is too much to do. The origin is asked.
     pub fn fetch(&self, fetch: Box<Fetch>) -> Result<(), Box<Fetch>> {
         self.disks[fetch.candidate.disk].fetch(fetch)
-    }
-
-    /// Goes on with what waited for a reader: for waiters that a [`Reader`](crate::Reader) gave
-    /// back. `false`: the waiter is none of ours.
-    pub fn wake(&self, waiter: Waiter) -> bool {
-        let place = usize::from(waiter.worker.wrapping_sub(self.worker));
-        let disk = self.disks.get(place).filter(|_| waiter.worker >= self.worker);
-        disk.inspect(|disk| disk.shared.queue.wake(waiter.token)).is_some()
-    }
-
-    /// Has what was stored before survive the machine too; each disk tells `asker`.
-    pub fn flush(&self, asker: Waiter) {
-        self.disks.iter().for_each(|disk| disk.flush(Some(asker)));
     }
 
     /// Reads some heads, from a cursor on, which is `Cursor::default()` at first; `asker` gets them.

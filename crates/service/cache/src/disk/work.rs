@@ -60,15 +60,6 @@ impl Log {
             Job::Store { answer, number, replaces } => self.store(&answer, number, replaces),
             Job::Update { id, meta, head } => self.update(id, &meta, &head),
             Job::Purge(purge) => self.purge(purge),
-            Job::Flush(asker) => {
-                let synced = self.sync();
-                self.count_error(&synced);
-                let has_failed = std::mem::take(&mut self.sync_failed) || synced.is_err();
-                let is_synced = self.is_condemned_or_sound() && !has_failed;
-                if let Some(asker) = asker {
-                    self.shared.host.answered(asker, Answered::Flushed(is_synced));
-                }
-            }
             Job::List { cursor, disks, asker } => {
                 let (heads, cursor) = self.list(cursor, disks);
                 self.shared.host.answered(asker, Answered::Listed(heads, cursor));
@@ -76,7 +67,7 @@ impl Log {
         }
     }
 
-    fn count_error<T>(&self, result: &IoResult<T>) {
+    pub(super) fn count_error<T>(&self, result: &IoResult<T>) {
         if result.is_err() {
             self.shared.tally.write_errors.fetch_add(1, Ordering::Relaxed);
         }
@@ -197,16 +188,16 @@ impl Log {
     fn write_purges(&mut self, batch: &[PurgeJob]) -> IoResult<()> {
         if batch.iter().any(PurgeJob::is_about_all) {
             // So that what it is about can go at once, it is the first of a segment.
-            self.sync_failed |= self.close().is_err();
+            let closed = self.close();
+            self.count_error(&closed);
         }
-        let had_failed = std::mem::take(&mut self.sync_failed);
-        let mut written = self.write_copies(batch);
+        self.close_failed = false;
+        let written = self.write_copies(batch);
         // A segment that ended among them, with copies in it, was synced then and only then.
-        if self.sync_failed && batch.iter().any(|job| job.asker.is_some()) {
-            written = written.and(Err(Errno::IO));
+        match self.close_failed && batch.iter().any(|job| job.asker.is_some()) {
+            true => written.and(Err(Errno::IO)),
+            false => written,
         }
-        self.sync_failed |= had_failed;
-        written
     }
 
     fn write_copies(&mut self, batch: &[PurgeJob]) -> IoResult<()> {

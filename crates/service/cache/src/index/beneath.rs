@@ -27,7 +27,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockRead
 
 use iolite::Refusal;
 
-pub(super) use bring::Coming;
+use bring::Coming;
 
 use super::Cache;
 use crate::body::Waiter;
@@ -72,7 +72,6 @@ enum Tier {
 #[derive(Debug)]
 struct Open {
     disks: Disks,
-    waker: Arc<dyn Waker>,
     /// There are no threads: whoever waits works.
     is_driven: bool,
 }
@@ -163,7 +162,7 @@ impl Cache {
         waker: Arc<dyn Waker>,
         now_ms: u64,
     ) -> Result<Vec<Contents>, Error> {
-        let host = Below { cache: Arc::downgrade(self), waker: waker.clone() };
+        let host = Below { cache: Arc::downgrade(self), waker };
         let host: Arc<dyn Host> = Arc::new(host);
         let disks = Disks::open(volumes, &host, options, self.hash, now_ms)?;
         if disks.hash_key() != self.hash {
@@ -175,7 +174,7 @@ impl Cache {
         if let Tier::Awaited(purges) = &*tier {
             purges.iter().for_each(|(subject, is_soft)| disks.forget_all(subject, *is_soft));
         }
-        *tier = Tier::Open(Open { disks, waker, is_driven: options.readers == 0 });
+        *tier = Tier::Open(Open { disks, is_driven: options.readers == 0 });
         drop(tier);
         self.beneath.is_there.store(true, Ordering::Relaxed);
         Ok(contents)

@@ -88,7 +88,10 @@ impl Filling {
             }
         };
         match refusal {
-            Some(refusal) => Err(refusal),
+            Some(refusal) => {
+                self.cache.note_memory_missed(refusal);
+                Err(refusal)
+            }
             None => self.filler().spare(),
         }
     }

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use iolite::{Aggregate, Refusal, Slab};
 use millrace_http::{AnswerHead, RequestHead};
 
+use beneath::Beneath;
 pub use beneath::Waker;
-use beneath::{Beneath, Coming};
 pub use claim::{BRIEFLY_MS, Claim};
 pub use clear::Cleared;
 pub use filling::{COPIED_BYTES, Filling};
@@ -54,6 +54,8 @@ pub struct Cache {
     /// Bytes of all objects. Written under the lock of the shard that changes; who reads it lets go
     /// an object too many at worst.
     held: AtomicU64,
+    /// Times that no memory was found for a body; in no order with anything else.
+    memory_missed: AtomicU64,
     /// What was purged and made invalid of late.
     recent: Recent,
     /// Answers that operators purged.
@@ -121,8 +123,9 @@ pub enum Found {
         /// `None`: nobody else waits for what comes.
         claim: Option<Claim>,
     },
-    /// Somebody fetches it: the waiter is kept, and is woken to ask again.
-    Wait,
+    /// Somebody fetches it, and why the origin has to be asked: the waiter is kept, and is woken to
+    /// ask again.
+    Wait(Forward),
     /// A disk has it: likewise. `is_own`: it was asked for this very request.
     Comes {
         /// Who asks again need not ask the disks.
@@ -176,6 +179,7 @@ impl Cache {
             claims: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            memory_missed: AtomicU64::new(0),
             recent: Recent::default(),
             purged: AtomicU64::new(0),
             orphans: Mutex::default(),
@@ -221,11 +225,6 @@ impl Cache {
 
     /// What there is for a request.
     pub fn lookup(self: &Arc<Self>, question: &Question<'_>) -> Found {
-        self.find(question).unwrap_or_else(|coming| self.bring(*coming, question))
-    }
-
-    /// What memory has, or else what a disk is to bring once nothing is locked any more.
-    fn find(self: &Arc<Self>, question: &Question<'_>) -> Result<Found, Box<Coming>> {
         let Question { key, request, asked, now_ms, .. } = *question;
         let mut shard = self.shard(key);
         if self.beneath.rereads() {
@@ -240,7 +239,7 @@ impl Cache {
             return self.nothing(&mut shard, question);
         };
         let object = &slot.object;
-        Ok(match reuse(object.meta(), asked, now_ms) {
+        match reuse(object.meta(), asked, now_ms) {
             Reuse::Fresh { .. } | Reuse::Stale { .. } => {
                 eviction.hit(slot.handle);
                 Found::Stored(object.clone())
@@ -249,7 +248,7 @@ impl Cache {
                 eviction.hit(slot.handle);
                 let object = object.clone();
                 let words = entry.words(&self.hash, request);
-                let is_free = !entry.fetches.iter().any(|fetch| fetch.words == words);
+                let is_free = entry.fetch(words).is_none();
                 let claim =
                     (is_free && question.refreshes).then(|| self.claim(entry, question, words));
                 Found::Stale(object, claim)
@@ -262,24 +261,20 @@ impl Cache {
                 let may_wait = !is_own && !object.meta().is_fresh(now_ms);
                 match self.claim_or_wait(entry, question, may_wait) {
                     Ok(claim) => Found::Validate { object, is_spare, claim },
-                    Err(waits) => waits.into(),
+                    Err(waits) => waits.found(Forward::Stale),
                 }
             }
             Reuse::OnlyIfCached => Found::OnlyIfCached,
-        })
+        }
     }
 
     /// There is nothing for the request in memory.
-    fn nothing(
-        self: &Arc<Self>,
-        shard: &mut Shard,
-        question: &Question<'_>,
-    ) -> Result<Found, Box<Coming>> {
-        if let Some(coming) = self.on_disk(shard, question) {
-            return Err(coming);
+    fn nothing(self: &Arc<Self>, shard: &mut Shard, question: &Question<'_>) -> Found {
+        if self.bring(shard, question) {
+            return Found::Comes { is_own: true };
         }
         if question.asked.only_if_cached {
-            return Ok(Found::OnlyIfCached);
+            return Found::OnlyIfCached;
         }
         let Some(entry) = shard.keys.get_mut(&question.key) else {
             let claim = match question.claims {
@@ -289,13 +284,13 @@ impl Cache {
                 }
                 false => None,
             };
-            return Ok(Found::Nothing { why: Forward::UriMiss, claim });
+            return Found::Nothing { why: Forward::UriMiss, claim };
         };
         let why = if entry.objects.is_empty() { Forward::UriMiss } else { Forward::VaryMiss };
-        Ok(match self.claim_or_wait(entry, question, true) {
+        match self.claim_or_wait(entry, question, true) {
             Ok(claim) => Found::Nothing { why, claim },
-            Err(waits) => waits.into(),
-        })
+            Err(waits) => waits.found(why),
+        }
     }
 
     /// The claim if nobody has it; otherwise none, or the place among those who wait for who has.
@@ -309,7 +304,10 @@ impl Cache {
             return Ok(None);
         }
         let words = entry.words(&self.hash, question.request);
-        let Some(fetch) = entry.fetches.iter_mut().find(|fetch| fetch.words == words) else {
+        if may_wait && question.waiter.is_none() {
+            entry.give_up_disks(words);
+        }
+        let Some(fetch) = entry.fetch(words) else {
             return Ok(question.claims.then(|| self.claim(entry, question, words)));
         };
         match question.waiter.filter(|_| may_wait && !fetch.is_outdated) {
@@ -329,7 +327,7 @@ impl Cache {
     ) -> Claim {
         let number = self.claims.fetch_add(1, Ordering::Relaxed);
         let waiters = Vec::new();
-        entry.fetches.push(Fetch { number, words, waiters, is_outdated: false, is_of_disk: false });
+        entry.fetches.push(Fetch::new(number, words, waiters, false));
         Claim::new(self.clone(), question.key, number)
     }
 
@@ -363,6 +361,7 @@ impl Cache {
         }
         let Some((mut shard, handle, filler)) = self.begin_body(shard, key, declared, now_ms)
         else {
+            self.note_memory_missed(Refusal::Full);
             self.shard(key).note_pass(key, now_ms.saturating_add(BRIEFLY_MS));
             return (Err(Unkept::Memory), ended.waiters);
         };
@@ -479,6 +478,25 @@ impl Cache {
             },
             Refusal::Full => self.make_room(now_ms),
         }
+    }
+
+    /// Nothing more was taken out for a body, and there is no memory for it.
+    fn note_memory_missed(&self, refusal: Refusal) {
+        if refusal != Refusal::Later {
+            self.memory_missed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Times that no memory was found for a body, though others were taken out for it: those who
+    /// read what is not stored any more have it.
+    pub fn memory_missed(&self) -> u64 {
+        self.memory_missed.load(Ordering::Relaxed)
+    }
+
+    /// Whether what is stored under the key has this body. Otherwise only those who read it keep
+    /// its memory from being used again.
+    pub fn holds(&self, key: Key, body: &Arc<Body>) -> bool {
+        self.shard(key).slot_of(key, body).is_some()
     }
 
     /// Takes the objects out that a condemned block of the slab has parts of.
@@ -697,9 +715,10 @@ struct Waits {
     is_for_disk: bool,
 }
 
-impl From<Waits> for Found {
-    fn from(waits: Waits) -> Self {
-        if waits.is_for_disk { Self::Comes { is_own: false } } else { Self::Wait }
+impl Waits {
+    /// For whom there would be no answer without the origin, and `why`.
+    fn found(self, why: Forward) -> Found {
+        if self.is_for_disk { Found::Comes { is_own: false } } else { Found::Wait(why) }
     }
 }
 

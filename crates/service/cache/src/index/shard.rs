@@ -60,6 +60,19 @@ pub(super) struct Fetch {
     pub(super) is_outdated: bool,
     /// It is a disk that fetches.
     pub(super) is_of_disk: bool,
+    /// Somebody waited for it as long as he may: that is no reason for others to do so too.
+    is_late: bool,
+}
+
+impl Fetch {
+    pub(super) fn new(
+        number: u64,
+        words: Option<u128>,
+        waiters: Vec<Waiter>,
+        is_of_disk: bool,
+    ) -> Self {
+        Self { number, words, waiters, is_outdated: false, is_of_disk, is_late: false }
+    }
 }
 
 impl Shard {
@@ -219,6 +232,18 @@ impl Entry {
     pub(super) fn words(&self, hash: &HashKey, request: &RequestHead) -> Option<u128> {
         let newest = self.objects.iter().rev().find_map(|slot| slot.object.stored.vary.as_ref());
         newest.map(|names| names.words(hash, request))
+    }
+
+    /// Who fetches what requests with these words ask for, if it is worth to wait for him.
+    pub(super) fn fetch(&mut self, words: Option<u128>) -> Option<&mut Fetch> {
+        self.fetches.iter_mut().find(|fetch| fetch.words == words && !fetch.is_late)
+    }
+
+    /// Nobody begins to wait any more for what a disk was asked with these words: it may be stuck.
+    /// An origin that is slow is waited for all the same, which spares it requests.
+    pub(super) fn give_up_disks(&mut self, words: Option<u128>) {
+        let of_disk = self.fetches.iter_mut().filter(|fetch| fetch.is_of_disk);
+        of_disk.filter(|fetch| fetch.words == words).for_each(|fetch| fetch.is_late = true);
     }
 }
 

@@ -113,7 +113,7 @@ fn body(found: Found) -> Vec<u8> {
 fn one_fetches_and_the_others_wait_and_read_along() {
     let cache = cache();
     let claim = claim(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait(_)));
     assert!(matches!(ask(&cache, key(1), "", None), Found::Nothing { claim: None, .. }));
     let (filling, woken) = cache.publish(key(1), Some(claim), draft("", "", Some(4)), NOW_MS);
     assert_eq!(woken, [OTHER]);
@@ -145,7 +145,7 @@ fn workers_that_ask_at_once_fetch_once() {
                     let _ = filling.finish(NOW_MS);
                     true
                 }
-                found => !matches!(found, Found::Wait | Found::Stored(_)),
+                found => !matches!(found, Found::Wait(_) | Found::Stored(_)),
             }
         })
     };
@@ -160,7 +160,7 @@ fn workers_that_ask_at_once_fetch_once() {
 fn a_claim_that_brings_nothing_goes_to_the_next() {
     let cache = cache();
     let first = claim(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait(_)));
     assert_eq!(first.release(), [OTHER]);
     drop(claim(ask(&cache, key(1), "", Some(OTHER))));
     assert!(cache.lock(0).keys.is_empty(), "nothing is left of a key of which nothing is known");
@@ -170,7 +170,7 @@ fn a_claim_that_brings_nothing_goes_to_the_next() {
 fn nobody_waits_for_what_is_not_for_a_cache() {
     let cache = cache();
     let first = claim(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait(_)));
     assert_eq!(first.pass(NOW_MS + 100), [OTHER]);
     for _ in 0..2 {
         assert!(matches!(ask(&cache, key(1), "", Some(ME)), Found::Nothing { claim: None, .. }));
@@ -182,7 +182,7 @@ fn nobody_waits_for_what_is_not_for_a_cache() {
 fn who_leaves_is_not_woken() {
     let cache = cache();
     let claim = claim(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait(_)));
     cache.forget(key(1), OTHER);
     assert_eq!(claim.release(), []);
 }
@@ -198,7 +198,7 @@ fn variants_are_found_by_what_they_vary_by() {
     assert!(matches!(third, Found::Nothing { why: Forward::VaryMiss, claim: Some(_) }));
     // Who asks for another variant does not wait for that one.
     drop(claim(ask(&cache, key(1), "X: 4\r\n", Some(ME))));
-    assert!(matches!(ask(&cache, key(1), "X: 3\r\n", Some(ME)), Found::Wait));
+    assert!(matches!(ask(&cache, key(1), "X: 3\r\n", Some(ME)), Found::Wait(_)));
     put(&cache, key(1), "X: 1\r\n", "Vary: X\r\n", b"new");
     assert_eq!(body(ask(&cache, key(1), "X: 1\r\n", None)), b"new");
     for number in 3..9 {
@@ -241,7 +241,7 @@ fn a_cache_that_is_cleared_says_what_was_left() {
     put(&cache, key(1), "", "", b"abc");
     let (filling, _) = cache.publish(key(2), None, draft("", "", Some(9)), NOW_MS);
     let held = claim(ask(&cache, key(3), "", None));
-    assert!(matches!(ask(&cache, key(3), "", Some(OTHER)), Found::Wait));
+    assert!(matches!(ask(&cache, key(3), "", Some(OTHER)), Found::Wait(_)));
     let left = Cleared { objects: 2, unfinished: 1, claims: 1, waiters: 1, bytes_astray: 0 };
     assert_eq!(cache.clear(), left);
     drop((filling, held));
@@ -314,15 +314,23 @@ fn what_finds_no_memory_is_not_stored_and_nobody_waits_for_it() {
             let _ = filling.advance(count, NOW_MS);
         }
     }
+    assert!(
+        !cache.holds(key(2), readers[0].body()),
+        "what was cut is not stored, though it is read"
+    );
     let claim = claim(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait(_)));
+    let before = cache.memory_missed();
     let (filling, woken) = cache.publish(key(1), Some(claim), draft("", "", Some(20_000)), NOW_MS);
     assert_eq!((filling.err(), woken), (Some(Unkept::Memory), vec![OTHER]));
+    assert_eq!(cache.memory_missed(), before + 1);
     let found = ask(&cache, key(1), "", Some(OTHER));
     assert!(matches!(found, Found::Nothing { claim: None, .. }), "{found:?}");
     readers.clear();
     let (filling, _) = cache.publish(key(1), None, draft("", "", Some(20_000)), NOW_MS);
-    assert!(filling.is_ok(), "there is memory again");
+    let filling = filling.expect("there is memory again");
+    assert!(cache.holds(key(1), filling.body()));
+    assert_eq!(cache.memory_missed(), before + 1);
 }
 
 /// RFC 9111 section 4.4: of a fetch that nobody waits for, no entry knows.

@@ -46,8 +46,10 @@ pub struct CacheStatus<'a> {
     pub ttl_s: Option<i64>,
     /// The answer was stored, section 2.5.
     pub is_stored: bool,
-    /// The origin was asked once for several requests, section 2.6.
-    pub is_collapsed: bool,
+    /// The request waited for what another one fetched: whether that was its answer, or the origin
+    /// was asked once more, section 2.6. It goes with [`CacheStatus::forward`], why there was
+    /// anything to wait for; without one it says nothing.
+    pub collapsed: Option<bool>,
     /// The key, for those that may see it, section 2.7.
     pub key: Option<&'a [u8]>,
     /// More in words, section 2.8: a token.
@@ -73,8 +75,10 @@ impl CacheStatus<'_> {
         if self.is_stored {
             out.extend_from_slice(b"; stored");
         }
-        if self.is_collapsed {
-            out.extend_from_slice(b"; collapsed");
+        match self.collapsed.filter(|_| !self.is_hit) {
+            Some(true) => out.extend_from_slice(b"; collapsed"),
+            Some(false) => out.extend_from_slice(b"; collapsed=?0"),
+            None => {}
         }
         if let Some(key) = self.key {
             out.extend_from_slice(b"; key=");
@@ -153,7 +157,7 @@ mod tests {
             forward: Some(Forward::Stale),
             forward_status: Some(304),
             is_stored: true,
-            is_collapsed: true,
+            collapsed: Some(true),
             ttl_s: Some(i64::MIN),
             detail: Some("no-store"),
             key: Some(b"http://a/\"\\\n"),
@@ -168,6 +172,16 @@ mod tests {
         assert!(
             written(CacheStatus { ttl_s: None, ..both }).starts_with("millrace; hit; fwd-status")
         );
+    }
+
+    #[test]
+    fn a_collapsed_request_is_no_hit_rfc_9211_section_2_6() {
+        let forward = Some(Forward::UriMiss);
+        let waited = |collapsed| CacheStatus { forward, collapsed, ..CacheStatus::default() };
+        assert_eq!(written(waited(Some(true))), "millrace; fwd=uri-miss; collapsed");
+        assert_eq!(written(waited(Some(false))), "millrace; fwd=uri-miss; collapsed=?0");
+        let hit = CacheStatus { is_hit: true, ..waited(Some(false)) };
+        assert_eq!(written(hit), "millrace; hit");
     }
 
     #[test]

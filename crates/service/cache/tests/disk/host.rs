@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use iolite::{Aggregate, Kind, Refusal, Slab, Tended};
 use millrace_cache::disk::{
-    Answer, Answered, Candidate, Cursor, Disks, Fetch, FetchBody, Host, Id, Miss, StoredHead,
+    Answer, Answered, Candidate, Cursor, Disks, Fetch, Host, Id, Miss, StoredHead, Subject,
 };
 use millrace_cache::rules::{Key, META_BYTES, TagHash};
 use millrace_cache::{Body, End, Filler, Read, Reader, Waiter};
@@ -113,28 +113,25 @@ pub(crate) fn read_head(head: &StoredHead) -> (u64, usize, u64) {
 pub(crate) struct Fetched {
     pub(crate) id: Id,
     token: u64,
-    part: std::ops::Range<u64>,
     body: Arc<Body>,
     reader: Reader,
 }
 
-/// Begins to fetch a part of an answer; `None` where there is too much to do.
+/// Begins to fetch an answer; `None` where there is too much to do.
 pub(crate) fn fetch(
     disks: &Disks,
     slab: &Slab,
     candidate: Candidate,
-    part: std::ops::Range<u64>,
     token: u64,
 ) -> Option<Fetched> {
-    let kind = if part.end - part.start < 8192 { Kind::Copied } else { Kind::Referred };
-    let filler = Filler::new(slab, kind, Some(part.end - part.start), 0);
+    let bytes = candidate.body_bytes;
+    let kind = if bytes < 8192 { Kind::Copied } else { Kind::Referred };
+    let filler = Filler::new(slab, kind, Some(bytes), 0);
     let body = filler.body().clone();
     let reader = Reader::new(body.clone(), 0).unwrap();
-    let id = candidate.id;
-    let to = FetchBody { filler, part: part.clone(), ahead: None };
-    let asker = waiter(token);
-    disks.fetch(Box::new(Fetch { candidate, body: Some(to), asker })).ok()?;
-    Some(Fetched { id, token, part, body, reader })
+    let (id, asker) = (candidate.id, waiter(token));
+    disks.fetch(Box::new(Fetch { candidate, filler, asker })).ok()?;
+    Some(Fetched { id, token, body, reader })
 }
 
 impl Fetched {
@@ -161,7 +158,6 @@ impl Fetched {
             Answered::Fetched(head) => {
                 let (version, length, _) = read_head(&head);
                 let whole = body_of(self.id, version, length);
-                let range = self.part.start as usize..self.part.end as usize;
                 let is_whole = end == End::Whole;
                 let name = name_of(self.id.key);
                 assert_eq!(
@@ -169,8 +165,8 @@ impl Fetched {
                     (self.id, &*name, length as u64)
                 );
                 assert_eq!(head.meta[0], version as u8);
-                assert!(whole[range.clone()].starts_with(&all), "wrong bytes of {:?}", self.id);
-                assert!(!is_whole || all.len() == range.len());
+                assert!(whole.starts_with(&all), "wrong bytes of {:?}", self.id);
+                assert!(!is_whole || all.len() == length);
                 assert_eq!(self.body.end(), Some(end));
                 Ok((*head, is_whole))
             }
@@ -182,6 +178,12 @@ impl Fetched {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Begins what has everything that was stored before survive the machine: a purge, of nothing, that
+/// is waited for. `asker` is told by [`Answered::Purged`].
+pub(crate) fn sync(disks: &Disks, asker: u64) {
+    disks.purge(&Subject::Key(Key(u128::MAX)), false, waiter(asker));
 }
 
 /// Everything that a listing tells.

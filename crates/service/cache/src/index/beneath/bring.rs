@@ -6,15 +6,14 @@ use std::sync::{Arc, PoisonError};
 use super::answer::from_disk;
 use super::{ASKER, Tier};
 use crate::body::{Body, Filler, Waiter};
-use crate::disk::{Candidate, Fetch, FetchBody, StoredHead};
+use crate::disk::{Candidate, Fetch, StoredHead};
 use crate::index::shard::{Entry, Fetch as UnderWay, Shard, Slot};
-use crate::index::{Cache, Claim, Found, Question, filling};
+use crate::index::{Cache, Claim, Question, filling};
 use crate::rules::{Key, VaryNames};
 
 /// An answer that a disk is to bring.
 #[derive(Debug)]
 pub(in crate::index) struct Coming {
-    number: u64,
     key: Key,
     claim: Claim,
     /// Names the key until the object is there.
@@ -24,35 +23,37 @@ pub(in crate::index) struct Coming {
     since: u64,
     /// What it was found as.
     candidate: Candidate,
-    /// What the disk is asked, as long as it was not.
-    wish: Option<Box<Fetch>>,
 }
 
 impl Cache {
-    /// What a disk has for a request that memory has nothing for, if who asks may wait for it. From
-    /// now on it is being fetched, and who asks is among those who wait.
-    pub(in crate::index) fn on_disk(
+    /// Has a disk fetch what it has for a request that memory has nothing for, if who asks may wait
+    /// for it, and is among those who wait from now on. `false`: no disk has it, or has the time.
+    ///
+    /// The disk is asked while the shard is locked, which costs one more short lock: so where it
+    /// refuses, nobody waits for it already.
+    pub(in crate::index) fn bring(
         self: &Arc<Self>,
         shard: &mut Shard,
         question: &Question<'_>,
-    ) -> Option<Box<Coming>> {
+    ) -> bool {
         if !self.beneath.is_there() {
-            return None;
+            return false;
         }
-        let waiter = question.waiter.filter(|_| question.asks_disks)?;
+        let Some(waiter) = question.waiter.filter(|_| question.asks_disks) else { return false };
         let key = question.key;
         let since = self.number();
         let entry = shard.keys.get(&key);
         let words = entry.and_then(|entry| entry.words(&self.hash, question.request));
         if entry.is_some_and(|entry| entry.fetches.iter().any(|fetch| fetch.words == words)) {
-            return None;
+            return false;
         }
         // The shard is locked: nothing here may wait, for disks that are being closed say.
-        let tier = self.beneath.tier.try_read().ok()?;
-        let Tier::Open(open) = &*tier else { return None };
+        let Ok(tier) = self.beneath.tier.try_read() else { return false };
+        let Tier::Open(open) = &*tier else { return false };
         let mut found = open.disks.find(key).into_iter();
-        let candidate = found.find(|candidate| self.fits(candidate, entry, question))?;
-        drop(tier);
+        let Some(candidate) = found.find(|candidate| self.fits(candidate, entry, question)) else {
+            return false;
+        };
         self.beneath.now_ms.store(question.now_ms, Ordering::Relaxed);
         let handle = shard.new_handle(key);
         let tag = u64::from(self.index_of(key)) << 32 | u64::from(handle);
@@ -60,15 +61,19 @@ impl Cache {
         let filler = Filler::new(&self.slab, filling::kind(Some(bytes)), Some(bytes), tag);
         let body = filler.body().clone();
         let number = self.claims.fetch_add(1, Ordering::Relaxed);
-        let waiters = vec![waiter];
-        let fetch = UnderWay { number, words, waiters, is_outdated: false, is_of_disk: true };
-        shard.keys.entry(key).or_default().fetches.push(fetch);
-        let claim = Claim::new(self.clone(), key, number);
-        let filler = FetchBody { filler, part: 0..bytes, ahead: None };
         let asker = Waiter { worker: ASKER, token: number };
-        let wish =
-            Some(Box::new(Fetch { candidate: candidate.clone(), body: Some(filler), asker }));
-        Some(Box::new(Coming { number, key, claim, handle, body, since, candidate, wish }))
+        let wish = Fetch { candidate: candidate.clone(), filler, asker };
+        // Locked until it is in there: a thread of the disk's may answer before this one goes on.
+        let mut all = self.lock_coming();
+        if open.disks.fetch(Box::new(wish)).is_err() {
+            shard.free_handle(handle);
+            return false;
+        }
+        let claim = Claim::new(self.clone(), key, number);
+        all.insert(number, Coming { key, claim, handle, body, since, candidate });
+        let fetch = UnderWay::new(number, words, vec![waiter], true);
+        shard.keys.entry(key).or_default().fetches.push(fetch);
+        true
     }
 
     /// Takes the answer to a request out of memory, if a disk has it too and may be asked.
@@ -101,33 +106,6 @@ impl Cache {
         let (Some(names), Some(variant)) = (&found.vary, &found.variant) else { return true };
         let names = VaryNames::from_bytes(names);
         names.is_some_and(|names| variant.fits(&names.key(&self.hash, question.request)))
-    }
-
-    /// Asks the disk for what it has; where it has too much to do, what there is without it.
-    pub(in crate::index) fn bring(
-        self: &Arc<Self>,
-        mut coming: Coming,
-        question: &Question<'_>,
-    ) -> Found {
-        let (number, wish) = (coming.number, coming.wish.take());
-        let wish = wish.expect("it was made with one, and is asked once");
-        self.lock_coming().insert(number, coming);
-        let refused = self.beneath.with(|open| {
-            let refused = open.disks.fetch(wish).is_err();
-            if refused {
-                let mut others = self.comes_not(number);
-                others.retain(|other| Some(*other) != question.waiter);
-                others.into_iter().for_each(|other| open.waker.wake(other));
-            }
-            refused
-        });
-        match refused {
-            Some(false) => return Found::Comes { is_own: true },
-            Some(true) => {}
-            // They were closed just now. Whoever waits already finds out in time.
-            None => drop(self.comes_not(number)),
-        }
-        self.lookup(&Question { asks_disks: false, ..*question })
     }
 
     pub(super) fn is_coming(&self, number: u64) -> bool {

@@ -39,7 +39,7 @@ impl Story {
     fn on(volume: SimVolume, marks: Marks) -> Self {
         let (cache, bell) = (cache(), Arc::new(Bell::default()));
         let volumes: Vec<(Arc<dyn Volume>, u64)> = vec![(Arc::new(volume.clone()), 32 << 20)];
-        let options = Options { marks, readers: 0, ..Options::default() };
+        let options = Options { marks, readers: 0 };
         let contents = cache.open_disks(volumes, &options, bell.clone(), NOW_MS).unwrap();
         assert_eq!(contents.len(), 1);
         let story = Self { volume, cache, bell };
@@ -169,7 +169,7 @@ fn a_disk_that_fails_is_a_miss_and_nobody_is_forgotten() {
     story.work();
     assert_eq!(story.bell.take(), [ME, OTHER]);
     let claim = claim(story.ask(1, "", false));
-    assert!(matches!(story.ask_as(OTHER, 1, "", true), Found::Wait), "one asks the origin");
+    assert!(matches!(story.ask_as(OTHER, 1, "", true), Found::Wait(_)), "one asks the origin");
     assert_eq!(claim.release(), [OTHER]);
     assert_eq!(story.cache.clear(), Cleared::default());
 }
@@ -186,11 +186,106 @@ fn above_the_mark_the_origin_is_asked() {
     };
     let story = Story::on(volume, Marks { skip: 0, ..Marks::default() });
     let claim = claim(story.ask(1, "", true));
-    assert!(matches!(story.ask_as(OTHER, 1, "", true), Found::Wait));
+    assert!(matches!(story.ask_as(OTHER, 1, "", true), Found::Wait(_)));
     assert_eq!(claim.release(), [OTHER]);
     story.put(2, "", "", b"two");
     let disks = story.cache.stat().disks;
     assert_eq!((disks.fetches_skipped, disks.stores_skipped, disks.stored), (1, 1, 0));
+}
+
+/// Many ask at once for what a disk has and refuses: nobody is woken, on whose thread is not known.
+#[test]
+fn nobody_waits_for_what_is_refused() {
+    let story = Story::new();
+    story.put(1, "", "", b"one");
+    story.volume.die_after(0);
+    story.cache.close_disks();
+    story.volume.restart(false);
+    let story = Story::on(story.volume, Marks { skip: 0, ..Marks::default() });
+    std::thread::scope(|scope| {
+        for who in [ME, OTHER] {
+            let story = &story;
+            scope.spawn(move || {
+                for _ in 0..2000 {
+                    match story.ask_as(who, 1, "", true) {
+                        Found::Nothing { claim: Some(claim), .. } => drop(claim.release()),
+                        Found::Wait(_) => story.cache.forget(key(1), who),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(story.bell.take(), []);
+    assert_eq!(story.cache.clear(), Cleared::default());
+}
+
+#[test]
+fn a_disk_that_is_stuck_is_waited_for_once() {
+    let story = Story::new();
+    story.put(1, "", "ETag: \"a\"\r\n", b"one");
+    let story = story.restart();
+    assert!(matches!(story.ask(1, "", true), Found::Comes { is_own: true }));
+    assert!(matches!(story.ask_as(OTHER, 1, "", true), Found::Comes { is_own: false }));
+    // The time of the first is over: he asks the origin, and all who come now wait for that.
+    let claim = claim(ask(&story.cache, key(1), "", None));
+    let late = Waiter { worker: 1, token: 3 };
+    assert!(matches!(story.ask_as(late, 1, "", true), Found::Wait(_)));
+    assert_eq!(claim.pass(NOW_MS + 1000), [late]);
+    // It is for one client, so nobody waits at all.
+    assert!(matches!(story.ask_as(late, 1, "", true), Found::Nothing { claim: None, .. }));
+    story.work();
+    assert_eq!(story.bell.take(), [ME, OTHER]);
+    assert_eq!(body(story.ask(1, "", false)), b"one", "what it brings after all is used");
+}
+
+#[test]
+fn what_is_stale_is_refreshed_though_a_disk_is_stuck() {
+    let story = Story::new();
+    let says = "Cache-Control: stale-while-revalidate=60\r\n";
+    story.put(1, "", says, b"one");
+    let story = story.restart();
+    assert!(matches!(story.ask(1, "", true), Found::Comes { is_own: true }));
+    let claim = claim(ask(&story.cache, key(1), "", None));
+    let draft = draft("", says, Some(0));
+    let (filling, _) = story.cache.publish(key(1), Some(claim), draft, NOW_MS);
+    assert_eq!(filling.unwrap().finish(NOW_MS), []);
+    let found = ask_at(&story.cache, key(1), "", Some(ME), NOW_MS + 70_000);
+    let Found::Stale(_, Some(claim)) = found else { panic!("not refreshed: {found:?}") };
+    assert_eq!(claim.release(), []);
+}
+
+/// Has each read fail from the time on at which somebody is woken.
+#[derive(Debug)]
+struct Breaking(SimVolume);
+
+impl Waker for Breaking {
+    fn wake(&self, _: Waiter) {
+        self.0.set_faults(SimFaults { read_errors: 1, ..SimFaults::default() });
+    }
+}
+
+#[test]
+fn of_what_does_not_come_into_memory_the_rest_is_not_read() {
+    let long = vec![1; 200_000];
+    for is_replaced in [true, false] {
+        let story = Story::new();
+        story.put(1, "", "", &long);
+        story.cache.close_disks();
+        let (cache, breaking) = (cache(), Arc::new(Breaking(story.volume.clone())));
+        let volumes: Vec<(Arc<dyn Volume>, u64)> = vec![(Arc::new(story.volume.clone()), 32 << 20)];
+        let options = Options { readers: 0, ..Options::default() };
+        cache.open_disks(volumes, &options, breaking, NOW_MS).unwrap();
+        let story = Story { volume: story.volume, cache, bell: Arc::default() };
+        story.work();
+        assert!(matches!(story.ask(1, "", true), Found::Comes { is_own: true }));
+        let newer = draft("Y: 1\r\n", "Vary: y\r\n", Some(3));
+        let arriving = is_replaced.then(|| story.cache.publish(key(1), None, newer, NOW_MS));
+        story.work();
+        drop(arriving);
+        let disks = story.cache.stat().disks;
+        assert_eq!((disks.fetched, disks.read_errors), (1, u64::from(!is_replaced)));
+    }
 }
 
 #[test]

@@ -178,7 +178,7 @@ fn a_group_is_made_invalid_in_its_site_and_once_rfc_9875_section_3() {
 fn who_waited_for_somebody_who_was_dropped_is_not_forgotten() {
     let cache = cache();
     let dropped = claim(ask(&cache, key(1), "", Some(ME)));
-    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait));
+    assert!(matches!(ask(&cache, key(1), "", Some(OTHER)), Found::Wait(_)));
     drop(dropped);
     assert_eq!(cache.take_orphans(), [OTHER]);
     let (filling, _) = cache.publish(key(1), None, draft("", "", Some(9)), NOW_MS);
