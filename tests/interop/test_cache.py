@@ -5,27 +5,19 @@ import email
 import email.policy
 import json
 import re
-import subprocess
 import time
 
 from support import wire
-from support.case import COMMAND_SECONDS_MAX, InteropCase
-from support.millrace import program
-from support.scripted import Answer, Scripted
+from support.scripted import Answer
+from support.shop import ShopCase
 
 TOKEN = "correct-horse-battery-staple"
 MINUTE = "max-age=60"
 
 
-class Cache(InteropCase):
-    programs = ("curl",)
-
+class Cache(ShopCase):
     def setUp(self):
         super().setUp()
-        self.shop = Scripted()
-        self.addCleanup(self.shop.stop)
-        self.answers = self.shop.answers
-        self.door = self.folder / "admin.sock"
         token = self.folder / "token"
         token.touch(0o600)
         token.write_text(TOKEN + "\n")
@@ -38,38 +30,16 @@ class Cache(InteropCase):
         self.tcp = next(filter(None, map(said.match, self.proxy.lines)))[1]
 
     def get(self, path, *arguments):
-        """One request by curl: status, the fields (names in lower case), the body."""
-        body = self.folder / "body"
-        done = self.run_client(
-            "curl", "--silent", "--show-error", "--max-time", "120", "--dump-header", "-",
-            "--output", body, *arguments, f"{self.proxy.url}{path}",
-        )
-        lines = done.stdout.decode("latin-1").split("\r\n")
-        fields = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
-        content = body.read_bytes() if body.exists() else b""
-        body.unlink(missing_ok=True)
-        return int(lines[0].split()[1]), {k.lower(): v for k, v in fields.items()}, content
+        return self.ask(self.proxy, path, *arguments)
 
     def body(self, path, *arguments):
         status, _, body = self.get(path, *arguments)
         self.assertEqual(status, 200)
         return body
 
-    def cache(self, *words, admin=None, fails=False):
-        """`millrace cache` at the Unix socket, or another address; gives what it printed, or where
-        it has to fail what it said."""
-        command = [program(), "cache", *words, "--admin", admin or f"unix:{self.door}"]
-        done = subprocess.run(
-            list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=COMMAND_SECONDS_MAX, check=False,
-        )
-        self.assertEqual(done.returncode, 1 if fails else 0, done.stderr)
-        return done.stderr if fails else done.stdout
-
     def kept(self):
         """The paths that are listed."""
-        objects = json.loads(self.cache("list", "--json"))["objects"]
-        return sorted(it["url"].removeprefix(self.proxy.url) for it in objects)
+        return sorted(it["url"].removeprefix(self.proxy.url) for it in self.cached())
 
     def fill(self, *paths, **fields):
         for path in paths:
@@ -277,4 +247,5 @@ class Cache(InteropCase):
         self.assertIn("/a", self.cache("list", "--token-file", self.token, admin=self.tcp))
         said = self.cache("purge", "--all", "--token-file", self.token, admin=self.tcp)
         self.assertEqual(said, "purged: 1\n")
-        self.assertIn("cannot ask", self.cache("list", admin="127.0.0.1:1", fails=True))
+        said = self.cache("list", admin="127.0.0.1:1", fails=True)
+        self.assertRegex(said, "cannot ask .*; it has to be started with --admin 127.0.0.1:1,")

@@ -9,24 +9,20 @@ import subprocess
 import sys
 
 from support import PROJECT
-from support.case import COMMAND_SECONDS_MAX, InteropCase
+from support.case import COMMAND_SECONDS_MAX
 from support.millrace import Millrace, program
 from support.namespace import mounted
-from support.scripted import Answer, Scripted
+from support.scripted import Answer
+from support.shop import ShopCase
 
 HOUR = "max-age=3600"
 LONG = bytes(range(256)) * 4096
 
 
-class Disk(InteropCase):
-    programs = ("curl",)
-
+class Disk(ShopCase):
     def setUp(self):
         super().setUp()
-        self.shop = Scripted()
-        self.addCleanup(self.shop.stop)
-        self.answers = self.shop.answers
-        self.disk, self.door = self.folder / "disk", self.folder / "admin.sock"
+        self.disk = self.folder / "disk"
 
     def start(self, *options, disks=None, size="64M", **how):
         """A booster with disks; the site is the same in each."""
@@ -47,26 +43,9 @@ class Disk(InteropCase):
         proxy.process.wait()
 
     def get(self, proxy, path, *arguments):
-        """One request by curl: status, Cache-Status, the body."""
-        body = self.folder / "body"
-        body.unlink(missing_ok=True)
-        done = self.run_client(
-            "curl", "--silent", "--show-error", "--max-time", "120", "--dump-header", "-",
-            "--header", "Host: shop", "--output", body, *arguments, f"{proxy.url}{path}",
-        )
-        lines = done.stdout.decode("latin-1").split("\r\n")
-        fields = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
-        content = body.read_bytes() if body.exists() else b""
-        return int(lines[0].split()[1]), fields.get("Cache-Status", ""), content
-
-    def cache(self, *words, fails=False):
-        command = [program(), "cache", *words, "--admin", f"unix:{self.door}"]
-        done = subprocess.run(
-            list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=COMMAND_SECONDS_MAX, check=False,
-        )
-        self.assertEqual(done.returncode, 1 if fails else 0, done.stderr)
-        return done.stderr if fails else done.stdout
+        """One request for the site: status, Cache-Status, the body."""
+        status, fields, body = self.ask(proxy, path, "--header", "Host: shop", *arguments)
+        return status, fields.get("cache-status", ""), body
 
     def stat(self, name):
         return json.loads(self.cache("stat", "--json"))[name]
@@ -121,7 +100,7 @@ class Disk(InteropCase):
         self.fill(proxy, {"/tagged": b"tagged"}, Surrogate_Key="red blue")
         self.kill(proxy)
         proxy = self.start()
-        listed = json.loads(self.cache("list", "--json"))["objects"]
+        listed = self.cached()
         self.assertEqual({it["url"] for it in listed}, {f"http://shop{path}" for path in paths})
         self.assertEqual({it["place"] for it in listed}, {"disk"})
         self.assertIn("in disk", self.cache("show", "http://shop/a"))

@@ -6,9 +6,10 @@ import http.client
 import os
 import threading
 
-from support.case import LOOKED_INTO, InteropCase
+from support.case import LOOKED_INTO
 from support.copies import PART, Copies, Memory, marked
-from support.scripted import Answer, Scripted
+from support.scripted import Answer
+from support.shop import ShopCase
 
 MB = 1 << 20
 CLIENTS = 20
@@ -43,11 +44,9 @@ class Download(threading.Thread):
         self.began.set()
 
 
-class OneCopy(InteropCase):
+class OneCopy(ShopCase):
     def setUp(self):
         super().setUp()
-        self.shop = Scripted()
-        self.addCleanup(self.shop.stop)
         # A larger cache stores what is below a thirty-second part of it at the first request.
         self.proxy = self.boost(
             self.shop.url, "--memory", "8G", "--cache-memory", "4G", "--workers", "2",
@@ -59,7 +58,7 @@ class OneCopy(InteropCase):
         self.content, self.name = marked(length, seed=len(paths))
         self.digest = hashlib.sha256(self.content).hexdigest()
         for path in paths:
-            self.shop.answers[path] = Answer(self.content, Cache_Control="max-age=600", **how)
+            self.answers[path] = Answer(self.content, Cache_Control="max-age=600", **how)
 
     def download(self, *paths):
         return [Download(self.proxy.address, path) for path in paths]

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 
-from support import PROJECT, websocket, wire
+from support import websocket, wire
 from support.case import InteropCase
 from support.millrace import program
 from support.runit import Service
@@ -249,11 +249,9 @@ class BackAtOnce(InteropCase):
 
     def test_the_script_sees_the_service_come_back(self):
         """`scripts/back-at-once`, made short; how long it takes is measured apart."""
-        done = self.run_client(
-            *(PROJECT / "scripts" / "back-at-once", "--profile", "debug", "--times", "1"),
-            *("--rate", "200", "--websockets", "20", "--seconds", "3", "--within", "60"),
-            *("--engine", os.environ.get("ENGINE", "auto")),
-            environment=dict(os.environ, MILLRACE=program()),
+        done = self.run_script(
+            *("back-at-once", "--times", "1", "--rate", "200", "--websockets", "20"),
+            *("--seconds", "3", "--within", "60", "--engine", os.environ.get("ENGINE", "auto")),
         )
         rows = [line.split()[0] for line in done.stdout.decode().splitlines()[2:]]
         self.assertEqual(

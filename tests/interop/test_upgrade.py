@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 
-from support import PROJECT, websocket, wire
+from support import websocket, wire
 from support.case import InteropCase
 from support.millrace import Millrace, program
 
@@ -440,11 +440,9 @@ class Upgrade(InteropCase):
 class NeverDown(InteropCase):
     def test_the_script_counts_nothing_lost(self):
         """`scripts/never-down`, made short: what it shows in full is measured apart."""
-        done = self.run_client(
-            *(PROJECT / "scripts" / "never-down", "--profile", "debug", "--seconds", "10"),
-            *("--reloads", "10", "--upgrades", "2", "--rate", "300", "--websockets", "50"),
-            *("--drain", "2"),
-            environment=dict(os.environ, MILLRACE=program()),
+        done = self.run_script(
+            *("never-down", "--seconds", "10", "--reloads", "10", "--upgrades", "2"),
+            *("--rate", "300", "--websockets", "50", "--drain", "2"),
         )
         self.assertIn(b"0 failed", done.stdout)
         self.assertIn(b"0 dropped before their time", done.stdout)

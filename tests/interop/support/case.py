@@ -9,7 +9,8 @@ import tempfile
 import time
 import unittest
 
-from .millrace import Millrace
+from . import PROJECT
+from .millrace import Millrace, program
 from .nginx import Nginx
 from .origin import Origin
 
@@ -26,8 +27,8 @@ class InteropCase(unittest.TestCase):
     maxDiff = 2000
 
     def setUp(self):
-        for program in self.programs:
-            self.assertTrue(shutil.which(program), f"{program} is missing: run scripts/setup test")
+        for needed in self.programs:
+            self.assertTrue(shutil.which(needed), f"{needed} is missing: run scripts/setup test")
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="millrace-interop-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.site = self.folder / "site"
@@ -89,6 +90,14 @@ class InteropCase(unittest.TestCase):
         said = (done.stdout[-1500:] + b"\n" + done.stderr[-1500:]).decode(errors="replace")
         self.assertEqual(done.returncode, 0, f"{command[0]} failed: {said}")
         return done
+
+    def run_script(self, name, *options):
+        """Runs one of `scripts` that build what they need, with the program under test. What it
+        builds is built before, without a deadline: on a busy machine that may take many minutes."""
+        command = [str(PROJECT / "scripts" / name), "--profile", "debug"]
+        environment = dict(os.environ, MILLRACE=str(program()))
+        subprocess.run([*command, "--build"], env=environment, check=True)
+        return self.run_client(*command, *options, environment=environment)
 
     def assert_all_through_the_proxy(self, origin, at_least):
         """Each request that nginx saw came by way of a proxy, and there were enough of them."""

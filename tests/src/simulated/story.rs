@@ -14,12 +14,14 @@ mod ledger;
 mod misdeeds;
 mod names;
 mod origin;
+mod pace;
 mod plain;
 pub mod plan;
 mod reading;
 mod sending;
 mod shrink;
 mod stage;
+mod tally;
 mod tell;
 mod words;
 
@@ -33,11 +35,11 @@ pub use cached::{CachedStory, draw_cached, play_cached};
 pub use classes::classes;
 pub use draw::draw;
 pub use hunt::{Hunt, hunt, report};
-pub use ledger::{Failure, Met};
 pub use plain::{plain, request};
 pub use plan::Story;
 pub use shrink::shrink;
 pub use stage::Outcome;
+pub use tally::{Failure, Met};
 
 thread_local! {
     /// Whether panics of this thread are kept for the outcome instead of printed.

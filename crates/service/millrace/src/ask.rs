@@ -25,14 +25,24 @@ pub(crate) fn run(asking: &Asking) -> std::result::Result<(), Failure> {
     let token = asking.token_file.as_deref().map(Token::read).transpose()?;
     let request = request(asking, token.as_ref());
     let answer = exchange(&asking.admin, &request).and_then(|answer| read(&answer));
-    let (status, body) = answer.map_err(|error| {
-        Failure::Machine(format!("cannot ask the process at {}: {error}", asking.admin))
-    })?;
+    let (status, body) = answer.map_err(|error| Failure::Machine(unanswered(asking, &error)))?;
     if status == 200 {
         say::output(&body);
         return Ok(());
     }
     Err(Failure::Machine(body.lines().next().unwrap_or("refused without a word").to_owned()))
+}
+
+/// Why nobody answers; where nobody listens, how it comes that somebody does.
+fn unanswered(asking: &Asking, error: &Error) -> String {
+    let admin = &asking.admin;
+    let hint = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            format!("; it has to be started with --admin {admin}, or name its address by --admin")
+        }
+        _ => String::new(),
+    };
+    format!("cannot ask the process at {admin}: {error}{hint}")
 }
 
 fn request(asking: &Asking, token: Option<&Token>) -> String {

@@ -293,7 +293,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 /// Files that the disks of a configuration have open once they are full.
-fn files_of_disks(config: &Config) -> u64 {
+pub(crate) fn files_of_disks(config: &Config) -> u64 {
     let disks = config.cache.iter().flat_map(|cache| &cache.disks);
     disks.map(|disk| disk::limits::files(disk.bytes)).sum()
 }

@@ -68,7 +68,11 @@ fn welcome(address: SocketAddr, admin: SocketAddr, origin: SocketAddr) -> String
   In another terminal:  curl -v http://{address}/
                         curl -o /dev/null http://{address}/pattern
                         for i in 1 2 3 4 5 6; do curl -so /dev/null http://{address}/; done
+                        for i in 1 2; do curl -so /dev/null -D - http://{address}/wheel.svg; done
+                        curl http://{admin}/cache/stat
                         curl http://{admin}/metrics
+
+  The server lets /wheel.svg be kept: Cache-Status in the answers tells what the cache did.
 
   Ctrl-C ends it. What happens is told here:
 
@@ -84,6 +88,7 @@ struct Totals {
     accepted: u64,
     opened: u64,
     reused: u64,
+    hits: u64,
     bytes: u64,
     spliced: u64,
 }
@@ -97,6 +102,7 @@ impl Totals {
             accepted: sum(|counters| counters.connections_accepted.get()),
             opened: sum(|counters| counters.origin_connections_opened.get()),
             reused: sum(|counters| counters.origin_connections_reused.get()),
+            hits: sum(|counters| counters.cache_hits.get()),
             bytes: sum(|counters| counters.bytes_uploaded.get() + counters.bytes_downloaded.get()),
             spliced: sum(|counters| counters.bytes_spliced.get()),
         }
@@ -106,13 +112,17 @@ impl Totals {
     fn line_since(&self, before: &Self) -> Option<String> {
         let exchanges = self.exchanges.checked_sub(before.exchanges).filter(|count| *count > 0)?;
         let mut line = format!(
-            "  {} over {}: {} to the server opened, {} reused; {} of bodies passed on",
+            "  {} over {}: {} to the server opened, {} reused",
             counted(exchanges, "request"),
             counted(self.accepted - before.accepted, "new connection"),
             counted(self.opened - before.opened, "connection"),
             self.reused - before.reused,
-            say::bytes(self.bytes - before.bytes),
         );
+        if self.hits > before.hits {
+            let hits = counted(self.hits - before.hits, "request");
+            line.push_str(&format!(", {hits} answered from the cache"));
+        }
+        line.push_str(&format!("; {} of bodies passed on", say::bytes(self.bytes - before.bytes)));
         if self.spliced > before.spliced {
             let spliced = say::bytes(self.spliced - before.spliced);
             line.push_str(&format!(", {spliced} of them spliced in the kernel"));
@@ -154,13 +164,13 @@ mod tests {
     fn lines_say_what_was_saved() {
         let before = Totals { exchanges: 2, opened: 1, ..Totals::default() };
         let now = Totals { exchanges: 5, opened: 2, reused: 2, accepted: 1, ..Totals::default() };
-        let now = Totals { bytes: 2048, spliced: 1024, ..now };
+        let now = Totals { hits: 1, bytes: 2048, spliced: 1024, ..now };
         assert_eq!(now.line_since(&now), None);
         assert_eq!(
             now.line_since(&before).unwrap(),
-            "  3 requests over 1 new connection: 1 connection to the server opened, 2 reused; \
-             2.0 KB of bodies passed on, 1.0 KB of them spliced in the kernel.\n    In all: 5 requests and 2 connections to the server: \
-             3 saved.\n"
+            "  3 requests over 1 new connection: 1 connection to the server opened, 2 reused, \
+             1 request answered from the cache; 2.0 KB of bodies passed on, 1.0 KB of them spliced \
+             in the kernel.\n    In all: 5 requests and 2 connections to the server: 3 saved.\n"
         );
     }
 }

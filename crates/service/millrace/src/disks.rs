@@ -199,7 +199,7 @@ fn use_them(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], bell: &Arc<Bel
         let folder = disk.folder.display();
         let what = match contents {
             Contents::Kept => continue,
-            Contents::New => "is empty, or was not left as it has to be",
+            Contents::New => "begins empty: it is new, or was not left as it has to be",
             Contents::OtherKey => "belonged to another cache: what was on it is dropped",
             Contents::Missed => "was away for a while: what was on it is dropped",
         };

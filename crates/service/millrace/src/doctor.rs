@@ -7,6 +7,7 @@ use std::num::NonZero;
 
 use millrace_proxy::config::Config;
 
+use crate::crew::files_of_disks;
 use crate::engines;
 use crate::failure::Failure;
 use crate::privileges::outlook;
@@ -188,19 +189,22 @@ fn descriptors(machine: &Machine, config: &Config) -> Finding {
         false => format!("{now}, raised to {most} at start"),
     };
     let connections = config.limits.connections;
-    let needed = connections.saturating_mul(DESCRIPTORS_PER_CONNECTION) + DESCRIPTORS_OTHER;
+    let files = files_of_disks(config);
+    let others = DESCRIPTORS_OTHER + files;
+    let needed = connections.saturating_mul(DESCRIPTORS_PER_CONNECTION) + others;
     if most < DESCRIPTORS_OTHER {
         return finding("descriptors", Verdict::Bad, value, "too few to open sockets with");
     }
+    let and_files = if files == 0 { String::new() } else { format!(" and {files} files of disks") };
     if most < needed {
-        let reached = (most - DESCRIPTORS_OTHER) / DESCRIPTORS_PER_CONNECTION;
+        let reached = most.saturating_sub(others) / DESCRIPTORS_PER_CONNECTION;
         let word = format!(
-            "limits.connections is {connections}; from about {reached} busy ones on accepting \
-             pauses. Raise the hard limit (ulimit -Hn) or lower the limit."
+            "limits.connections is {connections}; from about {reached} busy ones{and_files} on \
+             accepting pauses. Raise the hard limit (ulimit -Hn) or lower the limit."
         );
         return finding("descriptors", Verdict::Note, value, &word);
     }
-    let word = format!("enough for limits.connections = {connections}");
+    let word = format!("enough for limits.connections = {connections}{and_files}");
     finding("descriptors", Verdict::Good, value, &word)
 }
 
@@ -300,6 +304,24 @@ mod tests {
         assert_eq!(verdict_of("descriptors", &new, &small), Verdict::Good);
         assert_eq!(verdict_of("memory", &new, &small), Verdict::Good);
         assert_eq!(verdict_of("workers", &new, &small), Verdict::Note);
+    }
+
+    #[test]
+    fn what_disks_take_of_files_is_said() {
+        let machine = Machine { descriptors_max: 4096, ..Machine::default() };
+        let with = |disk: &str| {
+            let words = format!("forward --limit connections=1800 {disk}");
+            let config = config(words.trim());
+            let mut all = findings(&machine, &config).into_iter();
+            let found = all.find(|it| it.name == "descriptors").unwrap();
+            (found.verdict, found.word)
+        };
+        assert_eq!(with("").0, Verdict::Good);
+        let (verdict, word) = with("--disk /a:128M");
+        assert!(verdict == Verdict::Good && word.contains("= 1800 and 9 files of disks"), "{word}");
+        let (verdict, word) = with("--disk /a:100G");
+        let told = "about 1503 busy ones and 1025 files";
+        assert!(verdict == Verdict::Note && word.contains(told), "{word}");
     }
 
     #[test]

@@ -14,6 +14,9 @@ const WHEEL: &[u8] = include_bytes!("site/wheel.svg");
 
 /// What `/pattern` weighs.
 pub(crate) const PATTERN_BYTES: usize = 1 << 20;
+/// What is said of the style and the picture: they may be cached. The page and the pattern may not,
+/// so that what is passed on can be seen, too.
+const CACHED: &str = "Cache-Control: max-age=600\r\n";
 /// Connections served at once; further ones are closed.
 const CONNECTIONS_MAX: usize = 256;
 /// The longest request head.
@@ -64,7 +67,8 @@ fn serve(stream: TcpStream, pattern: &[u8]) -> std::io::Result<()> {
     while let Some(line) = head(&mut input)? {
         let mut words = line.split(' ');
         let method = words.next().unwrap_or_default().to_owned();
-        let (status, kind, body) = match (method.as_str(), words.next()) {
+        let target = words.next();
+        let (status, kind, body) = match (method.as_str(), target) {
             ("GET" | "HEAD", Some("/" | "/index.html")) => ("200 OK", "text/html", PAGE),
             ("GET" | "HEAD", Some("/style.css")) => ("200 OK", "text/css", STYLE),
             ("GET" | "HEAD", Some("/wheel.svg")) => ("200 OK", "image/svg+xml", WHEEL),
@@ -75,8 +79,10 @@ fn serve(stream: TcpStream, pattern: &[u8]) -> std::io::Result<()> {
         // A request body is not read here, so where the next request begins is not known.
         let is_last = status.starts_with("405");
         let end = if is_last { "Allow: GET, HEAD\r\nConnection: close\r\n" } else { "" };
+        let cached = if matches!(target, Some("/style.css" | "/wheel.svg")) { CACHED } else { "" };
         let mut answer = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{end}\r\n",
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
+             {cached}{end}\r\n",
             body.len()
         )
         .into_bytes();

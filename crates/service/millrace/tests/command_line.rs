@@ -360,6 +360,11 @@ fn the_demo_serves_its_site_and_tells_what_happened() {
     assert_eq!(pattern.split_once("\r\n\r\n").unwrap().1.len(), 1 << 20);
     line_with("1.0 MB of bodies passed on");
     line_with("In all: 2 requests");
+    for said in ["fwd=uri-miss; stored", "; hit; ttl="] {
+        let wheel = get(&address, "/wheel.svg");
+        assert!(wheel.contains(said), "{wheel}");
+    }
+    line_with("1 request answered from the cache");
     running.signal("INT");
     assert_eq!(running.end().0.code(), Some(0));
 }

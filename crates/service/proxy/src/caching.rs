@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_cache::rules::{Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, Site};
+use millrace_cache::rules::{
+    CacheStatus, Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, Site,
+};
 use millrace_cache::{Cache, Claim, Object, Waiter};
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Instant, Key, Kind, Token};
@@ -54,6 +56,8 @@ pub(crate) struct Caching {
     pub(crate) is_stale: bool,
     /// Whether what the origin said was stored.
     pub(crate) is_stored: bool,
+    /// Why the origin had to be asked when somebody else did so already, and this one waited.
+    pub(crate) waited_for: Option<Forward>,
     /// Whether somebody else's fetch was its own.
     pub(crate) is_collapsed: bool,
     /// Whether what it waited for last was to come from a disk.
@@ -96,6 +100,28 @@ impl Caching {
             (_, Some(_)) => "miss",
             (_, None) => "",
         }
+    }
+
+    /// What its client is told of it, RFC 9211. Who waited for what somebody else fetched went
+    /// forward, if not by itself: section 2.6 knows no hits that were collapsed.
+    pub(crate) fn status(&self) -> CacheStatus<'static> {
+        let forward = self.forward.or(self.waited_for.filter(|_| self.is_collapsed));
+        CacheStatus {
+            is_hit: forward.is_none(),
+            forward,
+            forward_status: self.forward_status,
+            is_stored: self.is_stored,
+            collapsed: self.waited_for.map(|_| self.is_collapsed),
+            detail: self.detail,
+            ..CacheStatus::default()
+        }
+    }
+
+    /// Whether it reads what is not stored any more: nobody else gets that, and its memory is not
+    /// used for others as long as it is read.
+    pub(crate) fn reads_gone(&self, cache: &Cache) -> bool {
+        let (Some(key), Some(kept)) = (self.key, &self.kept) else { return false };
+        !cache.holds(key, kept.body())
     }
 
     /// What is stored is the answer. A body that still arrives has a reader from now on: it may be

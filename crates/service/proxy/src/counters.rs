@@ -129,7 +129,7 @@ counters! {
     Counter cache_bytes_filled;
     /// Bytes of bodies and tunnels from clients to origins.
     Counter bytes_uploaded;
-    /// Bytes of bodies and tunnels from origins to clients.
+    /// Bytes of bodies and tunnels sent to clients, from origins or from the cache.
     Counter bytes_downloaded;
     /// Bytes of bodies and tunnels, either way, that went through a pipe inside the kernel.
     Counter bytes_spliced;

@@ -6,6 +6,8 @@
 //!  Receiving ──────────────> Waiting ─────────────────> Receiving
 //!      └── all, or cut ──> the connection is kept or closed; who reads is woken
 //! ```
+//!
+//! A body that came with its head is whole before it is anywhere there.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -84,44 +86,69 @@ pub(crate) fn begin<E: Engine>(
     filling: Filling,
     after: Option<Aggregate>,
 ) {
-    let now = worker.engine.now();
-    let slot = worker.exchange(key).transaction.connection;
+    let (slot, body) = (worker.exchange(key).transaction.connection, filling.body().clone());
     let slot = slot.expect("an answer came on a connection");
-    let may_be_kept = worker.lets_it_live(key);
+    let mut fill = of_exchange(worker, key, slot, filling, after);
+    let connection = worker.origins.connections.get_mut(slot).expect("held by the exchange");
+    let (woken, has_room) = fill.take_all(&mut connection.input, now_ms(&worker.engine));
+    worker.wake(woken);
+    keep::end_upload(worker, key);
+    let rest = match fill.rest.is_over() {
+        true => {
+            finish(worker, fill, true);
+            None
+        }
+        false => Some(fill),
+    };
+    // Nobody reads what a refresh brings.
+    if !worker.exchange(key).is_refresh() {
+        // Who asked has its place before more comes, or its answer were one that nobody reads.
+        let waiter = worker.waiter(key, Kind::Exchange);
+        let kept = Kept::new(&body, None, waiter).map(Kept::by_copy);
+        worker.exchange(key).caching.kept = kept;
+    }
+    if let Some(fill) = rest {
+        let fill = worker.fills.insert(fill);
+        let fill = fill.expect("there is room for one of each origin connection");
+        let connection = worker.origins.connections.get_mut(slot).expect("held by the fill");
+        connection.used_for = Use::Filling(fill);
+        match has_room {
+            true => run(worker, fill),
+            false => starve(worker, fill),
+        }
+    }
+}
+
+/// The exchange has the connection no more.
+fn of_exchange<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    slot: Key,
+    filling: Filling,
+    after: Option<Aggregate>,
+) -> Fill {
+    let (may_be_kept, since) = (worker.lets_it_live(key), worker.engine.now());
     let exchange = worker.exchange(key);
     exchange.transaction.connection = None;
     let id = exchange.transaction.origin.take().expect("picked before it was used");
-    let framing = exchange.transaction.framing;
+    let rest = Rest::of(exchange.transaction.framing);
     let snapshot = exchange.snapshot().clone();
     let fills_on = snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.fill_on);
-    // Nobody reads what a refresh brings.
     let goes_on = fills_on || exchange.is_refresh();
-    if !exchange.is_refresh() {
-        // Who asked has its place before the first byte comes, or its answer were one that nobody
-        // reads.
-        let waiter = worker.waiter(key, Kind::Exchange);
-        let kept = Kept::new(filling.body(), None, waiter).map(Kept::by_copy);
-        worker.exchange(key).caching.kept = kept;
-    }
-    let fill = Fill {
+    Fill {
         slot,
         id,
         filling,
-        rest: Rest::of(framing),
+        rest,
         may_be_kept,
         goes_on,
-        since: now,
+        since,
         waits: false,
         starved: None,
         snapshot,
         bytes: 0,
         after,
-    };
-    let fill = worker.fills.insert(fill).expect("there is room for one of each origin connection");
-    let connection = worker.origins.connections.get_mut(slot).expect("held by the exchange");
-    connection.used_for = Use::Filling(fill);
-    keep::end_upload(worker, key);
-    run(worker, fill);
+    }
 }
 
 /// Moves what is at hand into the cache, and asks for more.
@@ -207,6 +234,19 @@ impl Fill {
         }
     }
 
+    /// Takes a body that came with its head, as far as there is memory. Gives who is to be woken, and
+    /// whether there was enough.
+    fn take_all(&mut self, input: &mut Input, now_ms: u64) -> (Vec<Waiter>, bool) {
+        let mut woken = Vec::new();
+        if matches!(self.rest, Rest::Length(length) if length <= input.bytes().len() as u64) {
+            while !self.rest.is_over() {
+                let Ok(count) = self.move_on(input, now_ms) else { return (woken, false) };
+                woken.append(&mut self.filling.advance(count, now_ms));
+            }
+        }
+        (woken, true)
+    }
+
     /// Moves bytes that were received; gives how many of the body those are.
     fn move_on(&mut self, input: &mut Input, now_ms: u64) -> Result<usize, Outcome> {
         let spare = self.filling.spare(now_ms).map_err(|_| Outcome::NoRoom)?;
@@ -252,8 +292,8 @@ impl Fill {
 const DIRECT_BYTES: u64 = 32 * 1024;
 /// How many times `fill_ahead_bytes` a reader may be behind where the body is only passed on.
 const BEHIND: u64 = 16;
-/// Bytes that one fill takes before others have their turn.
-const AT_ONCE_BYTES: u64 = 1024 * 1024;
+/// Bytes that one fill takes before it queues behind others: no more than a pipe moves at once.
+const AT_ONCE_BYTES: u64 = 256 * 1024;
 
 fn wait<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let fill = worker.fills.get_mut(key).expect("the caller's fill is there");
@@ -317,8 +357,13 @@ pub(crate) fn ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
 
 /// Ends a fill: all of the body is there, or the rest will never come.
 pub(crate) fn end<E: Engine>(worker: &mut Worker<E>, key: Key, is_whole: bool) {
-    let now_ms = now_ms(&worker.engine);
     let fill = worker.fills.remove(key).expect("the caller's fill is there");
+    finish(worker, fill, is_whole);
+}
+
+/// Ends one that is not, or not any more, among those of the worker.
+fn finish<E: Engine>(worker: &mut Worker<E>, fill: Fill, is_whole: bool) {
+    let now_ms = now_ms(&worker.engine);
     let Fill { slot, id, mut filling, may_be_kept, bytes, after, .. } = fill;
     worker.origins.note_body(id, bytes);
     worker.let_origin_go(slot, id, is_whole && may_be_kept);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use millrace_cache::Object;
-use millrace_cache::rules::{CacheStatus, write_validation};
+use millrace_cache::rules::write_validation;
 use millrace_http::{
     Authority, Framing, Method, Name, RequestHead, TargetForm, Version, decimal, declared_length,
     destination, forwarded_runs, has_token, items, upgrade_protocols,
@@ -245,15 +245,8 @@ pub(crate) fn write_answer(
         );
     }
     if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status) {
-        let caching = &exchange.caching;
-        let status = CacheStatus {
-            forward: caching.forward,
-            is_stored: caching.is_stored,
-            detail: caching.detail,
-            ..CacheStatus::default()
-        };
         out.extend_from_slice(b"Cache-Status: ");
-        status.write(out, "millrace");
+        exchange.caching.status().write(out, "millrace");
         out.extend_from_slice(b"\r\n");
     }
     match form.framing {

@@ -66,7 +66,7 @@ impl<E: Engine> Worker<E> {
             },
         },
         Duty {
-            is_due: |worker| worker.lacks_room() || !worker.forgiven.is_whole(),
+            is_due: |worker| worker.lacks_room() || !worker.room.forgiven.is_whole(),
             perform: |worker, _| worker.look_for_room(),
         },
     ];

@@ -113,6 +113,11 @@ impl Kept {
         }
     }
 
+    /// What is read.
+    pub(crate) fn body(&self) -> &Arc<Body> {
+        self.reader.body()
+    }
+
     /// Since when nothing has come of the body, as far as that was looked at.
     pub(crate) fn stands_since(&mut self, now: Instant) -> Instant {
         let arrived = self.reader.body().arrived();

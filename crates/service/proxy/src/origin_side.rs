@@ -147,8 +147,12 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn origin_sent(&mut self, slot: Key, result: Result<(), Error>) {
         let Some(connection) = self.origins.connections.get_mut(slot) else { return };
         connection.sending = false;
-        if let Use::Busy(exchange) = connection.used_for {
-            fetch::upload_sent(self, exchange, result);
+        match connection.used_for {
+            Use::Busy(exchange) => fetch::upload_sent(self, exchange, result),
+            // The answer came before that word.
+            Use::Filling(_) => connection.broken |= result.is_err(),
+            Use::Idle if result.is_err() => self.close_origin(slot),
+            Use::Idle => {}
         }
     }
 
@@ -251,14 +255,16 @@ impl<E: Engine> Worker<E> {
         (connection.input.is_empty() || planted(Fault::UnreadKept))
             && !connection.broken
             && !connection.ended
-            && !connection.sending
     }
 
-    /// Whether the connection of an exchange outlives its answer.
+    /// Whether the connection of an exchange outlives its answer. That all of the request was sent
+    /// may be told later: then it is kept, and serves nobody before.
     pub(crate) fn lets_it_live(&mut self, key: Key) -> bool {
         let exchange = self.exchange(key);
         let answer = &exchange.answer;
-        exchange.transaction.framing != Framing::UntilClose
+        let is_given = exchange.request_was_taken() && exchange.upload.in_pipe() == 0;
+        is_given
+            && exchange.transaction.framing != Framing::UntilClose
             && connection_options(answer).is_persistent(answer.version())
             && !heads::binds_connection(answer)
             && !heads::binds_connection(&exchange.request)

@@ -63,7 +63,7 @@ impl<E: Engine> Worker<E> {
         if !self.has_room_for_clients() {
             // Once a turn: whoever did not stand still a moment ago does not now.
             let now = self.engine.now();
-            if self.shed_at.replace(now) != Some(now) {
+            if self.room.shed_at.replace(now) != Some(now) {
                 self.shed(0);
             }
             if self.is_short(0) {
@@ -106,17 +106,29 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn lacks_room(&self) -> bool {
         // One that drains accepts no more than it had to.
         let keeps_clients_waiting = self.accepting.is_paused() && !self.draining;
-        keeps_clients_waiting || self.helped().next().is_some() || self.is_short_of_memory()
+        keeps_clients_waiting
+            || self.helped().next().is_some()
+            || self.is_short_of_memory()
+            || self.memory_missed() != self.room.memory_missed
+    }
+
+    /// Times that a body found no memory in the cache, in any worker.
+    fn memory_missed(&self) -> u64 {
+        self.shared.cache.as_ref().map_or(0, |cache| cache.memory_missed())
     }
 
     /// Sees to it now and then that those who wait for room get some.
     pub(crate) fn look_for_room(&mut self) {
         if self.lacks_room() {
-            self.forgiven.lessen();
+            self.room.forgiven.lessen();
             self.shed(self.helped().count());
-            self.missed.requests = 0;
+            self.room.missed.requests = 0;
+            let memory_missed = self.memory_missed();
+            if std::mem::replace(&mut self.room.memory_missed, memory_missed) != memory_missed {
+                self.shed_reader();
+            }
         } else {
-            self.forgiven.recover();
+            self.room.forgiven.recover();
         }
         if self.accepting.is_paused() && !self.draining && self.has_room_for_clients() {
             self.accepting.resume(&mut self.engine);
@@ -127,7 +139,7 @@ impl<E: Engine> Worker<E> {
     /// it is [`Worker::look_for_room`] that has others go: to close one for it in each turn would
     /// close everybody where that does not help, as when the kernel has no memory.
     pub(crate) fn make_up_for_missed(&mut self) {
-        let Missed { descriptors, requests } = std::mem::take(&mut self.missed);
+        let Missed { descriptors, requests } = std::mem::take(&mut self.room.missed);
         if !descriptors && requests == 0 {
             return;
         }
@@ -163,6 +175,28 @@ impl<E: Engine> Worker<E> {
         }
     }
 
+    /// A body has found no memory in the cache. Of the clients that read what is not stored any more
+    /// the one that has stood still longest goes: one at a time, as it may have had most of it.
+    fn shed_reader(&mut self) {
+        let (still, _) = self.who_stands_still();
+        if let Some((_, key)) = still.into_iter().find(|(_, key)| self.keeps_cache_memory(*key)) {
+            self.counters.connections_shed.add(1);
+            self.give_up_client(key);
+        }
+    }
+
+    /// Whether a client, of whose requests several may be under way, keeps memory of the cache from
+    /// being used for others.
+    fn keeps_cache_memory(&self, key: Key) -> bool {
+        let (Some(cache), Some(conn)) = (&self.shared.cache, self.conns.get(key)) else {
+            return false;
+        };
+        let exchange = |key: Key| self.exchanges.get(key);
+        let first = conn.first.and_then(exchange);
+        let mut all = std::iter::successors(first, |it| it.next.and_then(exchange));
+        all.any(|exchange| exchange.caching.reads_gone(cache))
+    }
+
     /// The clients that have stood still for longer than is forgiven, in the order in which they
     /// have to go; and how many are about to leave by themselves: they have got their last answer,
     /// as one has that was told to go, and are given a moment to read it. After that they are the
@@ -175,7 +209,7 @@ impl<E: Engine> Worker<E> {
             let unsent = self.engine.unsent(&conn.fd);
             let Some(stood) = stands_still(conn, first, unsent, now) else { continue };
             let is_over = conn.standing == Standing::Lingering;
-            if stood >= self.forgiven.0 {
+            if stood >= self.room.forgiven.0 {
                 still.push(((is_over, stood), key));
             } else {
                 leaving += usize::from(is_over);
@@ -257,6 +291,17 @@ fn keeps_waiting(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Dur
 /// Who goes first is the greatest: whether it has got its last answer, and how long it has stood
 /// still for what it is.
 type Order = (bool, Duration);
+
+/// How a worker stands with room.
+#[derive(Default, Debug)]
+pub(crate) struct Room {
+    pub(crate) forgiven: Forgiven,
+    pub(crate) missed: Missed,
+    /// When a client that came last made others go.
+    shed_at: Option<Instant>,
+    /// What [`Worker::memory_missed`] was when room was last looked for.
+    memory_missed: u64,
+}
 
 /// Who found no room in a turn.
 #[derive(Default, Debug)]

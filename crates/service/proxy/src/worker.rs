@@ -34,7 +34,7 @@ use crate::origin::{self, Attempt, Bound, Origins, Waiting};
 use crate::reason::Reason;
 use crate::record::Dates;
 use crate::refresh;
-use crate::room::{Forgiven, Missed};
+use crate::room::Room;
 use crate::snapshot::Snapshot;
 use crate::snapshots::Snapshots;
 use crate::stage::{accept, deliver, fetch};
@@ -135,10 +135,7 @@ pub struct Worker<E: Engine> {
     pub(crate) timers: Timers,
     pub(crate) clients: Clients,
     pub(crate) accepting: Accepting,
-    pub(crate) forgiven: Forgiven,
-    pub(crate) missed: Missed,
-    /// When a client that came last made others go.
-    pub(crate) shed_at: Option<Instant>,
+    pub(crate) room: Room,
     pub(crate) pipes: Pipes,
     /// What the counter of refused pipes stood at when this worker began.
     pub(crate) pipes_refused_before: u64,
@@ -214,9 +211,7 @@ impl<E: Engine> Worker<E> {
             timers: Timers::new(now),
             clients: Clients::default(),
             accepting: Accepting::new(),
-            forgiven: Forgiven::default(),
-            missed: Missed::default(),
-            shed_at: None,
+            room: Room::default(),
             pipes: Pipes::new(pipes_max as usize),
             pipes_refused_before,
             mail: setup.mail,

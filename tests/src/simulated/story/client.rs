@@ -11,6 +11,7 @@ use millrace_sim::{Read, Socket, World};
 
 use super::classes;
 use super::ledger::{Ledger, Moment, Silence};
+use super::pace::Pace;
 use super::plan::{Connection, Ending, Reader, Request};
 use super::reading::{Reading, Side};
 use super::sending::{Look, Out, Sending, Sent};
@@ -57,13 +58,7 @@ pub(super) struct ClientSeat {
     interims: u32,
     /// An answer said that it is the last.
     last: bool,
-    /// Nothing is read before then.
-    reads_at: Option<Instant>,
-    /// Bytes read.
-    got: usize,
-    /// The same since a slow reader last paused.
-    slow_got: usize,
-    stalled: bool,
+    pace: Pace,
     moved: Moment,
     /// The stream ended, and what is sent goes on.
     ended: bool,
@@ -102,10 +97,7 @@ impl ClientSeat {
             at: At::Head,
             interims: 0,
             last: false,
-            reads_at: None,
-            got: 0,
-            slow_got: 0,
-            stalled: false,
+            pace: Pace::new(plan.reader),
             moved: Moment::now(world),
             ended: false,
             deaf: false,
@@ -281,38 +273,14 @@ impl ClientSeat {
 
     fn read(&mut self, world: &World, socket: Socket, look: &mut Look) {
         loop {
-            if let Some(at) = self.reads_at {
-                if world.now() < at {
-                    return look.at(at);
-                }
-                self.reads_at = None;
-            }
-            let max = match self.plan.reader {
-                Reader::Slow(bytes, _) => bytes - self.slow_got,
-                Reader::Stalls(after, ms) if !self.stalled => {
-                    match after.saturating_sub(self.got) {
-                        0 => {
-                            self.stalled = true;
-                            self.ledger.met("client: stops reading");
-                            self.reads_at = Some(world.now() + Duration::from_millis(ms));
-                            continue;
-                        }
-                        left => left.min(64 * 1024),
-                    }
-                }
-                _ => 64 * 1024,
+            let max = match self.pace.may_read(world, &self.ledger) {
+                Ok(max) => max,
+                Err(until) => return look.at(until),
             };
             match world.read(socket, max) {
                 Read::Bytes(bytes) => {
                     self.moves(world);
-                    self.got += bytes.len();
-                    self.slow_got += bytes.len();
-                    if let Reader::Slow(most, ms) = self.plan.reader
-                        && self.slow_got >= most
-                    {
-                        self.slow_got = 0;
-                        self.reads_at = Some(world.now() + Duration::from_millis(ms));
-                    }
+                    self.pace.came(world, bytes.len());
                     self.reading.add(&bytes);
                     self.judge(world);
                 }
@@ -347,14 +315,14 @@ impl ClientSeat {
         let since = since.max().map_or(self.moved, |moved| moved.max(self.moved));
         // Whoever does not read does not know that its tunnel has begun.
         let tunnel = under_way.iter().any(|request| request.method.is_tunnel());
-        let (wait, word) = if tunnel && self.reads_at.is_some() {
+        let (wait, word) = if tunnel && self.pace.rests() {
             // Nor that it was refused, after which the next request is waited for.
             (waits.tunnel.max(waits.exchange).max(waits.idle), "in a tunnel, without being read")
         } else if tunnel {
             (waits.tunnel, "in a tunnel")
         } else if under_way.is_empty() {
             (waits.idle, "between requests")
-        } else if self.reads_at.is_some() {
+        } else if self.pace.rests() {
             // All of the answer may be in the kernel: then the next request is waited for.
             (waits.exchange.max(waits.idle), "in an exchange, without being read")
         } else {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::ledger::{Failure, Met};
 use super::shrink::{fails, shrink};
+use super::tally::{Failure, Met};
 use super::{Story, draw, play_story};
 
 /// What many seeds came to.

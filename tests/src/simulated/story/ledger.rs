@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,24 +11,23 @@ use millrace_proxy::limits::Limits;
 use millrace_sim::{Faults, Plan, World};
 
 use super::plan::{Method, Oddity, Request, Story};
+use super::tally::Tally;
 use super::words;
-
-/// Why a story fails: a word for its kind, by which the shrinker tells that it is still the same
-/// failure, and what was seen.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
-    /// One of a few words.
-    pub kind: &'static str,
-    /// For a person to read.
-    pub words: String,
-}
-
-/// How often each class of behaviour was met.
-pub type Met = BTreeMap<String, u64>;
 
 /// The ledger of one run; clones are the same ledger.
 #[derive(Clone)]
-pub(super) struct Ledger(Rc<RefCell<Book>>);
+pub(super) struct Ledger {
+    tally: Tally,
+    book: Rc<RefCell<Book>>,
+}
+
+impl Deref for Ledger {
+    type Target = Tally;
+
+    fn deref(&self) -> &Tally {
+        &self.tally
+    }
+}
 
 struct Book {
     story: Rc<Story>,
@@ -36,10 +36,6 @@ struct Book {
     arrived: BTreeMap<u32, u32>,
     /// When something of an exchange last moved, by id.
     moved: BTreeMap<u32, Moment>,
-    failure: Option<Failure>,
-    met: Met,
-    /// Nobody may be served any more.
-    drained: bool,
 }
 
 /// The longest that a connection of the proxy may be without a byte in either direction, by what
@@ -160,65 +156,32 @@ const LOOKS: u32 = 3;
 
 impl Ledger {
     pub(super) fn new(story: Rc<Story>, waits: Waits) -> Self {
-        Self(Rc::new(RefCell::new(Book {
-            story,
-            waits,
-            arrived: BTreeMap::new(),
-            moved: BTreeMap::new(),
-            failure: None,
-            met: Met::new(),
-            drained: false,
-        })))
+        let (arrived, moved) = (BTreeMap::new(), BTreeMap::new());
+        let book = Book { story, waits, arrived, moved };
+        Self { tally: Tally::default(), book: Rc::new(RefCell::new(book)) }
     }
 
     pub(super) fn story(&self) -> Rc<Story> {
-        self.0.borrow().story.clone()
+        self.book.borrow().story.clone()
     }
 
     /// Known once the limits are.
     pub(super) fn set_waits(&self, waits: Waits) {
-        self.0.borrow_mut().waits = waits;
+        self.book.borrow_mut().waits = waits;
     }
 
     pub(super) fn waits(&self) -> Waits {
-        self.0.borrow().waits
-    }
-
-    /// The first failure is the one that counts.
-    pub(super) fn fail(&self, world: &World, kind: &'static str, words: String) {
-        world.say(&format!("WRONG: {words}"));
-        self.0.borrow_mut().failure.get_or_insert(Failure { kind, words });
-    }
-
-    pub(super) fn failure(&self) -> Option<Failure> {
-        self.0.borrow().failure.clone()
-    }
-
-    /// Counts a class of behaviour.
-    pub(super) fn met(&self, class: impl Into<String>) {
-        *self.0.borrow_mut().met.entry(class.into()).or_default() += 1;
-    }
-
-    pub(super) fn all_met(&self) -> Met {
-        self.0.borrow().met.clone()
-    }
-
-    pub(super) fn drain(&self) {
-        self.0.borrow_mut().drained = true;
-    }
-
-    pub(super) fn is_drained(&self) -> bool {
-        self.0.borrow().drained
+        self.book.borrow().waits
     }
 
     /// Something of an exchange moved.
     pub(super) fn touch(&self, id: u32, now: Moment) {
-        self.0.borrow_mut().moved.insert(id, now);
+        self.book.borrow_mut().moved.insert(id, now);
     }
 
     /// When something of an exchange last moved.
     pub(super) fn moved(&self, id: u32) -> Option<Moment> {
-        self.0.borrow().moved.get(&id).copied()
+        self.book.borrow().moved.get(&id).copied()
     }
 
     /// A request came to the origin of that number: whether that may be.
@@ -234,7 +197,7 @@ impl Ledger {
             return None;
         };
         let times = {
-            let book = &mut *self.0.borrow_mut();
+            let book = &mut *self.book.borrow_mut();
             let times = book.arrived.entry(id).or_default();
             *times += 1;
             *times

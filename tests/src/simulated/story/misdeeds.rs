@@ -11,10 +11,11 @@ use millrace_proxy::reason::Reason;
 use millrace_sim::{Actor, Faults, Read, Socket, World, run};
 
 use super::client::ClientSeat;
-use super::ledger::{Failure, Ledger, Waits};
+use super::ledger::{Ledger, Waits};
 use super::origin::OriginSeat;
 use super::plain::{plain, request};
 use super::plan::{Conduct, Ending, Frame, Method, Oddity, Story, Temper, Wrong};
+use super::tally::Failure;
 use super::words;
 
 /// What is done with a piece that came, a whole message where it is short.

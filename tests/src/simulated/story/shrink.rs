@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use millrace_sim::Faults;
 
-use super::ledger::Failure;
 use super::plan::{Body, Calm, Conduct, Connection, Ending, Frame, Naming, Reader, Request, Story};
 use super::play_story;
+use super::tally::Failure;
 
 /// A smaller story that fails as `story` does, and how. Takes `time` at most, and a run more.
 ///

@@ -16,10 +16,11 @@ use super::super::verifier::SimVerifier;
 use super::super::{Running, address_of, cache, pick_ports, run_all, start};
 use super::classes;
 use super::client::ClientSeat;
-use super::ledger::{Failure, Ledger, Met, Moment, Waits};
+use super::ledger::{Ledger, Moment, Waits};
 use super::names::{NameSeat, name_of};
 use super::origin::OriginSeat;
 use super::plan::{Calm, Event, Naming, Story, Temper};
+use super::tally::{Failure, Met};
 
 /// How a story went.
 #[derive(Clone, Debug)]

@@ -104,7 +104,8 @@ impl Origins {
     /// Takes the connection that was kept latest for `owner` (`None`: for everybody), if any: it is
     /// the least likely to have ended.
     /// Passed over are those that `is_announced` says have ended, or brought bytes that nobody
-    /// asked for, in this very turn: those bytes are no answer to what is sent now.
+    /// asked for, in this very turn: those bytes are no answer to what is sent now. So are those
+    /// whose last request is not known yet to be sent, as its answer came before.
     pub(crate) fn take_idle(
         &mut self,
         id: OriginId,
@@ -115,7 +116,9 @@ impl Origins {
         let Self { known, connections, .. } = self;
         let idle = &mut known[id.0 as usize].as_mut().expect("an origin in use is known").idle;
         let is_fit = |key: &Key| {
-            connections.get(*key).is_some_and(|it| it.owner == owner && !is_announced(&it.fd))
+            let is_fit =
+                |it: &OriginConn| it.owner == owner && !it.sending && !is_announced(&it.fd);
+            connections.get(*key).is_some_and(is_fit)
         };
         let key = match idle.pop_if(|key| is_fit(key)) {
             Some(key) => key,

@@ -66,7 +66,7 @@ pub(crate) fn wait_for_room<E: Engine>(worker: &mut Worker<E>, key: Key, want: W
     // or more to a name server: who goes on trying would ask as fast as that answers.
     let was_refused = want == Want::Lookup && !worker.names.is_full();
     let again = if was_refused { now + LACKING } else { now };
-    worker.missed.requests += usize::from(is_new || was_refused);
+    worker.room.missed.requests += usize::from(is_new || was_refused);
     let waiter = Waiter { key, since, want, again };
     if since == now {
         worker.waiting.push_back(waiter);

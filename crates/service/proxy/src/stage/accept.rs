@@ -31,7 +31,7 @@ pub(crate) fn handle<E: Engine>(
             worker.accepting.disarmed(key);
             worker.pause_accepting(&format!("cannot accept: {error}"));
             if error == Error::OutOfDescriptors {
-                worker.missed.descriptors = true;
+                worker.room.missed.descriptors = true;
             }
         }
     }

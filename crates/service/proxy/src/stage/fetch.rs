@@ -335,7 +335,7 @@ fn read_ahead<E: Engine>(worker: &mut Worker<E>, key: Key) {
 /// What came says nothing of what is stored: the same again, without a word of that.
 fn ask_again<E: Engine>(worker: &mut Worker<E>, key: Key) {
     match worker.exchange(key).transaction.framing {
-        Framing::None => worker.release_origin(key),
+        Framing::None | Framing::Length(0) => worker.release_origin(key),
         // Nobody wants its body.
         _ => worker.leave_origin(key),
     }

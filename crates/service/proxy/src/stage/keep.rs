@@ -30,6 +30,14 @@ pub(crate) enum Kept {
     AskAgain,
 }
 
+/// An answer as it comes to the cache: by what rules it is stored, and when it was asked for.
+#[derive(Clone, Copy)]
+struct Arrival<'a> {
+    cache: &'a Arc<Cache>,
+    route: &'a CacheRoute,
+    receipt: &'a Receipt,
+}
+
 /// Takes in the head of a final answer.
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Kept {
     let exchange = worker.exchange(key);
@@ -43,24 +51,21 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Kept {
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.cache(exchange.service, exchange.plan);
     let route = route.expect("an exchange with a key has a cache");
-    let cache = worker.cache();
-    let receipt = Receipt {
-        request_ms,
-        response_ms: now_ms(&worker.engine),
-        scheme: Scheme::Http,
-        hash: *cache.hash(),
-    };
+    let cache = &worker.cache();
+    let response_ms = now_ms(&worker.engine);
+    let receipt = &Receipt { request_ms, response_ms, scheme: Scheme::Http, hash: *cache.hash() };
+    let arrival = Arrival { cache, route, receipt };
     let exchange = worker.exchange(key);
     match status {
         101 => {
             worker.leave_cache(key);
             Kept::No
         }
-        304 if exchange.caching.validates => validated(worker, key, &cache, route, &receipt),
-        206 if exchange.caching.completes.is_some() => joined(worker, key, &cache, route, &receipt),
+        304 if exchange.caching.validates => validated(worker, key, arrival),
+        206 if exchange.caching.completes.is_some() => joined(worker, key, arrival),
         // That is about our own conditions. The part is of no use, or this would come again.
         304 | 412 | 416 if exchange.caching.completes.is_some() => {
-            drop_part(exchange, &cache);
+            drop_part(exchange, cache);
             Kept::AskAgain
         }
         status if is_failure(status) && serve_spare(worker, key) => {
@@ -68,7 +73,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Kept {
             worker.leave_origin(key);
             Kept::Yes
         }
-        _ => passed(worker, key, &cache, route, &receipt),
+        _ => passed(worker, key, arrival),
     }
 }
 
@@ -83,17 +88,12 @@ fn went_past<E: Engine>(worker: &mut Worker<E>, key: Key) {
 }
 
 /// An answer that goes to its client, and may be stored on its way.
-fn passed<E: Engine>(
-    worker: &mut Worker<E>,
-    key: Key,
-    cache: &Arc<Cache>,
-    route: &CacheRoute,
-    receipt: &Receipt,
-) -> Kept {
+fn passed<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> Kept {
+    let Arrival { cache, route, receipt } = arrival;
     let exchange = worker.exchange(key);
     make_invalid(exchange, cache, route);
     if exchange.request.method() == Method::Head {
-        update_by_head(exchange, cache, route, receipt);
+        update_by_head(exchange, arrival);
     }
     if exchange.caching.asks_for_all && exchange.answer.status() == 206 {
         // A part, and nobody has asked for one.
@@ -119,8 +119,8 @@ fn passed<E: Engine>(
     if declared.is_some_and(|bytes| cache.is_too_long(bytes)) {
         return refused(worker, key, cache, Refusal::TooLong);
     }
-    let draft = draft(exchange, cache, route, stored, declared);
-    let Some(filling) = publish(worker, key, cache, draft, receipt) else { return Kept::No };
+    let draft = draft(exchange, arrival, stored, declared);
+    let Some(filling) = publish(worker, key, arrival, draft) else { return Kept::No };
     let exchange = worker.exchange(key);
     exchange.caching.answer = if wants_less(exchange) { Answer::Stored } else { Answer::Filled };
     fill::begin(worker, key, filling, None);
@@ -140,16 +140,11 @@ fn wants_less(exchange: &Exchange) -> bool {
 }
 
 /// A 206 that brings what is missing of a part.
-fn joined<E: Engine>(
-    worker: &mut Worker<E>,
-    key: Key,
-    cache: &Arc<Cache>,
-    route: &CacheRoute,
-    receipt: &Receipt,
-) -> Kept {
+fn joined<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> Kept {
     let exchange = worker.exchange(key);
     let Exchange { request, answer, caching, transaction, .. } = exchange;
     let object = caching.object.clone().expect("what is completed is at hand");
+    let Arrival { route, receipt, .. } = arrival;
     let stored = combine(request, &object.view(), answer, receipt, &route.policy);
     let is_certain = matches!(transaction.framing, Framing::Length(_));
     let (Ok(stored), Ok(new), Some(old), Some(bytes), true) =
@@ -166,8 +161,8 @@ fn joined<E: Engine>(
     let before = bytes.slice(0..new.first.saturating_sub(old.first));
     let after = (new.last + 1).saturating_sub(old.first).min(bytes.len());
     let after = bytes.slice(after..bytes.len());
-    let draft = draft(exchange, cache, route, stored, Some(declared));
-    let Some(mut filling) = publish(worker, key, cache, draft, receipt) else {
+    let draft = draft(exchange, arrival, stored, Some(declared));
+    let Some(mut filling) = publish(worker, key, arrival, draft) else {
         return Kept::AskAgain;
     };
     let woken = filling.append(before);
@@ -187,8 +182,7 @@ fn drop_part(exchange: &Exchange, cache: &Cache) {
 
 fn draft(
     exchange: &Exchange,
-    cache: &Cache,
-    route: &CacheRoute,
+    Arrival { cache, route, .. }: Arrival<'_>,
     mut stored: Stored,
     declared: Option<u64>,
 ) -> Draft {
@@ -212,9 +206,8 @@ fn draft(
 fn publish<E: Engine>(
     worker: &mut Worker<E>,
     key: Key,
-    cache: &Arc<Cache>,
+    Arrival { cache, receipt, .. }: Arrival<'_>,
     draft: Draft,
-    receipt: &Receipt,
 ) -> Option<Filling> {
     let caching = &mut worker.exchange(key).caching;
     let asked_for = caching.key.expect("the caller has found it");
@@ -239,13 +232,8 @@ fn publish<E: Engine>(
 }
 
 /// A 304 to our own conditions.
-fn validated<E: Engine>(
-    worker: &mut Worker<E>,
-    key: Key,
-    cache: &Arc<Cache>,
-    route: &CacheRoute,
-    receipt: &Receipt,
-) -> Kept {
+fn validated<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> Kept {
+    let Arrival { cache, route, receipt } = arrival;
     let waiter = worker.waiter(key, Kind::Exchange);
     let exchange = worker.exchange(key);
     let Exchange { request, answer, caching, .. } = exchange;
@@ -347,7 +335,7 @@ fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute)
 }
 
 /// RFC 9111 section 4.3.5.
-fn update_by_head(exchange: &Exchange, cache: &Arc<Cache>, route: &CacheRoute, receipt: &Receipt) {
+fn update_by_head(exchange: &Exchange, Arrival { cache, route, receipt }: Arrival<'_>) {
     let Exchange { request, answer, caching, .. } = exchange;
     let asked_for = caching.key.expect("the caller has found it");
     let heads = (request, answer);

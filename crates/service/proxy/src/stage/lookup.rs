@@ -22,50 +22,19 @@ use crate::refresh;
 use crate::worker::Worker;
 
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
+    let Some(found) = ask(worker, key) else { return Step::Go(Stage::Fetch) };
     let waiter = worker.waiter(key, Kind::Exchange);
-    let Worker { engine, exchanges, conns, shared, collapsed, counters, .. } = worker;
-    let Some(cache) = &shared.cache else { return Step::Go(Stage::Fetch) };
+    let Worker { engine, exchanges, collapsed, counters, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let due = due(exchange, engine.now());
-    let may_wait = (due > engine.now()).then_some(waiter);
-    let now = now_ms(engine);
-    let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
-    let is_first = conn.first == Some(key);
-    let Some(found) = find(exchange, cache, may_wait, is_first, now) else {
-        return Step::Go(Stage::Fetch);
-    };
-    let found = match found {
-        Found::Validate { object, .. } if planted(Fault::StaleTaken) => Found::Stored(object),
-        found => found,
-    };
-    let Exchange { request, caching, plan, .. } = &mut **exchange;
-    let (found, unused) = match found {
-        Found::Stale(object, claim) if is_absent(request, &object, cache) => {
-            caching.claim = claim;
-            (Found::Stored(object), None)
-        }
-        Found::Nothing { why, claim } if has_conditions(request, *plan) => {
-            (Found::Nothing { why, claim: None }, claim)
-        }
-        found => (found, None),
-    };
+    let caching = &mut exchange.caching;
     match found {
-        Found::Stored(object) if is_absent(request, &object, cache) => {
-            // A part of it is stored, and not the one that is asked for.
-            counters.cache_misses.add(1);
-            caching.forward = Some(Forward::Partial);
-            let wants_all = request.method() == Method::Get && request.find(Name::Range).is_none();
-            let rest = remainder(object.meta(), object.head());
-            caching.completes = rest.filter(|_| wants_all && object.body.bytes().is_some());
-            caching.object = Some(object).filter(|_| caching.completes.is_some());
-            Step::Go(Stage::Fetch)
-        }
         Found::Stored(object) => {
             if !caching.serve(object, waiter) {
                 return again(worker, key, None);
             }
             counters.cache_hits.add(1);
-            caching.is_collapsed = caching.waited_since.is_some() && !caching.comes_from_disk;
+            caching.is_collapsed = caching.waited_for.is_some() && !caching.comes_from_disk;
             Step::Go(Stage::Deliver)
         }
         Found::Stale(object, claim) => {
@@ -82,22 +51,22 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
         }
         Found::Validate { object, is_spare, claim } => {
             counters.cache_misses.add(1);
-            caching.forward = Some(why_validate(object.meta(), now));
-            // A part stands in for nothing else.
-            let is_spare = is_spare && !is_absent(request, &object, cache);
+            caching.forward = Some(why_validate(object.meta(), now_ms(engine)));
             (caching.object, caching.is_spare, caching.claim) = (Some(object), is_spare, claim);
             Step::Go(Stage::Fetch)
         }
         Found::Nothing { why, claim } => {
             counters.cache_misses.add(1);
             (caching.forward, caching.claim) = (Some(why), claim);
-            worker.wake(unused.map(Claim::release).into_iter().flatten());
             Step::Go(Stage::Fetch)
         }
-        Found::Wait | Found::Comes { .. } => {
+        Found::Wait(_) | Found::Comes { .. } => {
             caching.comes_from_disk = matches!(found, Found::Comes { .. });
             caching.has_asked_disks |= matches!(found, Found::Comes { is_own: true });
-            counters.cache_collapsed.add(u64::from(!caching.comes_from_disk));
+            if let Found::Wait(why) = found {
+                counters.cache_collapsed.add(1);
+                caching.waited_for = Some(why);
+            }
             caching.waits_until = Some(due);
             caching.waited_since.get_or_insert(engine.now());
             collapsed.insert((due, key));
@@ -105,6 +74,46 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
         }
         Found::OnlyIfCached => Step::Refuse(Reason::OnlyIfCached),
     }
+}
+
+/// What there is for the request, as its client may have it; `None` where the origin is to be asked
+/// and that was noted already.
+fn ask<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<Found> {
+    let waiter = worker.waiter(key, Kind::Exchange);
+    let Worker { engine, exchanges, conns, shared, counters, .. } = worker;
+    let cache = shared.cache.as_ref()?;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let may_wait = (due(exchange, engine.now()) > engine.now()).then_some(waiter);
+    let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
+    let is_first = conn.first == Some(key);
+    let found = find(exchange, cache, may_wait, is_first, now_ms(engine))?;
+    let Exchange { request, caching, plan, .. } = &mut **exchange;
+    let (object, claim) = match found {
+        Found::Nothing { why, claim } if has_conditions(request, *plan) => {
+            worker.wake(claim.map(Claim::release).into_iter().flatten());
+            return Some(Found::Nothing { why, claim: None });
+        }
+        Found::Validate { object, .. } if planted(Fault::StaleTaken) => (object, None),
+        // A part stands in for nothing else.
+        Found::Validate { object, is_spare, claim } => {
+            let is_spare = is_spare && !is_absent(request, &object, cache);
+            return Some(Found::Validate { object, is_spare, claim });
+        }
+        Found::Stored(object) => (object, None),
+        Found::Stale(object, claim) if is_absent(request, &object, cache) => (object, claim),
+        other => return Some(other),
+    };
+    if !is_absent(request, &object, cache) {
+        return Some(Found::Stored(object));
+    }
+    // A part of it is stored, and not the one that is asked for.
+    counters.cache_misses.add(1);
+    (caching.forward, caching.claim) = (Some(Forward::Partial), claim);
+    let wants_all = request.method() == Method::Get && request.find(Name::Range).is_none();
+    let rest = remainder(object.meta(), object.head());
+    caching.completes = rest.filter(|_| wants_all && object.body.bytes().is_some());
+    caching.object = Some(object).filter(|_| caching.completes.is_some());
+    None
 }
 
 /// RFC 9211 section 2.2: it is stale, or it is not and the request wants it validated all the same.
@@ -146,7 +155,11 @@ fn find(
     if caching.key.is_none() {
         caching.key = key_of(cache.hash(), request, &route.key);
     }
-    let key = caching.key?;
+    let Some(key) = caching.key else {
+        // Nothing tells it from others.
+        caching.forward = Some(Forward::Bypass);
+        return None;
+    };
     caching.since = cache.number();
     if let Lookup::Origin(bypass) = lookup(request) {
         let is_method = bypass == Bypass::Method;

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use millrace_cache::Object;
 use millrace_cache::rules::{
-    ByteRange, CacheStatus, Condition, Extent, HashKey, Multipart, Selection, condition, lines,
-    ranges, write_not_modified,
+    ByteRange, Condition, Extent, HashKey, Multipart, Selection, condition, lines, ranges,
+    write_not_modified,
 };
 use millrace_event::{Engine, Key, Kind};
 use millrace_http::{Framing, Method, Name, Version};
@@ -175,17 +175,12 @@ impl Start<'_> {
             snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status);
         if tells {
             out.extend_from_slice(b"Cache-Status: ");
-            let is_hit = caching.forward.is_none();
-            let status = CacheStatus {
-                is_hit,
-                forward: caching.forward,
-                forward_status: caching.forward_status,
-                ttl_s: Some(meta.ttl_s(self.now_ms)).filter(|_| is_hit),
-                is_stored: caching.is_stored,
-                is_collapsed: caching.is_collapsed,
-                detail: (is_hit && caching.comes_from_disk).then_some("disk"),
-                ..CacheStatus::default()
-            };
+            let mut status = caching.status();
+            status.detail = None;
+            if status.is_hit {
+                status.ttl_s = Some(meta.ttl_s(self.now_ms));
+                status.detail = caching.comes_from_disk.then_some("disk");
+            }
             status.write(out, "millrace");
             out.extend_from_slice(b"\r\n");
         }

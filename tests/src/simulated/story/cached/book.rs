@@ -3,19 +3,32 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
 use millrace_event::Instant;
 use millrace_sim::{Faults, World};
 
-use super::super::ledger::{Failure, Met, Moment};
+use super::super::ledger::Moment;
 use super::super::plan::{Frame, How};
+use super::super::tally::Tally;
 use super::{Ask, CachedStory, Said};
 
 /// The book of one run; clones are the same book.
 #[derive(Clone)]
-pub(super) struct Book(Rc<RefCell<Pages>>);
+pub(super) struct Book {
+    tally: Tally,
+    pages: Rc<RefCell<Pages>>,
+}
+
+impl Deref for Book {
+    type Target = Tally;
+
+    fn deref(&self) -> &Tally {
+        &self.tally
+    }
+}
 
 struct Pages {
     story: Rc<CachedStory>,
@@ -23,10 +36,6 @@ struct Pages {
     asked: BTreeMap<u32, Asked>,
     /// By URL: when the origin said that a change had succeeded of which a client knows.
     changed: Vec<Option<Instant>>,
-    failure: Option<Failure>,
-    met: Met,
-    /// Nobody needs to be served any more.
-    drained: bool,
     /// When the process was killed for the last time.
     killed: Option<Instant>,
 }
@@ -75,56 +84,28 @@ struct Asked {
 
 impl Book {
     pub(super) fn new(story: &CachedStory) -> Self {
-        Self(Rc::new(RefCell::new(Pages {
+        let pages = Pages {
             story: Rc::new(story.clone()),
             records: Vec::new(),
             asked: BTreeMap::new(),
             changed: vec![None; story.says.len()],
-            failure: None,
-            met: Met::new(),
-            drained: false,
             killed: None,
-        })))
+        };
+        Self { tally: Tally::default(), pages: Rc::new(RefCell::new(pages)) }
     }
 
     pub(super) fn story(&self) -> Rc<CachedStory> {
-        self.0.borrow().story.clone()
+        self.pages.borrow().story.clone()
     }
 
     pub(super) fn is_hostile(&self) -> bool {
-        self.0.borrow().story.world == Faults::Hostile
-    }
-
-    /// The first failure is the one that counts.
-    pub(super) fn fail(&self, world: &World, kind: &'static str, words: String) {
-        world.say(&format!("WRONG: {words}"));
-        self.0.borrow_mut().failure.get_or_insert(Failure { kind, words });
-    }
-
-    pub(super) fn failure(&self) -> Option<Failure> {
-        self.0.borrow().failure.clone()
-    }
-
-    pub(super) fn met(&self, class: impl Into<String>) {
-        *self.0.borrow_mut().met.entry(class.into()).or_default() += 1;
-    }
-
-    pub(super) fn all_met(&self) -> Met {
-        self.0.borrow().met.clone()
-    }
-
-    pub(super) fn drain(&self) {
-        self.0.borrow_mut().drained = true;
-    }
-
-    pub(super) fn is_drained(&self) -> bool {
-        self.0.borrow().drained
+        self.pages.borrow().story.world == Faults::Hostile
     }
 
     /// The process is killed: what it had not written down yet of changes is lost; or what was not
     /// synced, if `loses_all`.
     pub(super) fn kill(&self, world: &World, loses_all: bool) {
-        let pages = &mut *self.0.borrow_mut();
+        let pages = &mut *self.pages.borrow_mut();
         let now = world.now();
         pages.killed = Some(now);
         for changed in &mut pages.changed {
@@ -134,7 +115,7 @@ impl Book {
 
     /// Whether the process was killed since a time.
     pub(super) fn was_killed(&self, since: Instant) -> bool {
-        self.0.borrow().killed.is_some_and(|at| at >= since)
+        self.pages.borrow().killed.is_some_and(|at| at >= since)
     }
 
     /// Whether the process that fetched it was killed since.
@@ -144,14 +125,14 @@ impl Book {
 
     /// A client begins to send a request.
     pub(super) fn ask(&self, world: &World, ask: &Ask) {
-        let pages = &mut *self.0.borrow_mut();
+        let pages = &mut *self.pages.borrow_mut();
         let asked = Asked { at: Moment::now(world), valid_from: pages.changed[ask.url] };
         pages.asked.insert(ask.id, asked);
     }
 
     /// The origin answers: gives the serial number.
     pub(super) fn answer(&self, said: Said, asker: u32, url: usize, language: u8) -> usize {
-        let pages = &mut *self.0.borrow_mut();
+        let pages = &mut *self.pages.borrow_mut();
         let lasts = Duration::from_secs(said.control.fresh_s + said.control.spare_s);
         let (touched, completed) = (None, false);
         let record = Record { said, asker, url, language, touched, lasts, completed };
@@ -161,16 +142,16 @@ impl Book {
 
     /// How many requests for a URL were answered, those with 304 not counted.
     pub(super) fn answers(&self, url: usize) -> usize {
-        self.0.borrow().records.iter().filter(|record| record.url == url).count()
+        self.pages.borrow().records.iter().filter(|record| record.url == url).count()
     }
 
     pub(super) fn record(&self, serial: usize) -> Option<Record> {
-        self.0.borrow().records.get(serial.checked_sub(1)?).copied()
+        self.pages.borrow().records.get(serial.checked_sub(1)?).copied()
     }
 
     /// The head of an answer went out, or, with what it `says` of it, a 304 that says that it holds.
     pub(super) fn touch(&self, world: &World, serial: usize, says: Option<Said>) {
-        let pages = &mut *self.0.borrow_mut();
+        let pages = &mut *self.pages.borrow_mut();
         let record = &mut pages.records[serial - 1];
         if let Some(said) = says {
             let lasts = Duration::from_secs(said.control.fresh_s + said.control.spare_s);
@@ -182,12 +163,12 @@ impl Book {
 
     /// The origin gives what is missing of an answer.
     pub(super) fn complete(&self, serial: usize) {
-        self.0.borrow_mut().records[serial - 1].completed = true;
+        self.pages.borrow_mut().records[serial - 1].completed = true;
     }
 
     /// A client knows that a change has succeeded.
     pub(super) fn changed(&self, url: usize, serial: usize) {
-        let pages = &mut *self.0.borrow_mut();
+        let pages = &mut *self.pages.borrow_mut();
         let at = pages.records[serial - 1].touched.map(|moment| moment.at);
         let changed = &mut pages.changed[url];
         *changed = (*changed).max(at);
@@ -195,7 +176,7 @@ impl Book {
 
     /// Judges that a client gets the answer of this serial number.
     pub(super) fn judge(&self, world: &World, ask: &Ask, serial: usize) -> Result<Record, Wrong> {
-        let pages = &*self.0.borrow();
+        let pages = &*self.pages.borrow();
         let asked = pages.asked[&ask.id];
         let Some(record) = serial.checked_sub(1).and_then(|at| pages.records.get(at)) else {
             return Err(("made-up", format!("an answer {serial} that nobody gave")));

@@ -7,7 +7,7 @@ use millrace_event::{Address, Instant};
 use millrace_sim::{Read, Socket, World};
 
 use super::super::ledger::Moment;
-use super::super::plan::Reader;
+use super::super::pace::Pace;
 use super::super::reading::{Part, Reading, Side, shown};
 use super::super::sending::{Look, Out, Sending, Sent};
 use super::book::{Book, Record};
@@ -32,10 +32,7 @@ pub(super) struct Client {
     /// The proxy has said that it closes.
     last: bool,
     moved: Moment,
-    got: usize,
-    slow_got: usize,
-    stalled: bool,
-    reads_at: Option<Instant>,
+    pace: Pace,
 }
 
 /// An answer whose head was read.
@@ -64,10 +61,7 @@ impl Client {
             answer: None,
             last: false,
             moved: Moment::now(world),
-            got: 0,
-            slow_got: 0,
-            stalled: false,
-            reads_at: None,
+            pace: Pace::new(plan.reader),
         }
     }
 
@@ -147,26 +141,9 @@ impl Client {
 
     fn read(&mut self, world: &World, socket: Socket, look: &mut Look) {
         while !self.over {
-            if let Some(at) = self.reads_at {
-                if world.now() < at {
-                    return look.at(at);
-                }
-                self.reads_at = None;
-            }
-            let max = match self.plan.reader {
-                Reader::Slow(bytes, _) => bytes - self.slow_got,
-                Reader::Stalls(after, ms) if !self.stalled => {
-                    match after.saturating_sub(self.got) {
-                        0 => {
-                            self.stalled = true;
-                            self.book.met("client: stops reading");
-                            self.reads_at = Some(world.now() + Duration::from_millis(ms));
-                            continue;
-                        }
-                        left => left.min(64 * 1024),
-                    }
-                }
-                _ => 64 * 1024,
+            let max = match self.pace.may_read(world, &self.book) {
+                Ok(max) => max,
+                Err(until) => return look.at(until),
             };
             match world.read(socket, max) {
                 Read::Bytes(bytes) => self.came(world, &bytes),
@@ -178,17 +155,10 @@ impl Client {
 
     fn came(&mut self, world: &World, bytes: &[u8]) {
         self.moved = Moment::now(world);
-        self.got += bytes.len();
-        self.slow_got += bytes.len();
-        if let Reader::Slow(most, ms) = self.plan.reader
-            && self.slow_got >= most
-        {
-            self.slow_got = 0;
-            self.reads_at = Some(world.now() + Duration::from_millis(ms));
-        }
+        self.pace.came(world, bytes.len());
         self.reading.add(bytes);
         self.judge(world);
-        if !self.over && self.plan.leaves.is_some_and(|after| self.got >= after) {
+        if !self.over && self.plan.leaves.is_some_and(|after| self.pace.got() >= after) {
             self.book.met("client: leaves");
             if let Some(socket) = self.socket.take() {
                 world.reset(socket);
@@ -338,7 +308,7 @@ impl Client {
 
     /// Nobody waits for longer than the limits allow.
     fn check_silence(&mut self, world: &World, socket: Socket, look: &mut Look) {
-        let waits = self.answered < self.begun && self.reads_at.is_none();
+        let waits = self.answered < self.begun && !self.pace.rests();
         if !waits || self.book.is_hostile() || world.is_left(socket) {
             return;
         }
