@@ -39,9 +39,10 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 	tests/interop/run
 	ENGINE=epoll tests/interop/run
 
-lint: ## Formatting, clippy and rustdoc, each warning an error.
+lint: ## Formatting, clippy and rustdoc, each warning an error; lines of documents.
 	@scripts/setup build
 	cargo fmt --all --check
+	scripts/long-lines
 	cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
 	cargo clippy --quiet -p millrace-tests --features planted-faults --all-targets -- -D warnings
 	cargo clippy --quiet -p iolite --features codings --all-targets -- -D warnings

@@ -1,7 +1,10 @@
-"""What the scripts share that watch millrace under load: started programs, and an address."""
+"""What the scripts share that watch millrace under load: what is built, started programs, and an
+address."""
 
+import os
 import pathlib
 import queue
+import re
 import socket
 import subprocess
 import threading
@@ -15,6 +18,39 @@ def free_address():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return "%s:%d" % probe.getsockname()
+
+
+class Programs:
+    """What is built of this project: `millrace` (another one if MILLRACE names it), the `load`, and
+    `planted`, a millrace with bugs on purpose, in a place of its own. `profile`: release or debug."""
+
+    def __init__(self, profile):
+        self.target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or PROJECT / "target")
+        self.named, self.profile = os.environ.get("MILLRACE"), profile
+        self.millrace = self.named or self.target / profile / "millrace"
+        self.load = self.target / profile / "load"
+        self.planted = self.target / "planted" / profile / "millrace"
+
+    def build(self, planted=False):
+        """Builds them, `planted` only if told. What MILLRACE names is its owner's to build, and
+        may be the very file that is built here: others may be using it."""
+        self._cargo("-p", "millrace-tests", "--bin", "load")
+        if not self.named:
+            self._cargo("-p", "millrace")
+        if planted:
+            elsewhere = dict(os.environ, CARGO_TARGET_DIR=str(self.target / "planted"))
+            self._cargo("-p", "millrace", "--features", "planted-faults", env=elsewhere)
+
+    def _cargo(self, *words, **how):
+        profile = ["--release"] if self.profile == "release" else []
+        command = ["cargo", "build", "--quiet", *profile, *words]
+        subprocess.run(command, cwd=PROJECT, check=True, **how)
+
+
+def add_build_options(add):
+    """The options of a script that builds what it needs; `add` is a parser's add_argument."""
+    add("--profile", default="release", choices=("release", "debug"), help="which build (release)")
+    add("--build", action="store_true", help="only build what is needed: nothing is measured")
 
 
 class Process:
@@ -35,18 +71,18 @@ class Process:
             self.lines.put((time.time(), line.rstrip("\n")))
         self.lines.put((time.time(), None))
 
-    def wait_for(self, part, seconds=60):
-        """The time and text of the next line that holds `part`."""
+    def wait_for(self, pattern, seconds=60):
+        """The time and text of the next line in which `pattern`, a regular expression, is found."""
         end = time.monotonic() + seconds
         while True:
             try:
                 at, line = self.lines.get(timeout=max(0, end - time.monotonic()))
             except queue.Empty:
-                raise SystemExit(f"nobody said {part!r}; last: {self.said[-5:]}") from None
+                raise SystemExit(f"nobody said {pattern!r}; last: {self.said[-5:]}") from None
             if line is None:
-                raise SystemExit(f"ended before it said {part!r}; last: {self.said[-5:]}")
+                raise SystemExit(f"ended before it said {pattern!r}; last: {self.said[-5:]}")
             self.said.append(line)
-            if part in line:
+            if re.search(pattern, line):
                 return at, line
 
     def rest(self, seconds):
