@@ -31,6 +31,23 @@ pub fn splice(from: BorrowedFd<'_>, into: BorrowedFd<'_>, max: usize) -> Result<
     })
 }
 
+/// Has the second pipe refer to up to `max` bytes that the first one has, from its beginning on, and
+/// gives how many; the first keeps them (tee(2)). Fewer where the second has fewer places left.
+///
+/// # Errors
+/// EAGAIN when the first has nothing or the second has no place.
+pub fn tee(from: BorrowedFd<'_>, into: BorrowedFd<'_>, max: usize) -> Result<usize> {
+    rustix::io::retry_on_intr(|| rustix::pipe::tee(from, into, max, SpliceFlags::NONBLOCK))
+}
+
+/// Takes what a pipe has into `bytes`, and gives how many (read(2)).
+///
+/// # Errors
+/// EAGAIN when it has nothing.
+pub fn read_pipe(from: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize> {
+    rustix::io::retry_on_intr(|| rustix::io::read(from, &mut *bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +69,19 @@ mod tests {
         assert_eq!(&bytes, b"moved");
         drop(client);
         assert_eq!(splice(source.as_fd(), write.as_fd(), 4096).unwrap(), 0);
+    }
+
+    #[test]
+    fn two_pipes_refer_to_the_same_bytes() {
+        let (read, write, _) = pipe(256 * 1024).unwrap();
+        let (beside, into, _) = pipe(256 * 1024).unwrap();
+        assert_eq!(tee(read.as_fd(), into.as_fd(), 10), Err(rustix::io::Errno::AGAIN));
+        rustix::io::write(&write, b"twice").unwrap();
+        assert_eq!(tee(read.as_fd(), into.as_fd(), 4), Ok(4));
+        let mut bytes = [0; 10];
+        assert_eq!(read_pipe(beside.as_fd(), &mut bytes), Ok(4));
+        assert_eq!(&bytes[..4], b"twic");
+        assert_eq!(read_pipe(read.as_fd(), &mut bytes), Ok(5));
+        assert_eq!(&bytes[..5], b"twice");
     }
 }
