@@ -57,8 +57,9 @@ pub use rustix::net::Shutdown;
 pub use seccomp::{Also, can_restrict_calls, restrict_calls};
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
 pub use socket::{
-    Connecting, PARTS_MAX, accept, connect_tcp, connect_udp, connect_unix, nodelay, receive,
-    reset_on_close, send, set_nodelay, shutdown, take_error,
+    Connecting, PARTS_MAX, TcpState, accept, connect_tcp, connect_udp, connect_unix, discard,
+    is_nonblocking, nodelay, peek, receive, reset_on_close, send, set_nodelay, shutdown,
+    take_error, tcp_state,
 };
 
 /// What every function here gives: a value, or the kernel's error number (errno(3)).

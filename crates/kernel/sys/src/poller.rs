@@ -67,6 +67,12 @@ impl Poller {
     }
 }
 
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Room for what one wait finds ready.
 pub struct Events {
     block: Box<[epoll::Event]>,
@@ -119,6 +125,11 @@ impl Readiness {
     /// A write would not wait: for room, or because it fails.
     pub fn writable(self) -> bool {
         self.0.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR)
+    }
+
+    /// An error is there to be told, or nothing moves any more in either direction.
+    pub fn broken(self) -> bool {
+        self.0.intersects(EventFlags::HUP | EventFlags::ERR)
     }
 
     /// Reading has to go on until it finds nothing (EAGAIN). The end of the stream, a failure, or

@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -103,6 +103,23 @@ pub fn receive(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize> {
     retry_on_intr(|| rustix::net::recv(fd, &mut *bytes, RecvFlags::empty())).map(|(count, _)| count)
 }
 
+/// As [`receive`], but what was received stays, to be received again (MSG_PEEK).
+///
+/// # Errors
+/// As [`receive`].
+pub fn peek(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<usize> {
+    retry_on_intr(|| rustix::net::recv(fd, &mut *bytes, RecvFlags::PEEK)).map(|(count, _)| count)
+}
+
+/// Takes as many bytes off a TCP connection as there is room in `room`, without copying them there
+/// (tcp(7), MSG_TRUNC), and gives how many; 0 is the end of the stream.
+///
+/// # Errors
+/// As [`receive`].
+pub fn discard(fd: BorrowedFd<'_>, room: &mut [u8]) -> Result<usize> {
+    retry_on_intr(|| rustix::net::recv(fd, &mut *room, RecvFlags::TRUNC)).map(|(_, count)| count)
+}
+
 /// Sends the first [`PARTS_MAX`] of `parts` in one call, and gives how many bytes the kernel took.
 /// No signal comes of a closed connection (MSG_NOSIGNAL). `more` says that the rest follows
 /// at once, so that no short packet need go out in between (MSG_MORE).
@@ -142,6 +159,53 @@ pub fn shutdown(fd: BorrowedFd<'_>, how: Shutdown) -> Result<()> {
 pub fn reset_on_close(fd: BorrowedFd<'_>) -> Result<()> {
     sockopt::set_socket_linger(fd, Some(Duration::ZERO))
 }
+
+/// Whether calls on a descriptor fail with EAGAIN where they would wait (O_NONBLOCK).
+///
+/// # Errors
+/// EBADF.
+pub fn is_nonblocking(fd: BorrowedFd<'_>) -> Result<bool> {
+    rustix::fs::fcntl_getfl(fd).map(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
+}
+
+/// The state of a TCP connection (tcp(7), TCP_INFO, `tcpi_state`).
+///
+/// # Errors
+/// EOPNOTSUPP or ENOPROTOOPT when the socket is not TCP, ENOTSOCK.
+pub fn tcp_state(fd: BorrowedFd<'_>) -> Result<TcpState> {
+    let mut state = 0u8;
+    // The state is the first byte of what is given, and the kernel gives no more than is asked for.
+    let mut length: libc::socklen_t = 1;
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    // SAFETY: `state` has room for the `length` of one byte, and both outlive the call.
+    let failed = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut state).cast(), &raw mut length)
+    };
+    match (failed, state) {
+        (0, TCP_ESTABLISHED) => Ok(TcpState::Established),
+        (0, TCP_CLOSE_WAIT) => Ok(TcpState::CloseWait),
+        (0, _) => Ok(TcpState::Other),
+        _ => {
+            let error = std::io::Error::last_os_error().raw_os_error();
+            Err(Errno::from_raw_os_error(error.unwrap_or(libc::EIO)))
+        }
+    }
+}
+
+/// States of a TCP connection (RFC 9293 section 3.3.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TcpState {
+    /// Both directions are open.
+    Established,
+    /// The peer has sent its last byte; what is sent to it still goes out.
+    CloseWait,
+    /// Any other.
+    Other,
+}
+
+/// The kernel's numbers of states (`include/net/tcp_states.h`).
+const TCP_ESTABLISHED: u8 = 1;
+const TCP_CLOSE_WAIT: u8 = 8;
 
 fn internet_socket(address: SocketAddr, kind: SocketType) -> Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -208,5 +272,28 @@ mod tests {
         assert_eq!(receive(fd.as_fd(), &mut bytes).unwrap(), 3);
         assert_eq!(receive(fd.as_fd(), &mut bytes[..4]).unwrap(), 4);
         assert_eq!(receive(fd.as_fd(), &mut bytes).unwrap_err(), Errno::AGAIN);
+    }
+
+    #[test]
+    fn a_connection_tells_its_state_and_gives_bytes_up_unread() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (fd, _) = connect_tcp(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        assert!(is_nonblocking(fd.as_fd()).unwrap() && !is_nonblocking(peer.as_fd()).unwrap());
+        assert_eq!(tcp_state(fd.as_fd()), Ok(TcpState::Established));
+        assert_eq!(tcp_state(listener.as_fd()), Ok(TcpState::Other));
+        peer.write_all(b"abcdef").unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!(peek(fd.as_fd(), &mut bytes[..5]), Ok(5));
+        assert_eq!(discard(fd.as_fd(), &mut bytes[..3]), Ok(3));
+        assert_eq!(receive(fd.as_fd(), &mut bytes), Ok(3));
+        assert_eq!(&bytes[..5], b"defde");
+        drop(peer);
+        while tcp_state(fd.as_fd()) == Ok(TcpState::Established) {
+            std::thread::yield_now();
+        }
+        assert_eq!(tcp_state(fd.as_fd()), Ok(TcpState::CloseWait));
+        let (end, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(tcp_state(end.as_fd()).is_err());
     }
 }
