@@ -127,9 +127,14 @@ impl Readiness {
         self.0.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR)
     }
 
-    /// An error is there to be told, or nothing moves any more in either direction.
-    pub fn broken(self) -> bool {
-        self.0.intersects(EventFlags::HUP | EventFlags::ERR)
+    /// An error is there to be told.
+    pub fn failed(self) -> bool {
+        self.0.intersects(EventFlags::ERR)
+    }
+
+    /// Nothing moves any more in either direction.
+    pub fn hung_up(self) -> bool {
+        self.0.intersects(EventFlags::HUP)
     }
 
     /// Reading has to go on until it finds nothing (EAGAIN). The end of the stream, a failure, or

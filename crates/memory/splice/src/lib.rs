@@ -1,4 +1,5 @@
-//! Bodies that move through pipes instead of user memory: when that pays, and the pipes.
+//! Bodies that move through pipes instead of user memory: when that pays, the pipes, and the
+//! splicing of connections as an interface of its own.
 //!
 //! A body is spliced a pipe at a time: what its source has goes into an empty pipe at once
 //! ([`Pipe::fill`]), and from there to its sink, behind whatever head or chunk size has to go first
@@ -6,14 +7,34 @@
 //! source holds none. Bytes in a pipe have left the origin and not reached the client; nothing can
 //! be taken back, and a transfer that breaks off closes its pipe with what is in it.
 //!
-//! This crate owns the thresholds, the choice and the pool. It never looks at a byte of a body, and
-//! does not know what a message is: that stays with the transfers of the proxy.
+//! [`Splicer`] is the data-stream splicing of the paper that docs/papers.md names, section 3, for
+//! any program: connections are spliced one way or both ways, with or without a copy for the application, until
+//! a limit or a close, and unspliced with exact counts. Ours is the paper's interface and its
+//! avoidance of copies over splice(2) and tee(2). The paper forwarded in interrupt context, from a
+//! kernel module; here the application drives every transfer, with about two system calls for a
+//! pipe full of bytes.
+//!
+//! This crate owns the thresholds, the choice and the pipes. It never looks at a byte of a body,
+//! and does not know what a message is: that stays with the transfers of the proxy.
 
 #![forbid(unsafe_code)]
 
+mod carrier;
 mod course;
+mod flow;
+mod kernel;
 pub mod limits;
 mod pipes;
+mod pool;
+mod request;
+mod splicer;
+mod transfer;
 
 pub use course::{Course, Plan};
+pub use kernel::{Found, Kernel, Linux, LinuxPipe, Result};
+pub use millrace_sys::{Errno, TcpState};
 pub use pipes::{Fill, Pipe, Pipes};
+pub use request::{
+    Direction, End, Error, Handle, Keep, Kind, Notice, Outcome, Released, Request, Side,
+};
+pub use splicer::Splicer;

@@ -20,3 +20,13 @@ pub const PIPE_BYTES: usize = 256 * 1024;
 pub const PIPES_MAX: usize = 192;
 /// Requests for a pipe that are refused without asking the kernel, after it refused one.
 pub(crate) const REFUSALS_KEPT: u32 = 64;
+/// Room that a pipe has at least, in bytes: with less, copying is cheaper.
+pub(crate) const PIPE_BYTES_MIN: usize = 64 * 1024;
+/// Transfers of one splicer at a time; a further one is refused.
+pub const TRANSFERS_MAX: u32 = 1 << 20;
+/// Changes of connections that one turn of a splicer finds; the next one finds the others.
+pub(crate) const EVENTS_PER_TURN: usize = 256;
+/// Bytes that are copied at a time where there is no pipe.
+pub(crate) const COPY_BYTES: usize = 64 * 1024;
+/// Pipes that a splicer keeps open while nobody uses them.
+pub(crate) const FREE_PIPES_MAX: usize = 16;

@@ -1,0 +1,324 @@
+//! The paper's interface: splice, be told, read what is kept, unsplice.
+
+use std::collections::{HashSet, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use millrace_event::{Key, Table};
+use millrace_sys::TcpState;
+
+use crate::carrier::Tools;
+use crate::kernel::{Found, Kernel, Linux, Result as KernelResult};
+use crate::limits::{COPY_BYTES, TRANSFERS_MAX};
+use crate::pool::Pool;
+use crate::request::{End, Error, Handle, Notice, Outcome, Released, Request, Side};
+use crate::transfer::Transfer;
+
+/// Splices connections: holds the transfers that are under way, and moves their bytes when it is
+/// asked to. It has no thread: the application calls [`Splicer::turn`] when [`Splicer::fd`] is
+/// readable, and takes notices afterwards, until there are none.
+///
+/// Connections are whatever `K` takes for one: for [`Linux`] anything that lends a descriptor, such
+/// as an `Rc<TcpStream>` or a borrowed one. A splicer keeps it until the transfer is released.
+///
+/// What an application may not do during a transfer is refused by [`Splicer::read`] and
+/// [`Splicer::write`]. Nobody polices calls that pass by these: bytes that such a call reads are
+/// missing in the transfer, and those that it writes land in the middle of it.
+pub struct Splicer<K: Kernel> {
+    kernel: K,
+    pool: Pool<K::Pipe>,
+    transfers: Table<Transfer<K::Socket, K::Pipe>>,
+    /// Connections of these transfers.
+    busy: HashSet<u64>,
+    /// Transfers that can go on at once; each has `is_queued`.
+    queue: VecDeque<Key>,
+    notices: VecDeque<Notice>,
+    found: Vec<Found>,
+    scratch: Box<[u8]>,
+}
+
+impl<S: AsFd> Splicer<Linux<S>> {
+    /// A descriptor that is readable (poll(2)) when a [`Splicer::turn`] has something to do.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.kernel.fd()
+    }
+}
+
+impl<K: Kernel> Splicer<K> {
+    /// A splicer without transfers, which opens up to `pipes_max` pipes of 256 KB. A direction with
+    /// bytes in it holds one, with KeepCopy two; where there is none, bytes are copied.
+    pub fn new(kernel: K, pipes_max: usize) -> Self {
+        Self {
+            kernel,
+            pool: Pool::new(pipes_max),
+            transfers: Table::new(TRANSFERS_MAX),
+            busy: HashSet::new(),
+            queue: VecDeque::new(),
+            notices: VecDeque::new(),
+            found: Vec::new(),
+            scratch: vec![0; COPY_BYTES].into_boxed_slice(),
+        }
+    }
+
+    /// Splices two connections: sends the first bytes, moves up to 256 KB of what has come already,
+    /// and fills the input buffer. A transfer that is over then is released at once.
+    ///
+    /// # Errors
+    /// All but [`Error::Stale`], [`Error::Refused`] and [`Error::WouldBlock`]; no byte has moved.
+    pub fn splice(&mut self, mut request: Request<'_, K::Socket>) -> Result<Outcome, Error> {
+        self.accept(&request)?;
+        let input = request.input.take();
+        let mut transfer = Transfer::new(request, input.is_some())?;
+        let mut is_paused = transfer.run(&mut self.tools());
+        let mut count = 0;
+        if let Some(bytes) = input.filter(|bytes| !bytes.is_empty()) {
+            count = transfer.read_kept(&mut self.tools(), bytes).unwrap_or(0);
+            is_paused |= count > 0 && transfer.run(&mut self.tools());
+        }
+        if let Some(end) = transfer.end() {
+            let released = transfer.release(&mut self.tools());
+            return Ok(Outcome::Ended { end, released, input: count });
+        }
+        let key = self.transfers.insert(transfer).expect("there is room: accept looked");
+        if let Err(error) = self.watch(key) {
+            let mut released = self.take_out(key).release(&mut self.tools());
+            let end = End::Failed(error);
+            released.end = Some(end);
+            return Ok(Outcome::Ended { end, released, input: count });
+        }
+        self.settle(key, is_paused);
+        self.wake();
+        Ok(Outcome::Begun { handle: Handle(key), input: count })
+    }
+
+    /// Whether the connections can be spliced, and no other transfer has one of them.
+    fn accept(&self, request: &Request<'_, K::Socket>) -> Result<(), Error> {
+        if self.transfers.is_full() {
+            return Err(Error::Full);
+        }
+        let numbers = [&request.fd0, &request.fd1].map(|fd| self.kernel.number(fd));
+        if numbers[0] == numbers[1] {
+            return Err(Error::Request("two connections are spliced, not one with itself"));
+        }
+        for (side, fd) in [(Side::Fd0, &request.fd0), (Side::Fd1, &request.fd1)] {
+            if self.busy.contains(&numbers[side as usize]) {
+                return Err(Error::Busy(side));
+            }
+            match self.kernel.state(fd) {
+                Ok(TcpState::Established | TcpState::CloseWait) => {}
+                Ok(TcpState::Other) | Err(_) => return Err(Error::NotConnected(side)),
+            }
+            if !self.kernel.is_nonblocking(fd)? {
+                return Err(Error::Blocking(side));
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves bytes: waits up to `wait_ms_max` (`None`: for ever) for something to move, unless
+    /// there is something already, then gives each transfer that can go on one turn of at most
+    /// 256 KB a direction.
+    ///
+    /// # Errors
+    /// Those of epoll_wait(2) that say that a descriptor was closed against the rules.
+    pub fn turn(&mut self, wait_ms_max: Option<u32>) -> KernelResult<()> {
+        let is_idle = self.queue.is_empty() && self.notices.is_empty();
+        let mut found = std::mem::take(&mut self.found);
+        let result = self.kernel.wait(if is_idle { wait_ms_max } else { Some(0) }, &mut found);
+        for change in found.drain(..) {
+            self.note(change);
+        }
+        self.found = found;
+        result?;
+        for _ in 0..self.queue.len() {
+            let key = self.queue.pop_front().expect("so many are queued");
+            if let Some(transfer) = self.transfers.get_mut(key) {
+                transfer.is_queued = false;
+                let is_paused = self.run(key);
+                self.settle(key, is_paused);
+            }
+        }
+        if !self.queue.is_empty() {
+            self.kernel.wake();
+        }
+        Ok(())
+    }
+
+    /// What happened, oldest first.
+    pub fn next_notice(&mut self) -> Option<Notice> {
+        while let Some(notice) = self.notices.pop_front() {
+            // What was to be read may have been meanwhile.
+            let is_readable = |handle: Handle| {
+                self.transfers.get(handle.0).is_some_and(|transfer| transfer.is_readable())
+            };
+            match notice {
+                Notice::Readable(handle) if !is_readable(handle) => {}
+                notice => return Some(notice),
+            }
+        }
+        None
+    }
+
+    /// Reads: with KeepCopy what is kept of the source, and 0 bytes once that was all; of the
+    /// destination of a unidirectional transfer what its peer sends.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for any other connection of a transfer; [`Error::Stale`],
+    /// [`Error::WouldBlock`], [`Error::Kernel`].
+    pub fn read(&mut self, handle: Handle, side: Side, bytes: &mut [u8]) -> Result<usize, Error> {
+        let key = handle.0;
+        let transfer = self.transfers.get_mut(key).ok_or(Error::Stale)?;
+        match side {
+            _ if transfer.is_bidirectional() => Err(Error::Refused),
+            Side::Fd1 => Ok(self.kernel.receive(transfer.fd(side), bytes)?),
+            Side::Fd0 if !transfer.is_kept() => Err(Error::Refused),
+            Side::Fd0 => {
+                let mut tools = Tools {
+                    kernel: &mut self.kernel,
+                    pool: &mut self.pool,
+                    scratch: &mut self.scratch,
+                };
+                let count = transfer.read_kept(&mut tools, bytes)?;
+                let is_paused = transfer.run(&mut tools);
+                self.settle(key, is_paused);
+                self.wake();
+                Ok(count)
+            }
+        }
+    }
+
+    /// Writes to the source of a unidirectional transfer.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for any other connection of a transfer; [`Error::Stale`],
+    /// [`Error::WouldBlock`], [`Error::Kernel`].
+    pub fn write(&mut self, handle: Handle, side: Side, bytes: &[u8]) -> Result<usize, Error> {
+        let transfer = self.transfers.get(handle.0).ok_or(Error::Stale)?;
+        match side {
+            Side::Fd0 if !transfer.is_bidirectional() => {
+                Ok(self.kernel.send(transfer.fd(side), bytes, false)?)
+            }
+            _ => Err(Error::Refused),
+        }
+    }
+
+    /// Payload in bytes that went to `fd1`, and to `fd0`, so far.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn forwarded(&self, handle: Handle) -> Result<[u64; 2], Error> {
+        self.transfers.get(handle.0).map(Transfer::forwarded).ok_or(Error::Stale)
+    }
+
+    /// Releases a transfer, which may have ended or not. What is on its way is written on as far as
+    /// that does not wait, and else given back; notices of it that were not taken are withdrawn.
+    /// The connections are the application's again.
+    ///
+    /// # Errors
+    /// [`Error::Stale`].
+    pub fn unsplice(&mut self, handle: Handle) -> Result<Released, Error> {
+        self.transfers.get(handle.0).ok_or(Error::Stale)?;
+        self.notices.retain(|notice| notice.handle() != handle);
+        let transfer = self.take_out(handle.0);
+        Ok(transfer.release(&mut self.tools()))
+    }
+
+    /// Transfers that are not released.
+    pub fn transfers(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// Pipes that are open, and how many of them no transfer holds.
+    pub fn pipes(&self) -> (usize, usize) {
+        (self.pool.open(), self.pool.free())
+    }
+
+    fn tools(&mut self) -> Tools<'_, K> {
+        Tools { kernel: &mut self.kernel, pool: &mut self.pool, scratch: &mut self.scratch }
+    }
+
+    fn run(&mut self, key: Key) -> bool {
+        let transfer = self.transfers.get_mut(key).expect("it is in the table");
+        transfer.run(&mut Tools {
+            kernel: &mut self.kernel,
+            pool: &mut self.pool,
+            scratch: &mut self.scratch,
+        })
+    }
+
+    /// Queues the transfer of a connection that changed.
+    fn note(&mut self, found: Found) {
+        let (key, side) = key_and_side(found.token);
+        let Some(transfer) = self.transfers.get_mut(key).filter(|it| it.end().is_none()) else {
+            return;
+        };
+        transfer.found(&mut self.kernel, side, found);
+        enqueue(&mut self.queue, transfer, key);
+    }
+
+    /// What follows a move of bytes: notices, another turn, or the release.
+    fn settle(&mut self, key: Key, is_paused: bool) {
+        let transfer = self.transfers.get_mut(key).expect("it is in the table");
+        if is_paused {
+            enqueue(&mut self.queue, transfer, key);
+        }
+        if transfer.is_readable() && !transfer.is_told_to_read {
+            transfer.is_told_to_read = true;
+            self.notices.push_back(Notice::Readable(Handle(key)));
+        }
+        let Some(end) = transfer.end().filter(|_| !transfer.is_told_of_end) else { return };
+        transfer.is_told_of_end = true;
+        let (forwarded, auto_release) = (transfer.forwarded(), transfer.auto_release);
+        self.notices.push_back(Notice::Ended { handle: Handle(key), end, forwarded });
+        if auto_release {
+            let transfer = self.take_out(key);
+            transfer.release(&mut self.tools());
+        }
+    }
+
+    /// Makes [`Splicer::fd`] readable if there is something to do or to be told.
+    fn wake(&mut self) {
+        if !self.queue.is_empty() || !self.notices.is_empty() {
+            self.kernel.wake();
+        }
+    }
+
+    fn watch(&mut self, key: Key) -> KernelResult<()> {
+        let transfer = self.transfers.get(key).expect("it was just put there");
+        for side in [Side::Fd0, Side::Fd1] {
+            let fd = transfer.fd(side);
+            self.kernel.watch(fd, token(key, side))?;
+            self.busy.insert(self.kernel.number(fd));
+        }
+        Ok(())
+    }
+
+    /// Takes a transfer out of all tables.
+    fn take_out(&mut self, key: Key) -> Transfer<K::Socket, K::Pipe> {
+        let transfer = self.transfers.remove(key).expect("it is in the table");
+        for side in [Side::Fd0, Side::Fd1] {
+            let fd = transfer.fd(side);
+            if self.busy.remove(&self.kernel.number(fd)) {
+                self.kernel.unwatch(fd);
+            }
+        }
+        transfer
+    }
+}
+
+/// Queues a transfer for the next turn, once.
+fn enqueue<S, P>(queue: &mut VecDeque<Key>, transfer: &mut Transfer<S, P>, key: Key) {
+    if !transfer.is_queued {
+        transfer.is_queued = true;
+        queue.push_back(key);
+    }
+}
+
+/// The number that a connection is watched under: generation, slot, side.
+fn token(key: Key, side: Side) -> u64 {
+    u64::from(key.generation) << 32 | u64::from(key.slot) << 1 | side as u64
+}
+
+fn key_and_side(token: u64) -> (Key, Side) {
+    let key = Key { slot: token as u32 >> 1, generation: (token >> 32) as u32 };
+    (key, if token & 1 == 0 { Side::Fd0 } else { Side::Fd1 })
+}

@@ -1,0 +1,190 @@
+//! One transfer: two connections, a direction or two between them, and what the application was
+//! told.
+
+use millrace_sys::Errno;
+
+use crate::carrier::{Carrier, Ends, Tools};
+use crate::flow::Flow;
+use crate::kernel::{Found, Kernel};
+use crate::request::{Close, Direction, End, Error, Keep, Kind, Released, Request, Side};
+
+/// A transfer of a splicer.
+#[derive(Debug)]
+pub(crate) struct Transfer<S, P> {
+    fds: [S; 2],
+    /// From `fd0` to `fd1`.
+    forth: Carrier<P>,
+    /// From `fd1` to `fd0`: of a bidirectional transfer.
+    back: Option<Carrier<P>>,
+    pub(crate) auto_release: bool,
+    /// Whether it waits for its turn.
+    pub(crate) is_queued: bool,
+    /// Whether the application was told to read, and has not since.
+    pub(crate) is_told_to_read: bool,
+    /// Whether the application was told of the end.
+    pub(crate) is_told_of_end: bool,
+}
+
+impl<S, P> Transfer<S, P> {
+    /// A transfer of which nothing has moved.
+    ///
+    /// # Errors
+    /// [`Error::Request`].
+    pub(crate) fn new(request: Request<'_, S>, has_input: bool) -> Result<Self, Error> {
+        check(request.keep, request.kind, has_input)?;
+        let first = request.first.to_vec();
+        let (forth, back) = match request.kind {
+            Kind::Unidirectional { limit } => {
+                let keep = request.keep;
+                (Flow::new(Side::Fd0, first.len(), limit, keep, Close::NotForwarded), None)
+            }
+            Kind::Bidirectional => {
+                let flow = |from, first| Flow::new(from, first, None, None, Close::Forwarded);
+                let back = Carrier::new(flow(Side::Fd1, 0), Vec::new());
+                (flow(Side::Fd0, first.len()), Some(back))
+            }
+        };
+        Ok(Self {
+            fds: [request.fd0, request.fd1],
+            forth: Carrier::new(forth, first),
+            back,
+            auto_release: request.auto_release,
+            is_queued: false,
+            is_told_to_read: false,
+            is_told_of_end: false,
+        })
+    }
+
+    /// A connection.
+    pub(crate) fn fd(&self, side: Side) -> &S {
+        &self.fds[side as usize]
+    }
+
+    /// Moves bytes until somebody has to be waited for: `false`; or a direction took as much as it
+    /// may in one turn.
+    pub(crate) fn run<K>(&mut self, tools: &mut Tools<'_, K>) -> bool
+    where
+        K: Kernel<Socket = S, Pipe = P>,
+    {
+        if self.end().is_some() {
+            return false;
+        }
+        let [fd0, fd1] = &self.fds;
+        let mut is_paused = self.forth.run(tools, Ends { source: fd0, sink: fd1 });
+        let is_broken = matches!(self.forth.flow().end(), Some(End::Aborted { .. }));
+        if let Some(back) = self.back.as_mut().filter(|_| !is_broken) {
+            is_paused |= back.run(tools, Ends { source: fd1, sink: fd0 });
+        }
+        is_paused && self.end().is_none()
+    }
+
+    /// Notes what became of a connection.
+    pub(crate) fn found<K>(&mut self, kernel: &mut K, side: Side, found: Found)
+    where
+        K: Kernel<Socket = S, Pipe = P>,
+    {
+        let fd = &self.fds[side as usize];
+        let (from_here, to_here) = match side {
+            Side::Fd0 => (Some(&mut self.forth), self.back.as_mut()),
+            Side::Fd1 => (self.back.as_mut(), Some(&mut self.forth)),
+        };
+        if let Some(to_here) = to_here {
+            let flow = to_here.flow_mut();
+            if found.writable {
+                flow.sink_ready();
+            }
+            // An error is told once. Where nothing is sent any more, who receives is to be told.
+            if (found.failed || found.hung_up) && flow.is_sink_open() {
+                let error = kernel.take_error(fd).or(found.hung_up.then_some(Errno::PIPE));
+                error.into_iter().for_each(|error| flow.sink_gone(error));
+            }
+        }
+        if let Some(from_here) = from_here.filter(|_| found.readable) {
+            from_here.flow_mut().source_ready();
+        }
+    }
+
+    /// How the transfer ended, if it did: when every direction has, or one by an abort.
+    pub(crate) fn end(&self) -> Option<End> {
+        let forth = self.forth.flow().end();
+        let Some(back) = &self.back else { return forth };
+        match (forth, back.flow().end()) {
+            (Some(aborted @ End::Aborted { .. }), _) | (_, Some(aborted @ End::Aborted { .. })) => {
+                Some(aborted)
+            }
+            (Some(end), Some(_)) => Some(end),
+            _ => None,
+        }
+    }
+
+    /// Payload in bytes that `fd1`, and `fd0`, took.
+    pub(crate) fn forwarded(&self) -> [u64; 2] {
+        let back = self.back.as_ref().map_or(0, |back| back.flow().forwarded());
+        [self.forth.flow().forwarded(), back]
+    }
+
+    /// Whether there is what the application is to be told to read.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.forth.flow().is_readable()
+    }
+
+    /// Whether the application reads the payload too.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.forth.flow().is_kept()
+    }
+
+    /// Whether bytes go both ways.
+    pub(crate) fn is_bidirectional(&self) -> bool {
+        self.back.is_some()
+    }
+
+    /// Reads kept bytes, and gives how many: 0 when there are none and will be none.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`].
+    pub(crate) fn read_kept<K>(
+        &mut self,
+        tools: &mut Tools<'_, K>,
+        bytes: &mut [u8],
+    ) -> Result<usize, Error>
+    where
+        K: Kernel<Socket = S, Pipe = P>,
+    {
+        match self.forth.read(tools, bytes) {
+            0 if !self.forth.flow().has_forwarded_all() => Err(Error::WouldBlock),
+            count => {
+                self.is_told_to_read = false;
+                Ok(count)
+            }
+        }
+    }
+
+    /// Ends the transfer, and gives what is left of it.
+    pub(crate) fn release<K>(self, tools: &mut Tools<'_, K>) -> Released
+    where
+        K: Kernel<Socket = S, Pipe = P>,
+    {
+        let end = self.end();
+        let [fd0, fd1] = &self.fds;
+        let forth = self.forth.release(tools, Ends { source: fd0, sink: fd1 });
+        let back = match self.back {
+            Some(back) => back.release(tools, Ends { source: fd1, sink: fd0 }),
+            None => Direction::default(),
+        };
+        Released { end, directions: [forth, back] }
+    }
+}
+
+/// Whether a request means something.
+fn check(keep: Option<Keep>, kind: Kind, has_input: bool) -> Result<(), Error> {
+    match (keep, kind) {
+        (Some(_), Kind::Bidirectional) => {
+            Err(Error::Request("a copy is kept of one direction alone"))
+        }
+        (Some(keep), _) if keep.min2read == 0 || keep.min2read > keep.max2cache => {
+            Err(Error::Request("min2read is at least 1, and no more than max2cache"))
+        }
+        (None, _) if has_input => Err(Error::Request("an input buffer wants a copy that is kept")),
+        _ => Ok(()),
+    }
+}

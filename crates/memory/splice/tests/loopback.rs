@@ -1,0 +1,235 @@
+//! Each interaction of the paper over connections of this machine, one at a time.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::rc::Rc;
+
+use millrace_splice::{
+    End, Errno, Error, Handle, Keep, Kind, Linux, Notice, Outcome, Request, Side, Splicer,
+};
+
+type Connection = Rc<TcpStream>;
+type Splices = Splicer<Linux<Connection>>;
+
+const ONE_WAY: Kind = Kind::Unidirectional { limit: None };
+const PAPER: Keep = Keep { min2read: 16 * 1024, max2cache: 64 * 1024 };
+
+/// A peer, and our end of its connection.
+fn pair() -> (TcpStream, Connection) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let peer = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
+    let (ours, _) = listener.accept().expect("one was made");
+    ours.set_nonblocking(true).expect("it is open");
+    (peer, Rc::new(ours))
+}
+
+fn splicer() -> Splices {
+    Splicer::new(Linux::new().expect("descriptors are left"), 8)
+}
+
+fn request(fd0: &Connection, fd1: &Connection, kind: Kind) -> Request<'static, Connection> {
+    let (fd0, fd1) = (fd0.clone(), fd1.clone());
+    Request { fd0, fd1, kind, keep: None, auto_release: false, first: b"", input: None }
+}
+
+fn begun(outcome: Outcome) -> Handle {
+    match outcome {
+        Outcome::Begun { handle, .. } => handle,
+        Outcome::Ended { end, .. } => panic!("ended in the call: {end:?}"),
+    }
+}
+
+/// Turns until there is a notice.
+fn notice(splicer: &mut Splices) -> Notice {
+    loop {
+        if let Some(notice) = splicer.next_notice() {
+            return notice;
+        }
+        splicer.turn(Some(10_000)).expect("all are open");
+    }
+}
+
+fn ended(splicer: &mut Splices) -> (End, [u64; 2]) {
+    match notice(splicer) {
+        Notice::Ended { end, forwarded, .. } => (end, forwarded),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index * 7 + index / 251) as u8).collect()
+}
+
+#[test]
+fn a_short_transfer_ends_in_the_call_behind_its_head() {
+    let (mut origin, source) = pair();
+    let (mut client, destination) = pair();
+    origin.write_all(b"bodynext").unwrap();
+    let mut splicer = splicer();
+    let kind = Kind::Unidirectional { limit: Some(4) };
+    let request = Request { first: b"head ", ..request(&source, &destination, kind) };
+    let Outcome::Ended { end, released, input: 0 } = splicer.splice(request).unwrap() else {
+        panic!("it was there")
+    };
+    assert_eq!((end, released.directions[0].forwarded), (End::Limit, 4));
+    let mut bytes = [0; 9];
+    client.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"head body");
+    assert_eq!((&*source).read(&mut bytes).unwrap(), 4, "what follows is the application's");
+    assert_eq!((splicer.transfers(), splicer.pipes()), (0, (1, 1)));
+}
+
+#[test]
+fn a_transfer_goes_on_until_its_source_closes_and_leaves_its_destination_open() {
+    let (mut origin, source) = pair();
+    let (mut client, destination) = pair();
+    let mut splicer = splicer();
+    let handle = begun(splicer.splice(request(&source, &destination, ONE_WAY)).unwrap());
+    let body = pattern(1 << 20);
+    let sent = body.clone();
+    let writer = std::thread::spawn(move || origin.write_all(&sent).unwrap());
+    client.write_all(b"GET").unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 20];
+        client.read_exact(&mut bytes).unwrap();
+        (client, bytes)
+    });
+    assert_eq!(ended(&mut splicer), (End::Closed, [1 << 20, 0]));
+    writer.join().unwrap();
+    let (mut client, bytes) = reader.join().unwrap();
+    assert!(bytes == body);
+    let mut next = [0; 8];
+    assert_eq!(splicer.read(handle, Side::Fd1, &mut next), Ok(3), "requests are the application's");
+    assert_eq!(splicer.read(handle, Side::Fd0, &mut next), Err(Error::Refused));
+    assert_eq!(splicer.write(handle, Side::Fd1, b"x"), Err(Error::Refused));
+    assert_eq!(splicer.write(handle, Side::Fd0, b"x"), Ok(1));
+    let released = splicer.unsplice(handle).unwrap();
+    assert_eq!(released.end, Some(End::Closed));
+    assert_eq!(splicer.unsplice(handle), Err(Error::Stale));
+    (&*destination).write_all(b"answer").unwrap();
+    client.read_exact(&mut next[..6]).unwrap();
+    assert_eq!(&next[..6], b"answer");
+}
+
+#[test]
+fn a_tunnel_forwards_either_close_and_lets_nobody_in() {
+    let (mut client, fd0) = pair();
+    let (mut origin, fd1) = pair();
+    let mut splicer = splicer();
+    let first = Request { first: b"hello ", ..request(&fd0, &fd1, Kind::Bidirectional) };
+    let handle = begun(splicer.splice(first).unwrap());
+    for side in [Side::Fd0, Side::Fd1] {
+        assert_eq!(splicer.read(handle, side, &mut [0]), Err(Error::Refused));
+        assert_eq!(splicer.write(handle, side, b"x"), Err(Error::Refused));
+    }
+    let busy = splicer.splice(request(&fd1, &fd0, ONE_WAY)).unwrap_err();
+    assert_eq!(busy, Error::Busy(Side::Fd0));
+    client.write_all(b"origin").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let peer = std::thread::spawn(move || {
+        let mut asked = String::new();
+        origin.read_to_string(&mut asked).unwrap();
+        origin.write_all(b"hello client").unwrap();
+        asked
+    });
+    assert_eq!(ended(&mut splicer), (End::Closed, [6, 12]));
+    assert_eq!(peer.join().unwrap(), "hello origin");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "hello client");
+    splicer.unsplice(handle).unwrap();
+}
+
+#[test]
+fn a_copy_is_kept_whole_though_the_destination_aborts() {
+    let (mut origin, source) = pair();
+    let (client, destination) = pair();
+    let mut splicer = splicer();
+    let body = pattern(600_000);
+    let kind = Kind::Unidirectional { limit: Some(body.len() as u64) };
+    let (sent, mut input) = (body.clone(), [0; 100]);
+    origin.write_all(&sent[..100]).unwrap();
+    let asked = Request {
+        keep: Some(PAPER),
+        input: Some(&mut input),
+        auto_release: true,
+        ..request(&source, &destination, kind)
+    };
+    let Outcome::Begun { handle, input: 100 } = splicer.splice(asked).unwrap() else {
+        panic!("there is more to come, and so much was there")
+    };
+    let mut kept = input.to_vec();
+    let writer = std::thread::spawn(move || origin.write_all(&sent[100..]).unwrap());
+    let mut client = Some(client);
+    let end = loop {
+        match notice(&mut splicer) {
+            Notice::Readable(_) => {}
+            Notice::Ended { end, .. } => break end,
+        }
+        let mut bytes = vec![0; 10_000];
+        let count = splicer.read(handle, Side::Fd0, &mut bytes).unwrap();
+        kept.extend(&bytes[..count]);
+        if kept.len() > 100_000 {
+            // Unread bytes make the close a reset.
+            drop(client.take());
+        }
+    };
+    writer.join().unwrap();
+    let Some(Errno::PIPE | Errno::CONNRESET) = end.error() else { panic!("{end:?}") };
+    assert!(kept == body);
+    assert_eq!(splicer.transfers(), 0);
+}
+
+#[test]
+fn what_is_unspliced_is_forwarded_or_given_back() {
+    let (mut origin, source) = pair();
+    let (mut client, destination) = pair();
+    let mut splicer = splicer();
+    let body = pattern(32 << 20);
+    let sent = body.clone();
+    let handle = begun(splicer.splice(request(&source, &destination, ONE_WAY)).unwrap());
+    origin.set_nonblocking(true).unwrap();
+    let mut written = 0;
+    let mut idle = 0;
+    while idle < 100 {
+        let count = origin.write(&sent[written..]).unwrap_or(0);
+        written += count;
+        idle = if count == 0 { idle + 1 } else { 0 };
+        splicer.turn(Some(1)).unwrap();
+    }
+    let released = splicer.unsplice(handle).unwrap();
+    assert_eq!(released.end, None);
+    let [forth, back] = released.directions;
+    assert!(!forth.unsent.is_empty() && back == Default::default(), "the client reads nothing");
+    let mut bytes = vec![0; forth.forwarded as usize];
+    client.read_exact(&mut bytes).unwrap();
+    bytes.extend(&forth.unsent);
+    drop(origin);
+    let mut rest = Vec::new();
+    source.set_nonblocking(false).unwrap();
+    (&*source).read_to_end(&mut rest).unwrap();
+    bytes.extend(&rest);
+    assert!(bytes == body[..written]);
+}
+
+#[test]
+fn requests_that_mean_nothing_and_connections_that_are_none_are_refused() {
+    let (peer, source) = pair();
+    let (_client, destination) = pair();
+    let mut splicer = splicer();
+    let mut refusal = |request| splicer.splice(request).unwrap_err();
+    let plain = || request(&source, &destination, ONE_WAY);
+    let both = Request { kind: Kind::Bidirectional, keep: Some(PAPER), ..plain() };
+    let keep = Some(Keep { min2read: 2, max2cache: 1 });
+    let itself = Request { fd1: source.clone(), ..plain() };
+    let buffer = Request { input: Some(&mut []), ..plain() };
+    for request in [both, Request { keep, ..plain() }, itself, buffer] {
+        assert!(matches!(refusal(request), Error::Request(_)));
+    }
+    destination.set_nonblocking(false).unwrap();
+    assert_eq!(refusal(plain()), Error::Blocking(Side::Fd1));
+    destination.set_nonblocking(true).unwrap();
+    source.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(refusal(plain()), Error::NotConnected(Side::Fd0));
+    drop(peer);
+}
