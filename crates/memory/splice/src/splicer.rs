@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_event::{Key, Table};
-use millrace_sys::TcpState;
+use millrace_sys::{Errno, TcpState};
 
 use crate::carrier::Tools;
 use crate::kernel::{Found, Kernel, Linux, Result as KernelResult};
@@ -169,7 +169,10 @@ impl<K: Kernel> Splicer<K> {
         let transfer = self.transfers.get_mut(key).ok_or(Error::Stale)?;
         match side {
             _ if transfer.is_bidirectional() => Err(Error::Refused),
-            Side::Fd1 => Ok(self.kernel.receive(transfer.fd(side), bytes)?),
+            Side::Fd1 => {
+                let result = self.kernel.receive(transfer.fd(side), bytes);
+                self.tell_transfer(key, side, result)
+            }
             Side::Fd0 if !transfer.is_kept() => Err(Error::Refused),
             Side::Fd0 => {
                 let mut tools = Tools {
@@ -195,7 +198,8 @@ impl<K: Kernel> Splicer<K> {
         let transfer = self.transfers.get(handle.0).ok_or(Error::Stale)?;
         match side {
             Side::Fd0 if !transfer.is_bidirectional() => {
-                Ok(self.kernel.send(transfer.fd(side), bytes, false)?)
+                let result = self.kernel.send(transfer.fd(side), bytes, false);
+                self.tell_transfer(handle.0, side, result)
             }
             _ => Err(Error::Refused),
         }
@@ -230,6 +234,26 @@ impl<K: Kernel> Splicer<K> {
     /// Pipes that are open, and how many of them no transfer holds.
     pub fn pipes(&self) -> (usize, usize) {
         (self.pool.open(), self.pool.free())
+    }
+
+    /// A connection's error is told once: here it was the application who asked, and the transfer
+    /// has to know.
+    fn tell_transfer(
+        &mut self,
+        key: Key,
+        side: Side,
+        result: KernelResult<usize>,
+    ) -> Result<usize, Error> {
+        let transfer = self.transfers.get_mut(key).expect("it was just asked");
+        if let Err(error) = result
+            && error != Errno::AGAIN
+            && transfer.end().is_none()
+        {
+            transfer.failed(side, error);
+            enqueue(&mut self.queue, transfer, key);
+            self.wake();
+        }
+        Ok(result?)
     }
 
     fn tools(&mut self) -> Tools<'_, K> {
@@ -267,12 +291,12 @@ impl<K: Kernel> Splicer<K> {
         }
         let Some(end) = transfer.end().filter(|_| !transfer.is_told_of_end) else { return };
         transfer.is_told_of_end = true;
-        let (forwarded, auto_release) = (transfer.forwarded(), transfer.auto_release);
-        self.notices.push_back(Notice::Ended { handle: Handle(key), end, forwarded });
-        if auto_release {
-            let transfer = self.take_out(key);
-            transfer.release(&mut self.tools());
+        let mut forwarded = transfer.forwarded();
+        if transfer.auto_release {
+            let [forth, back] = self.take_out(key).release(&mut self.tools()).directions;
+            forwarded = [forth.forwarded, back.forwarded];
         }
+        self.notices.push_back(Notice::Ended { handle: Handle(key), end, forwarded });
     }
 
     /// Makes [`Splicer::fd`] readable if there is something to do or to be told.

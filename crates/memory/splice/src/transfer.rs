@@ -104,6 +104,15 @@ impl<S, P> Transfer<S, P> {
         }
     }
 
+    /// Notes an error that the kernel told the application, and tells nobody else, of a connection
+    /// of a unidirectional transfer.
+    pub(crate) fn failed(&mut self, side: Side, error: Errno) {
+        match side {
+            Side::Fd0 => self.forth.flow_mut().source_breaks(error),
+            Side::Fd1 => self.forth.flow_mut().sink_gone(error),
+        }
+    }
+
     /// How the transfer ended, if it did: when every direction has, or one by an abort.
     pub(crate) fn end(&self) -> Option<End> {
         let forth = self.forth.flow().end();
