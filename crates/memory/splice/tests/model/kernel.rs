@@ -1,0 +1,391 @@
+//! A kernel in memory: connections whose peers the test plays, pipes of few places, and short
+//! counts, all from one seed.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use millrace_splice::{Errno, Found, Kernel, Result, TcpState};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+/// One connection: what its peer sent and we have not taken, and the other way.
+#[derive(Default)]
+pub(crate) struct Connection {
+    pub(crate) incoming: VecDeque<u8>,
+    /// The peer's close comes behind what is incoming.
+    pub(crate) is_ended: bool,
+    pub(crate) is_aborted: bool,
+    /// Told once, behind what is incoming.
+    error: Option<Errno>,
+    pub(crate) outgoing: VecDeque<u8>,
+    /// `outgoing.len() <= room`.
+    pub(crate) room: usize,
+    pub(crate) is_shut: bool,
+    watched: Option<u64>,
+    is_changed: bool,
+    /// Somebody found no room: room is a change.
+    is_full: bool,
+}
+
+impl Connection {
+    fn found(&self, token: u64) -> Found {
+        Found {
+            token,
+            readable: !self.incoming.is_empty() || self.is_ended || self.is_aborted,
+            writable: self.outgoing.len() < self.room || self.is_shut || self.is_aborted,
+            failed: self.error.is_some(),
+            hung_up: self.is_aborted || (self.is_ended && self.is_shut),
+        }
+    }
+
+    /// How many bytes may be taken: 0 at the end.
+    fn readable(&mut self) -> Result<usize> {
+        match (self.incoming.len(), self.error.take_if(|_| self.incoming.is_empty())) {
+            (0, Some(error)) => Err(error),
+            (0, None) if !self.is_ended && !self.is_aborted => Err(Errno::AGAIN),
+            (count, _) => Ok(count),
+        }
+    }
+
+    /// How many bytes may be sent.
+    fn writable(&mut self) -> Result<usize> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        if self.is_aborted || self.is_shut {
+            return Err(Errno::PIPE);
+        }
+        match self.room.saturating_sub(self.outgoing.len()) {
+            0 => {
+                self.is_full = true;
+                Err(Errno::AGAIN)
+            }
+            room => Ok(room),
+        }
+    }
+}
+
+/// Bytes in places, as Linux has them: a place is never shared.
+#[derive(Default)]
+struct Places(VecDeque<VecDeque<u8>>);
+
+impl Places {
+    fn len(&self) -> usize {
+        self.0.iter().map(VecDeque::len).sum()
+    }
+
+    fn take(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(count);
+        while bytes.len() < count {
+            let place = self.0.front_mut().expect("no more is taken than was there");
+            let taken = place.len().min(count - bytes.len());
+            bytes.extend(place.drain(..taken));
+            if place.is_empty() {
+                self.0.pop_front();
+            }
+        }
+        bytes
+    }
+}
+
+/// All that there is.
+pub(crate) struct World {
+    pub(crate) connections: Vec<Connection>,
+    pipes: BTreeMap<usize, Places>,
+    pipes_opened: usize,
+    random: Pcg64Mcg,
+    is_woken: bool,
+    /// Places of a pipe.
+    places: usize,
+    /// The most bytes in a place.
+    place_bytes: usize,
+    /// One call in so many finds less than it could; 0: none.
+    short: u64,
+    /// One call for a pipe in so many fails; 0: none.
+    pipeless: u64,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut random = Pcg64Mcg::seed_from_u64(seed ^ 0x5917_ce00);
+        let mut any = |values: &[u64]| values[(random.next_u64() % values.len() as u64) as usize];
+        let (places, place_bytes) = (any(&[1, 2, 16, 64]) as usize, any(&[1, 100, 1448, 32_768]));
+        let (short, pipeless) = (any(&[0, 2, 10]), any(&[0, 0, 1, 3]));
+        Self {
+            connections: Vec::new(),
+            pipes: BTreeMap::new(),
+            pipes_opened: 0,
+            random,
+            is_woken: false,
+            places,
+            place_bytes: place_bytes as usize,
+            short,
+            pipeless,
+        }
+    }
+
+    /// Whether much can be moved in few steps.
+    pub(crate) fn is_coarse(&self) -> bool {
+        self.places * self.place_bytes > 10_000
+    }
+
+    /// Whether one of so many chances came; of 0 none does.
+    fn chance(&mut self, of: u64) -> bool {
+        of != 0 && self.random.next_u64().is_multiple_of(of)
+    }
+
+    fn some(&mut self, count: usize) -> usize {
+        if count > 1 && self.chance(self.short) {
+            1 + self.random.next_u64() as usize % count
+        } else {
+            count
+        }
+    }
+
+    /// A connection that takes up to `room` bytes before its peer does; its number.
+    pub(crate) fn connect(&mut self, room: usize) -> usize {
+        self.connections.push(Connection { room, ..Connection::default() });
+        self.connections.len() - 1
+    }
+
+    /// The peer sends.
+    pub(crate) fn deliver(&mut self, connection: usize, bytes: &[u8]) {
+        let connection = &mut self.connections[connection];
+        connection.incoming.extend(bytes);
+        connection.is_changed = true;
+    }
+
+    /// The peer takes what it was sent, up to `max` bytes.
+    pub(crate) fn collect(&mut self, connection: usize, max: usize) -> Vec<u8> {
+        let connection = &mut self.connections[connection];
+        let count = max.min(connection.outgoing.len());
+        connection.is_changed |= count > 0 && std::mem::take(&mut connection.is_full);
+        connection.outgoing.drain(..count).collect()
+    }
+
+    /// The peer closes its direction.
+    pub(crate) fn end(&mut self, connection: usize) {
+        let connection = &mut self.connections[connection];
+        connection.is_ended = true;
+        connection.is_changed = true;
+    }
+
+    /// The peer aborts.
+    pub(crate) fn abort(&mut self, connection: usize) {
+        let connection = &mut self.connections[connection];
+        connection.is_aborted = true;
+        connection.error = Some(Errno::CONNRESET);
+        connection.outgoing.clear();
+        connection.is_changed = true;
+    }
+
+    /// What poll(2) would say of the splicer's descriptor.
+    pub(crate) fn is_readable(&self) -> bool {
+        let is_found = |it: &Connection| it.is_changed && it.watched.is_some();
+        self.is_woken || self.connections.iter().any(is_found)
+    }
+
+    /// Pipes that are open, and bytes in them.
+    pub(crate) fn pipes(&self) -> (usize, usize) {
+        (self.pipes.len(), self.pipes.values().map(Places::len).sum())
+    }
+
+    fn places(&mut self, pipe: &Pipe) -> &mut Places {
+        self.pipes.get_mut(&pipe.number).expect("it is open")
+    }
+
+    fn free_places(&mut self, pipe: &Pipe) -> usize {
+        self.places - self.places(pipe).0.len()
+    }
+
+    /// Puts bytes into as many places as they take, and gives how many fitted.
+    fn put(&mut self, pipe: &Pipe, bytes: impl Iterator<Item = u8>) -> usize {
+        let mut bytes = bytes.peekable();
+        let mut count = 0;
+        while bytes.peek().is_some() && self.free_places(pipe) > 0 {
+            let length = self.some(self.place_bytes);
+            let place: VecDeque<u8> = bytes.by_ref().take(length).collect();
+            count += place.len();
+            self.places(pipe).0.push_back(place);
+        }
+        count
+    }
+}
+
+/// The world as a splicer calls it.
+#[derive(Clone)]
+pub(crate) struct Model(pub(crate) Rc<RefCell<World>>);
+
+/// A pipe of a world, which it leaves when it is dropped.
+pub(crate) struct Pipe {
+    number: usize,
+    world: Rc<RefCell<World>>,
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        self.world.borrow_mut().pipes.remove(&self.number);
+    }
+}
+
+impl Kernel for Model {
+    type Socket = usize;
+    type Pipe = Pipe;
+
+    fn pipe(&mut self) -> Result<Pipe> {
+        let mut world = self.0.borrow_mut();
+        let pipeless = world.pipeless;
+        if world.chance(pipeless) {
+            return Err(Errno::MFILE);
+        }
+        world.pipes_opened += 1;
+        let number = world.pipes_opened;
+        world.pipes.insert(number, Places::default());
+        Ok(Pipe { number, world: self.0.clone() })
+    }
+
+    fn fill(&mut self, from: &usize, into: &Pipe, max: usize) -> Result<usize> {
+        let mut world = self.0.borrow_mut();
+        let count = world.connections[*from].readable()?.min(max);
+        // Now and then there is something that a splice stops at, as at urgent data.
+        if world.chance(40) {
+            return Ok(0);
+        }
+        let count = world.some(count);
+        let bytes: Vec<u8> =
+            world.connections[*from].incoming.iter().take(count).copied().collect();
+        let count = world.put(into, bytes.into_iter());
+        world.connections[*from].incoming.drain(..count);
+        Ok(count)
+    }
+
+    fn drain(&mut self, from: &Pipe, into: &usize, max: usize) -> Result<usize> {
+        let mut world = self.0.borrow_mut();
+        let count = world.connections[*into].writable()?.min(max).min(world.places(from).len());
+        let count = world.some(count);
+        let bytes = world.places(from).take(count);
+        world.connections[*into].outgoing.extend(bytes);
+        Ok(count)
+    }
+
+    fn tee(&mut self, from: &Pipe, into: &Pipe, max: usize) -> Result<usize> {
+        let mut world = self.0.borrow_mut();
+        if world.free_places(into) == 0 || world.places(from).len() == 0 {
+            return Err(Errno::AGAIN);
+        }
+        let bytes: Vec<u8> = world.places(from).0.iter().flatten().take(max).copied().collect();
+        Ok(world.put(into, bytes.into_iter()))
+    }
+
+    fn shift(&mut self, from: &Pipe, into: &Pipe, max: usize) -> Result<usize> {
+        let count = self.tee(from, into, max)?;
+        self.0.borrow_mut().places(from).take(count);
+        Ok(count)
+    }
+
+    fn read(&mut self, from: &Pipe, bytes: &mut [u8]) -> Result<usize> {
+        let mut world = self.0.borrow_mut();
+        let count = match world.places(from).len().min(bytes.len()) {
+            0 => return Err(Errno::AGAIN),
+            count => world.some(count),
+        };
+        bytes[..count].copy_from_slice(&world.places(from).take(count));
+        Ok(count)
+    }
+
+    fn receive(&mut self, from: &usize, bytes: &mut [u8]) -> Result<usize> {
+        let count = self.peek(from, bytes)?;
+        self.0.borrow_mut().connections[*from].incoming.drain(..count);
+        Ok(count)
+    }
+
+    fn peek(&mut self, from: &usize, bytes: &mut [u8]) -> Result<usize> {
+        let mut world = self.0.borrow_mut();
+        let count = world.connections[*from].readable()?.min(bytes.len());
+        let count = world.some(count);
+        let incoming = world.connections[*from].incoming.iter();
+        bytes.iter_mut().zip(incoming.take(count)).for_each(|(place, byte)| *place = *byte);
+        Ok(count)
+    }
+
+    fn discard(&mut self, from: &usize, room: &mut [u8]) -> Result<usize> {
+        let mut world = self.0.borrow_mut();
+        let count = world.connections[*from].readable()?.min(room.len());
+        let count = world.some(count);
+        world.connections[*from].incoming.drain(..count);
+        Ok(count)
+    }
+
+    fn send(&mut self, into: &usize, bytes: &[u8], _more: bool) -> Result<usize> {
+        let mut world = self.0.borrow_mut();
+        let count = world.connections[*into].writable()?.min(bytes.len());
+        let count = world.some(count);
+        world.connections[*into].outgoing.extend(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn shut(&mut self, socket: &usize) -> Result<()> {
+        let connection = &mut self.0.borrow_mut().connections[*socket];
+        if connection.is_aborted {
+            return Err(Errno::NOTCONN);
+        }
+        connection.is_shut = true;
+        connection.is_changed |= connection.is_ended;
+        Ok(())
+    }
+
+    fn state(&self, socket: &usize) -> Result<TcpState> {
+        let connection = &self.0.borrow().connections[*socket];
+        Ok(match (connection.is_aborted || connection.is_shut, connection.is_ended) {
+            (true, _) => TcpState::Other,
+            (false, true) => TcpState::CloseWait,
+            (false, false) => TcpState::Established,
+        })
+    }
+
+    fn is_nonblocking(&self, _socket: &usize) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn take_error(&mut self, socket: &usize) -> Option<Errno> {
+        self.0.borrow_mut().connections[*socket].error.take()
+    }
+
+    fn number(&self, socket: &usize) -> u64 {
+        *socket as u64
+    }
+
+    fn watch(&mut self, socket: &usize, token: u64) -> Result<()> {
+        let connection = &mut self.0.borrow_mut().connections[*socket];
+        assert_eq!(connection.watched, None, "a connection is watched once");
+        connection.watched = Some(token);
+        let found = connection.found(token);
+        connection.is_changed = found.readable || found.writable;
+        Ok(())
+    }
+
+    fn unwatch(&mut self, socket: &usize) {
+        self.0.borrow_mut().connections[*socket].watched = None;
+    }
+
+    fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<Found>) -> Result<()> {
+        let mut world = self.0.borrow_mut();
+        assert!(wait_ms_max.is_some() || world.is_readable(), "nothing would end this wait");
+        world.is_woken = false;
+        for index in 0..world.connections.len() {
+            // What does not fit into one wait is found by the next.
+            let is_late = world.chance(4);
+            let connection = &mut world.connections[index];
+            if let Some(token) = connection.watched.filter(|_| connection.is_changed && !is_late) {
+                connection.is_changed = false;
+                found.push(connection.found(token));
+            }
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self) {
+        self.0.borrow_mut().is_woken = true;
+    }
+}

@@ -1,0 +1,350 @@
+//! A play: some transfers of one splicer, their peers, and an application that reads when it is
+//! told to, or later.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use millrace_splice::{
+    End, Error, Handle, Keep, Kind, Notice, Outcome, Released, Request, Side, Splicer,
+};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use crate::kernel::{Model, World};
+
+/// The other end of a connection.
+pub(crate) struct Peer {
+    pub(crate) connection: usize,
+    pub(crate) sent: usize,
+    /// Bytes that it will still send.
+    left: usize,
+    pub(crate) got: Vec<u8>,
+}
+
+impl Peer {
+    /// The bytes of its stream at `from..to`.
+    pub(crate) fn stream(&self, from: usize, to: usize) -> Vec<u8> {
+        (from..to).map(|at| (self.connection * 37 + at * 7 + at / 251) as u8).collect()
+    }
+}
+
+/// What was asked of a splicer, and what it did.
+pub(crate) struct Transfer {
+    pub(crate) kind: Kind,
+    pub(crate) keep: Option<Keep>,
+    pub(crate) auto_release: bool,
+    pub(crate) first: Vec<u8>,
+    pub(crate) handle: Option<Handle>,
+    /// Of `fd0` and of `fd1`.
+    pub(crate) peers: [Peer; 2],
+    /// Kept bytes that the application read.
+    pub(crate) read: Vec<u8>,
+    /// It was told to, and has not yet.
+    is_told_to_read: bool,
+    /// What it read of the destination.
+    pub(crate) requests: Vec<u8>,
+    /// Bytes that it wrote to the source.
+    pub(crate) written: usize,
+    pub(crate) ended: Option<(End, [u64; 2])>,
+    pub(crate) released: Option<Released>,
+}
+
+pub(crate) struct Play {
+    pub(crate) world: Rc<RefCell<World>>,
+    pub(crate) splicer: Splicer<Model>,
+    random: Pcg64Mcg,
+    pub(crate) transfers: Vec<Transfer>,
+    aborts: bool,
+    /// Much is moved, by large steps.
+    is_large: bool,
+}
+
+impl Play {
+    pub(crate) fn new(seed: u64) -> Self {
+        let world = Rc::new(RefCell::new(World::new(seed)));
+        let mut random = Pcg64Mcg::seed_from_u64(seed);
+        let pipes_max = random.next_u64() as usize % 6;
+        let aborts = random.next_u64().is_multiple_of(3);
+        let splicer = Splicer::new(Model(world.clone()), pipes_max);
+        let is_large = seed.is_multiple_of(100) && world.borrow().is_coarse();
+        let transfers = Vec::new();
+        let mut play = Self { world, splicer, random, transfers, aborts, is_large };
+        for _ in 0..1 + play.below(3) {
+            play.splice();
+        }
+        play
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.random.next_u64() as usize % bound
+    }
+
+    fn one_of(&mut self, values: &[usize]) -> usize {
+        values[self.below(values.len())]
+    }
+
+    /// As [`Play::one_of`], but of the large ones if much is moved.
+    fn step(&mut self, values: [usize; 4]) -> usize {
+        if self.is_large { values[3] } else { values[self.below(4)] }
+    }
+
+    fn peer(&mut self, bytes: usize) -> Peer {
+        let room = self.step([1, 100, 5000, 1 << 20]);
+        let mut world = self.world.borrow_mut();
+        Peer { connection: world.connect(room), sent: 0, left: bytes, got: Vec::new() }
+    }
+
+    /// Asks for a transfer of which something may have come already.
+    fn splice(&mut self) {
+        let size = if self.is_large { 2 << 20 } else { self.one_of(&[0, 1, 500, 5000, 5000]) };
+        let bytes = self.below(size + 1);
+        let (limit, both) = (self.below(2 * bytes + 1) as u64, self.below(3) == 0);
+        let limit = (self.below(2) == 0).then_some(limit);
+        let kind = if both { Kind::Bidirectional } else { Kind::Unidirectional { limit } };
+        let max2cache = self.step([1, 10, 1000, 300_000]);
+        let keep = Keep { min2read: 1 + self.below(max2cache), max2cache };
+        let keep = (!both && self.below(2) == 0).then_some(keep);
+        let auto_release = self.below(2) == 0;
+        let (length, requests) = (self.below(200), self.below(500));
+        let peers = [self.peer(bytes), self.peer(requests)];
+        let first = (0..length).map(|at| at as u8).collect();
+        self.transfers.push(Transfer {
+            kind,
+            keep,
+            auto_release,
+            first,
+            handle: None,
+            peers,
+            read: Vec::new(),
+            is_told_to_read: false,
+            requests: Vec::new(),
+            written: 0,
+            ended: None,
+            released: None,
+        });
+        let index = self.transfers.len() - 1;
+        for _ in 0..self.below(5) {
+            self.deliver(index);
+        }
+        if self.below(4) == 0 {
+            self.end(index);
+        }
+        self.ask(index);
+    }
+
+    fn ask(&mut self, index: usize) {
+        let mut input = vec![0; self.one_of(&[0, 10, 100_000])];
+        let transfer = &mut self.transfers[index];
+        let request = Request {
+            fd0: transfer.peers[0].connection,
+            fd1: transfer.peers[1].connection,
+            kind: transfer.kind,
+            keep: transfer.keep,
+            auto_release: transfer.auto_release,
+            first: &transfer.first,
+            input: transfer.keep.is_some().then_some(&mut input[..]),
+        };
+        match self.splicer.splice(request).expect("both are open") {
+            Outcome::Begun { handle, input: count } => {
+                transfer.handle = Some(handle);
+                transfer.read.extend(&input[..count]);
+            }
+            Outcome::Ended { end, released, input: count } => {
+                transfer.read.extend(&input[..count]);
+                assert_eq!(released.end, Some(end));
+                let forwarded = [0, 1].map(|way| released.directions[way].forwarded);
+                transfer.ended = Some((end, forwarded));
+                transfer.released = Some(released);
+            }
+        }
+    }
+
+    /// Things that happen, until most is over.
+    pub(crate) fn run(&mut self) {
+        for _ in 0..20 + self.below(200) {
+            let index = self.below(self.transfers.len());
+            match self.below(100) {
+                0..30 => drop(self.deliver(index)),
+                30..55 => drop(self.collect(index)),
+                55..85 => drop(self.turn()),
+                85..94 => self.be_the_application(index),
+                94..96 => drop(self.end(index)),
+                96 if self.aborts => self.abort(index),
+                97 if self.below(4) == 0 => self.unsplice(index),
+                _ => {}
+            }
+        }
+    }
+
+    /// Everybody does all that is left to be done.
+    pub(crate) fn let_go(&mut self) {
+        for round in 0.. {
+            assert!(round < 2_000_000, "it goes on for ever");
+            let mut is_moved = false;
+            for index in 0..self.transfers.len() {
+                is_moved |= self.deliver(index) | self.collect(index);
+                is_moved |= self.end(index);
+                if self.transfers[index].is_told_to_read {
+                    self.read_kept(index);
+                    is_moved = true;
+                }
+            }
+            is_moved |= self.turn();
+            if !is_moved {
+                return;
+            }
+        }
+    }
+
+    /// A peer of either side sends.
+    fn deliver(&mut self, index: usize) -> bool {
+        let side = self.below(2);
+        let other = self.deliver_from(index, 1 - side);
+        self.deliver_from(index, side) || other
+    }
+
+    fn deliver_from(&mut self, index: usize, side: usize) -> bool {
+        let max = self.step([1, 100, 2000, 100_000]);
+        let peer = &mut self.transfers[index].peers[side];
+        let count = peer.left.min(max);
+        let mut world = self.world.borrow_mut();
+        let connection = &world.connections[peer.connection];
+        if count == 0 || connection.is_ended || connection.is_aborted {
+            return false;
+        }
+        world.deliver(peer.connection, &peer.stream(peer.sent, peer.sent + count));
+        peer.sent += count;
+        peer.left -= count;
+        true
+    }
+
+    /// Both peers take all that they were sent.
+    pub(crate) fn collect_all(&mut self, index: usize) {
+        self.collect_up_to(index, usize::MAX);
+    }
+
+    /// Both peers take something of what they were sent.
+    fn collect(&mut self, index: usize) -> bool {
+        let max = self.step([1, 100, 2000, 200_000]);
+        self.collect_up_to(index, max)
+    }
+
+    fn collect_up_to(&mut self, index: usize, max: usize) -> bool {
+        let mut is_moved = false;
+        for peer in &mut self.transfers[index].peers {
+            let bytes = self.world.borrow_mut().collect(peer.connection, max);
+            is_moved |= !bytes.is_empty();
+            peer.got.extend(bytes);
+        }
+        is_moved
+    }
+
+    /// Peers that have sent all close, or most of them.
+    fn end(&mut self, index: usize) -> bool {
+        let mut is_moved = false;
+        for peer in &self.transfers[index].peers {
+            let mut world = self.world.borrow_mut();
+            let connection = &world.connections[peer.connection];
+            if peer.left == 0 && !connection.is_ended && !connection.is_aborted {
+                world.end(peer.connection);
+                is_moved = true;
+            }
+        }
+        is_moved
+    }
+
+    fn abort(&mut self, index: usize) {
+        let side = self.below(2);
+        let connection = self.transfers[index].peers[side].connection;
+        if !self.world.borrow().connections[connection].is_aborted {
+            self.world.borrow_mut().abort(connection);
+        }
+    }
+
+    fn unsplice(&mut self, index: usize) {
+        let transfer = &mut self.transfers[index];
+        let Some(handle) = transfer.handle else { return };
+        match self.splicer.unsplice(handle) {
+            Ok(released) => transfer.released = Some(released),
+            Err(Error::Stale) => assert!(transfer.released.is_some() || transfer.auto_release),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Reads what it may and, now and then, tries what it may not.
+    fn be_the_application(&mut self, index: usize) {
+        if self.transfers[index].is_told_to_read {
+            return self.read_kept(index);
+        }
+        let mut bytes = vec![0; self.one_of(&[1, 100])];
+        let transfer = &mut self.transfers[index];
+        let Some(handle) = transfer.handle else { return };
+        let [source, destination] = [Side::Fd0, Side::Fd1];
+        let refused = Err(Error::Refused);
+        match transfer.kind {
+            _ if self.splicer.forwarded(handle).is_err() => {}
+            Kind::Bidirectional => {
+                assert_eq!(self.splicer.read(handle, source, &mut bytes), refused);
+                assert_eq!(self.splicer.write(handle, source, &bytes), refused);
+                assert_eq!(self.splicer.read(handle, destination, &mut bytes), refused);
+            }
+            Kind::Unidirectional { .. } => {
+                assert_eq!(self.splicer.write(handle, destination, &bytes), refused);
+                if transfer.keep.is_none() {
+                    assert_eq!(self.splicer.read(handle, source, &mut bytes), refused);
+                }
+                if let Ok(count) = self.splicer.read(handle, destination, &mut bytes) {
+                    transfer.requests.extend(&bytes[..count]);
+                }
+                transfer.written += self.splicer.write(handle, source, b"x").unwrap_or(0);
+            }
+        }
+    }
+
+    /// Reads some of what is kept, as it was told.
+    fn read_kept(&mut self, index: usize) {
+        let mut bytes = vec![0; self.step([1, 100, 1000, 400_000])];
+        let transfer = &mut self.transfers[index];
+        let handle = transfer.handle.expect("it was told so by its name");
+        transfer.is_told_to_read = false;
+        match self.splicer.read(handle, Side::Fd0, &mut bytes) {
+            Ok(count) => {
+                assert!(count > 0, "there is something, or nobody tells");
+                transfer.read.extend(&bytes[..count]);
+            }
+            Err(Error::Stale) => assert!(transfer.released.is_some()),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// What a loop around poll(2) does.
+    fn turn(&mut self) -> bool {
+        if !self.world.borrow().is_readable() {
+            return false;
+        }
+        self.splicer.turn(Some(0)).expect("it waits for nothing else");
+        while let Some(notice) = self.splicer.next_notice() {
+            self.hear(notice);
+        }
+        for transfer in &self.transfers {
+            self.check_bounds(transfer);
+        }
+        true
+    }
+
+    fn hear(&mut self, notice: Notice) {
+        let name = Some(notice.handle());
+        let transfer = self.transfers.iter_mut().find(|it| it.handle == name).expect("it is named");
+        assert!(transfer.released.is_none() && transfer.ended.is_none(), "that was the last");
+        match notice {
+            Notice::Readable(_) => {
+                assert!(transfer.keep.is_some() && !transfer.is_told_to_read, "it is told once");
+                transfer.is_told_to_read = true;
+            }
+            Notice::Ended { end, forwarded, .. } => {
+                assert!(!transfer.is_told_to_read, "there is something left to be read");
+                transfer.ended = Some((end, forwarded));
+            }
+        }
+    }
+}

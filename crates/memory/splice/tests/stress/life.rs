@@ -1,0 +1,319 @@
+//! One transfer from its beginning to the end of its connections, and what must be so meanwhile.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use millrace_splice::{
+    Direction, End, Error, Handle, Keep, Kind, Linux, Notice, Outcome, Released, Request, Side,
+    Splicer,
+};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use crate::peer::{Peer, Stream};
+
+pub(crate) type Splices = Splicer<Linux<Rc<TcpStream>>>;
+
+/// After so long something waits for ever.
+const FOR_EVER: Duration = Duration::from_secs(30);
+
+pub(crate) struct Life {
+    seed: u64,
+    random: Pcg64Mcg,
+    /// Of `fd0`, and of `fd1`.
+    fds: [Rc<TcpStream>; 2],
+    peers: [Peer; 2],
+    kind: Kind,
+    keep: Option<Keep>,
+    auto_release: bool,
+    handle: Option<Handle>,
+    is_told_to_read: bool,
+    /// Kept bytes that were read.
+    read: usize,
+    ended: Option<(End, [u64; 2])>,
+    released: Option<Released>,
+    /// Steps until everybody does what is left to be done.
+    steps: usize,
+    /// Until then the peers read little.
+    is_slow: bool,
+    aborts: bool,
+    unsplices: bool,
+    since: Instant,
+}
+
+impl Life {
+    pub(crate) fn new(seed: u64, splicer: &mut Splices) -> Self {
+        let mut random = Pcg64Mcg::seed_from_u64(seed);
+        let mut below = |bound: usize| random.next_u64() as usize % bound;
+        let size = 1 << below(22);
+        let is_slow = below(4) == 0;
+        // So much does not fit between a source and a reader who does not read.
+        let bytes = if is_slow { (1 << 20) + below(1 << 20) } else { below(size + 1) };
+        let back_max = 1 << below(18);
+        let back = below(back_max);
+        let limit = (below(2) == 0).then(|| below(bytes + 1) as u64);
+        let is_both = below(3) == 0;
+        let kind = if is_both { Kind::Bidirectional } else { Kind::Unidirectional { limit } };
+        let cache_max = 1 << below(20);
+        // A bound of few bytes makes as many rounds of a large body.
+        let max2cache = 1 + bytes / 256 + below(cache_max);
+        let keep = Keep { min2read: 1 + below(max2cache), max2cache };
+        let keep = (!is_both && below(2) == 0).then_some(keep);
+        let first: Vec<u8> = (0..below(3000) * below(2)).map(|at| (at * 3) as u8).collect();
+        let (auto_release, aborts) = (below(2) == 0, below(4) == 0);
+        let unsplices = is_slow || below(3) == 0;
+        let steps = below(300);
+        let streams = [Stream(2 * seed), Stream(2 * seed + 1)];
+        let (peer0, fd0) = Peer::new(streams[0], bytes, Vec::new(), streams[1]);
+        let (peer1, fd1) = Peer::new(streams[1], back, first.clone(), streams[0]);
+        let mut life = Self {
+            seed,
+            random,
+            fds: [fd0, fd1],
+            peers: [peer0, peer1],
+            kind,
+            keep,
+            auto_release,
+            handle: None,
+            is_told_to_read: false,
+            read: 0,
+            ended: None,
+            released: None,
+            steps,
+            is_slow,
+            aborts,
+            unsplices,
+            since: Instant::now(),
+        };
+        life.splice(&first, splicer);
+        life
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.random.next_u64() as usize % bound
+    }
+
+    fn splice(&mut self, first: &[u8], splicer: &mut Splices) {
+        let piece = self.below(100_000);
+        self.peers[0].send(piece);
+        let mut input = vec![0; self.below(50_000)];
+        let request = Request {
+            fd0: self.fds[0].clone(),
+            fd1: self.fds[1].clone(),
+            kind: self.kind,
+            keep: self.keep,
+            auto_release: self.auto_release,
+            first,
+            input: self.keep.is_some().then_some(&mut input[..]),
+        };
+        match splicer.splice(request).expect("both are open") {
+            Outcome::Begun { handle, input: count } => {
+                self.handle = Some(handle);
+                self.was_kept(&input[..count]);
+            }
+            Outcome::Ended { end, released, input: count } => {
+                self.was_kept(&input[..count]);
+                self.ended = Some((end, [0, 1].map(|way| released.directions[way].forwarded)));
+                self.released = Some(released);
+            }
+        }
+    }
+
+    fn was_kept(&mut self, bytes: &[u8]) {
+        let wanted = self.peers[0].stream().bytes(self.read, self.read + bytes.len());
+        assert!(bytes == wanted, "kept bytes from {}", self.read);
+        self.read += bytes.len();
+    }
+
+    pub(crate) fn is_named(&self, handle: Handle) -> bool {
+        self.handle == Some(handle)
+    }
+
+    /// Whether nothing is left to be done by somebody else than the splicer.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.steps == 0 && !self.is_told_to_read
+    }
+
+    pub(crate) fn hear(&mut self, notice: Notice) {
+        assert!(self.ended.is_none(), "that was the last");
+        match notice {
+            Notice::Readable(_) => self.is_told_to_read = true,
+            Notice::Ended { end, forwarded, .. } => self.ended = Some((end, forwarded)),
+        }
+    }
+
+    /// Something happens; or, after so many steps, all that is left to happen.
+    pub(crate) fn step(&mut self, splicer: &mut Splices) {
+        assert!(self.since.elapsed() < FOR_EVER, "it waits for ever");
+        let size = 1 << self.below(18);
+        let max = 1 + self.below(size);
+        let is_still = self.is_slow && self.below(16) > 0;
+        let side = self.below(2);
+        if self.steps == 0 {
+            for peer in &mut self.peers {
+                peer.send(1 << 18);
+                peer.take(1 << 18);
+                if peer.has_sent_all() && !peer.is_closed {
+                    peer.close();
+                }
+            }
+            return self.read_kept(1 << 18, splicer);
+        }
+        self.steps -= 1;
+        match self.below(40) {
+            0..16 => self.peers[side].send(if self.is_slow { 1 << 18 } else { max }),
+            16..32 if !is_still => self.peers[side].take(max),
+            32..38 => self.read_kept(max, splicer),
+            38 if self.aborts && self.below(3) == 0 => self.peers[side].abort(),
+            39 if self.unsplices && self.below(4) == 0 => self.unsplice(splicer),
+            39 if self.peers[side].has_sent_all() => self.peers[side].close(),
+            _ => self.try_what_is_refused(splicer),
+        }
+    }
+
+    fn read_kept(&mut self, max: usize, splicer: &mut Splices) {
+        if !std::mem::take(&mut self.is_told_to_read) {
+            return;
+        }
+        let mut bytes = vec![0; max];
+        let handle = self.handle.expect("it was told by name");
+        match splicer.read(handle, Side::Fd0, &mut bytes) {
+            Ok(count) => self.was_kept(&bytes[..count]),
+            Err(error) => assert!(error == Error::Stale && self.released.is_some(), "{error}"),
+        }
+    }
+
+    fn try_what_is_refused(&self, splicer: &mut Splices) {
+        let Some(handle) = self.handle.filter(|&handle| splicer.forwarded(handle).is_ok()) else {
+            return;
+        };
+        assert_eq!(splicer.write(handle, Side::Fd1, b"x"), Err(Error::Refused));
+        if self.keep.is_none() {
+            assert_eq!(splicer.read(handle, Side::Fd0, &mut [0]), Err(Error::Refused));
+        }
+    }
+
+    fn unsplice(&mut self, splicer: &mut Splices) {
+        if let Some(released) = self.handle.and_then(|handle| splicer.unsplice(handle).ok()) {
+            self.released = Some(released);
+        }
+    }
+
+    /// Ends the life of what was released: compares all, and carries on in user space.
+    pub(crate) fn is_over(&mut self, splicer: &mut Splices) -> bool {
+        let is_due = self.ended.is_some() && (self.auto_release || self.steps == 0);
+        if is_due && self.released.is_none() && !self.auto_release {
+            self.unsplice(splicer);
+            let released = self.released.as_ref().expect("it was not released yet");
+            assert_eq!(released.end, self.ended.map(|(end, _)| end));
+        }
+        if !is_due && self.released.is_none() {
+            return false;
+        }
+        let _told = Told(self.seed);
+        self.check_end();
+        let [forth, back] = match (self.released.take(), self.ended) {
+            (Some(released), _) => released.directions,
+            // What an abort left over was dropped.
+            (None, Some((End::Aborted { .. }, _))) => return true,
+            (None, ended) => ended
+                .expect("it ended")
+                .1
+                .map(|forwarded| Direction { forwarded, ..Direction::default() }),
+        };
+        self.check_kept(&forth);
+        self.carry_on(0, forth);
+        self.carry_on(1, back);
+        true
+    }
+
+    fn check_end(&self) {
+        let Some((end, forwarded)) = self.ended else { return };
+        let [peer0, peer1] = &self.peers;
+        match (end, self.kind) {
+            (End::Limit, Kind::Unidirectional { limit }) => assert_eq!(limit, Some(forwarded[0])),
+            (End::Closed, Kind::Unidirectional { .. }) => {
+                assert!(peer0.is_closed && peer0.sent as u64 == forwarded[0]);
+            }
+            (End::Closed, Kind::Bidirectional) => {
+                assert!(peer0.is_closed && peer1.is_closed);
+                assert_eq!([peer0.sent as u64, peer1.sent as u64], forwarded);
+            }
+            (End::Aborted { side, .. }, _) => assert!(self.peers[side as usize].is_aborted()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What was kept is what was forwarded, or all if the destination is gone.
+    fn check_kept(&mut self, way: &Direction) {
+        if self.keep.is_none() {
+            return;
+        }
+        self.was_kept(&way.kept);
+        let is_gone = self.peers[1].is_aborted();
+        assert!(self.read as u64 == way.forwarded || is_gone, "{} were kept", self.read);
+    }
+
+    /// The application does one way what the splicer did: what was not sent, then what is still in
+    /// the connection, goes to the other peer, which has to get the whole stream.
+    fn carry_on(&mut self, way: usize, direction: Direction) {
+        if self.peers[way].is_aborted() {
+            return;
+        }
+        self.peers[way].close();
+        let mut bytes = direction.unsent;
+        let rest = read_to_end(&mut &*self.fds[way]);
+        let (from, to) = if way == 0 { (0, 1) } else { (1, 0) };
+        let stream = self.peers[from].stream();
+        let forwarded = direction.forwarded as usize;
+        let kept = if self.keep.is_some() && way == 0 { self.read } else { 0 };
+        let unsent = bytes.len() - direction.first_unsent;
+        let taken = (forwarded + unsent).max(kept);
+        assert!(rest == stream.bytes(taken, self.peers[from].sent), "{} left", rest.len());
+        assert!(bytes[direction.first_unsent..] == stream.bytes(forwarded, forwarded + unsent));
+        // One way alone, the other connection has nothing of this one but what was forwarded.
+        if self.peers[to].is_aborted() || (way == 1 && self.kind != Kind::Bidirectional) {
+            return;
+        }
+        bytes.extend(rest);
+        let mut left = &bytes[..];
+        while !self.peers[to].is_at_end {
+            assert!(self.since.elapsed() < FOR_EVER, "it waits for ever");
+            match (&*self.fds[to]).write(left) {
+                Ok(count) => left = &left[count..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => assert!(left.is_empty(), "{error}"),
+            }
+            if left.is_empty() {
+                // An error: it was shut before.
+                let _ = self.fds[to].shutdown(Shutdown::Write);
+            }
+            self.peers[to].take(1 << 18);
+        }
+        let wanted = self.peers[to].first() + self.peers[from].sent;
+        assert_eq!(self.peers[to].got, wanted, "the other peer got all of it");
+    }
+}
+
+/// All that a peer sent that has closed.
+fn read_to_end(connection: &mut &TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    connection.set_nonblocking(false).expect("it is open");
+    connection.set_read_timeout(Some(FOR_EVER)).expect("it is open");
+    connection.read_to_end(&mut bytes).expect("the peer has closed");
+    connection.set_nonblocking(true).expect("it is open");
+    bytes
+}
+
+/// Says which seed failed.
+pub(crate) struct Told(pub(crate) u64);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {}", self.0);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The other end of a connection: sends its stream piece by piece, and compares what it gets.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+/// Where bytes come from: each peer sends a stream that no other one does.
+#[derive(Clone, Copy)]
+pub(crate) struct Stream(pub(crate) u64);
+
+impl Stream {
+    pub(crate) fn byte(self, at: usize) -> u8 {
+        (self.0 as usize * 37 + at * 7 + at / 251 + at / 65_521) as u8
+    }
+
+    pub(crate) fn bytes(self, from: usize, to: usize) -> Vec<u8> {
+        (from..to).map(|at| self.byte(at)).collect()
+    }
+}
+
+/// The other end.
+pub(crate) struct Peer {
+    stream: Stream,
+    /// Gone once it aborted.
+    connection: Option<TcpStream>,
+    pub(crate) sent: usize,
+    left: usize,
+    pub(crate) is_closed: bool,
+    /// What it is to get: some first bytes, then this stream.
+    first: Vec<u8>,
+    wanted: Stream,
+    pub(crate) got: usize,
+    /// The other side closed.
+    pub(crate) is_at_end: bool,
+}
+
+impl Peer {
+    /// A peer that sends `bytes` bytes and is to get `wanted` behind `first`, and our end.
+    pub(crate) fn new(
+        stream: Stream,
+        bytes: usize,
+        first: Vec<u8>,
+        wanted: Stream,
+    ) -> (Self, Rc<TcpStream>) {
+        // One of ours, whose connections take little for a peer that reads nothing.
+        let address = "127.0.0.1:0".parse().expect("it is an address");
+        let listener = millrace_sys::listen_tcp(address, false).expect("a port is free");
+        let address = millrace_sys::local_address(listener.as_fd()).expect("it is bound");
+        let connection = TcpStream::connect(address.expect("it is TCP")).expect("it listens");
+        let (ours, _) = millrace_sys::accept(listener.as_fd()).expect("one was made");
+        connection.set_nonblocking(true).expect("it is open");
+        connection.set_nodelay(true).expect("it is TCP");
+        let peer = Self {
+            stream,
+            connection: Some(connection),
+            sent: 0,
+            left: bytes,
+            is_closed: false,
+            first,
+            wanted,
+            got: 0,
+            is_at_end: false,
+        };
+        (peer, Rc::new(TcpStream::from(ours)))
+    }
+
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.connection.is_none()
+    }
+
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.left == 0
+    }
+
+    pub(crate) fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// How many first bytes it is to get.
+    pub(crate) fn first(&self) -> usize {
+        self.first.len()
+    }
+
+    /// Sends up to `max` bytes, if there is room.
+    pub(crate) fn send(&mut self, max: usize) {
+        let Some(connection) = &mut self.connection else { return };
+        let piece = self.stream.bytes(self.sent, self.sent + self.left.min(max));
+        if self.is_closed || piece.is_empty() {
+            return;
+        }
+        if let Ok(count) = connection.write(&piece) {
+            self.sent += count;
+            self.left -= count;
+        }
+    }
+
+    /// Sends nothing more.
+    pub(crate) fn close(&mut self) {
+        self.left = 0;
+        self.is_closed = true;
+        if let Some(connection) = &self.connection {
+            // An error: the other side has aborted.
+            let _ = connection.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Takes up to `max` bytes, and compares them.
+    pub(crate) fn take(&mut self, max: usize) {
+        let Some(connection) = &mut self.connection else { return };
+        let mut bytes = vec![0; max];
+        let count = match connection.read(&mut bytes) {
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(_) => 0,
+        };
+        self.is_at_end |= count == 0;
+        for &byte in &bytes[..count] {
+            let first = self.first.get(self.got).copied();
+            let payload = || self.wanted.byte(self.got - self.first.len());
+            assert_eq!(byte, first.unwrap_or_else(payload), "byte {}", self.got);
+            self.got += 1;
+        }
+    }
+
+    /// Resets the connection.
+    pub(crate) fn abort(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            millrace_sys::reset_on_close(connection.as_fd()).expect("it is a socket");
+        }
+    }
+}
