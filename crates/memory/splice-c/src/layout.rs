@@ -1,0 +1,181 @@
+//! The structures of `include/mrsplice.h`, which describes each field. C and Rust have to agree on
+//! them byte by byte: the header asserts the sizes of its side, this module those of ours, and the
+//! places of the fields that only padding could move.
+
+use std::ffi::{c_int, c_void};
+use std::mem::{offset_of, size_of};
+use std::ptr;
+
+use millrace_splice::{Direction, End, Notice, Released, Side};
+
+/// `MRSPLICE_UNIDIRECTIONAL`.
+pub(crate) const UNIDIRECTIONAL: u32 = 1;
+/// `MRSPLICE_LIMIT`.
+pub(crate) const LIMIT: u32 = 2;
+/// `MRSPLICE_KEEP_COPY`.
+pub(crate) const KEEP_COPY: u32 = 4;
+/// `MRSPLICE_AUTO_RELEASE`.
+pub(crate) const AUTO_RELEASE: u32 = 8;
+
+const READABLE: u32 = 1;
+const ENDED: u32 = 2;
+
+/// `struct mrsplice_direction`. Its pointers are lent: see [`crate::mrsplice_unsplice`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CDirection {
+    pub(crate) forwarded: u64,
+    pub(crate) unsent: *const c_void,
+    pub(crate) unsent_bytes: usize,
+    pub(crate) first_unsent: usize,
+    pub(crate) kept: *const c_void,
+    pub(crate) kept_bytes: usize,
+}
+
+/// `struct mrsplice_released`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CReleased {
+    pub(crate) end: i32,
+    pub(crate) error: i32,
+    pub(crate) directions: [CDirection; 2],
+}
+
+/// `struct mrsplice_request`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CRequest {
+    pub(crate) fd0: i32,
+    pub(crate) fd1: i32,
+    pub(crate) flags: u32,
+    pub(crate) unused: u32,
+    pub(crate) limit: u64,
+    pub(crate) data: *mut c_void,
+    pub(crate) first: *const c_void,
+    pub(crate) first_bytes: usize,
+    pub(crate) min2read: usize,
+    pub(crate) max2cache: usize,
+    pub(crate) input: *mut c_void,
+    pub(crate) input_bytes: usize,
+    pub(crate) input_filled: usize,
+    pub(crate) splice: u64,
+    pub(crate) released: CReleased,
+}
+
+/// `struct mrsplice_notice`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CNotice {
+    pub(crate) splice: u64,
+    pub(crate) data: *mut c_void,
+    pub(crate) event: u32,
+    pub(crate) end: i32,
+    pub(crate) error: i32,
+    pub(crate) unused: u32,
+    pub(crate) forwarded: [u64; 2],
+}
+
+#[cfg(target_pointer_width = "64")]
+const _: () = {
+    assert!(size_of::<CDirection>() == 48);
+    assert!(size_of::<CReleased>() == 104);
+    assert!(size_of::<CRequest>() == 200);
+    assert!(size_of::<CNotice>() == 48);
+    assert!(offset_of!(CDirection, kept) == 32);
+    assert!(offset_of!(CReleased, directions) == 8);
+    assert!(offset_of!(CRequest, limit) == 16);
+    assert!(offset_of!(CRequest, released) == 96);
+    assert!(offset_of!(CNotice, forwarded) == 32);
+};
+
+/// `MRSPLICE_END_*`, and the error number that belongs to it.
+fn end(end: Option<End>) -> (i32, c_int) {
+    let code = match end {
+        None => 0,
+        Some(End::Limit) => 1,
+        Some(End::Closed) => 2,
+        Some(End::Aborted { side: Side::Fd0, .. }) => 3,
+        Some(End::Aborted { side: Side::Fd1, .. }) => 4,
+        Some(End::Failed(_)) => 5,
+    };
+    let error = end.and_then(End::error).map_or(0, |errno| -errno.raw_os_error());
+    (code, error)
+}
+
+/// Where bytes begin; null when there are none, so that nobody looks at them.
+fn start(bytes: &[u8]) -> *const c_void {
+    if bytes.is_empty() { ptr::null() } else { bytes.as_ptr().cast() }
+}
+
+impl CDirection {
+    fn new(direction: &Direction) -> Self {
+        Self {
+            forwarded: direction.forwarded,
+            unsent: start(&direction.unsent),
+            unsent_bytes: direction.unsent.len(),
+            first_unsent: direction.first_unsent,
+            kept: start(&direction.kept),
+            kept_bytes: direction.kept.len(),
+        }
+    }
+}
+
+impl CReleased {
+    /// As `released`, whose bytes it points to.
+    pub(crate) fn new(released: &Released) -> Self {
+        let (end, error) = end(released.end);
+        Self { end, error, directions: released.directions.each_ref().map(CDirection::new) }
+    }
+}
+
+impl CNotice {
+    /// As `notice`, of a splice that was begun with `data`.
+    pub(crate) fn new(notice: Notice, data: *mut c_void) -> Self {
+        let mut told = Self {
+            splice: notice.handle().to_bits(),
+            data,
+            event: READABLE,
+            end: 0,
+            error: 0,
+            unused: 0,
+            forwarded: [0; 2],
+        };
+        if let Notice::Ended { end: how, forwarded, .. } = notice {
+            told.event = ENDED;
+            (told.end, told.error) = end(Some(how));
+            told.forwarded = forwarded;
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_splice::Errno;
+
+    use super::*;
+
+    #[test]
+    fn the_header_has_the_same_constants() {
+        let header = include_str!("../include/mrsplice.h");
+        let reset = Errno::CONNRESET;
+        let code = |how| end(Some(how)).0 as u32;
+        for (name, value) in [
+            ("MRSPLICE_UNIDIRECTIONAL", UNIDIRECTIONAL),
+            ("MRSPLICE_LIMIT", LIMIT),
+            ("MRSPLICE_KEEP_COPY", KEEP_COPY),
+            ("MRSPLICE_AUTO_RELEASE", AUTO_RELEASE),
+            ("MRSPLICE_READABLE", READABLE),
+            ("MRSPLICE_ENDED", ENDED),
+            ("MRSPLICE_END_NONE", end(None).0 as u32),
+            ("MRSPLICE_END_LIMIT", code(End::Limit)),
+            ("MRSPLICE_END_CLOSED", code(End::Closed)),
+            ("MRSPLICE_END_FD0_ABORTED", code(End::Aborted { side: Side::Fd0, error: reset })),
+            ("MRSPLICE_END_FD1_ABORTED", code(End::Aborted { side: Side::Fd1, error: reset })),
+            ("MRSPLICE_END_FAILED", code(End::Failed(reset))),
+        ] {
+            assert!(header.contains(&format!("  {name} = {value},")), "{name} = {value}");
+        }
+        assert_eq!(end(Some(End::Failed(reset))).1, -reset.raw_os_error());
+    }
+}

@@ -1,0 +1,196 @@
+//! libmrsplice as C programs see it: compiled by the C compiler against the header, linked with the
+//! libraries that cargo built for this test, and run.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
+
+/// Where cargo puts the libraries of this package: beside its tests.
+fn libraries() -> PathBuf {
+    let test = env::current_exe().unwrap();
+    test.parent().unwrap().to_path_buf()
+}
+
+/// Compiles a program, whose every warning is an error, and links it with what `link` names.
+fn compile(source: &Path, link: &[&str]) -> PathBuf {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.file_stem().unwrap());
+    let status = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-I"])
+        .arg(Path::new(CRATE).join("include"))
+        .arg(source)
+        .arg("-o")
+        .arg(&program)
+        .arg("-L")
+        .arg(libraries())
+        .args(link)
+        .status()
+        .expect("cc is there: Rust links with it");
+    assert!(status.success(), "{} does not compile", source.display());
+    program
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+}
+
+#[test]
+fn a_c_program_finds_what_the_man_pages_say() {
+    let source = Path::new(CRATE).join("tests/caller.c");
+    let program = compile(&source, &["-l:libmrsplice.a", "-lpthread", "-ldl", "-lm"]);
+    run(&mut Command::new(&program));
+    let mut checked = Command::new("valgrind");
+    if checked.arg("--version").output().is_err() {
+        println!("skipped: whether memory is used as it should be, for there is no valgrind");
+        return;
+    }
+    run(Command::new("valgrind")
+        .args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=all"])
+        .arg(&program));
+}
+
+/// The example, between clients and an origin.
+struct Relay {
+    process: Child,
+    said: BufReader<ChildStdout>,
+    address: SocketAddr,
+}
+
+impl Relay {
+    fn start(origin: SocketAddr) -> Self {
+        let source = Path::new(ROOT).join("examples/mrsplice/relay.c");
+        let lines = fs::read_to_string(&source).unwrap().lines().count();
+        assert!(lines <= 150, "the example has {lines} lines");
+        let program = compile(&source, &["-lmrsplice"]);
+        let mut process = Command::new(program)
+            .args(["0", "127.0.0.1", &origin.port().to_string()])
+            .env("LD_LIBRARY_PATH", with_soname())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(process.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening at ").unwrap().parse().unwrap();
+        Self { process, said, address }
+    }
+
+    /// What it says next.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A folder with the shared library under the name that programs were linked with.
+fn with_soname() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lib");
+    fs::create_dir_all(&folder).unwrap();
+    let library = folder.join("libmrsplice.so.0");
+    fs::copy(libraries().join("libmrsplice.so"), library).unwrap();
+    folder
+}
+
+/// Bytes of which no stretch is like another one.
+fn pattern(count: usize) -> Vec<u8> {
+    (0..count as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+}
+
+/// Answers what was asked, backwards, when all of it was: the close of one direction has to come
+/// through before.
+fn answer_backwards(mut connection: TcpStream) {
+    let mut asked = Vec::new();
+    connection.read_to_end(&mut asked).unwrap();
+    asked.reverse();
+    connection.write_all(&asked).unwrap();
+}
+
+/// Has `count` bytes come back.
+fn ask(relay: SocketAddr, count: usize) {
+    let mut client = TcpStream::connect(relay).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut asked = pattern(count);
+    client.write_all(&asked).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).unwrap();
+    asked.reverse();
+    assert!(answer == asked, "{count} bytes came back as {}, or as others", answer.len());
+}
+
+#[test]
+fn the_example_relays_many_at_once_and_counts() {
+    let sizes = || (0..16).map(|client| 20_011_usize << (client % 8));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut relay = Relay::start(listener.local_addr().unwrap());
+    let origin = thread::spawn(move || {
+        for _ in sizes() {
+            let connection = listener.accept().unwrap().0;
+            thread::spawn(|| answer_backwards(connection));
+        }
+        listener.accept().unwrap().0
+    });
+    let address = relay.address;
+    let clients: Vec<_> = sizes().map(|count| thread::spawn(move || ask(address, count))).collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    let line = |count| format!("{count} bytes from the client, {count} bytes to it");
+    let expected: BTreeSet<String> = sizes().map(line).collect();
+    assert_eq!(sizes().map(|_| relay.line()).collect::<BTreeSet<_>>(), expected);
+
+    let mut client = TcpStream::connect(relay.address).unwrap();
+    client.write_all(b"under way").unwrap();
+    let mut received = [0; 9];
+    let mut connection = origin.join().unwrap();
+    connection.read_exact(&mut received).unwrap();
+    run(Command::new("sh").arg("-c").arg(format!("kill -TERM {}", relay.process.id())));
+    assert_eq!(relay.line(), "9 bytes from the client, 0 bytes to it");
+    assert!(client.read(&mut received).is_err(), "what is broken off must not look whole");
+    assert!(relay.process.wait().unwrap().success());
+}
+
+/// The functions that the header declares.
+fn declared() -> BTreeSet<String> {
+    let header = fs::read_to_string(Path::new(CRATE).join("include/mrsplice.h")).unwrap();
+    let code = header.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let names = code.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
+    names.filter(|name| name.starts_with("mrsplice_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn each_function_is_exported_and_has_a_man_page() {
+    let declared = declared();
+    assert!(declared.contains("mrsplice_splice"), "{declared:?}");
+    for name in &declared {
+        let page = Path::new(ROOT).join("man").join(format!("{name}.3"));
+        let text = fs::read_to_string(&page).expect("it has a page of its own");
+        let of = match text.strip_prefix(".so man3/") {
+            Some(other) => fs::read_to_string(page.with_file_name(other.trim())).unwrap(),
+            None => text,
+        };
+        assert!(of.contains(&format!("{name}(")), "{name} is not in its man page");
+    }
+    let output = Command::new("nm")
+        .args(["--dynamic", "--defined-only", "--format=just-symbols"])
+        .arg(libraries().join("libmrsplice.so"))
+        .output()
+        .expect("nm is there: it comes with cc");
+    let exported = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(exported.lines().map(str::to_owned).collect::<BTreeSet<_>>(), declared);
+}
