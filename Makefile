@@ -1,7 +1,8 @@
 # The menu of the project: `make help`. Each entry sets up what it needs and says what it installs.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint icount interop conformance bench lab attack sim soak fuzz clean
+.PHONY: help setup run libs test lint icount interop conformance bench lab attack sim soak fuzz \
+	clean
 
 # Where programs with planted bugs are built, so that nobody takes one for the real one.
 PLANTED = $(or $(CARGO_TARGET_DIR),target)/planted
@@ -21,6 +22,10 @@ run: ## Build millrace and start its demo: a booster before a small built-in sit
 	@scripts/setup build
 	@echo 'building; the first time takes some minutes'
 	@cargo run --quiet --release -p millrace -- demo
+
+libs: ## Build libmrsplice for C programs; PREFIX=/usr/local installs it there, with its man pages.
+	@scripts/setup build
+	@scripts/libs $(PREFIX)
 
 test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icount, interop.
 	@scripts/setup build test
