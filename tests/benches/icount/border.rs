@@ -155,6 +155,16 @@ impl Engine for Border {
     }
 
     #[inline(never)]
+    fn tee(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
+        self.0.tee(from, into, max)
+    }
+
+    #[inline(never)]
+    fn drain(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
+        self.0.drain(from, memory)
+    }
+
+    #[inline(never)]
     fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
         self.0.take(from, memory)
     }

@@ -170,6 +170,12 @@ pub trait Engine {
     /// Nothing is outstanding afterwards, and no completion follows: so whoever waits for a slow
     /// source holds no pipe.
     fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
+    /// Has an empty pipe refer to what another one has, from its beginning on, and up to `max` bytes
+    /// (at least 1) of it: how many. The other pipe keeps them. Fewer, even 0, where that takes more
+    /// places than the empty one has.
+    fn tee(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error>;
+    /// Takes what a pipe has, up to `memory.len()` bytes (at least 1): how many; 0 where it is empty.
+    fn drain(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error>;
     /// Receives what a stream has at once, up to `memory.len()` bytes (at least 1), into memory of
     /// the caller's: how many bytes, 0 at the stream's end; or why it broke, which is told only
     /// once. `None`: there is nothing yet. Nothing is outstanding afterwards, and no completion

@@ -475,6 +475,14 @@ impl<W: Watch> Engine for Sockets<W> {
         self.fill_now(from, into, max)
     }
 
+    fn tee(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
+        self.tee_now(from, into, max)
+    }
+
+    fn drain(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
+        self.drain_now(from, memory)
+    }
+
     fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
         self.take_now(from, memory)
     }

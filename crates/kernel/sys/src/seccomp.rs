@@ -232,6 +232,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_recvmsg,
     libc::SYS_sendmsg,
     libc::SYS_splice,
+    libc::SYS_tee,
     libc::SYS_sendfile,
     libc::SYS_read,
     libc::SYS_write,

@@ -87,6 +87,7 @@ fn what_a_proxy_does_goes_on_under_the_filter() {
         }
         let (read, write, _) = millrace_sys::pipe(1 << 16).unwrap();
         assert_eq!(millrace_sys::splice(read.as_fd(), write.as_fd(), 1), Err(Errno::INVAL));
+        assert_eq!(millrace_sys::tee(read.as_fd(), write.as_fd(), 1), Err(Errno::INVAL));
         assert!(("localhost", 80).to_socket_addrs().unwrap().next().is_some());
         UdpSocket::bind("127.0.0.1:0").unwrap();
         let socket = folder.join("socket");

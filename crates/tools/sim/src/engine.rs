@@ -377,6 +377,32 @@ impl Engine for Sim {
         filled
     }
 
+    /// # Panics
+    /// When the pipe that is to refer to the other's bytes is not empty, or something else moves
+    /// what is in one of them.
+    fn tee(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
+        assert!(max > 0, "a tee of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, from.0).receive.is_some()
+            || kernel.own(self.index, into.0).send.is_some();
+        assert!(!outstanding, "{} refers to {} beside something else", into.0, from.0);
+        let count = kernel.tee(from.0, into.0, max);
+        kernel.record("teed", from.0, count, None);
+        Ok(count)
+    }
+
+    /// # Panics
+    /// When something else moves what is in the pipe.
+    fn drain(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
+        assert!(!memory.is_empty(), "a read of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, from.0).receive.is_some();
+        assert!(!outstanding, "{} is drained beside something else", from.0);
+        let count = kernel.drain(from.0, memory);
+        kernel.record("drained", from.0, count, None);
+        Ok(count)
+    }
+
     fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
         assert!(!memory.is_empty(), "a receive of nothing");
         let kernel = &mut *self.kernel.borrow_mut();

@@ -305,6 +305,29 @@ impl Kernel {
         Some(count_of(read))
     }
 
+    /// What one pipe has, in another, empty one as well: at times less, as places are few.
+    pub(crate) fn tee(&mut self, from: u32, into: u32, max: usize) -> usize {
+        let (from, into) = (self.pipe_of(from), self.pipe_of(into));
+        let left = self.pipes[into].bytes.len();
+        assert!(left == 0, "tee into pipe {into} with {left} bytes in it");
+        let mut count = self.pipes[from].bytes.len().min(max);
+        if count > 0 && self.random.chance(self.plan.wait) {
+            count = self.random.below(count as u64) as usize;
+        }
+        let bytes: Vec<u8> = self.pipes[from].bytes.iter().copied().take(count).collect();
+        self.pipes[into].bytes.extend(bytes);
+        count
+    }
+
+    /// What a pipe has, into memory of the caller's.
+    pub(crate) fn drain(&mut self, from: u32, memory: &mut [u8]) -> usize {
+        let pipe = self.pipe_of(from);
+        let count = self.pipes[pipe].bytes.len().min(memory.len());
+        let bytes = self.pipes[pipe].bytes.drain(..count);
+        memory.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        count
+    }
+
     fn try_fill(&mut self, socket: u32, pipe: u32, max: usize) -> Result<usize, Error> {
         self.descriptor(pipe).send = None;
         let index = self.pipe_of(pipe);

@@ -15,6 +15,8 @@ pub struct Counters {
     pub sends: u64,
     /// Calls of splice(2).
     pub splices: u64,
+    /// Calls of tee(2).
+    pub tees: u64,
     /// Calls of sendfile(2).
     pub sendfiles: u64,
     /// Descriptors closed.

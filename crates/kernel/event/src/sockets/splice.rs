@@ -126,6 +126,35 @@ impl<W: Watch> Sockets<W> {
         }
     }
 
+    /// What one pipe has, in another one as well.
+    pub(super) fn tee_now(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
+        assert!(max > 0, "nothing can be told from no room");
+        let into = self.open_pipe_end(into);
+        let from = self.open_pipe_end(from);
+        let fd = |key| self.descriptors.get(key).expect("it was just found").fd.as_fd();
+        let result = sys::tee(fd(from), fd(into), max.min(SPLICE_MAX));
+        self.counters.tees += 1;
+        none_is_zero(result)
+    }
+
+    /// What a pipe has, into memory of the caller's.
+    pub(super) fn drain_now(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
+        assert!(!memory.is_empty(), "nothing can be told from no room");
+        let from = self.open_pipe_end(from);
+        let pipe = self.descriptors.get(from).expect("it was just found").fd.as_fd();
+        none_is_zero(sys::read_pipe(pipe, memory))
+    }
+
+    /// An end of a pipe in which nothing is outstanding.
+    fn open_pipe_end(&mut self, fd: &Fd) -> Key {
+        let (key, descriptor) = self.open(fd);
+        assert_eq!(descriptor.role, Role::Pipe, "only pipes are referred to and drained");
+        let is_idle = matches!(descriptor.receiving, Receiving::Idle)
+            && matches!(descriptor.sending, Sending::Idle);
+        assert!(is_idle, "nothing else moves what is in the pipe");
+        key
+    }
+
     /// The pipe is emptied in the same call where the socket has room, so that nothing of `parts`
     /// is kept back for longer than that takes.
     pub(super) fn begin_splice_after(
@@ -213,5 +242,13 @@ impl<W: Watch> Sockets<W> {
         {
             self.at(other).receiving = Receiving::Idle;
         }
+    }
+}
+
+/// A pipe that has nothing, or no place, is no error to who asks at once.
+fn none_is_zero(result: Result<usize, Errno>) -> Result<usize, Error> {
+    match result {
+        Err(Errno::AGAIN) => Ok(0),
+        result => result.map_err(Error::of),
     }
 }

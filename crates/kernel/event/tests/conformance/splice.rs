@@ -343,3 +343,31 @@ fn read(mut stream: TcpStream) -> Vec<u8> {
     stream.read_to_end(&mut bytes).unwrap();
     bytes
 }
+
+#[test]
+fn what_is_in_a_pipe_is_in_another_one_too() {
+    let mut engine = engine();
+    let (source, mut writer) = pair(&mut engine);
+    let (target, mut reader) = pair(&mut engine);
+    let (pipe_out, pipe_in) = engine.pipe().unwrap();
+    let (aside_out, aside_in) = engine.pipe().unwrap();
+    let mut memory = [0; 100];
+    assert_eq!(engine.tee(&pipe_out, &aside_in, 10), Ok(0));
+    assert_eq!(engine.drain(&pipe_out, &mut memory), Ok(0));
+    writer.write_all(b"kept and sent").unwrap();
+    assert_eq!(fill(&mut engine, &source, &pipe_in, 100), Ok(13));
+    assert_eq!(engine.tee(&pipe_out, &aside_in, 100), Ok(13));
+    assert_eq!(engine.drain(&aside_out, &mut memory[..4]), Ok(4));
+    assert_eq!(engine.drain(&aside_out, &mut memory[4..]), Ok(9));
+    assert_eq!(&memory[..13], b"kept and sent");
+    engine.splice_after(&[b"head "], &pipe_out, &target, 13, token(1));
+    assert_eq!(spliced(&mut engine), Ok(13));
+    let mut read = [0; 18];
+    reader.read_exact(&mut read).unwrap();
+    assert_eq!(&read, b"head kept and sent");
+    assert_eq!(engine.drain(&pipe_out, &mut memory), Ok(0));
+    for fd in [source, target, pipe_in, pipe_out, aside_in, aside_out] {
+        engine.close(fd);
+    }
+    assert_eq!((engine.descriptors(), engine.budget().used()), (0, 0));
+}
