@@ -42,6 +42,45 @@ impl Pipe {
         }
     }
 
+    /// Copies everything in the pipe to the beginning of `memory`, by way of `aside`, an empty one.
+    /// `true`: it is in the pipe as well, for [`Pipe::drain_after`]. `false`: it is in memory only
+    /// and the pipe is empty, as `aside` had no room for it; how much that is, is no matter of bytes
+    /// but of the pages and parts of pages that they came in (tee(2)).
+    ///
+    /// # Errors
+    /// Those of the kernel: then nobody knows what is where, and both pipes are to be given up.
+    ///
+    /// # Panics
+    /// When `memory` is too short, or `aside` is not empty.
+    pub fn copy<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        aside: &mut Self,
+        memory: &mut [u8],
+    ) -> Result<bool, Error> {
+        assert_eq!(aside.filled, 0, "what is beside is empty");
+        let memory = &mut memory[..self.filled];
+        aside.filled = engine.tee(&self.out, &aside.into, self.filled)?;
+        let is_whole = aside.filled == self.filled;
+        aside.read(engine, &mut memory[..])?;
+        if !is_whole {
+            self.read(engine, memory)?;
+        }
+        Ok(is_whole)
+    }
+
+    /// Moves everything in the pipe to the beginning of `memory`.
+    fn read<E: Engine>(&mut self, engine: &mut E, memory: &mut [u8]) -> Result<(), Error> {
+        let mut at = 0;
+        while self.filled > 0 {
+            let count = engine.drain(&self.out, &mut memory[at..at + self.filled])?;
+            assert!(count > 0, "a pipe has what was counted into it");
+            self.filled -= count;
+            at += count;
+        }
+        Ok(())
+    }
+
     /// Sends `parts` and then everything in the pipe; one completion of a splice, which is to be
     /// given to [`Pipe::drained`], follows.
     pub fn drain_after<E: Engine>(&self, engine: &mut E, parts: &[&[u8]], sink: &Fd, token: Token) {
@@ -186,8 +225,11 @@ mod tests {
         let fd = engine.connect(&world.local_address(listener), TOKEN).expect("there is room");
         run(world, engine);
         let (peer, _) = world.accept(listener).expect("it was connected to");
-        assert_eq!(world.write(peer, bytes), Ok(bytes.len()));
-        run(world, engine);
+        let mut written = 0;
+        while written < bytes.len() {
+            written += world.write(peer, &bytes[written..]).expect("nobody closes it");
+            run(world, engine);
+        }
         world.close(listener);
         (fd, peer)
     }
@@ -240,6 +282,27 @@ mod tests {
         pipes.close_free(&mut engine);
         assert_eq!(pipes.open(), 0);
     }
+
+    #[test]
+    fn what_is_copied_out_of_a_pipe_is_there_still_or_nowhere_else() {
+        let (mut shared, mut taken) = (0, 0);
+        for seed in 0..200 {
+            let world = World::new(seed, Faults::Benign);
+            let mut engine = world.engine(1 << 20);
+            let mut pipes = Pipes::new(2);
+            let (source, _) = stream(&world, &mut engine, b"body");
+            let mut both = [(); 2].map(|()| pipes.take(&mut engine));
+            let [Some(pipe), Some(aside)] = &mut both else { continue };
+            let Fill::Bytes(filled) = pipe.fill(&mut engine, &source, 4) else { continue };
+            let mut memory = [0; 4];
+            let is_in_both = pipe.copy(&mut engine, aside, &mut memory).expect("nothing breaks");
+            assert_eq!(memory[..filled], b"body"[..filled]);
+            assert_eq!((pipe.filled(), aside.filled()), (if is_in_both { filled } else { 0 }, 0));
+            *(if is_in_both { &mut shared } else { &mut taken }) += 1;
+        }
+        assert!(shared > 0 && taken > 0, "{shared} {taken}");
+    }
+
     #[test]
     fn what_nobody_needs_goes_back_to_the_kernel() {
         let world = World::new(1, Faults::None);
