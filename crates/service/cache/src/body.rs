@@ -212,6 +212,17 @@ impl Reader {
         (found.map_or(Read::Wait, Read::Bytes), inner.filler.take())
     }
 
+    /// The next `count` bytes count as read: they reach whoever reads them another way. They may be
+    /// about to come; nobody is waited for any more.
+    pub fn skip(&mut self, count: u64) {
+        self.at += count;
+        let Some(index) = self.place else { return };
+        let mut inner = self.body.lock();
+        if let Some(place) = &mut inner.readers[index] {
+            (place.at, place.waits) = (self.at, None);
+        }
+    }
+
     /// Where it is.
     pub fn at(&self) -> u64 {
         self.at
@@ -429,7 +440,12 @@ impl Filler {
 
     /// Whether anybody reads.
     pub fn has_readers(&self) -> bool {
-        self.body.lock().reading().next().is_some()
+        self.readers() > 0
+    }
+
+    /// How many read.
+    pub fn readers(&self) -> usize {
+        self.body.lock().reading().count()
     }
 
     /// Whether anybody but the one who fills it has the body, and so may give it to others. `false`

@@ -7,7 +7,10 @@
 //!      └── all, or cut ──> the connection is kept or closed; who reads is woken
 //! ```
 //!
-//! A body that came with its head is whole before it is anywhere there.
+//! A body that came with its head is whole before it is anywhere there. A large one goes to the
+//! client that asked through a pipe, while that client keeps up ([`teed`]).
+
+mod teed;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,9 +18,10 @@ use std::time::Duration;
 use iolite::Aggregate;
 use millrace_cache::{Filling, Waiter};
 use millrace_event::planted::{Fault, planted};
-use millrace_event::{Buffer, Engine, Instant, Key, Kind};
+use millrace_event::{Buffer, Engine, Instant, Key, Kind, Table};
 
-use crate::caching::now_ms;
+use crate::caching::{Answer, now_ms};
+use crate::exchange::Exchange;
 use crate::input::Input;
 use crate::kept::Kept;
 use crate::origin::{OriginConn, OriginId, Use};
@@ -25,6 +29,7 @@ use crate::rest::Rest;
 use crate::snapshot::Snapshot;
 use crate::stage::keep;
 use crate::worker::Worker;
+use teed::{Asker, Standing, Way};
 
 /// A body on its way into the cache.
 #[derive(Debug)]
@@ -49,6 +54,8 @@ pub(crate) struct Fill {
     bytes: u64,
     /// What follows them, and is there already.
     after: Option<Aggregate>,
+    /// Who asked, while it gets the body through a pipe.
+    asker: Option<Asker>,
 }
 
 impl Fill {
@@ -132,6 +139,8 @@ fn of_exchange<E: Engine>(
     exchange.transaction.connection = None;
     let id = exchange.transaction.origin.take().expect("picked before it was used");
     let rest = Rest::of(exchange.transaction.framing);
+    let is_for_asker = exchange.caching.answer == Answer::Filled && !exchange.is_refresh();
+    let asker = is_for_asker.then(|| Asker::new(key, rest.known())).flatten();
     let snapshot = exchange.snapshot().clone();
     let fills_on = snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.fill_on);
     let goes_on = fills_on || exchange.is_refresh();
@@ -148,6 +157,7 @@ fn of_exchange<E: Engine>(
         snapshot,
         bytes: 0,
         after,
+        asker,
     }
 }
 
@@ -160,17 +170,27 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
         // Where the origin has ended its stream meanwhile, that is the end of it now.
         fill.since = worker.engine.now();
     }
-    let connection = worker.origins.connections.get_mut(fill.slot).expect("held by the fill");
+    let Worker { engine, pipes, origins, exchanges, conns, counters, .. } = worker;
+    let connection = origins.connections.get_mut(fill.slot).expect("held by the fill");
     let (mut woken, before) = (Vec::new(), fill.bytes);
     let outcome = loop {
         if let Some(outcome) = fill.heeds_readers(waiter) {
             break outcome;
         }
-        let step = match fill.takes(connection) {
+        let step = match fill.takes(connection, exchanges, engine.now()) {
             _ if fill.rest.is_over() => Err(Outcome::Whole),
             Takes::AtHand => fill.move_on(&mut connection.input, now_ms),
             Takes::Directly if fill.bytes - before >= AT_ONCE_BYTES => Err(Outcome::Watch),
-            Takes::Directly => fill.take(&mut worker.engine, connection, now_ms),
+            Takes::Directly => fill.take(engine, connection, now_ms),
+            Takes::Teed => {
+                let way = Way { engine, pipes, connection, exchanges, conns, counters };
+                fill.tee(way, now_ms)
+            }
+            Takes::AfterAsker => {
+                // It is told of each step of its readers.
+                fill.filling.ahead(0, waiter);
+                Err(Outcome::Wait)
+            }
             Takes::Received => Err(Outcome::Receive),
         };
         match step {
@@ -201,6 +221,10 @@ enum Takes {
     AtHand,
     /// From the socket into the cache, without a buffer between.
     Directly,
+    /// From the socket into the cache and to who asked.
+    Teed,
+    /// The same, once that client has taken what came before.
+    AfterAsker,
     /// By a receive: few bytes, or lines between chunks.
     Received,
 }
@@ -222,15 +246,24 @@ enum Outcome {
 }
 
 impl Fill {
-    fn takes(&self, connection: &OriginConn) -> Takes {
+    fn takes(
+        &mut self,
+        connection: &OriginConn,
+        exchanges: &Table<Box<Exchange>>,
+        now: Instant,
+    ) -> Takes {
         let is_free = !connection.receiving && !connection.ended && !connection.broken;
         let comes = self.rest.known().unwrap_or(DIRECT_BYTES);
         if !connection.input.is_empty() {
-            Takes::AtHand
-        } else if is_free && comes >= DIRECT_BYTES {
-            Takes::Directly
-        } else {
-            Takes::Received
+            return Takes::AtHand;
+        }
+        if !is_free || comes < DIRECT_BYTES {
+            return Takes::Received;
+        }
+        match self.asker_stands(exchanges, comes, now) {
+            Standing::Ready => Takes::Teed,
+            Standing::Behind => Takes::AfterAsker,
+            Standing::Apart => Takes::Directly,
         }
     }
 
@@ -277,6 +310,7 @@ impl Fill {
             Some(Ok(count)) => {
                 self.rest.skip(count as u64);
                 self.bytes += count as u64;
+                self.note_received(count);
                 Ok(count)
             }
             Some(Err(_)) => {

@@ -21,7 +21,7 @@ struct Duty<E: Engine> {
 impl<E: Engine> Worker<E> {
     /// In the order in which they are done: what ends connections comes before what asks whether
     /// there is room.
-    const DUTIES: [Duty<E>; 11] = [
+    const DUTIES: [Duty<E>; 12] = [
         Duty {
             is_due: |worker| worker.accepting.is_any_retiring(),
             perform: |worker, _| worker.accepting.close_retired(&mut worker.engine),
@@ -51,6 +51,10 @@ impl<E: Engine> Worker<E> {
         Duty {
             is_due: |worker| worker.gate.has_asked(),
             perform: |worker, _| auth::give_up(worker),
+        },
+        Duty {
+            is_due: |worker| !worker.fills.is_empty(),
+            perform: |worker, now| worker.leave_slow_askers(now),
         },
         Duty {
             is_due: |worker| worker.pipes.open() > 0,

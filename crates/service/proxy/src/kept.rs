@@ -113,6 +113,21 @@ impl Kept {
         }
     }
 
+    /// Whether all of the body is read, from its beginning to its end.
+    pub(crate) fn is_of_all(&self) -> bool {
+        self.left == u64::MAX && self.follows.is_empty()
+    }
+
+    /// Whether everything was read that has come of the body.
+    pub(crate) fn has_all_that_came(&self) -> bool {
+        self.reader.at() == self.reader.body().arrived()
+    }
+
+    /// The next `count` bytes, which are about to come, go to the client another way.
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.reader.skip(count as u64);
+    }
+
     /// What is read.
     pub(crate) fn body(&self) -> &Arc<Body> {
         self.reader.body()

@@ -236,6 +236,23 @@ impl Transfer {
         Ok(self.waits)
     }
 
+    /// Sends what is in a pipe, and is next of a body that the cache keeps as well.
+    pub(crate) fn pump_pipe<E: Engine>(&mut self, engine: &mut E, pipe: Pipe, sink: (&Fd, Token)) {
+        assert_eq!(self.waits, Waits::Source, "the sink has taken what came before");
+        let piped = pipe.filled();
+        self.rest.skip(piped as u64);
+        let owed = std::mem::take(&mut self.owes_line_end);
+        let pieces = Pieces { owed, piped, chunked: self.chunked_out, ..Pieces::default() };
+        self.owes_line_end = pieces.send(engine, sink, Some(&pipe));
+        self.moved += piped as u64;
+        self.wait(Waits::Sink, engine.now());
+        self.unsent_at = engine.unsent(sink.0) + piped;
+        self.pipe = Some(pipe);
+        if self.rest.is_over() {
+            self.rest = Rest::Nothing;
+        }
+    }
+
     /// A pipe with what the source has at once, where that is how the rest is to be moved.
     fn fill<E: Engine>(
         &mut self,

@@ -142,6 +142,11 @@ impl Filling {
         self.filler.as_ref()?.ahead(most, waiter)
     }
 
+    /// See [`Filler::readers`].
+    pub fn readers(&self) -> usize {
+        self.filler.as_ref().map_or(0, Filler::readers)
+    }
+
     /// Everything is there. What contradicts its head, as a part that is not as long as its range,
     /// is not found any more. Gives those who waited.
     #[must_use = "who waited has to be woken"]
