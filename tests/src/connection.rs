@@ -19,6 +19,7 @@ use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Ended, Faults, World, run};
+use millrace_splice::Thresholds;
 
 pub use script::{HOST, OWN, of_case};
 
@@ -74,6 +75,7 @@ pub fn fuzz_connection(data: &[u8]) {
         names: Arc::new(Sources::parse(b"", b"", &[])),
         desk: millrace_proxy::auth::Desk::empty(),
         descriptors: 64,
+        thresholds: Thresholds::FIXED,
     };
     let worker = Worker::new(world.engine(1 << 20), setup).expect("the engine takes the listener");
     let mut running = Running(worker);

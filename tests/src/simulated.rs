@@ -372,6 +372,7 @@ fn start(
             names: Arc::new(Sources::parse(b"", b"", &[name_server.address()])),
             desk: verifier.desk(),
             descriptors: (descriptors / config.workers - config.listeners.len()) as u64,
+            thresholds: config.splice.thresholds(),
         };
         let engine = world.engine((config.pool_bytes() / config.workers as u64) as usize);
         let worker = Worker::new(engine, setup).map_err(|error| format!("a worker: {error}"))?;

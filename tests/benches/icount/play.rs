@@ -14,6 +14,7 @@ use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_splice::Thresholds;
 
 use crate::border::{self, Border};
 use crate::script::{NUMBER, PING, Script};
@@ -113,6 +114,7 @@ fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Bord
         names: Arc::new(Sources::parse(b"", b"", &[])),
         desk: millrace_proxy::auth::Desk::empty(),
         descriptors: 1000,
+        thresholds: Thresholds::FIXED,
     };
     Worker::new(engine, setup).expect("a simulated engine takes its listener")
 }

@@ -1,7 +1,8 @@
 //! Whether the next bytes of a body are copied or spliced: a pure function of what is still to come
 //! and how the body came so far.
 
-use crate::limits::{BULK_MIN, FILL_MIN, PIPE_BYTES, SPLICE_BEHIND_MIN, SPLICE_MIN};
+use crate::Thresholds;
+use crate::limits::PIPE_BYTES;
 
 /// How the next bytes of a body are to be moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,13 +16,13 @@ pub enum Plan {
     },
 }
 
-/// How a body comes.
+/// How a body comes. The marks are those of [`Thresholds`].
 ///
 /// ```text
-///            a receive of BULK_MIN
+///            a receive of `bulk_min`
 ///   Sparse ────────────────────────> Bulk
 ///     ^ <──────────────────────────── ^
-///     │    a fill below FILL_MIN      │
+///     │    a fill below `fill_min`    │
 ///  a length is not known         it is known
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,24 +43,24 @@ impl Course {
 
     /// What to do with the bytes that come next; `rest` are those still to come of what has a
     /// length, `None` where that is not known. `behind`: something is to be sent before them.
-    pub fn plan(self, rest: Option<u64>, behind: bool) -> Plan {
+    pub fn plan(self, rest: Option<u64>, behind: bool, thresholds: &Thresholds) -> Plan {
         let rest = rest.unwrap_or(u64::MAX);
-        if self == Self::Sparse || rest < if behind { SPLICE_BEHIND_MIN } else { SPLICE_MIN } {
+        if self == Self::Sparse || !thresholds.reached_by(rest, behind) {
             return Plan::Copy;
         }
         Plan::Splice { max: rest.min(PIPE_BYTES as u64) as usize }
     }
 
     /// Notes how much one receive brought.
-    pub fn received(&mut self, bytes: usize) {
-        if bytes >= BULK_MIN {
+    pub fn received(&mut self, bytes: usize, thresholds: &Thresholds) {
+        if bytes >= thresholds.bulk_min {
             *self = Self::Bulk;
         }
     }
 
     /// Notes how much of the `max` bytes that were asked for went into a pipe.
-    pub fn filled(&mut self, bytes: usize, max: usize) {
-        if bytes < FILL_MIN.min(max) {
+    pub fn filled(&mut self, bytes: usize, max: usize, thresholds: &Thresholds) {
+        if bytes < thresholds.fill_min.min(max) {
             *self = Self::Sparse;
         }
     }
@@ -69,34 +70,63 @@ impl Course {
 mod tests {
     use super::*;
 
+    const FIXED: &Thresholds = &Thresholds::FIXED;
+
     #[test]
     fn a_large_rest_is_spliced_to_its_last_byte_and_no_further() {
         let course = Course::new(true);
-        for (behind, min) in [(false, SPLICE_MIN), (true, SPLICE_BEHIND_MIN)] {
-            assert_eq!(course.plan(Some(min - 1), behind), Plan::Copy);
-            assert_eq!(course.plan(Some(min), behind), Plan::Splice { max: min as usize });
-            assert_eq!(course.plan(Some(u64::MAX), behind), Plan::Splice { max: PIPE_BYTES });
+        for (behind, min) in [(false, FIXED.alone_min), (true, FIXED.behind_min)] {
+            assert_eq!(course.plan(Some(min - 1), behind, FIXED), Plan::Copy);
+            assert_eq!(course.plan(Some(min), behind, FIXED), Plan::Splice { max: min as usize });
+            let whole = course.plan(Some(u64::MAX), behind, FIXED);
+            assert_eq!(whole, Plan::Splice { max: PIPE_BYTES });
         }
     }
 
     #[test]
     fn a_stream_is_spliced_while_it_brings_much() {
         let mut course = Course::new(false);
-        assert_eq!(course.plan(None, false), Plan::Copy);
-        course.received(BULK_MIN - 1);
-        assert_eq!(course.plan(None, false), Plan::Copy);
-        course.received(BULK_MIN);
-        assert_eq!(course.plan(None, false), Plan::Splice { max: PIPE_BYTES });
-        course.filled(FILL_MIN, PIPE_BYTES);
+        assert_eq!(course.plan(None, false, FIXED), Plan::Copy);
+        course.received(FIXED.bulk_min - 1, FIXED);
+        assert_eq!(course.plan(None, false, FIXED), Plan::Copy);
+        course.received(FIXED.bulk_min, FIXED);
+        assert_eq!(course.plan(None, false, FIXED), Plan::Splice { max: PIPE_BYTES });
+        course.filled(FIXED.fill_min, PIPE_BYTES, FIXED);
         assert_eq!(course, Course::Bulk);
-        course.filled(FILL_MIN - 1, PIPE_BYTES);
-        assert_eq!(course.plan(None, false), Plan::Copy);
+        course.filled(FIXED.fill_min - 1, PIPE_BYTES, FIXED);
+        assert_eq!(course.plan(None, false, FIXED), Plan::Copy);
     }
 
     #[test]
     fn a_short_end_that_came_whole_is_no_sign() {
         let mut course = Course::Bulk;
-        course.filled(100, 100);
+        course.filled(100, 100, FIXED);
         assert_eq!(course, Course::Bulk);
+    }
+
+    #[test]
+    fn nothing_is_spliced_by_copy_however_much_it_is() {
+        let copy = &Thresholds::COPY;
+        for length_is_known in [true, false] {
+            let mut course = Course::new(length_is_known);
+            course.received(usize::MAX - 1, copy);
+            for rest in [Some(0), Some(1 << 40), Some(u64::MAX), None] {
+                assert_eq!(course.plan(rest, true, copy), Plan::Copy);
+                assert_eq!(course.plan(rest, false, copy), Plan::Copy);
+            }
+        }
+    }
+
+    #[test]
+    fn every_byte_to_come_is_spliced_by_splice_and_none_where_none_is() {
+        let splice = &Thresholds::SPLICE;
+        for length_is_known in [true, false] {
+            let mut course = Course::new(length_is_known);
+            course.received(0, splice);
+            course.filled(1, PIPE_BYTES, splice);
+            assert_eq!(course.plan(Some(1), false, splice), Plan::Splice { max: 1 });
+            assert_eq!(course.plan(None, true, splice), Plan::Splice { max: PIPE_BYTES });
+            assert_eq!(course.plan(Some(0), true, splice), Plan::Copy);
+        }
     }
 }

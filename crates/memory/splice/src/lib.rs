@@ -28,6 +28,7 @@ mod pipes;
 mod pool;
 mod request;
 mod splicer;
+mod thresholds;
 mod transfer;
 
 pub use course::{Course, Plan};
@@ -38,3 +39,4 @@ pub use request::{
     Direction, End, Error, Handle, Keep, Kind, Notice, Outcome, Released, Request, Side,
 };
 pub use splicer::Splicer;
+pub use thresholds::{NEVER, Thresholds};

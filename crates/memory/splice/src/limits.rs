@@ -1,11 +1,17 @@
 //! Every threshold and bound of this crate. docs/design/bodies.md has the figures behind them.
 
+use std::ops::RangeInclusive;
+
 /// Bytes still to come from which a rest of known length is spliced; below it, one receive and one
 /// send are cheaper.
 pub const SPLICE_MIN: u64 = 32 * 1024;
+/// What a measurement may make of it.
+pub const SPLICE_CLAMP: RangeInclusive<u64> = 16 * 1024..=64 * 1024;
 /// The same where something goes before it in any case, the head or what was received with it, and
 /// the rest is there already: a splice then costs less than a further receive and send.
 pub const SPLICE_BEHIND_MIN: u64 = 4 * 1024;
+/// What a measurement may make of it.
+pub const BEHIND_CLAMP: RangeInclusive<u64> = 4 * 1024..=32 * 1024;
 /// A receive of so many bytes shows that a source of unknown length brings much at a time.
 pub const BULK_MIN: usize = 32 * 1024;
 /// A pipe that a source filled with less than this, though more was to come, shows that it brings

@@ -3,6 +3,7 @@
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Error, Fd, Token};
 
+use crate::Thresholds;
 use crate::limits::REFUSALS_KEPT;
 
 /// A pipe in use. It goes back by [`Pipes::give`]; dropping it would lose its descriptors.
@@ -109,9 +110,10 @@ impl Pipe {
     }
 }
 
-/// A worker's pipes.
+/// A worker's pipes, and what they are taken for.
 #[derive(Debug)]
 pub struct Pipes {
+    thresholds: Thresholds,
     /// Empty ones; the one that was used last, whose memory is likely still in the CPU's cache, is
     /// the last.
     free: Vec<Pipe>,
@@ -127,9 +129,14 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    /// None yet, and at most `max`.
-    pub const fn new(max: usize) -> Self {
-        Self { free: Vec::new(), open: 0, max, spare: 0, refused: 0, refusals: 0 }
+    /// None yet, and at most `max`; to be taken where `thresholds` are reached.
+    pub const fn new(max: usize, thresholds: Thresholds) -> Self {
+        Self { thresholds, free: Vec::new(), open: 0, max, spare: 0, refused: 0, refusals: 0 }
+    }
+
+    /// From how many bytes on a body is worth one.
+    pub fn thresholds(&self) -> &Thresholds {
+        &self.thresholds
     }
 
     /// An empty pipe; `None`, and counted, when all are in use, or the kernel gives no further one.
@@ -259,7 +266,7 @@ mod tests {
     fn a_pipe_that_was_emptied_serves_again_and_a_dirty_one_never() {
         let world = World::new(1, Faults::None);
         let mut engine = world.engine(1 << 20);
-        let mut pipes = Pipes::new(1);
+        let mut pipes = Pipes::new(1, Thresholds::FIXED);
         let (source, _) = stream(&world, &mut engine, b"bodynext");
         let (sink, reader) = stream(&world, &mut engine, b"");
         let mut pipe = pipes.take(&mut engine).expect("the first is there");
@@ -289,7 +296,7 @@ mod tests {
         for seed in 0..200 {
             let world = World::new(seed, Faults::Benign);
             let mut engine = world.engine(1 << 20);
-            let mut pipes = Pipes::new(2);
+            let mut pipes = Pipes::new(2, Thresholds::FIXED);
             let (source, _) = stream(&world, &mut engine, b"body");
             let mut both = [(); 2].map(|()| pipes.take(&mut engine));
             let [Some(pipe), Some(aside)] = &mut both else { continue };
@@ -307,7 +314,7 @@ mod tests {
     fn what_nobody_needs_goes_back_to_the_kernel() {
         let world = World::new(1, Faults::None);
         let mut engine = world.engine(1 << 20);
-        let mut pipes = Pipes::new(20);
+        let mut pipes = Pipes::new(20, Thresholds::FIXED);
         let taken: Vec<Pipe> = std::iter::from_fn(|| pipes.take(&mut engine)).collect();
         assert_eq!(pipes.open(), 20);
         taken.into_iter().for_each(|pipe| pipes.give(&mut engine, pipe));

@@ -228,7 +228,6 @@ impl Seat {
         // Those that were opened since the start take from the share: the worker's and our copy.
         let more = listeners.len().saturating_sub(self.common.listeners_at_start) as u64;
         let setup = Setup {
-            config,
             index: self.index,
             listeners,
             inbox,
@@ -237,6 +236,8 @@ impl Seat {
             names: Arc::clone(names),
             desk: verifier.desk(),
             descriptors: self.common.descriptors.saturating_sub(2 * more).max(1),
+            thresholds: config.splice.thresholds(),
+            config,
         };
         Worker::new(engine, setup)
     }

@@ -271,10 +271,54 @@ fn a_large_body_moves_through_a_pipe() {
     client.read_exact(&mut got).unwrap();
     assert!(got == body);
     writing.join().unwrap();
-    let metrics = running.admin_page("/metrics");
-    let line = metrics.lines().find(|line| line.starts_with("millrace_bytes_spliced_total"));
-    let spliced: usize = line.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+    let spliced = metric(&running, "bytes_spliced_total");
     assert!(spliced > 0 && spliced < body.len(), "{spliced}");
+}
+
+fn metric(running: &Running, name: &str) -> usize {
+    let metrics = running.admin_page("/metrics");
+    let name = format!("millrace_{name}{{");
+    let line = metrics.lines().find(|line| line.starts_with(&name));
+    line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// How many bytes of a body are spliced that comes when its head has gone.
+fn spliced_of(body: usize, splice: &str) -> usize {
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let words = format!(
+        "boost --origin http://{} --listen 127.0.0.1:0 --workers 1 --admin 127.0.0.1:0 \
+         --no-cache --splice {splice}",
+        origin.local_addr().unwrap()
+    );
+    let running = Running::start(&words, 1);
+    let (mut client, mut asked) = request_under_way(&origin, &running);
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n");
+    asked.write_all(head.as_bytes()).unwrap();
+    let mut got = Vec::new();
+    while !got.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        got.push(byte[0]);
+    }
+    let sent: Vec<u8> = (0..body).map(|at| (at % 251) as u8).collect();
+    let (writing, mut got) = (sent.clone(), vec![0; body]);
+    let writing = std::thread::spawn(move || asked.write_all(&writing).unwrap());
+    client.read_exact(&mut got).unwrap();
+    writing.join().unwrap();
+    assert!(got == sent, "{body} bytes, {splice}");
+    let spliced = metric(&running, "bytes_spliced_total");
+    assert!(splice != "never" || metric(&running, "pipes") == 0);
+    spliced
+}
+
+#[test]
+fn an_option_says_which_bodies_are_spliced() {
+    assert_eq!(spliced_of(3000, "fixed"), 0);
+    assert!(spliced_of(1 << 20, "fixed") > 0);
+    assert_eq!(spliced_of(1 << 20, "never"), 0);
+    for body in [1, 3000, 1 << 20] {
+        assert_eq!(spliced_of(body, "always"), body);
+    }
 }
 
 #[test]

@@ -135,12 +135,13 @@ fn of_exchange<E: Engine>(
     after: Option<Aggregate>,
 ) -> Fill {
     let (may_be_kept, since) = (worker.lets_it_live(key), worker.engine.now());
+    let thresholds = *worker.pipes.thresholds();
     let exchange = worker.exchange(key);
     exchange.transaction.connection = None;
     let id = exchange.transaction.origin.take().expect("picked before it was used");
     let rest = Rest::of(exchange.transaction.framing);
     let is_for_asker = exchange.caching.answer == Answer::Filled && !exchange.is_refresh();
-    let asker = is_for_asker.then(|| Asker::new(key, rest.known())).flatten();
+    let asker = is_for_asker.then(|| Asker::new(key, rest.known(), thresholds)).flatten();
     let snapshot = exchange.snapshot().clone();
     let fills_on = snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.fill_on);
     let goes_on = fills_on || exchange.is_refresh();
@@ -257,7 +258,8 @@ impl Fill {
         if !connection.input.is_empty() {
             return Takes::AtHand;
         }
-        if !is_free || comes < DIRECT_BYTES {
+        let direct_min = self.asker.as_ref().map_or(DIRECT_BYTES, Asker::direct_min);
+        if !is_free || comes < direct_min {
             return Takes::Received;
         }
         match self.asker_stands(exchanges, comes, now) {

@@ -146,7 +146,7 @@ impl Transfer {
         let had_rest = !matches!(self.rest, Rest::Nothing);
         let bytes = source.bytes_mut();
         let (consumed, payload) = self.rest.take(bytes)?;
-        self.course.received(bytes.len());
+        self.course.received(bytes.len(), pipes.thresholds());
         let has_watched = self.watches();
         self.watches = false;
         let line = line.filter(|_| consumed == bytes.len());
@@ -262,17 +262,20 @@ impl Transfer {
         has_watched: bool,
     ) -> Option<Pipe> {
         let rest = self.rest.known();
-        let Plan::Splice { max } = self.course.plan(rest, behind) else { return None };
+        let thresholds = *pipes.thresholds();
+        let plan = self.course.plan(rest, behind, &thresholds);
+        let Plan::Splice { max } = plan else { return None };
         let mut pipe = pipes.take(engine)?;
         match pipe.fill(engine, line.fd, max) {
             Fill::Bytes(count) => {
                 self.rest.skip(count as u64);
-                self.course.filled(count, max);
+                self.course.filled(count, max, &thresholds);
                 return Some(pipe);
             }
             // Where a watch told of something that no pipe takes, a receive finds what it is.
             Fill::Nothing => {
-                self.watches = !has_watched && self.course.plan(rest, false) != Plan::Copy;
+                let alone = self.course.plan(rest, false, &thresholds);
+                self.watches = !has_watched && alone != Plan::Copy;
             }
             // The receive that follows tells the end in its usual way.
             Fill::End => {}

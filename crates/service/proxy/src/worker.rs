@@ -14,8 +14,8 @@ use millrace_event::{
 
 use millrace_cache::Cache;
 use millrace_event::planted::{Fault, planted};
-use millrace_splice::Pipes;
 use millrace_splice::limits::PIPES_MAX;
+use millrace_splice::{Pipes, Thresholds};
 
 use crate::accepting::Accepting;
 use crate::auth::{self, Desk, Gate};
@@ -60,6 +60,8 @@ pub struct Setup<E: Engine> {
     /// Descriptors that this worker may open: for clients and for origins, whoever comes first, but
     /// an eighth is never for clients.
     pub descriptors: u64,
+    /// From how many bytes on bodies are spliced.
+    pub thresholds: Thresholds,
 }
 
 /// What all workers of a process share.
@@ -175,10 +177,13 @@ impl<E: Engine> Worker<E> {
         let workers = setup.shared.counters.len() as u64;
         let limits = &setup.config.limits;
         // A pipe takes two descriptors, which are set aside.
-        let pipes_max = (PIPES_MAX as u64 / workers).min(setup.descriptors / 32);
+        let pipes_max = match setup.thresholds {
+            Thresholds::COPY => 0,
+            _ => (PIPES_MAX as u64 / workers).min(setup.descriptors / 32),
+        };
         let descriptors = setup.descriptors - 2 * pipes_max;
         let descriptors = descriptors.clamp(2, u64::from(Token::SLOT_MAX)) as u32;
-        let mut origins = Origins::new(descriptors);
+        let mut origins = Origins::new(descriptors, &setup.thresholds);
         let names = Names::new(setup.names, limits, engine.now());
         let now = engine.now();
         let snapshot = Rc::new(Snapshot::new(setup.config, now, &mut origins, &setup.shared));
@@ -212,7 +217,7 @@ impl<E: Engine> Worker<E> {
             clients: Clients::default(),
             accepting: Accepting::new(),
             room: Room::default(),
-            pipes: Pipes::new(pipes_max as usize),
+            pipes: Pipes::new(pipes_max as usize, setup.thresholds),
             pipes_refused_before,
             mail: setup.mail,
             inbox: setup.inbox,

@@ -10,6 +10,7 @@ use millrace_proxy::config::from_arguments;
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Ended, Faults, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_splice::Thresholds;
 
 struct Running(Worker<Sim>);
 
@@ -43,6 +44,7 @@ impl Stage {
             names: Arc::new(Sources::parse(b"", b"", &[])),
             desk: millrace_proxy::auth::Desk::empty(),
             descriptors: 100,
+            thresholds: Thresholds::FIXED,
         };
         let worker = Running(Worker::new(world.engine(memory), setup).unwrap());
         Self { world, worker, shared, outbox }

@@ -14,6 +14,7 @@ use millrace_proxy::config::from_arguments;
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_splice::Thresholds;
 
 type Post = Letter<SimDetached>;
 
@@ -168,6 +169,7 @@ fn setup(
         names: Arc::new(Sources::parse(b"", b"", &[])),
         desk: millrace_proxy::auth::Desk::empty(),
         descriptors: 100,
+        thresholds: Thresholds::FIXED,
     }
 }
 

@@ -14,7 +14,7 @@ use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
 use super::value::{self, Wrong};
 use super::{
     AccessLog, Balance, Config, EngineChoice, HostSent, ListenAddress, Listener, LogFormat, Role,
-    Route, RouteCheck, SendProxy, Service, TargetRules,
+    Route, RouteCheck, SendProxy, Service, Splice, TargetRules,
 };
 use crate::auth::Auth;
 use crate::limits::{Limit, Limits};
@@ -56,6 +56,12 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
         "uring" => Ok(EngineChoice::Uring),
         _ => Err("is not an engine of this version"),
     })?;
+    let splice = process.one_or_default("splice", scope, |text| match text {
+        "fixed" => Ok(Splice::Fixed),
+        "never" => Ok(Splice::Never),
+        "always" => Ok(Splice::Always),
+        _ => Err("is no way to choose"),
+    })?;
     let workers = match process.one("workers", |text| bounded("workers", text))? {
         Some(workers) => workers,
         None => std::thread::available_parallelism().map_or(1, NonZero::get) as u64,
@@ -74,6 +80,7 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
     Ok(Config {
         number: 1,
         engine,
+        splice,
         workers: usize::try_from(workers).unwrap_or(1),
         memory_bytes,
         cache: cache::settings(process, memory_bytes, workers)?,

@@ -4,7 +4,7 @@ use super::Config;
 use super::cache::{memory_written, reads_written, write_disk};
 use super::error::ConfigError;
 use super::value::write_size;
-use super::write::{engine_name, list, sandbox_name};
+use super::write::{engine_name, list, sandbox_name, splice_name};
 
 /// Checks that a process that began with `old` can go on with `new`, both as they were read: with
 /// port 0 where the kernel picks. `name` is what messages call the file.
@@ -26,7 +26,7 @@ pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), Config
 }
 
 /// What stays as it was when the process started, as it is written.
-fn fixed(config: &Config) -> [(&'static str, String); 12] {
+fn fixed(config: &Config) -> [(&'static str, String); 13] {
     let admin: Vec<_> = config.admin.iter().map(ToString::to_string).collect();
     let admin = if admin.is_empty() { "off".to_owned() } else { admin.join(", ") };
     let token = config.admin_token_file.as_ref();
@@ -36,6 +36,7 @@ fn fixed(config: &Config) -> [(&'static str, String); 12] {
     let disks = cache.map_or(&[][..], |cache| &cache.disks);
     [
         ("engine", engine_name(config.engine).to_owned()),
+        ("splice", splice_name(config.splice).to_owned()),
         ("workers", config.workers.to_string()),
         ("memory", write_size(config.memory_bytes)),
         ("cache-memory", memory_written(cache)),
@@ -53,7 +54,7 @@ fn fixed(config: &Config) -> [(&'static str, String); 12] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{EngineChoice, from_arguments};
+    use crate::config::{EngineChoice, Splice, from_arguments};
 
     #[test]
     fn what_needs_another_process_is_refused_by_name() {
@@ -81,6 +82,7 @@ mod tests {
              allowed: epoll, or a restart"
         );
         let fixed = [
+            ("splice", Config { splice: Splice::Never, ..old.clone() }),
             ("workers", Config { workers: 3, ..old.clone() }),
             ("memory", Config { memory_bytes: 1 << 30, ..old.clone() }),
             ("cache-memory", Config { cache: None, ..old.clone() }),

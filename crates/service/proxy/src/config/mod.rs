@@ -25,6 +25,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use millrace_splice::Thresholds;
+
 use crate::auth::Auth;
 use crate::limits::Limits;
 
@@ -136,6 +138,8 @@ pub struct Config {
     pub number: u64,
     /// Which engine presents completions.
     pub engine: EngineChoice,
+    /// From how many bytes on bodies are spliced.
+    pub splice: Splice,
     /// Worker threads, at least 1.
     pub workers: usize,
     /// Bytes that the cache and all workers' pools may take together.
@@ -216,6 +220,29 @@ pub enum EngineChoice {
     Epoll,
     /// io_uring(7).
     Uring,
+}
+
+/// What decides whether a body is copied or spliced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Splice {
+    /// Thresholds that were measured elsewhere: [`Thresholds::FIXED`].
+    #[default]
+    Fixed,
+    /// Every body is copied: [`Thresholds::COPY`].
+    Never,
+    /// Every body is spliced: [`Thresholds::SPLICE`].
+    Always,
+}
+
+impl Splice {
+    /// What bodies are moved by.
+    pub fn thresholds(self) -> Thresholds {
+        match self {
+            Self::Fixed => Thresholds::FIXED,
+            Self::Never => Thresholds::COPY,
+            Self::Always => Thresholds::SPLICE,
+        }
+    }
 }
 
 /// Where clients come in.

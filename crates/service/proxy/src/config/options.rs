@@ -489,6 +489,14 @@ impl Row {
              uring where it can be had and is not dearer than epoll, and says what it took.",
         ),
         process(
+            "splice",
+            Kind::Choice(&["fixed", "never", "always"]),
+            "fixed",
+            "Which bodies are spliced, moved through a pipe inside the kernel (splice(2)), instead of \
+             copied: those from fixed lengths on, never any, or always all. never and always are \
+             for comparisons.",
+        ),
+        process(
             "workers",
             Kind::Number { least: 1, most: 1024 },
             "(the processors that the process may use)",

@@ -7,7 +7,7 @@ use super::cache;
 use super::value::{write_origin, write_port, write_statuses};
 use super::{
     Balance, Cidr, Config, EngineChoice, HostSent, Listener, LogFormat, Role, Route, SendProxy,
-    Service, TargetRules,
+    Service, Splice, TargetRules,
 };
 use crate::limits::Limits;
 
@@ -30,6 +30,7 @@ pub fn to_toml(config: &Config) -> String {
 
 fn process(out: &mut String, config: &Config) {
     line(out, "engine", quoted(engine_name(config.engine)));
+    line(out, "splice", quoted(splice_name(config.splice)));
     line(out, "workers", config.workers);
     line(out, "memory", quoted(&super::value::write_size(config.memory_bytes)));
     cache::write_settings(out, config.cache.as_ref());
@@ -67,6 +68,14 @@ pub(super) fn engine_name(engine: EngineChoice) -> &'static str {
         EngineChoice::Auto => "auto",
         EngineChoice::Epoll => "epoll",
         EngineChoice::Uring => "uring",
+    }
+}
+
+pub(super) fn splice_name(splice: Splice) -> &'static str {
+    match splice {
+        Splice::Fixed => "fixed",
+        Splice::Never => "never",
+        Splice::Always => "always",
     }
 }
 

@@ -8,10 +8,10 @@
 use std::time::Duration;
 
 use millrace_event::{Engine, Instant, Key, Kind, Table};
-use millrace_splice::limits::{PIPE_BYTES, TEE_MIN};
-use millrace_splice::{Course, Fill as Filled, Pipe, Pipes, Plan};
+use millrace_splice::limits::PIPE_BYTES;
+use millrace_splice::{Course, Fill as Filled, Pipe, Pipes, Plan, Thresholds};
 
-use super::{Fill, Outcome};
+use super::{DIRECT_BYTES, Fill, Outcome};
 use crate::conn::Conn;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
@@ -24,6 +24,7 @@ use crate::worker::Worker;
 pub(super) struct Asker {
     exchange: Key,
     course: Course,
+    thresholds: Thresholds,
     /// Since when the fill waits for it to take what came before; `None` while it does not.
     behind_since: Option<Instant>,
 }
@@ -42,10 +43,15 @@ pub(super) enum Standing {
 impl Asker {
     /// Who asked for a body of which `rest` bytes are certain to come; `None` where so few are
     /// copied twice for less.
-    pub(super) fn new(exchange: Key, rest: Option<u64>) -> Option<Self> {
-        let is_large = rest.is_some_and(|rest| rest >= TEE_MIN);
+    pub(super) fn new(exchange: Key, rest: Option<u64>, thresholds: Thresholds) -> Option<Self> {
+        let is_large = rest.is_some_and(|rest| thresholds.tees(rest));
         let course = Course::new(true);
-        is_large.then_some(Self { exchange, course, behind_since: None })
+        is_large.then_some(Self { exchange, course, thresholds, behind_since: None })
+    }
+
+    /// From so many bytes on that are certain to come they are not received by the engine.
+    pub(super) fn direct_min(&self) -> u64 {
+        self.thresholds.tee_min.min(DIRECT_BYTES)
     }
 
     fn standing(&self, fill: &Fill, exchanges: &Table<Box<Exchange>>) -> Standing {
@@ -72,7 +78,7 @@ impl Fill {
         if standing == Standing::Apart {
             return standing;
         }
-        let comes_slowly = asker.course.plan(Some(rest), false) == Plan::Copy;
+        let comes_slowly = asker.course.plan(Some(rest), false, &asker.thresholds) == Plan::Copy;
         asker.behind_since = match standing {
             Standing::Behind if !comes_slowly => asker.behind_since.or(Some(now)),
             _ => None,
@@ -84,7 +90,7 @@ impl Fill {
     /// Notes how much one receive into the cache brought, while the client waits for more.
     pub(super) fn note_received(&mut self, count: usize) {
         if let Some(asker) = &mut self.asker {
-            asker.course.received(count);
+            asker.course.received(count, &asker.thresholds);
         }
     }
 
@@ -113,7 +119,7 @@ impl Fill {
         let copied = pipe.copy(way.engine, &mut aside, spare);
         way.pipes.give(way.engine, aside);
         let asker = self.asker.as_mut().expect("the caller has looked how it stands");
-        asker.course.filled(count, max);
+        asker.course.filled(count, max, &asker.thresholds);
         match copied {
             Ok(true) => way.send(asker.exchange, pipe),
             // Who asked is told of what came like other readers.

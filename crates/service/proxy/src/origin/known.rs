@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use millrace_event::{Buffer, Instant, Key};
 use millrace_http::Host;
-use millrace_splice::limits::SPLICE_MIN;
 
 use crate::board::{Board, OriginMark};
 use crate::config::Origin;
@@ -57,7 +56,7 @@ pub(super) struct Known {
     /// Exchanges that wait for room here, each once, with the time since which it waits, in the
     /// order of these.
     pub(super) line: VecDeque<(Key, Instant)>,
-    /// The latest answer's body was copied as a whole: its head may be received together with it.
+    /// The latest answer's body was shorter than `Origins::small_below`.
     pub(super) is_small: bool,
     /// A client asked for it; else it stands in a configuration.
     pub(super) asked_for: bool,
@@ -226,12 +225,15 @@ impl Origins {
     /// comes by the same receive. So the guess is that the next body is like the last, and a wrong
     /// one costs a copy of so much, or a further receive.
     pub(crate) fn head_max(&self, id: OriginId) -> usize {
-        if self.known(id).is_small { SMALL_MAX } else { HEAD_MAX }
+        if !self.known(id).is_small {
+            return HEAD_MAX;
+        }
+        (HEAD_MAX + self.small_below as usize).min(Buffer::SIZE)
     }
 
     /// Notes how long the body of an answer was.
     pub(crate) fn note_body(&mut self, id: OriginId, bytes: u64) {
-        self.known_mut(id).is_small = bytes < SPLICE_MIN;
+        self.known_mut(id).is_small = bytes < self.small_below;
     }
 
     /// An exchange picks the origin; [`Origins::unpick`] follows.
@@ -259,9 +261,6 @@ impl Origins {
 
 /// The most that is received at once of an answer whose head may be followed by a large body.
 const HEAD_MAX: usize = 4096;
-/// The same where a small body is expected: a head and any body that is copied in one piece.
-const SMALL_MAX: usize = HEAD_MAX + SPLICE_MIN as usize;
-const _: () = assert!(SMALL_MAX <= Buffer::SIZE);
 
 #[cfg(test)]
 mod tests {
@@ -271,10 +270,11 @@ mod tests {
     use crate::limits::Limits;
     use crate::origin::{EjectRules, Trial};
     use crate::worker::Shared;
+    use millrace_splice::Thresholds;
 
     #[test]
     fn a_name_is_one_origin_however_it_is_written_and_looked_up_as_its_rules_say() {
-        let mut origins = Origins::new(10);
+        let mut origins = Origins::new(10, &Thresholds::FIXED);
         let mut ask = |rules, name: &[u8], are_whole| {
             let id = origins.asked_for(RulesId(rules), Host::Name(name), 80, are_whole);
             let Place::Name(name, 80) = origins.place(id) else { panic!("it is a name") };
@@ -294,7 +294,7 @@ mod tests {
     fn an_origin_that_left_the_configuration_is_forgotten_and_holds_nobody_up() {
         let shared = Shared::new(1, "test".to_owned(), None, None, |_| {});
         let board = &shared.board;
-        let mut origins = Origins::new(10);
+        let mut origins = Origins::new(10, &Thresholds::FIXED);
         let snapshot = |origins: &mut Origins, words: [&str; 3]| {
             let config = from_arguments(words).unwrap();
             Rc::new(Snapshot::new(Arc::new(config), Instant::default(), origins, &shared))

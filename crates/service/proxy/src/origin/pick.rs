@@ -97,6 +97,7 @@ mod tests {
     use crate::config::Origin;
     use crate::limits::Limits;
     use crate::origin::{EjectRules, RulesId};
+    use millrace_splice::Thresholds;
     use std::time::Duration;
 
     struct Fixture {
@@ -110,7 +111,7 @@ mod tests {
     impl Fixture {
         fn new(count: u16) -> Self {
             let board = Board::default();
-            let mut origins = Origins::new(100);
+            let mut origins = Origins::new(100, &Thresholds::FIXED);
             let ports = (1..=count).map(|port| Origin::Tcp { host: "a".to_owned(), port });
             let ids = ports.map(|origin| origins.configured(RulesId(0), &origin, &board)).collect();
             let rules = EjectRules::new(&Limits::default());
@@ -119,7 +120,7 @@ mod tests {
 
         /// What another worker knows of the same origins.
         fn another_worker(&self) -> Origins {
-            let mut origins = Origins::new(100);
+            let mut origins = Origins::new(100, &Thresholds::FIXED);
             for port in 1..=self.route.origins.len() as u16 {
                 let origin = Origin::Tcp { host: "a".to_owned(), port };
                 origins.configured(RulesId(0), &origin, &self.board);

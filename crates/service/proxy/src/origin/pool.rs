@@ -10,6 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use millrace_event::{Fd, Instant, Key, Table};
+use millrace_splice::Thresholds;
 
 use crate::board::CheckMark;
 use crate::origin::known::Known;
@@ -47,10 +48,12 @@ pub(crate) struct Origins {
     /// Those where there was a line when room was made.
     pub(super) ready: Vec<OriginId>,
     pub(super) name: Vec<u8>,
+    /// A body below this length may come with its head.
+    pub(super) small_below: u64,
 }
 
 impl Origins {
-    pub(crate) fn new(connections_max: u32) -> Self {
+    pub(crate) fn new(connections_max: u32, thresholds: &Thresholds) -> Self {
         Self {
             connections: Table::new(connections_max),
             by_name: HashMap::new(),
@@ -69,6 +72,7 @@ impl Origins {
             lines: Vec::new(),
             ready: Vec::new(),
             name: Vec::new(),
+            small_below: thresholds.small_below,
         }
     }
 
