@@ -1,16 +1,13 @@
-//! What an engine costs on this machine: messages bounced over loopback connections, for the few
-//! milliseconds that a start can spare.
+//! What an engine costs: messages bounced over loopback connections.
 //!
 //! Both ends belong to the engine that is measured, so that the figure is of whole messages, sent
 //! and received, [`PAIRS`] under way at a time. It is CPU time, of this process alone.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use millrace_event::{
-    Address, Clock, Completion, Engine, EngineOptions, Error, Event, Fd, Kind, Sockets, Token,
-    Watch,
-};
+use millrace_event::{Completion, Engine, Error, Event, Fd, Kind, Token, Watch};
+
+use super::Loopback;
 
 /// Connections, each with a message under way.
 const PAIRS: usize = 32;
@@ -37,10 +34,10 @@ pub(crate) fn cost<W: Watch>() -> Result<Duration, Error> {
 
 /// Connections of which both ends are here.
 struct Bouncing<W> {
-    engine: Sockets<W>,
+    loopback: Loopback<W>,
+    /// Those that were connected first, then their other ends.
     ends: Vec<End>,
     message: Vec<u8>,
-    deadline: millrace_event::Instant,
 }
 
 struct End {
@@ -51,40 +48,19 @@ struct End {
 
 impl<W: Watch> Bouncing<W> {
     fn connected() -> Result<Self, Error> {
-        let budget_bytes = 4 * PAIRS * MESSAGE_BYTES;
-        let options = EngineOptions { budget_bytes, log: None, clock: Clock::new() };
-        let engine = Sockets::<W>::new(options)?;
-        let deadline = engine.now() + PATIENCE;
-        let mut bouncing =
-            Self { engine, ends: Vec::new(), message: vec![b'm'; MESSAGE_BYTES], deadline };
-        bouncing.connect()?;
-        Ok(bouncing)
-    }
-
-    fn connect(&mut self) -> Result<(), Error> {
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let refused = |number: millrace_sys::Errno| Error::Other(number.raw_os_error());
-        let listener = self.engine.adopt(millrace_sys::listen_tcp(any, false).map_err(refused)?)?;
-        let address = self.engine.local_address(&listener).ok_or(Error::Unreachable)?;
-        self.engine.accept(&listener, Token::new(Kind::Listener, 0, 0));
-        let mut open = 0;
-        for _ in 0..PAIRS {
-            let fd = self.engine.connect(&Address::Tcp(address), self.next_token())?;
-            self.ends.push(End { fd, received: 0 });
+        let mut loopback = Loopback::new(4 * PAIRS * MESSAGE_BYTES, PATIENCE)?;
+        let mut others = Vec::new();
+        let mut ends = Vec::new();
+        for index in 0..PAIRS {
+            let (fd, other) = loopback.connect(token(index))?;
+            ends.push(End { fd, received: 0 });
+            others.push(other);
         }
-        while open < 2 * PAIRS {
-            match self.next()?.event {
-                Event::Connected(result) => result?,
-                Event::Accepted(result) => {
-                    let fd = result?.0;
-                    self.ends.push(End { fd, received: 0 });
-                }
-                _ => continue,
-            }
-            open += 1;
+        for other in others {
+            let fd = loopback.engine.adopt(other)?;
+            ends.push(End { fd, received: 0 });
         }
-        self.engine.close(listener);
-        Ok(())
+        Ok(Self { loopback, ends, message: vec![b'm'; MESSAGE_BYTES] })
     }
 
     /// Those that connected send first; from then on each end sends back what it received.
@@ -92,33 +68,33 @@ impl<W: Watch> Bouncing<W> {
         for index in 0..self.ends.len() {
             let (end, token) = (&self.ends[index], token(index));
             match index < PAIRS {
-                true => self.engine.send(&end.fd, &[&self.message], token),
-                false => self.engine.recv(&end.fd, MESSAGE_BYTES, token),
+                true => self.loopback.engine.send(&end.fd, &[&self.message], token),
+                false => self.loopback.engine.recv(&end.fd, MESSAGE_BYTES, token),
             }
         }
         let mut received = 0;
         while received < messages {
-            let Completion { token, event } = self.next()?;
+            let Completion { token, event } = self.loopback.next()?;
             let Some(end) = self.ends.get_mut(token.slot() as usize) else { continue };
             match event {
                 Event::Sent(result) => {
                     result?;
-                    self.engine.recv(&end.fd, MESSAGE_BYTES, token);
+                    self.loopback.engine.recv(&end.fd, MESSAGE_BYTES, token);
                 }
                 Event::Received(result) => {
                     let buffer = result?;
                     let count = buffer.len();
-                    self.engine.recycle(buffer);
+                    self.loopback.engine.recycle(buffer);
                     if count == 0 {
                         return Err(Error::Reset);
                     }
                     end.received += count;
                     if end.received < MESSAGE_BYTES {
-                        self.engine.recv(&end.fd, MESSAGE_BYTES - end.received, token);
+                        self.loopback.engine.recv(&end.fd, MESSAGE_BYTES - end.received, token);
                     } else {
                         end.received = 0;
                         received += 1;
-                        self.engine.send(&end.fd, &[&self.message], token);
+                        self.loopback.engine.send(&end.fd, &[&self.message], token);
                     }
                 }
                 _ => {}
@@ -129,24 +105,8 @@ impl<W: Watch> Bouncing<W> {
 
     /// By resets, so that no port is kept waiting for what is late (TIME_WAIT).
     fn end(self) {
-        let Self { mut engine, ends, .. } = self;
-        ends.into_iter().for_each(|end| engine.reset(end.fd));
-    }
-
-    fn next(&mut self) -> Result<Completion, Error> {
-        loop {
-            if let Some(completion) = self.engine.next() {
-                return Ok(completion);
-            }
-            if self.engine.now() >= self.deadline {
-                return Err(Error::TimedOut);
-            }
-            self.engine.turn(Some(self.deadline));
-        }
-    }
-
-    fn next_token(&self) -> Token {
-        token(self.ends.len())
+        let Self { mut loopback, ends, .. } = self;
+        ends.into_iter().for_each(|end| loopback.engine.reset(end.fd));
     }
 }
 
