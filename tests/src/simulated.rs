@@ -27,6 +27,7 @@ use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Plan, Sim, SimDetached, Turn, World, run};
+use millrace_splice::Thresholds;
 
 pub use story::{
     CachedStory, Failure, Hunt, Met, Outcome, Story, classes, draw, draw_cached, hunt, plain, plan,
@@ -372,7 +373,7 @@ fn start(
             names: Arc::new(Sources::parse(b"", b"", &[name_server.address()])),
             desk: verifier.desk(),
             descriptors: (descriptors / config.workers - config.listeners.len()) as u64,
-            thresholds: config.splice.thresholds(),
+            thresholds: config.splice.thresholds().unwrap_or(Thresholds::FIXED),
         };
         let engine = world.engine((config.pool_bytes() / config.workers as u64) as usize);
         let worker = Worker::new(engine, setup).map_err(|error| format!("a worker: {error}"))?;

@@ -14,6 +14,7 @@ use millrace_event::{
 use millrace_proxy::config::Config;
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_splice::Thresholds;
 
 use crate::disks::Bell;
 use crate::engines::Engine;
@@ -86,7 +87,7 @@ impl Crew {
     pub(crate) fn start(
         force: &Arc<Force>,
         shared: &Arc<Shared>,
-        engine: Engine,
+        (engine, thresholds): (Engine, Thresholds),
         log: &LogSink,
         sockets: Vec<Sockets>,
         bell: &Bell,
@@ -103,6 +104,7 @@ impl Crew {
             )),
             verifier: VerifierThread::start().map_err(failed)?,
             descriptors: descriptors_of_a_worker(count, files_of_disks(&config)),
+            thresholds,
             listeners_at_start: config.listeners.len(),
             budget_bytes: (config.pool_bytes() / count as u64) as usize,
             log: log.clone(),
@@ -153,6 +155,7 @@ struct Common {
     verifier: VerifierThread,
     /// Each worker's share when it has as many listeners as at the start.
     descriptors: u64,
+    thresholds: Thresholds,
     listeners_at_start: usize,
     budget_bytes: usize,
     log: LogSink,
@@ -228,6 +231,7 @@ impl Seat {
         // Those that were opened since the start take from the share: the worker's and our copy.
         let more = listeners.len().saturating_sub(self.common.listeners_at_start) as u64;
         let setup = Setup {
+            config,
             index: self.index,
             listeners,
             inbox,
@@ -236,8 +240,7 @@ impl Seat {
             names: Arc::clone(names),
             desk: verifier.desk(),
             descriptors: self.common.descriptors.saturating_sub(2 * more).max(1),
-            thresholds: config.splice.thresholds(),
-            config,
+            thresholds: self.common.thresholds,
         };
         Worker::new(engine, setup)
     }

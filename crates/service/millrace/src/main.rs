@@ -30,6 +30,7 @@ mod stored;
 mod supervisor;
 mod systemd;
 mod takeover;
+mod thresholds;
 mod users;
 mod verifier;
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_event::LogSink;
-use millrace_proxy::config::{self, Config, ListenAddress};
+use millrace_proxy::config::{self, Config, ListenAddress, Splice};
 use millrace_proxy::counters::Counters;
 use millrace_proxy::{Letter, Shared};
 use millrace_sys::{Signal, Signals};
@@ -26,7 +26,7 @@ use crate::admin::{Admin, Doors, Guard, Hooks, Token};
 use crate::congestion;
 use crate::crew::Crew;
 use crate::disks::{Bell, Disks};
-use crate::engines::{self, Picked};
+use crate::engines;
 use crate::errands::{Desk, Errand, Errands};
 use crate::failure::Failure;
 use crate::health_checks;
@@ -34,7 +34,7 @@ use crate::inherited::Beginning;
 use crate::metrics::Metrics;
 use crate::reload::{self, Force};
 use crate::source::Source;
-use crate::{restart, say, storage};
+use crate::{restart, say, storage, thresholds};
 use succession::Succession;
 
 /// How often it is looked whether a draining worker has ended. Decides how soon the process ends
@@ -57,7 +57,8 @@ pub(crate) fn run(config: Config, source: Option<Source>, upgrade: bool) -> Resu
 /// A process whose workers run.
 pub(crate) struct Running {
     signals: Signals,
-    engine: Picked,
+    engine: engines::Picked,
+    thresholds: thresholds::Picked,
     force: Arc<Force>,
     crew: Crew,
     shared: Arc<Shared>,
@@ -88,6 +89,7 @@ impl Running {
         }
         let mut beginning = Beginning::of(&config, upgrade)?;
         let engine = engines::pick(config.engine)?;
+        let thresholds = thresholds::pick(config.splice, engine.engine);
         let log = LogSink::closed();
         let asked_for = config.clone();
         let mut config = config;
@@ -111,7 +113,8 @@ impl Running {
         let (bell, cache) = (Arc::new(Bell::default()), shared.cache.as_ref());
         let disks = Disks::open(&force.config(), cache, &bell, takeover.is_some());
         let disks = disks.inspect_err(|_| force.give_up())?;
-        let started = Crew::start(&force, &shared, engine.engine, &log, sockets, &bell);
+        let of_all = (engine.engine, thresholds.thresholds);
+        let started = Crew::start(&force, &shared, of_all, &log, sockets, &bell);
         let (crew, posts) = started.inspect_err(|_| force.give_up())?;
         force.set_posts(posts);
         let (desk, errands) = Errands::new(|| Signal::User2.send_to_self());
@@ -119,6 +122,7 @@ impl Running {
         let mut running = Self {
             signals,
             engine,
+            thresholds,
             force,
             crew,
             shared,
@@ -229,9 +233,12 @@ impl Running {
     }
 
     fn announce(&self) {
-        let Picked { engine, reason } = &self.engine;
+        let engines::Picked { engine, reason } = &self.engine;
         say::error(&format!("engine {} ({reason})", engine.name()));
         let config = self.force.config();
+        if config.splice == Splice::Calibrated {
+            say::error(&format!("splice {}", self.thresholds));
+        }
         if let Some(locked) = self.force.locked() {
             locked.announce();
         }

@@ -315,6 +315,7 @@ fn spliced_of(body: usize, splice: &str) -> usize {
 fn an_option_says_which_bodies_are_spliced() {
     assert_eq!(spliced_of(3000, "fixed"), 0);
     assert!(spliced_of(1 << 20, "fixed") > 0);
+    assert!(spliced_of(1 << 20, "calibrated") > 0);
     assert_eq!(spliced_of(1 << 20, "never"), 0);
     for body in [1, 3000, 1 << 20] {
         assert_eq!(spliced_of(body, "always"), body);

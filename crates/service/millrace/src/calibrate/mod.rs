@@ -2,6 +2,7 @@
 //! that a start can spare. Nothing here decides: that is done where something depends on it.
 
 mod bounce;
+mod forward;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,6 +15,7 @@ use millrace_event::{
 use millrace_sys::Errno;
 
 pub(crate) use bounce::cost;
+pub(crate) use forward::{Costs, Kind, costs};
 
 /// An engine with connections over the loopback network.
 struct Loopback<W> {

@@ -58,6 +58,7 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
     })?;
     let splice = process.one_or_default("splice", scope, |text| match text {
         "fixed" => Ok(Splice::Fixed),
+        "calibrated" => Ok(Splice::Calibrated),
         "never" => Ok(Splice::Never),
         "always" => Ok(Splice::Always),
         _ => Err("is no way to choose"),

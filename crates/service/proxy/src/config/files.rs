@@ -47,7 +47,7 @@ deny-target = ["1.2.3.4"]
 fn a_file_means_what_it_says() {
     let config = from_toml(FULL).unwrap();
     assert_eq!((config.workers, config.memory_bytes), (3, 64 << 20));
-    assert_eq!(config.splice.thresholds(), Thresholds::SPLICE);
+    assert_eq!(config.splice.thresholds(), Some(Thresholds::SPLICE));
     assert_eq!((config.limits.head_ms, config.limits.connections), (10_000, 1000));
     assert_eq!(config.access_log.as_ref().unwrap().format, LogFormat::Json);
     assert_eq!((config.admin.len(), config.admin_name.as_deref()), (2, Some("metrics.example")));

@@ -228,6 +228,8 @@ pub enum Splice {
     /// Thresholds that were measured elsewhere: [`Thresholds::FIXED`].
     #[default]
     Fixed,
+    /// Thresholds that the program measures when it starts.
+    Calibrated,
     /// Every body is copied: [`Thresholds::COPY`].
     Never,
     /// Every body is spliced: [`Thresholds::SPLICE`].
@@ -235,12 +237,13 @@ pub enum Splice {
 }
 
 impl Splice {
-    /// What bodies are moved by.
-    pub fn thresholds(self) -> Thresholds {
+    /// What bodies are moved by; `None`: that is to be measured.
+    pub fn thresholds(self) -> Option<Thresholds> {
         match self {
-            Self::Fixed => Thresholds::FIXED,
-            Self::Never => Thresholds::COPY,
-            Self::Always => Thresholds::SPLICE,
+            Self::Fixed => Some(Thresholds::FIXED),
+            Self::Calibrated => None,
+            Self::Never => Some(Thresholds::COPY),
+            Self::Always => Some(Thresholds::SPLICE),
         }
     }
 }

@@ -490,11 +490,12 @@ impl Row {
         ),
         process(
             "splice",
-            Kind::Choice(&["fixed", "never", "always"]),
+            Kind::Choice(&["fixed", "calibrated", "never", "always"]),
             "fixed",
             "Which bodies are spliced, moved through a pipe inside the kernel (splice(2)), instead of \
-             copied: those from fixed lengths on, never any, or always all. never and always are \
-             for comparisons.",
+             copied: those from fixed lengths on, or from calibrated ones, which are measured for \
+             up to a second at start and said; never any; always all. never and always are for \
+             comparisons.",
         ),
         process(
             "workers",

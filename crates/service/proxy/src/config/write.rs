@@ -74,6 +74,7 @@ pub(super) fn engine_name(engine: EngineChoice) -> &'static str {
 pub(super) fn splice_name(splice: Splice) -> &'static str {
     match splice {
         Splice::Fixed => "fixed",
+        Splice::Calibrated => "calibrated",
         Splice::Never => "never",
         Splice::Always => "always",
     }
