@@ -304,7 +304,7 @@ pub(crate) fn files_of_disks(config: &Config) -> u64 {
 
 /// Descriptors that one of `workers` may open, after what the process has open already, and `files`
 /// will be.
-fn descriptors_of_a_worker(workers: usize, files: u64) -> u64 {
+pub(crate) fn descriptors_of_a_worker(workers: usize, files: u64) -> u64 {
     let workers = workers as u64;
     let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;
     let taken = open + DESCRIPTORS_SPARE + workers * DESCRIPTORS_PER_ENGINE;

@@ -1,17 +1,19 @@
 //! `millrace doctor`: what this machine offers, and what millrace would do with it. It only reads,
-//! and for --engine auto bounces a few messages; it opens nothing that could disturb a running
-//! proxy.
+//! and for --engine auto and --splice calibrated sends itself a few messages; it opens nothing that
+//! could disturb a running proxy.
 
 use std::fs;
 use std::num::NonZero;
 
 use millrace_proxy::config::Config;
+use millrace_proxy::pipes_max;
+use millrace_splice::limits::PIPE_BYTES;
 
-use crate::crew::files_of_disks;
-use crate::engines;
+use crate::crew::{descriptors_of_a_worker, files_of_disks};
+use crate::engines::{self, Engine::Epoll, Picked};
 use crate::failure::Failure;
 use crate::privileges::outlook;
-use crate::say;
+use crate::{say, thresholds};
 
 /// Prints the findings about this machine for a process with this configuration.
 ///
@@ -29,7 +31,9 @@ pub(crate) fn run(config: &Config) -> Result<(), Failure> {
         };
         page.push_str(&format!("{mark}  {:<18}{}\n", finding.name, finding.value));
         if !finding.word.is_empty() {
-            page.push_str(&format!("      {:<18}{}\n", "", finding.word));
+            for line in finding.word.lines() {
+                page.push_str(&format!("      {:<18}{line}\n", ""));
+            }
         }
     }
     say::output(&page);
@@ -68,6 +72,7 @@ struct Machine {
     congestion: Option<String>,
     congestion_available: Option<String>,
     backlog: Option<u64>,
+    pipe_pages: Option<u64>,
 }
 
 impl Machine {
@@ -89,6 +94,7 @@ impl Machine {
             congestion: proc("sys/net/ipv4/tcp_congestion_control"),
             congestion_available: proc("sys/net/ipv4/tcp_available_congestion_control"),
             backlog: number("sys/net/core/somaxconn"),
+            pipe_pages: number("sys/fs/pipe-user-pages-soft"),
         }
     }
 }
@@ -110,12 +116,16 @@ fn name_servers(resolv: &str) -> Vec<String> {
 }
 
 fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
+    let picked = engines::pick(config.engine);
+    let bodies = thresholds::pick(config.splice, picked.as_ref().map_or(Epoll, |it| it.engine));
     let mut findings = vec![
         kernel(machine),
-        engine(config),
+        engine(picked),
         workers(machine, config),
         descriptors(machine, config),
         memory(machine, config),
+        moving(&bodies),
+        pipes(machine, config, &bodies),
         names(machine),
         congestion(machine),
         backlog(machine),
@@ -154,8 +164,8 @@ fn kernel(machine: &Machine) -> Finding {
     }
 }
 
-fn engine(config: &Config) -> Finding {
-    match engines::pick(config.engine) {
+fn engine(picked: Result<Picked, Failure>) -> Finding {
+    match picked {
         Ok(picked) => {
             finding("engine", Verdict::Good, picked.engine.name().to_owned(), &picked.reason)
         }
@@ -222,6 +232,34 @@ fn memory(machine: &Machine, config: &Config) -> Finding {
             finding("memory", Verdict::Note, value, "less is free than --memory may take")
         }
         _ => finding("memory", Verdict::Good, value, ""),
+    }
+}
+
+/// How bodies are moved.
+fn moving(bodies: &thresholds::Picked) -> Finding {
+    let rows = bodies.plan().map(|(kind, what)| format!("{kind:<21}{what}"));
+    finding("bodies", Verdict::Good, bodies.reason.clone(), &rows.join("\n"))
+}
+
+/// Bytes of a page of a pipe.
+const PAGE_BYTES: u64 = 4096;
+
+fn pipes(machine: &Machine, config: &Config, bodies: &thresholds::Picked) -> Finding {
+    let workers = config.workers as u64;
+    let descriptors = descriptors_of_a_worker(config.workers, files_of_disks(config));
+    let all = workers * pipes_max(&bodies.thresholds, workers, descriptors);
+    let bytes = all * PIPE_BYTES as u64;
+    let value = format!("{all} of {}, {} in all", say::bytes(PIPE_BYTES as u64), say::bytes(bytes));
+    match machine.pipe_pages {
+        // 0: there is no such limit (proc_sys_fs(5)).
+        Some(pages) if pages > 0 && pages * PAGE_BYTES < bytes => {
+            let word = format!(
+                "fs.pipe-user-pages-soft is {pages}: beyond {} of pipes bodies are copied",
+                say::bytes(pages * PAGE_BYTES)
+            );
+            finding("pipes", Verdict::Note, value, &word)
+        }
+        _ => finding("pipes", Verdict::Good, value, "beyond them bodies are copied"),
     }
 }
 
@@ -292,12 +330,13 @@ mod tests {
             descriptors_max: 4096,
             congestion: Some("bbr".to_owned()),
             backlog: Some(128),
+            pipe_pages: Some(1024),
             ..Machine::default()
         };
         let (new, default) = (machine("6.1.0-13-amd64"), config("forward --workers 2"));
         assert_eq!(verdict_of("kernel", &new, &default), Verdict::Good);
         assert_eq!(verdict_of("kernel", &machine("4.4.0-210-generic"), &default), Verdict::Bad);
-        for name in ["descriptors", "memory", "name servers", "congestion", "backlog"] {
+        for name in ["descriptors", "memory", "name servers", "congestion", "backlog", "pipes"] {
             assert_eq!(verdict_of(name, &new, &default), Verdict::Note, "{name}");
         }
         let small = config("forward --workers 4 --memory 64M --limit connections=1000");

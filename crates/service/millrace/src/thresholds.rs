@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use millrace_event::{EpollWatch, Error, UringWatch};
+use millrace_proxy::DIRECT_BYTES;
 use millrace_proxy::config::Splice;
 use millrace_splice::{NEVER, Thresholds};
 
@@ -16,6 +17,40 @@ use crate::say;
 pub(crate) struct Picked {
     pub(crate) thresholds: Thresholds,
     pub(crate) reason: String,
+}
+
+impl Picked {
+    /// How bodies of each kind are moved.
+    pub(crate) fn plan(&self) -> [(&'static str, String); 4] {
+        let Thresholds { alone_min, behind_min, bulk_min, fill_min, tee_min, .. } = self.thresholds;
+        let stream = match bulk_min {
+            usize::MAX => "copied".to_owned(),
+            0 => "spliced".to_owned(),
+            _ => format!(
+                "copied; spliced once a receive brings {}, until a pipe gets less than {}",
+                say::bytes(bulk_min as u64),
+                say::bytes(fill_min as u64)
+            ),
+        };
+        let direct = say::bytes(DIRECT_BYTES);
+        let kept = format!("into the slab (from {direct} on without a buffer) and sent from there");
+        let teed = "spliced, and read out of a second pipe (tee) into the slab";
+        [
+            ("of known length", by_length("copied", "spliced", alone_min)),
+            ("behind its head", by_length("copied", "spliced", behind_min)),
+            ("until close, tunnel", stream),
+            ("stored", by_length(&kept, teed, tee_min)),
+        ]
+    }
+}
+
+/// What is done with bodies shorter than `min`, and with the others.
+fn by_length(below: &str, others: &str, min: u64) -> String {
+    match min {
+        NEVER => below.to_owned(),
+        0 | 1 => others.to_owned(),
+        _ => format!("{below}; from {} on {others}", say::bytes(min)),
+    }
 }
 
 impl fmt::Display for Picked {
@@ -38,7 +73,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The thresholds that are asked for. To calibrate them takes some 200 ms of CPU time.
 pub(crate) fn pick(choice: Splice, engine: Engine) -> Picked {
     match choice.thresholds() {
-        Some(thresholds) => Picked { thresholds, reason: "asked for".to_owned() },
+        Some(thresholds) => {
+            let is_fixed = choice == Splice::Fixed;
+            let reason = if is_fixed { "fixed: docs/design/bodies.md" } else { "asked for" };
+            Picked { thresholds, reason: reason.to_owned() }
+        }
         None => calibrated(measure(engine)),
     }
 }
@@ -174,6 +213,18 @@ mod tests {
         let picked = calibrated(Err(Error::TimedOut));
         assert_eq!(picked.thresholds, Thresholds::FIXED);
         assert!(picked.reason.contains("could not be measured"));
+    }
+
+    #[test]
+    fn a_plan_says_what_is_done_with_which_body() {
+        let plan = |choice| pick(choice, Engine::Epoll).plan().map(|(_, what)| what);
+        let [alone, behind, stream, stored] = plan(Splice::Fixed);
+        assert_eq!(alone, "copied; from 32 KB on spliced");
+        assert_eq!(behind, "copied; from 4.0 KB on spliced");
+        assert!(stream.contains("brings 32 KB") && stream.ends_with("less than 8.0 KB"));
+        assert!(stored.contains("(from 32 KB on without") && stored.contains("; from 128 KB on"));
+        assert_eq!(plan(Splice::Never)[..3], ["copied"; 3]);
+        assert_eq!(plan(Splice::Always)[..3], ["spliced"; 3]);
     }
 
     #[test]

@@ -323,9 +323,9 @@ impl Fill {
     }
 }
 
-/// From so many bytes on that are certain to come they are received into the cache itself; below,
-/// a receive that the engine batches with others is cheaper.
-const DIRECT_BYTES: u64 = 32 * 1024;
+/// From so many bytes on that are certain to come of a body that is stored they are received into
+/// the cache itself; below, a receive that the engine batches with others is cheaper.
+pub const DIRECT_BYTES: u64 = 32 * 1024;
 /// How many times `fill_ahead_bytes` a reader may be behind where the body is only passed on.
 const BEHIND: u64 = 16;
 /// Bytes that one fill takes before it queues behind others: no more than a pipe moves at once.

@@ -43,6 +43,7 @@ mod transfer;
 mod tunnel;
 mod worker;
 
+pub use fill::DIRECT_BYTES;
 pub use letter::Letter;
 pub use remains::Remains;
-pub use worker::{Setup, Shared, Worker};
+pub use worker::{Setup, Shared, Worker, pipes_max};

@@ -107,6 +107,14 @@ impl Shared {
     }
 }
 
+/// The most pipes that each of `workers` opens, which may open so many descriptors.
+pub fn pipes_max(thresholds: &Thresholds, workers: u64, descriptors: u64) -> u64 {
+    match *thresholds {
+        Thresholds::COPY => 0,
+        _ => (PIPES_MAX as u64 / workers).min(descriptors / 32),
+    }
+}
+
 /// One worker.
 pub struct Worker<E: Engine> {
     pub(crate) engine: E,
@@ -177,10 +185,7 @@ impl<E: Engine> Worker<E> {
         let workers = setup.shared.counters.len() as u64;
         let limits = &setup.config.limits;
         // A pipe takes two descriptors, which are set aside.
-        let pipes_max = match setup.thresholds {
-            Thresholds::COPY => 0,
-            _ => (PIPES_MAX as u64 / workers).min(setup.descriptors / 32),
-        };
+        let pipes_max = pipes_max(&setup.thresholds, workers, setup.descriptors);
         let descriptors = setup.descriptors - 2 * pipes_max;
         let descriptors = descriptors.clamp(2, u64::from(Token::SLOT_MAX)) as u32;
         let mut origins = Origins::new(descriptors, &setup.thresholds);
