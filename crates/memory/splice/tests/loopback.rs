@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use millrace_splice::{
@@ -178,6 +179,22 @@ fn a_copy_is_kept_whole_though_the_destination_aborts() {
     let Some(Errno::PIPE | Errno::CONNRESET) = end.error() else { panic!("{end:?}") };
     assert!(kept == body);
     assert_eq!(splicer.transfers(), 0);
+}
+
+#[test]
+fn an_abort_of_either_side_is_told_though_nothing_moves() {
+    for side in [Side::Fd0, Side::Fd1] {
+        let (origin, source) = pair();
+        let (client, destination) = pair();
+        let mut splicer = splicer();
+        let request = request(&source, &destination, ONE_WAY);
+        begun(splicer.splice(Request { auto_release: true, ..request }).unwrap());
+        splicer.turn(Some(0)).unwrap();
+        let aborts = if side == Side::Fd0 { &origin } else { &client };
+        millrace_sys::reset_on_close(aborts.as_fd()).unwrap();
+        drop(if side == Side::Fd0 { origin } else { client });
+        assert_eq!(ended(&mut splicer), (End::Aborted { side, error: Errno::CONNRESET }, [0, 0]));
+    }
 }
 
 #[test]

@@ -11,6 +11,9 @@ impl Play {
         if let Ok([forwarded, _]) = self.splicer.forwarded(handle) {
             let read = transfer.read.len() as u64;
             assert!(forwarded <= read + keep.max2cache as u64, "max2cache");
+            let client = transfer.peers[1].connection;
+            let is_gone = self.world.borrow().connections[client].is_aborted;
+            assert!(read <= forwarded || is_gone, "nothing is read before it went on");
         }
     }
 

@@ -53,6 +53,7 @@ pub(crate) struct Play {
     pub(crate) world: Rc<RefCell<World>>,
     pub(crate) splicer: Splicer<Model>,
     random: Pcg64Mcg,
+    pipes_max: usize,
     pub(crate) transfers: Vec<Transfer>,
     aborts: bool,
     /// Much is moved, by large steps.
@@ -68,7 +69,7 @@ impl Play {
         let splicer = Splicer::new(Model(world.clone()), pipes_max);
         let is_large = seed.is_multiple_of(100) && world.borrow().is_coarse();
         let transfers = Vec::new();
-        let mut play = Self { world, splicer, random, transfers, aborts, is_large };
+        let mut play = Self { world, splicer, random, pipes_max, transfers, aborts, is_large };
         for _ in 0..1 + play.below(3) {
             play.splice();
         }
@@ -204,7 +205,7 @@ impl Play {
     }
 
     fn deliver_from(&mut self, index: usize, side: usize) -> bool {
-        let max = self.step([1, 100, 2000, 100_000]);
+        let max = self.step([1, 100, 2000, 600_000]);
         let peer = &mut self.transfers[index].peers[side];
         let count = peer.left.min(max);
         let mut world = self.world.borrow_mut();
@@ -225,7 +226,7 @@ impl Play {
 
     /// Both peers take something of what they were sent.
     fn collect(&mut self, index: usize) -> bool {
-        let max = self.step([1, 100, 2000, 200_000]);
+        let max = self.step([1, 100, 2000, 1 << 20]);
         self.collect_up_to(index, max)
     }
 
@@ -326,6 +327,7 @@ impl Play {
         while let Some(notice) = self.splicer.next_notice() {
             self.hear(notice);
         }
+        assert!(self.splicer.pipes().0 <= self.pipes_max);
         for transfer in &self.transfers {
             self.check_bounds(transfer);
         }

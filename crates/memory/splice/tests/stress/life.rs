@@ -13,11 +13,12 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
 use crate::peer::{Peer, Stream};
+use crate::place::Place;
 
 pub(crate) type Splices = Splicer<Linux<Rc<TcpStream>>>;
 
-/// After so long something waits for ever.
-const FOR_EVER: Duration = Duration::from_secs(30);
+/// After so long something waits for ever, even where packets get lost.
+const FOR_EVER: Duration = Duration::from_secs(120);
 
 pub(crate) struct Life {
     seed: u64,
@@ -44,7 +45,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    pub(crate) fn new(seed: u64, splicer: &mut Splices) -> Self {
+    pub(crate) fn new(seed: u64, places: &[Place; 2], splicer: &mut Splices) -> Self {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let mut below = |bound: usize| random.next_u64() as usize % bound;
         let size = 1 << below(22);
@@ -66,8 +67,8 @@ impl Life {
         let unsplices = is_slow || below(3) == 0;
         let steps = below(300);
         let streams = [Stream(2 * seed), Stream(2 * seed + 1)];
-        let (peer0, fd0) = Peer::new(streams[0], bytes, Vec::new(), streams[1]);
-        let (peer1, fd1) = Peer::new(streams[1], back, first.clone(), streams[0]);
+        let (peer0, fd0) = Peer::new(&places[0], streams[0], bytes, Vec::new(), streams[1]);
+        let (peer1, fd1) = Peer::new(&places[1], streams[1], back, first.clone(), streams[0]);
         let mut life = Self {
             seed,
             random,

@@ -3,14 +3,19 @@
 //! compared, also those that the application carries on after an unsplice, and afterwards no
 //! descriptor is open that was not before.
 //!
+//! With ORIGIN_NAMESPACE and CLIENT_NAMESPACE, files for setns(2), peers are there, from where we are
+//! ORIGIN_SIDE and CLIENT_SIDE.
+//!
 //! TRANSFERS=10000 plays so many; SEED=7 begins with another seed. What the kernel does between two
 //! calls is not ours to repeat: a seed gives the same questions, not the same answers.
 
 mod life;
 mod peer;
+mod place;
 
 use life::{Life, Splices};
 use millrace_splice::{Linux, Splicer};
+use place::Place;
 
 const TRANSFERS: u64 = 200;
 const AT_A_TIME: usize = 16;
@@ -23,6 +28,7 @@ fn transfers_over_loopback() {
     };
     let first = number("SEED", 0);
     let mut seeds = first..first + number("TRANSFERS", TRANSFERS);
+    let places = ["ORIGIN", "CLIENT"].map(Place::of);
     let before = millrace_sys::descriptor_count().unwrap();
     // Fewer pipes than could be used: some bytes are copied.
     let mut splicer: Splices = Splicer::new(Linux::new().unwrap(), PIPES_MAX);
@@ -30,7 +36,7 @@ fn transfers_over_loopback() {
     loop {
         while lives.len() < AT_A_TIME {
             let Some(seed) = seeds.next() else { break };
-            lives.push(Life::new(seed, &mut splicer));
+            lives.push(Life::new(seed, &places, &mut splicer));
         }
         if lives.is_empty() {
             break;

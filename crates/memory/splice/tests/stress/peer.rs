@@ -1,9 +1,11 @@
 //! The other end of a connection: sends its stream piece by piece, and compares what it gets.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::rc::Rc;
+
+use crate::place::Place;
 
 /// Where bytes come from: each peer sends a stream that no other one does.
 #[derive(Clone, Copy)]
@@ -38,16 +40,17 @@ pub(crate) struct Peer {
 impl Peer {
     /// A peer that sends `bytes` bytes and is to get `wanted` behind `first`, and our end.
     pub(crate) fn new(
+        place: &Place,
         stream: Stream,
         bytes: usize,
         first: Vec<u8>,
         wanted: Stream,
     ) -> (Self, Rc<TcpStream>) {
         // One of ours, whose connections take little for a peer that reads nothing.
-        let address = "127.0.0.1:0".parse().expect("it is an address");
+        let address = SocketAddr::new(place.address, 0);
         let listener = millrace_sys::listen_tcp(address, false).expect("a port is free");
         let address = millrace_sys::local_address(listener.as_fd()).expect("it is bound");
-        let connection = TcpStream::connect(address.expect("it is TCP")).expect("it listens");
+        let connection = place.connect(address.expect("it is TCP")).expect("it listens");
         let (ours, _) = millrace_sys::accept(listener.as_fd()).expect("one was made");
         connection.set_nonblocking(true).expect("it is open");
         connection.set_nodelay(true).expect("it is TCP");
