@@ -1,7 +1,7 @@
 //! The other end of a connection: sends its stream piece by piece, and compares what it gets.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
@@ -51,9 +51,14 @@ impl Peer {
         let listener = millrace_sys::listen_tcp(address, false).expect("a port is free");
         let address = millrace_sys::local_address(listener.as_fd()).expect("it is bound");
         let connection = place.connect(address.expect("it is TCP")).expect("it listens");
-        let (ours, _) = millrace_sys::accept(listener.as_fd()).expect("one was made");
-        connection.set_nonblocking(true).expect("it is open");
-        connection.set_nodelay(true).expect("it is TCP");
+        // The peer may have heard of it before we do.
+        let listener = TcpListener::from(listener);
+        listener.set_nonblocking(false).expect("it is open");
+        let (ours, _) = listener.accept().expect("one was made");
+        for end in [&connection, &ours] {
+            end.set_nonblocking(true).expect("it is open");
+            end.set_nodelay(true).expect("it is TCP");
+        }
         let peer = Self {
             stream,
             connection: Some(connection),
@@ -65,7 +70,7 @@ impl Peer {
             got: 0,
             is_at_end: false,
         };
-        (peer, Rc::new(TcpStream::from(ours)))
+        (peer, Rc::new(ours))
     }
 
     pub(crate) fn is_aborted(&self) -> bool {

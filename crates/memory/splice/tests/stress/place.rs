@@ -47,14 +47,18 @@ impl There {
         let namespace = File::open(namespace)?;
         let (asked, questions) = mpsc::channel();
         let (answers, connected) = mpsc::channel();
+        let (entered, is_there) = mpsc::channel();
         std::thread::spawn(move || {
             let kind = Some(LinkNameSpaceType::Network);
             move_into_link_name_space(namespace.as_fd(), kind).expect("root may");
             drop(namespace);
+            entered.send(()).expect("somebody waits");
             for address in questions {
                 let _ = answers.send(TcpStream::connect::<SocketAddr>(address));
             }
         });
+        // Descriptors are counted from now on.
+        is_there.recv().expect("the thread gets there");
         Ok(Self { asked, connected })
     }
 }
