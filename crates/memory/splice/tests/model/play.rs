@@ -67,7 +67,7 @@ impl Play {
         let pipes_max = random.next_u64() as usize % 6;
         let aborts = random.next_u64().is_multiple_of(3);
         let splicer = Splicer::new(Model(world.clone()), pipes_max);
-        let is_large = seed.is_multiple_of(100) && world.borrow().is_coarse();
+        let is_large = seed.is_multiple_of(20) && world.borrow().is_coarse();
         let transfers = Vec::new();
         let mut play = Self { world, splicer, random, pipes_max, transfers, aborts, is_large };
         for _ in 0..1 + play.below(3) {
