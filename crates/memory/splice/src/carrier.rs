@@ -89,6 +89,9 @@ impl<P> Carrier<P> {
                 let from = self.first.len() - self.flow.first();
                 let result = tools.kernel.send(sink, &self.first[from..], more);
                 self.sink_took(result, Flow::first_sent);
+                if self.flow.first() == 0 {
+                    self.first = Vec::new();
+                }
             }
             Step::Drain { max } => {
                 let result = tools.kernel.drain(&self.held().main, sink, max);

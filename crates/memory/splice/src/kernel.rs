@@ -92,7 +92,7 @@ pub trait Kernel {
     /// # Errors
     /// ENOMEM, ENOSPC.
     fn watch(&mut self, socket: &Self::Socket, token: u64) -> Result<()>;
-    /// Ends that. What was found before may still be given.
+    /// Ends that, if it was so. What was found before may still be given.
     fn unwatch(&mut self, socket: &Self::Socket);
     /// Finds what changed, for which it waits at most `wait_ms_max` (`None`: for ever).
     ///
@@ -227,7 +227,7 @@ impl<S: AsFd> Kernel for Linux<S> {
     }
 
     fn unwatch(&mut self, socket: &S) {
-        // A descriptor that was closed against the rules has no registration any more.
+        // There is none if registering failed, or if the descriptor was closed against the rules.
         let _ = self.poller.delete(socket.as_fd());
     }
 

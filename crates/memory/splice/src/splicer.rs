@@ -20,6 +20,8 @@ use crate::transfer::Transfer;
 /// Connections are whatever `K` takes for one: for [`Linux`] anything that lends a descriptor, such
 /// as an `Rc<TcpStream>` or a borrowed one. A splicer keeps it until the transfer is released.
 ///
+/// A splicer that is dropped closes its pipes with what is in them, and drops the connections.
+///
 /// What an application may not do during a transfer is refused by [`Splicer::read`] and
 /// [`Splicer::write`]. Nobody polices calls that pass by these: bytes that such a call reads are
 /// missing in the transfer, and those that it writes land in the middle of it.
@@ -291,8 +293,10 @@ impl<K: Kernel> Splicer<K> {
         }
         let Some(end) = transfer.end().filter(|_| !transfer.is_told_of_end) else { return };
         transfer.is_told_of_end = true;
-        let mut forwarded = transfer.forwarded();
-        if transfer.auto_release {
+        let (mut forwarded, auto_release) = (transfer.forwarded(), transfer.auto_release);
+        // What changes from now on is for the application alone.
+        self.unwatch(key);
+        if auto_release {
             let [forth, back] = self.take_out(key).release(&mut self.tools()).directions;
             forwarded = [forth.forwarded, back.forwarded];
         }
@@ -309,21 +313,28 @@ impl<K: Kernel> Splicer<K> {
     fn watch(&mut self, key: Key) -> KernelResult<()> {
         let transfer = self.transfers.get(key).expect("it was just put there");
         for side in [Side::Fd0, Side::Fd1] {
-            let fd = transfer.fd(side);
-            self.kernel.watch(fd, token(key, side))?;
-            self.busy.insert(self.kernel.number(fd));
+            self.busy.insert(self.kernel.number(transfer.fd(side)));
+            self.kernel.watch(transfer.fd(side), token(key, side))?;
         }
         Ok(())
     }
 
+    fn unwatch(&mut self, key: Key) {
+        let transfer = self.transfers.get(key).expect("it is in the table");
+        for side in [Side::Fd0, Side::Fd1] {
+            self.kernel.unwatch(transfer.fd(side));
+        }
+    }
+
     /// Takes a transfer out of all tables.
     fn take_out(&mut self, key: Key) -> Transfer<K::Socket, K::Pipe> {
+        let transfer = self.transfers.get(key).expect("it is in the table");
+        if !transfer.is_told_of_end {
+            self.unwatch(key);
+        }
         let transfer = self.transfers.remove(key).expect("it is in the table");
         for side in [Side::Fd0, Side::Fd1] {
-            let fd = transfer.fd(side);
-            if self.busy.remove(&self.kernel.number(fd)) {
-                self.kernel.unwatch(fd);
-            }
+            self.busy.remove(&self.kernel.number(transfer.fd(side)));
         }
         transfer
     }

@@ -8,12 +8,15 @@ use std::rc::Rc;
 use millrace_splice::{
     End, Errno, Error, Handle, Keep, Kind, Linux, Notice, Outcome, Request, Side, Splicer,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 type Connection = Rc<TcpStream>;
 type Splices = Splicer<Linux<Connection>>;
 
 const ONE_WAY: Kind = Kind::Unidirectional { limit: None };
 const PAPER: Keep = Keep { min2read: 16 * 1024, max2cache: 64 * 1024 };
+
+const TEN_SECONDS: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// A peer, and our end of its connection.
 fn pair() -> (TcpStream, Connection) {
@@ -40,13 +43,16 @@ fn begun(outcome: Outcome) -> Handle {
     }
 }
 
-/// Turns until there is a notice.
+/// Turns until there is a notice, whenever the descriptor says that there is something to do.
 fn notice(splicer: &mut Splices) -> Notice {
     loop {
         if let Some(notice) = splicer.next_notice() {
             return notice;
         }
-        splicer.turn(Some(10_000)).expect("all are open");
+        let fd = splicer.fd();
+        let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&TEN_SECONDS));
+        assert_eq!(ready, Ok(1), "nothing happens");
+        splicer.turn(Some(0)).expect("all are open");
     }
 }
 

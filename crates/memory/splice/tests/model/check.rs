@@ -32,6 +32,7 @@ impl Play {
         let (open, free) = self.splicer.pipes();
         assert_eq!((self.splicer.transfers(), free), (0, open), "nobody holds a pipe");
         assert_eq!(self.world.borrow().pipes(), (open, 0), "and all are empty");
+        assert!(!self.world.borrow().is_watched(), "what was released is watched by nobody");
         drop(self.splicer);
         assert_eq!(self.world.borrow().pipes(), (0, 0));
     }

@@ -186,6 +186,10 @@ impl World {
         self.is_woken || self.connections.iter().any(is_found)
     }
 
+    pub(crate) fn is_watched(&self) -> bool {
+        self.connections.iter().any(|connection| connection.watched.is_some())
+    }
+
     /// Pipes that are open, and bytes in them.
     pub(crate) fn pipes(&self) -> (usize, usize) {
         (self.pipes.len(), self.pipes.values().map(Places::len).sum())
