@@ -31,10 +31,11 @@ class Programs:
         self.load = self.target / profile / "load"
         self.planted = self.target / "planted" / profile / "millrace"
 
-    def build(self, planted=False):
-        """Builds them, `planted` only if told. What MILLRACE names is its owner's to build, and
+    def build(self, planted=False, load=True):
+        """Builds them, `planted` and `load` only if told. What MILLRACE names is its owner's to build, and
         may be the very file that is built here: others may be using it."""
-        self._cargo("-p", "millrace-tests", "--bin", "load")
+        if load:
+            self._cargo("-p", "millrace-tests", "--bin", "load")
         if not self.named:
             self._cargo("-p", "millrace")
         if planted:

@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""lossy.py [--loss SHARE] [--swap] COMMAND...: a client, a proxy and an origin in three network
+namespaces, where packets get lost and the two ends speak TCP differently.
+
+    client 192.0.2.1 --- 192.0.2.2 proxy 198.51.100.2 --- 198.51.100.1 origin
+
+One end has packets of 9000 bytes and every TCP option; the other has packets of 576 bytes and
+neither SACK nor window scaling nor timestamps. --swap makes the client that one instead of the
+origin. Of what arrives at each of the four interfaces the share --loss is dropped at random, by a
+program at tcx(ingress), so both data and acknowledgements of both connections. A RST is never lost:
+nobody sends it again, so whoever waits would be left to deadlines of minutes.
+
+Runs COMMAND in the proxy's namespace, with files for setns(2) in the environment, CLIENT_NAMESPACE
+and ORIGIN_NAMESPACE, and prints what was lost and sent again. The status is COMMAND's. Needs root
+and Linux 6.6. The namespaces have no names and live in processes that die with this one, so
+nothing is left behind however it ends.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import os
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+import bpf
+
+CLIENT, PROXY, ORIGIN = "client", "proxy", "origin"
+CLIENT_ADDRESS, CLIENT_SIDE = "192.0.2.1", "192.0.2.2"
+ORIGIN_ADDRESS, ORIGIN_SIDE = "198.51.100.1", "198.51.100.2"
+
+# linux/sched.h, linux/prctl.h, linux/sockios.h, linux/ethtool.h.
+CLONE_NEWNET, PR_SET_PDEATHSIG, SIOCETHTOOL, ETHTOOL_STSO = 0x40000000, 1, 0x8946, 0x1F
+# Where the flags of TCP are behind headers of Ethernet and IPv4, and the one that resets.
+TCP_FLAGS_AT, RST = 14 + 20 + 13, 0x04
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """How the host at one end speaks TCP: bytes a packet, and whether it offers the options."""
+
+    mtu: int
+    has_options: bool
+
+
+RICH, POOR = End(9000, True), End(576, False)
+
+
+def _checked(done):
+    if done < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def enter(path):
+    """Moves this thread to the network namespace of a file such as /proc/PID/ns/net."""
+    with open(path) as file:
+        _checked(_libc.setns(file.fileno(), CLONE_NEWNET))
+
+
+@contextlib.contextmanager
+def inside(path):
+    """This thread is in another namespace for a while: sockets that are made there stay there."""
+    with open("/proc/thread-self/ns/net") as before:
+        enter(path)
+        try:
+            yield
+        finally:
+            _checked(_libc.setns(before.fileno(), CLONE_NEWNET))
+
+
+def _die_with_parent():
+    _checked(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+
+
+def _live_apart():
+    _die_with_parent()
+    _checked(_libc.unshare(CLONE_NEWNET))
+
+
+def _ip(words):
+    subprocess.run(["ip", *words.split()], check=True)
+
+
+def _segment_early(interface):
+    """Without TSO a packet that arrives is one segment, so that one is lost and not forty-four."""
+    value = ctypes.create_string_buffer(struct.pack("=II", ETHTOOL_STSO, 0))
+    request = struct.pack("=16sQ8x", interface.encode(), ctypes.addressof(value))
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, SIOCETHTOOL, request)
+
+
+class _Loss:
+    """The program that drops, and the counts of what it saw: packets, and those it dropped."""
+
+    def __init__(self, share):
+        self.counts = bpf.create_map(bpf.MAP_ARRAY, 4, 8, 2)
+        self.program = bpf.load(bpf.SCHED_CLS, self._code(min(int(share * (1 << 32)), 0xFFFFFFFF)))
+        self.links = []
+
+    def _code(self, threshold):
+        code = bpf.Assembler()
+        code.count("move", bpf.R6, bpf.R1)
+        self._count(code, 0)
+        code.load_packet(TCP_FLAGS_AT)
+        code.count_number("and", bpf.R0, RST)
+        code.jump_if_number(bpf.R0, "!=", 0, "pass")
+        code.call(7)  # bpf_get_prandom_u32
+        code.jump_if_number(bpf.R0, ">=", threshold, "pass", bits=32)
+        self._count(code, 1)
+        code.set(bpf.R0, 2)  # TCX_DROP
+        code.leave()
+        code.label("pass")
+        code.set(bpf.R0, 0)  # TCX_PASS
+        code.leave()
+        return code.bytes()
+
+    def _count(self, code, which):
+        code.set(bpf.R1, which)
+        code.store(bpf.R10, -4, bpf.R1, 4)
+        code.count("move", bpf.R2, bpf.R10)
+        code.count_number("add", bpf.R2, -4)
+        code.load_map(bpf.R1, self.counts)
+        code.call(1)  # bpf_map_lookup_elem
+        code.jump_if_number(bpf.R0, "==", 0, f"counted {which}")
+        code.set(bpf.R1, 1)
+        code.add_atomic(bpf.R0, 0, bpf.R1)
+        code.label(f"counted {which}")
+
+    def begin(self, interface):
+        """At an interface of this thread's namespace."""
+        self.links.append(bpf.link(self.program, socket.if_nametoindex(interface), bpf.TCX_INGRESS))
+
+    def read(self):
+        keys = (struct.pack("=I", which) for which in (0, 1))
+        return [struct.unpack("=Q", bpf.look_up(self.counts, key, 8))[0] for key in keys]
+
+    def close(self):
+        for fd in [*self.links, self.program, self.counts]:
+            os.close(fd)
+
+
+class Network:
+    """The three namespaces, as a context: gone when it is left. `client` and `origin` are Ends;
+    `loss` is a share from 0 to 1. `paths` has a file for enter() of each."""
+
+    def __init__(self, client=RICH, origin=POOR, loss=0.0):
+        self.ends, self.share = {CLIENT: client, ORIGIN: origin}, loss
+        self.holders, self.paths, self.loss = {}, {}, None
+
+    def __enter__(self):
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        if self.loss:
+            self.loss.close()
+        for holder in self.holders.values():
+            holder.kill()
+            holder.wait()
+
+    def _make(self):
+        for name in (CLIENT, PROXY, ORIGIN):
+            # Popen comes back when sleep(1) runs, which is after its namespace was made.
+            holder = subprocess.Popen(["sleep", "infinity"], preexec_fn=_live_apart)
+            self.holders[name], self.paths[name] = holder, f"/proc/{holder.pid}/ns/net"
+        self.loss = _Loss(self.share)
+        self._join(CLIENT, CLIENT_ADDRESS, CLIENT_SIDE)
+        self._join(ORIGIN, ORIGIN_ADDRESS, ORIGIN_SIDE)
+        with inside(self.paths[PROXY]):
+            self._settle(True)
+
+    def _join(self, name, address, side):
+        """A pair of veth(4): `end` at the host, and the host's name at the proxy."""
+        end, proxy = self.ends[name], self.holders[PROXY].pid
+        with inside(self.paths[name]):
+            ends = f"end mtu {end.mtu} type veth peer name {name} mtu {end.mtu} netns {proxy}"
+            _ip(f"link add {ends}")
+            self._settle(end.has_options)
+            self._raise("end", address)
+        with inside(self.paths[PROXY]):
+            self._raise(name, side)
+
+    def _raise(self, interface, address):
+        _ip(f"address add {address}/24 dev {interface}")
+        _ip(f"link set {interface} up")
+        _segment_early(interface)
+        self.loss.begin(interface)
+
+    def _settle(self, has_options):
+        """Sysctls of this thread's namespace. reno, which any namespace may have and every kernel
+        knows: one that paces might hardly notice the losses."""
+        for name in ("tcp_sack", "tcp_window_scaling", "tcp_timestamps"):
+            pathlib.Path(f"/proc/sys/net/ipv4/{name}").write_text(str(int(has_options)))
+        pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text("reno")
+        _ip("link set lo up")
+
+    def start(self, name, words, **how):
+        """Starts a program in a namespace; it dies with this process at the latest."""
+        path = self.paths[name]
+
+        def move():
+            _die_with_parent()
+            enter(path)
+
+        words = [str(word) for word in words]
+        return subprocess.Popen(words, preexec_fn=move, **how)
+
+    def counts(self):
+        """What happened until now: packets, those dropped, segments that were sent again."""
+        packets, dropped = self.loss.read()
+        again = sum(self._sent_again(holder.pid) for holder in self.holders.values())
+        return {"packets": packets, "dropped": dropped, "sent again": again}
+
+    def _sent_again(self, pid):
+        """As nstat(8) has it, TcpRetransSegs."""
+        lines = pathlib.Path(f"/proc/{pid}/net/snmp").read_text().splitlines()
+        names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+        return int(values[names.index("RetransSegs")])
+
+
+def told(counts):
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def main():
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
+    parser.add_argument("--loss", type=float, default=0.0, help="share of packets, 0 to 1 (0)")
+    parser.add_argument("--swap", action="store_true", help="the client is the poor one")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    if not options.command:
+        parser.error("no command")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    ends = (POOR, RICH) if options.swap else (RICH, POOR)
+    with Network(*ends, options.loss) as network:
+        names = {f"{name.upper()}_NAMESPACE": network.paths[name] for name in (CLIENT, ORIGIN)}
+        status = network.start(PROXY, options.command, env={**os.environ, **names}).wait()
+        print(f"lossy: {told(network.counts())}", file=sys.stderr)
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
