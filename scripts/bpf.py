@@ -15,7 +15,7 @@ LOG_BYTES = 1 << 20
 
 # Commands, kinds of maps and programs, and points to attach at: linux/bpf.h.
 MAP_CREATE, MAP_LOOKUP_ELEM, PROG_LOAD, PROG_ATTACH, LINK_CREATE = 0, 1, 5, 8, 28
-MAP_HASH, MAP_ARRAY, MAP_SOCKMAP = 1, 2, 15
+MAP_HASH, MAP_ARRAY, MAP_SOCKMAP, MAP_RINGBUF = 1, 2, 15, 27
 SCHED_CLS, SK_SKB = 3, 14
 SK_SKB_VERDICT, TCX_INGRESS = 38, 46
 MMAPABLE = 1 << 10

@@ -10,10 +10,10 @@ origin. Of what arrives at each of the four interfaces the share --loss is dropp
 program at tcx(ingress), so both data and acknowledgements of both connections. A RST is never lost:
 nobody sends it again, so whoever waits would be left to deadlines of minutes.
 
-Runs COMMAND in the proxy's namespace, with files for setns(2) in the environment, CLIENT_NAMESPACE
-and ORIGIN_NAMESPACE, and prints what was lost and sent again. The status is COMMAND's. Needs root
-and Linux 6.6. The namespaces have no names and live in processes that die with this one, so
-nothing is left behind however it ends.
+Runs COMMAND in the proxy's namespace and prints what was lost and sent again. In its environment
+CLIENT_NAMESPACE and ORIGIN_NAMESPACE are files for setns(2), and CLIENT_SIDE and ORIGIN_SIDE the
+proxy's addresses. The status is COMMAND's. Needs root and Linux 6.6. The namespaces have no names
+and live in processes that die with this one, so nothing is left behind however it ends.
 """
 
 import argparse
@@ -207,6 +207,11 @@ class Network:
         pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text("reno")
         _ip("link set lo up")
 
+    def environment(self):
+        """Tells a program in the proxy's namespace where the others are."""
+        paths = {f"{name.upper()}_NAMESPACE": self.paths[name] for name in (CLIENT, ORIGIN)}
+        return {**os.environ, **paths, "CLIENT_SIDE": CLIENT_SIDE, "ORIGIN_SIDE": ORIGIN_SIDE}
+
     def start(self, name, words, **how):
         """Starts a program in a namespace; it dies with this process at the latest."""
         path = self.paths[name]
@@ -247,8 +252,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     ends = (POOR, RICH) if options.swap else (RICH, POOR)
     with Network(*ends, options.loss) as network:
-        names = {f"{name.upper()}_NAMESPACE": network.paths[name] for name in (CLIENT, ORIGIN)}
-        status = network.start(PROXY, options.command, env={**os.environ, **names}).wait()
+        status = network.start(PROXY, options.command, env=network.environment()).wait()
         print(f"lossy: {told(network.counts())}", file=sys.stderr)
     return status if status >= 0 else 128 - status
 

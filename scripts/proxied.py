@@ -30,9 +30,9 @@ class Transfer:
     to it, and the side `cut_by` resets its connection where it is at `cut_at` bytes, if it gets so
     far: then `was_cut`."""
 
-    def __init__(self, seed, number):
+    def __init__(self, seed, number, kinds=KINDS):
         dice = random.Random(f"{seed} {number}")
-        self.number, self.kind = number, dice.choice(KINDS)
+        self.number, self.kind = number, dice.choice(kinds)
         self.down = _some_bytes(dice) if self.kind not in UPLOADS else 0
         self.up = _some_bytes(dice) if self.kind in (*UPLOADS, "tunnel") else 0
         self.piece_bytes = int(2 ** dice.uniform(4, 18))
@@ -49,6 +49,10 @@ class Transfer:
     def noise(self, is_up, start, end):
         at = (2 * self.number + is_up) * 7919 % 1_000_003
         return memoryview(_NOISE)[at + start : at + end]
+
+    def relayed(self, is_up, start, end):
+        """What becomes of the noise on its way: nothing."""
+        return self.noise(is_up, start, end)
 
     def pieces(self, length):
         """The ends of the parts in which `length` bytes are sent: some of them, then the rest."""
@@ -136,11 +140,21 @@ class Wire:
                 raise EOFError(f"the end after {self.read} bytes")
             if end is not None:
                 part, self.held = part[: end - self.read], part[end - self.read :]
-            if part != transfer.noise(is_up, self.read, self.read + len(part)):
-                raise Failed(f"wrong bytes from {self.read} on, of {len(part)}")
+            if part != transfer.relayed(is_up, self.read, self.read + len(part)):
+                raise Failed(f"wrong bytes {self._wrong(is_up, part)}")
             self.read += len(part)
             if self.is_cutter and self.read > transfer.cut_at:
                 transfer.cut(self.peer)
+
+    def _wrong(self, is_up, part):
+        """Says from where on, and which bytes of the other side came instead."""
+        want = self.transfer.relayed(is_up, self.read, self.read + len(part))
+        at = next(at for at, pair in enumerate(zip(part, want)) if pair[0] != pair[1])
+        length = self.transfer.up if is_up else self.transfer.down
+        all_of_it = bytes(self.transfer.relayed(is_up, 0, length))
+        found = all_of_it.find(part[at : at + 24]) if at + 24 <= len(part) else -1
+        instead = f", instead come those from {found} on" if found >= 0 else ""
+        return f"from {self.read + at} on{instead}"
 
     def compare_chunks(self):
         while length := int(self.line().partition(";")[0], 16):

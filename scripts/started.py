@@ -1,6 +1,7 @@
 """What the scripts share that watch millrace under load: what is built, started programs, and an
 address."""
 
+import json
 import os
 import pathlib
 import queue
@@ -32,8 +33,8 @@ class Programs:
         self.planted = self.target / "planted" / profile / "millrace"
 
     def build(self, planted=False, load=True):
-        """Builds them, `planted` and `load` only if told. What MILLRACE names is its owner's to build, and
-        may be the very file that is built here: others may be using it."""
+        """Builds them, `planted` and `load` only if told. What MILLRACE names is its owner's to
+        build, and may be the very file that is built here: others may be using it."""
         if load:
             self._cargo("-p", "millrace-tests", "--bin", "load")
         if not self.named:
@@ -41,6 +42,15 @@ class Programs:
         if planted:
             elsewhere = dict(os.environ, CARGO_TARGET_DIR=str(self.target / "planted"))
             self._cargo("-p", "millrace", "--features", "planted-faults", env=elsewhere)
+
+    def build_test(self, package, name):
+        """Builds a test of its own and gives the program."""
+        profile = ["--release"] if self.profile == "release" else []
+        words = ["cargo", "test", "--quiet", *profile, "--no-run", "--message-format=json"]
+        words += ["-p", package, "--test", name]
+        said = subprocess.run(words, cwd=PROJECT, check=True, stdout=subprocess.PIPE, text=True)
+        built = [json.loads(line) for line in said.stdout.splitlines()]
+        return next(each["executable"] for each in built if each.get("executable"))
 
     def _cargo(self, *words, **how):
         profile = ["--release"] if self.profile == "release" else []
