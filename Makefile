@@ -73,9 +73,18 @@ conformance: ## The public HTTP caching suite: SUBJECTS="boost forward nginx", O
 bench: ## Measure beside peers, and judge: CASES="R1-8k idle" REPS=5 SECS=1. Miss ratios: make lab.
 	@scripts/bench
 
-lab: ## Judge the cache's miss ratios beside others': OBJECTS=100000 TRACE="Zipf 0.8".
+lab: ## Judge miss ratios: OBJECTS=100000 TRACE="Zipf 0.8"; or FIGURE="000.7 004.cpu" of the papers.
+ifdef FIGURE
+	@scripts/setup build lab
+	cargo build --quiet --release -p millrace
+	MILLRACE=$(or $(MILLRACE),$(abspath $(or $(CARGO_TARGET_DIR),target))/release/millrace) \
+		peers/figure "$(FIGURE)" --reps $(or $(REPS),5) --secs $(or $(SECS),0.4) \
+		$(if $(SIZES),--sizes $(SIZES)) $(if $(RATES),--rates $(RATES)) \
+		$(if $(WRITE),--write) --command 'make lab FIGURE="$(FIGURE)" REPS=$(or $(REPS),5)'
+else
 	@scripts/setup build
 	cargo run --quiet --release -p millrace-lab -- $(or $(OBJECTS),100000) $(if $(TRACE),"$(TRACE)")
+endif
 
 attack: ## Hostile messages on both engines, literal and mutated: MUTANTS=100000 SEED=1.
 	@scripts/setup build

@@ -1,4 +1,4 @@
-"""Reads the result lines of run-case and mem-idle; shared by `ratios` and `verdict`."""
+"""Reads the result lines of run-case and mem-idle; shared by `ratios`, `verdict`, `figure`."""
 import json
 import re
 import statistics
@@ -27,6 +27,19 @@ def spread(values, digits):
     """`median [least-greatest]`."""
     numbers = (statistics.median(values), min(values), max(values))
     return "{:.{d}f} [{:.{d}f}-{:.{d}f}]".format(*numbers, d=digits)
+
+
+# Student's t for two-sided intervals of 90 %, by degrees of freedom from 1.
+T90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771,
+       1.761, 1.753, 1.746, 1.740, 1.734, 1.729, 1.725)
+
+
+def interval(values):
+    """(mean, half of the 90 % confidence interval); of one value nobody knows an interval."""
+    if len(values) < 2:
+        return values[0], 0.0
+    t = T90[min(len(values) - 1, len(T90)) - 1]
+    return statistics.mean(values), t * statistics.stdev(values) / len(values) ** 0.5
 
 
 def version(peer):
