@@ -78,7 +78,7 @@ ifdef FIGURE
 	@scripts/setup build lab
 	cargo build --quiet --release -p millrace
 	MILLRACE=$(or $(MILLRACE),$(abspath $(or $(CARGO_TARGET_DIR),target))/release/millrace) \
-		peers/figure "$(FIGURE)" --reps $(or $(REPS),5) --secs $(or $(SECS),0.4) \
+		peers/figure "$(FIGURE)" --reps $(or $(REPS),5) --secs $(or $(SECS),0.3) \
 		$(if $(SIZES),--sizes $(SIZES)) $(if $(RATES),--rates $(RATES)) \
 		$(if $(WRITE),--write) --command 'make lab FIGURE="$(FIGURE)" REPS=$(or $(REPS),5)'
 else

@@ -11,10 +11,13 @@ HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # What is compared: a name, and the options of millrace that make it.
 VARIANTS = {"copy": "--splice never", "splice": "--splice always", "plan": "--splice fixed"}
-# Curves that other programs make: KeepCopy by the library's own interface (16 KiB min2read, 64 KiB
-# max2cache, AutoRelease), and forwarding without the application. Such a program is a file
-# start/NAME as README.md has it, with F1 in its cases line; where there is none, there is no curve.
-PROGRAMS = ("keepcopy", "in-kernel")
+# Curves that other programs make: the paper's application over the library's own interface (with
+# KeepCopy 16 KiB min2read, 64 KiB max2cache; AutoRelease), the same by read and write, and
+# forwarding without the application. Such a program is a file start/NAME as README.md has it, whose
+# cases line has F1, and F2 if it makes tunnels; where there is no file, there is no curve.
+PROGRAMS = ("library", "library-copy", "in-kernel")
+# What each is divided by, if not by copy.
+BESIDE = {"library": "library-copy"}
 # How a request is made. All go to the forward proxy; connections are kept, but tunnels are not.
 KINDS = {
     "uncached": "GET, not cacheable",
@@ -104,10 +107,15 @@ def bar(kind, size):
     return BARS.get((kind, size), WORSE_MAX)
 
 
-def programs():
-    """{name: (file in start/, options of millrace)} of those that are there."""
+def base(program):
+    """What a program is compared with; nothing for those that copy."""
+    return None if program.endswith("copy") else BESIDE.get(program, "copy")
+
+
+def programs(engine):
+    """{name: (file in start/, options of millrace)} of those that are there for an engine."""
     there = {name: ("millrace-misses", options) for name, options in VARIANTS.items()}
-    for name in PROGRAMS:
+    for name in PROGRAMS if engine == "epoll" else ():
         if os.access(f"{HERE}/start/{name}", os.X_OK):
             there[name] = (name, "")
     return there

@@ -5,14 +5,14 @@ import re
 import statistics
 from dataclasses import dataclass
 
-from figures import KINDS, KIB, MIB, VALUES, bar
+from figures import KINDS, KIB, MIB, VALUES, bar, base
 from plot import Axis, Curve, HEIGHT, Panel, WIDTH, svg
 from results import interval, spread, table
 
-COLOURS = {"copy": "#555555", "splice": "#d55e00", "plan": "#0072b2", "keepcopy": "#009e73",
-           "in-kernel": "#cc79a7"}
+COLOURS = {"copy": "#555555", "splice": "#d55e00", "plan": "#0072b2", "library": "#009e73",
+           "library-copy": "#aaaaaa", "in-kernel": "#cc79a7"}
 DASHES = ("", "6 4", "2 3")
-BASE, JUDGED = "copy", "plan"
+JUDGED = "plan"
 
 
 def read(path):
@@ -58,8 +58,9 @@ class Points:
         return cls(found)
 
     def ratios(self, kind, program, x):
-        """What the program took beside copying, within each round."""
-        own, other = (self.found.get((kind, name), {}).get(x, {}) for name in (program, BASE))
+        """What the program took beside copying, within each round; nothing for who copies."""
+        own, other = (self.found.get((kind, name), {}).get(x, {})
+                      for name in (program, base(program)))
         return [own[key] / other[key] for key in sorted(own) if other.get(key)]
 
 
@@ -74,12 +75,12 @@ def picture(figure, rows):
         curves.append(Curve(name, colour, dash, [(x, *interval(list(values.values())))
                                                  for x, values in sorted(xs.items())]))
         beside = {x: points.ratios(kind, program, x) for x in sorted(xs)}
-        if program != BASE and all(beside.values()):
+        if all(beside.values()):
             ratios.append(Curve(name, colour, dash, [(x, *interval(values))
                                                      for x, values in beside.items()]))
     panels = [panel(figure, curves, VALUES[figure.value], figure.value != "cpu_share", None)]
     if ratios:
-        panels.append(panel(figure, ratios, "the same, divided by copy's", False, 1))
+        panels.append(panel(figure, ratios, "the same, divided by what copying takes", False, 1))
     return svg(f"{figure.title}; mean and 90 % confidence interval", panels)
 
 
@@ -100,18 +101,17 @@ def rows_of(figure, rows):
     """The table: a line for each kind and point, with the verdict on the plan's CPU time."""
     points = Points.of(figure, rows)
     programs = list(dict.fromkeys(program for _, program in points.found))
-    others = [program for program in programs if program != BASE]
-    judged = figure.value != "mean_us" and JUDGED in others and BASE in programs
+    others = [program for program in programs if base(program) in programs]
+    judged = figure.value != "mean_us" and JUDGED in others
     lines = [["request", "answer", "per second", *programs,
-              *(f"{program} / {BASE}" for program in others if BASE in programs),
+              *(f"{program} / {base(program)}" for program in others),
               *(("bar", "verdict") if judged else ())]]
     for kind, bytes_, rate in dict.fromkeys((r["kind"], r["bytes"], r["rate"]) for r in rows):
         x = rate if figure.rates else bytes_
         values = [points.found.get((kind, program), {}).get(x) for program in programs]
         beside = {program: points.ratios(kind, program, x) for program in others}
         cells = [KINDS[kind], size(bytes_), f"{rate}", *map(cell, values)]
-        cells += [spread(found, 2) if found else "-"
-                  for found in beside.values() if BASE in programs]
+        cells += [spread(found, 2) if found else "-" for found in beside.values()]
         if judged:
             cells += verdict(bar(kind, bytes_), beside[JUDGED])
         lines.append(cells)
