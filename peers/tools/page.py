@@ -3,6 +3,7 @@ import csv
 import os
 import re
 import statistics
+import textwrap
 from dataclasses import dataclass
 
 from figures import KINDS, KIB, MIB, VALUES, bar, base
@@ -144,6 +145,7 @@ def section(name, figure, said, rows):
     if lines[0][-1] == "verdict":
         missed = sum(line[-1] == "**missed**" for line in lines)
         about += f" Bars missed: {missed} of {len(lines) - 1}."
+    about = textwrap.fill(about, 100, break_long_words=False, break_on_hyphens=False)
     return f"### {name}: {figure.title}\n\n{about}\n\n{table(lines)}\n"
 
 
@@ -154,9 +156,8 @@ def put(path, name, text):
         old = file.read()
     if begin not in old or end not in old:
         raise SystemExit(f"figure: {path} has no marker lines for {name}")
-    picture_ = f"![{name}](splice/{name}.svg)"
-    new = re.sub(re.escape(begin) + ".*" + re.escape(end),
-                 lambda _: f"{begin}\n\n{text}\n{picture_}\n\n{end}", old, flags=re.DOTALL)
+    body = f"{begin}\n\n{text}\n![{name}](splice/{name}.svg)\n\n{end}"
+    new = re.sub(re.escape(begin) + ".*" + re.escape(end), lambda _: body, old, flags=re.DOTALL)
     with open(path, "w") as file:
         file.write(new)
 
