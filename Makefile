@@ -80,7 +80,8 @@ ifdef FIGURE
 	MILLRACE=$(or $(MILLRACE),$(abspath $(or $(CARGO_TARGET_DIR),target))/release/millrace) \
 		peers/figure "$(FIGURE)" --reps $(or $(REPS),5) --secs $(or $(SECS),0.3) \
 		$(if $(SIZES),--sizes $(SIZES)) $(if $(RATES),--rates $(RATES)) \
-		$(if $(WRITE),--write) --command 'make lab FIGURE="$(FIGURE)" REPS=$(or $(REPS),5)'
+		$(if $(MODE),--mode $(MODE)) $(if $(WRITE),--write) \
+		--command 'make lab FIGURE="$(FIGURE)" REPS=$(or $(REPS),5)$(if $(MODE), MODE=$(MODE))'
 else
 	@scripts/setup build
 	cargo run --quiet --release -p millrace-lab -- $(or $(OBJECTS),100000) $(if $(TRACE),"$(TRACE)")

@@ -69,6 +69,10 @@ class Figure:
         return [Load(kind, size, min(RATE_MAX[kind], max(1, BYTES_PER_SECOND // size)))
                 for kind, sizes in self.sizes.items() for size in sizes]
 
+    def is_of_cost(self):
+        """Whether it shows what a request costs, at whatever rate."""
+        return self.value == "cpu_us"
+
     def x(self, row):
         return row["rate"] if self.rates else row["bytes"]
 

@@ -111,7 +111,7 @@ def rows_of(figure, rows):
         x = rate if figure.rates else bytes_
         values = [points.found.get((kind, program), {}).get(x) for program in programs]
         beside = {program: points.ratios(kind, program, x) for program in others}
-        cells = [KINDS[kind], size(bytes_), f"{rate}", *map(cell, values)]
+        cells = [KINDS[kind], size(bytes_), f"{rate or 'closed loop'}", *map(cell, values)]
         cells += [spread(found, 2) if found else "-" for found in beside.values()]
         if judged:
             cells += verdict(bar(kind, bytes_), beside[JUDGED])
