@@ -251,11 +251,11 @@ mod tests {
         }
     }
 
-    /// What completes within a virtual second.
+    /// What completes within a virtual minute.
     fn run(world: &World, engine: &mut Sim) -> Vec<Event> {
         engine.waker().wake();
         let mut worker = Worker(engine, Vec::new());
-        millrace_sim::run(world, &mut [&mut worker], &mut [], Duration::from_secs(1), &mut |_| {
+        millrace_sim::run(world, &mut [&mut worker], &mut [], Duration::from_secs(60), &mut |_| {
             false
         });
         worker.1.retain(|event| !matches!(event, Event::Woken));
