@@ -282,17 +282,19 @@ fn metric(running: &Running, name: &str) -> usize {
     line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// How many bytes of a body are spliced that comes when its head has gone.
-fn spliced_of(body: usize, splice: &str) -> usize {
+/// Sends a body, of an answer with these fields, once its head has reached the client. Gives the
+/// program, which was started with `words`, and what the access log says.
+fn forwarded(body: usize, fields: &str, words: &str) -> (Running, String) {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
     let words = format!(
         "boost --origin http://{} --listen 127.0.0.1:0 --workers 1 --admin 127.0.0.1:0 \
-         --no-cache --splice {splice}",
+         --access-log - --log-format json {words}",
         origin.local_addr().unwrap()
     );
-    let running = Running::start(&words, 1);
+    let mut running = Running::start(&words, 1);
+    let mut log = BufReader::new(running.child.stdout.take().unwrap());
     let (mut client, mut asked) = request_under_way(&origin, &running);
-    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n");
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n{fields}\r\n");
     asked.write_all(head.as_bytes()).unwrap();
     let mut got = Vec::new();
     while !got.ends_with(b"\r\n\r\n") {
@@ -305,8 +307,28 @@ fn spliced_of(body: usize, splice: &str) -> usize {
     let writing = std::thread::spawn(move || asked.write_all(&writing).unwrap());
     client.read_exact(&mut got).unwrap();
     writing.join().unwrap();
-    assert!(got == sent, "{body} bytes, {splice}");
-    let spliced = metric(&running, "bytes_spliced_total");
+    assert!(got == sent, "{body} bytes, {words}");
+    let mut record = String::new();
+    log.read_line(&mut record).unwrap();
+    (running, record)
+}
+
+/// A number of a record.
+fn told(record: &str, name: &str) -> usize {
+    let (_, rest) = record.split_once(&format!("\"{name}\":")).unwrap();
+    rest.split_once([',', '}']).unwrap().0.parse().unwrap()
+}
+
+/// How many bytes of a body are spliced, by the metrics and the log; the others are copied.
+fn spliced_of(body: usize, splice: &str) -> usize {
+    let (running, record) = forwarded(body, "", &format!("--no-cache --splice {splice}"));
+    let [copied, spliced, calls] =
+        ["bytes_copied", "bytes_spliced", "calls"].map(|name| told(&record, name));
+    assert_eq!(copied + spliced, body, "{record}");
+    assert_eq!((told(&record, "bytes_teed"), told(&record, "bytes_kept")), (0, 0));
+    assert_eq!(metric(&running, "bytes_copied_total"), copied);
+    assert_eq!(metric(&running, "bytes_spliced_total"), spliced);
+    assert_eq!(metric(&running, "transfer_calls_total"), calls);
     assert!(splice != "never" || metric(&running, "pipes") == 0);
     spliced
 }
@@ -320,6 +342,19 @@ fn an_option_says_which_bodies_are_spliced() {
     for body in [1, 3000, 1 << 20] {
         assert_eq!(spliced_of(body, "always"), body);
     }
+}
+
+#[test]
+fn what_a_client_gets_through_a_pipe_and_the_cache_keeps_is_told() {
+    let fields = "Cache-Control: max-age=60\r\n";
+    let (running, record) = forwarded(1 << 20, fields, "--splice always");
+    assert_eq!(told(&record, "bytes_kept"), 1 << 20);
+    let teed = told(&record, "bytes_teed");
+    assert!(teed > 0 && teed <= told(&record, "bytes_spliced"), "{record}");
+    assert_eq!(metric(&running, "bytes_teed_total"), teed);
+    let (running, record) = forwarded(1 << 20, fields, "--splice never");
+    assert_eq!((told(&record, "bytes_kept"), told(&record, "bytes_teed")), (1 << 20, 0));
+    assert_eq!(metric(&running, "bytes_teed_total"), 0);
 }
 
 #[test]

@@ -133,6 +133,15 @@ counters! {
     Counter bytes_downloaded;
     /// Bytes of bodies and tunnels, either way, that went through a pipe inside the kernel.
     Counter bytes_spliced;
+    /// Bytes of bodies and tunnels, either way, that were sent from memory. Counted when their
+    /// exchange ends.
+    Counter bytes_copied;
+    /// Bytes of bodies to clients that went through a pipe and were repeated in a second one for the
+    /// cache. Counted when their exchange ends.
+    Counter bytes_teed;
+    /// System calls that bodies and tunnels were moved by, as far as they were asked for: an engine
+    /// may do several in one. Counted when their exchange ends.
+    Counter transfer_calls;
     /// Times that something was copied because no pipe was free, or the kernel gave none.
     Counter pipes_refused;
     /// Pipes open.

@@ -11,6 +11,7 @@ use crate::flow::Stage;
 use crate::origin::{Phase, Transaction};
 use crate::reason::Reason;
 use crate::snapshot::Snapshot;
+use crate::tally::Tally;
 use crate::transfer::Transfer;
 
 /// What is done with a request.
@@ -161,6 +162,11 @@ impl Exchange {
         self.request_is_whole
             && (matches!(self.framing, Framing::None | Framing::Length(0))
                 || self.upload.source_is_done())
+    }
+
+    /// What moving its bodies took, both ways.
+    pub(crate) fn tally(&self) -> Tally {
+        self.upload.tally() + self.download.tally()
     }
 
     /// The client connection of an exchange that is no refresh.

@@ -38,6 +38,7 @@ mod room;
 mod snapshot;
 mod snapshots;
 mod stage;
+pub mod tally;
 mod text;
 mod transfer;
 mod tunnel;

@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::config::LogFormat;
+use crate::tally::Tally;
 
 pub use dates::Dates;
 use userinfo::user_information;
@@ -37,6 +38,10 @@ pub struct Record<'a> {
     pub bytes_from_client: u64,
     /// Bytes of the body, or of the tunnel, sent to the client.
     pub bytes_to_client: u64,
+    /// How those of both directions went, and in how many system calls.
+    pub tally: Tally,
+    /// Those sent to the client that were received into the cache for it.
+    pub bytes_kept: u64,
     /// The request's Host, if it has one.
     pub host: Option<&'a [u8]>,
     /// The request's Referer, if it has one.
@@ -215,6 +220,10 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     }
     let (to, from) = (record.bytes_to_client, record.bytes_from_client);
     print(out, format_args!(",\"bytes_to_client\":{to},\"bytes_from_client\":{from}"));
+    let Tally { copied, spliced, teed, calls } = record.tally;
+    let kept = record.bytes_kept;
+    print(out, format_args!(",\"bytes_copied\":{copied},\"bytes_spliced\":{spliced}"));
+    print(out, format_args!(",\"bytes_teed\":{teed},\"bytes_kept\":{kept},\"calls\":{calls}"));
     write_milliseconds(",\"duration_ms\":", Some(record.duration), out);
     out.extend_from_slice(b",\"origin\":");
     match record.origin {
@@ -285,6 +294,8 @@ mod tests {
             status: 200,
             bytes_from_client: 0,
             bytes_to_client: 5120,
+            tally: Tally { copied: 120, spliced: 5000, teed: 4000, calls: 7 },
+            bytes_kept: 5120,
             host: Some(b"example.org"),
             referer: Some(b"http://example.org/"),
             user_agent: Some(b"curl/8.0"),
@@ -318,7 +329,8 @@ mod tests {
                 r#""target":"/a?b=c","version":"HTTP/1.1","host":"example.org","#,
                 r#""referer":"http://example.org/","user_agent":"curl/8.0","reason":null,"cache":"miss","#,
                 r#""status":200,"bytes_to_client":5120,"bytes_from_client":0,"#,
-                r#""duration_ms":12.345,"origin":"127.0.0.1:8000","origin_first_byte_ms":1.002}"#,
+                r#""bytes_copied":120,"bytes_spliced":5000,"bytes_teed":4000,"bytes_kept":5120,"#,
+                r#""calls":7,"duration_ms":12.345,"origin":"127.0.0.1:8000","origin_first_byte_ms":1.002}"#,
                 "\n"
             )
         );
@@ -333,6 +345,8 @@ mod tests {
             version: b"",
             status: 0,
             bytes_to_client: 0,
+            tally: Tally::default(),
+            bytes_kept: 0,
             host: None,
             referer: None,
             user_agent: None,
@@ -352,7 +366,8 @@ mod tests {
                 r#"{"time":"2026-11-21T10:16:00.123Z","client":"unix:","user":null,"method":null,"#,
                 r#""target":null,"version":null,"host":null,"referer":null,"user_agent":null,"#,
                 r#""reason":"malformed-head","cache":null,"status":null,"bytes_to_client":0,"#,
-                r#""bytes_from_client":0,"duration_ms":12.345,"origin":null,"#,
+                r#""bytes_from_client":0,"bytes_copied":0,"bytes_spliced":0,"bytes_teed":0,"#,
+                r#""bytes_kept":0,"calls":0,"duration_ms":12.345,"origin":null,"#,
                 r#""origin_first_byte_ms":null}"#,
                 "\n"
             )

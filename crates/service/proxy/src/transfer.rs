@@ -21,6 +21,7 @@ use millrace_splice::{Course, Fill, Pipe, Pipes, Plan};
 use crate::input::Input;
 use crate::kept::{Kept, Next, Slice};
 use crate::rest::Rest;
+use crate::tally::Tally;
 
 /// What a transfer waits for.
 ///
@@ -53,6 +54,7 @@ pub(crate) struct Transfer {
     chunked_out: bool,
     /// Payload bytes given to the sink.
     moved: u64,
+    tally: Tally,
     /// When the present wait began, or last made progress enough.
     since: Instant,
     /// How long the source was waited for since `paced_at`, without the present wait.
@@ -109,6 +111,11 @@ impl Transfer {
         self.moved
     }
 
+    /// What it took so far.
+    pub(crate) fn tally(&self) -> Tally {
+        self.tally
+    }
+
     /// When the present wait began, or last made progress that the engine tells of.
     pub(crate) fn since(&self) -> Instant {
         self.since.max(self.drained)
@@ -162,8 +169,15 @@ impl Transfer {
         if !payload.is_empty() || piped > 0 || !head.is_empty() || last.is_some() || owed {
             let pieces = Pieces { head, owed, payload, piped, chunked: self.chunked_out, last };
             self.owes_line_end = pieces.send(engine, sink, pipe.as_ref());
+            self.tally.note_sent(
+                payload.len(),
+                piped,
+                !head.is_empty() || owed || self.chunked_out,
+            );
             self.wait(Waits::Sink, engine.now());
         } else {
+            // A watch waits for what a receive waits for, and takes no call of its own.
+            self.tally.calls += u64::from(!done && !self.watches);
             self.wait(if done { Waits::Ended } else { Waits::Source }, engine.now());
         }
         self.moved += (payload.len() + piped) as u64;
@@ -197,6 +211,7 @@ impl Transfer {
             Next::Slice(slice) if slice.bytes().len() as u64 >= COPIED_BYTES => {
                 let count = slice.bytes().len();
                 self.rest.skip(count as u64);
+                self.tally.calls += 2;
                 self.owes_line_end = pieces.send_shared(engine, sink, slice);
                 self.moved += count as u64;
                 self.wait(Waits::Sink, now);
@@ -223,6 +238,7 @@ impl Transfer {
         let sends = count > 0 || !head.is_empty() || owed || pieces.last.is_some();
         if sends {
             pieces.send(engine, sink, None);
+            self.tally.note_sent(count, 0, false);
             self.moved += count as u64;
             self.wait(Waits::Sink, now);
             self.unsent_at = engine.unsent(sink.0);
@@ -244,6 +260,8 @@ impl Transfer {
         let owed = std::mem::take(&mut self.owes_line_end);
         let pieces = Pieces { owed, piped, chunked: self.chunked_out, ..Pieces::default() };
         self.owes_line_end = pieces.send(engine, sink, Some(&pipe));
+        self.tally.note_sent(0, piped, owed || self.chunked_out);
+        self.tally.note_teed(piped);
         self.moved += piped as u64;
         self.wait(Waits::Sink, engine.now());
         self.unsent_at = engine.unsent(sink.0) + piped;
@@ -266,6 +284,7 @@ impl Transfer {
         let plan = self.course.plan(rest, behind, &thresholds);
         let Plan::Splice { max } = plan else { return None };
         let mut pipe = pipes.take(engine)?;
+        self.tally.calls += 1;
         match pipe.fill(engine, line.fd, max) {
             Fill::Bytes(count) => {
                 self.rest.skip(count as u64);
@@ -304,6 +323,7 @@ impl Transfer {
             // It was taken in the turn in which it was sent: that is no progress since.
             self.unsent_at = engine.unsent(sink.0) + pipe.filled();
         }
+        self.tally.calls += 1;
         self.pipe = Some(pipe);
         false
     }
@@ -323,6 +343,7 @@ impl Transfer {
             let owed = std::mem::take(&mut self.owes_line_end);
             let pieces = Pieces { owed, chunked: true, last: Some(&[]), ..Pieces::default() };
             pieces.send(engine, sink, None);
+            self.tally.note_sent(0, 0, false);
             self.wait(Waits::Sink, engine.now());
             self.unsent_at = engine.unsent(sink.0);
         } else {

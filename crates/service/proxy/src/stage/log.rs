@@ -6,6 +6,7 @@ use millrace_event::{Engine, Key};
 use millrace_http::Name;
 
 use crate::auth::Access;
+use crate::caching::Answer;
 use crate::exchange::Exchange;
 use crate::reason::Reason;
 use crate::record::{OriginAddress, Record, write_record};
@@ -51,6 +52,10 @@ fn finish<E: Engine>(worker: &mut Worker<E>, key: Key) {
     conn.first = exchange.next;
     conn.last = conn.last.filter(|_| exchange.next.is_some());
     conn.under_way -= 1;
+    let tally = exchange.tally();
+    worker.counters.bytes_copied.add(tally.copied);
+    worker.counters.bytes_teed.add(tally.teed);
+    worker.counters.transfer_calls.add(tally.calls);
     if exchange.snapshot().config.access_log.is_some() {
         record(worker, &exchange);
     }
@@ -81,6 +86,11 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange) {
         status: exchange.status,
         bytes_from_client: exchange.upload.moved(),
         bytes_to_client: exchange.download.moved() + exchange.own_bytes,
+        tally: exchange.tally(),
+        bytes_kept: match exchange.caching.answer {
+            Answer::Filled => exchange.download.moved(),
+            Answer::Origin | Answer::Stored => 0,
+        },
         host: field(Name::Host),
         referer: field(Name::Referer),
         user_agent: field(Name::UserAgent),
