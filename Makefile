@@ -104,8 +104,7 @@ soak: ## Many more of each: SEEDS=5000 STORIES=200000 MUTANTS=1000000 TRANSFERS=
 	SEEDS=$(or $(STORIES),200000) cargo test --quiet --profile sim -p millrace-tests --test sim \
 		stories -- --nocapture
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus
-	SEEDS=$(or $(SPLICE_SEEDS),20000) cargo test --quiet -p millrace-splice --test model
-	TRANSFERS=$(or $(TRANSFERS),10000) cargo test --quiet -p millrace-splice --test stress
+	SEEDS=20000 TRANSFERS=$(or $(TRANSFERS),10000) cargo test --quiet -p millrace-splice
 	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-cache --test disk_seeds
 	DISK_KILLS=$(or $(DISK_KILLS),200) cargo test --quiet -p millrace-cache --test disk_kill
 	COUNT=$(or $(DISK_KILLS),200) scripts/disk-kill

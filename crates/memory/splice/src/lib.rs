@@ -21,6 +21,8 @@
 
 mod carrier;
 mod course;
+#[cfg(test)]
+mod engines;
 mod flow;
 mod kernel;
 pub mod limits;
