@@ -85,14 +85,7 @@ impl<P> Carrier<P> {
         K: Kernel<Pipe = P>,
     {
         match step {
-            Step::First { more } => {
-                let from = self.first.len() - self.flow.first();
-                let result = tools.kernel.send(sink, &self.first[from..], more);
-                self.sink_took(result, Flow::first_sent);
-                if self.flow.first() == 0 {
-                    self.first = Vec::new();
-                }
-            }
+            Step::First { more } => self.send_first(tools.kernel, sink, more),
             Step::Drain { max } => {
                 let result = tools.kernel.drain(&self.held().main, sink, max);
                 self.sink_took(result, Flow::drained);
@@ -120,6 +113,18 @@ impl<P> Carrier<P> {
                 unreachable!("it takes from the source")
             }
             Step::Wait(_) | Step::Over => unreachable!("nothing is to be done"),
+        }
+    }
+
+    fn send_first<K>(&mut self, kernel: &mut K, sink: &K::Socket, more: bool)
+    where
+        K: Kernel<Pipe = P>,
+    {
+        let from = self.first.len() - self.flow.first();
+        let result = kernel.send(sink, &self.first[from..], more);
+        self.sink_took(result, Flow::first_sent);
+        if self.flow.first() == 0 {
+            self.first = Vec::new();
         }
     }
 
