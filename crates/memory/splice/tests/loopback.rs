@@ -9,6 +9,7 @@ use millrace_splice::{
     End, Errno, Error, Handle, Keep, Kind, Linux, Notice, Outcome, Request, Side, Splicer,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::SendFlags;
 
 type Connection = Rc<TcpStream>;
 type Splices = Splicer<Linux<Connection>>;
@@ -201,6 +202,24 @@ fn an_abort_of_either_side_is_told_though_nothing_moves() {
         drop(if side == Side::Fd0 { origin } else { client });
         assert_eq!(ended(&mut splicer), (End::Aborted { side, error: Errno::CONNRESET }, [0, 0]));
     }
+}
+
+#[test]
+fn urgent_data_is_no_end() {
+    let (mut origin, source) = pair();
+    let (mut client, destination) = pair();
+    let mut splicer = splicer();
+    let handle = begun(splicer.splice(request(&source, &destination, ONE_WAY)).unwrap());
+    origin.write_all(b"before").unwrap();
+    rustix::net::send(&origin, b"!", SendFlags::OOB).unwrap();
+    origin.write_all(b"behind").unwrap();
+    drop(origin);
+    assert_eq!(ended(&mut splicer), (End::Closed, [12, 0]));
+    drop(splicer.unsplice(handle).unwrap());
+    drop(destination);
+    let mut body = String::new();
+    client.read_to_string(&mut body).unwrap();
+    assert_eq!(body, "beforebehind");
 }
 
 #[test]
