@@ -22,7 +22,7 @@ pub const FILL_MIN: usize = 8 * 1024;
 pub const PIPE_BYTES: usize = 256 * 1024;
 /// Bytes still to come from which a body that is stored goes to who asked for it through a pipe and
 /// is read out of a second one for the cache; below, it is received there and sent from there.
-pub const TEE_MIN: u64 = 128 * 1024;
+pub const TEE_MIN: u64 = 512 * 1024;
 /// Pipes of one process, divided between its workers; at it, bodies are copied. They take at most
 /// three quarters of what Linux lets one user's pipes hold (pipe(7), `pipe-user-pages-soft`: 16,384
 /// pages, which is 256 such pipes).
