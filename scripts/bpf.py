@@ -88,6 +88,10 @@ class Assembler:
         """By the helper's number in linux/bpf.h."""
         self._add(0x85, number=helper)
 
+    def call_kernel(self, function):
+        """One of the kernel's own functions, by its number in BTF."""
+        self._add(0x85, source=2, number=function)
+
     def leave(self):
         self._add(0x95)
 

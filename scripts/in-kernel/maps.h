@@ -1,0 +1,84 @@
+// What relay.c shares with the verdict (verdict.py): its maps, and what is known of the bytes that
+// a socket received.
+#include <assert.h>
+#include <linux/bpf.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+typedef unsigned long long u64;
+typedef unsigned int u32;
+
+#define PAIRS 512
+
+// Of the bytes that one socket received. Each word has one writer: the verdict where it says so,
+// else this program.
+struct flow {
+  u64 limit;     // payload; what is beyond it is never forwarded
+  u64 mark;      // a backlog of so much is not added to
+  u64 forwarded; // by the verdict: bytes given to the other socket's backlog
+  u64 passed;    // by the verdict: bytes left to this program
+  u64 written;   // of those passed, which this program has written: then it may forward again
+  u64 passes;    // by the verdict: how often it began to pass
+  u32 base;      // by the verdict: write_seq of the other socket where the flow began
+  u32 next;      // by the verdict: the sequence number that comes next
+  u32 known;     // by the verdict: 1 if `base` is, 2 if `next` is
+  u32 cuts;      // by the verdict: packets that began with bytes that came before
+};
+static_assert(sizeof(struct flow) == 64, "verdict.py has these offsets");
+
+static struct flow own_flows[2 * PAIRS], *flows = own_flows;
+static int sockets_map, cookies_map;
+// Of the ring that says that something was passed: how far it is filled, and how far it was heard.
+static u64 *passes_filled, *passes_heard;
+
+static void die(const char *what) {
+  perror(what);
+  exit(1);
+}
+// Pairs with whatever the verdict does on another processor, which is as it runs there: what it
+// counted was counted before the packet went anywhere.
+static u64 load(u64 *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+
+static int map_element(int command, int map, const void *key, const void *value) {
+  union bpf_attr attr = {.map_fd = map, .key = (u64)key, .value = (u64)value};
+  return syscall(SYS_bpf, command, &attr, sizeof attr);
+}
+static u64 cookie_of(int fd) {
+  u64 cookie;
+  socklen_t length = sizeof cookie;
+  if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length)) die("SO_COOKIE");
+  return cookie;
+}
+// Puts a socket into the maps: its flow is known before its first verdict. The kernel takes none
+// whose peer has closed already (it wants ESTABLISHED); then this says false.
+static bool join_maps(int fd, u32 index) {
+  u64 cookie = cookie_of(fd);
+  if (map_element(BPF_MAP_UPDATE_ELEM, cookies_map, &cookie, &index)) die("joining a cookie");
+  if (!map_element(BPF_MAP_UPDATE_ELEM, sockets_map, &index, &fd)) return true;
+  if (errno != EOPNOTSUPP) die("joining a socket");
+  return false;
+}
+// Closing the socket takes it out of the other map.
+static void leave_maps(int fd) {
+  u64 cookie = cookie_of(fd);
+  map_element(BPF_MAP_DELETE_ELEM, cookies_map, &cookie, NULL);
+}
+
+static void *mapped(int fd, size_t bytes, int protection, off_t offset) {
+  void *at = mmap(NULL, bytes, protection, MAP_SHARED, fd, offset);
+  if (at == MAP_FAILED) die("mmap of a map");
+  return at;
+}
+// Takes the descriptors of the maps, which a parent made, and gives that of the ring.
+static int take_maps(char **words) {
+  int page = sysconf(_SC_PAGESIZE), passes_map = atoi(words[3]);
+  sockets_map = atoi(words[0]);
+  cookies_map = atoi(words[1]);
+  flows = mapped(atoi(words[2]), sizeof own_flows, PROT_READ | PROT_WRITE, 0);
+  // BPF_MAP_TYPE_RINGBUF: the first page has how far it was heard, the second how far it is filled.
+  passes_heard = mapped(passes_map, page, PROT_READ | PROT_WRITE, 0);
+  passes_filled = mapped(passes_map, page, PROT_READ, page);
+  return passes_map;
+}

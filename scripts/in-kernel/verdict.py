@@ -1,0 +1,236 @@
+"""The program that forwards in the kernel: a verdict (sk_skb) for each packet that a joined socket
+receives. It gives the packet to the other socket's backlog, from which a thread of the kernel sends
+it, or passes it to the application, which then has to write it itself:
+
+* while the application has bytes that it was passed and did not write, as others would overtake;
+* if the other socket's backlog, what was forwarded and is not in its send queue, is at the mark;
+* if the packet reaches beyond the limit: a verdict is about whole packets.
+
+A packet may begin with bytes that were received before, where TCP sent some again and they arrived
+while the socket was in use: then the kernel keeps all of it, and recv(2) leaves out what it gave
+before, but for a verdict nobody does (Linux 6.18). So the verdict cuts them off, unless it is told
+to keep them, which shows what becomes of the bytes then.
+
+Offsets are those of `struct flow` in maps.h.
+"""
+
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import bpf
+import btf
+from bpf import R0, R1, R2, R3, R4, R6, R7, R8, R9, R10
+
+SOCKETS_MAX, FLOW_BYTES, RING_BYTES = 1024, 64, 65536
+LIMIT, MARK, FORWARDED, PASSED, WRITTEN, PASSES, BASE, NEXT, KNOWN, CUTS = (
+    0, 8, 16, 24, 32, 40, 48, 52, 56, 60)
+HAS_BASE, HAS_NEXT = 1, 2
+
+LOOK_UP, GET_COOKIE, ADJUST_ROOM, REDIRECT, RELEASE, READ_KERNEL, RINGBUF_OUTPUT, TO_TCP = (
+    1, 46, 50, 52, 86, 113, 130, 137)
+SK_DROP, SK_PASS = 0, 1
+# In the context, and where the program keeps things while it calls others.
+LENGTH, SOCKET = 0, 168
+AT_COOKIE, AT_INDEX, AT_SEQUENCE = -8, -12, -16
+# The most that can be cut off in one call, and how often that is done: 64 KiB in all.
+CUT_BYTES_MAX, CUTS_MAX = 0xFFF, 17
+
+
+class Verdict:
+    """The maps and the program; `fds` are those of sockets, cookies, flows and passes, to be
+    inherited. The last is a ring that wakes the application when it is passed something: a socket
+    would wake it for what is forwarded too."""
+
+    def __init__(self, keeps_overlaps=False):
+        create = bpf.create_map
+        self.sockets = create(bpf.MAP_SOCKMAP, 4, 4, SOCKETS_MAX)
+        self.cookies = create(bpf.MAP_HASH, 8, 4, SOCKETS_MAX)
+        self.flows = create(bpf.MAP_ARRAY, 4, FLOW_BYTES, SOCKETS_MAX, bpf.MMAPABLE)
+        self.passes = create(bpf.MAP_RINGBUF, 0, 0, RING_BYTES)
+        self.fds = (self.sockets, self.cookies, self.flows, self.passes)
+        program = bpf.load(bpf.SK_SKB, self._code(keeps_overlaps), bpf.SK_SKB_VERDICT)
+        bpf.attach(program, self.sockets, bpf.SK_SKB_VERDICT)
+        os.close(program)
+
+    def close(self):
+        """Whoever inherited the descriptors goes on with it."""
+        for fd in self.fds:
+            os.close(fd)
+
+    def _code(self, keeps_overlaps):
+        """R6: the packet; R7: the flow; R9: the packet's length."""
+        code = bpf.Assembler()
+        code.count("move", R6, R1)
+        # A FIN alone is a packet of no bytes, which the backlog would take for a failure.
+        code.load(R9, R6, LENGTH, 4)
+        code.jump_if_number(R9, "==", 0, "drop")
+        self._find_flow(code)
+        if not keeps_overlaps:
+            self._cut_overlap(code)
+        code.load(R1, R7, PASSED, 8)
+        code.load(R2, R7, WRITTEN, 8)
+        code.jump_if(R1, "!=", R2, "pass on")
+        code.load(R3, R7, FORWARDED, 8)
+        code.count("add", R3, R1)
+        code.count("add", R3, R9)
+        code.load(R4, R7, LIMIT, 8)
+        code.jump_if(R3, ">", R4, "begin to pass")
+        self._weigh_backlog(code)
+        self._forward(code)
+        self._pass(code)
+        return code.bytes()
+
+    def _find_flow(self, code):
+        """R7 becomes the flow of this socket, and the other socket's index is kept."""
+        code.count("move", R1, R6)
+        code.call(GET_COOKIE)
+        code.store(R10, AT_COOKIE, R0, 8)
+        self._look_up(code, self.cookies, AT_COOKIE)
+        code.jump_if_number(R0, "==", 0, "leave passing")
+        code.load(R1, R0, 0, 4)
+        code.store(R10, AT_INDEX, R1, 4)
+        self._look_up(code, self.flows, AT_INDEX)
+        code.jump_if_number(R0, "==", 0, "leave passing")
+        code.count("move", R7, R0)
+        code.load(R1, R10, AT_INDEX, 4)
+        code.count_number("xor", R1, 1)
+        code.store(R10, AT_INDEX, R1, 4)
+
+    def _cut_overlap(self, code):
+        """The packet begins where the one before it ended, and the first where the application
+        stopped to read."""
+        code.count("move", R1, R6)
+        code.call_kernel(btf.function("bpf_cast_to_kern_ctx"))
+        # tcp_skb_cb begins with the packet's sequence number.
+        code.count("move", R3, R0)
+        code.count_number("add", R3, btf.offset("sk_buff", "cb") + btf.offset("tcp_skb_cb", "seq"))
+        code.count("move", R1, R10)
+        code.count_number("add", R1, AT_SEQUENCE)
+        code.set(R2, 4)
+        code.call(READ_KERNEL)
+        code.load(R1, R7, KNOWN, 4)
+        code.count_number("and", R1, HAS_NEXT)
+        code.jump_if_number(R1, "!=", 0, "has next")
+        code.load(R1, R6, SOCKET, 8)
+        code.jump_if_number(R1, "==", 0, "leave passing")
+        code.call(TO_TCP)
+        code.jump_if_number(R0, "==", 0, "leave passing")
+        code.load(R2, R0, btf.offset("tcp_sock", "copied_seq"), 4)
+        self._learn(code, NEXT, HAS_NEXT)
+        code.label("has next")
+        # R8: how many bytes came before. Half of the numbers are in the past.
+        code.load(R8, R7, NEXT, 4)
+        code.load(R1, R10, AT_SEQUENCE, 4)
+        code.count("sub", R8, R1, bits=32)
+        code.jump_if_number(R8, "==", 0, "is cut")
+        code.jump_if_number(R8, ">=", 1 << 30, "is cut")
+        code.jump_if(R8, ">=", R9, "drop")
+        code.load(R1, R7, CUTS, 4)
+        code.count_number("add", R1, 1)
+        code.store(R7, CUTS, R1, 4)
+        for number in range(CUTS_MAX):
+            self._cut(code, number)
+        code.label("is cut")
+        code.load(R9, R6, LENGTH, 4)
+        code.load(R1, R10, AT_SEQUENCE, 4)
+        code.count("add", R1, R9, bits=32)
+        code.store(R7, NEXT, R1, 4)
+
+    def _cut(self, code, number):
+        """Takes up to so much of R8 bytes off the packet's front."""
+        code.jump_if_number(R8, "==", 0, "is cut")
+        code.count("move", R1, R8)
+        code.jump_if_number(R1, "<=", CUT_BYTES_MAX, f"is little {number}")
+        code.set(R1, CUT_BYTES_MAX)
+        code.label(f"is little {number}")
+        code.count("sub", R8, R1)
+        code.load(R2, R10, AT_SEQUENCE, 4)
+        code.count("add", R2, R1, bits=32)
+        code.store(R10, AT_SEQUENCE, R2, 4)
+        code.set(R2, 0)
+        code.count("sub", R2, R1)
+        code.count("move", R1, R6)
+        code.set(R3, 0)
+        code.set(R4, 0)
+        code.call(ADJUST_ROOM)
+        code.jump_if_number(R0, "!=", 0, "drop")
+
+    def _learn(self, code, where, what):
+        """Keeps R2 there, once."""
+        code.store(R7, where, R2, 4)
+        code.load(R1, R7, KNOWN, 4)
+        code.count_number("or", R1, what)
+        code.store(R7, KNOWN, R1, 4)
+
+    def _weigh_backlog(self, code):
+        """Goes on where the other socket's backlog is below the mark, and passes else."""
+        self._look_up(code, self.sockets, AT_INDEX)
+        code.jump_if_number(R0, "==", 0, "begin to pass")
+        code.count("move", R8, R0)
+        code.count("move", R1, R0)
+        code.call(TO_TCP)
+        code.set(R9, 0)
+        code.jump_if_number(R0, "==", 0, "released")
+        code.load(R9, R0, btf.offset("tcp_sock", "write_seq"), 4)
+        code.label("released")
+        code.count("move", R1, R8)
+        code.count("move", R8, R9)
+        code.call(RELEASE)
+        code.load(R9, R6, LENGTH, 4)
+        # R3: the bytes that this flow has behind it, in number; by write_seq they follow `base`.
+        code.load(R3, R7, FORWARDED, 8)
+        code.load(R2, R7, WRITTEN, 8)
+        code.count("add", R3, R2)
+        code.load(R1, R7, KNOWN, 4)
+        code.count_number("and", R1, HAS_BASE)
+        code.jump_if_number(R1, "!=", 0, "has base")
+        code.count("move", R2, R8)
+        code.count("sub", R2, R3, bits=32)
+        self._learn(code, BASE, HAS_BASE)
+        code.label("has base")
+        code.load(R2, R7, BASE, 4)
+        code.count("sub", R8, R2, bits=32)
+        code.count("sub", R3, R8, bits=32)
+        code.load(R2, R7, MARK, 8)
+        code.jump_if(R3, ">=", R2, "begin to pass")
+
+    def _forward(self, code):
+        code.load(R1, R7, FORWARDED, 8)
+        code.count("add", R1, R9)
+        code.store(R7, FORWARDED, R1, 8)
+        code.count("move", R1, R6)
+        code.load_map(R2, self.sockets)
+        code.load(R3, R10, AT_INDEX, 4)
+        code.set(R4, 0)
+        code.call(REDIRECT)
+        code.leave()
+
+    def _pass(self, code):
+        code.label("begin to pass")
+        code.load(R1, R7, PASSES, 8)
+        code.count_number("add", R1, 1)
+        code.store(R7, PASSES, R1, 8)
+        code.label("pass on")
+        code.load(R1, R7, PASSED, 8)
+        code.count("add", R1, R9)
+        code.store(R7, PASSED, R1, 8)
+        code.load_map(R1, self.passes)
+        code.count("move", R2, R10)
+        code.count_number("add", R2, AT_INDEX)
+        code.set(R3, 4)
+        code.set(R4, 0)
+        code.call(RINGBUF_OUTPUT)
+        code.label("leave passing")
+        code.set(R0, SK_PASS)
+        code.leave()
+        code.label("drop")
+        code.set(R0, SK_DROP)
+        code.leave()
+
+    def _look_up(self, code, map_fd, key_at):
+        code.count("move", R2, R10)
+        code.count_number("add", R2, key_at)
+        code.load_map(R1, map_fd)
+        code.call(LOOK_UP)
