@@ -5,6 +5,7 @@ use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 
 use super::way::Way;
+use crate::Thresholds;
 use crate::flow::Flow;
 use crate::pipes::Pipes;
 use crate::request::{Close, End, Side};
@@ -78,7 +79,7 @@ impl<E: Engine> Worker<E> {
         };
         Some(Self {
             engine,
-            pipes: Pipes::new(asked.pipes_max),
+            pipes: Pipes::new(asked.pipes_max, Thresholds::FIXED),
             fds: Some([fd0, fd1]),
             opened: 0,
             ways: asked.ways(),
