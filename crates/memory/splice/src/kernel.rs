@@ -127,6 +127,8 @@ pub struct Linux<S> {
     poller: Poller,
     events: Events,
     waker: EventFd,
+    /// The waker was used, and no wait has found that.
+    is_awake: bool,
     sockets: std::marker::PhantomData<fn(&S)>,
 }
 
@@ -139,7 +141,7 @@ impl<S: AsFd> Linux<S> {
         let (poller, waker) = (Poller::new()?, EventFd::new()?);
         poller.add_listener(waker.as_fd(), WAKE)?;
         let events = Events::new(EVENTS_PER_TURN);
-        Ok(Self { poller, events, waker, sockets: std::marker::PhantomData })
+        Ok(Self { poller, events, waker, is_awake: false, sockets: std::marker::PhantomData })
     }
 
     /// Readable (poll(2)) when a wait would find something.
@@ -238,20 +240,24 @@ impl<S: AsFd> Kernel for Linux<S> {
         }
         for index in 0..self.events.len() {
             let (token, readiness) = self.events.get(index);
-            if token != WAKE {
-                found.push(Found {
-                    token,
-                    readable: readiness.readable(),
-                    writable: readiness.writable(),
-                    failed: readiness.failed(),
-                    hung_up: readiness.hung_up(),
-                });
+            if token == WAKE {
+                self.is_awake = false;
+                continue;
             }
+            found.push(Found {
+                token,
+                readable: readiness.readable(),
+                writable: readiness.writable(),
+                failed: readiness.failed(),
+                hung_up: readiness.hung_up(),
+            });
         }
         Ok(())
     }
 
     fn wake(&mut self) {
-        self.waker.signal();
+        if !std::mem::replace(&mut self.is_awake, true) {
+            self.waker.signal();
+        }
     }
 }

@@ -37,5 +37,5 @@ pub const TRANSFERS_MAX: u32 = 1 << 20;
 pub(crate) const EVENTS_PER_TURN: usize = 256;
 /// Bytes that are copied at a time where there is no pipe.
 pub(crate) const COPY_BYTES: usize = 64 * 1024;
-/// Pipes that a splicer keeps open while nobody uses them.
-pub(crate) const FREE_PIPES_MAX: usize = 16;
+/// Turns of a splicer between two looks for pipes that nobody needed meanwhile.
+pub(crate) const TURNS_PER_SHED: u32 = 256;

@@ -1,17 +1,18 @@
 //! The pipes of a splicer: opened as they are needed, shared by its transfers, bounded.
 
 use crate::kernel::Kernel;
-use crate::limits::{FREE_PIPES_MAX, REFUSALS_KEPT};
+use crate::limits::REFUSALS_KEPT;
 
 /// Empty pipes, and how many there may be.
 #[derive(Debug)]
 pub(crate) struct Pool<P> {
-    /// The one that was used last, whose memory is likely still in the CPU's cache, is the last;
-    /// `free.len() <= FREE_PIPES_MAX`.
+    /// The one that was used last, whose memory is likely still in the CPU's cache, is the last.
     free: Vec<P>,
     /// Pipes that are open, in use or not; `free.len() <= open <= max`.
     open: usize,
     max: usize,
+    /// The fewest that were free at a time since [`Pool::shed`] was called; `spare <= free.len()`.
+    spare: usize,
     /// Requests left that are refused without asking the kernel.
     refusals: u32,
 }
@@ -19,12 +20,13 @@ pub(crate) struct Pool<P> {
 impl<P> Pool<P> {
     /// None yet, and at most `max`.
     pub(crate) fn new(max: usize) -> Self {
-        Self { free: Vec::new(), open: 0, max, refusals: 0 }
+        Self { free: Vec::new(), open: 0, max, spare: 0, refusals: 0 }
     }
 
     /// An empty pipe; `None` when all are in use, or the kernel gives no further one.
     pub(crate) fn take<K: Kernel<Pipe = P>>(&mut self, kernel: &mut K) -> Option<P> {
         if let Some(pipe) = self.free.pop() {
+            self.spare = self.spare.min(self.free.len());
             return Some(pipe);
         }
         if self.open == self.max {
@@ -46,14 +48,18 @@ impl<P> Pool<P> {
         }
     }
 
-    /// Takes back a pipe that is empty. So many are kept open, and what a burst took beyond them
-    /// goes back to the kernel.
+    /// Takes back a pipe that is empty.
     pub(crate) fn give(&mut self, pipe: P) {
-        if self.free.len() < FREE_PIPES_MAX {
-            self.free.push(pipe);
-        } else {
-            self.open -= 1;
-        }
+        self.free.push(pipe);
+    }
+
+    /// Closes an eighth of the pipes that nobody needed since this was called last: what a burst
+    /// opened goes back to the kernel in time.
+    pub(crate) fn shed(&mut self) {
+        let count = self.spare.div_ceil(8);
+        self.free.drain(..count);
+        self.open -= count;
+        self.spare = self.free.len();
     }
 
     /// Pipes that are open.
@@ -64,5 +70,32 @@ impl<P> Pool<P> {
     /// Of these, the ones that no transfer holds.
     pub(crate) fn free(&self) -> usize {
         self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::kernel::{Linux, LinuxPipe};
+
+    #[test]
+    fn pipes_are_shared_bounded_and_given_back_when_nobody_needs_them() {
+        let mut kernel: Linux<TcpStream> = Linux::new().unwrap();
+        let mut pool: Pool<LinuxPipe> = Pool::new(20);
+        let taken: Vec<_> = std::iter::from_fn(|| pool.take(&mut kernel)).collect();
+        assert_eq!((taken.len(), pool.open(), pool.free()), (20, 20, 0));
+        taken.into_iter().for_each(|pipe| pool.give(pipe));
+        pool.shed();
+        assert_eq!(pool.open(), 20, "all were needed since");
+        let kept = pool.take(&mut kernel).unwrap();
+        pool.shed();
+        assert_eq!(pool.open(), 17, "nineteen were not");
+        for _ in 0..20 {
+            pool.shed();
+        }
+        assert_eq!((pool.open(), pool.free()), (1, 0), "what is in use stays");
+        pool.give(kept);
     }
 }

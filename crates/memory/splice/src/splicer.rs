@@ -8,7 +8,7 @@ use millrace_sys::{Errno, TcpState};
 
 use crate::carrier::Tools;
 use crate::kernel::{Found, Kernel, Linux, Result as KernelResult};
-use crate::limits::{COPY_BYTES, TRANSFERS_MAX};
+use crate::limits::{COPY_BYTES, TRANSFERS_MAX, TURNS_PER_SHED};
 use crate::pool::Pool;
 use crate::request::{End, Error, Handle, Notice, Outcome, Released, Request, Side};
 use crate::transfer::Transfer;
@@ -34,6 +34,9 @@ pub struct Splicer<K: Kernel> {
     /// Transfers that can go on at once; each has `is_queued`.
     queue: VecDeque<Key>,
     notices: VecDeque<Notice>,
+    /// The application takes notices until there are none: it needs not be woken for more.
+    is_listening: bool,
+    turns: u32,
     found: Vec<Found>,
     scratch: Box<[u8]>,
 }
@@ -56,6 +59,8 @@ impl<K: Kernel> Splicer<K> {
             busy: HashSet::new(),
             queue: VecDeque::new(),
             notices: VecDeque::new(),
+            is_listening: false,
+            turns: 0,
             found: Vec::new(),
             scratch: vec![0; COPY_BYTES].into_boxed_slice(),
         }
@@ -142,10 +147,15 @@ impl<K: Kernel> Splicer<K> {
         if !self.queue.is_empty() {
             self.kernel.wake();
         }
+        self.is_listening = true;
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(TURNS_PER_SHED) {
+            self.pool.shed();
+        }
         Ok(())
     }
 
-    /// What happened, oldest first.
+    /// What happened, oldest first. After a turn to be called until there is none.
     pub fn next_notice(&mut self) -> Option<Notice> {
         while let Some(notice) = self.notices.pop_front() {
             // What was to be read may have been meanwhile.
@@ -157,6 +167,8 @@ impl<K: Kernel> Splicer<K> {
                 notice => return Some(notice),
             }
         }
+        self.is_listening = false;
+        self.wake();
         None
     }
 
@@ -303,9 +315,11 @@ impl<K: Kernel> Splicer<K> {
         self.notices.push_back(Notice::Ended { handle: Handle(key), end, forwarded });
     }
 
-    /// Makes [`Splicer::fd`] readable if there is something to do or to be told.
+    /// Makes [`Splicer::fd`] readable if there is something to do or to be told, and the application
+    /// would not come to it in any case.
     fn wake(&mut self) {
-        if !self.queue.is_empty() || !self.notices.is_empty() {
+        let is_left = !self.queue.is_empty() || !self.notices.is_empty();
+        if is_left && !self.is_listening {
             self.kernel.wake();
         }
     }

@@ -325,7 +325,10 @@ impl Play {
         }
         self.splicer.turn(Some(0)).expect("it waits for nothing else");
         while let Some(notice) = self.splicer.next_notice() {
-            self.hear(notice);
+            let index = self.hear(notice);
+            if self.transfers[index].is_told_to_read && self.below(2) == 0 {
+                self.read_kept(index);
+            }
         }
         assert!(self.splicer.pipes().0 <= self.pipes_max);
         for transfer in &self.transfers {
@@ -334,9 +337,11 @@ impl Play {
         true
     }
 
-    fn hear(&mut self, notice: Notice) {
+    /// Gives which transfer is meant.
+    fn hear(&mut self, notice: Notice) -> usize {
         let name = Some(notice.handle());
-        let transfer = self.transfers.iter_mut().find(|it| it.handle == name).expect("it is named");
+        let index = self.transfers.iter().position(|it| it.handle == name).expect("it is named");
+        let transfer = &mut self.transfers[index];
         assert!(transfer.released.is_none() && transfer.ended.is_none(), "that was the last");
         match notice {
             Notice::Readable(_) => {
@@ -348,5 +353,6 @@ impl Play {
                 transfer.ended = Some((end, forwarded));
             }
         }
+        index
     }
 }
