@@ -144,7 +144,7 @@ impl<S: AsFd> Linux<S> {
         Ok(Self { poller, events, waker, is_awake: false, sockets: std::marker::PhantomData })
     }
 
-    /// Readable (poll(2)) when a wait would find something.
+    /// Readable (poll(2)) when a wait would find something, and once more for each change (EPOLLET).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
@@ -251,6 +251,11 @@ impl<S: AsFd> Kernel for Linux<S> {
                 failed: readiness.failed(),
                 hung_up: readiness.hung_up(),
             });
+        }
+        // What did not fit is another change for whoever waits for edges of this descriptor.
+        if self.events.len() == EVENTS_PER_TURN {
+            self.is_awake = true;
+            self.waker.signal();
         }
         Ok(())
     }

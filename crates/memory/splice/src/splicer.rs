@@ -42,7 +42,8 @@ pub struct Splicer<K: Kernel> {
 }
 
 impl<S: AsFd> Splicer<Linux<S>> {
-    /// A descriptor that is readable (poll(2)) when a [`Splicer::turn`] has something to do.
+    /// A descriptor that is readable (poll(2)) when a [`Splicer::turn`] has something to do. It may
+    /// be waited for by edges (EPOLLET), if each is followed by a turn.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.kernel.fd()
     }
