@@ -77,6 +77,7 @@ lab: ## Judge miss ratios: OBJECTS=100000 TRACE="Zipf 0.8"; or FIGURE="000.7 004
 ifdef FIGURE
 	@scripts/setup build lab
 	cargo build --quiet --release -p millrace
+	cargo build --quiet --release -p millrace-splice --example misses
 	MILLRACE=$(or $(MILLRACE),$(abspath $(or $(CARGO_TARGET_DIR),target))/release/millrace) \
 		peers/figure "$(FIGURE)" --reps $(or $(REPS),5) --secs $(or $(SECS),0.3) \
 		$(if $(SIZES),--sizes $(SIZES)) $(if $(RATES),--rates $(RATES)) \

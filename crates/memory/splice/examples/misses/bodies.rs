@@ -1,0 +1,91 @@
+//! How the rest of a body goes from the origin to the client.
+
+use std::io;
+
+use millrace_splice::{Handle, Keep, Kind, Notice, Outcome, Request, Side};
+
+use crate::{COPY_BYTES, Connection, Proxy, State};
+
+/// The parameters of the paper's section 4.
+const KEEP: Keep = Keep { min2read: 16 * 1024, max2cache: 64 * 1024 };
+/// What is read of a kept payload at a time: all that there can be.
+const READ_BYTES: usize = KEEP.max2cache;
+
+impl Proxy {
+    /// Splices the rest of a body behind the `first` bytes of the buffer.
+    pub(crate) fn splice(
+        &mut self,
+        number: usize,
+        fd0: Connection,
+        fd1: Connection,
+        first: usize,
+        rest: u64,
+        is_public: bool,
+    ) -> io::Result<()> {
+        let input = is_public.then(|| self.store.room(READ_BYTES));
+        let request = Request {
+            fd0,
+            fd1,
+            kind: Kind::Unidirectional { limit: Some(rest) },
+            keep: is_public.then_some(KEEP),
+            auto_release: true,
+            first: &self.buffer[..first],
+            input,
+        };
+        match self.splicer.splice(request).map_err(io::Error::other)? {
+            Outcome::Begun { handle, input } => {
+                self.store.keep(input);
+                self.bodies.insert(handle, number);
+                self.set(number, State::Spliced);
+            }
+            Outcome::Ended { end, input, .. } => {
+                self.store.keep(input);
+                self.finish(number, end.error().is_none());
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the splicer move bytes, and takes its notices.
+    pub(crate) fn turn(&mut self) -> io::Result<()> {
+        self.splicer.turn(Some(0))?;
+        while let Some(notice) = self.splicer.next_notice() {
+            match notice {
+                Notice::Readable(handle) => self.read(handle),
+                Notice::Ended { handle, end, .. } => {
+                    if let Some(number) = self.bodies.remove(&handle) {
+                        self.finish(number, end.error().is_none());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores what is kept of a payload.
+    fn read(&mut self, handle: Handle) {
+        // An error is told by the end of the transfer, too.
+        let room = self.store.room(READ_BYTES);
+        let count = self.splicer.read(handle, Side::Fd0, room).unwrap_or(0);
+        self.store.keep(count);
+    }
+
+    /// Goes on with a body that is copied.
+    pub(crate) fn copy(&mut self, number: usize) -> io::Result<()> {
+        let Some(client) = &mut self.clients[number] else { return Ok(()) };
+        let State::Copied(copied) = &mut client.state else { return Ok(()) };
+        let origin = self.origins[client.origin].as_ref().ok_or(io::ErrorKind::NotFound)?;
+        while copied.flush(&client.connection)? {
+            if copied.rest == 0 {
+                self.finish(number, true);
+                break;
+            }
+            let (is_public, buffer) = (copied.is_public, &mut self.buffer[..]);
+            let room = if is_public { self.store.room(COPY_BYTES) } else { buffer };
+            let Some(count) = copied.receive(&origin.connection, room)? else { break };
+            copied.send(&client.connection, &room[..count])?;
+            self.store.keep(if is_public { count } else { 0 });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! An exchange: a request, and the answer up to where its body goes on by itself.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+
+use millrace_splice::Side;
+
+use crate::copied::Copied;
+use crate::messages::{Answer, Asked};
+use crate::{COPY_BYTES, Origin, Proxy, State, place, ready, token};
+
+/// A head of an answer is received with so little, that its body is still in the kernel.
+const HEAD_BYTES: usize = 4 * 1024;
+
+impl Proxy {
+    /// Takes a request and passes it on.
+    pub(crate) fn ask(&mut self, number: usize) -> io::Result<()> {
+        let client = self.clients[number].as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let count = match (&*client.connection).read(&mut self.buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            other => other?,
+        };
+        let asked = Asked::parse(&self.buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
+        let address = asked.address;
+        let origin = match self.kept.get_mut(&address).and_then(Vec::pop) {
+            Some(origin) => origin,
+            None => self.dial(address)?,
+        };
+        if let Some(client) = &mut self.clients[number] {
+            (client.state, client.origin) = (State::Asked, origin);
+        }
+        let origin = self.origins[origin].as_mut().ok_or(io::ErrorKind::NotFound)?;
+        origin.client = Some(number);
+        match (&*origin.connection).write(&asked.head)? {
+            count if count == asked.head.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    fn dial(&mut self, address: SocketAddr) -> io::Result<usize> {
+        let connection = ready(TcpStream::connect(address)?)?;
+        let origin = Origin { connection: connection.clone(), address, client: None };
+        let number = place(&mut self.origins, origin);
+        self.poller.add_connection(connection.as_fd(), token(number, Side::Fd0))?;
+        Ok(number)
+    }
+
+    /// Takes the head of an answer, and what came behind it, and begins to move the rest.
+    pub(crate) fn answer(&mut self, number: usize) -> io::Result<()> {
+        let client = self.clients[number].as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let origin = self.origins[client.origin].as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let (source, sink) = (origin.connection.clone(), client.connection.clone());
+        let room = if self.is_splicing { HEAD_BYTES } else { COPY_BYTES };
+        let count = match (&*source).read(&mut self.buffer[..room]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            other => other?,
+        };
+        let answer = Answer::parse(&self.buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
+        let payload = answer.head..count;
+        let rest = answer.length.checked_sub(payload.len() as u64);
+        let rest = rest.ok_or(io::ErrorKind::InvalidData)?;
+        if answer.is_public {
+            self.store.room(payload.len()).copy_from_slice(&self.buffer[payload.clone()]);
+            self.store.keep(payload.len());
+        }
+        if rest > 0 && self.is_splicing {
+            return self.splice(number, source, sink, count, rest, answer.is_public);
+        }
+        let mut copied = Copied::new(rest, answer.is_public);
+        copied.send(&sink, &self.buffer[..count])?;
+        self.set(number, State::Copied(copied));
+        self.copy(number)
+    }
+
+    /// An answer ended: both connections are kept if it ended well.
+    pub(crate) fn finish(&mut self, number: usize, is_good: bool) {
+        let Some(client) = self.clients[number].as_mut().filter(|_| is_good) else {
+            return self.end(number);
+        };
+        client.state = State::Idle;
+        let origin = std::mem::replace(&mut client.origin, usize::MAX);
+        if let Some(kept) = &mut self.origins[origin] {
+            kept.client = None;
+            self.kept.entry(kept.address).or_default().push(origin);
+        }
+    }
+
+    pub(crate) fn set(&mut self, number: usize, state: State) {
+        if let Some(client) = &mut self.clients[number] {
+            client.state = state;
+        }
+    }
+
+    /// Closes a client's connection and that of its exchange.
+    pub(crate) fn end(&mut self, number: usize) {
+        let body = self.bodies.iter().find(|&(_, &client)| client == number);
+        if let Some(handle) = body.map(|(&handle, _)| handle) {
+            self.bodies.remove(&handle);
+            // One that is over is released already.
+            let _ = self.splicer.unsplice(handle);
+        }
+        if let Some(client) = self.clients[number].take()
+            && client.origin != usize::MAX
+        {
+            self.origins[client.origin] = None;
+        }
+    }
+}
