@@ -28,7 +28,7 @@ KINDS = {
 # Requests per second at most. Larger bodies come less often, so that no more than BYTES_PER_SECOND
 # do: both keep the core that all three programs share below a third of what it can do.
 RATE_MAX = {"uncached": 2000, "cacheable": 2000, "connect": 400, "tls": 150}
-BYTES_PER_SECOND = 192 * MIB
+BYTES_PER_SECOND = 320 * MIB
 WINDOW_REQUESTS = 4  # at least so many in a window, however long it takes
 WORSE_MAX = 1.03  # the plan beside copying, at every size and rate
 
