@@ -171,7 +171,8 @@ pub struct Released {
 }
 
 /// What went one way. Payload taken from the source is `forwarded` and, behind the first
-/// `first_unsent`, `unsent`: nothing else, and nothing twice.
+/// `first_unsent`, `unsent`: nothing else, and nothing twice. If it was kept and the destination is
+/// gone, it is what the application read and `kept`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Direction {
     /// Payload in bytes that the sink took.
