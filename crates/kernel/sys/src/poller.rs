@@ -132,6 +132,11 @@ impl Readiness {
         self.0.intersects(EventFlags::ERR)
     }
 
+    /// Urgent data is there, or was just now: a splice stops at it as if nothing had come.
+    pub fn urgent(self) -> bool {
+        self.0.intersects(EventFlags::PRI)
+    }
+
     /// Nothing moves any more in either direction.
     pub fn hung_up(self) -> bool {
         self.0.intersects(EventFlags::HUP)

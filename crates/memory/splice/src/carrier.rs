@@ -29,6 +29,8 @@ pub(crate) struct Carrier<P> {
     pipes: Option<Held<P>>,
     /// Kept bytes that came without a pipe: older than those in one.
     memory: VecDeque<u8>,
+    /// Whether the source was said to have urgent data since it was last looked for.
+    is_urgent: bool,
 }
 
 /// The pipes of a direction.
@@ -43,7 +45,7 @@ struct Held<P> {
 impl<P> Carrier<P> {
     pub(crate) fn new(flow: Flow, first: Vec<u8>) -> Self {
         assert_eq!(flow.first(), first.len(), "the flow counts what there is");
-        Self { flow, first, pipes: None, memory: VecDeque::new() }
+        Self { flow, first, pipes: None, memory: VecDeque::new(), is_urgent: false }
     }
 
     pub(crate) fn flow(&self) -> &Flow {
@@ -52,6 +54,12 @@ impl<P> Carrier<P> {
 
     pub(crate) fn flow_mut(&mut self) -> &mut Flow {
         &mut self.flow
+    }
+
+    /// The source may have something, and `is_urgent` data among it.
+    pub(crate) fn source_ready(&mut self, is_urgent: bool) {
+        self.is_urgent |= is_urgent;
+        self.flow.source_ready();
     }
 
     /// Moves bytes until somebody has to be waited for, or [`PIPE_BYTES`] were taken from the
@@ -157,14 +165,23 @@ impl<P> Carrier<P> {
         }
         let Some(held) = &self.pipes else { return self.flow.use_pipe(false) };
         match tools.kernel.fill(source, &held.main, max) {
-            // Urgent data ends a splice as the end of the stream does. A receive tells them apart,
-            // and gets past the former.
-            Ok(0) => match tools.kernel.peek(source, &mut tools.scratch[..1]) {
-                Ok(0) => self.flow.source_ended(),
-                Ok(_) => self.flow.use_pipe(false),
-                Err(error) => self.source_gave_none(error),
-            },
+            Ok(0) => self.look(tools, source),
             Ok(count) => self.flow.filled(count),
+            Err(Errno::AGAIN) if std::mem::take(&mut self.is_urgent) => self.look(tools, source),
+            Err(error) => self.source_gave_none(error),
+        }
+    }
+
+    /// Urgent data ends a splice as the end of the stream does, where that comes behind it, and else
+    /// as if nothing had come (`tcp_splice_read`, Linux 6.18). A receive tells these apart, and gets
+    /// past the urgent data.
+    fn look<K>(&mut self, tools: &mut Tools<'_, K>, source: &K::Socket)
+    where
+        K: Kernel<Pipe = P>,
+    {
+        match tools.kernel.peek(source, &mut tools.scratch[..1]) {
+            Ok(0) => self.flow.source_ended(),
+            Ok(_) => self.flow.use_pipe(false),
             Err(error) => self.source_gave_none(error),
         }
     }

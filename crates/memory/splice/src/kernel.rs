@@ -25,7 +25,7 @@ pub trait Kernel {
     /// in this way; a receive tells.
     ///
     /// # Errors
-    /// EAGAIN; those of recv(2).
+    /// EAGAIN, also where urgent data hides what is behind it ([`Found::urgent`]); those of recv(2).
     fn fill(&mut self, from: &Self::Socket, into: &Self::Pipe, max: usize) -> Result<usize>;
     /// Moves up to `max` bytes of a pipe to a connection (splice(2)).
     ///
@@ -110,6 +110,8 @@ pub struct Found {
     pub token: u64,
     /// A receive would not wait.
     pub readable: bool,
+    /// Urgent data is there, and perhaps bytes behind it, which a receive finds and no fill.
+    pub urgent: bool,
     /// A send would not wait.
     pub writable: bool,
     /// It has an error to tell.
@@ -247,6 +249,7 @@ impl<S: AsFd> Kernel for Linux<S> {
             found.push(Found {
                 token,
                 readable: readiness.readable(),
+                urgent: readiness.urgent(),
                 writable: readiness.writable(),
                 failed: readiness.failed(),
                 hung_up: readiness.hung_up(),

@@ -100,7 +100,7 @@ impl<S, P> Transfer<S, P> {
             }
         }
         if let Some(from_here) = from_here.filter(|_| found.readable) {
-            from_here.flow_mut().source_ready();
+            from_here.source_ready(found.urgent);
         }
     }
 

@@ -223,6 +223,38 @@ fn urgent_data_is_no_end() {
 }
 
 #[test]
+fn what_is_behind_urgent_data_waits_for_nothing_more() {
+    for (came_before, keep) in [(false, None), (true, None), (false, Some(PAPER))] {
+        let (mut origin, source) = pair();
+        let (mut client, destination) = pair();
+        let mut send = || {
+            rustix::net::send(&origin, b"!", SendFlags::OOB).unwrap();
+            origin.write_all(b"behind").unwrap();
+        };
+        let mut splicer = splicer();
+        let kind = Kind::Unidirectional { limit: Some(6) };
+        if came_before {
+            send();
+        }
+        let request = Request { keep, ..request(&source, &destination, kind) };
+        // Before the connection is watched nobody is told of urgent data.
+        let handle = begun(splicer.splice(request).unwrap());
+        if !came_before {
+            splicer.turn(Some(0)).unwrap();
+            send();
+        }
+        if keep.is_some() {
+            assert_eq!(notice(&mut splicer), Notice::Readable(handle));
+            assert_eq!(splicer.read(handle, Side::Fd0, &mut [0; 10]), Ok(6));
+        }
+        assert_eq!(ended(&mut splicer), (End::Limit, [6, 0]));
+        let mut body = [0; 6];
+        client.read_exact(&mut body).unwrap();
+        assert_eq!(&body, b"behind");
+    }
+}
+
+#[test]
 fn what_is_unspliced_is_forwarded_or_given_back() {
     let (mut origin, source) = pair();
     let (mut client, destination) = pair();

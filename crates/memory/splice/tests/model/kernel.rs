@@ -16,6 +16,8 @@ pub(crate) struct Connection {
     /// The peer's close comes behind what is incoming.
     pub(crate) is_ended: bool,
     pub(crate) is_aborted: bool,
+    /// There is urgent data in front of what is incoming: a splice gets none of it, a receive does.
+    is_urgent: bool,
     /// Told once, behind what is incoming.
     error: Option<Errno>,
     pub(crate) outgoing: VecDeque<u8>,
@@ -33,6 +35,7 @@ impl Connection {
         Found {
             token,
             readable: !self.incoming.is_empty() || self.is_ended || self.is_aborted,
+            urgent: self.is_urgent,
             writable: self.outgoing.len() < self.room || self.is_shut || self.is_aborted,
             failed: self.error.is_some(),
             hung_up: self.is_aborted || (self.is_ended && self.is_shut),
@@ -46,6 +49,12 @@ impl Connection {
             (0, None) if !self.is_ended && !self.is_aborted => Err(Errno::AGAIN),
             (count, _) => Ok(count),
         }
+    }
+
+    /// A receive took so many bytes, and the urgent data in front of them.
+    fn take_off(&mut self, count: usize) {
+        self.incoming.drain(..count);
+        self.is_urgent = false;
     }
 
     /// How many bytes may be sent.
@@ -151,7 +160,9 @@ impl World {
 
     /// The peer sends.
     pub(crate) fn deliver(&mut self, connection: usize, bytes: &[u8]) {
+        let is_urgent = self.chance(16);
         let connection = &mut self.connections[connection];
+        connection.is_urgent |= is_urgent && connection.incoming.is_empty();
         connection.incoming.extend(bytes);
         connection.is_changed = true;
     }
@@ -252,9 +263,10 @@ impl Kernel for Model {
     fn fill(&mut self, from: &usize, into: &Pipe, max: usize) -> Result<usize> {
         let mut world = self.0.borrow_mut();
         let count = world.connections[*from].readable()?.min(max);
-        // Now and then there is something that a splice stops at, as at urgent data.
-        if world.chance(40) {
-            return Ok(0);
+        // Urgent data looks like the end where that comes behind it, and else like nothing.
+        if world.connections[*from].is_urgent {
+            let is_ended = world.connections[*from].is_ended;
+            return if is_ended { Ok(0) } else { Err(Errno::AGAIN) };
         }
         let count = world.some(count);
         let bytes: Vec<u8> =
@@ -300,7 +312,7 @@ impl Kernel for Model {
 
     fn receive(&mut self, from: &usize, bytes: &mut [u8]) -> Result<usize> {
         let count = self.peek(from, bytes)?;
-        self.0.borrow_mut().connections[*from].incoming.drain(..count);
+        self.0.borrow_mut().connections[*from].take_off(count);
         Ok(count)
     }
 
@@ -317,7 +329,7 @@ impl Kernel for Model {
         let mut world = self.0.borrow_mut();
         let count = world.connections[*from].readable()?.min(room.len());
         let count = world.some(count);
-        world.connections[*from].incoming.drain(..count);
+        world.connections[*from].take_off(count);
         Ok(count)
     }
 
