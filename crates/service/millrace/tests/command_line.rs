@@ -351,10 +351,12 @@ fn what_a_client_gets_through_a_pipe_and_the_cache_keeps_is_told() {
     let (running, record) = forwarded(1 << 20, fields, "--splice always");
     assert_eq!(told(&record, "bytes_kept"), 1 << 20);
     let teed = told(&record, "bytes_teed");
-    assert!(teed > 0 && teed <= told(&record, "bytes_spliced"), "{record}");
+    let [copied, spliced] = ["bytes_copied", "bytes_spliced"].map(|name| told(&record, name));
+    assert!(teed > 0 && teed <= spliced && copied + spliced == 1 << 20, "{record}");
     assert_eq!(metric(&running, "bytes_teed_total"), teed);
     let (running, record) = forwarded(1 << 20, fields, "--splice never");
     assert_eq!((told(&record, "bytes_kept"), told(&record, "bytes_teed")), (1 << 20, 0));
+    assert_eq!(told(&record, "bytes_copied"), 1 << 20);
     assert_eq!(metric(&running, "bytes_teed_total"), 0);
 }
 

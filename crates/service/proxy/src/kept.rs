@@ -161,6 +161,13 @@ pub(crate) struct Slice {
     may_be_referred: bool,
 }
 
+impl Slice {
+    /// Whether it is sent from memory like other bytes, though the engine could refer to it.
+    pub(crate) fn is_copied(&self) -> bool {
+        !self.may_be_referred
+    }
+}
+
 impl Shared for Slice {
     fn bytes(&self) -> &[u8] {
         &self.bytes

@@ -213,6 +213,7 @@ impl Transfer {
                 let count = slice.bytes().len();
                 self.rest.skip(count as u64);
                 self.tally.calls += 2;
+                self.tally.copied += if slice.is_copied() { count as u64 } else { 0 };
                 self.owes_line_end = pieces.send_shared(engine, sink, slice);
                 self.moved += count as u64;
                 self.wait(Waits::Sink, now);
