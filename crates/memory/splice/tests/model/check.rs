@@ -111,13 +111,16 @@ impl Play {
         match &transfer.released {
             Some(released) => {
                 let direction = &released.directions[way];
-                check_released(direction, from, first, taken, keep && is_sink_aborted);
+                check_released(direction, from, first);
                 let sent = first.len() - direction.first_unsent;
                 let forwarded = direction.forwarded as usize;
                 check_sent(to, from, &first[..sent], forwarded, is_sink_aborted);
                 let kept = [&transfer.read[..], &direction.kept[..]].concat();
                 let all = if is_sink_aborted { kept.len().max(forwarded) } else { forwarded };
                 assert!(!keep || kept == from.stream(0, all), "kept is what was forwarded");
+                let unsent = direction.unsent.len() - direction.first_unsent;
+                let all = if keep { all.max(forwarded + unsent) } else { forwarded + unsent };
+                assert_eq!(all, taken, "nothing is lost");
             }
             None => {
                 let (end, forwarded) = transfer.ended.expect("it ended, or was released");
@@ -130,12 +133,11 @@ impl Play {
     }
 }
 
-fn check_released(way: &Direction, from: &Peer, first: &[u8], taken: usize, may_be_kept: bool) {
+fn check_released(way: &Direction, from: &Peer, first: &[u8]) {
     let (first_unsent, payload) = way.unsent.split_at(way.first_unsent);
     assert!(first.ends_with(first_unsent));
     let forwarded = way.forwarded as usize;
     assert!(payload == from.stream(forwarded, forwarded + payload.len()));
-    assert!(may_be_kept || forwarded + payload.len() == taken, "nothing is lost");
 }
 
 /// The peer got what was sent, or the beginning of it if something was aborted.
