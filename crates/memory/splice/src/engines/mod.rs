@@ -190,5 +190,6 @@ fn play_real<E: Engine>(seed: u64, engine: E) {
             break;
         }
     }
+    assert!(worker.is_whole(), "nobody aborts: {:?}", worker.ends);
     check(&asked, &worker, [&peers[0], &peers[1]]);
 }
