@@ -141,7 +141,7 @@ fn of_exchange<E: Engine>(
     let id = exchange.transaction.origin.take().expect("picked before it was used");
     let rest = Rest::of(exchange.transaction.framing);
     let is_for_asker = exchange.caching.answer == Answer::Filled && !exchange.is_refresh();
-    let asker = is_for_asker.then(|| Asker::new(key, rest.known(), thresholds)).flatten();
+    let asker = is_for_asker.then(|| Asker::new(key, &rest, thresholds)).flatten();
     let snapshot = exchange.snapshot().clone();
     let fills_on = snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.fill_on);
     let goes_on = fills_on || exchange.is_refresh();

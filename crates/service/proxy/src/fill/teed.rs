@@ -16,6 +16,7 @@ use crate::conn::Conn;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::origin::OriginConn;
+use crate::rest::Rest;
 use crate::transfer::Waits;
 use crate::worker::Worker;
 
@@ -25,6 +26,8 @@ pub(super) struct Asker {
     exchange: Key,
     course: Course,
     thresholds: Thresholds,
+    /// Whether the body's length is not known: then what is certain to come is a part of it.
+    of_parts: bool,
     /// Since when the fill waits for it to take what came before; `None` while it does not.
     behind_since: Option<Instant>,
 }
@@ -41,12 +44,18 @@ pub(super) enum Standing {
 }
 
 impl Asker {
-    /// Who asked for a body of which `rest` bytes are certain to come; `None` where so few are
-    /// copied twice for less.
-    pub(super) fn new(exchange: Key, rest: Option<u64>, thresholds: Thresholds) -> Option<Self> {
-        let is_large = rest.is_some_and(|rest| thresholds.tees(rest));
+    /// Who asked for a body; `None` where it is so short that it is copied twice for less. Of one
+    /// whose length is not known each chunk is looked at when it comes.
+    pub(super) fn new(exchange: Key, rest: &Rest, thresholds: Thresholds) -> Option<Self> {
+        let is_large = match rest {
+            Rest::Nothing => false,
+            Rest::Length(rest) => thresholds.tees(*rest),
+            Rest::Chunked(_) | Rest::UntilClose => thresholds.tees(u64::MAX),
+        };
+        let of_parts = !matches!(rest, Rest::Length(_));
         let course = Course::new(true);
-        is_large.then_some(Self { exchange, course, thresholds, behind_since: None })
+        let asker = Self { exchange, course, thresholds, of_parts, behind_since: None };
+        is_large.then_some(asker)
     }
 
     /// From so many bytes on that are certain to come they are not received by the engine.
@@ -78,13 +87,15 @@ impl Fill {
         if standing == Standing::Apart {
             return standing;
         }
-        let comes_slowly = asker.course.plan(Some(rest), false, &asker.thresholds) == Plan::Copy;
+        let is_small = asker.of_parts && !asker.thresholds.tees(rest);
+        let is_apart =
+            is_small || asker.course.plan(Some(rest), false, &asker.thresholds) == Plan::Copy;
         asker.behind_since = match standing {
-            Standing::Behind if !comes_slowly => asker.behind_since.or(Some(now)),
+            Standing::Behind if !is_apart => asker.behind_since.or(Some(now)),
             _ => None,
         };
         self.asker = Some(asker);
-        if comes_slowly { Standing::Apart } else { standing }
+        if is_apart { Standing::Apart } else { standing }
     }
 
     /// Notes how much one receive into the cache brought, while the client waits for more.
@@ -209,6 +220,6 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// How long a fill waits for a pipe-full to be taken: one client in a hundred is slower than
-/// 20 Mbit/s and has the body wait in the cache's memory, as do those who come later.
+/// How long a fill waits for a pipe-full to be taken, looked at each 100 ms: whoever takes less than
+/// 10 Mbit/s has the body wait in the cache's memory.
 const PATIENCE: Duration = Duration::from_millis(100);
