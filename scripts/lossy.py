@@ -157,6 +157,8 @@ class Network:
         self.holders, self.paths, self.loss = {}, {}, None
 
     def __enter__(self):
+        if os.geteuid() != 0:
+            raise SystemExit("network namespaces and their losses need root")
         try:
             self._make()
         except BaseException:

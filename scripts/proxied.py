@@ -1,6 +1,7 @@
 """Transfers through a proxy whose every byte is compared: what they are, the origin's side of them
 and the client's. Who makes the sockets decides the namespace: this never does."""
 
+import copy
 import random
 import socket
 import socketserver
@@ -14,7 +15,7 @@ BYTES_MAX = 4 << 20
 READ_BYTES = 1 << 16
 PAUSES_MAX = 20
 KINDS = ("length", "length", "chunked", "close", "upload", "upload chunked", "tunnel", "tunnel")
-UPLOADS = ("upload", "upload chunked")
+DOWNLOADS, UPLOADS = ("length", "chunked", "close"), ("upload", "upload chunked")
 
 
 class Failed(Exception):
@@ -45,6 +46,16 @@ class Transfer:
     def __str__(self):
         cut = f", cut by the {self.cut_by} at {self.cut_at}" if self.cut_by else ""
         return f"{self.number} ({self.kind}, {self.down} down, {self.up} up{cut})"
+
+    def can_come_again(self):
+        """Whether a client can have it once more: its origin does not cut it each time."""
+        return self.kind in DOWNLOADS and self.cut_by != "origin"
+
+    def again(self):
+        """The same for a client that stays to the end."""
+        again = copy.copy(self)
+        again.cut_by, again.was_cut = None, False
+        return again
 
     def noise(self, is_up, start, end):
         at = (2 * self.number + is_up) * 7919 % 1_000_003
@@ -235,6 +246,8 @@ class _Handler(socketserver.BaseRequestHandler):
             wire.ended()
         framing = {"close": "Connection: close", "chunked": "Transfer-Encoding: chunked"}
         framing = framing.get(transfer.kind, f"Content-Length: {transfer.down}")
+        # Whether there is a cache to store it is not known here.
+        framing += "\r\nCache-Control: max-age=3600" if method == "GET" else ""
         self.request.sendall(f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n".encode())
         wire.send(transfer.kind == "chunked")
         return transfer.kind != "close"
