@@ -92,8 +92,9 @@ pub(super) struct Peer<S> {
     /// The other side closed, and nothing broke.
     pub(super) is_at_end: bool,
     pub(super) is_broken: bool,
-    /// Whether it may break off.
+    /// Whether it may break off, and whether it has.
     resets: bool,
+    pub(super) has_reset: bool,
     /// The most bytes that it reads at a time.
     read_max: usize,
 }
@@ -117,6 +118,7 @@ impl<S: Stream> Peer<S> {
             is_at_end: false,
             is_broken: false,
             resets,
+            has_reset: false,
             read_max,
         }
     }
@@ -131,7 +133,7 @@ impl<S: Stream> Peer<S> {
             return false;
         }
         if self.resets && self.below(200) == 0 {
-            self.is_broken = true;
+            (self.is_broken, self.has_reset) = (true, true);
             self.stream.reset();
             return false;
         }
