@@ -10,6 +10,7 @@ use crate::caching::Answer;
 use crate::exchange::Exchange;
 use crate::reason::Reason;
 use crate::record::{OriginAddress, Record, write_record};
+use crate::tally::Tally;
 use crate::worker::Worker;
 
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
@@ -57,12 +58,12 @@ fn finish<E: Engine>(worker: &mut Worker<E>, key: Key) {
     worker.counters.bytes_teed.add(tally.teed);
     worker.counters.transfer_calls.add(tally.calls);
     if exchange.snapshot().config.access_log.is_some() {
-        record(worker, &exchange);
+        record(worker, &exchange, tally);
     }
     worker.spare(exchange);
 }
 
-fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange) {
+fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) {
     let Worker { conns, records, dates, engine, .. } = worker;
     let client = conns.get(exchange.conn()).and_then(|conn| conn.client);
     let request = &exchange.request;
@@ -86,7 +87,7 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange) {
         status: exchange.status,
         bytes_from_client: exchange.upload.moved(),
         bytes_to_client: exchange.download.moved() + exchange.own_bytes,
-        tally: exchange.tally(),
+        tally,
         bytes_kept: match exchange.caching.answer {
             Answer::Filled => exchange.download.moved(),
             Answer::Origin | Answer::Stored => 0,
