@@ -109,6 +109,14 @@ soak: ## Many more of each: SEEDS=5000 STORIES=200000 MUTANTS=1000000 TRANSFERS=
 	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-cache --test disk_seeds
 	DISK_KILLS=$(or $(DISK_KILLS),200) cargo test --quiet -p millrace-cache --test disk_kill
 	COUNT=$(or $(DISK_KILLS),200) scripts/disk-kill
+# Namespaces that lose packets need root.
+	@if [ "$$(id -u)" = 0 ]; then \
+		for engine in auto epoll; do \
+			scripts/splice-stress --proxy --engine $$engine --transfers 150 || exit 1; \
+			scripts/splice-stress --proxy --cache --engine $$engine --transfers 100 || exit 1; \
+		done; \
+		scripts/splice-stress --transfers $(or $(LOSSY),1250) || exit 1; \
+	else echo 'skip: splice-stress: needs root for network namespaces'; fi
 
 fuzz: ## Run every fuzz target for SECONDS=60 each.
 	@scripts/setup fuzz

@@ -19,41 +19,53 @@ pub enum Plan {
 /// How a body comes. The marks are those of [`Thresholds`].
 ///
 /// ```text
-///            a receive of `bulk_min`
-///   Sparse ────────────────────────> Bulk
-///     ^ <──────────────────────────── ^
-///     │    a fill below `fill_min`    │
-///  a length is not known         it is known
+///            a receive of `bulk_min`, `bulk_after` in all
+///   Sparse ──────────────────────────────────────────────> Bulk
+///     ^ <───────────────────────────────────────────────── ^
+///     │              a fill below `fill_min`               │
+///  a length is not known                              it is known
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Course {
     /// Little at a time, or nobody knows yet.
-    #[default]
-    Sparse,
+    Sparse {
+        /// Bytes that were received so far; all that counts once it was [`Course::Bulk`] before.
+        received: u64,
+    },
     /// Much at a time.
     Bulk,
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Self::Sparse { received: 0 }
+    }
 }
 
 impl Course {
     /// A body of a known length is expected to come as fast as it can be taken; anything else has
     /// to show that it does.
     pub fn new(length_is_known: bool) -> Self {
-        if length_is_known { Self::Bulk } else { Self::Sparse }
+        if length_is_known { Self::Bulk } else { Self::default() }
     }
 
     /// What to do with the bytes that come next; `rest` are those still to come of what has a
     /// length, `None` where that is not known. `behind`: something is to be sent before them.
     pub fn plan(self, rest: Option<u64>, behind: bool, thresholds: &Thresholds) -> Plan {
         let rest = rest.unwrap_or(u64::MAX);
-        if self == Self::Sparse || !thresholds.reached_by(rest, behind) {
-            return Plan::Copy;
+        match self {
+            Self::Bulk if thresholds.reached_by(rest, behind) => {
+                Plan::Splice { max: rest.min(PIPE_BYTES as u64) as usize }
+            }
+            _ => Plan::Copy,
         }
-        Plan::Splice { max: rest.min(PIPE_BYTES as u64) as usize }
     }
 
     /// Notes how much one receive brought.
     pub fn received(&mut self, bytes: usize, thresholds: &Thresholds) {
-        if bytes >= thresholds.bulk_min {
+        let Self::Sparse { received } = self else { return };
+        *received = received.saturating_add(bytes as u64);
+        if bytes >= thresholds.bulk_min && *received >= thresholds.bulk_after {
             *self = Self::Bulk;
         }
     }
@@ -61,7 +73,7 @@ impl Course {
     /// Notes how much of the `max` bytes that were asked for went into a pipe.
     pub fn filled(&mut self, bytes: usize, max: usize, thresholds: &Thresholds) {
         if bytes < thresholds.fill_min.min(max) {
-            *self = Self::Sparse;
+            *self = Self::Sparse { received: u64::MAX };
         }
     }
 }
@@ -90,11 +102,15 @@ mod tests {
         course.received(FIXED.bulk_min - 1, FIXED);
         assert_eq!(course.plan(None, false, FIXED), Plan::Copy);
         course.received(FIXED.bulk_min, FIXED);
+        assert_eq!(course.plan(None, false, FIXED), Plan::Copy, "it may be over soon");
+        course.received(FIXED.bulk_after as usize, FIXED);
         assert_eq!(course.plan(None, false, FIXED), Plan::Splice { max: PIPE_BYTES });
         course.filled(FIXED.fill_min, PIPE_BYTES, FIXED);
         assert_eq!(course, Course::Bulk);
         course.filled(FIXED.fill_min - 1, PIPE_BYTES, FIXED);
         assert_eq!(course.plan(None, false, FIXED), Plan::Copy);
+        course.received(FIXED.bulk_min, FIXED);
+        assert_eq!(course, Course::Bulk, "it is known to be long");
     }
 
     #[test]

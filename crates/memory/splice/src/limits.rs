@@ -14,6 +14,9 @@ pub const SPLICE_BEHIND_MIN: u64 = 4 * 1024;
 pub const BEHIND_CLAMP: RangeInclusive<u64> = 4 * 1024..=32 * 1024;
 /// A receive of so many bytes shows that a source of unknown length brings much at a time.
 pub const BULK_MIN: usize = 32 * 1024;
+/// Bytes that it has to have brought in all: an answer of 64 KB in a tunnel of its own is over
+/// before a pipe would pay.
+pub const BULK_AFTER: u64 = 128 * 1024;
 /// A pipe that a source filled with less than this, though more was to come, shows that it brings
 /// little at a time: then copying is no dearer, and needs no pipe.
 pub const FILL_MIN: usize = 8 * 1024;

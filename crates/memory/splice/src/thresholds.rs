@@ -1,7 +1,8 @@
 //! From how many bytes on a body is spliced, by kind of body.
 
 use crate::limits::{
-    BEHIND_CLAMP, BULK_MIN, FILL_MIN, SPLICE_BEHIND_MIN, SPLICE_CLAMP, SPLICE_MIN, TEE_MIN,
+    BEHIND_CLAMP, BULK_AFTER, BULK_MIN, FILL_MIN, SPLICE_BEHIND_MIN, SPLICE_CLAMP, SPLICE_MIN,
+    TEE_MIN,
 };
 
 /// Where copying ends and splicing begins. A worker has one for all that it moves.
@@ -19,6 +20,9 @@ pub struct Thresholds {
     /// A receive of so many bytes shows that a source brings much at a time, whose length is not
     /// known: a body until close, a direction of a tunnel. 0: it need not show that.
     pub bulk_min: usize,
+    /// The same source has to have brought so many bytes in all, at least: what is over by then
+    /// is copied to its end.
+    pub bulk_after: u64,
     /// A pipe that a source filled with less, though more was to come, shows that it brings little
     /// at a time: it is copied from until it shows the other again.
     pub fill_min: usize,
@@ -39,6 +43,7 @@ impl Thresholds {
         behind_min: SPLICE_BEHIND_MIN,
         tee_min: TEE_MIN,
         bulk_min: BULK_MIN,
+        bulk_after: BULK_AFTER,
         fill_min: FILL_MIN,
         small_below: SPLICE_MIN,
     };
@@ -50,13 +55,21 @@ impl Thresholds {
         behind_min: NEVER,
         tee_min: NEVER,
         bulk_min: usize::MAX,
+        bulk_after: NEVER,
         fill_min: usize::MAX,
         small_below: SPLICE_MIN,
     };
 
     /// Every byte is spliced that was not received with a head or with the line before a chunk.
-    pub const SPLICE: Self =
-        Self { alone_min: 1, behind_min: 1, tee_min: 1, bulk_min: 0, fill_min: 0, small_below: 0 };
+    pub const SPLICE: Self = Self {
+        alone_min: 1,
+        behind_min: 1,
+        tee_min: 1,
+        bulk_min: 0,
+        bulk_after: 0,
+        fill_min: 0,
+        small_below: 0,
+    };
 
     /// What was measured on this machine: from where on a splice costs less than a receive and a
     /// send, alone and behind a head. Both are kept within what is known to be sound elsewhere
@@ -69,6 +82,7 @@ impl Thresholds {
             behind_min: behind_min.min(alone_min),
             tee_min: TEE_MIN,
             bulk_min: alone_min as usize,
+            bulk_after: BULK_AFTER,
             fill_min: FILL_MIN,
             small_below: alone_min,
         }

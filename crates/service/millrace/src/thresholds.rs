@@ -22,12 +22,14 @@ pub(crate) struct Picked {
 impl Picked {
     /// How bodies of each kind are moved.
     pub(crate) fn plan(&self) -> [(&'static str, String); 4] {
-        let Thresholds { alone_min, behind_min, bulk_min, fill_min, tee_min, .. } = self.thresholds;
+        let Thresholds { alone_min, behind_min, tee_min, .. } = self.thresholds;
+        let Thresholds { bulk_min, bulk_after, fill_min, .. } = self.thresholds;
         let stream = match bulk_min {
             usize::MAX => "copied".to_owned(),
             0 => "spliced".to_owned(),
             _ => format!(
-                "copied; spliced once a receive brings {}, until a pipe gets less than {}",
+                "copied; after {} spliced once a receive brings {}, until a pipe gets less than {}",
+                say::bytes(bulk_after),
                 say::bytes(bulk_min as u64),
                 say::bytes(fill_min as u64)
             ),

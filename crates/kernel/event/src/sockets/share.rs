@@ -35,14 +35,18 @@ impl<W: Watch> Sockets<W> {
         shared: &dyn Shared,
         token: Token,
     ) {
-        let total = parts.iter().map(|part| part.len()).sum();
+        let total: usize = parts.iter().map(|part| part.len()).sum();
         let key = self.open(fd).0;
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         assert_eq!(descriptor.role, Role::Stream, "a datagram is sent from memory");
         descriptor.begin_sending(Sending::Idle);
         let (mut taken, mut sent) = (0, 0);
         let result = if descriptor.writable {
-            send_parts(descriptor, parts, true, &mut self.counters).and_then(|count| {
+            let before = match total {
+                0 => Ok(0),
+                _ => send_parts(descriptor, parts, true, &mut self.counters),
+            };
+            before.and_then(|count| {
                 taken = count;
                 if taken < total {
                     return Ok(false);
