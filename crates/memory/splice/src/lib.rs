@@ -8,11 +8,11 @@
 //! be taken back, and a transfer that breaks off closes its pipe with what is in it.
 //!
 //! [`Splicer`] is the data-stream splicing of the paper that docs/papers.md names, section 3, for
-//! any program: connections are spliced one way or both ways, with or without a copy for the application, until
-//! a limit or a close, and unspliced with exact counts. Ours is the paper's interface and its
-//! avoidance of copies over splice(2) and tee(2). The paper forwarded in interrupt context, from a
-//! kernel module; here the application drives every transfer, with about two system calls for a
-//! pipe full of bytes.
+//! any program: connections are spliced one way or both ways, with or without a copy for the
+//! application, until a limit or a close, and unspliced with exact counts. Ours is the paper's
+//! interface and its avoidance of copies over splice(2) and tee(2). The paper forwarded in
+//! interrupt context, from a kernel module; here the application drives every transfer, with about
+//! two system calls for a pipe full of bytes.
 //!
 //! This crate owns the thresholds, the choice and the pipes. It never looks at a byte of a body,
 //! and does not know what a message is: that stays with the transfers of the proxy.
