@@ -44,7 +44,7 @@ pub use limits::{descriptor_limit, lower_descriptor_limit, raise_descriptor_limi
 pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
 pub use memory::{HUGE_PAGE_BYTES, Region, memory_file, punch, send_file};
 pub use pipe::{pipe, read_pipe, splice, tee};
-pub use poller::{EventFd, Events, Poller, Readiness};
+pub use poller::{EventFd, Events, Poller, Readiness, Timer};
 pub use privileges::{
     Identity, LOW_PORTS, Permission, access, capabilities, give_up_privileges, make_folder_of,
     prepare_name_lookup, refuse_new_privileges, set_dumpable,

@@ -1,10 +1,11 @@
-//! Readiness: epoll instances and the eventfds that wake them.
+//! Readiness: epoll instances, and the eventfds and timers that wake them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::Result;
 
@@ -190,6 +191,38 @@ impl AsFd for EventFd {
     }
 }
 
+/// A clock that makes an epoll instance return (timerfd_create(2)). Registered for edges it need
+/// not be read: every moment that it was set to is an edge.
+#[derive(Debug)]
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// One that is not set.
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE, ENOMEM.
+    pub fn new() -> Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map(Self)
+    }
+
+    /// Sets it to `ms` (at least 1) from now, instead of what it was set to.
+    pub fn set(&self, ms: u32) {
+        assert!(ms > 0, "no time at all unsets a timer");
+        let it_value =
+            Timespec { tv_sec: i64::from(ms / 1000), tv_nsec: i64::from(ms % 1000) * 1_000_000 };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
+        let set = rustix::time::timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once);
+        set.expect("it is a timer, and the time is one");
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,6 +238,20 @@ mod tests {
             assert_eq!(events.len(), 1);
             let (data, readiness) = events.get(0);
             assert!(data == 7 && readiness.readable() && !readiness.to_be_drained());
+            poller.wait(&mut events, Some(0)).unwrap();
+            assert!(events.is_empty());
+        }
+    }
+
+    #[test]
+    fn every_moment_of_an_unread_timer_is_an_edge() {
+        let (poller, timer) = (Poller::new().unwrap(), Timer::new().unwrap());
+        poller.add_listener(timer.as_fd(), 7).unwrap();
+        let mut events = Events::new(4);
+        for _ in 0..3 {
+            timer.set(1);
+            poller.wait(&mut events, Some(10_000)).unwrap();
+            assert_eq!(events.len(), 1);
             poller.wait(&mut events, Some(0)).unwrap();
             assert!(events.is_empty());
         }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use millrace_sys::Errno;
 
 use crate::flow::{Flow, Step};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, is_shortage};
 use crate::limits::PIPE_BYTES;
 use crate::pool::Pool;
 use crate::request::Direction;
@@ -144,13 +144,22 @@ impl<P> Carrier<P> {
         match result {
             Ok(0) | Err(Errno::AGAIN) => self.flow.sink_waits(),
             Ok(count) => took(&mut self.flow, count),
-            Err(error) => self.flow.sink_gone(error),
+            Err(error) => self.sink_failed(error),
         }
     }
 
-    /// No error but EAGAIN is possible between two pipes (tee(2), splice(2)).
+    fn sink_failed(&mut self, error: Errno) {
+        match is_shortage(error) {
+            true => self.flow.ran_short(),
+            false => self.flow.sink_gone(error),
+        }
+    }
+
+    /// No other error than EAGAIN and a want of memory is possible between two pipes (tee(2),
+    /// splice(2)).
     fn put_aside(&mut self, result: Result<usize, Errno>, put: fn(&mut Flow, usize)) {
         match result {
+            Err(error) if is_shortage(error) => self.flow.ran_short(),
             Ok(0) | Err(_) => self.flow.crowded(),
             Ok(count) => put(&mut self.flow, count),
         }
@@ -182,13 +191,18 @@ impl<P> Carrier<P> {
         match tools.kernel.peek(source, &mut tools.scratch[..1]) {
             Ok(0) => self.flow.source_ended(),
             Ok(_) => self.flow.use_pipe(false),
-            Err(error) => self.source_gave_none(error),
+            Err(error) => {
+                // After a pause there is still to be looked.
+                self.is_urgent |= is_shortage(error);
+                self.source_gave_none(error);
+            }
         }
     }
 
     fn source_gave_none(&mut self, error: Errno) {
         match error {
             Errno::AGAIN => self.flow.source_waits(),
+            error if is_shortage(error) => self.flow.ran_short(),
             error => self.flow.source_broke(error),
         }
     }
@@ -208,7 +222,7 @@ impl<P> Carrier<P> {
         let sent = match tools.kernel.send(ends.sink, &tools.scratch[..count], false) {
             Ok(0) | Err(Errno::AGAIN) => return self.flow.sink_waits(),
             Ok(sent) => sent,
-            Err(error) => return self.flow.sink_gone(error),
+            Err(error) => return self.sink_failed(error),
         };
         if self.flow.is_kept() {
             self.remember(tools, sent);

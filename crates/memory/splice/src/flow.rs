@@ -70,6 +70,8 @@ pub(crate) enum Wait {
     Sink,
     /// The application has to read.
     Reader,
+    /// The kernel had no memory: there has to be a pause.
+    Memory,
 }
 
 /// Where bytes come from.
@@ -133,6 +135,8 @@ pub(crate) struct Flow {
     crowded: bool,
     /// Whether the source's bytes are to be moved by a pipe.
     has_pipe: bool,
+    /// The kernel had no memory for a step: nothing is done before a pause.
+    is_short: bool,
 }
 
 impl Flow {
@@ -161,6 +165,7 @@ impl Flow {
             ahead: 0,
             crowded: false,
             has_pipe: true,
+            is_short: false,
         }
     }
 
@@ -168,6 +173,9 @@ impl Flow {
     pub(crate) fn step(&self) -> Step {
         if self.end().is_some() {
             return Step::Over;
+        }
+        if self.is_short {
+            return Step::Wait(Wait::Memory);
         }
         if self.piped == 0 && self.source == Source::Ready && self.room() > 0 {
             let max = self.room();
@@ -312,6 +320,11 @@ impl Flow {
         matches!(self.sink, Sink::Ready | Sink::Waits)
     }
 
+    /// Whether it goes on after a pause.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short && self.end().is_none()
+    }
+
     /// Whether the sink is gone.
     pub(crate) fn is_sink_gone(&self) -> bool {
         matches!(self.sink, Sink::Gone(_))
@@ -323,6 +336,16 @@ impl Flow {
     /// Whether the source's bytes are moved by a pipe from now on; they are not while none is free.
     pub(crate) fn use_pipe(&mut self, has_pipe: bool) {
         self.has_pipe = has_pipe;
+    }
+
+    /// The kernel had no memory for the step, and did nothing.
+    pub(crate) fn ran_short(&mut self) {
+        self.is_short = true;
+    }
+
+    /// There was a pause: there may be memory again.
+    pub(crate) fn has_paused(&mut self) {
+        self.is_short = false;
     }
 
     /// The source may have something.
@@ -442,8 +465,9 @@ impl Flow {
         self.crowded = false;
     }
 
-    /// Takes nothing more from the source.
+    /// Takes nothing more from the source. What is left to be done is tried once more.
     pub(crate) fn stop(&mut self) {
+        self.is_short = false;
         self.rest = Some(0);
     }
 

@@ -2,14 +2,21 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use millrace_sys::{Errno, EventFd, Events, Poller, Shutdown, TcpState};
+use millrace_sys::{Errno, EventFd, Events, Poller, Shutdown, TcpState, Timer};
 
 use crate::limits::{EVENTS_PER_TURN, PIPE_BYTES, PIPE_BYTES_MIN};
 
 /// What a call gives: a value, or the kernel's error number (errno(3)); EAGAIN where it would wait.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// The calls that move a transfer. None of them waits but [`Kernel::wait`].
+/// Whether the kernel had no memory for a call: nothing was done, and that says nothing of the
+/// connection. No wait would find that there is memory again.
+pub(crate) fn is_shortage(error: Errno) -> bool {
+    matches!(error, Errno::NOBUFS | Errno::NOMEM)
+}
+
+/// The calls that move a transfer. None of them waits but [`Kernel::wait`]. Where one that moves
+/// bytes gives ENOBUFS or ENOMEM, nothing has moved, and it is tried again after a pause.
 pub trait Kernel {
     /// A connection.
     type Socket;
@@ -60,7 +67,7 @@ pub trait Kernel {
     /// Takes as many bytes as `room` is long, which have come, off a connection.
     ///
     /// # Errors
-    /// As [`Kernel::receive`].
+    /// As [`Kernel::receive`], but no want of memory: it copies nothing, and takes none.
     fn discard(&mut self, from: &Self::Socket, room: &mut [u8]) -> Result<usize>;
     /// Sends; `more`: other bytes follow at once.
     ///
@@ -101,6 +108,10 @@ pub trait Kernel {
     fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<Found>) -> Result<()>;
     /// Ends the wait that is under way, or the next one.
     fn wake(&mut self);
+    /// Begins a pause of `ms` (at least 1), which ends a wait when it is over. The last one was.
+    fn pause(&mut self, ms: u32);
+    /// Whether a wait found that the pause is over; said once.
+    fn has_paused(&mut self) -> bool;
 }
 
 /// A change of a connection that was watched.
@@ -120,8 +131,9 @@ pub struct Found {
     pub hung_up: bool,
 }
 
-/// The token of [`Kernel::wake`] within this kernel.
+/// The tokens of [`Kernel::wake`] and of [`Kernel::pause`] within this kernel.
 const WAKE: u64 = u64::MAX;
+const PAUSE: u64 = u64::MAX - 1;
 
 /// The kernel that runs this program. SIGPIPE has to be ignored, as in Rust programs it is from
 /// their start: splice(2) has no flag that says so.
@@ -131,6 +143,8 @@ pub struct Linux<S> {
     waker: EventFd,
     /// The waker was used, and no wait has found that.
     is_awake: bool,
+    timer: Timer,
+    has_paused: bool,
     sockets: std::marker::PhantomData<fn(&S)>,
 }
 
@@ -140,10 +154,18 @@ impl<S: AsFd> Linux<S> {
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
     pub fn new() -> Result<Self> {
-        let (poller, waker) = (Poller::new()?, EventFd::new()?);
+        let (poller, waker, timer) = (Poller::new()?, EventFd::new()?, Timer::new()?);
         poller.add_listener(waker.as_fd(), WAKE)?;
-        let events = Events::new(EVENTS_PER_TURN);
-        Ok(Self { poller, events, waker, is_awake: false, sockets: std::marker::PhantomData })
+        poller.add_listener(timer.as_fd(), PAUSE)?;
+        Ok(Self {
+            poller,
+            events: Events::new(EVENTS_PER_TURN),
+            waker,
+            is_awake: false,
+            timer,
+            has_paused: false,
+            sockets: std::marker::PhantomData,
+        })
     }
 
     /// Readable (poll(2)) when a wait would find something, and once more for each change (EPOLLET).
@@ -242,18 +264,18 @@ impl<S: AsFd> Kernel for Linux<S> {
         }
         for index in 0..self.events.len() {
             let (token, readiness) = self.events.get(index);
-            if token == WAKE {
-                self.is_awake = false;
-                continue;
+            match token {
+                WAKE => self.is_awake = false,
+                PAUSE => self.has_paused = true,
+                token => found.push(Found {
+                    token,
+                    readable: readiness.readable(),
+                    urgent: readiness.urgent(),
+                    writable: readiness.writable(),
+                    failed: readiness.failed(),
+                    hung_up: readiness.hung_up(),
+                }),
             }
-            found.push(Found {
-                token,
-                readable: readiness.readable(),
-                urgent: readiness.urgent(),
-                writable: readiness.writable(),
-                failed: readiness.failed(),
-                hung_up: readiness.hung_up(),
-            });
         }
         // What did not fit is another change for whoever waits for edges of this descriptor.
         if self.events.len() == EVENTS_PER_TURN {
@@ -267,5 +289,13 @@ impl<S: AsFd> Kernel for Linux<S> {
         if !std::mem::replace(&mut self.is_awake, true) {
             self.waker.signal();
         }
+    }
+
+    fn pause(&mut self, ms: u32) {
+        self.timer.set(ms);
+    }
+
+    fn has_paused(&mut self) -> bool {
+        std::mem::take(&mut self.has_paused)
     }
 }

@@ -40,5 +40,8 @@ pub const TRANSFERS_MAX: u32 = 1 << 20;
 pub(crate) const EVENTS_PER_TURN: usize = 256;
 /// Bytes that are copied at a time where there is no pipe.
 pub(crate) const COPY_BYTES: usize = 64 * 1024;
+/// How long a direction pauses for which the kernel had no memory, in milliseconds: short beside
+/// what a person notices, long beside what a try costs.
+pub(crate) const SHORTAGE_PAUSE_MS: u32 = 10;
 /// Turns of a splicer between two looks for pipes that nobody needed meanwhile.
 pub(crate) const TURNS_PER_SHED: u32 = 256;

@@ -7,8 +7,8 @@ use millrace_event::{Key, Table};
 use millrace_sys::{Errno, TcpState};
 
 use crate::carrier::Tools;
-use crate::kernel::{Found, Kernel, Linux, Result as KernelResult};
-use crate::limits::{COPY_BYTES, TRANSFERS_MAX, TURNS_PER_SHED};
+use crate::kernel::{Found, Kernel, Linux, Result as KernelResult, is_shortage};
+use crate::limits::{COPY_BYTES, SHORTAGE_PAUSE_MS, TRANSFERS_MAX, TURNS_PER_SHED};
 use crate::pool::Pool;
 use crate::request::{End, Error, Handle, Notice, Outcome, Released, Request, Side};
 use crate::transfer::Transfer;
@@ -33,6 +33,9 @@ pub struct Splicer<K: Kernel> {
     busy: HashSet<u64>,
     /// Transfers that can go on at once; each has `is_queued`.
     queue: VecDeque<Key>,
+    /// Transfers that wait for the end of the pause that goes on, if it is not empty; each has
+    /// `is_pausing`.
+    pausing: Vec<Key>,
     notices: VecDeque<Notice>,
     /// The application takes notices until there are none: it needs not be woken for more.
     is_listening: bool,
@@ -59,6 +62,7 @@ impl<K: Kernel> Splicer<K> {
             transfers: Table::new(TRANSFERS_MAX),
             busy: HashSet::new(),
             queue: VecDeque::new(),
+            pausing: Vec::new(),
             notices: VecDeque::new(),
             is_listening: false,
             turns: 0,
@@ -137,6 +141,7 @@ impl<K: Kernel> Splicer<K> {
         }
         self.found = found;
         result?;
+        self.end_pause();
         for _ in 0..self.queue.len() {
             let key = self.queue.pop_front().expect("so many are queued");
             if let Some(transfer) = self.transfers.get_mut(key) {
@@ -174,21 +179,24 @@ impl<K: Kernel> Splicer<K> {
     }
 
     /// Reads: with KeepCopy what is kept of the source, and 0 bytes once that was all; of the
-    /// destination of a unidirectional transfer what its peer sends.
+    /// destination of a unidirectional transfer what its peer sends. Into no room at all it reads 0
+    /// bytes, whatever there is.
     ///
     /// # Errors
     /// [`Error::Refused`] for any other connection of a transfer; [`Error::Stale`],
-    /// [`Error::WouldBlock`], [`Error::Kernel`].
+    /// [`Error::WouldBlock`], [`Error::Kernel`]; with ENOBUFS or ENOMEM the latter changes nothing,
+    /// and is sound to try again.
     pub fn read(&mut self, handle: Handle, side: Side, bytes: &mut [u8]) -> Result<usize, Error> {
         let key = handle.0;
         let transfer = self.transfers.get_mut(key).ok_or(Error::Stale)?;
         match side {
             _ if transfer.is_bidirectional() => Err(Error::Refused),
+            Side::Fd0 if !transfer.is_kept() => Err(Error::Refused),
+            _ if bytes.is_empty() => Ok(0),
             Side::Fd1 => {
                 let result = self.kernel.receive(transfer.fd(side), bytes);
                 self.tell_transfer(key, side, result)
             }
-            Side::Fd0 if !transfer.is_kept() => Err(Error::Refused),
             Side::Fd0 => {
                 let mut tools = Tools {
                     kernel: &mut self.kernel,
@@ -207,8 +215,7 @@ impl<K: Kernel> Splicer<K> {
     /// Writes to the source of a unidirectional transfer.
     ///
     /// # Errors
-    /// [`Error::Refused`] for any other connection of a transfer; [`Error::Stale`],
-    /// [`Error::WouldBlock`], [`Error::Kernel`].
+    /// As [`Splicer::read`].
     pub fn write(&mut self, handle: Handle, side: Side, bytes: &[u8]) -> Result<usize, Error> {
         let transfer = self.transfers.get(handle.0).ok_or(Error::Stale)?;
         match side {
@@ -262,6 +269,7 @@ impl<K: Kernel> Splicer<K> {
         let transfer = self.transfers.get_mut(key).expect("it was just asked");
         if let Err(error) = result
             && error != Errno::AGAIN
+            && !is_shortage(error)
             && transfer.end().is_none()
         {
             transfer.failed(side, error);
@@ -294,11 +302,31 @@ impl<K: Kernel> Splicer<K> {
         enqueue(&mut self.queue, transfer, key);
     }
 
-    /// What follows a move of bytes: notices, another turn, or the release.
+    /// Queues those that paused, if the pause is over.
+    fn end_pause(&mut self) {
+        if !self.kernel.has_paused() {
+            return;
+        }
+        for key in std::mem::take(&mut self.pausing) {
+            if let Some(transfer) = self.transfers.get_mut(key) {
+                transfer.has_paused();
+                enqueue(&mut self.queue, transfer, key);
+            }
+        }
+    }
+
+    /// What follows a move of bytes: notices, another turn, a pause, or the release.
     fn settle(&mut self, key: Key, is_paused: bool) {
         let transfer = self.transfers.get_mut(key).expect("it is in the table");
         if is_paused {
             enqueue(&mut self.queue, transfer, key);
+        }
+        if transfer.is_short() && !transfer.is_pausing {
+            transfer.is_pausing = true;
+            if self.pausing.is_empty() {
+                self.kernel.pause(SHORTAGE_PAUSE_MS);
+            }
+            self.pausing.push(key);
         }
         if transfer.is_readable() && !transfer.is_told_to_read {
             transfer.is_told_to_read = true;

@@ -19,6 +19,8 @@ pub(crate) struct Transfer<S, P> {
     pub(crate) auto_release: bool,
     /// Whether it waits for its turn.
     pub(crate) is_queued: bool,
+    /// Whether it waits for the end of a pause.
+    pub(crate) is_pausing: bool,
     /// Whether the application was told to read, and has not since.
     pub(crate) is_told_to_read: bool,
     /// Whether the application was told of the end.
@@ -50,6 +52,7 @@ impl<S, P> Transfer<S, P> {
             back,
             auto_release: request.auto_release,
             is_queued: false,
+            is_pausing: false,
             is_told_to_read: false,
             is_told_of_end: false,
         })
@@ -111,6 +114,19 @@ impl<S, P> Transfer<S, P> {
             Side::Fd0 => self.forth.flow_mut().source_breaks(error),
             Side::Fd1 => self.forth.flow_mut().sink_gone(error),
         }
+    }
+
+    /// Whether a direction goes on after a pause, as the kernel had no memory.
+    pub(crate) fn is_short(&self) -> bool {
+        let is_back_short = || self.back.as_ref().is_some_and(|back| back.flow().is_short());
+        self.end().is_none() && (self.forth.flow().is_short() || is_back_short())
+    }
+
+    /// Notes that there was a pause.
+    pub(crate) fn has_paused(&mut self) {
+        self.is_pausing = false;
+        self.forth.flow_mut().has_paused();
+        self.back.iter_mut().for_each(|back| back.flow_mut().has_paused());
     }
 
     /// How the transfer ended, if it did: when every direction has, or one by an abort.

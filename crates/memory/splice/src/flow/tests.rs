@@ -150,6 +150,25 @@ fn what_came_before_an_abort_is_forwarded_and_an_end_behind_one_is_none() {
 }
 
 #[test]
+fn without_memory_there_is_a_pause_and_then_the_same_step() {
+    let mut flow = one_way(0, None, Some(KEEP));
+    flow.ran_short();
+    assert_eq!(flow.step(), Step::Wait(Wait::Memory));
+    flow.source_ready();
+    flow.sink_ready();
+    assert!(flow.is_short(), "whatever the connections bring");
+    flow.has_paused();
+    assert_eq!(flow.step(), Step::Fill { max: 30 });
+    flow.filled(4);
+    flow.ran_short();
+    flow.has_paused();
+    assert_eq!(flow.step(), Step::Tee { max: 4 });
+    flow.ran_short();
+    flow.stop();
+    assert_eq!(flow.step(), Step::Tee { max: 4 }, "once more");
+}
+
+#[test]
 fn what_is_stopped_takes_nothing_more() {
     let mut flow = one_way(0, None, None);
     flow.filled(4);

@@ -105,6 +105,7 @@ pub(crate) struct World {
     pipes_opened: usize,
     random: Pcg64Mcg,
     is_woken: bool,
+    pause: Pause,
     /// Places of a pipe.
     places: usize,
     /// The most bytes in a place.
@@ -113,6 +114,19 @@ pub(crate) struct World {
     short: u64,
     /// One call for a pipe in so many fails; 0: none.
     pipeless: u64,
+    /// One call that moves bytes in so many finds no memory; 0: none.
+    memoryless: u64,
+}
+
+/// What [`Kernel::pause`] began.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    /// Nothing, or it was said that it is over.
+    None,
+    GoesOn,
+    /// No wait has found that.
+    Over,
+    Found,
 }
 
 impl World {
@@ -121,17 +135,38 @@ impl World {
         let mut any = |values: &[u64]| values[(random.next_u64() % values.len() as u64) as usize];
         let (places, place_bytes) = (any(&[1, 2, 16, 64]) as usize, any(&[1, 100, 1448, 32_768]));
         let (short, pipeless) = (any(&[0, 2, 10]), any(&[0, 0, 1, 3]));
+        let memoryless = any(&[0, 0, 2, 20]);
         Self {
             connections: Vec::new(),
             pipes: BTreeMap::new(),
             pipes_opened: 0,
             random,
             is_woken: false,
+            pause: Pause::None,
             places,
             place_bytes: place_bytes as usize,
             short,
             pipeless,
+            memoryless,
         }
+    }
+
+    /// Fails if a call finds no memory.
+    fn find_memory(&mut self) -> Result<()> {
+        match (self.chance(self.memoryless), self.chance(2)) {
+            (false, _) => Ok(()),
+            (true, true) => Err(Errno::NOBUFS),
+            (true, false) => Err(Errno::NOMEM),
+        }
+    }
+
+    /// Time passes, if somebody waits for that.
+    pub(crate) fn pass_time(&mut self) -> bool {
+        let goes_on = self.pause == Pause::GoesOn;
+        if goes_on {
+            self.pause = Pause::Over;
+        }
+        goes_on
     }
 
     /// Whether much can be moved in few steps.
@@ -194,7 +229,7 @@ impl World {
     /// What poll(2) would say of the splicer's descriptor.
     pub(crate) fn is_readable(&self) -> bool {
         let is_found = |it: &Connection| it.is_changed && it.watched.is_some();
-        self.is_woken || self.connections.iter().any(is_found)
+        self.is_woken || self.pause == Pause::Over || self.connections.iter().any(is_found)
     }
 
     pub(crate) fn is_watched(&self) -> bool {
@@ -262,6 +297,7 @@ impl Kernel for Model {
 
     fn fill(&mut self, from: &usize, into: &Pipe, max: usize) -> Result<usize> {
         let mut world = self.0.borrow_mut();
+        world.find_memory()?;
         let count = world.connections[*from].readable()?.min(max);
         // Urgent data looks like the end where that comes behind it, and else like nothing.
         if world.connections[*from].is_urgent {
@@ -278,6 +314,7 @@ impl Kernel for Model {
 
     fn drain(&mut self, from: &Pipe, into: &usize, max: usize) -> Result<usize> {
         let mut world = self.0.borrow_mut();
+        world.find_memory()?;
         let count = world.connections[*into].writable()?.min(max).min(world.places(from).len());
         let count = world.some(count);
         let bytes = world.places(from).take(count);
@@ -287,6 +324,7 @@ impl Kernel for Model {
 
     fn tee(&mut self, from: &Pipe, into: &Pipe, max: usize) -> Result<usize> {
         let mut world = self.0.borrow_mut();
+        world.find_memory()?;
         if world.free_places(into) == 0 || world.places(from).len() == 0 {
             return Err(Errno::AGAIN);
         }
@@ -318,6 +356,7 @@ impl Kernel for Model {
 
     fn peek(&mut self, from: &usize, bytes: &mut [u8]) -> Result<usize> {
         let mut world = self.0.borrow_mut();
+        world.find_memory()?;
         let count = world.connections[*from].readable()?.min(bytes.len());
         let count = world.some(count);
         let incoming = world.connections[*from].incoming.iter();
@@ -335,6 +374,7 @@ impl Kernel for Model {
 
     fn send(&mut self, into: &usize, bytes: &[u8], _more: bool) -> Result<usize> {
         let mut world = self.0.borrow_mut();
+        world.find_memory()?;
         let count = world.connections[*into].writable()?.min(bytes.len());
         let count = world.some(count);
         world.connections[*into].outgoing.extend(&bytes[..count]);
@@ -389,6 +429,9 @@ impl Kernel for Model {
         let mut world = self.0.borrow_mut();
         assert!(wait_ms_max.is_some() || world.is_readable(), "nothing would end this wait");
         world.is_woken = false;
+        if world.pause == Pause::Over {
+            world.pause = Pause::Found;
+        }
         for index in 0..world.connections.len() {
             // What does not fit into one wait is found by the next.
             let is_late = world.chance(4);
@@ -403,5 +446,20 @@ impl Kernel for Model {
 
     fn wake(&mut self) {
         self.0.borrow_mut().is_woken = true;
+    }
+
+    fn pause(&mut self, _ms: u32) {
+        let pause = &mut self.0.borrow_mut().pause;
+        assert!(*pause == Pause::None, "one pause at a time");
+        *pause = Pause::GoesOn;
+    }
+
+    fn has_paused(&mut self) -> bool {
+        let pause = &mut self.0.borrow_mut().pause;
+        let is_over = *pause == Pause::Found;
+        if is_over {
+            *pause = Pause::None;
+        }
+        is_over
     }
 }

@@ -172,6 +172,7 @@ impl Play {
                 94..96 => drop(self.end(index)),
                 96 if self.aborts => self.abort(index),
                 97 if self.below(4) == 0 => self.unsplice(index),
+                98 => drop(self.world.borrow_mut().pass_time()),
                 _ => {}
             }
         }
@@ -191,7 +192,8 @@ impl Play {
                 }
             }
             is_moved |= self.turn();
-            if !is_moved {
+            // Only when nothing else is left: who tries again before the pause is over spins.
+            if !is_moved && !self.world.borrow_mut().pass_time() {
                 return;
             }
         }
@@ -280,6 +282,11 @@ impl Play {
         let mut bytes = vec![0; self.one_of(&[1, 100])];
         let transfer = &mut self.transfers[index];
         let Some(handle) = transfer.handle else { return };
+        if transfer.kind != Kind::Bidirectional && self.splicer.forwarded(handle).is_ok() {
+            let of_source = if transfer.keep.is_some() { Ok(0) } else { Err(Error::Refused) };
+            assert_eq!(self.splicer.read(handle, Side::Fd0, &mut []), of_source);
+            assert_eq!(self.splicer.read(handle, Side::Fd1, &mut []), Ok(0));
+        }
         let [source, destination] = [Side::Fd0, Side::Fd1];
         let refused = Err(Error::Refused);
         match transfer.kind {
