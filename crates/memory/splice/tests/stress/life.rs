@@ -147,6 +147,7 @@ impl Life {
 
     /// Something happens; or, after so many steps, all that is left to happen.
     pub(crate) fn step(&mut self, splicer: &mut Splices) {
+        let _told = Told(self.seed);
         assert!(self.since.elapsed() < FOR_EVER, "it waits for ever");
         let size = 1 << self.below(18);
         let max = 1 + self.below(size);
