@@ -71,7 +71,14 @@ impl Pipe {
     }
 
     /// Moves everything in the pipe to the beginning of `memory`.
-    fn read<E: Engine>(&mut self, engine: &mut E, memory: &mut [u8]) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// As for [`Pipe::copy`].
+    pub(crate) fn read<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        memory: &mut [u8],
+    ) -> Result<(), Error> {
         let mut at = 0;
         while self.filled > 0 {
             let count = engine.drain(&self.out, &mut memory[at..at + self.filled])?;
@@ -94,14 +101,19 @@ impl Pipe {
     /// # Panics
     /// When there were not so many.
     pub fn drained<E: Engine>(&mut self, engine: &mut E, count: usize, sink: &Fd, token: Token) {
-        assert!(count <= self.filled, "no more leaves a pipe than was in it");
-        self.filled -= count;
+        self.note_gone(count);
         if self.filled == 1 && planted(Fault::PipeByteLost) {
             self.filled = 0;
         }
         if self.filled > 0 {
             engine.splice(&self.out, sink, self.filled, token);
         }
+    }
+
+    /// Notes that `count` bytes have gone to the sink, and leaves what is left where it is.
+    pub(crate) fn note_gone(&mut self, count: usize) {
+        assert!(count <= self.filled, "no more leaves a pipe than was in it");
+        self.filled -= count;
     }
 
     /// Bytes in it.

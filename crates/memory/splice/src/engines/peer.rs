@@ -92,23 +92,27 @@ pub(super) struct Peer<S> {
     /// The other side closed, and nothing broke.
     pub(super) is_at_end: bool,
     pub(super) is_broken: bool,
-    /// Whether it may break off, and whether it has.
-    resets: bool,
+    /// Steps before it breaks off, if it is to, and whether it has.
+    resets_after: Option<usize>,
     pub(super) has_reset: bool,
-    /// The most bytes that it reads at a time.
+    /// The most bytes that it reads at a time, and that it does so in one step of how many.
     read_max: usize,
+    one_in: usize,
 }
 
 impl<S: Stream> Peer<S> {
-    pub(super) fn new(stream: S, seed: u64, asked: &Asked, side: usize) -> Self {
-        let mut random = Pcg64Mcg::seed_from_u64(seed ^ side as u64);
+    pub(super) fn new(stream: S, asked: &Asked, side: usize) -> Self {
+        let mut random = Pcg64Mcg::seed_from_u64(asked.seed ^ side as u64);
         let size_bits = asked.size_bits;
         // The slowest takes a thousand reads or two of the largest body.
         let read_max = 1 << (size_bits / 2 + random.next_u64() as usize % (size_bits / 2));
-        let resets = random.next_u64().is_multiple_of(8);
+        let mut below = |bound: usize| random.next_u64() as usize % bound;
+        let most = 1 << below(8);
+        let resets_after = (below(4) == 0).then(|| below(most));
+        let one_in = if asked.is_slow { 16 } else { 1 };
         Self {
             stream,
-            salt: 2 * seed + side as u64,
+            salt: asked.salt(side),
             random,
             sent: 0,
             left: asked.bytes[side],
@@ -117,9 +121,10 @@ impl<S: Stream> Peer<S> {
             got: 0,
             is_at_end: false,
             is_broken: false,
-            resets,
+            resets_after,
             has_reset: false,
             read_max,
+            one_in,
         }
     }
 
@@ -132,7 +137,8 @@ impl<S: Stream> Peer<S> {
         if self.is_broken || (self.is_finished && self.is_at_end) {
             return false;
         }
-        if self.resets && self.below(200) == 0 {
+        self.resets_after = self.resets_after.map(|after| after.saturating_sub(1));
+        if self.resets_after == Some(0) {
             (self.is_broken, self.has_reset) = (true, true);
             self.stream.reset();
             return false;
@@ -162,7 +168,7 @@ impl<S: Stream> Peer<S> {
     }
 
     fn take(&mut self) {
-        if self.is_at_end {
+        if self.is_at_end || self.below(self.one_in) > 0 {
             return;
         }
         let max = 1 + self.below(self.read_max);
