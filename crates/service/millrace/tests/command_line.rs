@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Output;
+use std::process::{ChildStdout, Output};
 
 use support::{Folder, Running, command, get};
 
@@ -282,17 +282,23 @@ fn metric(running: &Running, name: &str) -> usize {
     line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Sends a body, of an answer with these fields, once its head has reached the client. Gives the
-/// program, which was started with `words`, and what the access log says.
-fn forwarded(body: usize, fields: &str, words: &str) -> (Running, String) {
-    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+/// A booster before `origin`, and its access log.
+fn logged(origin: &TcpListener, words: &str) -> (Running, BufReader<ChildStdout>) {
     let words = format!(
         "boost --origin http://{} --listen 127.0.0.1:0 --workers 1 --admin 127.0.0.1:0 \
          --access-log - --log-format json {words}",
         origin.local_addr().unwrap()
     );
     let mut running = Running::start(&words, 1);
-    let mut log = BufReader::new(running.child.stdout.take().unwrap());
+    let log = BufReader::new(running.child.stdout.take().unwrap());
+    (running, log)
+}
+
+/// Sends a body, of an answer with these fields, once its head has reached the client. Gives the
+/// program, which was started with `words`, and what the access log says.
+fn forwarded(body: usize, fields: &str, words: &str) -> (Running, String) {
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (running, mut log) = logged(&origin, words);
     let (mut client, mut asked) = request_under_way(&origin, &running);
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n{fields}\r\n");
     asked.write_all(head.as_bytes()).unwrap();
@@ -358,6 +364,34 @@ fn what_a_client_gets_through_a_pipe_and_the_cache_keeps_is_told() {
     assert_eq!((told(&record, "bytes_kept"), told(&record, "bytes_teed")), (1 << 20, 0));
     assert_eq!(told(&record, "bytes_copied"), 1 << 20);
     assert_eq!(metric(&running, "bytes_teed_total"), 0);
+}
+
+#[test]
+fn what_a_client_that_left_did_not_take_is_not_told_as_sent() {
+    const BODY: usize = 16 << 20;
+    for words in ["--splice always --no-cache", "--splice never --no-cache", "--splice fixed"] {
+        let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (running, mut log) = logged(&origin, words);
+        let (mut client, mut asked) = request_under_way(&origin, &running);
+        let fields = format!("Content-Length: {BODY}\r\nCache-Control: max-age=60\r\n");
+        let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        let writing = std::thread::spawn(move || {
+            // It is cut off, or read to its end for the cache.
+            let _ = asked.write_all(head.as_bytes()).and_then(|()| asked.write_all(&[7; BODY]));
+        });
+        let mut got = vec![0; 1 << 20];
+        client.read_exact(&mut got).unwrap();
+        drop(client);
+        let mut record = String::new();
+        log.read_line(&mut record).unwrap();
+        writing.join().unwrap();
+        let sent = told(&record, "bytes_to_client");
+        assert!((got.len() / 2..BODY).contains(&sent), "{words}: {record}");
+        assert_eq!(metric(&running, "bytes_downloaded_total"), sent, "{words}: {record}");
+        let spliced = told(&record, "bytes_spliced");
+        assert_eq!(metric(&running, "bytes_spliced_total"), spliced, "{words}: {record}");
+        assert!(spliced <= sent, "{words}: {record}");
+    }
 }
 
 #[test]

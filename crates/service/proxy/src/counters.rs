@@ -129,12 +129,12 @@ counters! {
     Counter cache_bytes_filled;
     /// Bytes of bodies and tunnels from clients to origins.
     Counter bytes_uploaded;
-    /// Bytes of bodies and tunnels sent to clients, from origins or from the cache.
+    /// Bytes of bodies and tunnels that clients took, from origins or from the cache.
     Counter bytes_downloaded;
     /// Bytes of bodies and tunnels, either way, that went through a pipe inside the kernel.
     Counter bytes_spliced;
-    /// Bytes of bodies and tunnels, either way, that were sent from memory. Counted when their
-    /// exchange ends.
+    /// Bytes of bodies and tunnels, either way, that were sent from memory; what the cache sends by
+    /// reference is not among them. Counted when their exchange ends.
     Counter bytes_copied;
     /// Bytes of bodies to clients that went through a pipe and were repeated in a second one for the
     /// cache. Counted when their exchange ends.

@@ -171,7 +171,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
         // Where the origin has ended its stream meanwhile, that is the end of it now.
         fill.since = worker.engine.now();
     }
-    let Worker { engine, pipes, origins, exchanges, conns, counters, .. } = worker;
+    let Worker { engine, pipes, origins, exchanges, conns, .. } = worker;
     let connection = origins.connections.get_mut(fill.slot).expect("held by the fill");
     let (mut woken, before) = (Vec::new(), fill.bytes);
     let outcome = loop {
@@ -184,7 +184,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
             Takes::Directly if fill.bytes - before >= AT_ONCE_BYTES => Err(Outcome::Watch),
             Takes::Directly => fill.take(engine, connection, now_ms),
             Takes::Teed => {
-                let way = Way { engine, pipes, connection, exchanges, conns, counters };
+                let way = Way { engine, pipes, connection, exchanges, conns };
                 fill.tee(way, now_ms)
             }
             Takes::AfterAsker => {

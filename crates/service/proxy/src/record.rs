@@ -36,7 +36,7 @@ pub struct Record<'a> {
     pub status: u16,
     /// Bytes of the body, or of the tunnel, received from the client.
     pub bytes_from_client: u64,
-    /// Bytes of the body, or of the tunnel, sent to the client.
+    /// Bytes of the body, or of the tunnel, that the client's socket took.
     pub bytes_to_client: u64,
     /// How those of both directions went, and in how many system calls.
     pub tally: Tally,
@@ -334,6 +334,16 @@ mod tests {
                 "\n"
             )
         );
+    }
+
+    #[test]
+    fn the_documents_have_every_key_in_its_order() {
+        let json = line(LogFormat::Json, &record());
+        let written = json.split("\":").map(|part| part.rsplit('"').next().unwrap());
+        let written: Vec<&str> = written.take(json.matches("\":").count()).collect();
+        let documented = include_str!("../../../../docs/access-log.md").lines();
+        let documented = documented.filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+        assert_eq!(written, documented.map(|(key, _)| key).collect::<Vec<_>>());
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::ops::Add;
 pub struct Tally {
     /// Bytes that were sent from memory.
     pub copied: u64,
-    /// Bytes that went into a pipe for the sink. Where the sink breaks off, it took less.
+    /// Bytes that the sink took out of a pipe.
     pub spliced: u64,
-    /// Those of them that a second pipe repeated for the cache; `teed <= spliced`.
+    /// Bytes that went into a pipe for the sink and were repeated in a second one for the cache. The
+    /// sink took all of them, and they are in `spliced` too, unless it broke off.
     pub teed: u64,
     /// System calls that were asked for: receives once the head is there, sends, fills of pipes,
     /// splices. A sink without room costs further ones; an engine may do several in one. What is
@@ -20,11 +21,10 @@ pub struct Tally {
 
 impl Tally {
     /// Notes a step: a send of `copied` bytes of payload, of what frames them, if `has_frame`, and
-    /// right behind it a splice of `spliced`; there is no such part where that is 0.
-    pub(crate) fn note_sent(&mut self, copied: usize, spliced: usize, has_frame: bool) {
+    /// right behind it a splice of `piped`; there is no such part where that is 0.
+    pub(crate) fn note_sent(&mut self, copied: usize, piped: usize, has_frame: bool) {
         self.copied += copied as u64;
-        self.spliced += spliced as u64;
-        let (has_send, has_splice) = (copied > 0 || has_frame || spliced == 0, spliced > 0);
+        let (has_send, has_splice) = (copied > 0 || has_frame || piped == 0, piped > 0);
         self.calls += u64::from(has_send) + u64::from(has_splice);
     }
 

@@ -55,6 +55,8 @@ pub(crate) struct Transfer {
     chunked_out: bool,
     /// Payload bytes given to the sink.
     moved: u64,
+    /// Those of them that it is known to have taken; `taken <= moved`.
+    taken: u64,
     tally: Tally,
     /// When the present wait began, or last made progress enough.
     since: Instant,
@@ -110,6 +112,21 @@ impl Transfer {
     /// Payload bytes given to the sink.
     pub(crate) fn moved(&self) -> u64 {
         self.moved
+    }
+
+    /// Payload bytes that the sink has taken, as far as was noted. Of a send that failed nobody
+    /// knows how much that was, and none of it is counted.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Notes what the sink has taken, all but the `unsent` bytes that its engine holds for it and
+    /// what is in the pipe: how much more that is than before.
+    pub(crate) fn note_taken(&mut self, unsent: usize) -> u64 {
+        let left = (unsent + self.in_pipe()) as u64;
+        let before = self.taken;
+        self.taken = self.moved.saturating_sub(left).max(before);
+        self.taken - before
     }
 
     /// What it took so far.
@@ -316,6 +333,7 @@ impl Transfer {
     ) -> bool {
         let mut pipe = self.pipe.take().expect("what is taken out of a pipe was filled into it");
         pipe.drained(engine, count, sink.0, sink.1);
+        self.tally.spliced += count as u64;
         self.drained = engine.now();
         if pipe.filled() == 0 {
             pipes.give(engine, pipe);

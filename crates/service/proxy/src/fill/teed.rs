@@ -13,7 +13,6 @@ use millrace_splice::{Course, Fill as Filled, Pipe, Pipes, Plan, Thresholds};
 
 use super::{DIRECT_BYTES, Fill, Outcome};
 use crate::conn::Conn;
-use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::origin::OriginConn;
 use crate::rest::Rest;
@@ -172,7 +171,6 @@ pub(super) struct Way<'a, E: Engine> {
     pub(super) connection: &'a mut OriginConn,
     pub(super) exchanges: &'a mut Table<Box<Exchange>>,
     pub(super) conns: &'a mut Table<Conn>,
-    pub(super) counters: &'a Counters,
 }
 
 impl<E: Engine> Way<'_, E> {
@@ -181,12 +179,10 @@ impl<E: Engine> Way<'_, E> {
         let exchange = self.exchanges.get_mut(key).expect("it waits for the source");
         let conn_key = exchange.conn();
         let conn = self.conns.get_mut(conn_key).expect("an exchange has its connection");
-        let count = pipe.filled();
-        exchange.caching.kept.as_mut().expect("it reads what comes").skip(count);
+        exchange.caching.kept.as_mut().expect("it reads what comes").skip(pipe.filled());
         let sink = (&conn.fd, conn_key.token(Kind::Client));
         exchange.download.pump_pipe(self.engine, pipe, sink);
         conn.sending = true;
-        self.counters.bytes_downloaded.add(count as u64);
     }
 }
 

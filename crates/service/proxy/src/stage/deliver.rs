@@ -120,9 +120,8 @@ pub(crate) fn download<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: b
     };
     let head = if with_head { &out[..] } else { &[] };
     let sink = (&conn.fd, conn_key.token(Kind::Client));
-    let before = exchange.download.moved();
     let result = exchange.download.pump((engine, pipes), source, line, sink, head);
-    counters.bytes_downloaded.add(exchange.download.moved() - before);
+    counters.bytes_downloaded.add(exchange.download.note_taken(engine.unsent(sink.0)));
     match result {
         Ok(Waits::Sink) => {
             conn.sending = true;
@@ -156,10 +155,9 @@ fn download_kept<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
     let kept = exchange.caching.kept.as_mut().expect("the caller has seen it");
     let head = if with_head { &out[..] } else { &[] };
     let sink = (&conn.fd, conn_key.token(Kind::Client));
-    let before = exchange.download.moved();
     let result = exchange.download.pump_kept(engine, kept, sink, head);
     let woken = kept.take_woken().filter(|_| !planted(Fault::RoomUntold));
-    counters.bytes_downloaded.add(exchange.download.moved() - before);
+    counters.bytes_downloaded.add(exchange.download.note_taken(engine.unsent(sink.0)));
     if let Ok(Waits::Sink) = result {
         conn.sending = true;
     }
@@ -247,7 +245,9 @@ pub(crate) fn download_spliced<E: Engine>(
     let conn = conns.get_mut(conn_key).expect("an exchange has its connection");
     counters.bytes_spliced.add(count as u64);
     let sink = (&conn.fd, conn_key.token(Kind::Client));
-    if exchange.download.drain((engine, pipes), count, sink) {
+    let is_empty = exchange.download.drain((engine, pipes), count, sink);
+    counters.bytes_downloaded.add(exchange.download.note_taken(0));
+    if is_empty {
         download(worker, key, false);
     } else {
         conn.sending = true;
@@ -328,8 +328,13 @@ pub(crate) fn abort<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason)
         worker.break_origin(key);
     }
     worker.leave_origin(key);
-    worker.counters.answers_aborted.add(1);
-    let exchange = worker.exchange(key);
+    let Worker { engine, exchanges, conns, counters, .. } = worker;
+    counters.answers_aborted.add(1);
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
+    if conn.sending {
+        counters.bytes_downloaded.add(exchange.download.note_taken(engine.unsent(&conn.fd)));
+    }
     exchange.reason.get_or_insert(reason);
     exchange.persistent = false;
     exchange.aborted = true;

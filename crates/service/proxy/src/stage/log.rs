@@ -86,7 +86,7 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) 
         version,
         status: exchange.status,
         bytes_from_client: exchange.upload.moved(),
-        bytes_to_client: exchange.download.moved() + exchange.own_bytes,
+        bytes_to_client: exchange.download.taken() + exchange.own_bytes,
         tally,
         bytes_kept: match exchange.caching.answer {
             Answer::Filled => exchange.download.moved(),
