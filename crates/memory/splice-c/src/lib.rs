@@ -81,11 +81,8 @@ pub unsafe extern "C" fn mrsplice_splice(set: *mut Set, request: *mut CRequest) 
         let request = unsafe { request.as_mut() }.ok_or(INVALID)?;
         // SAFETY: the request says how many bytes there are, by this function's contract.
         let first = unsafe { bytes(request.first, request.first_bytes) }?;
-        let input = match request.input.is_null() {
-            true => None,
-            // SAFETY: as for `first`; the two do not overlap.
-            false => Some(unsafe { room(request.input, request.input_bytes) }?),
-        };
+        // SAFETY: as for `first`; the two do not overlap.
+        let input = unsafe { room(request.input, request.input_bytes) }?;
         // SAFETY: they stay open while the set has them, by this function's contract.
         let fd0 = unsafe { connection(request.fd0) }?;
         // SAFETY: as for fd0.

@@ -61,7 +61,7 @@ impl Set {
         asked: &mut CRequest,
         [fd0, fd1]: [BorrowedFd<'static>; 2],
         first: &[u8],
-        input: Option<&mut [u8]>,
+        input: &mut [u8],
     ) -> Result<c_int> {
         let (kind, keep) = kind_and_keep(asked)?;
         let auto_release = asked.flags & AUTO_RELEASE != 0;

@@ -2,6 +2,8 @@
 //! libraries that cargo built for this test, and run.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod c;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,8 +12,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
+use c::{ROOT, compile, run};
+
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
 
 /// Where cargo puts the libraries of this package: beside its tests.
 fn libraries() -> PathBuf {
@@ -19,43 +22,16 @@ fn libraries() -> PathBuf {
     test.parent().unwrap().to_path_buf()
 }
 
-/// Compiles a program, whose every warning is an error, and links it with what `link` names.
-fn compile(source: &Path, link: &[&str]) -> PathBuf {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.file_stem().unwrap());
-    let status = Command::new("cc")
-        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-I"])
-        .arg(Path::new(CRATE).join("include"))
-        .arg(source)
-        .arg("-o")
-        .arg(&program)
-        .arg("-L")
-        .arg(libraries())
-        .args(link)
-        .status()
-        .expect("cc is there: Rust links with it");
-    assert!(status.success(), "{} does not compile", source.display());
-    program
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+/// What cc needs for the libraries that cargo built, and for `library` of them.
+fn flags(library: &str) -> Vec<String> {
+    let (include, folder) = (format!("-I{CRATE}/include"), format!("-L{}", libraries().display()));
+    [include, folder].into_iter().chain(library.split(' ').map(str::to_owned)).collect()
 }
 
 #[test]
 fn a_c_program_finds_what_the_man_pages_say() {
-    let source = Path::new(CRATE).join("tests/caller.c");
-    let program = compile(&source, &["-l:libmrsplice.a", "-lpthread", "-ldl", "-lm"]);
-    run(&mut Command::new(&program));
-    let mut checked = Command::new("valgrind");
-    if checked.arg("--version").output().is_err() {
-        println!("skipped: whether memory is used as it should be, for there is no valgrind");
-        return;
-    }
-    run(Command::new("valgrind")
-        .args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=all"])
-        .arg(&program));
+    let flags = flags("-l:libmrsplice.a -lpthread -ldl -lm");
+    run(&mut Command::new(compile("crates/memory/splice-c/tests/caller.c", "caller", &flags)));
 }
 
 /// The example, between clients and an origin.
@@ -67,10 +43,10 @@ struct Relay {
 
 impl Relay {
     fn start(origin: SocketAddr) -> Self {
-        let source = Path::new(ROOT).join("examples/mrsplice/relay.c");
-        let lines = fs::read_to_string(&source).unwrap().lines().count();
+        let source = "examples/mrsplice/relay.c";
+        let lines = fs::read_to_string(Path::new(ROOT).join(source)).unwrap().lines().count();
         assert!(lines <= 150, "the example has {lines} lines");
-        let program = compile(&source, &["-lmrsplice"]);
+        let program = compile(source, "relay", &flags("-lmrsplice"));
         let mut process = Command::new(program)
             .args(["0", "127.0.0.1", &origin.port().to_string()])
             .env("LD_LIBRARY_PATH", with_soname())

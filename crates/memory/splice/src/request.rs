@@ -81,8 +81,8 @@ pub struct Request<'a, S> {
     pub auto_release: bool,
     /// What `fd1` is to be sent before anything else: a head, and a first segment.
     pub first: &'a [u8],
-    /// With KeepCopy: filled with what is kept already when the call returns.
-    pub input: Option<&'a mut [u8]>,
+    /// With KeepCopy: filled with what is kept already when the call returns. Empty: nothing is.
+    pub input: &'a mut [u8],
 }
 
 /// What [`Splicer::splice`](crate::Splicer::splice) came to.

@@ -78,12 +78,12 @@ impl<K: Kernel> Splicer<K> {
     /// All but [`Error::Stale`], [`Error::Refused`] and [`Error::WouldBlock`]; no byte has moved.
     pub fn splice(&mut self, mut request: Request<'_, K::Socket>) -> Result<Outcome, Error> {
         self.accept(&request)?;
-        let input = request.input.take();
-        let mut transfer = Transfer::new(request, input.is_some())?;
+        let input = std::mem::take(&mut request.input);
+        let mut transfer = Transfer::new(request, !input.is_empty())?;
         let mut is_paused = transfer.run(&mut self.tools());
         let mut count = 0;
-        if let Some(bytes) = input.filter(|bytes| !bytes.is_empty()) {
-            count = transfer.read_kept(&mut self.tools(), bytes).unwrap_or(0);
+        if !input.is_empty() {
+            count = transfer.read_kept(&mut self.tools(), input).unwrap_or(0);
             is_paused |= count > 0 && transfer.run(&mut self.tools());
         }
         if let Some(end) = transfer.end() {

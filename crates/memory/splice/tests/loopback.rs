@@ -34,7 +34,7 @@ fn splicer() -> Splices {
 
 fn request(fd0: &Connection, fd1: &Connection, kind: Kind) -> Request<'static, Connection> {
     let (fd0, fd1) = (fd0.clone(), fd1.clone());
-    Request { fd0, fd1, kind, keep: None, auto_release: false, first: b"", input: None }
+    Request { fd0, fd1, kind, keep: None, auto_release: false, first: b"", input: &mut [] }
 }
 
 fn begun(outcome: Outcome) -> Handle {
@@ -159,7 +159,7 @@ fn a_copy_is_kept_whole_though_the_destination_aborts() {
     origin.write_all(&sent[..100]).unwrap();
     let asked = Request {
         keep: Some(PAPER),
-        input: Some(&mut input),
+        input: &mut input,
         auto_release: true,
         ..request(&source, &destination, kind)
     };
@@ -296,7 +296,8 @@ fn requests_that_mean_nothing_and_connections_that_are_none_are_refused() {
     let both = Request { kind: Kind::Bidirectional, keep: Some(PAPER), ..plain() };
     let keep = Some(Keep { min2read: 2, max2cache: 1 });
     let itself = Request { fd1: source.clone(), ..plain() };
-    let buffer = Request { input: Some(&mut []), ..plain() };
+    let mut room = [0];
+    let buffer = Request { input: &mut room, ..plain() };
     for request in [both, Request { keep, ..plain() }, itself, buffer] {
         assert!(matches!(refusal(request), Error::Request(_)));
     }

@@ -22,7 +22,7 @@ impl Proxy {
         rest: u64,
         is_public: bool,
     ) -> io::Result<()> {
-        let input = is_public.then(|| self.store.room(READ_BYTES));
+        let input = self.store.room(if is_public { READ_BYTES } else { 0 });
         let request = Request {
             fd0,
             fd1,

@@ -143,7 +143,7 @@ impl Play {
             keep: transfer.keep,
             auto_release: transfer.auto_release,
             first: &transfer.first,
-            input: transfer.keep.is_some().then_some(&mut input[..]),
+            input: if transfer.keep.is_some() { &mut input } else { &mut [] },
         };
         match self.splicer.splice(request).expect("both are open") {
             Outcome::Begun { handle, input: count } => {

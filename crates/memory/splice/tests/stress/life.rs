@@ -107,7 +107,7 @@ impl Life {
             keep: self.keep,
             auto_release: self.auto_release,
             first,
-            input: self.keep.is_some().then_some(&mut input[..]),
+            input: if self.keep.is_some() { &mut input } else { &mut [] },
         };
         match splicer.splice(request).expect("both are open") {
             Outcome::Begun { handle, input: count } => {
