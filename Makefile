@@ -23,9 +23,10 @@ run: ## Build millrace and start its demo: a booster before a small built-in sit
 	@echo 'building; the first time takes some minutes'
 	@cargo run --quiet --release -p millrace -- demo
 
-libs: ## Build libmrsplice for C programs; PREFIX=/usr/local installs it there, with its man pages.
+libs: ## Build libmrsplice for C programs; PREFIX=/usr/local installs it, behind DESTDIR if given.
 	@scripts/setup build
-	@scripts/libs $(PREFIX)
+# Only what this command line says is installed to; from there make puts it into the environment.
+	@scripts/libs $(if $(filter command,$(origin PREFIX)),"$$PREFIX")
 
 test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icount, interop.
 	@scripts/setup build test

@@ -3,6 +3,7 @@
 
 mod c;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -32,6 +33,34 @@ fn flags(options: &[&str]) -> Vec<String> {
     command.env("PKG_CONFIG_PATH", installed().join("lib/pkgconfig"));
     let said = run(command.args(["--cflags", "--libs"]).args(options).arg("mrsplice"));
     said.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_prefix_that_pkg_config_cannot_carry_is_refused_before_anything_is_written() {
+    let destination = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nowhere");
+    for prefix in ["/pre fix", "/a&b", "/a|b", "/a:b", "/größe", "relative", "~/mr", "/a\n/b"] {
+        let mut refused = make();
+        refused.arg(format!("PREFIX={prefix}")).arg(format!("DESTDIR={}", destination.display()));
+        let output = refused.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("PREFIX"), "{prefix}: {said}");
+    }
+    let two = Command::new(format!("{ROOT}/scripts/libs")).args(["/a", "/b"]).output().unwrap();
+    assert_eq!(two.status.code(), Some(2));
+    assert!(!destination.exists());
+}
+
+#[test]
+fn a_package_is_made_below_destdir_and_an_environment_installs_nothing() {
+    let (destination, prefix) = (Path::new(env!("CARGO_TARGET_TMPDIR")).join("package"), "/a,b@c");
+    let _ = fs::remove_dir_all(&destination);
+    run(make().env("PREFIX", prefix).env("DESTDIR", &destination));
+    assert!(!destination.exists(), "PREFIX was not given to make");
+    run(make().arg(format!("PREFIX={prefix}")).arg(format!("DESTDIR={}", destination.display())));
+    let packaged = destination.join("a,b@c");
+    assert!(packaged.join("share/man/man7/mrsplice.7").exists());
+    let description = fs::read_to_string(packaged.join("lib/pkgconfig/mrsplice.pc")).unwrap();
+    assert!(description.starts_with("prefix=/a,b@c\n"), "{description}");
 }
 
 #[test]
