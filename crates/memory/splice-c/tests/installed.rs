@@ -64,6 +64,17 @@ fn a_package_is_made_below_destdir_and_an_environment_installs_nothing() {
 }
 
 #[test]
+fn the_static_library_is_linked_into_static_programs_and_others() {
+    let source = "crates/memory/splice-c/tests/caller.c";
+    let needs = flags(&["--static"]);
+    let with_shared: Vec<_> =
+        needs.iter().map(|flag| flag.replace("-lmrsplice", "-l:libmrsplice.a")).collect();
+    let with_none = [&["-static".to_owned()], &needs[..]].concat();
+    run(&mut Command::new(compile(source, "caller-static", &with_shared)));
+    run(&mut Command::new(compile(source, "caller-all-static", &with_none)));
+}
+
+#[test]
 fn memory_is_used_as_it_should_be() {
     let program = compile("crates/memory/splice-c/tests/caller.c", "caller-shared", &flags(&[]));
     let mut valgrind = Command::new("valgrind");
