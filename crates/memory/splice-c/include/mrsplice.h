@@ -67,7 +67,8 @@ struct mrsplice_released {
   struct mrsplice_direction directions[2]; // from fd0 to fd1, from fd1 to fd0
 };
 
-// What to splice, and what came of it. Set all to 0 first: what is not said is 0 or NULL.
+// What to splice, and what came of it. Set all to 0 first: what is not said is 0 or NULL, and what
+// is said without its flag is refused.
 struct mrsplice_request {
   int32_t fd0;     // both are non-blocking TCP connections, ESTABLISHED or CLOSE_WAIT,
   int32_t fd1;     // and stay open until the splice is released

@@ -124,11 +124,19 @@ impl Set {
     }
 }
 
-/// What the flags of a request say. Which bounds KeepCopy may have, the splicer judges.
+/// What the flags of a request say. A field that is set and that no flag asks for is refused: who
+/// set it expects something of it. Which bounds KeepCopy may have, the splicer judges.
 fn kind_and_keep(asked: &CRequest) -> Result<(Kind, Option<Keep>)> {
     let has = |flag| asked.flags & flag != 0;
     let known = UNIDIRECTIONAL | LIMIT | KEEP_COPY | AUTO_RELEASE;
     if asked.flags & !known != 0 || asked.unused != 0 || (has(LIMIT) && !has(UNIDIRECTIONAL)) {
+        return Err(INVALID);
+    }
+    let is_copy_described = asked.min2read != 0
+        || asked.max2cache != 0
+        || asked.input_bytes != 0
+        || !asked.input.is_null();
+    if (asked.limit != 0 && !has(LIMIT)) || (is_copy_described && !has(KEEP_COPY)) {
         return Err(INVALID);
     }
     let kind = match has(UNIDIRECTIONAL) {

@@ -347,9 +347,26 @@ static void refusals(void) {
   request = good;
   request.flags = MRSPLICE_UNIDIRECTIONAL | MRSPLICE_KEEP_COPY;
   CHECK(mrsplice_splice(set, &request) == -EINVAL);
-  request = good;
-  request.first_bytes = 1;
-  CHECK(mrsplice_splice(set, &request) == -EINVAL);
+  // What no flag asks for, and what has a size but no place, is refused.
+  unsigned char room[1];
+  const struct mrsplice_request asked[] = {
+      {.limit = 1},
+      {.min2read = 1},
+      {.max2cache = 1},
+      {.input = room},
+      {.input_bytes = 1},
+      {.input = room, .input_bytes = 1},
+      {.first_bytes = 1},
+      {.unused = 1},
+      {.flags = MRSPLICE_KEEP_COPY, .min2read = 1, .max2cache = 1, .input_bytes = 1},
+  };
+  for (size_t at = 0; at < sizeof asked / sizeof *asked; at++) {
+    request = asked[at];
+    request.fd0 = path.fd0;
+    request.fd1 = path.fd1;
+    request.flags |= MRSPLICE_UNIDIRECTIONAL;
+    CHECK(mrsplice_splice(set, &request) == -EINVAL);
+  }
   request = good;
   request.fd1 = request.fd0;
   CHECK(mrsplice_splice(set, &request) == -EINVAL);
