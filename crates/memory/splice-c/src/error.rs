@@ -18,8 +18,9 @@ pub(crate) const INVALID: c_int = -Errno::INVAL.raw_os_error();
 /// of a call that refuses for a like reason.
 pub(crate) fn number(error: Error) -> c_int {
     let errno = match error {
-        Error::Request(_) | Error::Blocking(_) => Errno::INVAL,
+        Error::Request(_) => Errno::INVAL,
         Error::NotConnected(_) => Errno::NOTCONN,
+        Error::Blocking(_) => Errno::BADFD,
         Error::Busy(_) => Errno::BUSY,
         Error::Full => Errno::NOSPC,
         Error::Stale => Errno::NOENT,
@@ -32,9 +33,10 @@ pub(crate) fn number(error: Error) -> c_int {
 
 /// What `error`, one of the numbers above, means here.
 fn words(error: c_int) -> Option<&'static CStr> {
-    const TABLE: [(Errno, &CStr); 8] = [
-        (Errno::INVAL, c"no such request: see mrsplice_splice(3); or the connection blocks"),
+    const TABLE: [(Errno, &CStr); 9] = [
+        (Errno::INVAL, c"no such request: see mrsplice_splice(3)"),
         (Errno::NOTCONN, c"no TCP connection in ESTABLISHED or CLOSE_WAIT"),
+        (Errno::BADFD, c"the connection blocks: O_NONBLOCK is not set"),
         (Errno::BUSY, c"the connection is spliced already"),
         (Errno::NOSPC, c"the set has as many splices as it may"),
         (Errno::NOENT, c"no such splice: it was released"),

@@ -236,7 +236,7 @@ fn is_nothing(start: *const c_void, count: usize) -> Result<bool> {
 /// If it is open, it stays so while a set has it.
 unsafe fn connection(fd: c_int) -> Result<BorrowedFd<'static>> {
     if fd < 0 {
-        return Err(-Errno::NOTCONN.raw_os_error());
+        return Err(-Errno::BADF.raw_os_error());
     }
     // SAFETY: it is not -1, and open by this function's contract, or refused before it is kept.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })

@@ -370,12 +370,25 @@ static void refusals(void) {
   request = good;
   request.fd1 = request.fd0;
   CHECK(mrsplice_splice(set, &request) == -EINVAL);
-  for (int fd = -1; fd < 3; fd++) {
-    request.fd1 = fd;
-    CHECK(mrsplice_splice(set, &request) == -ENOTCONN);
-  }
+  int datagrams = socket(AF_INET, SOCK_DGRAM, 0), local = socket(AF_UNIX, SOCK_STREAM, 0);
+  int unconnected = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), closed = dup(0);
+  CHECK(datagrams >= 0 && local >= 0 && unconnected >= 0 && closed >= 0 && !close(closed));
+  const struct {
+    int fd, error;
+  } wrong[] = {{-1, -EBADF},          {closed, -EBADF},   {mrsplice_fd(set), -ENOTSOCK},
+               {datagrams, -ENOTCONN}, {local, -ENOTCONN}, {unconnected, -ENOTCONN}};
+  for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++)
+    for (int side = 0; side < 2; side++) {
+      request = good;
+      *(side ? &request.fd1 : &request.fd0) = wrong[at].fd;
+      CHECK(mrsplice_splice(set, &request) == wrong[at].error);
+    }
+  close(datagrams);
+  close(local);
+  close(unconnected);
   CHECK(!fcntl(path.fd0, F_SETFL, 0));
-  CHECK(mrsplice_splice(set, &good) == -EINVAL);
+  CHECK(mrsplice_splice(set, &good) == -EBADFD);
+  CHECK(strstr(mrsplice_strerror(-EBADFD), "O_NONBLOCK"));
   CHECK(!fcntl(path.fd0, F_SETFL, O_NONBLOCK));
   CHECK(strstr(mrsplice_strerror(-EPERM), "splice") && strstr(mrsplice_strerror(-EPIPE), "ipe"));
   CHECK(mrsplice_next(set, &notice) == 0);

@@ -82,7 +82,7 @@ pub trait Kernel {
     /// The state of a connection.
     ///
     /// # Errors
-    /// Whatever says that it is no TCP connection.
+    /// EBADF or ENOTSOCK if it is no socket; others say that it is none of TCP.
     fn state(&self, socket: &Self::Socket) -> Result<TcpState>;
     /// Whether calls on the descriptor never wait.
     ///

@@ -198,7 +198,7 @@ pub(crate) enum Close {
 pub enum Error {
     /// Caller: a request that means nothing, such as KeepCopy both ways.
     Request(&'static str),
-    /// Connection: neither ESTABLISHED nor CLOSE_WAIT, or no TCP connection.
+    /// Connection: neither ESTABLISHED nor CLOSE_WAIT, or a socket of another kind.
     NotConnected(Side),
     /// Caller: calls on the descriptor would wait (O_NONBLOCK is not set).
     Blocking(Side),

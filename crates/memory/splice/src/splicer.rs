@@ -117,6 +117,7 @@ impl<K: Kernel> Splicer<K> {
             }
             match self.kernel.state(fd) {
                 Ok(TcpState::Established | TcpState::CloseWait) => {}
+                Err(error @ (Errno::BADF | Errno::NOTSOCK)) => return Err(Error::Kernel(error)),
                 Ok(TcpState::Other) | Err(_) => return Err(Error::NotConnected(side)),
             }
             if !self.kernel.is_nonblocking(fd)? {
