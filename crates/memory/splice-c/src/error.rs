@@ -61,6 +61,8 @@ pub extern "C" fn mrsplice_strerror(error: c_int) -> *const c_char {
         return words.as_ptr();
     }
     let text = io::Error::from_raw_os_error(-error).to_string();
+    // Rust puts the number behind the words of strerror(3).
+    let text = text.strip_suffix(&format!(" (os error {})", -error)).unwrap_or(&text);
     let keep = |words: &RefCell<CString>| {
         words.replace(CString::new(text).unwrap_or_default());
         words.borrow().as_ptr()
