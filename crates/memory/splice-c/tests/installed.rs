@@ -58,7 +58,10 @@ fn a_package_is_made_below_destdir_and_an_environment_installs_nothing() {
     assert!(!destination.exists(), "PREFIX was not given to make");
     run(make().arg(format!("PREFIX={prefix}")).arg(format!("DESTDIR={}", destination.display())));
     let packaged = destination.join("a,b@c");
-    assert!(packaged.join("share/man/man7/mrsplice.7").exists());
+    for page in ["man7/mrsplice.7", "man3/mrsplice_new.3", "man3/mrsplice_fd.3"] {
+        let text = fs::read_to_string(packaged.join("share/man").join(page)).unwrap();
+        assert!(text.starts_with(".TH"), "{page}");
+    }
     let description = fs::read_to_string(packaged.join("lib/pkgconfig/mrsplice.pc")).unwrap();
     assert!(description.starts_with("prefix=/a,b@c\n"), "{description}");
 }

@@ -155,12 +155,8 @@ fn each_function_is_exported_and_has_a_man_page() {
     assert!(declared.contains("mrsplice_splice"), "{declared:?}");
     for name in &declared {
         let page = Path::new(ROOT).join("man").join(format!("{name}.3"));
-        let text = fs::read_to_string(&page).expect("it has a page of its own");
-        let of = match text.strip_prefix(".so man3/") {
-            Some(other) => fs::read_to_string(page.with_file_name(other.trim())).unwrap(),
-            None => text,
-        };
-        assert!(of.contains(&format!("{name}(")), "{name} is not in its man page");
+        let text = fs::read_to_string(&page).expect("it has a page of its own, or a link to one");
+        assert!(text.contains(&format!("{name}(")), "{name} is not in its man page");
     }
     let output = Command::new("nm")
         .args(["--dynamic", "--defined-only", "--format=just-symbols"])
