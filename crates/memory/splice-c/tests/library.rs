@@ -141,6 +141,30 @@ fn the_example_relays_many_at_once_and_counts() {
     assert!(relay.process.wait().unwrap().success());
 }
 
+/// Text without comments and white space.
+fn bare(text: &str) -> String {
+    let code = text.lines().map(|line| line.split("//").next().unwrap());
+    code.flat_map(str::chars).filter(|character| !character.is_whitespace()).collect()
+}
+
+#[test]
+fn each_structure_is_in_a_man_page_as_in_the_header() {
+    let header = fs::read_to_string(Path::new(CRATE).join("include/mrsplice.h")).unwrap();
+    let pages = ["mrsplice_splice", "mrsplice_turn", "mrsplice_unsplice"].map(|page| {
+        bare(&fs::read_to_string(Path::new(ROOT).join("man").join(page.to_owned() + ".3")).unwrap())
+    });
+    let mut count = 0;
+    for (at, _) in header.match_indices("struct mrsplice_") {
+        let (name, rest) = header[at..].split_once('\n').unwrap();
+        if name.ends_with('{') {
+            let structure = bare(&format!("{name}{}}};", rest.split_once("\n};").unwrap().0));
+            assert!(pages.iter().any(|page| page.contains(&structure)), "{structure}");
+            count += 1;
+        }
+    }
+    assert_eq!(count, 4, "structures in the header");
+}
+
 /// The functions that the header declares.
 fn declared() -> BTreeSet<String> {
     let header = fs::read_to_string(Path::new(CRATE).join("include/mrsplice.h")).unwrap();
