@@ -56,7 +56,7 @@ struct mrsplice_direction {
   const void *unsent;   // taken from the source, not by the sink: to be sent by the application
   size_t unsent_bytes;
   size_t first_unsent;  // how many of these are of the request's first bytes, and no payload
-  const void *kept;     // KeepCopy: not read yet
+  const void *kept;     // KeepCopy: not read yet; `unsent` is not in it
   size_t kept_bytes;
 };
 

@@ -292,19 +292,29 @@ static void source_aborts(void) {
   close_path(&path);
 }
 
+// Sends what the source's connection takes while nobody reads at the sink, and gives how much.
+static size_t stuff(const struct path *path, uint64_t splice, size_t *read) {
+  size_t sent = 0;
+  for (int idle = 0; idle < 20 && sent < TOTAL;) {
+    ssize_t moved = send(path->source, pattern + sent, TOTAL - sent, 0);
+    idle = moved > 0 ? 0 : idle + 1;
+    sent += moved > 0 ? moved : 0;
+    CHECK(!mrsplice_turn(set, 2));
+    if (read && *read < 10000) {
+      moved = mrsplice_read(set, splice, 0, seen + *read, 10000 - *read);
+      *read += moved > 0 ? moved : 0;
+    }
+  }
+  return sent;
+}
+
 // A splice that is broken off while its sink is full, and finished in user space.
 static void unsplice(void) {
   struct path path = open_path();
   struct mrsplice_request request = request_for(&path, MRSPLICE_UNIDIRECTIONAL);
   struct mrsplice_released released;
   CHECK(mrsplice_splice(set, &request) == 0);
-  size_t sent = 0, got = 0, waiting = 0;
-  for (int idle = 0; idle < 20 && sent < TOTAL;) {
-    ssize_t moved = send(path.source, pattern + sent, TOTAL - sent, 0);
-    idle = moved > 0 ? 0 : idle + 1;
-    sent += moved > 0 ? moved : 0;
-    CHECK(!mrsplice_turn(set, 2));
-  }
+  size_t sent = stuff(&path, request.splice, NULL), got = 0, waiting = 0;
   CHECK(mrsplice_unsplice(set, request.splice, &released) == 0);
   struct mrsplice_direction forth = released.directions[0];
   CHECK(released.end == MRSPLICE_END_NONE && forth.first_unsent == 0);
@@ -322,6 +332,33 @@ static void unsplice(void) {
     got += moved > 0 ? moved : 0;
   }
   CHECK(forth.forwarded + waiting == sent && !memcmp(seen, pattern, sent));
+  close_path(&path);
+}
+
+// The same with a copy: what was read, what is kept, what was not sent and what is left in the
+// source are the payload, in this order.
+static void unsplice_with_a_copy(void) {
+  struct path path = open_path();
+  struct mrsplice_request request =
+      request_for(&path, MRSPLICE_UNIDIRECTIONAL | MRSPLICE_KEEP_COPY);
+  struct mrsplice_released released;
+  size_t stored = 0;
+  request.min2read = 1;
+  request.max2cache = TOTAL;
+  CHECK(mrsplice_splice(set, &request) == 0);
+  size_t sent = stuff(&path, request.splice, &stored);
+  CHECK(stored == 10000 && mrsplice_unsplice(set, request.splice, &released) == 0);
+  struct mrsplice_direction forth = released.directions[0];
+  CHECK(forth.first_unsent == 0 && stored + forth.kept_bytes == forth.forwarded);
+  CHECK(forth.kept_bytes > 0 && forth.kept_bytes + forth.unsent_bytes < TOTAL - stored);
+  memcpy(seen + stored, forth.kept, forth.kept_bytes);
+  stored += forth.kept_bytes;
+  if (forth.unsent_bytes)
+    memcpy(seen + stored, forth.unsent, forth.unsent_bytes);
+  stored += forth.unsent_bytes;
+  for (ssize_t moved; stored < sent; stored += moved)
+    CHECK((moved = recv(path.fd0, seen + stored, sent - stored, 0)) > 0);
+  CHECK(!memcmp(seen, pattern, sent));
   close_path(&path);
 }
 
@@ -448,6 +485,7 @@ int main(void) {
       {"destination aborts", destination_aborts},
       {"source aborts", source_aborts},
       {"unsplice", unsplice},
+      {"unsplice with a copy", unsplice_with_a_copy},
       {"refusals", refusals},
       {"words", words},
       {"freed under way", freed_under_way},

@@ -61,7 +61,8 @@ pub struct Keep {
     /// Bytes that make the source readable; `1 <= min2read <= max2cache`.
     pub min2read: usize,
     /// Bytes forwarded and not yet read at which forwarding stalls. A pipe holds them, so it also
-    /// stalls when that is full: after 256 KB, or 64 short segments. The source is readable then.
+    /// stalls when that is full: after 64 pieces as the kernel has them, short segments or 32 KB and
+    /// more each. The source is readable then.
     pub max2cache: usize,
 }
 
@@ -182,7 +183,8 @@ pub struct Direction {
     pub unsent: Vec<u8>,
     /// How many bytes of `unsent` are of the first bytes of the request, and no payload.
     pub first_unsent: usize,
-    /// With KeepCopy: what was forwarded, or cannot be any more, and not read.
+    /// With KeepCopy: what was forwarded, or cannot be any more, and not read. Payload in `unsent`
+    /// is not in it: who stores the payload appends that, from `first_unsent` on.
     pub kept: Vec<u8>,
 }
 
