@@ -4,7 +4,7 @@
 // each, and splices the two until both are closed. Says of each pair how many bytes went either
 // way. SIGINT and SIGTERM end it, and whatever is under way.
 #define _GNU_SOURCE
-#include <errno.h>
+#include <err.h>
 #include <fcntl.h>
 #include <mrsplice.h>
 #include <netdb.h>
@@ -13,7 +13,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,16 +25,14 @@ struct pair {
 };
 
 static struct pair ring = {.before = &ring, .after = &ring};
-static volatile sig_atomic_t over;
+static char **asked; // PORT, HOST and HOST_PORT, from 1 on.
 
-static void stop(int signal) {
-  (void)signal;
-  over = 1;
-}
-
-static void fail(const char *what, const char *why) {
-  fprintf(stderr, "relay: %s: %s\n", what, why);
-  exit(1);
+static int port_of(const char *text) {
+  char *rest;
+  unsigned long port = strtoul(text, &rest, 10);
+  if (!*text || *rest || port > 65535)
+    errx(1, "a port is a number up to 65535, unlike %s", text);
+  return port;
 }
 
 static int listen_at(int port) {
@@ -45,19 +43,21 @@ static int listen_at(int port) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (fd < 0 || bind(fd, general, size) || listen(fd, 512) || getsockname(fd, general, &size))
-    fail("cannot listen", strerror(errno));
+    err(1, "cannot listen at port %d", port);
   printf("listening at 127.0.0.1:%d\n", ntohs(address.sin_port));
   return fd;
 }
 
-// A connection to the first of HOST's addresses that answers. Others wait meanwhile, which a proxy
-// for more than a try would not let them do.
+// A connection to the first of HOST's addresses that answers, or -1. Others wait meanwhile, which a
+// proxy for more than a try would not let them do.
 static int connect_to(const struct addrinfo *address) {
   for (; address; address = address->ai_next) {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && !connect(fd, address->ai_addr, address->ai_addrlen) &&
         !fcntl(fd, F_SETFL, O_NONBLOCK))
       return fd;
+    if (!address->ai_next)
+      warn("cannot connect to %s:%s", asked[2], asked[3]);
     close(fd);
   }
   return -1;
@@ -77,23 +77,17 @@ static void end(struct pair *pair, const struct mrsplice_released *released) {
   free(pair);
 }
 
-// Takes one client, if there is one.
-static void begin(struct mrsplice *set, int listener, const struct addrinfo *host) {
-  int client = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (client < 0)
-    return;
-  struct pair *pair = calloc(1, sizeof *pair);
+// Splices a client to HOST.
+static void begin(struct mrsplice *set, int client, const struct addrinfo *host) {
+  struct pair *pair = malloc(sizeof *pair);
   if (!pair)
-    fail("cannot go on", "no memory");
-  pair->fds[0] = client;
-  pair->fds[1] = connect_to(host);
+    err(1, "cannot go on");
+  *pair = (struct pair){{client, connect_to(host)}, 0, ring.before, &ring};
   struct mrsplice_request request = {.fd0 = client, .fd1 = pair->fds[1], .data = pair};
-  int result = mrsplice_splice(set, &request);
+  int result = pair->fds[1] < 0 ? 1 : mrsplice_splice(set, &request); // 1: it is over.
   if (result == 0) {
     pair->splice = request.splice;
-    pair->before = ring.before;
-    pair->after = &ring;
-    pair->before->after = pair->after->before = pair;
+    pair->before->after = ring.before = pair;
     return;
   }
   if (result < 0)
@@ -106,7 +100,7 @@ static void unsplice(struct mrsplice *set, struct pair *pair) {
   struct mrsplice_released released;
   int result = mrsplice_unsplice(set, pair->splice, &released);
   if (result < 0)
-    fail("cannot unsplice", mrsplice_strerror(result));
+    errx(1, "cannot unsplice: %s", mrsplice_strerror(result));
   pair->before->after = pair->after;
   pair->after->before = pair->before;
   end(pair, &released);
@@ -114,31 +108,37 @@ static void unsplice(struct mrsplice *set, struct pair *pair) {
 
 int main(int count, char **arguments) {
   struct addrinfo *host, hints = {.ai_socktype = SOCK_STREAM};
-  struct sigaction stopping = {.sa_handler = stop};
   struct mrsplice_notice notice;
   struct mrsplice *set;
-  sigset_t waiting;
+  sigset_t ending;
+  int client, result;
+  asked = arguments;
   if (count != 4)
-    fail("usage", "relay PORT HOST HOST_PORT");
-  int result = getaddrinfo(arguments[2], arguments[3], &hints, &host);
-  if (result)
-    fail(arguments[2], gai_strerror(result));
+    errx(1, "usage: relay PORT HOST HOST_PORT");
+  port_of(asked[3]); // Whether it is one: getaddrinfo does not mind, and cuts it to 16 bits.
+  if ((result = getaddrinfo(asked[2], asked[3], &hints, &host)))
+    errx(1, "%s: %s", asked[2], gai_strerror(result));
   signal(SIGPIPE, SIG_IGN);
-  sigaction(SIGINT, &stopping, NULL);
-  sigaction(SIGTERM, &stopping, NULL);
-  // Signals come while ppoll waits, and never between a look at `over` and the wait.
-  sigfillset(&stopping.sa_mask);
-  sigprocmask(SIG_BLOCK, &stopping.sa_mask, &waiting);
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGINT);
+  sigaddset(&ending, SIGTERM);
+  sigprocmask(SIG_BLOCK, &ending, NULL);
   setvbuf(stdout, NULL, _IOLBF, 0);
   if ((result = mrsplice_new(&set, 0)) < 0)
-    fail("no set", mrsplice_strerror(result));
-  struct pollfd waited[] = {{.fd = listen_at(atoi(arguments[1])), .events = POLLIN},
-                            {.fd = mrsplice_fd(set), .events = POLLIN}};
-  while (!over && (ppoll(waited, 2, NULL, &waiting) >= 0 || errno == EINTR)) {
-    if (waited[0].revents)
-      begin(set, waited[0].fd, host);
+    errx(1, "no set: %s", mrsplice_strerror(result));
+  struct pollfd waited[] = {{.fd = signalfd(-1, &ending, SFD_CLOEXEC), .events = POLLIN},
+                            {.fd = mrsplice_fd(set), .events = POLLIN},
+                            {.fd = listen_at(port_of(asked[1])), .events = POLLIN}};
+  while (poll(waited, 3, waited[2].events ? -1 : 1000) >= 0 && !waited[0].revents) {
+    waited[2].events = POLLIN;
+    if (waited[2].revents &&
+        (client = accept4(waited[2].fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) < 0) {
+      warn("cannot take a client, who waits for a second");
+      waited[2].events = 0;
+    } else if (waited[2].revents)
+      begin(set, client, host);
     if ((result = mrsplice_turn(set, 0)) < 0)
-      fail("cannot go on", mrsplice_strerror(result));
+      errx(1, "cannot go on: %s", mrsplice_strerror(result));
     while (mrsplice_next(set, &notice) == 1)
       unsplice(set, notice.data);
   }

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 use std::{env, fs, thread};
 
@@ -34,38 +35,64 @@ fn a_c_program_finds_what_the_man_pages_say() {
     run(&mut Command::new(compile("crates/memory/splice-c/tests/caller.c", "caller", &flags)));
 }
 
+/// The example, compiled once.
+fn relay(arguments: &[&str]) -> Command {
+    static COMPILED: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
+    let (program, libraries) = COMPILED.get_or_init(|| {
+        let source = "examples/mrsplice/relay.c";
+        let lines = fs::read_to_string(Path::new(ROOT).join(source)).unwrap().lines().count();
+        assert!(lines <= 150, "the example has {lines} lines");
+        (compile(source, "relay", &flags("-lmrsplice")), with_soname())
+    });
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_LIBRARY_PATH", libraries);
+    command
+}
+
 /// The example, between clients and an origin.
 struct Relay {
     process: Child,
     said: BufReader<ChildStdout>,
+    complained: BufReader<ChildStderr>,
     address: SocketAddr,
 }
 
 impl Relay {
-    fn start(origin: SocketAddr) -> Self {
-        let source = "examples/mrsplice/relay.c";
-        let lines = fs::read_to_string(Path::new(ROOT).join(source)).unwrap().lines().count();
-        assert!(lines <= 150, "the example has {lines} lines");
-        let program = compile(source, "relay", &flags("-lmrsplice"));
-        let mut process = Command::new(program)
-            .args(["0", "127.0.0.1", &origin.port().to_string()])
-            .env("LD_LIBRARY_PATH", with_soname())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+    fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
         let mut said = BufReader::new(process.stdout.take().unwrap());
-        let mut line = String::new();
-        said.read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening at ").unwrap().parse().unwrap();
-        Self { process, said, address }
+        let complained = BufReader::new(process.stderr.take().unwrap());
+        let line = line_of(&mut said);
+        let address = line.strip_prefix("listening at ").unwrap().parse().unwrap();
+        Self { process, said, complained, address }
     }
 
     /// What it says next.
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
-        line.trim().to_owned()
+        line_of(&mut self.said)
     }
+
+    /// What went wrong next.
+    fn complaint(&mut self) -> String {
+        line_of(&mut self.complained)
+    }
+
+    /// Lets it open so many descriptors besides those that are open.
+    fn allow_more_descriptors(&self, count: usize) {
+        let process = self.process.id();
+        let open = PathBuf::from(format!("/proc/{process}/fd"));
+        let is_free = |fd: &u32| fs::symlink_metadata(open.join(fd.to_string())).is_err();
+        let limit = (0..).filter(is_free).nth(count).unwrap();
+        let (process, limit) = (format!("--pid={process}"), format!("--nofile={limit}:"));
+        run(Command::new("prlimit").args([process, limit]));
+    }
+}
+
+fn line_of(said: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    line.trim().to_owned()
 }
 
 impl Drop for Relay {
@@ -115,7 +142,8 @@ fn ask(relay: SocketAddr, count: usize) {
 fn the_example_relays_many_at_once_and_counts() {
     let sizes = || (0..16).map(|client| 20_011_usize << (client % 8));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut relay = Relay::start(listener.local_addr().unwrap());
+    let port = listener.local_addr().unwrap().port().to_string();
+    let mut relay = Relay::start(relay(&["0", "127.0.0.1", &port]));
     let origin = thread::spawn(move || {
         for _ in sizes() {
             let connection = listener.accept().unwrap().0;
@@ -139,6 +167,32 @@ fn the_example_relays_many_at_once_and_counts() {
     assert_eq!(relay.line(), "9 bytes from the client, 0 bytes to it");
     assert!(client.read(&mut received).is_err(), "what is broken off must not look whole");
     assert!(relay.process.wait().unwrap().success());
+}
+
+#[test]
+fn the_example_says_what_failed_and_why() {
+    for (port, host_port) in [("abc", "80"), ("99999999", "80"), ("-1", "80"), ("0", "65616")] {
+        let output = relay(&[port, "127.0.0.1", host_port]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("a port is"), "{port}: {said}");
+    }
+    // Port 1, tcpmux, has had no service for decades.
+    let mut relay = Relay::start(relay(&["0", "127.0.0.1", "1"]));
+    let refused = "relay: cannot connect to 127.0.0.1:1: Connection refused";
+    let mut client = TcpStream::connect(relay.address).unwrap();
+    assert_eq!(relay.complaint(), refused);
+    assert_eq!(relay.line(), "0 bytes from the client, 0 bytes to it");
+    assert!(client.read(&mut [0]).is_err(), "a client that got no origin is reset");
+    relay.allow_more_descriptors(1);
+    let mut client = TcpStream::connect(relay.address).unwrap();
+    assert_eq!(relay.complaint(), "relay: cannot connect to 127.0.0.1:1: Too many open files");
+    assert!(client.read(&mut [0]).is_err(), "reset as well");
+    relay.allow_more_descriptors(0);
+    let _client = TcpStream::connect(relay.address).unwrap();
+    let waits = "relay: cannot take a client, who waits for a second: Too many open files";
+    assert_eq!(relay.complaint(), waits);
+    relay.allow_more_descriptors(2);
+    assert_eq!(relay.complaint(), refused, "who waited is served");
 }
 
 /// Text without comments and white space.
