@@ -23,7 +23,7 @@ run: ## Build millrace and start its demo: a booster before a small built-in sit
 	@echo 'building; the first time takes some minutes'
 	@cargo run --quiet --release -p millrace -- demo
 
-libs: ## Build libmrsplice for C programs; PREFIX=/usr/local installs it, behind DESTDIR if given.
+libs: ## Build libmrsplice for C programs; PREFIX=/usr/local installs it, below DESTDIR if given.
 	@scripts/setup build
 # Only what this command line says is installed to; from there make puts it into the environment.
 	@scripts/libs $(if $(filter command,$(origin PREFIX)),"$$PREFIX")

@@ -10,10 +10,11 @@ use std::sync::OnceLock;
 
 use c::{ROOT, compile, run};
 
-/// `make` at the top of the sources, without what a `make test` around us tells it.
+/// `make libs` at the top of the sources, without what a `make test` around us tells it.
 fn make() -> Command {
     let mut make = Command::new("make");
-    make.current_dir(ROOT).env_remove("MAKEFLAGS").env_remove("MAKELEVEL").arg("libs");
+    make.current_dir(ROOT).env_remove("MAKEFLAGS").env_remove("MAKELEVEL").env_remove("DESTDIR");
+    make.arg("libs");
     make
 }
 
