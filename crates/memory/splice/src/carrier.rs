@@ -344,11 +344,11 @@ impl<S> Copy for Ends<'_, S> {}
 impl<P> Held<P> {
     /// One pipe or, to keep a copy, two; none if there are not enough.
     fn take<K: Kernel<Pipe = P>>(tools: &mut Tools<'_, K>, is_kept: bool) -> Option<Self> {
-        let main = tools.pool.take(tools.kernel)?;
+        let main = tools.pool.take(|| tools.kernel.pipe())?;
         if !is_kept {
             return Some(Self { main, kept: None });
         }
-        match tools.pool.take(tools.kernel) {
+        match tools.pool.take(|| tools.kernel.pipe()) {
             Some(kept) => Some(Self { main, kept: Some(kept) }),
             None => {
                 tools.pool.give(main);

@@ -4,7 +4,7 @@ use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Error, Fd, Token};
 
 use crate::Thresholds;
-use crate::limits::REFUSALS_KEPT;
+use crate::pool::Pool;
 
 /// A pipe in use. It goes back by [`Pipes::give`]; dropping it would lose its descriptors.
 #[derive(Debug)]
@@ -120,30 +120,26 @@ impl Pipe {
     pub fn filled(&self) -> usize {
         self.filled
     }
+
+    fn close<E: Engine>(self, engine: &mut E) {
+        engine.close(self.out);
+        engine.close(self.into);
+    }
 }
 
 /// A worker's pipes, and what they are taken for.
 #[derive(Debug)]
 pub struct Pipes {
     thresholds: Thresholds,
-    /// Empty ones; the one that was used last, whose memory is likely still in the CPU's cache, is
-    /// the last.
-    free: Vec<Pipe>,
-    /// Pipes that are open, in use or not; `free.len() <= open <= max`.
-    open: usize,
-    max: usize,
-    /// The fewest that were free at a time since [`Pipes::shed`] was called; `spare <= free.len()`.
-    spare: usize,
+    pool: Pool<Pipe>,
     /// Requests that got none.
     refused: u64,
-    /// Requests left that are refused without asking the kernel.
-    refusals: u32,
 }
 
 impl Pipes {
     /// None yet, and at most `max`; to be taken where `thresholds` are reached.
     pub const fn new(max: usize, thresholds: Thresholds) -> Self {
-        Self { thresholds, free: Vec::new(), open: 0, max, spare: 0, refused: 0, refusals: 0 }
+        Self { thresholds, pool: Pool::new(max), refused: 0 }
     }
 
     /// From how many bytes on a body is worth one.
@@ -153,30 +149,10 @@ impl Pipes {
 
     /// An empty pipe; `None`, and counted, when all are in use, or the kernel gives no further one.
     pub fn take<E: Engine>(&mut self, engine: &mut E) -> Option<Pipe> {
-        let pipe = self.free.pop().or_else(|| self.open_one(engine));
-        self.spare = self.spare.min(self.free.len());
+        let open = || engine.pipe().map(|(out, into)| Pipe { out, into, filled: 0 });
+        let pipe = self.pool.take(open);
         self.refused += u64::from(pipe.is_none());
         pipe
-    }
-
-    fn open_one<E: Engine>(&mut self, engine: &mut E) -> Option<Pipe> {
-        if self.open == self.max {
-            return None;
-        }
-        if self.refusals > 0 {
-            self.refusals -= 1;
-            return None;
-        }
-        match engine.pipe() {
-            Ok((out, into)) => {
-                self.open += 1;
-                Some(Pipe { out, into, filled: 0 })
-            }
-            Err(_) => {
-                self.refusals = REFUSALS_KEPT;
-                None
-            }
-        }
     }
 
     /// Takes a pipe back. One with bytes in it is closed, whatever it has outstanding: nobody else
@@ -186,33 +162,22 @@ impl Pipes {
             pipe.filled = 0;
         }
         if pipe.filled == 0 {
-            self.free.push(pipe);
+            self.pool.give(pipe);
         } else {
-            self.close(engine, pipe);
+            self.pool.lost();
+            pipe.close(engine);
         }
     }
 
     /// Closes an eighth of the pipes that nobody needed since this was called last: what a burst
     /// opened goes back to the kernel in time.
     pub fn shed<E: Engine>(&mut self, engine: &mut E) {
-        let oldest: Vec<Pipe> = self.free.drain(..self.spare.div_ceil(8)).collect();
-        for pipe in oldest {
-            self.close(engine, pipe);
-        }
-        self.spare = self.free.len();
+        self.pool.shed().into_iter().for_each(|pipe| pipe.close(engine));
     }
 
     /// Closes those that are not in use.
     pub fn close_free<E: Engine>(&mut self, engine: &mut E) {
-        while let Some(pipe) = self.free.pop() {
-            self.close(engine, pipe);
-        }
-    }
-
-    fn close<E: Engine>(&mut self, engine: &mut E, pipe: Pipe) {
-        self.open -= 1;
-        engine.close(pipe.out);
-        engine.close(pipe.into);
+        self.pool.clear().into_iter().for_each(|pipe| pipe.close(engine));
     }
 
     /// Times that [`Pipes::take`] gave none.
@@ -222,7 +187,7 @@ impl Pipes {
 
     /// Pipes that are open.
     pub fn open(&self) -> usize {
-        self.open
+        self.pool.open()
     }
 }
 

@@ -1,6 +1,6 @@
-//! The pipes of a splicer: opened as they are needed, shared by its transfers, bounded.
+//! Pipes of a worker or a splicer: opened as they are needed, kept for the next transfer, bounded.
+//! Whoever has a pool opens and closes them.
 
-use crate::kernel::Kernel;
 use crate::limits::REFUSALS_KEPT;
 
 /// Empty pipes, and how many there may be.
@@ -19,12 +19,13 @@ pub(crate) struct Pool<P> {
 
 impl<P> Pool<P> {
     /// None yet, and at most `max`.
-    pub(crate) fn new(max: usize) -> Self {
+    pub(crate) const fn new(max: usize) -> Self {
         Self { free: Vec::new(), open: 0, max, spare: 0, refusals: 0 }
     }
 
-    /// An empty pipe; `None` when all are in use, or the kernel gives no further one.
-    pub(crate) fn take<K: Kernel<Pipe = P>>(&mut self, kernel: &mut K) -> Option<P> {
+    /// An empty pipe, of those that are kept or by `open`; `None` when all are in use, or the
+    /// kernel gives no further one.
+    pub(crate) fn take<E>(&mut self, open: impl FnOnce() -> Result<P, E>) -> Option<P> {
         if let Some(pipe) = self.free.pop() {
             self.spare = self.spare.min(self.free.len());
             return Some(pipe);
@@ -36,7 +37,7 @@ impl<P> Pool<P> {
             self.refusals -= 1;
             return None;
         }
-        match kernel.pipe() {
+        match open() {
             Ok(pipe) => {
                 self.open += 1;
                 Some(pipe)
@@ -53,13 +54,25 @@ impl<P> Pool<P> {
         self.free.push(pipe);
     }
 
-    /// Closes an eighth of the pipes that nobody needed since this was called last: what a burst
-    /// opened goes back to the kernel in time.
-    pub(crate) fn shed(&mut self) {
-        let count = self.spare.div_ceil(8);
-        self.free.drain(..count);
-        self.open -= count;
+    /// One that was taken is closed instead of given back.
+    pub(crate) fn lost(&mut self) {
+        self.open -= 1;
+    }
+
+    /// An eighth of the pipes that nobody needed since this was called last, to be closed: what a
+    /// burst opened goes back to the kernel in time.
+    pub(crate) fn shed(&mut self) -> Vec<P> {
+        let shed: Vec<P> = self.free.drain(..self.spare.div_ceil(8)).collect();
+        self.open -= shed.len();
         self.spare = self.free.len();
+        shed
+    }
+
+    /// All that are not in use, to be closed.
+    pub(crate) fn clear(&mut self) -> Vec<P> {
+        self.open -= self.free.len();
+        self.spare = 0;
+        std::mem::take(&mut self.free)
     }
 
     /// Pipes that are open.
@@ -78,18 +91,18 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
-    use crate::kernel::{Linux, LinuxPipe};
+    use crate::kernel::{Kernel, Linux, LinuxPipe};
 
     #[test]
     fn pipes_are_shared_bounded_and_given_back_when_nobody_needs_them() {
         let mut kernel: Linux<TcpStream> = Linux::new().unwrap();
         let mut pool: Pool<LinuxPipe> = Pool::new(20);
-        let taken: Vec<_> = std::iter::from_fn(|| pool.take(&mut kernel)).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| pool.take(|| kernel.pipe())).collect();
         assert_eq!((taken.len(), pool.open(), pool.free()), (20, 20, 0));
         taken.into_iter().for_each(|pipe| pool.give(pipe));
         pool.shed();
         assert_eq!(pool.open(), 20, "all were needed since");
-        let kept = pool.take(&mut kernel).unwrap();
+        let kept = pool.take(|| kernel.pipe()).unwrap();
         pool.shed();
         assert_eq!(pool.open(), 17, "nineteen were not");
         for _ in 0..20 {

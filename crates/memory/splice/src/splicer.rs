@@ -157,7 +157,7 @@ impl<K: Kernel> Splicer<K> {
         self.is_listening = true;
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_SHED) {
-            self.pool.shed();
+            drop(self.pool.shed());
         }
         Ok(())
     }
