@@ -2,7 +2,9 @@
 
 import json
 import re
+import signal
 import socket
+import struct
 import subprocess
 
 from support import pattern, system_calls, wire
@@ -135,6 +137,37 @@ class AccessLog(InteropCase):
         self.assertEqual(proxy.stop(), 0)
         (record,) = map(json.loads, log.read_text().splitlines())
         self.assertEqual((record["method"], record["target"]), ("CONNECT", target))
+
+
+    def test_what_a_client_that_is_gone_would_have_got_is_not_recorded(self):
+        """The rest of the body, and the client's reset before it, come while millrace stands: it
+        sends to a connection that takes nothing any more."""
+        for splice in "never", "always":
+            log = self.folder / f"{splice}.log"
+            listener = socket.create_server(("127.0.0.1", 0))
+            self.addCleanup(listener.close)
+            proxy = self.boost(
+                "http://127.0.0.1:%d" % listener.getsockname()[1],
+                *("--splice", splice, "--no-cache", "--access-log", log, "--log-format", "json"),
+            )
+            client = wire.Connection(proxy.address)
+            client.get("/file")
+            origin = listener.accept()[0]
+            origin.recv(1 << 16)
+            origin.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n" + bytes(100))
+            client.head()
+            client.exactly(100, lambda piece: None)
+            # The loss of a race would be that it is told of the reset alone, and sends nothing.
+            proxy.process.send_signal(signal.SIGSTOP)
+            origin.sendall(bytes(60_000))
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            proxy.process.send_signal(signal.SIGCONT)
+            self.wait_until("it is recorded", lambda: log.exists() and log.read_text())
+            origin.close()
+            (record,) = map(json.loads, log.read_text().splitlines())
+            self.assertEqual((splice, record["bytes_to_client"]), (splice, 100), record)
+            self.assertEqual(proxy.stop(), 0)
 
 
 class Admin(InteropCase):

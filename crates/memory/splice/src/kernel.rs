@@ -108,7 +108,7 @@ pub trait Kernel {
     fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<Found>) -> Result<()>;
     /// Ends the wait that is under way, or the next one.
     fn wake(&mut self);
-    /// Begins a pause of `ms` (at least 1), which ends a wait when it is over. The last one was.
+    /// Begins a pause of `ms` (at least 1), which ends a wait when it is over. No other one goes on.
     fn pause(&mut self, ms: u32);
     /// Whether a wait found that the pause is over; said once.
     fn has_paused(&mut self) -> bool;

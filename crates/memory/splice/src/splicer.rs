@@ -33,9 +33,10 @@ pub struct Splicer<K: Kernel> {
     busy: HashSet<u64>,
     /// Transfers that can go on at once; each has `is_queued`.
     queue: VecDeque<Key>,
-    /// Transfers that wait for the end of the pause that goes on, if it is not empty; each has
-    /// `is_pausing`.
+    /// Transfers that wait for the end of a pause; each has `is_pausing`.
     pausing: Vec<Key>,
+    /// A pause goes on, whether or not somebody still waits for its end.
+    pauses: bool,
     notices: VecDeque<Notice>,
     /// The application takes notices until there are none: it needs not be woken for more.
     is_listening: bool,
@@ -63,6 +64,7 @@ impl<K: Kernel> Splicer<K> {
             busy: HashSet::new(),
             queue: VecDeque::new(),
             pausing: Vec::new(),
+            pauses: false,
             notices: VecDeque::new(),
             is_listening: false,
             turns: 0,
@@ -308,6 +310,7 @@ impl<K: Kernel> Splicer<K> {
         if !self.kernel.has_paused() {
             return;
         }
+        self.pauses = false;
         for key in std::mem::take(&mut self.pausing) {
             if let Some(transfer) = self.transfers.get_mut(key) {
                 transfer.has_paused();
@@ -324,7 +327,7 @@ impl<K: Kernel> Splicer<K> {
         }
         if transfer.is_short() && !transfer.is_pausing {
             transfer.is_pausing = true;
-            if self.pausing.is_empty() {
+            if !std::mem::replace(&mut self.pauses, true) {
                 self.kernel.pause(SHORTAGE_PAUSE_MS);
             }
             self.pausing.push(key);
@@ -377,6 +380,9 @@ impl<K: Kernel> Splicer<K> {
             self.unwatch(key);
         }
         let transfer = self.transfers.remove(key).expect("it is in the table");
+        if transfer.is_pausing {
+            self.pausing.retain(|other| *other != key);
+        }
         for side in [Side::Fd0, Side::Fd1] {
             self.busy.remove(&self.kernel.number(transfer.fd(side)));
         }

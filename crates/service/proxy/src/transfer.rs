@@ -57,6 +57,8 @@ pub(crate) struct Transfer {
     moved: u64,
     /// Those of them that it is known to have taken; `taken <= moved`.
     taken: u64,
+    /// Those of them that [`Transfer::newly_taken`] gave; `told <= taken`.
+    told: u64,
     tally: Tally,
     /// When the present wait began, or last made progress enough.
     since: Instant,
@@ -114,19 +116,24 @@ impl Transfer {
         self.moved
     }
 
-    /// Payload bytes that the sink has taken, as far as was noted. Of a send that failed nobody
-    /// knows how much that was, and none of it is counted.
+    /// Payload bytes that the sink has taken. Of a send that failed nobody knows how much that was:
+    /// what it took before it was said to wait is counted, and nothing else.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Notes what the sink has taken, all but the `unsent` bytes that its engine holds for it and
-    /// what is in the pipe: how much more that is than before.
-    pub(crate) fn note_taken(&mut self, unsent: usize) -> u64 {
-        let left = (unsent + self.in_pipe()) as u64;
-        let before = self.taken;
-        self.taken = self.moved.saturating_sub(left).max(before);
-        self.taken - before
+    /// How many more those are than when this was asked before.
+    pub(crate) fn newly_taken(&mut self) -> u64 {
+        self.taken - std::mem::replace(&mut self.told, self.taken)
+    }
+
+    /// Notes how much the sink has taken of a send that is outstanding: all but `unsent` bytes, and
+    /// what is in the pipe. 0 says nothing: it has taken all, or the send has failed.
+    pub(crate) fn note_unsent(&mut self, unsent: usize) {
+        if unsent > 0 {
+            let left = (unsent + self.in_pipe()) as u64;
+            self.taken = self.taken.max(self.moved.saturating_sub(left));
+        }
     }
 
     /// What it took so far.
@@ -192,19 +199,18 @@ impl Transfer {
                 piped,
                 !head.is_empty() || owed || self.chunked_out,
             );
-            self.wait(Waits::Sink, engine.now());
+            let payload = payload.len();
+            self.pipe = pipe;
+            self.gave(engine, sink.0, payload + piped);
         } else {
             // A watch waits for what a receive waits for, and takes no call of its own.
             self.tally.calls += u64::from(!done && !self.watches);
             self.wait(if done { Waits::Ended } else { Waits::Source }, engine.now());
         }
-        self.moved += (payload.len() + piped) as u64;
         source.consume(consumed);
         if done {
             self.rest = Rest::Nothing;
         }
-        self.pipe = pipe;
-        self.unsent_at = engine.unsent(sink.0) + piped;
         Ok(self.waits)
     }
 
@@ -224,7 +230,6 @@ impl Transfer {
         };
         let owed = std::mem::take(&mut self.owes_line_end);
         let mut pieces = Pieces { head, owed, chunked: self.chunked_out, ..Pieces::default() };
-        let now = engine.now();
         match &next {
             Next::Slice(slice) if slice.bytes().len() as u64 >= COPIED_BYTES => {
                 let count = slice.bytes().len();
@@ -232,9 +237,7 @@ impl Transfer {
                 self.tally.calls += 2;
                 self.tally.copied += if slice.is_copied() { count as u64 } else { 0 };
                 self.owes_line_end = pieces.send_shared(engine, sink, slice);
-                self.moved += count as u64;
-                self.wait(Waits::Sink, now);
-                self.unsent_at = engine.unsent(sink.0);
+                self.gave(engine, sink.0, count);
                 return Ok(self.waits);
             }
             Next::Slice(slice) => pieces.payload = slice.bytes(),
@@ -258,12 +261,10 @@ impl Transfer {
         if sends {
             pieces.send(engine, sink, None);
             self.tally.note_sent(count, 0, false);
-            self.moved += count as u64;
-            self.wait(Waits::Sink, now);
-            self.unsent_at = engine.unsent(sink.0);
+            self.gave(engine, sink.0, count);
         } else {
             let is_over = matches!(next, Next::End(_));
-            self.wait(if is_over { Waits::Ended } else { Waits::Source }, now);
+            self.wait(if is_over { Waits::Ended } else { Waits::Source }, engine.now());
         }
         if self.rest.is_over() {
             self.rest = Rest::Nothing;
@@ -281,10 +282,8 @@ impl Transfer {
         self.owes_line_end = pieces.send(engine, sink, Some(&pipe));
         self.tally.note_sent(0, piped, owed || self.chunked_out);
         self.tally.note_teed(piped);
-        self.moved += piped as u64;
-        self.wait(Waits::Sink, engine.now());
-        self.unsent_at = engine.unsent(sink.0) + piped;
         self.pipe = Some(pipe);
+        self.gave(engine, sink.0, piped);
         if self.rest.is_over() {
             self.rest = Rest::Nothing;
         }
@@ -334,6 +333,7 @@ impl Transfer {
         let mut pipe = self.pipe.take().expect("what is taken out of a pipe was filled into it");
         pipe.drained(engine, count, sink.0, sink.1);
         self.tally.spliced += count as u64;
+        self.taken = self.moved - pipe.filled() as u64;
         self.drained = engine.now();
         if pipe.filled() == 0 {
             pipes.give(engine, pipe);
@@ -364,8 +364,7 @@ impl Transfer {
             let pieces = Pieces { owed, chunked: true, last: Some(&[]), ..Pieces::default() };
             pieces.send(engine, sink, None);
             self.tally.note_sent(0, 0, false);
-            self.wait(Waits::Sink, engine.now());
-            self.unsent_at = engine.unsent(sink.0);
+            self.gave(engine, sink.0, 0);
         } else {
             self.wait(Waits::Ended, engine.now());
         }
@@ -383,10 +382,21 @@ impl Transfer {
         }
     }
 
+    /// So many payload bytes were given to the sink, those in the pipe among them.
+    fn gave<E: Engine>(&mut self, engine: &E, sink: &Fd, bytes: usize) {
+        self.wait(Waits::Sink, engine.now());
+        self.moved += bytes as u64;
+        let unsent = engine.unsent(sink);
+        self.unsent_at = unsent + self.in_pipe();
+        self.note_unsent(unsent);
+    }
+
+    /// Goes on: what the sink was waited for to take, it has taken.
     fn wait(&mut self, waits: Waits, now: Instant) {
         if self.waits == Waits::Source {
             self.waited += now.since(self.since);
         }
+        self.taken = self.moved;
         self.waits = waits;
         self.since = now;
     }
@@ -446,6 +456,23 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_given_is_taken_when_that_is_told_and_no_earlier() {
+        let mut transfer = Transfer::default();
+        let now = Instant::default();
+        transfer.start(Framing::Length(1000), false, now);
+        transfer.wait(Waits::Sink, now);
+        transfer.moved = 600;
+        transfer.note_unsent(0);
+        assert_eq!(transfer.newly_taken(), 0, "all of it was taken, or none");
+        transfer.note_unsent(350);
+        assert_eq!((transfer.taken(), transfer.newly_taken()), (250, 250));
+        transfer.note_unsent(2000);
+        assert_eq!(transfer.newly_taken(), 0, "what goes before the payload is unsent, too");
+        transfer.wait(Waits::Source, now);
+        assert_eq!((transfer.taken(), transfer.newly_taken()), (600, 350));
+    }
 
     #[test]
     fn a_source_that_drips_loses_pace_though_it_never_stands_still() {

@@ -121,7 +121,7 @@ pub(crate) fn download<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: b
     let head = if with_head { &out[..] } else { &[] };
     let sink = (&conn.fd, conn_key.token(Kind::Client));
     let result = exchange.download.pump((engine, pipes), source, line, sink, head);
-    counters.bytes_downloaded.add(exchange.download.note_taken(engine.unsent(sink.0)));
+    counters.bytes_downloaded.add(exchange.download.newly_taken());
     match result {
         Ok(Waits::Sink) => {
             conn.sending = true;
@@ -157,7 +157,7 @@ fn download_kept<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
     let sink = (&conn.fd, conn_key.token(Kind::Client));
     let result = exchange.download.pump_kept(engine, kept, sink, head);
     let woken = kept.take_woken().filter(|_| !planted(Fault::RoomUntold));
-    counters.bytes_downloaded.add(exchange.download.note_taken(engine.unsent(sink.0)));
+    counters.bytes_downloaded.add(exchange.download.newly_taken());
     if let Ok(Waits::Sink) = result {
         conn.sending = true;
     }
@@ -246,7 +246,7 @@ pub(crate) fn download_spliced<E: Engine>(
     counters.bytes_spliced.add(count as u64);
     let sink = (&conn.fd, conn_key.token(Kind::Client));
     let is_empty = exchange.download.drain((engine, pipes), count, sink);
-    counters.bytes_downloaded.add(exchange.download.note_taken(0));
+    counters.bytes_downloaded.add(exchange.download.newly_taken());
     if is_empty {
         download(worker, key, false);
     } else {
@@ -333,7 +333,8 @@ pub(crate) fn abort<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason)
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
     if conn.sending {
-        counters.bytes_downloaded.add(exchange.download.note_taken(engine.unsent(&conn.fd)));
+        exchange.download.note_unsent(engine.unsent(&conn.fd));
+        counters.bytes_downloaded.add(exchange.download.newly_taken());
     }
     exchange.reason.get_or_insert(reason);
     exchange.persistent = false;

@@ -89,7 +89,7 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) 
         bytes_to_client: exchange.download.taken() + exchange.own_bytes,
         tally,
         bytes_kept: match exchange.caching.answer {
-            Answer::Filled => exchange.download.moved(),
+            Answer::Filled => exchange.download.taken(),
             Answer::Origin | Answer::Stored => 0,
         },
         host: field(Name::Host),
