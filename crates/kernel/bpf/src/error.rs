@@ -1,0 +1,60 @@
+//! What can go wrong, and whose fault it is.
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+/// Why there are no programs, or a process is not registered.
+#[derive(Debug)]
+pub enum Error {
+    /// The kernel has not what is needed.
+    Unsupported {
+        /// What it lacks.
+        feature: &'static str,
+        /// Where that began.
+        since: &'static str,
+    },
+    /// The kernel refused a program: for want of privileges, or because it is another kernel than
+    /// the programs are made for.
+    Program {
+        /// Which.
+        name: &'static str,
+        /// In the kernel's or the loader's words.
+        why: String,
+    },
+    /// The daemon is in a pid namespace of its own, where the programs would mistake processes.
+    NestedNamespace,
+    /// No mounted cgroup v2 has the process's cgroup.
+    NoCgroup,
+    /// The kernel's error of a system call.
+    Kernel(Errno),
+    /// An error of files in /proc, or of the daemon's socket.
+    File(std::io::Error),
+}
+
+impl From<Errno> for Error {
+    fn from(error: Errno) -> Self {
+        Self::Kernel(error)
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Self::File(error)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsupported { feature, since } => write!(out, "no {feature}, since {since}"),
+            Self::Program { name, why } => write!(out, "the program {name} was refused: {why}"),
+            Self::NestedNamespace => out.write_str("runs in a pid namespace that is not the first"),
+            Self::NoCgroup => out.write_str("no mounted cgroup v2 has the cgroup of the process"),
+            Self::Kernel(error) => error.fmt(out),
+            Self::File(error) => error.fmt(out),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

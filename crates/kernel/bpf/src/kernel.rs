@@ -1,0 +1,142 @@
+//! bpf(2), for what the loader does not do: maps of regions, made and frozen.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+type Result<T> = std::result::Result<T, Errno>;
+
+// Commands and kinds of linux/bpf.h.
+const MAP_CREATE: i32 = 0;
+const MAP_UPDATE: i32 = 2;
+const MAP_DELETE: i32 = 3;
+const MAP_FREEZE: i32 = 22;
+const ARRAY: u32 = 2;
+const RING: u32 = 27;
+const MMAPABLE: u32 = 1 << 10;
+
+/// The beginnings of `union bpf_attr`; the kernel takes what follows as zeros.
+#[repr(C)]
+struct Create {
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+struct Element {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+struct Freeze {
+    map: u32,
+}
+
+/// What may be handed to the kernel as `union bpf_attr`.
+///
+/// # Safety
+/// It is the beginning of the union as the command has it, and has no padding of the compiler's.
+unsafe trait Attributes {}
+// SAFETY: five words, as MAP_CREATE has them.
+unsafe impl Attributes for Create {}
+// SAFETY: two words and three double words, as MAP_UPDATE_ELEM has them.
+unsafe impl Attributes for Element {}
+// SAFETY: a word, as MAP_FREEZE has it.
+unsafe impl Attributes for Freeze {}
+
+/// # Safety
+/// Addresses among the attributes are of memory that the command may read, of the length that the
+/// map says.
+unsafe fn bpf<T: Attributes>(command: i32, attributes: &T) -> Result<i32> {
+    // SAFETY: the attributes are the command's, and outlive the call; of what they point to the
+    // caller promises the same.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>())
+    };
+    if result < 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    }
+    Ok(result as i32)
+}
+
+fn create(
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries: u32,
+    flags: u32,
+) -> Result<OwnedFd> {
+    let attributes = Create { kind, key_bytes, value_bytes, entries, flags };
+    // SAFETY: there is no address among them.
+    let fd = unsafe { bpf(MAP_CREATE, &attributes) }?;
+    // SAFETY: the kernel has just given it to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// An array of one value that can be mapped (since Linux 5.5). All of its memory is taken at once.
+pub(crate) fn create_shared(value_bytes: usize) -> Result<OwnedFd> {
+    let value_bytes = u32::try_from(value_bytes).map_err(|_| Errno::INVAL)?;
+    create(ARRAY, 4, value_bytes, 1, MMAPABLE)
+}
+
+/// A ring of records (since Linux 5.8).
+pub(crate) fn create_ring(bytes: u32) -> Result<OwnedFd> {
+    create(RING, 0, 0, bytes, 0)
+}
+
+/// A map whose keys are numbers, and the bytes of its values.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbered<'a> {
+    map: BorrowedFd<'a>,
+    value_bytes: usize,
+}
+
+impl<'a> Numbered<'a> {
+    /// `value_bytes` is what the map was made with; the kernel reads as many.
+    pub(crate) fn new(map: BorrowedFd<'a>, value_bytes: usize) -> Self {
+        Self { map, value_bytes }
+    }
+
+    /// Stores a value under a key.
+    ///
+    /// # Panics
+    /// When it has another length than the map's values.
+    pub(crate) fn set(self, key: u32, value: &[u8]) -> Result<()> {
+        assert_eq!(value.len(), self.value_bytes, "the kernel reads as many bytes as a value has");
+        let element = self.element(&key, value.as_ptr().expose_provenance() as u64);
+        // SAFETY: `key` and `value` outlive the call, and are as long as the map's.
+        unsafe { bpf(MAP_UPDATE, &element) }.map(drop)
+    }
+
+    /// Takes a key out; there need be none.
+    pub(crate) fn remove(self, key: u32) -> Result<()> {
+        let element = self.element(&key, 0);
+        // SAFETY: `key` outlives the call and is as long as the map's; no value is read.
+        match unsafe { bpf(MAP_DELETE, &element) } {
+            Ok(_) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn element(self, key: &u32, value: u64) -> Element {
+        let map = self.map.as_raw_fd().unsigned_abs();
+        let key = std::ptr::from_ref(key).expose_provenance() as u64;
+        Element { map, padding: 0, key, value, flags: 0 }
+    }
+}
+
+/// From now on nobody maps it for writing or changes it by a call (since Linux 5.2); programs still
+/// do.
+pub(crate) fn freeze(map: impl AsFd) -> Result<()> {
+    let attributes = Freeze { map: map.as_fd().as_raw_fd().unsigned_abs() };
+    // SAFETY: there is no address among them.
+    unsafe { bpf(MAP_FREEZE, &attributes) }.map(drop)
+}

@@ -1,0 +1,21 @@
+//! eBPF programs, and who loads them: the kernel's side of user-level connection tracking, and the
+//! daemon that has the privileges for it.
+//!
+//! The programs are in `programs/`, in C; what is loaded is `objects/`, which is committed, so that
+//! building needs no compiler for them. `scripts/bpf-objects` makes it anew, and a test compares.
+//!
+//! What is loaded and attached is owned by descriptors of the daemon, and is gone with it. Nothing
+//! is pinned.
+
+mod cgroup;
+mod daemon;
+mod error;
+mod kernel;
+mod limits;
+mod peer;
+mod programs;
+mod regions;
+
+pub use daemon::{Daemon, Policy};
+pub use error::Error;
+pub use limits::REGIONS_PER_USER_MAX;

@@ -1,0 +1,111 @@
+//! A server that waits by upoll and uselect, from its listener to the last byte.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use common::{listener, tracker};
+use rustix::event::PollFlags;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use uselect::{PollFd, Sets, Socket, Tracker};
+
+const IN: u16 = 0x001;
+const OUT: u16 = 0x004;
+const LONG: Option<Duration> = Some(Duration::from_secs(10));
+const NOW: Option<Duration> = Some(Duration::ZERO);
+
+fn poll_one(tracker: &Tracker, socket: &Socket, events: u16, wait: Option<Duration>) -> u16 {
+    let mut fds = [PollFd { fd: socket.as_raw_fd(), events, revents: 0 }];
+    tracker.upoll(&mut fds, wait).unwrap();
+    let mut real = [rustix::event::PollFd::new(socket, PollFlags::from_bits_retain(events))];
+    rustix::event::poll(&mut real, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))
+        .unwrap();
+    assert_eq!(fds[0].revents, real[0].revents().bits(), "of {events:#x}");
+    fds[0].revents
+}
+
+#[test]
+fn bytes_come_back() {
+    let Some(tracker) = tracker() else { return };
+    let (listener, address) = listener(tracker);
+    assert!(listener.is_tracked());
+    assert_eq!(poll_one(tracker, &listener, IN, NOW), 0);
+    let mut client = TcpStream::connect(address).unwrap();
+    assert_eq!(poll_one(tracker, &listener, IN, LONG), IN);
+    assert_eq!(listener.state().unwrap().readable, 1);
+    let (socket, peer) = listener.accept(false).unwrap();
+    assert!(socket.is_tracked());
+    assert_eq!(peer, Some(client.local_addr().unwrap()));
+    assert_eq!(poll_one(tracker, &listener, IN, NOW), 0);
+    assert_eq!(poll_one(tracker, &socket, IN | OUT, NOW), OUT);
+    client.write_all(b"hello").unwrap();
+    assert_eq!(poll_one(tracker, &socket, IN, LONG), IN);
+    assert_eq!(socket.state().unwrap().readable, 5);
+    let mut bytes = [0; 8];
+    assert_eq!(recv(&socket, &mut bytes[..], RecvFlags::empty()).unwrap().0, 5);
+    assert_eq!(poll_one(tracker, &socket, IN, NOW), 0);
+    assert_eq!(send(&socket, &bytes[..5], SendFlags::NOSIGNAL).unwrap(), 5);
+    client.read_exact(&mut bytes[..5]).unwrap();
+    assert_eq!(&bytes[..5], b"hello");
+    let state = socket.state().unwrap();
+    assert!(state.window >= 1 && state.rtt_us >= 1 && state.room > 10_000, "{state:?}");
+    drop(client);
+    let ended = poll_one(tracker, &socket, IN | OUT | 0x2000, LONG);
+    assert_eq!(ended & (IN | 0x2000), IN | 0x2000);
+}
+
+#[test]
+fn a_sleeper_is_woken_and_a_wait_has_an_end() {
+    let Some(tracker) = tracker() else { return };
+    let (listener, address) = listener(tracker);
+    let client = TcpStream::connect(address).unwrap();
+    let (socket, _) = listener.accept(false).unwrap();
+    let begun = Instant::now();
+    assert_eq!(poll_one(tracker, &socket, IN, Some(Duration::from_millis(30))), 0);
+    assert!(begun.elapsed() >= Duration::from_millis(30));
+    for round in 0..100u32 {
+        let mut client = client.try_clone().unwrap();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_micros(u64::from(round * 37 % 900)));
+            client.write_all(b"x").unwrap();
+        });
+        assert_eq!(poll_one(tracker, &socket, IN, LONG), IN, "round {round}");
+        assert_eq!(recv(&socket, &mut [0; 8][..], RecvFlags::empty()).unwrap().0, 1);
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn select_and_descriptors_that_are_not_tracked() {
+    let Some(tracker) = tracker() else { return };
+    let (listener, address) = listener(tracker);
+    let mut client = TcpStream::connect(address).unwrap();
+    let (socket, _) = listener.accept(false).unwrap();
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (tracked, other) = (socket.as_raw_fd() as usize, datagrams.as_fd().as_raw_fd() as usize);
+    let select = |wait| {
+        let mut read = vec![0u64; 16];
+        for fd in [tracked, other] {
+            read[fd / 64] |= 1 << (fd % 64);
+        }
+        let mut sets = Sets { read: &mut read, write: &mut [], except: &mut [] };
+        let count = tracker.uselect(&mut sets, wait).unwrap();
+        let has = |fd: usize| read[fd / 64] >> (fd % 64) & 1 == 1;
+        (count, has(tracked), has(other))
+    };
+    assert_eq!(select(NOW), (0, false, false));
+    datagrams.send_to(b"x", datagrams.local_addr().unwrap()).unwrap();
+    assert_eq!(select(LONG), (1, false, true));
+    datagrams.recv(&mut [0; 8]).unwrap();
+    client.write_all(b"x").unwrap();
+    assert_eq!(select(LONG), (1, true, false));
+    datagrams.send_to(b"x", datagrams.local_addr().unwrap()).unwrap();
+    // Memory answers, but now and then the others are asked for, too.
+    let both = (0..=uselect::PASSES_MAX).filter(|_| select(LONG) == (2, true, true)).count();
+    assert_eq!(both, 1);
+}

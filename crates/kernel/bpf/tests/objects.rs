@@ -1,0 +1,78 @@
+//! That what is loaded is what the sources say, and that both sides mean the same memory.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use std::fmt::Write as _;
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+use uselect::layout::{Numbers, Own, PROBES, REGIONS, SOCKETS, Shown, Slot, THREADS};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
+}
+
+#[test]
+fn the_object_was_built_from_these_sources() {
+    let made = std::fs::read_to_string(folder().join("../objects/uselect.made")).unwrap();
+    let mut compared = 0;
+    for line in made.lines() {
+        let Some((sum, name)) = line.split_once("  ") else { continue };
+        let mut found = String::new();
+        for byte in Sha256::digest(std::fs::read(folder().join(name)).unwrap()) {
+            write!(found, "{byte:02x}").unwrap();
+        }
+        assert_eq!(found, sum, "{name} has changed: scripts/bpf-objects builds the object anew");
+        compared += 1;
+    }
+    assert_eq!(compared, 4);
+    let script = folder().join("../../../../scripts/bpf-objects");
+    let output = Command::new(script).arg("--check").output().unwrap();
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn both_sides_have_the_same_layout() {
+    let fields = [
+        ("uselect_shown, generations", offset_of!(Shown, generations)),
+        ("uselect_shown, word", offset_of!(Shown, word)),
+        ("uselect_shown, numbers", offset_of!(Shown, numbers)),
+        ("uselect_numbers, room", offset_of!(Numbers, room)),
+        ("uselect_numbers, window", offset_of!(Numbers, window)),
+        ("uselect_numbers, rtt_us", offset_of!(Numbers, rtt_us)),
+        ("uselect_slot, armed", offset_of!(Slot, armed)),
+        ("uselect_slot, taken", offset_of!(Slot, taken)),
+        ("uselect_slot, generation", offset_of!(Slot, generation)),
+        ("uselect_own, active", offset_of!(Own, active)),
+        ("uselect_own, read", offset_of!(Own, read)),
+        ("uselect_own, write", offset_of!(Own, write)),
+        ("uselect_own, except", offset_of!(Own, except)),
+        ("uselect_own, descriptor", offset_of!(Own, descriptor)),
+        ("uselect_own, index", offset_of!(Own, index)),
+        ("uselect_own, interest", offset_of!(Own, interest)),
+        ("uselect_own, slot", offset_of!(Own, slot)),
+    ];
+    let mut asserted = String::from("#include \"layout.h\"\n");
+    let mut expect = |what: &str, number: usize| {
+        writeln!(asserted, "_Static_assert({what} == {number}, \"{what}\");").unwrap();
+    };
+    for (field, offset) in fields {
+        expect(&format!("__builtin_offsetof(struct {field})"), offset);
+    }
+    expect("sizeof(struct uselect_shown)", size_of::<Shown>());
+    expect("sizeof(struct uselect_own)", size_of::<Own>());
+    expect("USELECT_SOCKETS", SOCKETS);
+    expect("USELECT_THREADS", THREADS);
+    expect("USELECT_PROBES", PROBES);
+    expect("USELECT_REGIONS", REGIONS as usize);
+    let source = std::env::temp_dir().join(format!("uselect-layout-{}.c", std::process::id()));
+    std::fs::write(&source, asserted).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.arg("-fsyntax-only").arg("-I").arg(folder()).arg(&source);
+    let output = compiler.output().unwrap();
+    std::fs::remove_file(&source).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

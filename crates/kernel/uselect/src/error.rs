@@ -1,0 +1,50 @@
+//! What can go wrong, and whose fault it is.
+
+use std::fmt;
+
+pub use rustix::io::Errno;
+
+/// Why a process is not registered, or a call failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// There is no daemon at that address. A retry is sound once it runs.
+    NoDaemon(Errno),
+    /// The daemon's policy does not have this user.
+    Refused,
+    /// As many processes are registered as there is room for, in all or of this user. A retry is
+    /// sound.
+    Full,
+    /// The process is registered already.
+    Registered,
+    /// The process is of another pid namespace than the daemon.
+    OtherNamespace,
+    /// The daemon could not do it; it says why in its log.
+    Daemon,
+    /// The daemon says what this version does not understand.
+    Protocol,
+    /// The kernel's error of a system call.
+    Kernel(Errno),
+}
+
+impl From<Errno> for Error {
+    fn from(error: Errno) -> Self {
+        Self::Kernel(error)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDaemon(error) => write!(out, "uselectd cannot be reached: {error}"),
+            Self::Refused => out.write_str("uselectd does not serve this user"),
+            Self::Full => out.write_str("uselectd has no room for another process"),
+            Self::Registered => out.write_str("the process is registered already"),
+            Self::OtherNamespace => out.write_str("uselectd is of another pid namespace"),
+            Self::Daemon => out.write_str("uselectd failed; its log says why"),
+            Self::Protocol => out.write_str("uselectd is of another version"),
+            Self::Kernel(error) => error.fmt(out),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,182 @@
+//! The one door to Linux of this crate: what it asks of the kernel, a function a call.
+//!
+//! Not by `millrace-sys`: the library is linked into other people's programs, which have no use for
+//! the rest of that crate.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
+    SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, ipproto,
+};
+
+pub(crate) type Result<T> = std::result::Result<T, Errno>;
+
+/// What may be seen in memory that others write to at any time.
+///
+/// # Safety
+/// Any bytes are one, and but for padding, which nobody reads, it is made of atomics alone.
+pub(crate) unsafe trait Shared {}
+
+// SAFETY: atomics and padding.
+unsafe impl Shared for crate::layout::Shown {}
+// SAFETY: atomics and padding.
+unsafe impl Shared for crate::layout::Own {}
+// SAFETY: they are atomics.
+unsafe impl Shared for AtomicU64 {}
+// SAFETY: they are atomics.
+unsafe impl Shared for AtomicU8 {}
+
+/// Memory that is shared, seen as one `T`.
+pub(crate) struct Mapping<T> {
+    start: NonNull<T>,
+    bytes: usize,
+    kind: PhantomData<T>,
+}
+
+// SAFETY: the mapping is memory like any other, and what is in it are atomics.
+unsafe impl<T: Sync> Send for Mapping<T> {}
+// SAFETY: as above; only `&T` is handed out.
+unsafe impl<T: Sync> Sync for Mapping<T> {}
+
+impl<T: Shared> Mapping<T> {
+    /// Maps a `T` that begins at `offset`, a multiple of the page's size, of what `fd` is. Nothing
+    /// may be stored there unless `is_writable`.
+    pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, is_writable: bool) -> Result<Self> {
+        let bytes = size_of::<T>().next_multiple_of(page_bytes());
+        let write = if is_writable { ProtFlags::WRITE } else { ProtFlags::empty() };
+        let (access, flags) = (ProtFlags::READ | write, MapFlags::SHARED);
+        // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags, fd, offset) }?;
+        Ok(Self::of(start.cast(), bytes))
+    }
+
+    fn of(start: *mut T, bytes: usize) -> Self {
+        let start = NonNull::new(start).expect("mmap gives no address 0");
+        assert!(start.is_aligned(), "pages are aligned for everything");
+        Self { start, bytes, kind: PhantomData }
+    }
+}
+
+impl Mapping<AtomicU8> {
+    /// A byte that is 0, in every child of fork(2) again (MADV_WIPEONFORK, since Linux 4.14).
+    pub(crate) fn wiped_on_fork() -> Result<Self> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let bytes = page_bytes();
+        // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }?;
+        let mapping = Self::of(start.cast(), bytes);
+        // SAFETY: the page is the mapping's own; its bytes change in children alone.
+        unsafe { madvise(start, bytes, Advice::LinuxWipeOnFork) }?;
+        Ok(mapping)
+    }
+}
+
+impl<T: Shared> Deref for Mapping<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the memory is mapped as long as `self` lives, aligned, as long as a `T`, and any
+        // bytes are a `T`, as `Shared` says.
+        unsafe { self.start.as_ref() }
+    }
+}
+
+impl<T> Drop for Mapping<T> {
+    fn drop(&mut self) {
+        // SAFETY: nobody has a reference any more, as they borrow `self`.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+pub(crate) fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+/// The number by which the kernel's programs know the thread that runs.
+pub(crate) fn thread() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// A TCP socket, closed on exec, non-blocking if asked for.
+pub(crate) fn tcp_socket(family: AddressFamily, is_blocking: bool) -> Result<OwnedFd> {
+    let flags = flags(is_blocking);
+    rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+}
+
+/// Always with room for the address: the kernel's program runs when that is looked for.
+pub(crate) fn accept(
+    listener: BorrowedFd<'_>,
+    is_blocking: bool,
+) -> Result<(OwnedFd, Option<SocketAddrAny>)> {
+    rustix::net::acceptfrom_with(listener, flags(is_blocking))
+}
+
+fn flags(is_blocking: bool) -> SocketFlags {
+    let wait = if is_blocking { SocketFlags::empty() } else { SocketFlags::NONBLOCK };
+    SocketFlags::CLOEXEC | wait
+}
+
+/// Makes the kernel look at a socket: receives 0 bytes, which takes nothing, and neither waits nor
+/// takes an error (Linux 6.18, `tcp_recvmsg_locked`), but calls the programs as any receive does.
+pub(crate) fn touch(socket: BorrowedFd<'_>) {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    // Whatever it gives, a listener ENOTCONN, the programs have run.
+    let _ = rustix::net::recv(socket, &mut [0u8; 0], flags);
+}
+
+/// Connects to a Unix socket, closed on exec.
+pub(crate) fn connect(path: &Path) -> Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    retry_on_intr(|| rustix::net::connect(&fd, &address))?;
+    Ok(fd)
+}
+
+pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
+    retry_on_intr(|| rustix::net::send(fd, bytes, SendFlags::NOSIGNAL))
+}
+
+/// Receives bytes, and up to `COUNT` descriptors that come with them.
+pub(crate) fn receive<const COUNT: usize>(
+    fd: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    const { assert!(COUNT <= 8) };
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut parts = [std::io::IoSliceMut::new(bytes)];
+        match rustix::net::recvmsg(fd, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(came) = message {
+            descriptors.extend(came);
+        }
+    }
+    match received.flags.contains(ReturnFlags::CTRUNC) {
+        true => Err(Errno::MFILE),
+        false => Ok(received.bytes),
+    }
+}
+
+/// Borrows a descriptor for a call by its number, which a caller has named. What that number is,
+/// is the caller's to know; the kernel says EBADF if it is nothing.
+pub(crate) fn borrow<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
+    // SAFETY: it is not -1; a number that is not open is an error of the call that gets it, as with
+    // poll(2) itself.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+}
