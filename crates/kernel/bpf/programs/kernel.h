@@ -21,22 +21,23 @@ typedef unsigned long long __u64;
 enum {
     MAP_HASH = 1,
     MAP_ARRAY = 2,
+    MAP_PERCPU_ARRAY = 6,
     MAP_ARRAY_OF_MAPS = 12,
     MAP_SK_STORAGE = 24,
     MAP_RINGBUF = 27,
 };
 enum { NO_PREALLOC = 1, MMAPABLE = 1 << 10 };
 enum { STORAGE_CREATE = 1, RING_FORCE_WAKEUP = 2 };
-enum { OPS_ACTIVE_ESTABLISHED = 4, OPS_RTT = 12, OPS_RTT_FLAG = 1 << 3 };
 
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static __u64 (*const current_ids)(void) = (void *)14;
-static long (*const set_option)(void *context, int level, int name, void *value, int size) =
-    (void *)49;
-static long (*const set_callbacks)(void *context, int flags) = (void *)59;
+static __u64 (*const cookie_of)(void *context) = (void *)46;
+static struct bpf_sock *(*const to_full)(struct bpf_sock *sk) = (void *)95;
 static void *(*const storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
+static long (*const read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
 static long (*const ring_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)130;
 static struct tcp_sock *(*const to_tcp)(void *sk) = (void *)137;
+static long (*const repeat)(__u32 count, void *step, void *context, __u64 flags) = (void *)181;
 
 // What programs of cgroups get, as far as it is read.
 struct bpf_sock {
@@ -49,16 +50,12 @@ struct bpf_sock_addr {
     __u32 addresses[16];
     struct bpf_sock *sk;
 };
-struct bpf_sock_ops {
-    __u32 op;
-    __u32 connection[20];
-    __u32 callbacks;
-    __u32 counts[24];
+struct __sk_buff {
+    __u32 packet[42];
     struct bpf_sock *sk;
 };
 _Static_assert(__builtin_offsetof(struct bpf_sock_addr, sk) == 64, "as linux/bpf.h has it");
-_Static_assert(__builtin_offsetof(struct bpf_sock_ops, callbacks) == 84, "as linux/bpf.h has it");
-_Static_assert(__builtin_offsetof(struct bpf_sock_ops, sk) == 184, "as linux/bpf.h has it");
+_Static_assert(__builtin_offsetof(struct __sk_buff, sk) == 168, "as linux/bpf.h has it");
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -75,6 +72,9 @@ struct sock_common {
     unsigned short skc_family;
     volatile unsigned char skc_state;
     possible_net_t skc_net;
+    struct {
+        __u64 counter;
+    } skc_cookie;
 };
 struct sk_buff_head {
     __u32 qlen;
@@ -129,9 +129,7 @@ enum {
 enum { RCV_SHUTDOWN = 1, SEND_SHUTDOWN = 2, SHUTDOWN_MASK = 3 };
 enum { TCP_URG_VALID = 0x0100 };
 // linux/socket.h and linux/in.h.
-enum { SOCK_STREAM = 1, SOL_TCP = 6, IPPROTO_TCP = 6, AF_INET = 2, AF_INET6 = 10 };
-// TCP_BPF_SOCK_OPS_CB_FLAGS of linux/bpf.h, since Linux 6.12.
-enum { SOCK_OPS_CB_FLAGS = 1008 };
+enum { SOCK_STREAM = 1, IPPROTO_TCP = 6, AF_INET = 2, AF_INET6 = 10 };
 // linux/eventpoll.h; poll(2) has the same bits.
 enum {
     POLL_IN = 0x001,

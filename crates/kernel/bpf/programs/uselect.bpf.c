@@ -106,32 +106,33 @@ INLINE struct uselect_own *own_of(__u32 region)
     return map ? map_lookup(map, &zero) : 0;
 }
 
+// `mark` is SO_RCVLOWAT; below it a window of less than a segment counts.
+INLINE int has_bytes(int waiting, int mark, int window, int segment)
+{
+    return waiting > 0 && (waiting >= mark || window <= segment);
+}
+
 INLINE int is_readable(struct tcp_sock *tp)
 {
-    struct sock *sk = (struct sock *)tp;
-    int waiting = ONCE(tp->rcv_nxt) - ONCE(tp->copied_seq);
-    int low = ONCE(sk->sk_rcvlowat);
-    if (waiting <= 0)
-        return 0;
-    if (low < 1)
-        low = 1;
-    if (waiting >= low)
-        return 1;
-    int window = ONCE(tp->rcv_wup) + ONCE(tp->rcv_wnd) - ONCE(tp->rcv_nxt);
-    return window <= ONCE(tp->inet_conn.icsk_ack.rcv_mss);
+    __u32 next = ONCE(tp->rcv_nxt);
+    int window = ONCE(tp->rcv_wup) + ONCE(tp->rcv_wnd) - next;
+    int mark = ONCE(((struct sock *)tp)->sk_rcvlowat);
+    return has_bytes(next - ONCE(tp->copied_seq), mark, window, ONCE(tp->inet_conn.icsk_ack.rcv_mss));
+}
+
+INLINE int has_room(int queued, int bound, __u32 unsent, __u32 low)
+{
+    return queued < bound && bound - queued >= queued >> 1 && unsent << 1 < low;
 }
 
 INLINE int is_writable(struct tcp_sock *tp)
 {
     struct sock *sk = (struct sock *)tp;
-    int queued = ONCE(sk->sk_wmem_queued), room = ONCE(sk->sk_sndbuf);
-    if (queued >= room || room - queued < queued >> 1)
-        return 0;
     __u32 low = ONCE(tp->notsent_lowat);
     if (!low)
         low = ONCE(sk->__sk_common.skc_net.net->ipv4.sysctl_tcp_notsent_lowat);
     __u32 unsent = ONCE(tp->write_seq) - ONCE(tp->snd_nxt);
-    return unsent << 1 < low;
+    return has_room(ONCE(sk->sk_wmem_queued), ONCE(sk->sk_sndbuf), unsent, low);
 }
 
 // What tcp_poll() of Linux 6.18 says, but for what docs/design/uselect.md lists.
@@ -218,36 +219,54 @@ INLINE void publish(struct tracked *tracked, struct uselect_shown *shown, __u32 
         ring_output(ring, &nothing, sizeof(nothing), RING_FORCE_WAKEUP);
 }
 
+struct settling {
+    struct tcp_sock *tp;
+    struct tracked *tracked;
+    uselect_u64 *place;
+    __u64 word;
+    __u32 risen;
+    __u32 is_changed;
+};
+
+static long settle_once(__u32 unused, struct settling *now)
+{
+    // The process has given the index to another socket.
+    if (now->word >> 32 != now->tracked->generation)
+        return 1;
+    __u64 word = (__u64)now->tracked->generation << 32 | poll_bits(now->tp, now->tracked);
+    if (word == now->word)
+        return 1;
+    __u64 found = __sync_val_compare_and_swap(now->place, now->word, word);
+    if (found == now->word) {
+        now->risen |= word & ~found;
+        now->is_changed = 1;
+        found = word;
+    }
+    now->word = found;
+    return 0;
+}
+
 // Makes the word what the socket is. The addition of 0 is a read behind a full barrier: what the
-// kernel stored before the hook is seen by whoever exchanges the word after this read.
+// kernel stored before the hook is seen by whoever exchanges the word after this read. By repeat()
+// and not by a loop: the verifier would follow each of its rounds.
 INLINE void settle(struct tcp_sock *tp, struct tracked *tracked)
 {
     struct uselect_shown *shown = shown_of(tracked->region, tracked->identity);
     if (!tp || !shown)
         return;
     uselect_u64 *place = &shown->word[tracked->index & MASK];
-    __u64 generation = (__u64)tracked->generation << 32;
-    __u64 word = __sync_fetch_and_add(place, 0);
-    __u32 risen = 0, is_changed = 0;
-    for (int i = 0; i < TRIES; i++) {
-        // The process has given the index to another socket.
-        if (word >> 32 != tracked->generation)
-            return;
-        __u64 now = generation | poll_bits(tp, tracked);
-        if (now == word)
-            break;
-        __u64 found = __sync_val_compare_and_swap(place, word, now);
-        if (found == word) {
-            risen |= now & ~word;
-            is_changed = 1;
-            word = now;
-        } else {
-            word = found;
-        }
-    }
+    struct settling now = {
+        .tp = tp,
+        .tracked = tracked,
+        .place = place,
+        .word = __sync_fetch_and_add(place, 0),
+    };
+    repeat(TRIES, settle_once, &now, 0);
+    if (now.word >> 32 != tracked->generation)
+        return;
     number(tp, tracked, shown);
-    if (is_changed)
-        publish(tracked, shown, risen);
+    if (now.is_changed)
+        publish(tracked, shown, now.risen);
 }
 
 // The trackers of nearly all sockets of a machine are NULL, so this is what everybody pays.
@@ -424,8 +443,6 @@ INLINE int accepted(struct bpf_sock_addr *context)
     if (tracked->generation != new.tracked.generation ||
         tracked->identity != new.tracked.identity)
         return 1;
-    int callbacks = OPS_RTT_FLAG;
-    set_option(context, SOL_TCP, SOCK_OPS_CB_FLAGS, &callbacks, sizeof(callbacks));
     settle(tp, tracked);
     tell(&new);
     return 1;
@@ -443,21 +460,196 @@ int accepted6(struct bpf_sock_addr *context)
     return accepted(context);
 }
 
-// An acknowledgement with a sample of the round-trip time, after what it acknowledged was freed:
-// the only word of room to send that there is without a trampoline.
-SEC("sockops")
-int acknowledged(struct bpf_sock_ops *context)
+// getsockname(2), which changes nothing, and by which the library makes the kernel look at a socket.
+// The socket is locked, so whatever was announced is stored by now.
+INLINE int looked_at(struct bpf_sock_addr *context)
 {
-    if (context->op != OPS_RTT && context->op != OPS_ACTIVE_ESTABLISHED)
-        return 1;
     struct bpf_sock *sk = context->sk;
+    struct tracked *tracked = sk ? storage_get(&sockets, sk, 0, 0) : 0;
+    if (!tracked)
+        return 1;
+    ONCE(tracked->is_over) = 0;
+    settle(to_tcp(sk), tracked);
+    return 1;
+}
+
+SEC("cgroup/getsockname4")
+int looked4(struct bpf_sock_addr *context)
+{
+    return looked_at(context);
+}
+
+SEC("cgroup/getsockname6")
+int looked6(struct bpf_sock_addr *context)
+{
+    return looked_at(context);
+}
+
+// Room to send is made by acknowledgements, of which nothing tells once they are processed: the
+// callback for samples of the round-trip time, which was tried, comes once a round, and not with the
+// last of one. So a packet is noted when it arrives, and its socket looked at when the batch that it
+// is part of has been processed. That also makes good what the tracepoints miss: one that is hit
+// while its program runs already on the same CPU, in the process that the softirq has interrupted,
+// is passed over (Linux 6.18, `__bpf_trace_run`).
+#define ARRIVALS 128
+struct arrival {
+    // Its address. By then it may be another socket's, whose cookie is another one.
+    __u64 sk;
+    __u64 cookie;
+    struct tracked tracked;
+};
+// Packets arrive and batches end in softirqs, which do not interrupt each other on a CPU.
+struct arrivals {
+    __u32 count;
+    struct arrival list[ARRIVALS];
+};
+struct {
+    NUMBER(type, MAP_PERCPU_ARRAY);
+    NUMBER(max_entries, 1);
+    TYPE(key, __u32);
+    TYPE(value, struct arrivals);
+} arrivals SEC(".maps");
+
+SEC("cgroup_skb/ingress")
+int arriving(struct __sk_buff *context)
+{
+    struct bpf_sock *sk = context->sk;
+    __u32 zero = 0;
+    if (!sk)
+        return 1;
+    sk = to_full(sk);
     if (!sk)
         return 1;
     struct tracked *tracked = storage_get(&sockets, sk, 0, 0);
-    if (!tracked)
+    if (!tracked || ONCE(tracked->state) == TCP_LISTEN)
         return 1;
-    if (context->op == OPS_ACTIVE_ESTABLISHED)
-        set_callbacks(context, context->callbacks | OPS_RTT_FLAG);
-    settle(to_tcp(sk), tracked);
+    struct arrivals *queue = map_lookup(&arrivals, &zero);
+    if (!queue)
+        return 1;
+    __u32 count = queue->count;
+    // Of a socket that has come right before, nothing new is to be noted. One too many is not
+    // noted; the library looks again at sockets that stay full.
+    if (count >= ARRIVALS || (count && queue->list[count - 1].sk == (__u64)sk))
+        return 1;
+    queue->list[count].sk = (__u64)sk;
+    queue->list[count].cookie = cookie_of(context);
+    queue->list[count].tracked = *tracked;
+    queue->count = count + 1;
     return 1;
+}
+
+#define READ(to, from) read_kernel(&(to), sizeof(to), (const void *)&(from))
+
+// What poll(2) would say but for urgent data, or GONE.
+#define GONE (~0U)
+INLINE __u32 arrival_bits(struct arrival *arrival)
+{
+    struct tcp_sock *tp = (struct tcp_sock *)arrival->sk;
+    struct sock *sk = (struct sock *)tp;
+    int queued = 0, bound = 0, error = 0, mark = 0;
+    __u32 written = 0, sent = 0, low = 0, next = 0, copied = 0, wup = 0, window = 0, bits = 0;
+    __u16 segment = 0;
+    __u8 state = 0, shutdown = 0;
+    __u64 cookie = 0;
+    READ(state, sk->__sk_common.skc_state);
+    READ(shutdown, sk->sk_shutdown);
+    READ(error, sk->sk_err);
+    READ(queued, sk->sk_wmem_queued);
+    READ(bound, sk->sk_sndbuf);
+    READ(written, tp->write_seq);
+    READ(sent, tp->snd_nxt);
+    READ(low, tp->notsent_lowat);
+    if (!low) {
+        struct net *net = 0;
+        READ(net, sk->__sk_common.skc_net.net);
+        READ(low, net->ipv4.sysctl_tcp_notsent_lowat);
+    }
+    READ(next, tp->rcv_nxt);
+    READ(copied, tp->copied_seq);
+    READ(mark, sk->sk_rcvlowat);
+    READ(wup, tp->rcv_wup);
+    READ(window, tp->rcv_wnd);
+    READ(segment, tp->inet_conn.icsk_ack.rcv_mss);
+    // Last: memory of TCP sockets stays that of TCP sockets for the time of a softirq, so what was
+    // read before was this one's if it still is.
+    READ(cookie, sk->__sk_common.skc_cookie.counter);
+    if (cookie != arrival->cookie)
+        return GONE;
+    if (state == TCP_SYN_SENT || state == TCP_SYN_RECV || state == TCP_LISTEN)
+        return 0;
+    if (state == TCP_CLOSE || shutdown == SHUTDOWN_MASK)
+        bits |= POLL_HUP;
+    if (shutdown & RCV_SHUTDOWN)
+        bits |= POLL_IN | POLL_RDNORM | POLL_RDHUP;
+    if (has_bytes(next - copied, mark, wup + window - next, segment))
+        bits |= POLL_IN | POLL_RDNORM;
+    if (shutdown & SEND_SHUTDOWN || has_room(queued, bound, written - sent, low))
+        bits |= POLL_OUT | POLL_WRNORM;
+    return error ? bits | POLL_ERR : bits;
+}
+
+struct adding {
+    struct arrival *arrival;
+    uselect_u64 *place;
+    __u64 word;
+    __u32 added;
+    __u32 is_changed;
+};
+
+static long add_once(__u32 unused, struct adding *now)
+{
+    if (now->word >> 32 != now->arrival->tracked.generation)
+        return 1;
+    __u32 bits = arrival_bits(now->arrival);
+    if (bits == GONE)
+        return 1;
+    __u64 word = (now->word & ~(__u64)now->added) | bits;
+    if (word == now->word)
+        return 1;
+    __u64 found = __sync_val_compare_and_swap(now->place, now->word, word);
+    if (found == now->word) {
+        now->added |= word & ~found;
+        now->is_changed = 1;
+        found = word;
+    }
+    now->word = found;
+    return 0;
+}
+
+// As settle(), for a socket that is not locked, and whose state may just be changing: so bits are
+// only added, and taken back if they have become wrong meanwhile.
+static long add(__u32 at, void *unused)
+{
+    __u32 zero = 0;
+    struct arrivals *queue = map_lookup(&arrivals, &zero);
+    if (!queue || at >= ARRIVALS)
+        return 1;
+    struct arrival *arrival = &queue->list[at];
+    struct tracked *tracked = &arrival->tracked;
+    struct uselect_shown *shown = shown_of(tracked->region, tracked->identity);
+    if (!shown)
+        return 0;
+    uselect_u64 *place = &shown->word[tracked->index & MASK];
+    struct adding now = {
+        .arrival = arrival,
+        .place = place,
+        .word = __sync_fetch_and_add(place, 0),
+    };
+    repeat(TRIES, add_once, &now, 0);
+    if (now.is_changed)
+        publish(tracked, shown, now.added);
+    return 0;
+}
+
+SEC("tp_btf/napi_poll")
+int arrived(__u64 *unused)
+{
+    __u32 zero = 0;
+    struct arrivals *queue = map_lookup(&arrivals, &zero);
+    if (!queue || !queue->count)
+        return 0;
+    __u32 count = queue->count;
+    repeat(count < ARRIVALS ? count : ARRIVALS, add, 0, 0);
+    queue->count = 0;
+    return 0;
 }

@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::Map;
+use aya::programs::cgroup_skb::CgroupSkbLink;
 use aya::programs::cgroup_sock::CgroupSockLink;
 use aya::programs::cgroup_sock_addr::CgroupSockAddrLink;
-use aya::programs::sock_ops::SockOpsLink;
 use aya::programs::tp_btf::BtfTracePointLink;
 use aya::programs::{
-    BtfTracePoint, CgroupAttachMode, CgroupSock, CgroupSockAddr, Program, ProgramError, SockOps,
+    BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock, CgroupSockAddr,
+    Program, ProgramError,
 };
 use aya::{Btf, Ebpf, EbpfLoader};
 
@@ -17,17 +18,19 @@ use crate::error::Error;
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../objects/uselect.bpf.o");
 
 /// The programs of `uselect.bpf.c` by name, and the tracepoint of each.
-const TRACEPOINTS: [(&str, &str); 6] = [
+const TRACEPOINTS: [(&str, &str); 7] = [
     ("data_ready", "sk_data_ready"),
     ("received", "sock_recv_length"),
     ("taken", "tcp_rcv_space_adjust"),
     ("sent", "sock_send_length"),
     ("failed", "inet_sk_error_report"),
     ("changed", "inet_sock_set_state"),
+    ("arrived", "napi_poll"),
 ];
 const CREATED: &str = "created";
-const ACCEPTED: [&str; 2] = ["accepted4", "accepted6"];
-const ACKNOWLEDGED: &str = "acknowledged";
+/// Of getpeername(2) and getsockname(2), for both families.
+const NAMED: [&str; 4] = ["accepted4", "accepted6", "looked4", "looked6"];
+const ARRIVING: &str = "arriving";
 
 /// What is loaded; attached to nothing at first.
 pub(crate) struct Programs {
@@ -41,8 +44,8 @@ pub(crate) struct Tracing(#[expect(dead_code, reason = "held")] Vec<BtfTracePoin
 #[expect(dead_code, reason = "held")]
 pub(crate) struct CgroupLinks {
     created: CgroupSockLink,
-    accepted: Vec<CgroupSockAddrLink>,
-    acknowledged: SockOpsLink,
+    named: Vec<CgroupSockAddrLink>,
+    arriving: CgroupSkbLink,
 }
 
 impl Programs {
@@ -65,10 +68,10 @@ impl Programs {
             result.map_err(refused(name))?;
         }
         programs.get::<CgroupSock>(CREATED).load().map_err(refused(CREATED))?;
-        for name in ACCEPTED {
+        for name in NAMED {
             programs.get::<CgroupSockAddr>(name).load().map_err(refused(name))?;
         }
-        programs.get::<SockOps>(ACKNOWLEDGED).load().map_err(refused(ACKNOWLEDGED))?;
+        programs.get::<CgroupSkb>(ARRIVING).load().map_err(refused(ARRIVING))?;
         Ok(programs)
     }
 
@@ -95,16 +98,18 @@ impl Programs {
         let program = self.get::<CgroupSock>(CREATED);
         let created = program.attach(cgroup, MODE).and_then(|link| program.take_link(link));
         let created = created.map_err(refused(CREATED))?;
-        let mut accepted = Vec::with_capacity(ACCEPTED.len());
-        for name in ACCEPTED {
+        let mut named = Vec::with_capacity(NAMED.len());
+        for name in NAMED {
             let program = self.get::<CgroupSockAddr>(name);
             let link = program.attach(cgroup, MODE).and_then(|link| program.take_link(link));
-            accepted.push(link.map_err(refused(name))?);
+            named.push(link.map_err(refused(name))?);
         }
-        let program = self.get::<SockOps>(ACKNOWLEDGED);
-        let link = program.attach(cgroup, MODE).and_then(|link| program.take_link(link));
-        let acknowledged = link.map_err(refused(ACKNOWLEDGED))?;
-        Ok(CgroupLinks { created, accepted, acknowledged })
+        let program = self.get::<CgroupSkb>(ARRIVING);
+        let link = program
+            .attach(cgroup, CgroupSkbAttachType::Ingress, MODE)
+            .and_then(|link| program.take_link(link));
+        let arriving = link.map_err(refused(ARRIVING))?;
+        Ok(CgroupLinks { created, named, arriving })
     }
 
     /// A map of `uselect.bpf.c`.

@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
+#[path = "common/listener.rs"]
+mod listener;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
-use common::{listener, tracker};
+use common::tracker;
+use listener::listener;
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use uselect::{PollFd, Sets, Socket, Tracker};

@@ -125,12 +125,12 @@ fn flags(is_blocking: bool) -> SocketFlags {
     SocketFlags::CLOEXEC | wait
 }
 
-/// Makes the kernel look at a socket: receives 0 bytes, which takes nothing, and neither waits nor
-/// takes an error (Linux 6.18, `tcp_recvmsg_locked`), but calls the programs as any receive does.
+/// Makes the kernel look at a socket, whatever its state is: asks for its name (getsockname(2)),
+/// which calls the programs and does nothing else. A receive of 0 bytes would call them too, but it
+/// takes a kept error.
 pub(crate) fn touch(socket: BorrowedFd<'_>) {
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    // Whatever it gives, a listener ENOTCONN, the programs have run.
-    let _ = rustix::net::recv(socket, &mut [0u8; 0], flags);
+    // Whatever it gives, the programs have run.
+    let _ = rustix::net::getsockname(socket);
 }
 
 /// Connects to a Unix socket, closed on exec.

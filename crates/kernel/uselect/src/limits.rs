@@ -6,7 +6,6 @@ use std::time::Duration;
 /// tracked; the next one looks at those too (the paper's MaxPass).
 pub const PASSES_MAX: u32 = 64;
 /// A sleep for room to send is cut in pieces of this length, after each of which the sockets
-/// themselves are looked at: the kernel's word of an acknowledgement is missing where that has no
-/// sample of the round-trip time, which is after a loss without timestamps (RFC 6298 section 3), and
-/// where other things than acknowledgements make room.
+/// themselves are looked at: the programs look at those that packets came for, at 128 a batch, and
+/// by TCP_NOTSENT_LOWAT a timer that sends makes room, too.
 pub const ROOM_UNSEEN_MAX: Duration = Duration::from_millis(200);

@@ -1,11 +1,10 @@
 //! A daemon and a registered process for tests: this one.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use millrace_bpf::{Daemon, Error, Policy};
-use uselect::{Socket, Tracker};
+use uselect::Tracker;
 
 /// This process, registered; `None` where that is not supported, which is said. As root on a kernel
 /// that has what is needed, not to be supported is a failure.
@@ -37,14 +36,4 @@ fn register() -> Option<Tracker> {
 
 pub(crate) fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("uselect-{name}-{}", std::process::id()))
-}
-
-/// A listener on a port of its own.
-pub(crate) fn listener(tracker: &Tracker) -> (Socket, SocketAddrV4) {
-    let listener = tracker.socket(false, false).unwrap();
-    let any = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
-    rustix::net::bind(&listener, &any).unwrap();
-    rustix::net::listen(&listener, 64).unwrap();
-    let address = rustix::net::getsockname(&listener).unwrap();
-    (listener, SocketAddrV4::try_from(address).unwrap())
 }

@@ -1,0 +1,123 @@
+//! Comparing every tracked descriptor.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use uselect::{Sets, Socket};
+
+use crate::player::Player;
+
+/// All that poll(2) says of TCP: IN, PRI, OUT, ERR, HUP, RDNORM, WRNORM, RDHUP.
+const ALL: u16 = 0x215F;
+
+#[derive(Default, Debug)]
+pub(crate) struct Counts {
+    pub(crate) compared: u64,
+    pub(crate) different: u64,
+    /// Different, and right half a second later although nothing moved there.
+    pub(crate) late: u64,
+    /// Different while the network was still at work there, and right later.
+    pub(crate) moving: u64,
+    pub(crate) slept: u64,
+    pub(crate) lost: u64,
+    /// Of what was compared, how often each bit was set, as a check that the play reaches it.
+    pub(crate) seen: std::collections::BTreeMap<u16, u64>,
+}
+
+pub(crate) fn polled(socket: BorrowedFd<'_>) -> u16 {
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::from_bits_retain(ALL))];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+    fds[0].revents().bits()
+}
+
+impl Counts {
+    pub(crate) fn compare(&mut self, listener: &Socket, players: &[MutexGuard<'_, Player>]) {
+        let sockets = players.iter().flat_map(|player| player.sockets.iter());
+        let mut wrong = Vec::new();
+        for socket in sockets.clone().chain([listener]).filter(|socket| socket.is_tracked()) {
+            self.compared += 1;
+            let view = View::of(socket);
+            *self.seen.entry(view.found).or_default() += 1;
+            if !view.is_right() {
+                wrong.push((socket, view));
+            }
+        }
+        if wrong.is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        for (socket, before) in wrong {
+            let now = View::of(socket);
+            let (kind, count) = match (now.is_right(), now.is_like(&before)) {
+                (false, _) => ("different", &mut self.different),
+                (true, true) => ("late", &mut self.late),
+                (true, false) => ("moving", &mut self.moving),
+            };
+            *count += 1;
+            println!("{kind}: {}; then {}", before.told, now.told);
+        }
+    }
+}
+
+struct View {
+    found: u16,
+    /// What upoll says.
+    said: u16,
+    /// Whether the bitmaps say what poll(2) says.
+    is_in_bitmaps: bool,
+    readable: u32,
+    /// All that may explain a difference.
+    told: String,
+}
+
+impl View {
+    fn of(socket: &Socket) -> Self {
+        let found = polled(socket.as_fd());
+        let state = socket.state().unwrap();
+        let mut fds = [uselect::PollFd { fd: socket.as_raw_fd(), events: ALL, revents: 0 }];
+        socket.tracker().upoll(&mut fds, Some(Duration::ZERO)).unwrap();
+        let said = fds[0].revents;
+        let is_in_bitmaps = is_in_bitmaps(socket, found);
+        let told = format!(
+            "poll {found:#x}, upoll {said:#x}, bitmaps {is_in_bitmaps}, {state:x?}, sent anew {}, \
+             room bound {}, queued {}",
+            number(socket, libc::SOL_TCP, libc::TCP_INFO, 25),
+            number(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, 3),
+            number(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, 5),
+        );
+        Self { found, said, is_in_bitmaps, readable: state.readable, told }
+    }
+
+    fn is_right(&self) -> bool {
+        self.said == self.found && self.is_in_bitmaps
+    }
+
+    /// Whether nothing has come or gone between the two.
+    fn is_like(&self, other: &Self) -> bool {
+        (self.found, self.readable) == (other.found, other.readable)
+    }
+}
+
+fn is_in_bitmaps(socket: &Socket, found: u16) -> bool {
+    let fd = socket.as_raw_fd() as usize;
+    let (mut read, mut write) = (vec![0; fd / 64 + 1], vec![0; fd / 64 + 1]);
+    (read[fd / 64], write[fd / 64]) = (1 << (fd % 64), 1 << (fd % 64));
+    let mut sets = Sets { read: &mut read, write: &mut write, except: &mut [] };
+    socket.tracker().uselect(&mut sets, Some(Duration::ZERO)).unwrap();
+    let has = |bits: &[u64]| bits[fd / 64] != 0;
+    has(&read) == (found & 0x019 != 0) && has(&write) == (found & 0x00C != 0)
+}
+
+/// A number of what getsockopt(2) gives: of TCP_INFO (linux/tcp.h) or SO_MEMINFO
+/// (linux/sock_diag.h).
+fn number(socket: &Socket, level: i32, name: i32, at: usize) -> u32 {
+    let mut numbers = [0u32; 26];
+    let mut length = size_of_val(&numbers) as libc::socklen_t;
+    let (fd, place) = (socket.as_raw_fd(), (&raw mut numbers).cast());
+    // SAFETY: `numbers` has room for `length` bytes, and both outlive the call.
+    let result = unsafe { libc::getsockopt(fd, level, name, place, &raw mut length) };
+    assert_eq!(result, 0);
+    numbers[at]
+}

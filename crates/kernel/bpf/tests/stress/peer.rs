@@ -1,0 +1,46 @@
+//! The other ends: sockets that nobody tracks.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
+
+use crate::{Dice, Stage};
+
+const STREAMS_MAX: usize = 150;
+
+pub(crate) fn play(mut dice: Dice, stage: &Stage, listener: &TcpListener) {
+    let (mut streams, mut buffer) = (Vec::<TcpStream>::new(), vec![2; 300 << 10]);
+    while stage.goes_on() {
+        let count = dice.bytes();
+        let at = dice.below(streams.len().max(1));
+        match dice.below(40) {
+            0 if streams.len() < STREAMS_MAX => {
+                if let Ok(stream) = TcpStream::connect(stage.address) {
+                    stream.set_nonblocking(true).unwrap();
+                    streams.push(stream);
+                }
+            }
+            1 if streams.len() < STREAMS_MAX => {
+                if let Ok((stream, _)) = listener.accept() {
+                    stream.set_nonblocking(true).unwrap();
+                    streams.push(stream);
+                }
+            }
+            _ if streams.is_empty() => {}
+            2 if dice.below(4) == 0 => {
+                let stream = streams.swap_remove(at);
+                if dice.below(2) == 0 {
+                    set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+                }
+            }
+            3 if dice.below(20) == 0 => {
+                let _ = streams[at].shutdown([Shutdown::Write, Shutdown::Both][dice.below(2)]);
+            }
+            4..=22 => drop(streams[at].read(&mut buffer[..count])),
+            23.. => drop(streams[at].write(&buffer[..count])),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Sleeping while one thing happens.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use uselect::{PollFd, Socket, Tracker};
+
+use crate::Dice;
+use crate::compare::{Counts, polled};
+use crate::player::Player;
+
+const IN: u16 = 0x001;
+const OUT: u16 = 0x004;
+const HUP: u16 = 0x010;
+/// Who is not woken by then was not woken. Shorter than what the library lets pass without looking
+/// again, where it looks again.
+const LOST: Duration = Duration::from_millis(150);
+
+/// Sleeps among all sockets that say nothing of what is asked, on a connection of its own, until
+/// bytes, room or a reset come.
+pub(crate) fn sleep(
+    tracker: &Tracker,
+    players: &[MutexGuard<'_, Player>],
+    counts: &mut Counts,
+    dice: &mut Dice,
+) {
+    let sockets = || players.iter().flat_map(|player| player.sockets.iter());
+    let mut fds: Vec<PollFd> = sockets()
+        .filter(|socket| polled(socket.as_fd()) & (0x008 | HUP) == 0)
+        .map(|socket| {
+            let events = (IN | OUT) & !polled(socket.as_fd());
+            PollFd { fd: socket.as_raw_fd(), events, revents: 0 }
+        })
+        .collect();
+    for wanted in [IN, OUT, HUP] {
+        let Some((socket, mut peer)) = pair(tracker) else { return };
+        match wanted {
+            OUT => while send(&socket, &[0; 65536], SendFlags::NOSIGNAL).is_ok() {},
+            // A hang-up is told though nobody asks, and though there are bytes that nobody wants.
+            HUP => peer.write_all(b"x").unwrap(),
+            _ => {}
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        let events = if wanted == HUP { 0 } else { wanted };
+        fds.push(PollFd { fd: socket.as_raw_fd(), events, revents: 0 });
+        let wait = Duration::from_micros(dice.below(1500) as u64);
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(wait);
+            match wanted {
+                IN => peer.write_all(b"x").unwrap(),
+                OUT => {
+                    peer.set_nonblocking(true).unwrap();
+                    let mut bytes = vec![0; 1 << 20];
+                    let end = std::time::Instant::now() + LOST;
+                    while std::time::Instant::now() < end {
+                        let _ = peer.read(&mut bytes);
+                    }
+                }
+                _ => sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap(),
+            }
+            (wanted != HUP).then_some(peer)
+        });
+        let count = tracker.upoll(&mut fds, Some(LOST)).unwrap();
+        let found = fds.pop().map(|entry| entry.revents).unwrap_or_default();
+        counts.slept += 1;
+        let is_woken = count >= 1 && found & wanted != 0;
+        // Timers of other connections may have their say.
+        if !is_woken && count == 0 {
+            counts.lost += 1;
+            println!("lost: {wanted:#x}, found {found:#x}, poll {:#x}", polled(socket.as_fd()));
+        }
+        let _ = other.join().unwrap();
+        let _ = recv(&socket, &mut [0; 8][..], RecvFlags::DONTWAIT);
+    }
+}
+
+/// A connection of which nothing has been heard yet.
+fn pair(tracker: &Tracker) -> Option<(Socket, TcpStream)> {
+    let (listener, address) = crate::listener::listener(tracker);
+    let peer = TcpStream::connect(address).ok()?;
+    let (socket, _) = listener.accept(false).ok()?;
+    assert!(socket.is_tracked());
+    Some((socket, peer))
+}
