@@ -4,7 +4,7 @@
 //! process: requests have a length and a deadline, and answers fit the socket.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, IoSlice, Read};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -139,7 +139,7 @@ impl Daemon {
             // One too many is closed.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => eprintln!("uselectd: a connection failed: {error}"),
+            Err(error) => tell(&format!("a connection failed: {error}")),
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Daemon {
             }
             Ok(Err(refusal)) => answer(&connection, refusal, &[]),
             Err(error) => {
-                eprintln!("uselectd: a process could not be registered: {error}");
+                tell(&format!("a process could not be registered: {error}"));
                 answer(&connection, Answer::Failed, &[]);
             }
         }
@@ -249,6 +249,11 @@ fn listen(path: &Path) -> Result<UnixListener, Error> {
 
 fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::from_borrowed_fd(fd, PollFlags::IN)
+}
+
+/// That nobody listens any more is no reason to end.
+fn tell(what: &str) {
+    let _ = writeln!(std::io::stderr(), "uselectd: {what}");
 }
 
 /// Who does not take it has gone, which is found out in its turn.
