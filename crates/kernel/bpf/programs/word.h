@@ -1,0 +1,171 @@
+// A socket's word and bits: what poll(2) would say, stored and told.
+#ifndef WORD_H
+#define WORD_H
+
+#include "regions.h"
+
+// `mark` is SO_RCVLOWAT; below it a window of less than a segment counts.
+INLINE int has_bytes(int waiting, int mark, int window, int segment)
+{
+    return waiting > 0 && (waiting >= mark || window <= segment);
+}
+
+INLINE int is_readable(struct tcp_sock *tp)
+{
+    __u32 next = ONCE(tp->rcv_nxt);
+    int window = ONCE(tp->rcv_wup) + ONCE(tp->rcv_wnd) - next;
+    int mark = ONCE(((struct sock *)tp)->sk_rcvlowat);
+    int segment = ONCE(tp->inet_conn.icsk_ack.rcv_mss);
+    return has_bytes(next - ONCE(tp->copied_seq), mark, window, segment);
+}
+
+INLINE int has_room(int queued, int bound, __u32 unsent, __u32 low)
+{
+    return queued < bound && bound - queued >= queued >> 1 && unsent << 1 < low;
+}
+
+INLINE int is_writable(struct tcp_sock *tp)
+{
+    struct sock *sk = (struct sock *)tp;
+    __u32 low = ONCE(tp->notsent_lowat);
+    if (!low)
+        low = ONCE(sk->__sk_common.skc_net.net->ipv4.sysctl_tcp_notsent_lowat);
+    __u32 unsent = ONCE(tp->write_seq) - ONCE(tp->snd_nxt);
+    return has_room(ONCE(sk->sk_wmem_queued), ONCE(sk->sk_sndbuf), unsent, low);
+}
+
+// What tcp_poll() of Linux 6.18 says, but for what docs/design/uselect.md lists.
+INLINE __u32 poll_bits(struct tcp_sock *tp, struct tracked *tracked)
+{
+    struct sock *sk = (struct sock *)tp;
+    __u8 state = ONCE(tracked->state);
+    if (state == TCP_LISTEN)
+        return ONCE(tp->inet_conn.icsk_accept_queue.rskq_accept_head) ? POLL_IN | POLL_RDNORM : 0;
+    __u32 bits = 0;
+    __u8 shutdown = ONCE(tracked->is_over) ? SHUTDOWN_MASK : ONCE(sk->sk_shutdown);
+    if (shutdown == SHUTDOWN_MASK || state == TCP_CLOSE)
+        bits |= POLL_HUP;
+    if (shutdown & RCV_SHUTDOWN)
+        bits |= POLL_IN | POLL_RDNORM | POLL_RDHUP;
+    if (state != TCP_SYN_SENT && (state != TCP_SYN_RECV || ONCE(tp->fastopen_rsk))) {
+        if (is_readable(tp))
+            bits |= POLL_IN | POLL_RDNORM;
+        if (shutdown & SEND_SHUTDOWN || is_writable(tp))
+            bits |= POLL_OUT | POLL_WRNORM;
+        if (ONCE(tp->urg_data) & TCP_URG_VALID)
+            bits |= POLL_PRI;
+    }
+    if (ONCE(sk->sk_err) || ONCE(sk->sk_error_queue.qlen))
+        bits |= POLL_ERR;
+    return bits;
+}
+
+INLINE void number(struct tcp_sock *tp, struct tracked *tracked, struct uselect_shown *shown)
+{
+    struct sock *sk = (struct sock *)tp;
+    struct uselect_numbers *numbers = &shown->numbers[tracked->index & MASK];
+    int room = ONCE(sk->sk_sndbuf) - ONCE(sk->sk_wmem_queued);
+    ONCE(numbers->readable) = ONCE(tracked->state) == TCP_LISTEN
+        ? ONCE(sk->sk_ack_backlog)
+        : ONCE(tp->rcv_nxt) - ONCE(tp->copied_seq);
+    ONCE(numbers->room) = room > 0 ? room : 0;
+    ONCE(numbers->window) = ONCE(tp->snd_cwnd);
+    ONCE(numbers->rtt_us) = ONCE(tp->srtt_us) >> 3;
+}
+
+// Read-modify-write only if the bit is wrong. A writer that was outdated repairs it: it looks at
+// the word again behind its own write.
+INLINE void set_bit(uselect_u64 *bits, __u32 fd, __u32 wanted)
+{
+    uselect_u64 *word = &bits[(fd & MASK) / 64], bit = 1ULL << (fd & 63);
+    if (!wanted == !(ONCE(*word) & bit))
+        return;
+    if (wanted)
+        __sync_fetch_and_or(word, bit);
+    else
+        __sync_fetch_and_and(word, ~bit);
+}
+
+// Bitmaps after the word; who is told after the bitmaps. The bits are made those of whichever
+// socket the descriptor is now: a descriptor that was closed and opened anew meanwhile gets its own
+// again by whoever spoils them. The word of index 0 is always 0, so no socket is no bits.
+// Pairs with Pages::publish (numbers are stored, then the word read) and Sleep::begin (`sleeping`
+// is stored, then words and bits read).
+INLINE void publish(struct tracked *tracked, struct uselect_shown *shown, __u32 risen)
+{
+    struct uselect_own *own = own_of(tracked->region);
+    if (!own)
+        return;
+    __u32 fd = ONCE(own->descriptor[tracked->index & MASK]) - 1;
+    if (fd >= USELECT_SOCKETS)
+        return;
+    for (int i = 0; i < TRIES; i++) {
+        __u32 index = ONCE(own->index[fd & MASK]);
+        __u64 word = ONCE(shown->word[index & MASK]);
+        set_bit(own->read, fd, word & (POLL_IN | POLL_HUP | POLL_ERR));
+        set_bit(own->write, fd, word & (POLL_OUT | POLL_ERR));
+        set_bit(own->except, fd, word & POLL_PRI);
+        if (ONCE(own->index[fd & MASK]) == index && ONCE(shown->word[index & MASK]) == word)
+            break;
+    }
+    if (!ONCE(own->sleeping) || !(ONCE(own->interest[fd & MASK]) & risen))
+        return;
+    if (!__sync_lock_test_and_set(&own->sleeping, 0))
+        return;
+    void *ring = map_lookup(&rings, &tracked->region);
+    __u64 nothing = 0;
+    if (ring)
+        ring_output(ring, &nothing, sizeof(nothing), RING_FORCE_WAKEUP);
+}
+
+struct settling {
+    struct tcp_sock *tp;
+    struct tracked *tracked;
+    uselect_u64 *place;
+    __u64 word;
+    __u32 risen;
+    __u32 is_changed;
+};
+
+static long settle_once(__u32 unused, struct settling *now)
+{
+    // The process has given the index to another socket.
+    if (now->word >> 32 != now->tracked->generation)
+        return 1;
+    __u64 word = (__u64)now->tracked->generation << 32 | poll_bits(now->tp, now->tracked);
+    if (word == now->word)
+        return 1;
+    __u64 found = __sync_val_compare_and_swap(now->place, now->word, word);
+    if (found == now->word) {
+        now->risen |= word & ~found;
+        now->is_changed = 1;
+        found = word;
+    }
+    now->word = found;
+    return 0;
+}
+
+// Makes the word what the socket is. The addition of 0 is a read behind a full barrier: what the
+// kernel stored before the hook is seen by whoever exchanges the word after this read. By repeat()
+// and not by a loop: the verifier would follow each of its rounds.
+INLINE void settle(struct tcp_sock *tp, struct tracked *tracked)
+{
+    struct uselect_shown *shown = shown_of(tracked->region, tracked->identity);
+    if (!tp || !shown)
+        return;
+    uselect_u64 *place = &shown->word[tracked->index & MASK];
+    struct settling now = {
+        .tp = tp,
+        .tracked = tracked,
+        .place = place,
+        .word = __sync_fetch_and_add(place, 0),
+    };
+    repeat(TRIES, settle_once, &now, 0);
+    if (now.word >> 32 != tracked->generation)
+        return;
+    number(tp, tracked, shown);
+    if (now.is_changed)
+        publish(tracked, shown, now.risen);
+}
+
+#endif
