@@ -59,56 +59,82 @@ int arriving(struct __sk_buff *context)
 
 #define READ(to, from) read_kernel(&(to), sizeof(to), (const void *)&(from))
 
-// What poll(2) would say but for urgent data, or GONE.
-#define GONE (~0U)
-INLINE __u32 arrival_bits(struct arrival *arrival)
+// Of a socket, by its address.
+struct reading {
+    int queued;
+    int bound;
+    int error;
+    int mark;
+    __u32 written;
+    __u32 sent;
+    __u32 low;
+    __u32 next;
+    __u32 copied;
+    __u32 update;
+    __u32 window;
+    __u32 segments;
+    __u32 rtt;
+    __u16 segment;
+    __u8 state;
+    __u8 shutdown;
+};
+
+// 0 if the socket is gone.
+INLINE int read_socket(struct arrival *arrival, struct reading *reading)
 {
     struct tcp_sock *tp = (struct tcp_sock *)arrival->sk;
     struct sock *sk = (struct sock *)tp;
-    int queued = 0, bound = 0, error = 0, mark = 0;
-    __u32 written = 0, sent = 0, low = 0, next = 0, copied = 0, wup = 0, window = 0, bits = 0;
-    __u16 segment = 0;
-    __u8 state = 0, shutdown = 0;
     __u64 cookie = 0;
-    READ(state, sk->__sk_common.skc_state);
-    READ(shutdown, sk->sk_shutdown);
-    READ(error, sk->sk_err);
-    READ(queued, sk->sk_wmem_queued);
-    READ(bound, sk->sk_sndbuf);
-    READ(written, tp->write_seq);
-    READ(sent, tp->snd_nxt);
-    READ(low, tp->notsent_lowat);
-    if (!low) {
+    READ(reading->state, sk->__sk_common.skc_state);
+    READ(reading->shutdown, sk->sk_shutdown);
+    READ(reading->error, sk->sk_err);
+    READ(reading->queued, sk->sk_wmem_queued);
+    READ(reading->bound, sk->sk_sndbuf);
+    READ(reading->written, tp->write_seq);
+    READ(reading->sent, tp->snd_nxt);
+    READ(reading->low, tp->notsent_lowat);
+    if (!reading->low) {
         struct net *net = 0;
         READ(net, sk->__sk_common.skc_net.net);
-        READ(low, net->ipv4.sysctl_tcp_notsent_lowat);
+        READ(reading->low, net->ipv4.sysctl_tcp_notsent_lowat);
     }
-    READ(next, tp->rcv_nxt);
-    READ(copied, tp->copied_seq);
-    READ(mark, sk->sk_rcvlowat);
-    READ(wup, tp->rcv_wup);
-    READ(window, tp->rcv_wnd);
-    READ(segment, tp->inet_conn.icsk_ack.rcv_mss);
+    READ(reading->next, tp->rcv_nxt);
+    READ(reading->copied, tp->copied_seq);
+    READ(reading->mark, sk->sk_rcvlowat);
+    READ(reading->update, tp->rcv_wup);
+    READ(reading->window, tp->rcv_wnd);
+    READ(reading->segment, tp->inet_conn.icsk_ack.rcv_mss);
+    READ(reading->segments, tp->snd_cwnd);
+    READ(reading->rtt, tp->srtt_us);
     // Last: memory of TCP sockets stays that of TCP sockets for the time of a softirq, so what was
     // read before was this one's if it still is.
     READ(cookie, sk->__sk_common.skc_cookie.counter);
-    if (cookie != arrival->cookie)
-        return GONE;
+    return cookie == arrival->cookie;
+}
+
+// What poll(2) would say but for urgent data.
+INLINE __u32 reading_bits(struct reading *reading)
+{
+    __u32 bits = 0;
+    __u8 state = reading->state, shutdown = reading->shutdown;
+    int window = reading->update + reading->window - reading->next;
     if (state == TCP_SYN_SENT || state == TCP_SYN_RECV || state == TCP_LISTEN)
         return 0;
     if (state == TCP_CLOSE || shutdown == SHUTDOWN_MASK)
         bits |= POLL_HUP;
     if (shutdown & RCV_SHUTDOWN)
         bits |= POLL_IN | POLL_RDNORM | POLL_RDHUP;
-    if (has_bytes(next - copied, mark, wup + window - next, segment))
+    if (has_bytes(reading->next - reading->copied, reading->mark, window, reading->segment))
         bits |= POLL_IN | POLL_RDNORM;
-    if (shutdown & SEND_SHUTDOWN || has_room(queued, bound, written - sent, low))
+    if (shutdown & SEND_SHUTDOWN ||
+        has_room(reading->queued, reading->bound, reading->written - reading->sent, reading->low))
         bits |= POLL_OUT | POLL_WRNORM;
-    return error ? bits | POLL_ERR : bits;
+    return reading->error ? bits | POLL_ERR : bits;
 }
 
 struct adding {
     struct arrival *arrival;
+    struct uselect_numbers *numbers;
     uselect_u64 *place;
     __u64 word;
     __u32 added;
@@ -119,10 +145,12 @@ static long add_once(__u32 unused, struct adding *now)
 {
     if (now->word >> 32 != now->arrival->tracked.generation)
         return 1;
-    __u32 bits = arrival_bits(now->arrival);
-    if (bits == GONE)
+    struct reading reading = {};
+    if (!read_socket(now->arrival, &reading))
         return 1;
-    __u64 word = (now->word & ~(__u64)now->added) | bits;
+    store_numbers(now->numbers, reading.next - reading.copied, reading.bound - reading.queued,
+                  reading.segments, reading.rtt);
+    __u64 word = (now->word & ~(__u64)now->added) | reading_bits(&reading);
     if (word == now->word)
         return 1;
     __u64 found = __sync_val_compare_and_swap(now->place, now->word, word);
@@ -151,6 +179,7 @@ static long add(__u32 at, void *unused)
     uselect_u64 *place = &shown->word[tracked->index & MASK];
     struct adding now = {
         .arrival = arrival,
+        .numbers = &shown->numbers[tracked->index & MASK],
         .place = place,
         .word = __sync_fetch_and_add(place, 0),
     };

@@ -139,6 +139,8 @@ INLINE void take(struct claim *claim, __u32 bits)
 {
     __u32 index = claim->tracked.index & MASK;
     __u64 word = (__u64)claim->tracked.generation << 32 | bits;
+    // What the last socket of this index had is not this one's.
+    store_numbers(&claim->shown->numbers[index], 0, 0, 0, 0);
     __sync_lock_test_and_set(&claim->shown->word[index], word);
 }
 

@@ -60,17 +60,25 @@ INLINE __u32 poll_bits(struct tcp_sock *tp, struct tracked *tracked)
     return bits;
 }
 
+INLINE void store_numbers(struct uselect_numbers *numbers, __u32 readable, int room, __u32 window,
+                          __u32 rtt)
+{
+    ONCE(numbers->readable) = readable;
+    ONCE(numbers->room) = room > 0 ? room : 0;
+    ONCE(numbers->window) = window;
+    // The kernel keeps eight times the time.
+    ONCE(numbers->rtt_us) = rtt >> 3;
+}
+
 INLINE void number(struct tcp_sock *tp, struct tracked *tracked, struct uselect_shown *shown)
 {
     struct sock *sk = (struct sock *)tp;
-    struct uselect_numbers *numbers = &shown->numbers[tracked->index & MASK];
-    int room = ONCE(sk->sk_sndbuf) - ONCE(sk->sk_wmem_queued);
-    ONCE(numbers->readable) = ONCE(tracked->state) == TCP_LISTEN
+    __u32 readable = ONCE(tracked->state) == TCP_LISTEN
         ? ONCE(sk->sk_ack_backlog)
         : ONCE(tp->rcv_nxt) - ONCE(tp->copied_seq);
-    ONCE(numbers->room) = room > 0 ? room : 0;
-    ONCE(numbers->window) = ONCE(tp->snd_cwnd);
-    ONCE(numbers->rtt_us) = ONCE(tp->srtt_us) >> 3;
+    int room = ONCE(sk->sk_sndbuf) - ONCE(sk->sk_wmem_queued);
+    store_numbers(&shown->numbers[tracked->index & MASK], readable, room, ONCE(tp->snd_cwnd),
+                  ONCE(tp->srtt_us));
 }
 
 // Read-modify-write only if the bit is wrong. A writer that was outdated repairs it: it looks at
