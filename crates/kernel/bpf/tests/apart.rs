@@ -1,0 +1,87 @@
+//! Threads and children: right, or left to the system call.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+#[path = "common/listener.rs"]
+mod listener;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use common::tracker;
+use listener::listener;
+use rustix::net::{RecvFlags, recv};
+use uselect::{PollFd, Socket, Tracker};
+
+const IN: u16 = 0x001;
+const LONG: Option<Duration> = Some(Duration::from_secs(10));
+
+fn pair(tracker: &Tracker) -> (Socket, TcpStream) {
+    let (listener, address) = listener(tracker);
+    let peer = TcpStream::connect(address).unwrap();
+    (listener.accept(false).unwrap().0, peer)
+}
+
+fn wait(tracker: &Tracker, socket: &Socket, wait: Option<Duration>) -> u16 {
+    let mut fds = [PollFd { fd: socket.as_raw_fd(), events: IN, revents: 0 }];
+    tracker.upoll(&mut fds, wait).unwrap();
+    fds[0].revents
+}
+
+#[test]
+fn threads_accept_and_sleep_at_the_same_time() {
+    let Some(tracker) = tracker() else { return };
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            std::thread::spawn(move || {
+                for _ in 0..50 {
+                    let (socket, mut peer) = pair(tracker);
+                    assert!(socket.is_tracked());
+                    let other = std::thread::spawn(move || {
+                        std::thread::sleep(Duration::from_millis(2));
+                        peer.write_all(b"x").unwrap();
+                        peer
+                    });
+                    assert_eq!(wait(tracker, &socket, LONG), IN);
+                    other.join().unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn a_child_asks_the_kernel_and_its_parent_still_knows() {
+    let Some(tracker) = tracker() else { return };
+    let (socket, mut peer) = pair(tracker);
+    assert_eq!(wait(tracker, &socket, Some(Duration::ZERO)), 0);
+    // SAFETY: the child calls what follows, which takes no lock that another thread may have but
+    // the allocator's, and fork(3) of the C library takes care of that one.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let mut byte = [0; 1];
+        let is_right = !socket.is_tracked()
+            && wait(tracker, &socket, LONG) == IN
+            && recv(&socket, &mut byte[..], RecvFlags::empty()).is_ok()
+            && tracker.socket(false, false).is_ok_and(|socket| !socket.is_tracked());
+        // What it drops is not its parent's to lose.
+        drop(socket);
+        // SAFETY: ends the child without what the parent does at its end.
+        unsafe { libc::_exit(i32::from(!is_right)) };
+    }
+    peer.write_all(b"x").unwrap();
+    let mut status = 0;
+    // SAFETY: `status` outlives the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    // The child has received the byte, and closed its copy.
+    assert!(socket.is_tracked());
+    assert_eq!(wait(tracker, &socket, Some(Duration::ZERO)), 0);
+    peer.write_all(b"y").unwrap();
+    assert_eq!(wait(tracker, &socket, LONG), IN);
+}
