@@ -108,7 +108,10 @@ fn select_and_descriptors_that_are_not_tracked() {
     client.write_all(b"x").unwrap();
     assert_eq!(select(LONG), (1, true, false));
     datagrams.send_to(b"x", datagrams.local_addr().unwrap()).unwrap();
-    // Memory answers, but now and then the others are asked for, too.
+    // Memory answers, but now and then the others are asked for, too: after so many times,
     let both = (0..=uselect::PASSES_MAX).filter(|_| select(LONG) == (2, true, true)).count();
-    assert_eq!(both, 1);
+    assert!((1..10).contains(&both), "{both}");
+    // and after so long.
+    std::thread::sleep(uselect::OTHERS_UNSEEN_MAX);
+    assert_eq!(select(LONG), (2, true, true));
 }

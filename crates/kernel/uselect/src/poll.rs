@@ -24,8 +24,9 @@ pub struct PollFd {
 impl Tracker {
     /// poll(2): waits until one of `fds` is ready, `timeout` is over (`None`: never) or a signal
     /// comes; gives how many have `revents`. No system call is made while a tracked one is ready,
-    /// but each [`crate::PASSES_MAX`] times if others are among them; none either when nothing is
-    /// ready, all are tracked and the timeout is zero.
+    /// but each [`crate::PASSES_MAX`] times, or [`crate::OTHERS_UNSEEN_MAX`] after the last time, if
+    /// others are among them; none either when nothing is ready, all are tracked and the timeout is
+    /// zero.
     ///
     /// # Errors
     /// Those of poll(2), EINTR among them.

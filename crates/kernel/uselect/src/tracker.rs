@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use rustix::net::AddressFamily;
 
@@ -12,6 +13,7 @@ use crate::attach::attach;
 use crate::error::Error;
 use crate::kernel::{self, Mapping};
 use crate::layout::{PROBES, SOCKETS, Slot, THREADS};
+use crate::limits::{OTHERS_UNSEEN_MAX, PASSES_MAX};
 use crate::pages::Pages;
 use crate::sleep::Sleeper;
 use crate::socket::Socket;
@@ -26,8 +28,11 @@ pub struct Tracker(Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) pages: Pages,
     pub(crate) sleeper: Mutex<Sleeper>,
-    /// Waits answered from memory since descriptors that are not tracked were looked at.
-    pub(crate) passes: AtomicU32,
+    /// Waits answered from memory since descriptors that are not tracked were looked at, and when
+    /// that was, in milliseconds behind `begin`.
+    passes: AtomicU32,
+    looked_ms: AtomicU64,
+    begin: Instant,
     /// Indices that no socket has. The one that was given back last is taken last, so that what
     /// the kernel still does about the old socket is over by then; the generation says so too.
     free: Mutex<VecDeque<u32>>,
@@ -50,6 +55,8 @@ impl Tracker {
             pages,
             sleeper: Mutex::new(Sleeper::default()),
             passes: AtomicU32::new(0),
+            looked_ms: AtomicU64::new(0),
+            begin: Instant::now(),
             free: Mutex::new((1..SOCKETS as u32).collect()),
             is_ours,
             _registration: registration,
@@ -75,6 +82,24 @@ impl Inner {
     /// Whether this is the process that registered.
     pub(crate) fn is_ours(&self) -> bool {
         self.is_ours.load(Ordering::Relaxed) == 1
+    }
+
+    /// Whether a wait may be answered without a look at descriptors that are not tracked: not too
+    /// often in a row, and not for too long.
+    pub(crate) fn may_pass(&self) -> bool {
+        let unseen = self.now_ms().saturating_sub(self.looked_ms.load(Ordering::Relaxed));
+        let passes = self.passes.fetch_add(1, Ordering::Relaxed);
+        passes < PASSES_MAX && u128::from(unseen) < OTHERS_UNSEEN_MAX.as_millis()
+    }
+
+    /// They are looked at now.
+    pub(crate) fn end_passes(&self) {
+        self.passes.store(0, Ordering::Relaxed);
+        self.looked_ms.store(self.now_ms(), Ordering::Relaxed);
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.begin.elapsed().as_millis() as u64
     }
 
     /// Makes a call that gives a new socket, and gives it with its index, 0 if it is not tracked.

@@ -1,12 +1,11 @@
 //! The order of a wait, the same for upoll and uselect: memory, then the system call.
 
 use std::sync::TryLockError;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::error::{Errno, Error};
 use crate::kernel;
-use crate::limits::{PASSES_MAX, ROOM_UNSEEN_MAX};
+use crate::limits::ROOM_UNSEEN_MAX;
 use crate::sleep::{Sleeper, Wanted};
 use crate::tracker::Inner;
 
@@ -40,12 +39,13 @@ pub(crate) fn wait(
     }
     let mut wanted = Wanted::default();
     let (ready, has_others) = question.look(inner);
-    let is_pass = ready > 0 && inner.passes.fetch_add(1, Ordering::Relaxed) < PASSES_MAX;
     let is_over = ready > 0 || timeout == Some(Duration::ZERO);
-    if !has_others && is_over || is_pass {
+    if is_over && !has_others || ready > 0 && inner.may_pass() {
         return Ok(question.answer(inner, &wanted, true)?);
     }
-    inner.passes.store(0, Ordering::Relaxed);
+    if has_others {
+        inner.end_passes();
+    }
     if is_over {
         question.collect(inner, &mut wanted);
         wanted.poll(None, Some(Duration::ZERO))?;
