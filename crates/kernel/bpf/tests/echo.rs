@@ -7,7 +7,7 @@ mod common;
 mod listener;
 
 use std::io::{Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddrV6, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,35 @@ fn bytes_come_back() {
     drop(client);
     let ended = poll_one(tracker, &socket, IN | OUT | 0x2000, LONG);
     assert_eq!(ended & (IN | 0x2000), IN | 0x2000);
+}
+
+#[test]
+fn ipv6_is_tracked_and_so_is_who_connects() {
+    let Some(tracker) = tracker() else { return };
+    let listener = tracker.socket(true, false).unwrap();
+    let any = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 0, 0, 0);
+    if let Err(error) = rustix::net::bind(&listener, &any) {
+        return println!("skipped: no IPv6 here: {error}");
+    }
+    rustix::net::listen(&listener, 8).unwrap();
+    let address = rustix::net::getsockname(&listener).unwrap();
+    let client = tracker.socket(true, false).unwrap();
+    assert!(client.is_tracked() && listener.is_tracked());
+    assert_eq!(poll_one(tracker, &client, IN | OUT, NOW), OUT | 0x010);
+    let _ = rustix::net::connect(&client, &address);
+    assert_eq!(poll_one(tracker, &client, OUT, LONG), OUT);
+    assert_eq!(poll_one(tracker, &listener, IN, LONG), IN);
+    let (socket, _) = listener.accept(false).unwrap();
+    assert!(socket.is_tracked());
+    assert_eq!(poll_one(tracker, &listener, IN, NOW), 0);
+    send(&client, b"hello", SendFlags::NOSIGNAL).unwrap();
+    assert_eq!(poll_one(tracker, &socket, IN, LONG), IN);
+    // splice(2) takes as a receive does.
+    let (taken, put) = rustix::pipe::pipe().unwrap();
+    let flags = rustix::pipe::SpliceFlags::NONBLOCK;
+    assert_eq!(rustix::pipe::splice(&socket, None, &put, None, 8, flags), Ok(5));
+    assert_eq!(poll_one(tracker, &socket, IN, NOW), 0);
+    drop(taken);
 }
 
 #[test]
