@@ -75,6 +75,7 @@ struct reading {
     __u32 segments;
     __u32 rtt;
     __u16 segment;
+    __u16 urgent;
     __u8 state;
     __u8 shutdown;
 };
@@ -104,6 +105,7 @@ INLINE int read_socket(struct arrival *arrival, struct reading *reading)
     READ(reading->update, tp->rcv_wup);
     READ(reading->window, tp->rcv_wnd);
     READ(reading->segment, tp->inet_conn.icsk_ack.rcv_mss);
+    READ(reading->urgent, tp->urg_data);
     READ(reading->segments, tp->snd_cwnd);
     READ(reading->rtt, tp->srtt_us);
     // Last: memory of TCP sockets stays that of TCP sockets for the time of a softirq, so what was
@@ -112,7 +114,7 @@ INLINE int read_socket(struct arrival *arrival, struct reading *reading)
     return cookie == arrival->cookie;
 }
 
-// What poll(2) would say but for urgent data.
+// As poll_bits().
 INLINE __u32 reading_bits(struct reading *reading)
 {
     __u32 bits = 0;
@@ -129,6 +131,8 @@ INLINE __u32 reading_bits(struct reading *reading)
     if (shutdown & SEND_SHUTDOWN ||
         has_room(reading->queued, reading->bound, reading->written - reading->sent, reading->low))
         bits |= POLL_OUT | POLL_WRNORM;
+    if (reading->urgent)
+        bits |= POLL_PRI;
     return reading->error ? bits | POLL_ERR : bits;
 }
 

@@ -111,7 +111,6 @@ struct tcp_sock {
     __u32 notsent_lowat;
     __u32 snd_cwnd;
     __u32 srtt_us;
-    __u32 urg_seq;
     __u16 urg_data;
     void *fastopen_rsk;
 };
@@ -127,7 +126,6 @@ enum {
     TCP_LISTEN = 10,
 };
 enum { RCV_SHUTDOWN = 1, SEND_SHUTDOWN = 2, SHUTDOWN_MASK = 3 };
-enum { TCP_URG_VALID = 0x0100 };
 // linux/socket.h and linux/in.h.
 enum { SOCK_STREAM = 1, IPPROTO_TCP = 6, AF_INET = 2, AF_INET6 = 10 };
 // linux/eventpoll.h; poll(2) has the same bits.

@@ -34,7 +34,9 @@ INLINE int is_writable(struct tcp_sock *tp)
     return has_room(ONCE(sk->sk_wmem_queued), ONCE(sk->sk_sndbuf), unsent, low);
 }
 
-// What tcp_poll() of Linux 6.18 says, but for what docs/design/uselect.md lists.
+// What tcp_poll() of Linux 6.18 says, but for what docs/design/uselect.md lists. With urgent data
+// at hand, to come, or just taken out, it depends on a mark that moves without a word: POLL_PRI
+// says so, and that the kernel has to be asked.
 INLINE __u32 poll_bits(struct tcp_sock *tp, struct tracked *tracked)
 {
     struct sock *sk = (struct sock *)tp;
@@ -52,7 +54,7 @@ INLINE __u32 poll_bits(struct tcp_sock *tp, struct tracked *tracked)
             bits |= POLL_IN | POLL_RDNORM;
         if (shutdown & SEND_SHUTDOWN || is_writable(tp))
             bits |= POLL_OUT | POLL_WRNORM;
-        if (ONCE(tp->urg_data) & TCP_URG_VALID)
+        if (ONCE(tp->urg_data))
             bits |= POLL_PRI;
     }
     if (ONCE(sk->sk_err) || ONCE(sk->sk_error_queue.qlen))

@@ -26,7 +26,8 @@ pub struct Socket {
 /// What is known of a socket without a system call, as of its last event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State {
-    /// What poll(2) would say, including bits that have to be asked for.
+    /// What poll(2) would say, including bits that have to be asked for. POLLPRI: there is urgent
+    /// data, or was or will be, and the rest has to be asked of poll(2).
     pub events: u32,
     /// Bytes that can be received, with one more behind an end (as SIOCINQ has it before it takes
     /// that off); of a listener, connections that wait.

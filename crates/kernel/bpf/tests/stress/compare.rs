@@ -84,11 +84,12 @@ impl View {
         let is_in_bitmaps = is_in_bitmaps(socket, found);
         let bound = number(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, 3);
         let queued = number(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, 5);
-        // A listener has none, and an end counts as one until what is before it is received. Room
-        // is not compared: while a socket connects it changes without a word.
+        // A listener has none, an end counts as one until what is before it is received, and urgent
+        // data counts else. Room is not compared: while a socket connects it changes without a word.
         let bytes = rustix::io::ioctl_fionread(socket).map(|bytes| bytes as u32);
         let end = u32::from(found & 0x2010 != 0);
         let is_in_numbers = bytes.is_err()
+            || state.events & 0x002 != 0
             || bytes.is_ok_and(|bytes| (bytes..=bytes + end).contains(&state.readable));
         let told = format!(
             "poll {found:#x}, upoll {said:#x}, bitmaps {is_in_bitmaps}, numbers {is_in_numbers}, \

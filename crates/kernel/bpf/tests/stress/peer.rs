@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{SendFlags, send};
 
 use crate::{Dice, Stage};
 
@@ -40,6 +41,7 @@ pub(crate) fn play(mut dice: Dice, stage: &Stage, listener: &TcpListener) {
             }
             4..=22 => drop(streams[at].read(&mut buffer[..count])),
             23.. => drop(streams[at].write(&buffer[..count])),
+            3 => drop(send(&streams[at], &buffer[..1], SendFlags::OOB | SendFlags::NOSIGNAL)),
             _ => {}
         }
     }

@@ -104,8 +104,12 @@ impl Player {
     fn tune(&mut self) {
         let Some(at) = self.pick() else { return };
         let socket = &self.sockets[at];
-        match self.dice.below(3) {
+        match self.dice.below(4) {
             0 => drop(socket.take_error()),
+            3 => {
+                sockopt::set_socket_oobinline(socket, true).unwrap();
+                socket.refresh();
+            }
             1 => {
                 let bytes = 4 << 10 << self.dice.below(6);
                 sockopt::set_socket_send_buffer_size(socket, bytes).unwrap();
@@ -123,8 +127,9 @@ impl Player {
         let Some(at) = self.pick() else { return };
         let (socket, count) = (&self.sockets[at], self.dice.bytes());
         let bytes = &mut self.buffer[..count];
-        match self.dice.below(6) {
+        match self.dice.below(7) {
             0 => drop(rustix::net::recv(socket, bytes, RecvFlags::PEEK)),
+            6 => drop(rustix::net::recv(socket, bytes, RecvFlags::OOB)),
             1 => {
                 let (one, two) = bytes.split_at_mut(count / 2);
                 let mut parts = [IoSliceMut::new(one), IoSliceMut::new(two)];
