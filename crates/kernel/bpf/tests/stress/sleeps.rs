@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::MutexGuard;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use uselect::{PollFd, Socket, Tracker};
@@ -16,9 +16,10 @@ use crate::player::Player;
 const IN: u16 = 0x001;
 const OUT: u16 = 0x004;
 const HUP: u16 = 0x010;
-/// Who is not woken by then was not woken. Shorter than what the library lets pass without looking
-/// again, where it looks again.
-const LOST: Duration = Duration::from_millis(150);
+/// Shorter than what the library lets pass without looking again, where it looks again.
+const SLEEP: Duration = Duration::from_millis(150);
+/// Who is not woken so long after what is waited for was done has missed it.
+const LATE: Duration = Duration::from_millis(50);
 
 /// Sleeps among all sockets that say nothing of what is asked, on a connection of its own, until
 /// bytes, room or a reset come.
@@ -52,28 +53,35 @@ pub(crate) fn sleep(
             std::thread::sleep(wait);
             match wanted {
                 IN => peer.write_all(b"x").unwrap(),
-                OUT => {
-                    peer.set_nonblocking(true).unwrap();
-                    let mut bytes = vec![0; 1 << 20];
-                    let end = std::time::Instant::now() + LOST;
-                    while std::time::Instant::now() < end {
-                        let _ = peer.read(&mut bytes);
-                    }
+                OUT => drop(peer.read(&mut vec![0; 1 << 20])),
+                _ => {
+                    sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+                    drop(peer);
+                    return (None, Instant::now());
                 }
-                _ => sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap(),
             }
-            (wanted != HUP).then_some(peer)
+            let done = Instant::now();
+            if wanted == OUT {
+                peer.set_nonblocking(true).unwrap();
+                while done.elapsed() < SLEEP {
+                    let _ = peer.read(&mut vec![0; 1 << 20]);
+                }
+            }
+            (Some(peer), done)
         });
-        let count = tracker.upoll(&mut fds, Some(LOST)).unwrap();
+        let count = tracker.upoll(&mut fds, Some(SLEEP)).unwrap();
+        let end = Instant::now();
         let found = fds.pop().map(|entry| entry.revents).unwrap_or_default();
-        counts.slept += 1;
-        let is_woken = count >= 1 && found & wanted != 0;
-        // Timers of other connections may have their say.
-        if !is_woken && count == 0 {
-            counts.lost += 1;
+        let (peer, done) = other.join().unwrap();
+        // Timers of other connections may end it before, and the other thread may come late: then
+        // it shows nothing.
+        let is_lost = count == 0 && end.saturating_duration_since(done) > LATE;
+        counts.slept += u64::from(is_lost || found & wanted != 0);
+        counts.lost += u64::from(is_lost);
+        if is_lost {
             println!("lost: {wanted:#x}, found {found:#x}, poll {:#x}", polled(socket.as_fd()));
         }
-        let _ = other.join().unwrap();
+        drop(peer);
         let _ = recv(&socket, &mut [0; 8][..], RecvFlags::DONTWAIT);
     }
 }
