@@ -5,14 +5,18 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
+#[path = "common/listener.rs"]
+mod listener;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use uselect::{Error, Tracker};
+use uselect::{Error, PollFd, Tracker};
 
 struct Uselectd {
     process: Child,
@@ -57,7 +61,8 @@ impl Uselectd {
 
 impl Drop for Uselectd {
     fn drop(&mut self) {
-        self.process.kill().unwrap();
+        // Some tests have done it before.
+        let _ = self.process.kill();
         self.process.wait().unwrap();
         std::fs::remove_file(&self.socket).unwrap();
     }
@@ -127,4 +132,51 @@ fn nothing_is_left_of_who_is_killed() {
         member.wait().unwrap();
         uselectd.wait_for(idle);
     }
+}
+
+#[test]
+fn who_outlives_the_daemon_asks_the_kernel() {
+    let Some(mut uselectd) = Uselectd::start("ended", &[]) else { return };
+    let tracker = Tracker::register(&uselectd.socket).unwrap();
+    let (listener, address) = listener::listener(&tracker);
+    let mut peer = TcpStream::connect(address).unwrap();
+    let (socket, _) = listener.accept(false).unwrap();
+    assert!(socket.is_tracked());
+    let wait = |timeout| {
+        let mut fds = [PollFd { fd: socket.as_raw_fd(), events: 1, revents: 0 }];
+        (tracker.upoll(&mut fds, timeout).unwrap(), fds[0].revents)
+    };
+    assert_eq!(wait(Some(Duration::ZERO)), (0, 0));
+    // Once while it sleeps, and nothing but the daemon's end can wake it.
+    let other = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        uselectd.process.kill().unwrap();
+        uselectd.process.wait().unwrap();
+        // The kernel detaches what the daemon had when it has nothing else to do.
+        std::thread::sleep(Duration::from_millis(300));
+        peer.write_all(b"x").unwrap();
+        (uselectd, peer)
+    });
+    assert_eq!(wait(Some(Duration::from_secs(10))), (1, 1));
+    let (uselectd, peer) = other.join().unwrap();
+    assert!(!socket.is_tracked());
+    rustix::net::recv(&socket, &mut [0; 8][..], rustix::net::RecvFlags::empty()).unwrap();
+    assert_eq!(wait(Some(Duration::ZERO)), (0, 0));
+    drop((uselectd, peer));
+}
+
+#[test]
+fn who_never_sleeps_finds_the_end_of_the_daemon_too() {
+    let Some(mut uselectd) = Uselectd::start("unseen", &[]) else { return };
+    let tracker = Tracker::register(&uselectd.socket).unwrap();
+    let (listener, address) = listener::listener(&tracker);
+    let _peer = TcpStream::connect(address).unwrap();
+    let (socket, _) = listener.accept(false).unwrap();
+    uselectd.process.kill().unwrap();
+    uselectd.process.wait().unwrap();
+    let mut fds = [PollFd { fd: socket.as_raw_fd(), events: 4, revents: 0 }];
+    for _ in 0..=uselect::WAITS_UNSEEN_MAX {
+        assert_eq!(tracker.upoll(&mut fds, Some(Duration::ZERO)), Ok(1));
+    }
+    assert!(!socket.is_tracked());
 }

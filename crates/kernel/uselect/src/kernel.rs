@@ -11,6 +11,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::net::{
@@ -171,6 +172,13 @@ pub(crate) fn receive<const COUNT: usize>(
         true => Err(Errno::MFILE),
         false => Ok(received.bytes),
     }
+}
+
+/// Whether there is something to be received, or an end. Does not wait.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let found = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    found.is_ok_and(|count| count > 0)
 }
 
 /// Borrows a descriptor for a call by its number, which a caller has named. What that number is,

@@ -23,7 +23,7 @@ mod wait;
 
 pub use attach::{Answer, DESCRIPTORS, REQUEST, SOCKET};
 pub use error::{Errno, Error};
-pub use limits::{OTHERS_UNSEEN_MAX, PASSES_MAX, ROOM_UNSEEN_MAX};
+pub use limits::{OTHERS_UNSEEN_MAX, PASSES_MAX, ROOM_UNSEEN_MAX, WAITS_UNSEEN_MAX};
 pub use poll::PollFd;
 pub use rustix::net::Shutdown;
 pub use select::Sets;

@@ -8,6 +8,7 @@ use rustix::event::{PollFd as Descriptor, PollFlags, Timespec, poll};
 
 use crate::kernel::{self, Result};
 use crate::pages::{Pages, bits};
+use crate::tracker::Inner;
 
 /// What a wait is about, collected by who waits.
 #[derive(Default)]
@@ -30,8 +31,12 @@ impl Wanted {
         self.full.clear();
     }
 
-    /// poll(2) of the others, and of the ring if there is one.
-    pub(crate) fn poll(&mut self, ring: Option<&Pages>, timeout: Option<Duration>) -> Result<()> {
+    /// poll(2) of the others, and for a sleeper of the ring and the daemon.
+    pub(crate) fn poll(
+        &mut self,
+        sleeper: Option<&Inner>,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
         let flags = |bits| PollFlags::from_bits_retain(bits);
         let mut descriptors: Vec<Descriptor<'_>> = self
             .others
@@ -41,14 +46,21 @@ impl Wanted {
             })
             .collect();
         debug_assert_eq!(descriptors.len(), self.others.len());
-        if let Some(pages) = ring {
-            descriptors.push(Descriptor::from_borrowed_fd(pages.ring().as_fd(), PollFlags::IN));
+        if let Some(inner) = sleeper {
+            let ours = [inner.pages.ring().as_fd(), inner.registration()];
+            let ours = ours.map(|fd| Descriptor::from_borrowed_fd(fd, PollFlags::IN));
+            descriptors.extend(ours);
         }
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
         poll(&mut descriptors, timeout.as_ref())?;
+        if let Some(inner) = sleeper
+            && descriptors.last().is_some_and(|daemon| !daemon.revents().is_empty())
+        {
+            inner.lose();
+        }
         self.found.clear();
         self.found.extend(descriptors[..self.others.len()].iter().map(|fd| fd.revents().bits()));
         Ok(())
@@ -67,11 +79,12 @@ impl Sleeper {
     /// a reason.
     pub(crate) fn sleep(
         &mut self,
-        pages: &Pages,
+        inner: &Inner,
         wanted: &mut Wanted,
         deadline: Option<Instant>,
         is_ready: impl Fn() -> bool,
     ) -> Result<()> {
+        let pages = &inner.pages;
         self.publish(pages, wanted);
         pages.ring().drain();
         // Pairs with publish() in the kernel: what is interesting and that we sleep is stored before
@@ -81,7 +94,7 @@ impl Sleeper {
         if is_ready() {
             wait = Some(Duration::ZERO);
         }
-        let slept = wanted.poll(Some(pages), wait);
+        let slept = wanted.poll(Some(inner), wait);
         pages.own.sleeping.swap(0, Ordering::SeqCst);
         slept
     }

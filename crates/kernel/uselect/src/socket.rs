@@ -52,7 +52,7 @@ impl Socket {
 
     /// Whether waits for it can be answered from memory.
     pub fn is_tracked(&self) -> bool {
-        self.index != 0 && self.tracker.inner().is_ours()
+        self.index != 0 && self.tracker.inner().is_live()
     }
 
     /// What is known of it; `None` if it is not tracked.

@@ -1,9 +1,9 @@
 //! `Tracker`: a registered process. It numbers its sockets, and knows which thread opens which.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::attach::attach;
 use crate::error::Error;
 use crate::kernel::{self, Mapping};
 use crate::layout::{PROBES, SOCKETS, Slot, THREADS};
-use crate::limits::{OTHERS_UNSEEN_MAX, PASSES_MAX};
+use crate::limits::{OTHERS_UNSEEN_MAX, PASSES_MAX, WAITS_UNSEEN_MAX};
 use crate::pages::Pages;
 use crate::sleep::Sleeper;
 use crate::socket::Socket;
@@ -38,7 +38,11 @@ pub(crate) struct Inner {
     free: Mutex<VecDeque<u32>>,
     /// 1 in the process that registered, 0 in its children.
     is_ours: Mapping<AtomicU8>,
-    _registration: OwnedFd,
+    /// Readable once the daemon has ended, and memory with it.
+    registration: OwnedFd,
+    is_lost: AtomicBool,
+    /// Waits so far, to look at that now and then.
+    waits: AtomicU32,
 }
 
 impl Tracker {
@@ -59,7 +63,9 @@ impl Tracker {
             begin: Instant::now(),
             free: Mutex::new((1..SOCKETS as u32).collect()),
             is_ours,
-            _registration: registration,
+            registration,
+            is_lost: AtomicBool::new(false),
+            waits: AtomicU32::new(0),
         })))
     }
 
@@ -79,9 +85,34 @@ impl Tracker {
 }
 
 impl Inner {
-    /// Whether this is the process that registered.
-    pub(crate) fn is_ours(&self) -> bool {
+    /// Whether memory is this process's, and kept up to date as far as is known.
+    pub(crate) fn is_live(&self) -> bool {
+        self.is_ours() && !self.is_lost.load(Ordering::Relaxed)
+    }
+
+    fn is_ours(&self) -> bool {
         self.is_ours.load(Ordering::Relaxed) == 1
+    }
+
+    /// As [`Inner::is_live`], for who begins a wait: looks at the daemon each [`WAITS_UNSEEN_MAX`]
+    /// times, for a process that never sleeps.
+    pub(crate) fn begins_live(&self) -> bool {
+        let waits = self.waits.fetch_add(1, Ordering::Relaxed);
+        if waits.is_multiple_of(WAITS_UNSEEN_MAX) && self.is_live() {
+            let found = kernel::is_readable(self.registration.as_fd());
+            self.is_lost.fetch_or(found, Ordering::Relaxed);
+        }
+        self.is_live()
+    }
+
+    /// What a sleeper waits for besides.
+    pub(crate) fn registration(&self) -> BorrowedFd<'_> {
+        self.registration.as_fd()
+    }
+
+    /// The daemon has ended: nothing tells of sockets any more. Never taken back.
+    pub(crate) fn lose(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
     }
 
     /// Whether a wait may be answered without a look at descriptors that are not tracked: not too
@@ -107,7 +138,7 @@ impl Inner {
         &self,
         call: impl FnOnce() -> kernel::Result<T>,
     ) -> Result<(T, u32), Error> {
-        let armed = if self.is_ours() { self.arm() } else { None };
+        let armed = if self.is_live() { self.arm() } else { None };
         let opened = call();
         let Some((slot, index)) = armed else { return Ok((opened?, 0)) };
         // The programs ran in this thread's call: what they wrote is in the past, as a signal

@@ -34,7 +34,7 @@ pub(crate) fn wait(
     question: &mut impl Question,
     timeout: Option<Duration>,
 ) -> Result<usize, Error> {
-    if !inner.is_ours() {
+    if !inner.begins_live() {
         return Ok(question.ask_kernel(timeout)?);
     }
     let mut wanted = Wanted::default();
@@ -79,7 +79,11 @@ fn sleep(
             (Some(deadline), Some(piece)) => Some(deadline.min(piece)),
             (deadline, piece) => deadline.or(piece),
         };
-        sleeper.sleep(&inner.pages, &mut wanted, until, || question.look(inner).0 > 0)?;
+        sleeper.sleep(inner, &mut wanted, until, || question.look(inner).0 > 0)?;
+        if !inner.is_live() {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            return Ok(question.ask_kernel(left)?);
+        }
         let is_piece_over = piece.is_some_and(|piece| piece <= Instant::now());
         for fd in wanted.full.iter().filter(|_| is_piece_over) {
             kernel::borrow(*fd).into_iter().for_each(kernel::touch);
