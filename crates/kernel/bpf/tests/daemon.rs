@@ -68,12 +68,17 @@ impl Drop for Uselectd {
     }
 }
 
-/// This program again, as a process of [`member`].
+/// This program again, as a process of [`member`]: from a copy, as not every user may look into the
+/// folder that it is built in. The harness writes to standard output when nobody reads any more.
 fn spawn_member(socket: &Path, user: u32) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let copy = socket.with_extension("member");
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let mut command = Command::new(&copy);
     command.args(["--exact", "member", "--nocapture"]).env("USELECT_MEMBER", socket);
-    command.uid(user).stdin(Stdio::piped()).stdout(Stdio::piped());
-    command.spawn().unwrap()
+    command.uid(user).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let member = command.spawn();
+    std::fs::remove_file(&copy).unwrap();
+    member.unwrap()
 }
 
 /// Not a test by itself: registers, opens a socket, says how that went, and stays until its input
@@ -83,12 +88,12 @@ fn member() {
     let Some(socket) = std::env::var_os("USELECT_MEMBER") else { return };
     let tracker = Tracker::register(Path::new(&socket));
     let socket = tracker.as_ref().map(|tracker| tracker.socket(false, false).unwrap().is_tracked());
-    println!("member: {socket:?}");
+    eprintln!("member: {socket:?}");
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
 fn said(member: &mut Child) -> String {
-    let lines = BufReader::new(member.stdout.take().unwrap()).lines();
+    let lines = BufReader::new(member.stderr.take().unwrap()).lines();
     lines.map(Result::unwrap).find(|line| line.starts_with("member: ")).unwrap()
 }
 
