@@ -6,16 +6,20 @@ use std::sync::OnceLock;
 use millrace_bpf::{Daemon, Error, Policy};
 use uselect::Tracker;
 
-/// This process, registered; `None` where that is not supported, which is said. As root on a kernel
-/// that has what is needed, not to be supported is a failure.
+/// This process, registered; `None` where that is not supported, which is said. With the
+/// capabilities of root, on a kernel that has what is needed, not to be supported is a failure.
 pub(crate) fn tracker() -> Option<&'static Tracker> {
     static TRACKER: OnceLock<Option<Tracker>> = OnceLock::new();
     TRACKER.get_or_init(register).as_ref()
 }
 
 fn register() -> Option<Tracker> {
-    if rustix::process::geteuid().as_raw() != 0 {
-        println!("skipped: programs are loaded as root");
+    if !may_load() {
+        println!("skipped: programs are loaded with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON");
+        return None;
+    }
+    if !std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(" - cgroup2 ") {
+        println!("skipped: no cgroup v2 is mounted");
         return None;
     }
     let path = socket("registered");
@@ -32,6 +36,14 @@ fn register() -> Option<Tracker> {
     let tracker = Tracker::register(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     Some(tracker)
+}
+
+/// Root in a container may be without them.
+fn may_load() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+    let effective = u64::from_str_radix(effective, 16).unwrap();
+    [12, 38, 39].iter().all(|capability| effective >> capability & 1 == 1)
 }
 
 pub(crate) fn socket(name: &str) -> PathBuf {
