@@ -162,7 +162,7 @@ impl Readiness {
     }
 }
 
-/// A counter that makes an epoll instance return (eventfd(2)). Registered for edges it need not be
+/// A counter that ends a wait (eventfd(2)). Registered for edges it need not be
 /// read: every write is an edge.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
@@ -181,6 +181,15 @@ impl EventFd {
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.0, &1u64.to_ne_bytes())) {
             Ok(_) | Err(Errno::AGAIN) => {}
             Err(error) => panic!("an eventfd takes a number: {error}"),
+        }
+    }
+
+    /// Takes what was added, so that it is not readable any more; needed only where levels are
+    /// told. Never blocks.
+    pub fn clear(&self) {
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.0, &mut [0; 8])) {
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(error) => panic!("an eventfd gives its number: {error}"),
         }
     }
 }

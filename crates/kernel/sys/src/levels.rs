@@ -1,0 +1,296 @@
+//! Readiness by poll(2) and select(2): whatever is waited for is named to the kernel for each wait,
+//! and what comes back is searched for what is ready.
+//!
+//! Both tell levels: what is ready is told by every wait that asks for it.
+
+use std::ffi::{c_int, c_ulong};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+use std::time::Duration;
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+
+use crate::{Readiness, Result};
+
+/// What is waited for at a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Named at most once in a set.
+    pub fd: BorrowedFd<'a>,
+    /// A number of the caller's choice, given back with what was found.
+    pub data: u64,
+    /// Bytes, a connection, urgent data, the end of the stream, or an error.
+    pub receives: bool,
+    /// Room to write, or an error.
+    pub sends: bool,
+}
+
+/// The descriptors of poll(2), and what its last wait found.
+#[derive(Debug, Default)]
+pub struct PollSet {
+    entries: Vec<libc::pollfd>,
+    /// As long as `entries`.
+    data: Vec<u64>,
+    /// Entries that were looked at: `looked <= entries.len()`.
+    looked: usize,
+    /// Entries with something to tell that were not looked at yet.
+    left: usize,
+}
+
+impl PollSet {
+    /// Waits until something of `wanted` is ready or, at most, `wait_max` (`None`: for ever).
+    ///
+    /// # Errors
+    /// EINTR; ENOMEM; EINVAL when there are more descriptors than the process may have open.
+    /// Nothing is found then.
+    pub fn wait<'a>(
+        &mut self,
+        wanted: impl Iterator<Item = Wanted<'a>>,
+        wait_max: Option<Duration>,
+    ) -> Result<()> {
+        self.entries.clear();
+        self.data.clear();
+        (self.looked, self.left) = (0, 0);
+        for Wanted { fd, data, receives, sends } in wanted {
+            let receives = if receives { POLL_RECEIVES } else { 0 };
+            let sends = if sends { libc::POLLOUT } else { 0 };
+            self.entries.push(libc::pollfd {
+                fd: fd.as_raw_fd(),
+                events: receives | sends,
+                revents: 0,
+            });
+            self.data.push(data);
+        }
+        let timeout = wait_max.map(timespec);
+        let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let count = self.entries.len() as libc::nfds_t;
+        // SAFETY: the entries are ours alone and as many as is said; the time, if there is one, and
+        // the descriptors, which are borrowed for `'a`, outlive the call.
+        let found = unsafe { libc::ppoll(self.entries.as_mut_ptr(), count, timeout, ptr::null()) };
+        self.left = usize::try_from(found).map_err(|_| last_error())?;
+        Ok(())
+    }
+
+    /// The next that the last wait found: the number of its descriptor, and what it is ready for.
+    pub fn next_ready(&mut self) -> Option<(u64, Readiness)> {
+        while self.left > 0 && self.looked < self.entries.len() {
+            let events = self.entries[self.looked].revents;
+            self.looked += 1;
+            if events != 0 {
+                assert_eq!(events & libc::POLLNVAL, 0, "a borrowed descriptor is open");
+                self.left -= 1;
+                let readiness = Readiness::of(u32::from(events.cast_unsigned()));
+                return Some((self.data[self.looked - 1], readiness));
+            }
+        }
+        None
+    }
+}
+
+/// The three sets of select(2), as long as the greatest number that they ever had asks for, and
+/// what its last wait found. So no descriptor is too great for them: FD_SETSIZE bounds `fd_set` of
+/// the C library, not the kernel.
+#[derive(Debug, Default)]
+pub struct SelectSet {
+    /// One bit a number: what is waited for, and after a wait what was found. All three are as long.
+    receives: Vec<c_ulong>,
+    sends: Vec<c_ulong>,
+    urgent: Vec<c_ulong>,
+    /// By number of the descriptor; as long as the sets have bits.
+    data: Vec<u64>,
+    /// Numbers that the last wait told of: none is at or above it.
+    end: usize,
+    /// Those below it were looked at.
+    looked: usize,
+}
+
+impl SelectSet {
+    /// As [`PollSet::wait`].
+    ///
+    /// # Errors
+    /// EINTR; ENOMEM. Nothing is found then.
+    pub fn wait<'a>(
+        &mut self,
+        wanted: impl Iterator<Item = Wanted<'a>>,
+        wait_max: Option<Duration>,
+    ) -> Result<()> {
+        let end = self.fill(wanted);
+        (self.end, self.looked) = (0, 0);
+        let timeout = wait_max.map(timespec);
+        let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let count = c_int::try_from(end).expect("a descriptor's number and one is a number");
+        let [receives, sends, urgent] = [&mut self.receives, &mut self.sends, &mut self.urgent]
+            .map(|set| set.as_mut_ptr().cast::<libc::fd_set>());
+        // SAFETY: the kernel reads and writes as many bits of each set as `count` says, in words of
+        // this type, and each has at least those; they are ours alone. The time, if there is one,
+        // and the descriptors, which are borrowed for `'a`, outlive the call.
+        let found = unsafe { libc::pselect(count, receives, sends, urgent, timeout, ptr::null()) };
+        if found < 0 {
+            return Err(last_error());
+        }
+        // Without anything ready all sets are empty: there is nothing to look for.
+        self.end = if found > 0 { end } else { 0 };
+        Ok(())
+    }
+
+    /// Puts what is wanted in place of what the sets had; one more than the greatest number.
+    fn fill<'a>(&mut self, wanted: impl Iterator<Item = Wanted<'a>>) -> usize {
+        let mut end = 0;
+        for set in [&mut self.receives, &mut self.sends, &mut self.urgent] {
+            set.fill(0);
+        }
+        for Wanted { fd, data, receives, sends } in wanted {
+            let number = usize::try_from(fd.as_raw_fd()).expect("descriptors are not negative");
+            let (word, bit) = (number / WORD_BITS, 1 << (number % WORD_BITS));
+            if number >= self.data.len() {
+                self.grow(number);
+            }
+            if receives {
+                self.receives[word] |= bit;
+                self.urgent[word] |= bit;
+            }
+            if sends {
+                self.sends[word] |= bit;
+            }
+            self.data[number] = data;
+            end = end.max(number + 1);
+        }
+        end
+    }
+
+    fn grow(&mut self, number: usize) {
+        let words = (number / WORD_BITS + 1).next_power_of_two();
+        for set in [&mut self.receives, &mut self.sends, &mut self.urgent] {
+            set.resize(words, 0);
+        }
+        self.data.resize(words * WORD_BITS, 0);
+    }
+
+    /// As [`PollSet::next_ready`].
+    pub fn next_ready(&mut self) -> Option<(u64, Readiness)> {
+        while self.looked < self.end {
+            let (word, shift) = (self.looked / WORD_BITS, self.looked % WORD_BITS);
+            let found = (self.receives[word] | self.sends[word] | self.urgent[word]) >> shift;
+            if found == 0 {
+                self.looked = (word + 1) * WORD_BITS;
+                continue;
+            }
+            let number = self.looked + found.trailing_zeros() as usize;
+            self.looked = number + 1;
+            let has = |set: &[c_ulong], flag: EventFlags| {
+                let found = set[word] >> (number % WORD_BITS) & 1 == 1;
+                if found { flag } else { EventFlags::empty() }
+            };
+            let flags = has(&self.receives, EventFlags::IN)
+                | has(&self.sends, EventFlags::OUT)
+                | has(&self.urgent, EventFlags::PRI);
+            return Some((self.data[number], Readiness::of(flags.bits())));
+        }
+        None
+    }
+}
+
+/// What poll(2) is asked for in the receiving direction. That nothing moves any more, and errors,
+/// it tells in any case.
+const POLL_RECEIVES: i16 = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
+
+const WORD_BITS: usize = c_ulong::BITS as usize;
+
+fn timespec(wait: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: wait.subsec_nanos().into(),
+    }
+}
+
+fn last_error() -> Errno {
+    let error = std::io::Error::last_os_error();
+    Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+    const NOW: Option<Duration> = Some(Duration::ZERO);
+
+    /// Waits for `wanted` by both, and gives (number, readable, writable) of what they found of it:
+    /// that nothing moves any more, poll(2) tells who asks for one direction of both.
+    fn found(wanted: &[Wanted<'_>], wait_max: Option<Duration>) -> Vec<(u64, bool, bool)> {
+        let (mut poll, mut select) = (PollSet::default(), SelectSet::default());
+        let told = |(data, ready): (u64, Readiness)| {
+            let asked = wanted.iter().find(|it| it.data == data).unwrap();
+            (data, ready.readable() && asked.receives, ready.writable() && asked.sends)
+        };
+        poll.wait(wanted.iter().copied(), wait_max).unwrap();
+        let by_poll: Vec<_> = std::iter::from_fn(|| poll.next_ready()).map(told).collect();
+        select.wait(wanted.iter().copied(), wait_max).unwrap();
+        let mut by_select: Vec<_> = std::iter::from_fn(|| select.next_ready()).map(told).collect();
+        // By number of the descriptor, not in the order of the call.
+        by_select.sort_unstable();
+        assert_eq!(by_poll, by_select);
+        by_poll
+    }
+
+    fn wanted(fd: &impl AsFd, data: u64, receives: bool, sends: bool) -> Wanted<'_> {
+        Wanted { fd: fd.as_fd(), data, receives, sends }
+    }
+
+    #[test]
+    fn levels_are_told_each_time_and_only_to_who_asks() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        assert!(found(&[wanted(&near, 1, true, false)], NOW).is_empty());
+        far.write_all(b"x").unwrap();
+        for _ in 0..2 {
+            let both = [wanted(&near, 1, true, true), wanted(&far, 2, true, false)];
+            assert_eq!(found(&both, MINUTE), [(1, true, true)]);
+        }
+        assert_eq!(found(&[wanted(&near, 1, false, true)], MINUTE), [(1, false, true)]);
+        assert!(found(&[], NOW).is_empty());
+    }
+
+    #[test]
+    fn the_end_of_the_other_side_is_told_in_both_directions() {
+        let (near, far) = UnixStream::pair().unwrap();
+        drop(far);
+        for (receives, sends) in [(true, false), (false, true)] {
+            let found = found(&[wanted(&near, 7, receives, sends)], MINUTE);
+            assert_eq!(found, [(7, receives, sends)]);
+        }
+    }
+
+    #[test]
+    fn select_has_room_for_every_descriptor() {
+        crate::raise_descriptor_limit().unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        // SAFETY: a copy of a descriptor, which is open and of ours, is made.
+        let high = unsafe { libc::fcntl(near.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 2000) };
+        assert!(high >= 2000, "the limit of descriptors is at least 2001");
+        // SAFETY: the copy was just made, and nothing else has it.
+        let high = unsafe { OwnedFd::from_raw_fd(high) };
+        far.write_all(b"x").unwrap();
+        let mut select = SelectSet::default();
+        for _ in 0..2 {
+            let all = [wanted(&high, 9, true, false), wanted(&far, 3, true, false)];
+            select.wait(all.into_iter(), MINUTE).unwrap();
+            assert_eq!(select.next_ready().unwrap().0, 9);
+            assert!(select.next_ready().is_none());
+            select.wait([wanted(&far, 3, true, false)].into_iter(), NOW).unwrap();
+            assert!(select.next_ready().is_none());
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_not_before_its_time() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let before = std::time::Instant::now();
+        assert!(found(&[wanted(&near, 1, true, false)], Some(Duration::from_millis(3))).is_empty());
+        assert!(before.elapsed() >= Duration::from_millis(6));
+    }
+}
