@@ -6,7 +6,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use millrace_sys::{Errno, Events, Poller, Result};
+use millrace_sys::{Errno, Events, Poller, Result, Wanted};
 
 use crate::limits::EVENTS_MAX;
 use crate::{Error, Found, Sockets, Watch};
@@ -46,7 +46,7 @@ impl Watch for EpollWatch {
     }
 
     /// In whole milliseconds, rounded up so that a deadline is past when its wait is over.
-    fn wait(&mut self, wait_max: Option<Duration>) {
+    fn wait<'a>(&mut self, wait_max: Option<Duration>, _wanted: impl Iterator<Item = Wanted<'a>>) {
         let wait_ms = wait_max
             .map(|wait| u32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX));
         self.given = 0;

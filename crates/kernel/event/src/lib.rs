@@ -1,9 +1,9 @@
 //! How a worker meets the kernel: operations are queued as data, completions come back by token.
 //!
 //! [`Engine`] is the one door of the data plane to sockets, pipes, the clock, randomness and the
-//! access log. Its instances are [`Epoll`] and [`Uring`] here and the simulated kernel in
-//! `tools/sim`. Nothing
-//! above this crate calls the kernel while it serves requests.
+//! access log. Its instances are [`Epoll`] and [`Uring`] here, [`Poll`] and [`Select`] for
+//! comparison, and the simulated kernel in `tools/sim`. Nothing above this crate calls the kernel
+//! while it serves requests.
 //!
 //! The crate never interprets the bytes that it moves.
 
@@ -18,7 +18,9 @@ mod limits;
 mod log;
 mod mailbox;
 pub mod planted;
+mod poll;
 mod random;
+mod select;
 mod shared;
 mod sockets;
 mod table;
@@ -34,6 +36,8 @@ pub use epoll::{Epoll, EpollWatch};
 pub use error::{Error, Unsupported};
 pub use log::{LogFile, LogSink};
 pub use mailbox::{Inbox, Mail, Outbox, mailbox, mesh};
+pub use poll::{Poll, PollWatch};
+pub use select::{Select, SelectWatch};
 pub use shared::Shared;
 pub use sockets::{Counters, EngineOptions, EventWaker, Found, Sockets, Watch};
 pub use table::{Key, Table};

@@ -1,5 +1,6 @@
 //! The engine over readiness: calls are tried first, and waited for only when they find nothing.
-//! Who tells what is ready is a parameter, [`Watch`]: epoll(7) or io_uring(7).
+//! Who tells what is ready is a parameter, [`Watch`]: epoll(7) or io_uring(7); for comparison,
+//! poll(2) or select(2).
 //!
 //! Each socket is watched once, for edges in both directions, and each descriptor remembers
 //! what the kernel last said (`descriptor.rs`). An operation of a descriptor that may be ready goes
@@ -32,7 +33,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use millrace_sys::{self as sys, Readiness, Shutdown};
+use millrace_sys::{self as sys, Readiness, Shutdown, Wanted};
 
 use batch::Batch;
 pub use counters::Counters;
@@ -318,7 +319,10 @@ impl<W: Watch> Engine for Sockets<W> {
         self.submit_batch();
         let wait_max = self.wait_max(deadline);
         self.counters.turns += 1;
-        self.watch.wait(wait_max);
+        let waker =
+            Wanted { fd: self.waker.eventfd().as_fd(), data: WAKER, receives: true, sends: false };
+        let wanted = self.descriptors.iter().filter_map(|(key, it)| it.wanted(data_of(key)));
+        self.watch.wait(wait_max, std::iter::once(waker).chain(wanted));
         self.now = self.clock.now();
         self.time_of_day = sys::time_of_day();
         while let Some((data, found)) = self.watch.next() {
@@ -333,6 +337,9 @@ impl<W: Watch> Engine for Sockets<W> {
 
     fn next(&mut self) -> Option<Completion> {
         if std::mem::take(&mut self.woken) {
+            if W::LEVELS {
+                self.waker.clear();
+            }
             self.waker.rearm();
             return completion(Token::new(Kind::Worker, 0, 0), Event::Woken);
         }

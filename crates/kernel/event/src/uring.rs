@@ -8,7 +8,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use millrace_sys::{Errno, Result, Ring, RingCompletion};
+use millrace_sys::{Errno, Result, Ring, RingCompletion, Wanted};
 
 use crate::limits::{COMPLETIONS_MAX, REQUESTS_MAX};
 use crate::{Buffer, Error, Found, Sockets, Unsupported, Watch};
@@ -58,7 +58,7 @@ impl Watch for UringWatch {
         self.cancel(data);
     }
 
-    fn wait(&mut self, wait_max: Option<Duration>) {
+    fn wait<'a>(&mut self, wait_max: Option<Duration>, _wanted: impl Iterator<Item = Wanted<'a>>) {
         self.enter(wait_max);
     }
 

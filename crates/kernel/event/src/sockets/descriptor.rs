@@ -1,7 +1,9 @@
 //! What an engine knows of one descriptor: whose it is, what the kernel last said about it, and
 //! the operation outstanding in each direction.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+
+use millrace_sys::Wanted;
 
 use crate::{Error, Held, Token};
 
@@ -189,5 +191,12 @@ impl Descriptor {
                 | Sending::Splice { .. }
                 | Sending::SpliceAfter { .. }
         )
+    }
+
+    /// What is waited for here; `None`: nothing, or it is queued to be tried already.
+    pub(super) fn wanted(&self, data: u64) -> Option<Wanted<'_>> {
+        let receives = self.waits_to_receive() && !self.receive_queued;
+        let sends = self.waits_to_send() && !self.send_queued;
+        (receives || sends).then(|| Wanted { fd: self.fd.as_fd(), data, receives, sends })
     }
 }

@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use millrace_sys::{Readiness, Result};
+use millrace_sys::{Readiness, Result, Wanted};
 
 use crate::{Buffer, Error};
 
@@ -11,7 +11,8 @@ use crate::{Buffer, Error};
 ///
 /// A watch gives edges: what is ready when it begins, and from then on what becomes ready. Edges
 /// of one descriptor may fold into one that says all of it. After a descriptor was removed or
-/// closed an edge that was on its way may still come.
+/// closed an edge that was on its way may still come. A watch over levels gives them as edges, of
+/// what a wait is asked for and nothing else: docs/design/engines.md.
 pub trait Watch: Sized {
     /// A set with nothing in it.
     ///
@@ -35,10 +36,16 @@ pub trait Watch: Sized {
     /// Ends the watch of a connection, and closes it: by the end of the next [`Watch::wait`] at
     /// the latest, its peer is told.
     fn close(&mut self, fd: OwnedFd, data: u64);
-    /// Waits until something is ready or, at most, `wait_max` (`None`: for ever).
-    fn wait(&mut self, wait_max: Option<Duration>);
+    /// Waits until something is ready or, at most, `wait_max` (`None`: for ever). `wanted` is all
+    /// that an edge is waited for at this moment; a watch over edges was told enough when it was
+    /// added, and does not look at it.
+    fn wait<'a>(&mut self, wait_max: Option<Duration>, wanted: impl Iterator<Item = Wanted<'a>>);
     /// The next that the last wait found: the number of its descriptor, and what happened.
     fn next(&mut self) -> Option<(u64, Found)>;
+
+    /// Whether each wait tells all that is ready, and is asked for nothing but what its `wanted`
+    /// says: then nothing is added, and an eventfd is read.
+    const LEVELS: bool = false;
 
     /// Whether [`Watch::receive`] and [`Watch::send`] are to be used, for what is ready: they are
     /// gathered until the end of a turn, and all of them are over when the next wait is.

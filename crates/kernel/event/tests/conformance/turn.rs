@@ -94,6 +94,41 @@ fn a_turn_is_bounded_and_loses_nothing() {
     engine.close(fd);
 }
 
+/// Where levels are told, what stays as it is would end every wait.
+#[test]
+fn what_nobody_waits_for_ends_no_wait() {
+    let mut engine = engine();
+    let (ended, ending) = pair(&mut engine);
+    ending.shutdown(std::net::Shutdown::Write).unwrap();
+    engine.recv(&ended, 100, token(1));
+    let Event::Received(Ok(buffer)) = next(&mut engine).event else { panic!("an end") };
+    assert!(buffer.is_empty());
+    engine.recycle(buffer);
+    let (unread, mut writing) = pair(&mut engine);
+    writing.write_all(b"x").unwrap();
+    let (broken, unreading) = pair(&mut engine);
+    engine.send(&broken, &[b"x"], token(2));
+    assert!(matches!(next(&mut engine).event, Event::Sent(Ok(()))));
+    // A close that leaves bytes unread is a reset.
+    unreading.peek(&mut [0]).unwrap();
+    drop(unreading);
+    let waker = engine.waker();
+    waker.wake();
+    assert!(matches!(next(&mut engine).event, Event::Woken));
+    let deadline = engine.now() + Duration::from_millis(20);
+    let mut turns = 0;
+    while engine.now() < deadline {
+        engine.turn(Some(deadline));
+        assert!(engine.next().is_none());
+        turns += 1;
+    }
+    // Each of the three may have become what it is since the turn before, in a few steps.
+    assert!(turns < 20, "{turns}");
+    for fd in [ended, unread, broken] {
+        engine.close(fd);
+    }
+}
+
 #[test]
 fn random_numbers_differ_between_engines() {
     let (mut one, mut other) = (engine(), engine());

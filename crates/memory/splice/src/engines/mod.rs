@@ -18,7 +18,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use millrace_event::{
-    Address, Clock, Engine, EngineOptions, Epoll, Error, Instant as Virtual, Uring, Wake,
+    Address, Clock, Engine, EngineOptions, Epoll, Error, Instant as Virtual, Poll, Select, Uring,
+    Wake,
 };
 use millrace_sim::{Actor, Faults, Sim, Turn, World};
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -140,6 +141,16 @@ fn flows_over_uring() {
         }
         other => Some(other.expect("nothing else is wrong")),
     });
+}
+
+#[test]
+fn flows_over_poll() {
+    play_all(|| Some(Poll::new(options()).expect("every machine has it")));
+}
+
+#[test]
+fn flows_over_select() {
+    play_all(|| Some(Select::new(options()).expect("every machine has it")));
 }
 
 fn options() -> EngineOptions {

@@ -1,0 +1,7 @@
+//! The contract of an engine, kept by [`millrace_event::Poll`].
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod conformance;
+
+type Tested = millrace_event::Poll;
