@@ -29,6 +29,8 @@ use crate::Result;
 pub struct Also {
     /// Those of io_uring(7).
     pub rings: bool,
+    /// That of [`SelectSet`](crate::SelectSet).
+    pub select: bool,
     /// Those that [`write_parts_at`](crate::write_parts_at) and its neighbours make.
     pub stores: bool,
 }
@@ -105,6 +107,7 @@ fn allowed(also: Also) -> Rules {
         .iter()
         .chain(ALLOWED_OF_PROCESSOR)
         .chain(if also.rings { RINGS } else { &[] })
+        .chain(if also.select { SELECT } else { &[] })
         .chain(if also.stores { STORES } else { &[] })
         .map(|call| (*call, Vec::new()))
         .collect();
@@ -207,6 +210,9 @@ const IOCTL: [u64; 4] =
 /// that is restarted makes a new one.
 const RINGS: &[c_long] =
     &[libc::SYS_io_uring_enter, libc::SYS_io_uring_setup, libc::SYS_io_uring_register];
+
+/// Other waits go through in any case.
+const SELECT: &[c_long] = &[libc::SYS_pselect6];
 
 /// Files that are written at places, cut, locked, and take the place of others: the cache's disks.
 /// Those that are missing were made before.

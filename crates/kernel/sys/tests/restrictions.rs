@@ -76,7 +76,7 @@ fn echo() {
 #[test]
 fn what_a_proxy_does_goes_on_under_the_filter() {
     well("what_a_proxy_does_goes_on_under_the_filter", "all", |folder| {
-        millrace_sys::restrict_calls(Also { rings: true, stores: true }).unwrap();
+        millrace_sys::restrict_calls(Also { rings: true, select: true, stores: true }).unwrap();
         echo();
         std::thread::Builder::new().name("another".to_owned()).spawn(echo).unwrap().join().unwrap();
         let panicked = std::thread::spawn(|| panic!("as intended")).join();

@@ -13,6 +13,8 @@ use crate::failure::Failure;
 pub(crate) enum Engine {
     Epoll,
     Uring,
+    Poll,
+    Select,
 }
 
 impl Engine {
@@ -21,6 +23,8 @@ impl Engine {
         match self {
             Self::Epoll => "epoll",
             Self::Uring => "uring",
+            Self::Poll => "poll",
+            Self::Select => "select",
         }
     }
 }
@@ -44,6 +48,8 @@ pub(crate) fn pick(choice: EngineChoice) -> Result<Picked, Failure> {
     let asked = |engine| Ok(Picked { engine, reason: "asked for".to_owned() });
     match choice {
         EngineChoice::Epoll => asked(Engine::Epoll),
+        EngineChoice::Poll => asked(Engine::Poll),
+        EngineChoice::Select => asked(Engine::Select),
         EngineChoice::Uring => match probe() {
             Ok(()) => asked(Engine::Uring),
             Err(error) => Err(Failure::Machine(format!("--engine uring: {error}"))),
@@ -108,9 +114,12 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_taken() {
-        for (choice, engine) in
-            [(EngineChoice::Epoll, Engine::Epoll), (EngineChoice::Uring, Engine::Uring)]
-        {
+        for (choice, engine) in [
+            (EngineChoice::Epoll, Engine::Epoll),
+            (EngineChoice::Uring, Engine::Uring),
+            (EngineChoice::Poll, Engine::Poll),
+            (EngineChoice::Select, Engine::Select),
+        ] {
             match pick(choice) {
                 Err(_) if engine == Engine::Uring && probe().is_err() => {}
                 picked => assert_eq!(picked.unwrap().engine, engine),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use millrace_event::{EpollWatch, Error, UringWatch};
+use millrace_event::{EpollWatch, Error, PollWatch, SelectWatch, UringWatch};
 use millrace_proxy::DIRECT_BYTES;
 use millrace_proxy::config::Splice;
 use millrace_splice::{NEVER, Thresholds};
@@ -91,6 +91,8 @@ fn measure(engine: Engine) -> Result<Vec<Costs>, Error> {
     match engine {
         Engine::Epoll => calibrate::costs::<EpollWatch>(&cells, PATIENCE),
         Engine::Uring => calibrate::costs::<UringWatch>(&cells, PATIENCE),
+        Engine::Poll => calibrate::costs::<PollWatch>(&cells, PATIENCE),
+        Engine::Select => calibrate::costs::<SelectWatch>(&cells, PATIENCE),
     }
 }
 
@@ -232,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_taken() {
-        for engine in [Engine::Epoll, Engine::Uring] {
+        for engine in [Engine::Epoll, Engine::Uring, Engine::Poll, Engine::Select] {
             let never = pick(Splice::Never, engine);
             assert_eq!((never.thresholds, &never.reason[..]), (Thresholds::COPY, "asked for"));
         }

@@ -43,7 +43,10 @@ fn a_wrong_option_is_one_line_that_says_what_is_allowed_and_status_2() {
         ("forward --workers 0", &["--workers: \"0\" is too small", "1 to 1024"]),
         ("forward --workers 1 --workers 2", &["--workers: is given twice"]),
         ("forward --memory lots", &["--memory: \"lots\" is not a size"]),
-        ("forward --engine poll", &["--engine: \"poll\"", "allowed: auto, epoll, uring"]),
+        (
+            "forward --engine kqueue",
+            &["--engine: \"kqueue\"", "allowed: auto, epoll, uring, poll, select"],
+        ),
         ("forward --listen 3128", &["--listen: \"3128\" has no port", "unix:PATH"]),
         ("forward --listen 0.0.0.0:0", &["--listen", "other machines", "--allow-client CIDR"]),
         ("forward --allow-client 10.0.0.1/8", &["--allow-client", "ADDRESS/BITS"]),
@@ -166,7 +169,7 @@ fn the_doctor_says_what_it_found() {
     {
         assert!(text.contains(name), "{name} is missing in {text}");
     }
-    refused("doctor --engine select", 2, &["auto, epoll"]);
+    refused("doctor --engine kqueue", 2, &["auto, epoll"]);
 }
 
 #[test]

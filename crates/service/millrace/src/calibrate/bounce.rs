@@ -117,11 +117,13 @@ fn token(index: usize) -> Token {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_event::{EpollWatch, UringWatch};
+    use millrace_event::{EpollWatch, PollWatch, SelectWatch, UringWatch};
 
     #[test]
-    fn both_engines_can_be_measured() {
-        for cost in [cost::<EpollWatch>(), cost::<UringWatch>()] {
+    fn each_engine_can_be_measured() {
+        for cost in
+            [cost::<EpollWatch>(), cost::<UringWatch>(), cost::<PollWatch>(), cost::<SelectWatch>()]
+        {
             match cost {
                 // The machine has no io_uring, or has no time: neither is what is tested.
                 Err(Error::Unsupported(_) | Error::TimedOut) => {}

@@ -255,14 +255,19 @@ impl<W: Watch> Middle<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_event::{EpollWatch, UringWatch};
+    use millrace_event::{EpollWatch, PollWatch, SelectWatch, UringWatch};
 
     #[test]
-    fn rests_of_every_kind_and_size_are_forwarded_over_both_engines() {
+    fn rests_of_every_kind_and_size_are_forwarded_over_each_engine() {
         let cells = [(Kind::Alone, 1), (Kind::Alone, REST_MAX), (Kind::Behind, REST_MAX)];
         // Also where other tests take all the time that a start would have.
         let minute = Duration::from_secs(60);
-        for costs in [costs::<EpollWatch>(&cells, minute), costs::<UringWatch>(&cells, minute)] {
+        for costs in [
+            costs::<EpollWatch>(&cells, minute),
+            costs::<UringWatch>(&cells, minute),
+            costs::<PollWatch>(&cells, minute),
+            costs::<SelectWatch>(&cells, minute),
+        ] {
             match costs {
                 // The machine has no io_uring, or has no time: neither is what is tested.
                 Err(Error::Unsupported(_) | Error::TimedOut) => {}

@@ -116,7 +116,11 @@ fn restrict(reach: &Reach, engine: Engine, abstract_sockets: bool) -> Result<San
         millrace_sys::restrict_files(&grants, abstract_sockets)?;
         Ok(version)
     });
-    let also = Also { rings: engine == Engine::Uring, stores: reach.has_disks() };
+    let also = Also {
+        rings: engine == Engine::Uring,
+        select: engine == Engine::Select,
+        stores: reach.has_disks(),
+    };
     let calls = millrace_sys::restrict_calls(also);
     Ok(Sandbox { files, calls, grants: reach::real(grants) })
 }

@@ -54,6 +54,8 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
         "auto" => Ok(EngineChoice::Auto),
         "epoll" => Ok(EngineChoice::Epoll),
         "uring" => Ok(EngineChoice::Uring),
+        "poll" => Ok(EngineChoice::Poll),
+        "select" => Ok(EngineChoice::Select),
         _ => Err("is not an engine of this version"),
     })?;
     let splice = process.one_or_default("splice", scope, |text| match text {

@@ -214,12 +214,16 @@ impl fmt::Display for User {
 /// The engines that can be asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EngineChoice {
-    /// The best that this kernel has.
+    /// The best that this kernel has, of epoll and uring.
     Auto,
     /// Edge-triggered epoll(7).
     Epoll,
     /// io_uring(7).
     Uring,
+    /// poll(2), for comparison.
+    Poll,
+    /// select(2), for comparison.
+    Select,
 }
 
 /// What decides whether a body is copied or spliced.

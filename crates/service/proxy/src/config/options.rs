@@ -483,10 +483,12 @@ impl Row {
         ),
         process(
             "engine",
-            Kind::Choice(&["auto", "epoll", "uring"]),
+            Kind::Choice(&["auto", "epoll", "uring", "poll", "select"]),
             "auto",
             "How to wait for sockets: epoll(7), or io_uring(7) of Linux 6.1 or newer. auto takes \
-             uring where it can be had and is not dearer than epoll, and says what it took.",
+             uring where it can be had and is not dearer than epoll, and says what it took. For \
+             comparison alone: poll(2) and select(2), whose every wait costs time for each \
+             connection, idle ones too.",
         ),
         process(
             "splice",

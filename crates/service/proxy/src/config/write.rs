@@ -68,6 +68,8 @@ pub(super) fn engine_name(engine: EngineChoice) -> &'static str {
         EngineChoice::Auto => "auto",
         EngineChoice::Epoll => "epoll",
         EngineChoice::Uring => "uring",
+        EngineChoice::Poll => "poll",
+        EngineChoice::Select => "select",
     }
 }
 
