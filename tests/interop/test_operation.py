@@ -1,6 +1,7 @@
 """What an operator relies on: draining, access logs, metrics, health."""
 
 import json
+import pathlib
 import re
 import signal
 import socket
@@ -139,6 +140,11 @@ class AccessLog(InteropCase):
         self.assertEqual((record["method"], record["target"]), ("CONNECT", target))
 
 
+    def states(self, proxy):
+        """Those of its threads (proc_pid_stat(5))."""
+        tasks = pathlib.Path(f"/proc/{proxy.process.pid}/task").glob("*/stat")
+        return {task.read_text().rsplit(")", 1)[1].split()[0] for task in tasks}
+
     def test_what_a_client_that_is_gone_would_have_got_is_not_recorded(self):
         """The rest of the body, and the client's reset before it, come while millrace stands: it
         sends to a connection that takes nothing any more."""
@@ -157,8 +163,8 @@ class AccessLog(InteropCase):
             origin.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n" + bytes(100))
             client.head()
             client.exactly(100, lambda piece: None)
-            # The loss of a race would be that it is told of the reset alone, and sends nothing.
             proxy.process.send_signal(signal.SIGSTOP)
+            self.wait_until("it stands", lambda: self.states(proxy) == {"T"})
             origin.sendall(bytes(60_000))
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
