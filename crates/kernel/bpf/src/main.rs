@@ -11,6 +11,10 @@ const USAGE: &str = "usage: uselectd [--socket PATH] [--allow-user UID]...
   --allow-user UID   who may; root alone unless said";
 
 fn main() -> ExitCode {
+    if std::env::args().skip(1).any(|word| word == "--help") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let (socket, policy) = match options(std::env::args().skip(1)) {
         Ok(options) => options,
         Err(mistake) => {

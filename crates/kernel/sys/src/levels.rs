@@ -26,6 +26,22 @@ pub struct Wanted<'a> {
     pub sends: bool,
 }
 
+/// What a wait is made with, and what the last one found.
+pub trait LevelSet: Default {
+    /// Waits until something of `wanted` is ready or, at most, `wait_max` (`None`: for ever).
+    ///
+    /// # Errors
+    /// EINTR; ENOMEM; EINVAL when there are more descriptors than the process may have open.
+    /// Nothing is found then.
+    fn wait<'a>(
+        &mut self,
+        wanted: impl Iterator<Item = Wanted<'a>>,
+        wait_max: Option<Duration>,
+    ) -> Result<()>;
+    /// The next that the last wait found: the number of its descriptor, and what it is ready for.
+    fn next_ready(&mut self) -> Option<(u64, Readiness)>;
+}
+
 /// The descriptors of poll(2), and what its last wait found.
 #[derive(Debug, Default)]
 pub struct PollSet {
@@ -38,13 +54,8 @@ pub struct PollSet {
     left: usize,
 }
 
-impl PollSet {
-    /// Waits until something of `wanted` is ready or, at most, `wait_max` (`None`: for ever).
-    ///
-    /// # Errors
-    /// EINTR; ENOMEM; EINVAL when there are more descriptors than the process may have open.
-    /// Nothing is found then.
-    pub fn wait<'a>(
+impl LevelSet for PollSet {
+    fn wait<'a>(
         &mut self,
         wanted: impl Iterator<Item = Wanted<'a>>,
         wait_max: Option<Duration>,
@@ -72,8 +83,7 @@ impl PollSet {
         Ok(())
     }
 
-    /// The next that the last wait found: the number of its descriptor, and what it is ready for.
-    pub fn next_ready(&mut self) -> Option<(u64, Readiness)> {
+    fn next_ready(&mut self) -> Option<(u64, Readiness)> {
         while self.left > 0 && self.looked < self.entries.len() {
             let events = self.entries[self.looked].revents;
             self.looked += 1;
@@ -105,12 +115,8 @@ pub struct SelectSet {
     looked: usize,
 }
 
-impl SelectSet {
-    /// As [`PollSet::wait`].
-    ///
-    /// # Errors
-    /// EINTR; ENOMEM. Nothing is found then.
-    pub fn wait<'a>(
+impl LevelSet for SelectSet {
+    fn wait<'a>(
         &mut self,
         wanted: impl Iterator<Item = Wanted<'a>>,
         wait_max: Option<Duration>,
@@ -134,6 +140,30 @@ impl SelectSet {
         Ok(())
     }
 
+    fn next_ready(&mut self) -> Option<(u64, Readiness)> {
+        while self.looked < self.end {
+            let (word, shift) = (self.looked / WORD_BITS, self.looked % WORD_BITS);
+            let found = (self.receives[word] | self.sends[word] | self.urgent[word]) >> shift;
+            if found == 0 {
+                self.looked = (word + 1) * WORD_BITS;
+                continue;
+            }
+            let number = self.looked + found.trailing_zeros() as usize;
+            self.looked = number + 1;
+            let has = |set: &[c_ulong], flag: EventFlags| {
+                let found = set[word] >> (number % WORD_BITS) & 1 == 1;
+                if found { flag } else { EventFlags::empty() }
+            };
+            let flags = has(&self.receives, EventFlags::IN)
+                | has(&self.sends, EventFlags::OUT)
+                | has(&self.urgent, EventFlags::PRI);
+            return Some((self.data[number], Readiness::of(flags.bits())));
+        }
+        None
+    }
+}
+
+impl SelectSet {
     /// Puts what is wanted in place of what the sets had; one more than the greatest number.
     fn fill<'a>(&mut self, wanted: impl Iterator<Item = Wanted<'a>>) -> usize {
         let mut end = 0;
@@ -165,29 +195,6 @@ impl SelectSet {
             set.resize(words, 0);
         }
         self.data.resize(words * WORD_BITS, 0);
-    }
-
-    /// As [`PollSet::next_ready`].
-    pub fn next_ready(&mut self) -> Option<(u64, Readiness)> {
-        while self.looked < self.end {
-            let (word, shift) = (self.looked / WORD_BITS, self.looked % WORD_BITS);
-            let found = (self.receives[word] | self.sends[word] | self.urgent[word]) >> shift;
-            if found == 0 {
-                self.looked = (word + 1) * WORD_BITS;
-                continue;
-            }
-            let number = self.looked + found.trailing_zeros() as usize;
-            self.looked = number + 1;
-            let has = |set: &[c_ulong], flag: EventFlags| {
-                let found = set[word] >> (number % WORD_BITS) & 1 == 1;
-                if found { flag } else { EventFlags::empty() }
-            };
-            let flags = has(&self.receives, EventFlags::IN)
-                | has(&self.sends, EventFlags::OUT)
-                | has(&self.urgent, EventFlags::PRI);
-            return Some((self.data[number], Readiness::of(flags.bits())));
-        }
-        None
     }
 }
 

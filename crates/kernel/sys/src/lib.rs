@@ -41,7 +41,7 @@ pub use handover::{
     receive_with_descriptors, send_with_descriptors,
 };
 pub use landlock::{Grant, landlock_version, restrict_files};
-pub use levels::{PollSet, SelectSet, Wanted};
+pub use levels::{LevelSet, PollSet, SelectSet, Wanted};
 pub use limits::{descriptor_limit, lower_descriptor_limit, raise_descriptor_limit};
 pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
 pub use memory::{HUGE_PAGE_BYTES, Region, memory_file, punch, send_file};

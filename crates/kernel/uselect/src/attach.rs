@@ -38,6 +38,21 @@ pub enum Answer {
     Version = 6,
 }
 
+impl Answer {
+    fn of(byte: u8) -> Option<Self> {
+        let all = [
+            Self::Granted,
+            Self::Refused,
+            Self::Full,
+            Self::Registered,
+            Self::OtherNamespace,
+            Self::Failed,
+            Self::Version,
+        ];
+        all.into_iter().find(|answer| *answer as u8 == byte)
+    }
+}
+
 /// A registration: memory, and the connection that keeps it.
 pub(crate) fn attach(path: &Path) -> Result<(Pages, OwnedFd), Error> {
     let connection = connect(path).map_err(Error::NoDaemon)?;
@@ -47,19 +62,20 @@ pub(crate) fn attach(path: &Path) -> Result<(Pages, OwnedFd), Error> {
     }
     let (mut answer, mut descriptors) = ([0], Vec::with_capacity(DESCRIPTORS));
     let received = receive::<DESCRIPTORS>(connection.as_fd(), &mut answer, &mut descriptors)?;
-    let error = match (received, answer[0]) {
-        (1, 0) => {
-            let count = descriptors.len();
-            let [shown, own, ring] = descriptors.try_into().map_err(|_| Error::Protocol)?;
-            debug_assert_eq!(count, DESCRIPTORS);
-            return Ok((Pages::new(shown.as_fd(), own.as_fd(), ring)?, connection));
+    if received != answer.len() {
+        return Err(Error::Protocol);
+    }
+    match Answer::of(answer[0]) {
+        Some(Answer::Granted) => {
+            let [shown, own, ring]: [OwnedFd; DESCRIPTORS] =
+                descriptors.try_into().map_err(|_| Error::Protocol)?;
+            Ok((Pages::new(shown.as_fd(), own.as_fd(), ring)?, connection))
         }
-        (1, 1) => Error::Refused,
-        (1, 2) => Error::Full,
-        (1, 3) => Error::Registered,
-        (1, 4) => Error::OtherNamespace,
-        (1, 5) => Error::Daemon,
-        _ => Error::Protocol,
-    };
-    Err(error)
+        Some(Answer::Refused) => Err(Error::Refused),
+        Some(Answer::Full) => Err(Error::Full),
+        Some(Answer::Registered) => Err(Error::Registered),
+        Some(Answer::OtherNamespace) => Err(Error::OtherNamespace),
+        Some(Answer::Failed) => Err(Error::Daemon),
+        Some(Answer::Version) | None => Err(Error::Protocol),
+    }
 }

@@ -55,7 +55,7 @@ impl<W: Watch> Sockets<W> {
             descriptor.sending = Sending::Batched { token, length: total as u32 };
             return self.batch.add_send(key, parts);
         }
-        let sent = if descriptor.writable && total > 0 {
+        let sent = if descriptor.writable {
             send_parts(descriptor, parts, false, &mut self.counters)
         } else {
             Ok(0)
@@ -197,6 +197,10 @@ pub(super) fn send_parts(
     more: bool,
     counters: &mut Counters,
 ) -> Result<usize, Errno> {
+    // Often there is no head: that is no call.
+    if parts.iter().all(|part| part.is_empty()) {
+        return Ok(0);
+    }
     let mut groups = parts.chunks(sys::PARTS_MAX).peekable();
     let mut taken = 0;
     while let Some(group) = groups.next() {

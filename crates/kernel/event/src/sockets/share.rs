@@ -42,11 +42,7 @@ impl<W: Watch> Sockets<W> {
         descriptor.begin_sending(Sending::Idle);
         let (mut taken, mut sent) = (0, 0);
         let result = if descriptor.writable {
-            let before = match total {
-                0 => Ok(0),
-                _ => send_parts(descriptor, parts, true, &mut self.counters),
-            };
-            before.and_then(|count| {
+            send_parts(descriptor, parts, true, &mut self.counters).and_then(|count| {
                 taken = count;
                 if taken < total {
                     return Ok(false);

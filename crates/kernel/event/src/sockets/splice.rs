@@ -175,7 +175,7 @@ impl<W: Watch> Sockets<W> {
         let Some(target) = self.descriptors.get_mut(into_key) else { return };
         assert_eq!(target.role, Role::Stream, "a pipe is spliced into a stream");
         target.begin_sending(Sending::Idle);
-        let sent = if target.writable && total > 0 {
+        let sent = if target.writable {
             send_parts(target, parts, true, &mut self.counters)
         } else {
             Ok(0)

@@ -1,6 +1,5 @@
-//! The engine over select(2), for comparison: what a program is that hands the kernel three sets of
-//! bits for each wait, as long as its greatest descriptor asks for, and looks through them
-//! afterwards.
+//! The engines over poll(2) and select(2), for comparison: what a program is that names all its
+//! descriptors to the kernel for each wait, and looks through all of them afterwards.
 //!
 //! Nothing is kept in the kernel. A worker that shares a listener is woken by each connection, as
 //! all others that wait for it are.
@@ -8,21 +7,28 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use millrace_sys::{Errno, Result, SelectSet, Wanted};
+use millrace_sys::{Errno, LevelSet, PollSet, Result, SelectSet, Wanted};
 
 use crate::{Error, Found, Sockets, Watch};
 
+/// The engine over poll(2).
+pub type Poll = Sockets<PollWatch>;
 /// The engine over select(2).
 pub type Select = Sockets<SelectWatch>;
 
-/// What is handed to select(2), and what its last wait found.
-pub struct SelectWatch {
-    set: SelectSet,
+/// Waits by poll(2).
+pub type PollWatch = LevelWatch<PollSet>;
+/// Waits by select(2).
+pub type SelectWatch = LevelWatch<SelectSet>;
+
+/// What is handed to the kernel for each wait, and what the last one found.
+pub struct LevelWatch<S> {
+    set: S,
 }
 
-impl Watch for SelectWatch {
+impl<S: LevelSet> Watch for LevelWatch<S> {
     fn new() -> std::result::Result<Self, Error> {
-        Ok(Self { set: SelectSet::default() })
+        Ok(Self { set: S::default() })
     }
 
     /// The next wait is told, if anything is waited for.
