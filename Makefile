@@ -1,8 +1,8 @@
 # The menu of the project: `make help`. Each entry sets up what it needs and says what it installs.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run libs test lint icount interop conformance bench lab attack sim soak fuzz \
-	clean
+.PHONY: help setup run libs test lint icount interop preload cpython conformance bench lab attack \
+	sim soak fuzz clean
 
 # Where programs with planted bugs are built, so that nobody takes one for the real one.
 PLANTED = $(or $(CARGO_TARGET_DIR),target)/planted
@@ -23,12 +23,12 @@ run: ## Build millrace and start its demo: a booster before a small built-in sit
 	@echo 'building; the first time takes some minutes'
 	@cargo run --quiet --release -p millrace -- demo
 
-libs: ## Build libmrsplice for C programs; PREFIX=/usr/local installs it, below DESTDIR if given.
+libs: ## Build libmrsplice and libuselect for C; PREFIX=/usr/local installs them, below DESTDIR.
 	@scripts/setup build
 # Only what this command line says is installed to; from there make puts it into the environment.
 	@scripts/libs $(if $(filter command,$(origin PREFIX)),"$$PREFIX")
 
-test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icount, interop.
+test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icount, interop, preload.
 	@scripts/setup build test
 	@$(MAKE) --no-print-directory lint
 	cargo build --quiet -p millrace
@@ -44,6 +44,7 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 # Once with the engine that this machine picks, once with the one that every machine has.
 	tests/interop/run
 	ENGINE=epoll tests/interop/run
+	@$(MAKE) --no-print-directory preload
 
 lint: ## Formatting, clippy and rustdoc, each warning an error; lines of documents.
 	@scripts/setup build
@@ -65,6 +66,16 @@ interop: ## Only the programs that users have, through millrace; NAMES="chromium
 	cargo build --quiet -p millrace
 	tests/interop/run $(NAMES)
 
+preload: ## Only unmodified programs under the preload of uselect; NAMES="lighttpd redis" chooses.
+	@scripts/setup build test
+	cargo build --quiet -p uselect-preload -p millrace-bpf
+	tests/preload/run $(NAMES)
+	BACKEND=multishot tests/preload/run $(NAMES)
+
+cpython: ## CPython's own tests of waiting and sockets, with the preload and without.
+	@scripts/setup build test
+	scripts/cpython-tests $(NAMES)
+
 conformance: ## The public HTTP caching suite: SUBJECTS="boost forward nginx", OPTIONS for millrace.
 	@scripts/setup build conformance $(if $(filter-out boost forward,$(SUBJECTS)),bench)
 	python3 -B -m unittest discover -s tests/conformance
@@ -79,9 +90,13 @@ ifdef FIGURE
 	@scripts/setup build lab
 	cargo build --quiet --release -p millrace
 	cargo build --quiet --release -p millrace-splice --example misses
+	cargo build --quiet --release -p millrace-bpf
+	$(if $(wildcard crates/kernel/uselect-preload),cargo build --quiet --release -p uselect-preload)
 	MILLRACE=$(or $(MILLRACE),$(abspath $(or $(CARGO_TARGET_DIR),target))/release/millrace) \
 		peers/figure "$(FIGURE)" --reps $(or $(REPS),5) --secs $(or $(SECS),0.3) \
 		$(if $(SIZES),--sizes $(SIZES)) $(if $(RATES),--rates $(RATES)) \
+		$(if $(CONNECTIONS),--connections $(CONNECTIONS)) \
+		$(if $(PROGRAMS),--programs $(PROGRAMS)) \
 		$(if $(MODE),--mode $(MODE)) $(if $(WRITE),--write) \
 		--command 'make lab FIGURE="$(FIGURE)" REPS=$(or $(REPS),5)$(if $(MODE), MODE=$(MODE))'
 else

@@ -21,7 +21,6 @@ typedef unsigned long long __u64;
 enum {
     MAP_HASH = 1,
     MAP_ARRAY = 2,
-    MAP_PERCPU_ARRAY = 6,
     MAP_ARRAY_OF_MAPS = 12,
     MAP_SK_STORAGE = 24,
     MAP_RINGBUF = 27,
@@ -31,10 +30,7 @@ enum { STORAGE_CREATE = 1, RING_FORCE_WAKEUP = 2 };
 
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static __u64 (*const current_ids)(void) = (void *)14;
-static __u64 (*const cookie_of)(void *context) = (void *)46;
-static struct bpf_sock *(*const to_full)(struct bpf_sock *sk) = (void *)95;
 static void *(*const storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
-static long (*const read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
 static long (*const ring_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)130;
 static struct tcp_sock *(*const to_tcp)(void *sk) = (void *)137;
 static long (*const repeat)(__u32 count, void *step, void *context, __u64 flags) = (void *)181;
@@ -50,12 +46,7 @@ struct bpf_sock_addr {
     __u32 addresses[16];
     struct bpf_sock *sk;
 };
-struct __sk_buff {
-    __u32 packet[42];
-    struct bpf_sock *sk;
-};
 _Static_assert(__builtin_offsetof(struct bpf_sock_addr, sk) == 64, "as linux/bpf.h has it");
-_Static_assert(__builtin_offsetof(struct __sk_buff, sk) == 168, "as linux/bpf.h has it");
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -71,10 +62,9 @@ typedef struct {
 struct sock_common {
     unsigned short skc_family;
     volatile unsigned char skc_state;
+    __u16 skc_dport;
+    __u32 skc_hash;
     possible_net_t skc_net;
-    struct {
-        __u64 counter;
-    } skc_cookie;
 };
 struct sk_buff_head {
     __u32 qlen;
@@ -91,8 +81,13 @@ struct sock {
     __u32 sk_ack_backlog;
     void *sk_bpf_storage;
 };
+struct request_sock {
+    struct sock_common __req_common;
+    __u32 ts_recent;
+};
 struct request_sock_queue {
-    void *rskq_accept_head;
+    struct request_sock *rskq_accept_head;
+    struct request_sock *rskq_accept_tail;
 };
 struct inet_connection_sock {
     struct request_sock_queue icsk_accept_queue;

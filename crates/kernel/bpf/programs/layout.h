@@ -15,6 +15,12 @@
 #define USELECT_THREADS 1024
 #define USELECT_PROBES 8
 #define USELECT_REGIONS 256
+// Threads of a process that sleep at the same time, each told by a ring of its own.
+#define USELECT_SLEEPERS 64
+
+// The lower half of a word: the sixteen bits of poll(2), of which the kernel has no use for the
+// highest; here it says that memory does not know when the socket is readable (SO_RCVLOWAT).
+#define USELECT_DOUBT 0x8000
 
 typedef unsigned char uselect_u8;
 typedef unsigned short uselect_u16;
@@ -36,7 +42,8 @@ struct uselect_shown {
     // Counts the sockets that were ever tracked here.
     uselect_u32 generations;
     uselect_u32 padding[13];
-    // By index: the socket's generation << 32 | what poll(2) would say.
+    // By index: the socket's generation << 32 | events so far << 16 | what poll(2) would say. An
+    // event is what would wake a process that waits by edges (EPOLLET of epoll(7)).
     uselect_u64 word[USELECT_SOCKETS];
     struct uselect_numbers numbers[USELECT_SOCKETS];
 };
@@ -52,21 +59,29 @@ struct uselect_slot {
     uselect_u32 generation;
 };
 
-struct uselect_own {
-    // 1: a thread sleeps, or is about to, and wants to be told. Whoever makes it 0 tells it.
+struct uselect_sleeper {
+    // 1: its thread sleeps, or is about to, and wants to be told. Whoever makes it 0 tells it.
     uselect_u32 sleeping;
     uselect_u32 padding[15];
-    // Bits by descriptor: whether it is tracked, and what select(2) would say of it. The programs
-    // write the last three alone.
+};
+
+struct uselect_own {
+    struct uselect_sleeper sleeper[USELECT_SLEEPERS];
+    // Bits by descriptor: whether it is tracked, what select(2) would say of reading and writing,
+    // and whether the kernel has to be asked (an error, urgent data, doubt).
     uselect_u64 active[USELECT_WORDS];
     uselect_u64 read[USELECT_WORDS];
     uselect_u64 write[USELECT_WORDS];
     uselect_u64 except[USELECT_WORDS];
+    // Something has happened since the process has taken the bit back.
+    uselect_u64 changed[USELECT_WORDS];
     // By index: the descriptor + 1; 0: none. By descriptor: the index; 0: not tracked.
     uselect_u32 descriptor[USELECT_SOCKETS];
     uselect_u32 index[USELECT_SOCKETS];
-    // By descriptor: the bits of poll(2) that a sleeper waits for.
-    uselect_u16 interest[USELECT_SOCKETS];
+    // By descriptor: the sleeper << 16 | the bits of poll(2) that it waits for; 0: nobody.
+    uselect_u32 interest[USELECT_SOCKETS];
+    // By index: so many bytes make the socket readable; 0: one does.
+    uselect_u32 threshold[USELECT_SOCKETS];
     struct uselect_slot slot[USELECT_THREADS];
 };
 

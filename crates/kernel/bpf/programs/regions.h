@@ -14,6 +14,8 @@
 // What is kept with a socket.
 struct tracked {
     __u64 identity;
+    // What had arrived when that was last told of: arrived().
+    __u64 arrived;
     __u32 region;
     __u32 index;
     __u32 generation;
@@ -22,12 +24,14 @@ struct tracked {
     __u8 state;
     // It has failed, and the kernel shuts both directions down right after the announcement.
     __u8 is_over;
-    __u16 padding;
+    // Bits are only set; the process clears them.
+    __u8 is_lean;
+    __u8 padding;
 };
 struct process {
     __u64 identity;
     __u32 region;
-    __u32 padding;
+    __u32 is_lean;
 };
 
 struct {
@@ -76,9 +80,10 @@ struct {
     TYPE(key, __u32);
     struct own_map *values[];
 } own_maps SEC(".maps");
+// By region * USELECT_SLEEPERS + sleeper.
 struct {
     NUMBER(type, MAP_ARRAY_OF_MAPS);
-    NUMBER(max_entries, USELECT_REGIONS);
+    NUMBER(max_entries, USELECT_REGIONS * USELECT_SLEEPERS);
     TYPE(key, __u32);
     struct ring_map *values[];
 } rings SEC(".maps");

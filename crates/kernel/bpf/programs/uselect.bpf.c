@@ -1,11 +1,14 @@
 // uselect: keeps the readiness of each tracked TCP socket in memory that its process reads.
 //
-// Each program recomputes what poll(2) would say from the socket itself and never counts events,
+// Each program recomputes what poll(2) would say from the socket itself and never counts packets,
 // so that a missed or repeated call costs nothing but time. docs/design/uselect.md has the races
 // and why the orders here are enough; "pairs with" names the other side.
 //
 // No program is a trampoline (fentry): kernels that are locked down refuse those.
-#include "arrivals.h"
+//
+// A program that is hit while it runs already on its CPU, in a process that was interrupted or that
+// had to leave the processor, is passed over (Linux 6.18, `__bpf_trace_run`). The kernel counts that,
+// the daemon looks at the count, and processes then make the kernel look at their sockets.
 #include "word.h"
 
 // The kernel lends some helpers to programs under these terms alone; so these files are under them
@@ -18,29 +21,86 @@ INLINE struct tracked *tracked_of(struct sock *sk)
     return sk->sk_bpf_storage ? storage_get(&sockets, sk, 0, 0) : 0;
 }
 
-INLINE int settle_traced(struct sock *sk)
+// Of what a socket has received as a whole, a number that is another one after each arrival. Of a
+// connection it is made of who is there and when: the next one may well be at the same address.
+INLINE __u64 arrived(struct tcp_sock *tp, __u8 state)
 {
-    struct tracked *tracked = tracked_of(sk);
-    if (tracked)
-        settle(to_tcp(sk), tracked);
-    return 0;
+    if (state != TCP_LISTEN)
+        return ONCE(tp->rcv_nxt);
+    struct request_sock *last = ONCE(tp->inet_conn.icsk_accept_queue.rskq_accept_tail);
+    if (!last)
+        return 0;
+    __u64 hash = ONCE(last->__req_common.skc_hash), port = ONCE(last->__req_common.skc_dport);
+    return hash << 32 ^ port << 32 ^ ONCE(last->ts_recent);
 }
 
 // Bytes, an end, or of a listener a connection are there.
+INLINE int arriving(struct sock *sk)
+{
+    struct tracked *tracked = tracked_of(sk);
+    if (!tracked)
+        return 0;
+    struct tcp_sock *tp = to_tcp(sk);
+    if (!tp)
+        return 0;
+    tracked->arrived = arrived(tp, ONCE(tracked->state));
+    settle(tp, tracked, 1, !tracked->is_lean);
+    return 0;
+}
+
 SEC("tp_btf/sk_data_ready")
 int data_ready(__u64 *arguments)
 {
-    return settle_traced((struct sock *)arguments[0]);
+    return arriving((struct sock *)arguments[0]);
 }
 
-// The process has received, or tried to.
-SEC("tp_btf/sock_recv_length")
-int received(__u64 *arguments)
+// An error is there. Of one that ends the connection the rest has been stored by now.
+INLINE int failing(struct sock *sk)
 {
-    return settle_traced((struct sock *)arguments[0]);
+    struct tracked *tracked = tracked_of(sk);
+    if (!tracked)
+        return 0;
+    ONCE(tracked->is_over) = 0;
+    settle(to_tcp(sk), tracked, 0, !tracked->is_lean);
+    return 0;
 }
 
-// The same for splice(2) and sendfile(2), which the above does not tell of.
+SEC("tp_btf/inet_sk_error_report")
+int failed(__u64 *arguments)
+{
+    return failing((struct sock *)arguments[0]);
+}
+
+// Comes before the state is stored, with the socket locked. A socket that closes in order has been
+// shut down before; one that fails has its error already; one that is dissolved by connect(2) or
+// shutdown(2) has neither.
+INLINE int changing(struct sock *sk, __u8 state)
+{
+    struct tracked *tracked = tracked_of(sk);
+    if (!tracked)
+        return 0;
+    ONCE(tracked->is_over) = state == TCP_CLOSE && ONCE(sk->sk_err);
+    ONCE(tracked->state) = state;
+    settle(to_tcp(sk), tracked, 0, !tracked->is_lean);
+    return 0;
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int changed(__u64 *arguments)
+{
+    return changing((struct sock *)arguments[0], arguments[2]);
+}
+
+INLINE int settle_traced(struct sock *sk)
+{
+    struct tracked *tracked = tracked_of(sk);
+    if (tracked && !tracked->is_lean)
+        settle(to_tcp(sk), tracked, 0, 1);
+    return 0;
+}
+
+// The process has received, by whichever call: its bytes have been counted, and the socket is
+// locked.
 SEC("tp_btf/tcp_rcv_space_adjust")
 int taken(__u64 *arguments)
 {
@@ -52,35 +112,6 @@ SEC("tp_btf/sock_send_length")
 int sent(__u64 *arguments)
 {
     return settle_traced((struct sock *)arguments[0]);
-}
-
-// An error is there. Of one that ends the connection the rest has been stored by now.
-SEC("tp_btf/inet_sk_error_report")
-int failed(__u64 *arguments)
-{
-    struct sock *sk = (struct sock *)arguments[0];
-    struct tracked *tracked = tracked_of(sk);
-    if (!tracked)
-        return 0;
-    ONCE(tracked->is_over) = 0;
-    settle(to_tcp(sk), tracked);
-    return 0;
-}
-
-// Comes before the state is stored, with the socket locked. A socket that closes in order has been
-// shut down before; one that fails has its error already; one that is dissolved by connect(2) or
-// shutdown(2) has neither.
-SEC("tp_btf/inet_sock_set_state")
-int changed(__u64 *arguments)
-{
-    struct sock *sk = (struct sock *)arguments[0];
-    struct tracked *tracked = tracked_of(sk);
-    if (!tracked)
-        return 0;
-    ONCE(tracked->is_over) = arguments[2] == TCP_CLOSE && ONCE(sk->sk_err);
-    ONCE(tracked->state) = arguments[2];
-    settle(to_tcp(sk), tracked);
-    return 0;
 }
 
 // Which slot the thread that runs has armed, or -1. At most USELECT_PROBES are looked at. Neither
@@ -101,6 +132,7 @@ __attribute__((noinline)) int armed_slot(__u32 region, __u32 thread)
 
 struct claim {
     struct uselect_shown *shown;
+    struct uselect_own *own;
     struct uselect_slot *slot;
     struct tracked tracked;
 };
@@ -113,14 +145,14 @@ INLINE int claim(struct claim *claim, __u8 state)
     struct process *process = map_lookup(&processes, &id);
     if (!process)
         return 0;
-    struct uselect_own *own = own_of(process->region);
+    claim->own = own_of(process->region);
     claim->shown = shown_of(process->region, process->identity);
-    if (!own || !claim->shown)
+    if (!claim->own || !claim->shown)
         return 0;
     int at = armed_slot(process->region, ids);
     if (at < 0)
         return 0;
-    claim->slot = &own->slot[at & (USELECT_THREADS - 1)];
+    claim->slot = &claim->own->slot[at & (USELECT_THREADS - 1)];
     __u32 index = ONCE(claim->slot->armed);
     if (!index || index >= USELECT_SOCKETS)
         return 0;
@@ -130,6 +162,7 @@ INLINE int claim(struct claim *claim, __u8 state)
         .index = index,
         .generation = __sync_fetch_and_add(&claim->shown->generations, 1) + 1,
         .state = state,
+        .is_lean = process->is_lean,
     };
     return 1;
 }
@@ -141,6 +174,7 @@ INLINE void take(struct claim *claim, __u32 bits)
     __u64 word = (__u64)claim->tracked.generation << 32 | bits;
     // What the last socket of this index had is not this one's.
     store_numbers(&claim->shown->numbers[index], 0, 0, 0, 0);
+    ONCE(claim->own->threshold[index]) = 0;
     __sync_lock_test_and_set(&claim->shown->word[index], word);
 }
 
@@ -168,28 +202,48 @@ int created(struct bpf_sock *context)
     return 1;
 }
 
-// accept4(2) with room for an address, before the descriptor is there; also getpeername(2), but
-// then no slot is armed. The socket is locked.
-INLINE int accepted(struct bpf_sock_addr *context)
+// Whether the socket is still what a registered process tracks by another descriptor, or another
+// process does: then it stays so.
+INLINE int is_in_use(struct tracked *tracked)
+{
+    struct uselect_shown *shown = shown_of(tracked->region, tracked->identity);
+    struct uselect_own *own = own_of(tracked->region);
+    if (!shown || !own)
+        return 0;
+    __u32 index = tracked->index & MASK;
+    return ONCE(shown->word[index]) >> 32 == tracked->generation && ONCE(own->descriptor[index]);
+}
+
+// Tracks a socket that is there and locked, if the thread that runs wants that.
+INLINE void adopt(struct bpf_sock *sk)
 {
     struct claim new;
-    struct bpf_sock *sk = context->sk;
-    if (!sk || sk->protocol != IPPROTO_TCP)
-        return 1;
     struct tcp_sock *tp = to_tcp(sk);
     if (!tp || !claim(&new, ((struct sock *)tp)->__sk_common.skc_state))
-        return 1;
+        return;
+    struct tracked *tracked = storage_get(&sockets, sk, 0, 0);
+    if (tracked && is_in_use(tracked))
+        return;
     take(&new, 0);
-    struct tracked *tracked =
-        storage_get(&sockets, sk, &new.tracked, STORAGE_CREATE);
-    if (!tracked)
-        return 1;
-    // It was somebody's already: then the slot stays armed and the socket whose it was.
-    if (tracked->generation != new.tracked.generation ||
-        tracked->identity != new.tracked.identity)
-        return 1;
-    settle(tp, tracked);
+    if (tracked)
+        *tracked = new.tracked;
+    else
+        tracked = storage_get(&sockets, sk, &new.tracked, STORAGE_CREATE);
+    // A thread that adopts the same socket at the same time has been first.
+    if (!tracked || tracked->generation != new.tracked.generation)
+        return;
+    tracked->arrived = arrived(tp, new.tracked.state);
+    settle(tp, tracked, 0, 1);
     tell(&new);
+}
+
+// accept4(2) with room for an address, before the descriptor is there; also getpeername(2), but
+// then no slot is armed.
+INLINE int accepted(struct bpf_sock_addr *context)
+{
+    struct bpf_sock *sk = context->sk;
+    if (sk && sk->protocol == IPPROTO_TCP)
+        adopt(sk);
     return 1;
 }
 
@@ -206,15 +260,28 @@ int accepted6(struct bpf_sock_addr *context)
 }
 
 // getsockname(2), which changes nothing, and by which the library makes the kernel look at a
-// socket. That is locked, so whatever was announced is stored by now.
+// socket, or take it over if a slot is armed. It is locked, so whatever was announced is stored by
+// now.
 INLINE int looked_at(struct bpf_sock_addr *context)
 {
     struct bpf_sock *sk = context->sk;
-    struct tracked *tracked = sk ? storage_get(&sockets, sk, 0, 0) : 0;
+    if (!sk || sk->protocol != IPPROTO_TCP)
+        return 1;
+    adopt(sk);
+    struct tracked *tracked = storage_get(&sockets, sk, 0, 0);
     if (!tracked)
         return 1;
+    struct tcp_sock *tp = to_tcp(sk);
+    if (!tp)
+        return 1;
+    // Its announcement may have been passed over.
+    __u8 state = ((struct sock *)tp)->__sk_common.skc_state;
+    __u64 now = arrived(tp, state);
+    int is_event = now != tracked->arrived;
+    ONCE(tracked->state) = state;
     ONCE(tracked->is_over) = 0;
-    settle(to_tcp(sk), tracked);
+    tracked->arrived = now;
+    settle(tp, tracked, is_event, 1);
     return 1;
 }
 

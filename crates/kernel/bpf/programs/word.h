@@ -10,12 +10,14 @@ INLINE int has_bytes(int waiting, int mark, int window, int segment)
     return waiting > 0 && (waiting >= mark || window <= segment);
 }
 
-INLINE int is_readable(struct tcp_sock *tp)
+INLINE int is_readable(struct tcp_sock *tp, int threshold)
 {
     __u32 next = ONCE(tp->rcv_nxt);
     int window = ONCE(tp->rcv_wup) + ONCE(tp->rcv_wnd) - next;
     int mark = ONCE(((struct sock *)tp)->sk_rcvlowat);
     int segment = ONCE(tp->inet_conn.icsk_ack.rcv_mss);
+    if (mark < threshold)
+        mark = threshold;
     return has_bytes(next - ONCE(tp->copied_seq), mark, window, segment);
 }
 
@@ -35,9 +37,9 @@ INLINE int is_writable(struct tcp_sock *tp)
 }
 
 // What tcp_poll() of Linux 6.18 says, but for what docs/design/uselect.md lists. With urgent data
-// at hand, to come, or just taken out, it depends on a mark that moves without a word: POLL_PRI
-// says so, and that the kernel has to be asked.
-INLINE __u32 poll_bits(struct tcp_sock *tp, struct tracked *tracked)
+// at hand, to come, or just taken out, it depends on a mark that moves without a word, and with
+// SO_RCVLOWAT on a window that does: POLL_PRI and DOUBT say that the kernel has to be asked.
+INLINE __u32 poll_bits(struct tcp_sock *tp, struct tracked *tracked, int threshold)
 {
     struct sock *sk = (struct sock *)tp;
     __u8 state = ONCE(tracked->state);
@@ -50,12 +52,14 @@ INLINE __u32 poll_bits(struct tcp_sock *tp, struct tracked *tracked)
     if (shutdown & RCV_SHUTDOWN)
         bits |= POLL_IN | POLL_RDNORM | POLL_RDHUP;
     if (state != TCP_SYN_SENT && (state != TCP_SYN_RECV || ONCE(tp->fastopen_rsk))) {
-        if (is_readable(tp))
+        if (is_readable(tp, threshold))
             bits |= POLL_IN | POLL_RDNORM;
         if (shutdown & SEND_SHUTDOWN || is_writable(tp))
             bits |= POLL_OUT | POLL_WRNORM;
         if (ONCE(tp->urg_data))
             bits |= POLL_PRI;
+        if (ONCE(sk->sk_rcvlowat) > 1)
+            bits |= USELECT_DOUBT;
     }
     if (ONCE(sk->sk_err) || ONCE(sk->sk_error_queue.qlen))
         bits |= POLL_ERR;
@@ -96,33 +100,58 @@ INLINE void set_bit(uselect_u64 *bits, __u32 fd, __u32 wanted)
         __sync_fetch_and_and(word, ~bit);
 }
 
-// Bitmaps after the word; who is told after the bitmaps. The bits are made those of whichever
-// socket the descriptor is now: a descriptor that was closed and opened anew meanwhile gets its own
-// again by whoever spoils them. The word of index 0 is always 0, so no socket is no bits.
-// Pairs with Pages::publish (numbers are stored, then the word read) and Sleep::begin (`sleeping`
-// is stored, then words and bits read).
-INLINE void publish(struct tracked *tracked, struct uselect_shown *shown, __u32 risen)
+INLINE __u32 reading(__u32 bits)
 {
-    struct uselect_own *own = own_of(tracked->region);
-    if (!own)
-        return;
-    __u32 fd = ONCE(own->descriptor[tracked->index & MASK]) - 1;
-    if (fd >= USELECT_SOCKETS)
-        return;
+    return bits & (POLL_IN | POLL_HUP | POLL_ERR);
+}
+
+INLINE __u32 writing(__u32 bits)
+{
+    return bits & (POLL_OUT | POLL_ERR);
+}
+
+INLINE __u32 excepting(__u32 bits)
+{
+    return bits & (POLL_PRI | POLL_ERR | USELECT_DOUBT);
+}
+
+// The bits of a descriptor are made those of whichever socket it is now: one that was closed and
+// opened anew meanwhile gets its own again by whoever spoils them. The word of index 0 is always 0,
+// so no socket is no bits. Pairs with Pages::publish: numbers are stored, then the word read.
+INLINE void show(struct uselect_own *own, struct uselect_shown *shown, __u32 fd)
+{
     for (int i = 0; i < TRIES; i++) {
         __u32 index = ONCE(own->index[fd & MASK]);
         __u64 word = ONCE(shown->word[index & MASK]);
-        set_bit(own->read, fd, word & (POLL_IN | POLL_HUP | POLL_ERR));
-        set_bit(own->write, fd, word & (POLL_OUT | POLL_ERR));
-        set_bit(own->except, fd, word & POLL_PRI);
+        set_bit(own->read, fd, reading(word));
+        set_bit(own->write, fd, writing(word));
+        set_bit(own->except, fd, excepting(word));
         if (ONCE(own->index[fd & MASK]) == index && ONCE(shown->word[index & MASK]) == word)
             break;
     }
-    if (!ONCE(own->sleeping) || !(ONCE(own->interest[fd & MASK]) & risen))
+}
+
+// Lean: what has happened is added. A bit too many, for a descriptor that was opened anew, is one
+// read that finds nothing.
+INLINE void add(struct uselect_own *own, __u32 fd, __u32 told)
+{
+    if (reading(told))
+        set_bit(own->read, fd, 1);
+    if (writing(told))
+        set_bit(own->write, fd, 1);
+    if (excepting(told))
+        set_bit(own->except, fd, 1);
+}
+
+// Pairs with Sleeper::begin (`sleeping` is stored, then words and bits read).
+INLINE void wake(struct uselect_own *own, __u32 region, __u32 interest)
+{
+    __u32 at = interest >> 16 & (USELECT_SLEEPERS - 1);
+    struct uselect_sleeper *sleeper = &own->sleeper[at];
+    if (!ONCE(sleeper->sleeping) || !__sync_lock_test_and_set(&sleeper->sleeping, 0))
         return;
-    if (!__sync_lock_test_and_set(&own->sleeping, 0))
-        return;
-    void *ring = map_lookup(&rings, &tracked->region);
+    __u32 place = region * USELECT_SLEEPERS + at;
+    void *ring = map_lookup(&rings, &place);
     __u64 nothing = 0;
     if (ring)
         ring_output(ring, &nothing, sizeof(nothing), RING_FORCE_WAKEUP);
@@ -133,7 +162,12 @@ struct settling {
     struct tracked *tracked;
     uselect_u64 *place;
     __u64 word;
-    __u32 risen;
+    int threshold;
+    // All bits: an event is to be counted although none may have changed.
+    __u32 is_event;
+    // Bits to tell of: those that were added, or that the event is about.
+    __u32 told;
+    __u32 fallen;
     __u32 is_changed;
 };
 
@@ -142,40 +176,74 @@ static long settle_once(__u32 unused, struct settling *now)
     // The process has given the index to another socket.
     if (now->word >> 32 != now->tracked->generation)
         return 1;
-    __u64 word = (__u64)now->tracked->generation << 32 | poll_bits(now->tp, now->tracked);
-    if (word == now->word)
+    __u32 bits = poll_bits(now->tp, now->tracked, now->threshold), before = now->word & 0xFFFF;
+    if (bits == before && !now->is_event)
         return 1;
+    // `is_event` is all bits or none. Without branches, each of which the verifier would follow with
+    // each value of the bits.
+    __u32 told = bits & (now->is_event | ~before);
+    __u32 events = (now->word >> 16) + ((told + 0xFFFF) >> 16) & 0xFFFF;
+    __u64 word = (__u64)now->tracked->generation << 32 | events << 16 | bits;
     __u64 found = __sync_val_compare_and_swap(now->place, now->word, word);
     if (found == now->word) {
-        now->risen |= word & ~found;
-        now->is_changed = 1;
+        now->told |= told;
+        now->fallen |= before & ~bits;
+        now->is_changed |= bits ^ before;
+        now->is_event = 0;
         found = word;
     }
     now->word = found;
     return 0;
 }
 
-// Makes the word what the socket is. The addition of 0 is a read behind a full barrier: what the
-// kernel stored before the hook is seen by whoever exchanges the word after this read. By repeat()
-// and not by a loop: the verifier would follow each of its rounds.
-INLINE void settle(struct tcp_sock *tp, struct tracked *tracked)
+// Bitmaps after the word; who is told after the bitmaps.
+INLINE void publish(struct settling *now, struct uselect_shown *shown, struct uselect_own *own,
+                    int is_exact)
+{
+    struct tracked *tracked = now->tracked;
+    __u32 fd = ONCE(own->descriptor[tracked->index & MASK]) - 1;
+    if (fd >= USELECT_SOCKETS)
+        return;
+    if (!is_exact)
+        add(own, fd, now->told);
+    else
+        show(own, shown, fd);
+    // Of room that has gone somebody wants to know when it is back.
+    if (!now->told && !(now->fallen & POLL_OUT))
+        return;
+    set_bit(own->changed, fd, 1);
+    __u32 interest = ONCE(own->interest[fd & MASK]);
+    if (now->told & interest)
+        wake(own, tracked->region, interest);
+}
+
+// Makes the word what the socket is, until it stays so: the socket may be changed by others
+// meanwhile, who then find the word as they want it and write nothing. The word is read behind a
+// full barrier, as they store what they changed before one and look behind it: an addition of 0,
+// which a compiler leaves one while the result is read. By repeat() and not by a loop: the verifier
+// would follow each of its rounds.
+INLINE void settle(struct tcp_sock *tp, struct tracked *tracked, __u32 is_event, int is_exact)
 {
     struct uselect_shown *shown = shown_of(tracked->region, tracked->identity);
-    if (!tp || !shown)
+    struct uselect_own *own = own_of(tracked->region);
+    if (!tp || !shown || !own)
         return;
     uselect_u64 *place = &shown->word[tracked->index & MASK];
     struct settling now = {
         .tp = tp,
         .tracked = tracked,
         .place = place,
+        .threshold = ONCE(own->threshold[tracked->index & MASK]) & ((1 << 30) - 1),
+        .is_event = is_event ? ~0 : 0,
         .word = __sync_fetch_and_add(place, 0),
     };
     repeat(TRIES, settle_once, &now, 0);
     if (now.word >> 32 != tracked->generation)
         return;
     number(tp, tracked, shown);
-    if (now.is_changed)
-        publish(tracked, shown, now.risen);
+    // In lean mode the bits are not what the word is: the process clears them.
+    if (now.told || now.is_changed || (is_exact && tracked->is_lean))
+        publish(&now, shown, own, is_exact);
 }
 
 #endif

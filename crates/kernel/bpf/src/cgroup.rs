@@ -17,22 +17,31 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// That of a process. Sockets have the cgroup that their process was in when they were made, or
-    /// that of their listener; so it should have been there before it opened the first one.
+    /// That of a path as [`path_of`] gives it. Sockets have the cgroup that their process was in
+    /// when they were made, or that of their listener; so it should have been there before it
+    /// opened the first one.
     ///
     /// # Errors
     /// [`Error::NoCgroup`]; those of /proc.
-    pub(crate) fn of(process: u32) -> Result<Self, Error> {
-        let groups = read_to_string(format!("/proc/{process}/cgroup"))?;
-        let path = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let mounts = read_to_string("/proc/self/mountinfo")?;
         let mount = mounts.lines().find_map(cgroup_mount).ok_or(Error::NoCgroup)?;
-        let path = mount.join(path.ok_or(Error::NoCgroup)?);
+        let path = mount.join(path.strip_prefix("/").unwrap_or(path));
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(&path, flags, Mode::empty())?;
         let number = rustix::fs::fstat(&fd)?.st_ino;
         Ok(Self { fd, number })
     }
+}
+
+/// Where a process is in the tree of cgroups, from its root on.
+///
+/// # Errors
+/// [`Error::NoCgroup`]; those of /proc.
+pub(crate) fn path_of(process: u32) -> Result<PathBuf, Error> {
+    let groups = read_to_string(format!("/proc/{process}/cgroup"))?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"));
+    Ok(path.ok_or(Error::NoCgroup)?.into())
 }
 
 /// Where a line of mountinfo (proc_pid_mountinfo(5)) mounts the whole tree of cgroups.

@@ -4,44 +4,44 @@
 //! process: requests have a length and a deadline, and answers fit the socket.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use uselect::Answer;
+use uselect::{Answer, Mode, REQUEST, SLEEPER};
 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
-use crate::limits::{REGIONS_PER_USER_MAX, REQUEST_TIME_MAX, STRANGERS_MAX};
+use crate::limits::{PASSED_OVER_UNSEEN_MAX, REQUEST_TIME_MAX, STRANGERS_MAX};
+use crate::listen::Listening;
 use crate::peer::{Peer, is_in_first_namespace};
-use crate::programs::{CgroupLinks, Programs, Tracing};
-use crate::regions::{Region, Regions};
-
-/// Who may be registered.
-#[derive(Clone, Debug)]
-pub struct Policy {
-    /// User ids, as the daemon's namespace has them.
-    pub users: Vec<u32>,
-}
+use crate::policy::Policy;
+use crate::programs::{COMMON, CgroupLinks, EXACT, Programs, Tracing};
+use crate::regions::{Memory, Region, Regions};
 
 /// The programs, who is registered, and who asks.
 pub struct Daemon {
-    listener: UnixListener,
+    socket: Listening,
     policy: Policy,
     programs: Programs,
     regions: Regions,
     /// There while somebody is registered.
-    tracing: Option<Tracing>,
-    cgroups: BTreeMap<u64, (CgroupLinks, usize)>,
+    common: Option<Tracing>,
+    /// There while somebody in exact mode is.
+    exact: Option<Tracing>,
+    /// By [`Cgroup::number`]; each is some member's.
+    cgroups: BTreeMap<u64, CgroupLinks>,
     strangers: Vec<Stranger>,
     members: Vec<Member>,
+    /// What [`Programs::passed_over`] said when members were told last.
+    passed_over: u64,
 }
 
 /// A connection that has not asked yet.
@@ -54,14 +54,15 @@ struct Stranger {
 struct Member {
     connection: UnixStream,
     peer: Peer,
+    mode: Mode,
     region: Region,
     /// [`Cgroup::number`].
     cgroup: u64,
 }
 
 impl Daemon {
-    /// Loads the programs and listens at `path`, where a socket that nobody listens at is replaced.
-    /// Anybody may connect; the policy says who is answered.
+    /// Listens at `path`, where a socket that nobody listens at is replaced, and loads the
+    /// programs, which takes seconds. The socket is removed when the daemon is dropped.
     ///
     /// # Errors
     /// Those of [`Error`].
@@ -69,17 +70,20 @@ impl Daemon {
         if !is_in_first_namespace()? {
             return Err(Error::NestedNamespace);
         }
+        // First, as what is wrong with it is found at once; who asks meanwhile waits.
+        let socket = Listening::new(path)?;
         let programs = Programs::load()?;
-        let listener = listen(path)?;
         Ok(Self {
-            listener,
+            socket,
             policy,
             programs,
             regions: Regions::new(),
-            tracing: None,
+            common: None,
+            exact: None,
             cgroups: BTreeMap::new(),
             strangers: Vec::new(),
             members: Vec::new(),
+            passed_over: 0,
         })
     }
 
@@ -88,22 +92,34 @@ impl Daemon {
     /// # Errors
     /// Those of poll(2) and accept(2); those of removing what was registered.
     pub fn run(&mut self) -> Result<(), Error> {
-        loop {
-            self.turn()?;
-        }
+        while self.turn(None)? {}
+        Ok(())
     }
 
-    /// Waits for something to happen, and does what it asks for.
-    fn turn(&mut self) -> Result<(), Error> {
+    /// As [`Daemon::run`], until `end` is readable.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_until(&mut self, end: BorrowedFd<'_>) -> Result<(), Error> {
+        while self.turn(Some(end))? {}
+        Ok(())
+    }
+
+    /// Waits for something to happen, and does what it asks for; false if that is to end.
+    fn turn(&mut self, end: Option<BorrowedFd<'_>>) -> Result<bool, Error> {
         let (members, strangers) = (self.members.len(), self.strangers.len());
-        let mut fds = vec![readable(self.listener.as_fd())];
+        let mut fds = vec![readable(self.socket.listener.as_fd())];
         for member in &self.members {
             fds.push(readable(member.connection.as_fd()));
             fds.push(readable(member.peer.process.as_fd()));
         }
         fds.extend(self.strangers.iter().map(|stranger| readable(stranger.connection.as_fd())));
-        let wait = self.strangers.iter().map(|stranger| stranger.deadline).min().map(|deadline| {
-            let left = deadline.saturating_duration_since(Instant::now());
+        fds.extend(end.map(readable));
+        let now = Instant::now();
+        let deadlines = self.strangers.iter().map(|stranger| stranger.deadline);
+        let look = (members > 0).then(|| now + PASSED_OVER_UNSEEN_MAX);
+        let wait = deadlines.chain(look).min().map(|deadline| {
+            let left = deadline.saturating_duration_since(now);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
         match poll(&mut fds, wait.as_ref()) {
@@ -111,6 +127,9 @@ impl Daemon {
             Err(error) => return Err(error.into()),
         }
         let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if end.is_some() && is_ready.last() == Some(&true) {
+            return Ok(false);
+        }
         // From the back, so that what is taken out moves nobody who is still to come.
         for at in (0..strangers).rev() {
             let is_late = self.strangers[at].deadline <= Instant::now();
@@ -120,17 +139,33 @@ impl Daemon {
             }
         }
         for at in (0..members).rev() {
-            // A member says nothing more, so whatever comes is its end.
-            if is_ready[1 + 2 * at] || is_ready[2 + 2 * at] {
+            if is_ready[2 + 2 * at] || is_ready[1 + 2 * at] && !self.serve(at) {
                 let member = self.members.swap_remove(at);
-                self.leave(member)?;
+                self.leave(&member)?;
             }
         }
-        if is_ready[0] { self.meet() } else { Ok(()) }
+        if is_ready[0] {
+            self.meet()?;
+        }
+        if !self.members.is_empty() {
+            self.make_good()?;
+        }
+        Ok(true)
+    }
+
+    /// Has members look at their sockets where a program was passed over: of whom it was is not
+    /// known.
+    fn make_good(&mut self) -> Result<(), Error> {
+        let passed_over = self.programs.passed_over()?;
+        if passed_over != self.passed_over {
+            self.passed_over = passed_over;
+            self.members.iter().for_each(|member| member.region.tell_passed_over());
+        }
+        Ok(())
     }
 
     fn meet(&mut self) -> Result<(), Error> {
-        match self.listener.accept() {
+        match self.socket.listener.accept() {
             Ok((connection, _)) if self.strangers.len() < STRANGERS_MAX => {
                 connection.set_nonblocking(true)?;
                 let deadline = Instant::now() + REQUEST_TIME_MAX;
@@ -146,31 +181,42 @@ impl Daemon {
 
     /// A request comes as a whole or is none: it is shorter than any segment of a Unix socket.
     fn hear(&mut self, mut stranger: Stranger) {
-        let mut request = [0; uselect::REQUEST.len()];
-        let version = uselect::REQUEST.len() - 1;
-        match stranger.connection.read(&mut request) {
-            Ok(count) if request[..count] == uselect::REQUEST => self.register(stranger.connection),
-            Ok(count) if count > version && request[..version] == uselect::REQUEST[..version] => {
+        const VERSION: usize = REQUEST.len() - 1;
+        let mut request = [0; REQUEST.len() + 1];
+        let Ok(count) = stranger.connection.read(&mut request) else { return };
+        let mode = match request[REQUEST.len()] {
+            0 => Some(Mode::Exact),
+            1 => Some(Mode::Lean),
+            _ => None,
+        };
+        match mode {
+            Some(mode) if count == request.len() && request.starts_with(&REQUEST) => {
+                self.register(stranger.connection, mode);
+            }
+            _ if count > VERSION && request.starts_with(&REQUEST[..VERSION]) => {
                 answer(&stranger.connection, Answer::Version, &[]);
             }
             _ => {}
         }
     }
 
-    fn register(&mut self, connection: UnixStream) {
-        let registered = Peer::of(connection.as_fd()).and_then(|peer| {
+    fn register(&mut self, connection: UnixStream, mode: Mode) {
+        let admitted = Peer::of(connection.as_fd()).and_then(|peer| {
             if let Some(refusal) = self.refusal(&peer) {
                 return Ok(Err(refusal));
             }
-            self.admit(&peer).map(|(region, cgroup)| Ok((peer, region, cgroup)))
+            let (region, memory, cgroup) = self.admit(&peer, mode)?;
+            Ok(Ok((peer, region, memory, cgroup)))
         });
-        match registered {
-            Ok(Ok((peer, region, cgroup))) => {
+        match admitted {
+            Ok(Ok((peer, region, memory, cgroup))) => {
                 // If it does not get there, the connection's end says so.
-                answer(&connection, Answer::Granted, &region.descriptors());
-                self.members.push(Member { connection, peer, region, cgroup });
+                answer(&connection, Answer::Granted, &memory.descriptors(&region));
+                self.members.push(Member { connection, peer, mode, region, cgroup });
             }
-            Ok(Err(refusal)) => answer(&connection, refusal, &[]),
+            Ok(Err(refusal)) => {
+                answer(&connection, refusal, &[]);
+            }
             Err(error) => {
                 tell(&format!("a process could not be registered: {error}"));
                 answer(&connection, Answer::Failed, &[]);
@@ -181,70 +227,79 @@ impl Daemon {
     fn refusal(&self, peer: &Peer) -> Option<Answer> {
         let of_user = self.members.iter().filter(|member| member.peer.user == peer.user).count();
         match () {
-            () if !self.policy.users.contains(&peer.user) => Some(Answer::Refused),
+            () if !self.policy.allows(peer) => Some(Answer::Refused),
             () if peer.is_nested => Some(Answer::OtherNamespace),
             () if self.members.iter().any(|member| member.peer.number == peer.number) => {
                 Some(Answer::Registered)
             }
-            () if of_user >= REGIONS_PER_USER_MAX || self.regions.is_full() => Some(Answer::Full),
+            () if of_user >= self.policy.per_user || self.regions.is_full() => Some(Answer::Full),
             () => None,
         }
     }
 
     /// Memory and programs for a process. What was begun is undone when the rest fails.
-    fn admit(&mut self, peer: &Peer) -> Result<(Region, u64), Error> {
-        let cgroup = Cgroup::of(peer.number)?;
-        let region = self.regions.add(&self.programs, peer.number)?;
-        match self.attach(&cgroup) {
-            Ok(()) => Ok((region, cgroup.number)),
+    fn admit(&mut self, peer: &Peer, mode: Mode) -> Result<(Region, Memory, u64), Error> {
+        let cgroup = Cgroup::open(&peer.cgroup)?;
+        let (region, memory) = self.regions.add(&self.programs, peer.number, mode)?;
+        if let Err(error) = self.attach(&cgroup, mode) {
+            self.regions.remove(&self.programs, &region)?;
+            self.detach_idle();
+            return Err(error);
+        }
+        Ok((region, memory, cgroup.number))
+    }
+
+    fn attach(&mut self, cgroup: &Cgroup, mode: Mode) -> Result<(), Error> {
+        if self.common.is_none() {
+            self.common = Some(self.programs.trace(COMMON)?);
+        }
+        if mode == Mode::Exact && self.exact.is_none() {
+            self.exact = Some(self.programs.trace(EXACT)?);
+        }
+        if let Entry::Vacant(place) = self.cgroups.entry(cgroup.number) {
+            place.insert(self.programs.join(cgroup.fd.as_fd())?);
+        }
+        Ok(())
+    }
+
+    /// Gives a member what it asks for: the ring of its next sleeper. False if it has ended, or
+    /// says anything else.
+    fn serve(&mut self, at: usize) -> bool {
+        let Member { connection, region, .. } = &mut self.members[at];
+        let mut asked = [0];
+        match connection.read(&mut asked) {
+            Ok(1) if asked == [SLEEPER] => {}
+            Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            _ => return false,
+        }
+        // Who gets no answer would count its rings in another way than the programs.
+        match self.regions.add_ring(&self.programs, region) {
+            Ok(Some(ring)) => answer(connection, Answer::Granted, &[ring.as_fd()]),
+            Ok(None) => answer(connection, Answer::Full, &[]),
             Err(error) => {
-                self.regions.remove(&self.programs, &region)?;
-                self.detach_idle();
-                Err(error)
+                tell(&format!("a sleeper got no ring: {error}"));
+                answer(connection, Answer::Failed, &[])
             }
         }
     }
 
-    fn attach(&mut self, cgroup: &Cgroup) -> Result<(), Error> {
-        if self.tracing.is_none() {
-            self.tracing = Some(self.programs.trace()?);
-        }
-        if let Some((_, users)) = self.cgroups.get_mut(&cgroup.number) {
-            *users += 1;
-            return Ok(());
-        }
-        let links = self.programs.join(cgroup.fd.as_fd())?;
-        self.cgroups.insert(cgroup.number, (links, 1));
-        Ok(())
-    }
-
-    fn leave(&mut self, member: Member) -> Result<(), Error> {
+    fn leave(&mut self, member: &Member) -> Result<(), Error> {
         self.regions.remove(&self.programs, &member.region)?;
-        if let Some((_, users)) = self.cgroups.get_mut(&member.cgroup) {
-            *users -= 1;
-        }
-        self.cgroups.retain(|_, (_, users)| *users > 0);
         self.detach_idle();
         Ok(())
     }
 
     /// While nobody is registered nobody pays.
     fn detach_idle(&mut self) {
-        if self.cgroups.is_empty() {
-            self.tracing = None;
+        let members = &self.members;
+        self.cgroups.retain(|number, _| members.iter().any(|member| member.cgroup == *number));
+        if !members.iter().any(|member| member.mode == Mode::Exact) {
+            self.exact = None;
+        }
+        if members.is_empty() {
+            self.common = None;
         }
     }
-}
-
-fn listen(path: &Path) -> Result<UnixListener, Error> {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
-    if is_socket && UnixStream::connect(path).is_err() {
-        std::fs::remove_file(path)?;
-    }
-    let listener = UnixListener::bind(path)?;
-    listener.set_nonblocking(true)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
-    Ok(listener)
 }
 
 fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
@@ -256,8 +311,8 @@ fn tell(what: &str) {
     let _ = writeln!(std::io::stderr(), "uselectd: {what}");
 }
 
-/// Who does not take it has gone, which is found out in its turn.
-fn answer(connection: &UnixStream, answer: Answer, descriptors: &[BorrowedFd<'_>]) {
+/// Says whether it has got there. Who does not take it has gone, which is found out in its turn.
+fn answer(connection: &UnixStream, answer: Answer, descriptors: &[BorrowedFd<'_>]) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(uselect::DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
@@ -265,5 +320,5 @@ fn answer(connection: &UnixStream, answer: Answer, descriptors: &[BorrowedFd<'_>
         assert!(fits, "there is room for as many as a process gets");
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let _ = sendmsg(connection, &[IoSlice::new(&[answer as u8])], &mut control, flags);
+    sendmsg(connection, &[IoSlice::new(&[answer as u8])], &mut control, flags).is_ok()
 }

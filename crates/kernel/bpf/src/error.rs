@@ -1,6 +1,7 @@
 //! What can go wrong, and whose fault it is.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use rustix::io::Errno;
 
@@ -26,9 +27,16 @@ pub enum Error {
     NestedNamespace,
     /// No mounted cgroup v2 has the process's cgroup.
     NoCgroup,
+    /// There can be no socket of the daemon's at that path.
+    Listen {
+        /// Which.
+        path: PathBuf,
+        /// What is in the way.
+        why: String,
+    },
     /// The kernel's error of a system call.
     Kernel(Errno),
-    /// An error of files in /proc, or of the daemon's socket.
+    /// An error of files in /proc.
     File(std::io::Error),
 }
 
@@ -51,6 +59,9 @@ impl fmt::Display for Error {
             Self::Program { name, why } => write!(out, "the program {name} was refused: {why}"),
             Self::NestedNamespace => out.write_str("runs in a pid namespace that is not the first"),
             Self::NoCgroup => out.write_str("no mounted cgroup v2 has the cgroup of the process"),
+            Self::Listen { path, why } => {
+                write!(out, "cannot listen at unix:{}: {why}", path.display())
+            }
             Self::Kernel(error) => error.fmt(out),
             Self::File(error) => error.fmt(out),
         }

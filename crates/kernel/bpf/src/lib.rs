@@ -12,10 +12,15 @@ mod daemon;
 mod error;
 mod kernel;
 mod limits;
+mod listen;
 mod peer;
+mod policy;
 mod programs;
 mod regions;
+mod signals;
 
-pub use daemon::{Daemon, Policy};
+pub use daemon::Daemon;
 pub use error::Error;
-pub use limits::REGIONS_PER_USER_MAX;
+pub use limits::{REGIONS_MAX, REGIONS_PER_USER};
+pub use policy::Policy;
+pub use signals::ending_signals;

@@ -2,12 +2,18 @@
 
 use std::time::Duration;
 
-/// Processes of one user that are registered at the same time; the next one is answered `Full`.
-pub const REGIONS_PER_USER_MAX: usize = 32;
+/// Processes that are registered at the same time; the next one is answered `Full`.
+pub const REGIONS_MAX: usize = uselect::layout::REGIONS as usize;
+/// Those of one user, unless the policy has another number; the next one is answered `Full`.
+pub const REGIONS_PER_USER: usize = 32;
+/// Groups that a process has beside its own (NGROUPS_MAX, since Linux 2.6.4).
+pub(crate) const GROUPS_MAX: usize = 65536;
 /// Connections that have not asked for anything yet; the next one is closed.
 pub(crate) const STRANGERS_MAX: usize = 16;
 /// Who has not asked by then is closed.
 pub(crate) const REQUEST_TIME_MAX: Duration = Duration::from_secs(1);
+/// How long it takes at most until processes are told that the kernel has passed over a program.
+pub(crate) const PASSED_OVER_UNSEEN_MAX: Duration = Duration::from_millis(50);
 /// Bytes of a process's ring: the least that the kernel allows, of which a record takes 16. A full
 /// ring drops records and stays readable, which is all that it is for.
 pub(crate) const RING_BYTES: u32 = 4096;

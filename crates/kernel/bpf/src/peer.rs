@@ -1,11 +1,15 @@
 //! Who asks: the process at the other end of the daemon's socket.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 
+use crate::cgroup::path_of;
 use crate::error::Error;
+use crate::limits::GROUPS_MAX;
 
 /// A process that has connected. Its number stays its own while `process` is not readable.
 pub(crate) struct Peer {
@@ -13,6 +17,10 @@ pub(crate) struct Peer {
     pub(crate) process: OwnedFd,
     pub(crate) number: u32,
     pub(crate) user: u32,
+    /// Its own group and its others, as they were when it connected.
+    pub(crate) groups: Vec<u32>,
+    /// Where it is in the tree of cgroups (version 2).
+    pub(crate) cgroup: PathBuf,
     /// It has another number where it lives.
     pub(crate) is_nested: bool,
 }
@@ -21,9 +29,12 @@ impl Peer {
     /// The process that called connect(2).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] before Linux 6.5; ESRCH when it has ended already.
+    /// [`Error::Unsupported`] before Linux 6.5; [`Error::NoCgroup`]; ESRCH when it has ended
+    /// already.
     pub(crate) fn of(connection: BorrowedFd<'_>) -> Result<Self, Error> {
-        let user = socket_peercred(connection)?.uid.as_raw();
+        let credentials = socket_peercred(connection)?;
+        let mut groups = peer_groups(connection)?;
+        groups.push(credentials.gid.as_raw());
         let process = peer_process(connection)?;
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
@@ -32,30 +43,54 @@ impl Peer {
         // 0: of no namespace that we see; -1, which is no u32: it has ended.
         let number = number.filter(|number| *number > 0).ok_or(Errno::SRCH)?;
         let is_nested = numbers.split_whitespace().count() != 1;
-        Ok(Self { process, number, user, is_nested })
+        let cgroup = path_of(number)?;
+        // If it has ended meanwhile, that may have been of another process of that number.
+        if has_ended(process.as_fd())? {
+            return Err(Errno::SRCH.into());
+        }
+        let user = credentials.uid.as_raw();
+        Ok(Self { process, number, user, groups, cgroup, is_nested })
     }
+}
+
+fn has_ended(process: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let mut fds = [PollFd::from_borrowed_fd(process, PollFlags::IN)];
+    Ok(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)
+}
+
+/// SO_PEERGROUPS (since Linux 4.13): the groups beside its own.
+fn peer_groups(connection: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
+    let mut groups = vec![0; GROUPS_MAX];
+    let count = ask(connection, libc::SO_PEERGROUPS, &mut groups)?;
+    groups.truncate(count);
+    groups.shrink_to_fit();
+    Ok(groups)
 }
 
 /// SO_PEERPIDFD: the process as it was when it connected, so no other one that has its number now.
 fn peer_process(connection: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
-    let mut fd: libc::c_int = -1;
-    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERPIDFD);
-    let socket = connection.as_fd().as_raw_fd();
-    // SAFETY: `fd` has room for the `length` bytes, and both outlive the call.
-    let result =
-        unsafe { libc::getsockopt(socket, level, name, (&raw mut fd).cast(), &raw mut length) };
-    if result == 0 {
+    let mut fd = [0];
+    match ask(connection, libc::SO_PEERPIDFD, &mut fd) {
         // SAFETY: the kernel has just given it to us.
-        return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+        Ok(_) => Ok(unsafe { OwnedFd::from_raw_fd(fd[0].cast_signed()) }),
+        Err(Errno::NOPROTOOPT) => {
+            Err(Error::Unsupported { feature: "SO_PEERPIDFD", since: "Linux 6.5" })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// getsockopt(2) of what is numbers, at the level of sockets: how many there are.
+fn ask(socket: BorrowedFd<'_>, name: libc::c_int, numbers: &mut [u32]) -> Result<usize, Errno> {
+    let mut bytes = size_of_val(numbers) as libc::socklen_t;
+    let (fd, to) = (socket.as_raw_fd(), numbers.as_mut_ptr().cast());
+    // SAFETY: `numbers` has room for the `bytes`, and both outlive the call.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, to, &raw mut bytes) };
+    if result == 0 {
+        return Ok(bytes as usize / size_of::<u32>());
     }
     let error = std::io::Error::last_os_error();
-    Err(match Errno::from_io_error(&error) {
-        Some(Errno::NOPROTOOPT) => {
-            Error::Unsupported { feature: "SO_PEERPIDFD", since: "Linux 6.5" }
-        }
-        error => Error::Kernel(error.unwrap_or(Errno::IO)),
-    })
+    Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 /// Whether this process is where processes have the numbers that programs in the kernel see.

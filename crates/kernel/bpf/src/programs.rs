@@ -1,15 +1,13 @@
 //! `Programs`: the loaded programs and maps, and what they are attached to.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use aya::maps::Map;
-use aya::programs::cgroup_skb::CgroupSkbLink;
 use aya::programs::cgroup_sock::CgroupSockLink;
 use aya::programs::cgroup_sock_addr::CgroupSockAddrLink;
 use aya::programs::tp_btf::BtfTracePointLink;
 use aya::programs::{
-    BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock, CgroupSockAddr,
-    Program, ProgramError,
+    BtfTracePoint, CgroupAttachMode, CgroupSock, CgroupSockAddr, Program, ProgramError,
 };
 use aya::{Btf, Ebpf, EbpfLoader};
 
@@ -17,20 +15,21 @@ use crate::error::Error;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../objects/uselect.bpf.o");
 
-/// The programs of `uselect.bpf.c` by name, and the tracepoint of each.
-const TRACEPOINTS: [(&str, &str); 7] = [
+/// Programs of `uselect.bpf.c` by name, and the tracepoint of each.
+type Tracepoints = [(&'static str, &'static str)];
+
+/// Of whatever happens to a socket but by its process.
+pub(crate) const COMMON: &Tracepoints = &[
     ("data_ready", "sk_data_ready"),
-    ("received", "sock_recv_length"),
-    ("taken", "tcp_rcv_space_adjust"),
-    ("sent", "sock_send_length"),
     ("failed", "inet_sk_error_report"),
     ("changed", "inet_sock_set_state"),
-    ("arrived", "napi_poll"),
 ];
+/// Of what its process does, which only exact regions are told.
+pub(crate) const EXACT: &Tracepoints =
+    &[("taken", "tcp_rcv_space_adjust"), ("sent", "sock_send_length")];
 const CREATED: &str = "created";
 /// Of getpeername(2) and getsockname(2), for both families.
 const NAMED: [&str; 4] = ["accepted4", "accepted6", "looked4", "looked6"];
-const ARRIVING: &str = "arriving";
 
 /// What is loaded; attached to nothing at first.
 pub(crate) struct Programs {
@@ -45,7 +44,6 @@ pub(crate) struct Tracing(#[expect(dead_code, reason = "held")] Vec<BtfTracePoin
 pub(crate) struct CgroupLinks {
     created: CgroupSockLink,
     named: Vec<CgroupSockAddrLink>,
-    arriving: CgroupSkbLink,
 }
 
 impl Programs {
@@ -63,7 +61,7 @@ impl Programs {
             .load(OBJECT)
             .map_err(|error| Error::Program { name: "object", why: chain(&error) })?;
         let mut programs = Self { loaded };
-        for (name, tracepoint) in TRACEPOINTS {
+        for &(name, tracepoint) in COMMON.iter().chain(EXACT) {
             let result = programs.get::<BtfTracePoint>(name).load(tracepoint, &types);
             result.map_err(refused(name))?;
         }
@@ -71,21 +69,20 @@ impl Programs {
         for name in NAMED {
             programs.get::<CgroupSockAddr>(name).load().map_err(refused(name))?;
         }
-        programs.get::<CgroupSkb>(ARRIVING).load().map_err(refused(ARRIVING))?;
         Ok(programs)
     }
 
-    /// Has the tracepoints call their programs.
+    /// Has tracepoints call their programs: [`COMMON`] or [`EXACT`].
     ///
     /// # Errors
     /// [`Error::Program`].
-    pub(crate) fn trace(&mut self) -> Result<Tracing, Error> {
-        let attach = |(name, _)| {
+    pub(crate) fn trace(&mut self, tracepoints: &Tracepoints) -> Result<Tracing, Error> {
+        let attach = |&(name, _): &(&'static str, &str)| {
             let program = self.get::<BtfTracePoint>(name);
             let link = program.attach().and_then(|link| program.take_link(link));
             link.map_err(refused(name))
         };
-        TRACEPOINTS.into_iter().map(attach).collect::<Result<_, _>>().map(Tracing)
+        tracepoints.iter().map(attach).collect::<Result<_, _>>().map(Tracing)
     }
 
     /// Has a cgroup call its programs, beside those that it has.
@@ -104,12 +101,25 @@ impl Programs {
             let link = program.attach(cgroup, MODE).and_then(|link| program.take_link(link));
             named.push(link.map_err(refused(name))?);
         }
-        let program = self.get::<CgroupSkb>(ARRIVING);
-        let link = program
-            .attach(cgroup, CgroupSkbAttachType::Ingress, MODE)
-            .and_then(|link| program.take_link(link));
-        let arriving = link.map_err(refused(ARRIVING))?;
-        Ok(CgroupLinks { created, named, arriving })
+        Ok(CgroupLinks { created, named })
+    }
+
+    /// How often tracepoints have passed over their programs so far: a program that runs already on
+    /// its processor, in a process that was interrupted or had to leave it, is not run again there.
+    /// The kernel counts that (`recursion_misses`, since Linux 5.12).
+    ///
+    /// # Errors
+    /// When /proc is not mounted.
+    pub(crate) fn passed_over(&self) -> Result<u64, Error> {
+        let mut count = 0;
+        for (name, _) in COMMON.iter().chain(EXACT) {
+            let program = self.loaded.program(name).expect("the object is ours");
+            let fd = program.fd().expect("it was loaded").as_fd().as_raw_fd();
+            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?;
+            let number = info.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
+            count += number.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(count)
     }
 
     /// A map of `uselect.bpf.c`.

@@ -2,7 +2,9 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use uselect::layout::{Own, REGIONS, Shown};
+use rustix::event::EventfdFlags;
+use uselect::Mode;
+use uselect::layout::{Own, REGIONS, SLEEPERS, Shown};
 
 use crate::error::Error;
 use crate::kernel::{self, Numbered};
@@ -17,19 +19,31 @@ pub(crate) struct Regions {
     identity: u64,
 }
 
-/// A process's memory, in its place.
+/// Where a process's memory is. It lives while a program can find it, or the process has it.
 pub(crate) struct Region {
     place: u32,
     process: u32,
+    /// So many sleepers have one; 0 <= rings <= SLEEPERS.
+    rings: u32,
+    /// Readable: the process is to look at all of its sockets (eventfd(2)).
+    passed_over: OwnedFd,
+}
+
+/// What the process gets, once.
+pub(crate) struct Memory {
     shown: OwnedFd,
     own: OwnedFd,
     ring: OwnedFd,
 }
 
-impl Region {
-    /// What the process gets, in the order of [`uselect::DESCRIPTORS`].
-    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; uselect::DESCRIPTORS] {
-        [self.shown.as_fd(), self.own.as_fd(), self.ring.as_fd()]
+impl Memory {
+    /// In the order of [`uselect::DESCRIPTORS`].
+    pub(crate) fn descriptors<'a>(
+        &'a self,
+        region: &'a Region,
+    ) -> [BorrowedFd<'a>; uselect::DESCRIPTORS] {
+        let passed_over = region.passed_over.as_fd();
+        [self.shown.as_fd(), self.own.as_fd(), self.ring.as_fd(), passed_over]
     }
 }
 
@@ -42,45 +56,66 @@ impl Regions {
         self.is_taken.iter().all(|is_taken| *is_taken)
     }
 
-    /// Makes memory for a process and has the programs find it. They must not look for the process
-    /// before all of it is there, so that is told last.
+    /// Makes memory for a process and has the programs find it, with the ring of its first sleeper.
     ///
     /// # Errors
     /// ENOMEM and the like; nothing is left of it then.
     ///
     /// # Panics
     /// When all places are taken.
-    pub(crate) fn add(&mut self, programs: &Programs, process: u32) -> Result<Region, Error> {
+    pub(crate) fn add(
+        &mut self,
+        programs: &Programs,
+        process: u32,
+        mode: Mode,
+    ) -> Result<(Region, Memory), Error> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let passed_over = rustix::event::eventfd(0, flags)?;
         let place = self.is_taken.iter().position(|is_taken| !is_taken).expect("there is a place");
-        let place = place as u32;
+        self.is_taken[place] = true;
         self.identity += 1;
-        let region = Region {
-            place,
-            process,
-            shown: shown(self.identity)?,
-            own: kernel::create_shared(size_of::<Own>())?,
-            ring: kernel::create_ring(RING_BYTES)?,
-        };
-        self.is_taken[place as usize] = true;
-        let told = self.tell(programs, &region);
-        if let Err(error) = told {
+        let mut region = Region { place: place as u32, process, rings: 0, passed_over };
+        let made = self.make(programs, &mut region, mode);
+        if made.is_err() {
             self.remove(programs, &region)?;
-            return Err(error);
         }
-        Ok(region)
+        Ok((region, made?))
     }
 
+    /// The programs must not look for the process before all of it is there, so that is told last.
     /// `Shown` last of the maps and first to go: a program that finds that of one process may find
     /// the rest of the next, and then wakes that one once too often, which it can stand.
-    fn tell(&self, programs: &Programs, region: &Region) -> Result<(), Error> {
-        for (name, fd) in [("rings", &region.ring), ("own_maps", &region.own)] {
-            place(programs, name).set(region.place, &fd.as_raw_fd().to_ne_bytes())?;
-        }
-        place(programs, "shown_maps").set(region.place, &region.shown.as_raw_fd().to_ne_bytes())?;
+    fn make(&self, programs: &Programs, region: &mut Region, mode: Mode) -> Result<Memory, Error> {
+        let ring = self.add_ring(programs, region)?.expect("a region without rings has room");
+        let own = kernel::create_shared(size_of::<Own>())?;
+        place(programs, "own_maps").set(region.place, &own.as_raw_fd().to_ne_bytes())?;
+        let shown = shown(self.identity)?;
+        place(programs, "shown_maps").set(region.place, &shown.as_raw_fd().to_ne_bytes())?;
         let mut value = [0; PROCESS_BYTES];
         value[..8].copy_from_slice(&self.identity.to_ne_bytes());
         value[8..12].copy_from_slice(&region.place.to_ne_bytes());
-        Ok(Numbered::new(programs.map("processes"), PROCESS_BYTES).set(region.process, &value)?)
+        value[12..].copy_from_slice(&u32::from(mode == Mode::Lean).to_ne_bytes());
+        Numbered::new(programs.map("processes"), PROCESS_BYTES).set(region.process, &value)?;
+        Ok(Memory { shown, own, ring })
+    }
+
+    /// The ring of a region's next sleeper; `None` if it has as many as it may.
+    ///
+    /// # Errors
+    /// ENOMEM and the like; nothing is left of it then.
+    pub(crate) fn add_ring(
+        &self,
+        programs: &Programs,
+        region: &mut Region,
+    ) -> Result<Option<OwnedFd>, Error> {
+        if region.rings == SLEEPERS as u32 {
+            return Ok(None);
+        }
+        let ring = kernel::create_ring(RING_BYTES)?;
+        let at = region.ring_place(region.rings);
+        place(programs, "rings").set(at, &ring.as_raw_fd().to_ne_bytes())?;
+        region.rings += 1;
+        Ok(Some(ring))
     }
 
     /// Has the programs forget a process. Its memory is gone with the last who maps it.
@@ -89,15 +124,29 @@ impl Regions {
     /// None is known.
     pub(crate) fn remove(&mut self, programs: &Programs, region: &Region) -> Result<(), Error> {
         Numbered::new(programs.map("processes"), PROCESS_BYTES).remove(region.process)?;
-        for name in ["shown_maps", "own_maps", "rings"] {
-            place(programs, name).remove(region.place)?;
+        place(programs, "shown_maps").remove(region.place)?;
+        place(programs, "own_maps").remove(region.place)?;
+        for sleeper in 0..region.rings {
+            place(programs, "rings").remove(region.ring_place(sleeper))?;
         }
         self.is_taken[region.place as usize] = false;
         Ok(())
     }
 }
 
-/// `struct process` of `uselect.bpf.c`.
+impl Region {
+    /// Has the process look at its sockets: a program was not called for one of somebody's.
+    pub(crate) fn tell_passed_over(&self) {
+        // A counter that is full is readable.
+        let _ = rustix::io::write(&self.passed_over, &1_u64.to_ne_bytes());
+    }
+
+    fn ring_place(&self, sleeper: u32) -> u32 {
+        self.place * SLEEPERS as u32 + sleeper
+    }
+}
+
+/// `struct process` of `regions.h`.
 const PROCESS_BYTES: usize = 16;
 
 fn place<'a>(programs: &'a Programs, name: &str) -> Numbered<'a> {

@@ -27,7 +27,7 @@ fn pair(tracker: &Tracker) -> (Socket, TcpStream) {
 
 fn wait(tracker: &Tracker, socket: &Socket, wait: Option<Duration>) -> u16 {
     let mut fds = [PollFd { fd: socket.as_raw_fd(), events: IN, revents: 0 }];
-    tracker.upoll(&mut fds, wait).unwrap();
+    tracker.upoll(&mut fds, wait, None).unwrap();
     fds[0].revents
 }
 

@@ -7,15 +7,15 @@ mod common;
 mod listener;
 
 use std::io::{Read, Write};
-use std::net::{Ipv6Addr, SocketAddrV6, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
+use std::net::{Ipv6Addr, SocketAddrV6, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use common::tracker;
 use listener::listener;
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use uselect::{PollFd, Sets, Socket, Tracker};
+use uselect::{PollFd, Socket, Tracker};
 
 const IN: u16 = 0x001;
 const OUT: u16 = 0x004;
@@ -24,7 +24,7 @@ const NOW: Option<Duration> = Some(Duration::ZERO);
 
 fn poll_one(tracker: &Tracker, socket: &Socket, events: u16, wait: Option<Duration>) -> u16 {
     let mut fds = [PollFd { fd: socket.as_raw_fd(), events, revents: 0 }];
-    tracker.upoll(&mut fds, wait).unwrap();
+    tracker.upoll(&mut fds, wait, None).unwrap();
     let mut real = [rustix::event::PollFd::new(socket, PollFlags::from_bits_retain(events))];
     rustix::event::poll(&mut real, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))
         .unwrap();
@@ -110,37 +110,4 @@ fn a_sleeper_is_woken_and_a_wait_has_an_end() {
         assert_eq!(recv(&socket, &mut [0; 8][..], RecvFlags::empty()).unwrap().0, 1);
         thread.join().unwrap();
     }
-}
-
-#[test]
-fn select_and_descriptors_that_are_not_tracked() {
-    let Some(tracker) = tracker() else { return };
-    let (listener, address) = listener(tracker);
-    let mut client = TcpStream::connect(address).unwrap();
-    let (socket, _) = listener.accept(false).unwrap();
-    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (tracked, other) = (socket.as_raw_fd() as usize, datagrams.as_fd().as_raw_fd() as usize);
-    let select = |wait| {
-        let mut read = vec![0u64; 16];
-        for fd in [tracked, other] {
-            read[fd / 64] |= 1 << (fd % 64);
-        }
-        let mut sets = Sets { read: &mut read, write: &mut [], except: &mut [] };
-        let count = tracker.uselect(&mut sets, wait).unwrap();
-        let has = |fd: usize| read[fd / 64] >> (fd % 64) & 1 == 1;
-        (count, has(tracked), has(other))
-    };
-    assert_eq!(select(NOW), (0, false, false));
-    datagrams.send_to(b"x", datagrams.local_addr().unwrap()).unwrap();
-    assert_eq!(select(LONG), (1, false, true));
-    datagrams.recv(&mut [0; 8]).unwrap();
-    client.write_all(b"x").unwrap();
-    assert_eq!(select(LONG), (1, true, false));
-    datagrams.send_to(b"x", datagrams.local_addr().unwrap()).unwrap();
-    // Memory answers, but now and then the others are asked for, too: after so many times,
-    let both = (0..=uselect::PASSES_MAX).filter(|_| select(LONG) == (2, true, true)).count();
-    assert!((1..10).contains(&both), "{both}");
-    // and after so long.
-    std::thread::sleep(uselect::OTHERS_UNSEEN_MAX);
-    assert_eq!(select(LONG), (2, true, true));
 }

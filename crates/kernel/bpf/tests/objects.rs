@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use sha2::{Digest, Sha256};
-use uselect::layout::{Numbers, Own, PROBES, REGIONS, SOCKETS, Shown, Slot, THREADS};
+use uselect::layout::{
+    DOUBT, Numbers, Own, PROBES, REGIONS, SLEEPERS, SOCKETS, Shown, Slot, THREADS,
+};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs")
@@ -51,9 +53,11 @@ fn both_sides_have_the_same_layout() {
         ("uselect_own, read", offset_of!(Own, read)),
         ("uselect_own, write", offset_of!(Own, write)),
         ("uselect_own, except", offset_of!(Own, except)),
+        ("uselect_own, changed", offset_of!(Own, changed)),
         ("uselect_own, descriptor", offset_of!(Own, descriptor)),
         ("uselect_own, index", offset_of!(Own, index)),
         ("uselect_own, interest", offset_of!(Own, interest)),
+        ("uselect_own, threshold", offset_of!(Own, threshold)),
         ("uselect_own, slot", offset_of!(Own, slot)),
     ];
     let mut asserted = String::from("#include \"layout.h\"\n");
@@ -69,6 +73,8 @@ fn both_sides_have_the_same_layout() {
     expect("USELECT_THREADS", THREADS);
     expect("USELECT_PROBES", PROBES);
     expect("USELECT_REGIONS", REGIONS as usize);
+    expect("USELECT_SLEEPERS", SLEEPERS);
+    expect("USELECT_DOUBT", DOUBT as usize);
     let source = std::env::temp_dir().join(format!("uselect-layout-{}.c", std::process::id()));
     std::fs::write(&source, asserted).unwrap();
     let mut compiler = Command::new("cc");

@@ -114,7 +114,7 @@ pub struct Readiness(EventFlags);
 
 impl Readiness {
     /// From the bits that poll(2), epoll(7) and io_uring(7) share.
-    pub(crate) fn of(events: u32) -> Self {
+    pub fn of(events: u32) -> Self {
         Self(EventFlags::from_bits_retain(events))
     }
 

@@ -1,22 +1,26 @@
 //! Asking the daemon for this process's memory.
 //!
-//! The process sends [`REQUEST`]; the daemon sends one byte, an [`Answer`], and with a granted one
-//! three descriptors: `Shown`, `Own` and the ring. The connection stays open: its end, or the
-//! process's, is the end of the registration.
+//! The process sends [`REQUEST`] and one byte more, its [`Mode`]; the daemon sends one byte, an
+//! [`Answer`], and with a granted one four descriptors: `Shown`, `Own`, the ring of sleeper 0, and a counter
+//! (eventfd(2)) that is readable when the kernel is to be made to look at all sockets.
+//! For each further sleeper, in order, the process sends [`SLEEPER`] and gets an answer and a ring.
+//! The connection stays open: its end, or the process's, is the end of the registration.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use crate::error::Error;
 use crate::kernel::{connect, receive, send};
-use crate::pages::Pages;
+use crate::pages::{Pages, Ring};
 
 /// Where the daemon listens unless told otherwise.
 pub const SOCKET: &str = "/run/uselectd.sock";
 /// What a process asks with; the last byte is the version of the layout.
-pub const REQUEST: [u8; 8] = *b"uselect\x01";
+pub const REQUEST: [u8; 8] = *b"uselect\x02";
+/// What it asks for another ring with.
+pub const SLEEPER: u8 = b'+';
 /// Descriptors that come with [`Answer::Granted`].
-pub const DESCRIPTORS: usize = 3;
+pub const DESCRIPTORS: usize = 4;
 
 /// The daemon's answer, as it is on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,24 +57,48 @@ impl Answer {
     }
 }
 
-/// A registration: memory, and the connection that keeps it.
-pub(crate) fn attach(path: &Path) -> Result<(Pages, OwnedFd), Error> {
+/// Who clears a bit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Mode {
+    /// The kernel, whenever the process has received or sent: memory says what poll(2) says.
+    Exact = 0,
+    /// The process: the kernel only tells what has happened, which saves its programs at each
+    /// receive and send. For who reads until nothing is left, and waits for changes; otherwise
+    /// sockets are read and written by [`crate::Socket::receive`] and [`crate::Socket::send`].
+    Lean = 1,
+}
+
+/// A registration: memory, the ring of sleeper 0, the counter, and the connection that keeps it.
+pub(crate) fn attach(path: &Path, mode: Mode) -> Result<(Pages, Ring, OwnedFd, OwnedFd), Error> {
     let connection = connect(path).map_err(Error::NoDaemon)?;
-    let sent = send(connection.as_fd(), &REQUEST)?;
-    if sent != REQUEST.len() {
+    let mut request = [mode as u8; REQUEST.len() + 1];
+    request[..REQUEST.len()].copy_from_slice(&REQUEST);
+    let descriptors = ask(connection.as_fd(), &request)?;
+    let [shown, own, ring, passed_over]: [OwnedFd; DESCRIPTORS] =
+        descriptors.try_into().map_err(|_| Error::Protocol)?;
+    Ok((Pages::new(shown.as_fd(), own.as_fd())?, Ring::new(ring)?, passed_over, connection))
+}
+
+/// The ring of the next sleeper.
+pub(crate) fn another_ring(connection: BorrowedFd<'_>) -> Result<Ring, Error> {
+    let descriptors = ask(connection, &[SLEEPER])?;
+    let [ring]: [OwnedFd; 1] = descriptors.try_into().map_err(|_| Error::Protocol)?;
+    Ok(Ring::new(ring)?)
+}
+
+fn ask(connection: BorrowedFd<'_>, request: &[u8]) -> Result<Vec<OwnedFd>, Error> {
+    let sent = send(connection, request)?;
+    if sent != request.len() {
         return Err(Error::Protocol);
     }
     let (mut answer, mut descriptors) = ([0], Vec::with_capacity(DESCRIPTORS));
-    let received = receive::<DESCRIPTORS>(connection.as_fd(), &mut answer, &mut descriptors)?;
+    let received = receive::<DESCRIPTORS>(connection, &mut answer, &mut descriptors)?;
     if received != answer.len() {
         return Err(Error::Protocol);
     }
     match Answer::of(answer[0]) {
-        Some(Answer::Granted) => {
-            let [shown, own, ring]: [OwnedFd; DESCRIPTORS] =
-                descriptors.try_into().map_err(|_| Error::Protocol)?;
-            Ok((Pages::new(shown.as_fd(), own.as_fd(), ring)?, connection))
-        }
+        Some(Answer::Granted) => Ok(descriptors),
         Some(Answer::Refused) => Err(Error::Refused),
         Some(Answer::Full) => Err(Error::Full),
         Some(Answer::Registered) => Err(Error::Registered),

@@ -22,6 +22,8 @@ pub enum Error {
     Daemon,
     /// The daemon says what this version does not understand.
     Protocol,
+    /// There is no io_uring as of Linux 6.0 to be had.
+    NoRing(Errno),
     /// The kernel's error of a system call.
     Kernel(Errno),
 }
@@ -42,6 +44,12 @@ impl fmt::Display for Error {
             Self::OtherNamespace => out.write_str("uselectd is of another pid namespace"),
             Self::Daemon => out.write_str("uselectd failed; its log says why"),
             Self::Protocol => out.write_str("uselectd is of another version"),
+            Self::NoRing(Errno::NOSYS) => out.write_str("there is no io_uring here"),
+            Self::NoRing(Errno::PERM) => {
+                out.write_str("kernel.io_uring_disabled or a filter forbids io_uring")
+            }
+            Self::NoRing(Errno::INVAL) => out.write_str("io_uring is older than that of Linux 6.0"),
+            Self::NoRing(error) => write!(out, "io_uring cannot be had: {error}"),
             Self::Kernel(error) => error.fmt(out),
         }
     }

@@ -6,20 +6,24 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::{Errno, retry_on_intr};
+pub(crate) use rustix::io::Errno;
+use rustix::io::retry_on_intr;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
     SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, ipproto,
 };
 
-pub(crate) type Result<T> = std::result::Result<T, Errno>;
+use crate::hidden::Hidden;
+use crate::poll::PollFd;
+
+pub(crate) type Result<T, E = Errno> = std::result::Result<T, E>;
 
 /// What may be seen in memory that others write to at any time.
 ///
@@ -67,16 +71,24 @@ impl<T: Shared> Mapping<T> {
     }
 }
 
+impl<T: Shared> Mapping<T> {
+    /// Memory of the process's own, of which all bytes are 0.
+    pub(crate) fn private() -> Result<Self> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let bytes = size_of::<T>().next_multiple_of(page_bytes());
+        // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }?;
+        Ok(Self::of(start.cast(), bytes))
+    }
+}
+
 impl Mapping<AtomicU8> {
     /// A byte that is 0, in every child of fork(2) again (MADV_WIPEONFORK, since Linux 4.14).
     pub(crate) fn wiped_on_fork() -> Result<Self> {
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        let bytes = page_bytes();
-        // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }?;
-        let mapping = Self::of(start.cast(), bytes);
+        let mapping = Self::private()?;
+        let start = mapping.start.as_ptr().cast();
         // SAFETY: the page is the mapping's own; its bytes change in children alone.
-        unsafe { madvise(start, bytes, Advice::LinuxWipeOnFork) }?;
+        unsafe { madvise(start, mapping.bytes, Advice::LinuxWipeOnFork) }?;
         Ok(mapping)
     }
 }
@@ -134,6 +146,11 @@ pub(crate) fn touch(socket: BorrowedFd<'_>) {
     let _ = rustix::net::getsockname(socket);
 }
 
+/// Whether it is a TCP socket.
+pub(crate) fn is_tcp(fd: BorrowedFd<'_>) -> bool {
+    rustix::net::sockopt::socket_protocol(fd).is_ok_and(|protocol| protocol == Some(ipproto::TCP))
+}
+
 /// Connects to a Unix socket, closed on exec.
 pub(crate) fn connect(path: &Path) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
@@ -174,11 +191,10 @@ pub(crate) fn receive<const COUNT: usize>(
     }
 }
 
-/// Whether there is something to be received, or an end. Does not wait.
-pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    let found = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    found.is_ok_and(|count| count > 0)
+/// Whether the other side of a Unix connection is gone. Does not wait.
+pub(crate) fn has_ended(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd { fd: fd.as_raw_fd(), events: 0, revents: 0 }];
+    ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|count| count > 0)
 }
 
 /// Borrows a descriptor for a call by its number, which a caller has named. What that number is,
@@ -187,4 +203,189 @@ pub(crate) fn borrow<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
     // SAFETY: it is not -1; a number that is not open is an error of the call that gets it, as with
     // poll(2) itself.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// A set of signals as the kernel has it: bit n - 1 for signal n.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub struct SignalSet(pub u64);
+
+/// poll(2), or with a mask ppoll(2). Not by the C library, in which another program may have put
+/// something of its own in its place; nor by `rustix`, which has no masks.
+pub(crate) fn ppoll(
+    fds: &mut [PollFd],
+    timeout: Option<Duration>,
+    mask: Option<&SignalSet>,
+) -> Result<usize> {
+    let mut timeout = Timeout::new(timeout);
+    // SAFETY: `PollFd` is `struct pollfd`, and the kernel gets as many as there are; time and mask
+    // are null or outlive the call, and the mask is as long as is said.
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            fds.as_mut_ptr(),
+            fds.len(),
+            timeout.address(),
+            mask.map_or(ptr::null(), ptr::from_ref),
+            size_of::<SignalSet>(),
+        )
+    })
+}
+
+/// `struct __kernel_timespec`, where there is one.
+struct Timeout(Option<[i64; 2]>);
+
+impl Timeout {
+    /// What is longer than the kernel can say is for ever.
+    fn new(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| {
+            Some([timeout.as_secs().try_into().ok()?, timeout.subsec_nanos().into()])
+        }))
+    }
+
+    /// ppoll(2) stores there what is left, and goes on with that when it was interrupted.
+    fn address(&mut self) -> *mut [i64; 2] {
+        self.0.as_mut().map_or(ptr::null_mut(), ptr::from_mut)
+    }
+}
+
+fn result(returned: libc::c_long) -> Result<usize> {
+    usize::try_from(returned).map_err(|_| {
+        let error = std::io::Error::last_os_error();
+        Errno::from_io_error(&error).unwrap_or(Errno::IO)
+    })
+}
+
+/// An epoll instance, closed on exec.
+pub(crate) struct Epoll(Hidden);
+
+/// `struct epoll_event`.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct EpollEvent(libc::epoll_event);
+
+impl Default for EpollEvent {
+    fn default() -> Self {
+        Self(libc::epoll_event { events: 0, u64: 0 })
+    }
+}
+
+impl EpollEvent {
+    pub(crate) fn data(&self) -> u64 {
+        self.0.u64
+    }
+
+    pub(crate) fn events(&self) -> u32 {
+        self.0.events
+    }
+}
+
+impl Epoll {
+    pub(crate) fn new() -> Result<Self> {
+        let flags = rustix::event::epoll::CreateFlags::CLOEXEC;
+        Ok(Self(Hidden::of(rustix::event::epoll::create(flags))?))
+    }
+
+    pub(crate) fn number(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
+    pub(crate) fn add(&self, fd: i32, events: u32, data: u64) -> Result<()> {
+        epoll_control(self.number(), libc::EPOLL_CTL_ADD, fd, events, data)
+    }
+
+    /// To be told of once, whether it was added before or not.
+    pub(crate) fn add_once(&self, fd: i32, events: u32, data: u64) -> Result<()> {
+        let events = events | crate::bits::ONCE;
+        match epoll_control(self.number(), libc::EPOLL_CTL_MOD, fd, events, data) {
+            Err(Errno::NOENT) => self.add(fd, events, data),
+            modified => modified,
+        }
+    }
+
+    pub(crate) fn delete(&self, fd: i32) -> Result<()> {
+        epoll_control(self.number(), libc::EPOLL_CTL_DEL, fd, 0, 0)
+    }
+
+    /// As [`epoll_wait`].
+    pub(crate) fn wait(
+        &self,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+        mask: Option<&SignalSet>,
+    ) -> Result<usize> {
+        epoll_wait(self.number(), events, timeout, mask)
+    }
+}
+
+/// epoll_ctl(2), not by the C library, as ppoll().
+pub(crate) fn epoll_control(
+    epoll: i32,
+    operation: i32,
+    fd: i32,
+    events: u32,
+    data: u64,
+) -> Result<()> {
+    let mut event = libc::epoll_event { events, u64: data };
+    let [epoll, operation, fd] = [epoll, operation, fd].map(libc::c_long::from);
+    // SAFETY: the event outlives the call; descriptors that are not open are errors.
+    let returned =
+        unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, operation, fd, &raw mut event) };
+    result(returned).map(|_| ())
+}
+
+/// epoll_pwait2(2), since Linux 5.11: how many of `events` were filled in.
+pub(crate) fn epoll_wait(
+    epoll: i32,
+    events: &mut [EpollEvent],
+    timeout: Option<Duration>,
+    mask: Option<&SignalSet>,
+) -> Result<usize> {
+    let mut timeout = Timeout::new(timeout);
+    let (epoll, count) = (libc::c_long::from(epoll), events.len() as libc::c_long);
+    // SAFETY: an `EpollEvent` is `struct epoll_event`, and the kernel gets as many as there are;
+    // time and mask are null or outlive the call, and the mask is as long as is said.
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            epoll,
+            events.as_mut_ptr(),
+            count,
+            timeout.address(),
+            mask.map_or(ptr::null(), ptr::from_ref),
+            size_of::<SignalSet>(),
+        )
+    })
+}
+
+/// A counter that can be waited for (eventfd(2)), closed on exec, that no call waits for.
+pub(crate) fn eventfd() -> Result<Hidden> {
+    let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+    Hidden::of(rustix::event::eventfd(0, flags))
+}
+
+/// Makes it readable, if it is not already.
+pub(crate) fn signal(eventfd: &Hidden) {
+    let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
+}
+
+/// Makes it unreadable.
+pub(crate) fn drain(eventfd: &Hidden) {
+    let _ = rustix::io::read(eventfd, &mut [0; 8]);
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// How often this thread had to leave the processor to somebody else.
+pub(crate) fn involuntary_switches() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: there is room for what the kernel writes.
+    let returned = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    assert_eq!(returned, 0, "a thread may ask about itself");
+    // SAFETY: all bytes were zeroed, which is a `rusage`, and then written by the kernel.
+    unsafe { usage.assume_init() }.ru_nivcsw.unsigned_abs()
 }

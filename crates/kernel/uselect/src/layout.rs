@@ -2,7 +2,7 @@
 //!
 //! The kernel's programs and other threads write here at any time, so every field is an atomic.
 
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Sockets are numbered by an index, `0 < index < SOCKETS`; descriptors from this on are never
 /// tracked.
@@ -15,6 +15,14 @@ pub const THREADS: usize = 1024;
 pub const PROBES: usize = 8;
 /// Processes that are registered at the same time.
 pub const REGIONS: u32 = 256;
+/// Threads of a process that sleep at the same time, each told by a ring of its own; those beyond
+/// sleep in the system call that they stand for.
+pub const SLEEPERS: usize = 64;
+/// In a word, beside the bits of poll(2): when the socket is readable memory does not know.
+pub const DOUBT: u32 = 0x8000;
+
+/// A bit for each descriptor.
+pub type Bitmap = [AtomicU64; WORDS];
 
 /// A socket, as of its last event.
 #[derive(Debug)]
@@ -38,7 +46,7 @@ pub struct Shown {
     /// Counts the sockets that were ever tracked.
     pub generations: AtomicU32,
     padding: [u32; 13],
-    /// By index: the socket's generation << 32 | what poll(2) would say.
+    /// By index: the socket's generation << 32 | events so far << 16 | what poll(2) would say.
     pub word: [AtomicU64; SOCKETS],
     /// By index.
     pub numbers: [Numbers; SOCKETS],
@@ -57,32 +65,44 @@ pub struct Slot {
     pub generation: AtomicU32,
 }
 
+/// A thread that may sleep.
+#[repr(C)]
+pub struct SleeperFlag {
+    /// 1: it sleeps, or is about to. Whoever makes it 0 tells it by its ring.
+    pub sleeping: AtomicU32,
+    padding: [u32; 15],
+}
+
 /// What the process writes too.
 #[repr(C)]
 pub struct Own {
-    /// 1: a thread sleeps, or is about to. Whoever makes it 0 tells it by the ring.
-    pub sleeping: AtomicU32,
-    padding: [u32; 15],
+    /// By the number of the sleeper.
+    pub sleeper: [SleeperFlag; SLEEPERS],
     /// By descriptor: whether it is tracked (the paper's A-bits). Written by the process alone.
-    pub active: [AtomicU64; WORDS],
+    pub active: Bitmap,
     /// By descriptor: what select(2) says of reading (R-bits).
-    pub read: [AtomicU64; WORDS],
+    pub read: Bitmap,
     /// Of writing (W-bits).
-    pub write: [AtomicU64; WORDS],
-    /// Of urgent data (E-bits).
-    pub except: [AtomicU64; WORDS],
+    pub write: Bitmap,
+    /// Whether the kernel has to be asked: an error, urgent data, doubt (E-bits).
+    pub except: Bitmap,
+    /// Something has happened since the bit was taken back.
+    pub changed: Bitmap,
     /// By index: the descriptor + 1; 0: none.
     pub descriptor: [AtomicU32; SOCKETS],
     /// By descriptor: the index; 0: not tracked.
     pub index: [AtomicU32; SOCKETS],
-    /// By descriptor: the bits of poll(2) that the sleeper waits for.
-    pub interest: [AtomicU16; SOCKETS],
+    /// By descriptor: the sleeper << 16 | the bits of poll(2) that it waits for; 0: nobody.
+    pub interest: [AtomicU32; SOCKETS],
+    /// By index: so many bytes make the socket readable; 0: one does.
+    pub threshold: [AtomicU32; SOCKETS],
     /// By thread number, modulo.
     pub slot: [Slot; THREADS],
 }
 
 const _: () = {
     assert!(size_of::<Shown>() == 64 + SOCKETS * 24);
-    assert!(size_of::<Own>() == 64 + 4 * WORDS * 8 + SOCKETS * 10 + THREADS * 16);
+    assert!(size_of::<Own>() == 64 * SLEEPERS + 5 * WORDS * 8 + SOCKETS * 16 + THREADS * 16);
     assert!(SOCKETS.is_power_of_two() && THREADS.is_power_of_two() && PROBES <= THREADS);
+    assert!(SLEEPERS.is_power_of_two());
 };

@@ -3,29 +3,46 @@
 //!
 //! Kernel Support for Faster Web Proxies, section 2; `docs/design/uselect.md` says how this is done
 //! on a kernel without a module of ours. `uselectd` (`crates/kernel/bpf`) loads the programs and
-//! hands a process its memory; a process needs no privilege.
+//! hands a process its memory; a process needs no privilege. Where there is no daemon, io_uring says
+//! at least of which sockets the kernel need not be asked ([`Tracker::multishot`]).
 //!
 //! What it never does: read or write a socket's bytes, or answer for a descriptor that it does not
 //! know. Those, and whatever is doubtful, are asked of poll(2).
 
+mod asked;
 mod attach;
+pub mod bits;
 mod error;
+mod filter;
+mod hidden;
+mod items;
 mod kernel;
 pub mod layout;
 mod limits;
 mod pages;
+mod passes;
 mod poll;
+mod region;
 mod select;
 mod sleep;
 mod socket;
+mod spin;
+mod stats;
 mod tracker;
+mod uring;
+mod view;
 mod wait;
+mod watcher;
 
-pub use attach::{Answer, DESCRIPTORS, REQUEST, SOCKET};
+pub use attach::{Answer, DESCRIPTORS, Mode, REQUEST, SLEEPER, SOCKET};
 pub use error::{Errno, Error};
-pub use limits::{OTHERS_UNSEEN_MAX, PASSES_MAX, ROOM_UNSEEN_MAX, WAITS_UNSEEN_MAX};
+pub use hidden::owns;
+pub use kernel::SignalSet;
+pub use limits::{PASSES_MAX, PASSES_TIME_MAX, WAITS_UNSEEN_MAX};
 pub use poll::PollFd;
 pub use rustix::net::Shutdown;
 pub use select::Sets;
-pub use socket::{Socket, State};
-pub use tracker::Tracker;
+pub use socket::Socket;
+pub use stats::Stats;
+pub use tracker::{Backend, State, Tracker};
+pub use watcher::{Event, Watcher};

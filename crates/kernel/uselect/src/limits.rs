@@ -2,15 +2,22 @@
 
 use std::time::Duration;
 
-/// Waits in a row that are answered from memory although there are descriptors that are not
-/// tracked; the next one looks at those too (the paper's MaxPass).
+/// Waits in a row that are answered from memory; by the next one descriptors that are not tracked
+/// are looked at too, and the kernel looks at those that are told (the paper's MaxPass). Unless
+/// [`crate::Tracker::set_passes`] says otherwise.
 pub const PASSES_MAX: u32 = 64;
 /// Nor is it longer than this that those are not looked at, while waits are asked for at all.
-pub const OTHERS_UNSEEN_MAX: Duration = Duration::from_millis(10);
+pub const PASSES_TIME_MAX: Duration = Duration::from_millis(10);
 /// Waits in a row that are answered from memory without a look whether the daemon that keeps it is
 /// still there; who sleeps is told.
 pub const WAITS_UNSEEN_MAX: u32 = 256;
-/// A sleep for room to send is cut in pieces of this length, after each of which the sockets
-/// themselves are looked at: the programs look at those that packets came for, at 128 a batch, and
-/// by TCP_NOTSENT_LOWAT a timer that sends makes room, too.
-pub const ROOM_UNSEEN_MAX: Duration = Duration::from_millis(200);
+/// Descriptors that an epoll instance of the library tells of at once; the rest is told next.
+pub(crate) const EVENTS_MAX: usize = 256;
+/// Sockets that a filter arms in a call; the rest in further ones.
+pub(crate) const REQUESTS_MAX: u32 = 256;
+/// What a filter's ring has room to tell until somebody looks. A socket that there is no room for is
+/// asked about, and armed anew.
+pub(crate) const COMPLETIONS_MAX: u32 = 32 << 10;
+/// How long a descriptor that is to be closed waits for a busy thread that has armed it. After that
+/// the connection ends when that thread is next in the kernel.
+pub(crate) const DISARM_TIME_MAX: Duration = Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! A process's shared memory: words, bits and numbers of its sockets, and the ring that wakes it.
+//! A process's shared memory: words, bits and numbers of its sockets; and the rings that wake it.
 //!
 //! The orders of reads and writes here are half of an agreement whose other half is in
 //! `uselect.bpf.c`; `docs/design/uselect.md` has both.
@@ -6,37 +6,41 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use crate::bits;
+use crate::hidden::Hidden;
 use crate::kernel::{Mapping, Result, page_bytes};
-use crate::layout::{Own, SOCKETS, Shown};
-
-/// Bits of poll(2), as the kernel's programs write them.
-pub(crate) mod bits {
-    pub(crate) const IN: u32 = 0x001;
-    pub(crate) const PRI: u32 = 0x002;
-    pub(crate) const OUT: u32 = 0x004;
-    pub(crate) const ERR: u32 = 0x008;
-    pub(crate) const HUP: u32 = 0x010;
-}
+use crate::layout::{Bitmap, DOUBT, Numbers, Own, SOCKETS, Shown};
+use crate::view::Bits;
 
 pub(crate) struct Pages {
     shown: Mapping<Shown>,
     pub(crate) own: Mapping<Own>,
-    ring: Ring,
+}
+
+/// What a word says of its socket.
+#[derive(Clone, Copy)]
+pub(crate) struct Word(u64);
+
+impl Word {
+    pub(crate) fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Events so far, modulo 2^16.
+    pub(crate) fn edges(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// What poll(2) would say, with bits in it that nobody has asked for.
+    pub(crate) fn events(self) -> u32 {
+        self.0 as u32 & (0xFFFF & !DOUBT)
+    }
 }
 
 impl Pages {
     /// Maps what the daemon has handed out.
-    pub(crate) fn new(shown: BorrowedFd<'_>, own: BorrowedFd<'_>, ring: OwnedFd) -> Result<Self> {
-        Ok(Self {
-            shown: Mapping::new(shown, 0, false)?,
-            own: Mapping::new(own, 0, true)?,
-            ring: Ring::new(ring)?,
-        })
-    }
-
-    /// What is readable when the sleeper is told.
-    pub(crate) fn ring(&self) -> &Ring {
-        &self.ring
+    pub(crate) fn new(shown: BorrowedFd<'_>, own: BorrowedFd<'_>) -> Result<Self> {
+        Ok(Self { shown: Mapping::new(shown, 0, false)?, own: Mapping::new(own, 0, true)? })
     }
 
     /// The index of a descriptor, if it is tracked. What is read there is input: our own threads
@@ -47,18 +51,18 @@ impl Pages {
         (0 < index && index < SOCKETS).then_some(index)
     }
 
-    /// What poll(2) would say of a socket, with bits in it that nobody has asked for.
-    pub(crate) fn word(&self, index: usize) -> u32 {
+    pub(crate) fn word(&self, index: usize) -> Word {
         // Pairs with the exchange in settle(): what the socket's state was made of is not ours.
-        self.shown.word[index].load(Ordering::Acquire) as u32
+        Word(self.shown.word[index].load(Ordering::SeqCst))
     }
 
-    pub(crate) fn generation(&self, index: usize) -> u32 {
-        (self.shown.word[index].load(Ordering::Acquire) >> 32) as u32
-    }
-
-    pub(crate) fn numbers(&self, index: usize) -> &crate::layout::Numbers {
+    pub(crate) fn numbers(&self, index: usize) -> &Numbers {
         &self.shown.numbers[index]
+    }
+
+    pub(crate) fn bits(&self) -> Bits<'_> {
+        let Own { active, read, write, except, .. } = &*self.own;
+        Bits { active, read, write, urgent: except, except, is_guess: false }
     }
 
     /// Says which descriptor a socket has, and makes its bits what the word is.
@@ -85,28 +89,38 @@ impl Pages {
     }
 
     /// Makes the bits of a descriptor what the word of its socket is, whichever that is now. As
-    /// publish() in the kernel: whoever writes looks again, so that what was outdated is repaired by
+    /// show() in the kernel: whoever writes looks again, so that what was outdated is repaired by
     /// who wrote it.
     fn sync(&self, fd: usize) {
+        let index = || self.own.index[fd].load(Ordering::SeqCst) as usize % SOCKETS;
         loop {
-            let index = self.own.index[fd].load(Ordering::SeqCst) as usize % SOCKETS;
-            let word = self.shown.word[index].load(Ordering::SeqCst);
+            let (at, own) = (index(), &self.own);
+            let word = self.shown.word[at].load(Ordering::SeqCst);
             let bits = word as u32;
-            set(&self.own.read, fd, bits & (bits::IN | bits::HUP | bits::ERR) != 0);
-            set(&self.own.write, fd, bits & (bits::OUT | bits::ERR) != 0);
-            set(&self.own.except, fd, bits & bits::PRI != 0);
-            let same = self.own.index[fd].load(Ordering::SeqCst) as usize % SOCKETS == index;
-            if same && self.shown.word[index].load(Ordering::SeqCst) == word {
+            set(&own.read, fd, bits & (bits::IN | bits::HUP | bits::ERR) != 0);
+            set(&own.write, fd, bits & (bits::OUT | bits::ERR) != 0);
+            set(&own.except, fd, bits & (bits::PRI | bits::ERR | DOUBT) != 0);
+            if index() == at && self.shown.word[at].load(Ordering::SeqCst) == word {
                 return;
             }
         }
     }
 }
 
+/// The words of a bitmap in which a descriptor's bit is, and the bit.
+pub(crate) fn place(bitmap: &Bitmap, fd: usize) -> (&AtomicU64, u64) {
+    (&bitmap[fd / 64], 1 << (fd % 64))
+}
+
+pub(crate) fn is_set(bitmap: &Bitmap, fd: usize) -> bool {
+    let (word, bit) = place(bitmap, fd);
+    word.load(Ordering::SeqCst) & bit != 0
+}
+
 /// Writes only what is wrong: a locked write costs more than a read.
-fn set(bitmap: &[AtomicU64], fd: usize, is_set: bool) {
-    let (word, bit) = (&bitmap[fd / 64], 1 << (fd % 64));
-    match (word.load(Ordering::SeqCst) & bit != 0, is_set) {
+pub(crate) fn set(bitmap: &Bitmap, fd: usize, wanted: bool) {
+    let (word, bit) = place(bitmap, fd);
+    match (word.load(Ordering::SeqCst) & bit != 0, wanted) {
         (false, true) => word.fetch_or(bit, Ordering::SeqCst),
         (true, false) => word.fetch_and(!bit, Ordering::SeqCst),
         _ => return,
@@ -116,7 +130,7 @@ fn set(bitmap: &[AtomicU64], fd: usize, is_set: bool) {
 /// The kernel's ring of records (BPF_MAP_TYPE_RINGBUF, since Linux 5.8): readable while it holds
 /// any. They say nothing, and are dropped unread.
 pub(crate) struct Ring {
-    fd: OwnedFd,
+    fd: Hidden,
     /// Up to where we have read; the first page.
     consumed: Mapping<AtomicU64>,
     /// Up to where the kernel has written; the second page.
@@ -124,10 +138,10 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    fn new(fd: OwnedFd) -> Result<Self> {
+    pub(crate) fn new(fd: OwnedFd) -> Result<Self> {
         let consumed = Mapping::new(fd.as_fd(), 0, true)?;
         let produced = Mapping::new(fd.as_fd(), page_bytes() as u64, false)?;
-        Ok(Self { fd, consumed, produced })
+        Ok(Self { fd: Hidden::new(fd), consumed, produced })
     }
 
     /// Makes it unreadable until the next record comes.

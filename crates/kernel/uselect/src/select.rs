@@ -1,14 +1,17 @@
 //! uselect: select(2), answered from the bitmaps where those know (the paper's section 2, figure 2).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::error::{Errno, Error};
-use crate::layout::WORDS;
-use crate::pages::bits;
-use crate::sleep::Wanted;
-use crate::tracker::{Inner, Tracker};
-use crate::wait::{Question, wait};
+use crate::asked::Asked;
+use crate::bits;
+use crate::kernel::{self, Errno, Result, SignalSet};
+use crate::layout::Bitmap;
+use crate::poll::PollFd;
+use crate::tracker::Tracker;
+use crate::view::{View, Waiter};
+use crate::wait::{Look, Question, wait};
 
 /// Sets of descriptors, a bit each, as `fd_set` of select(2) has them. Each is as long as it need
 /// be, or empty if nothing of its kind is asked; there is no limit of 1024.
@@ -22,154 +25,225 @@ pub struct Sets<'a> {
     pub except: &'a mut [u64],
 }
 
+impl Sets<'_> {
+    fn get(&self, at: usize) -> [u64; 3] {
+        let word = |set: &[u64]| set.get(at).copied().unwrap_or(0);
+        [word(self.read), word(self.write), word(self.except)]
+    }
+
+    fn put(&mut self, at: usize, bits: [u64; 3]) {
+        for (set, bits) in [&mut *self.read, self.write, self.except].into_iter().zip(bits) {
+            if let Some(word) = set.get_mut(at) {
+                *word = bits;
+            }
+        }
+    }
+}
+
 impl Tracker {
-    /// select(2): waits until one of the descriptors in `sets` is ready, `timeout` is over
-    /// (`None`: never) or a signal comes; leaves in the sets those that are ready, and gives how
-    /// many bits that is. System calls are made as in [`Tracker::upoll`]. After an error the sets
-    /// are as they were.
+    /// select(2), or with a signal mask pselect(2): waits until one of the descriptors in `sets` is
+    /// ready, `timeout` is over (`None`: never) or a signal comes; leaves in the sets those that are
+    /// ready, and gives how many bits that is. System calls are made as in [`Tracker::upoll`]. After
+    /// an error the sets are as they were.
     ///
     /// # Errors
     /// EBADF when one is not open and was looked at; EINTR.
-    pub fn uselect(&self, sets: &mut Sets<'_>, timeout: Option<Duration>) -> Result<usize, Error> {
-        wait(self.inner(), &mut Select(sets), timeout)
+    pub fn uselect(
+        &self,
+        sets: &mut Sets<'_>,
+        timeout: Option<Duration>,
+        mask: Option<&SignalSet>,
+    ) -> Result<usize> {
+        let words = sets.read.len().max(sets.write.len()).max(sets.except.len());
+        // What the thread's last wait has left.
+        let mut asked = ASKED.take();
+        asked.clear();
+        let mut select = Select { sets, asked, words };
+        let waited = wait(self.inner(), &mut select, timeout, mask);
+        if waited.is_err() {
+            for (at, asked) in select.asked.iter().enumerate() {
+                select.sets.put(at, *asked);
+            }
+        }
+        ASKED.set(select.asked);
+        waited
     }
 }
 
-struct Select<'a, 'b>(&'a mut Sets<'b>);
+thread_local! {
+    static ASKED: Cell<Vec<[u64; 3]>> = const { Cell::new(Vec::new()) };
+}
 
-/// A word of each set, what the bitmaps say of it, and which of its descriptors they know.
+struct Select<'a, 'b> {
+    /// What is asked, until that is looked at; then what was found.
+    sets: &'a mut Sets<'b>,
+    /// What was asked, saved by the first look.
+    asked: Vec<[u64; 3]>,
+    words: usize,
+}
+
+/// A word of the sets, and what the bitmaps say of it.
 struct Part {
     asked: [u64; 3],
+    /// Of `known`, what is ready.
     found: [u64; 3],
+    /// Descriptors that memory answers for.
     known: u64,
+    /// Of those that it does not answer for, what may be ready.
+    guesses: u64,
+    /// Descriptors that are asked about for room to send, have none, and will not be told to.
+    full: u64,
 }
 
 impl Part {
-    fn found(&self) -> [u64; 3] {
-        std::array::from_fn(|kind| self.asked[kind] & self.found[kind] & self.known)
+    fn of(view: View<'_>, asked: [u64; 3], at: usize) -> Self {
+        let bits = view.bits();
+        let word = |bitmap: &Bitmap| bitmap.get(at).map_or(0, |word| word.load(Ordering::SeqCst));
+        let (active, except) = (word(bits.active), word(bits.except));
+        let found = [asked[0] & word(bits.read), asked[1] & word(bits.write)];
+        if bits.is_guess {
+            let found = found[0] | found[1] | asked[2] & word(bits.urgent);
+            let guesses = active & (found | (asked[0] | asked[1] | asked[2]) & except);
+            return Self { asked, found: [0; 3], known: active & !guesses, guesses, full: 0 };
+        }
+        // Urgent data is an exception that the kernel is asked about.
+        let known = active & !except;
+        let found = [found[0] & known, found[1] & known, 0];
+        Self { asked, found, known, guesses: 0, full: asked[1] & known & !found[1] }
     }
 
-    /// Descriptors that are asked about in any way.
+    /// Of which memory says nothing.
+    fn unknown(asked: [u64; 3]) -> Self {
+        Self { asked, found: [0; 3], known: 0, guesses: 0, full: 0 }
+    }
+
     fn all(&self) -> u64 {
         self.asked[0] | self.asked[1] | self.asked[2]
     }
+
+    fn others(&self) -> u64 {
+        self.all() & !self.known
+    }
+
+    fn ready(&self) -> usize {
+        self.found.iter().map(|bits| bits.count_ones() as usize).sum()
+    }
+
+    /// The bits of poll(2) that a descriptor is asked about for.
+    fn events(&self, bit: u32) -> u32 {
+        let kinds = [bits::IN, bits::OUT, bits::PRI].into_iter().zip(self.asked);
+        kinds.filter(|(_, asked)| asked >> bit & 1 == 1).map(|(events, _)| events).sum()
+    }
+}
+
+/// The places of the bits of a word.
+fn places(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let place = (word != 0).then(|| word.trailing_zeros())?;
+        word &= word - 1;
+        Some(place)
+    })
+}
+
+/// What select(2) makes of what poll(2) says of a descriptor that is asked about for `events`.
+fn kinds(events: u16, found: u16) -> [bool; 3] {
+    let (events, found) = (u32::from(events), u32::from(found));
+    let has = |asked, bits| events & asked != 0 && found & bits != 0;
+    [
+        has(bits::IN, bits::IN | bits::HUP | bits::ERR),
+        has(bits::OUT, bits::OUT | bits::ERR),
+        has(bits::PRI, bits::PRI),
+    ]
 }
 
 impl Select<'_, '_> {
-    fn words(&self) -> usize {
-        self.0.read.len().max(self.0.write.len()).max(self.0.except.len())
-    }
-
-    fn asked(&self, at: usize) -> [u64; 3] {
-        let word = |set: &[u64]| set.get(at).copied().unwrap_or(0);
-        [word(self.0.read), word(self.0.write), word(self.0.except)]
-    }
-
-    fn part(&self, inner: &Inner, at: usize) -> Part {
-        let asked = self.asked(at);
-        let own = &inner.pages.own;
-        let bitmap =
-            |bits: &[AtomicU64; WORDS]| bits.get(at).map_or(0, |word| word.load(Ordering::SeqCst));
-        let found = [bitmap(&own.read), bitmap(&own.write), bitmap(&own.except)];
-        // Where there is urgent data poll(2) has to be asked: its mark moves without a word.
-        Part { asked, found, known: bitmap(&own.active) & !found[2] }
-    }
-
-    /// The descriptors of a word that are asked about, each with the bits of poll(2) that say so.
-    fn descriptors(part: &Part, at: usize, among: u64) -> impl Iterator<Item = (i32, u16)> {
-        let (asked, all) = (part.asked, part.all() & among);
-        (0..64).filter(move |bit| all >> bit & 1 == 1).map(move |bit| {
-            let bits = [bits::IN, bits::OUT, bits::PRI];
-            let events =
-                (0..3).map(|kind| if asked[kind] >> bit & 1 == 1 { bits[kind] } else { 0 });
-            ((at * 64 + bit) as i32, events.sum::<u32>() as u16)
-        })
-    }
-
-    /// Leaves in the sets what is ready: `known` from memory, and what was found of the others. While
-    /// nothing is and the wait is not over they stay, for the same is asked again.
-    fn leave(
-        &mut self,
-        mut known: Vec<[u64; 3]>,
-        wanted: &Wanted,
-        is_over: bool,
-    ) -> Result<usize, Errno> {
-        for (&(fd, events), &found) in wanted.others.iter().zip(&wanted.found) {
-            if found & NOT_OPEN != 0 {
-                return Err(Errno::BADF);
-            }
-            let (asked, found) = (kinds_asked(events), kinds_found(found));
-            for kind in (0..3).filter(|kind| asked[*kind] && found[*kind]) {
-                known[fd as usize / 64][kind] |= 1 << (fd % 64);
+    /// Adds what poll(2) said of a descriptor, behind what is found already.
+    fn add_one(&mut self, other: &PollFd) -> Result<usize> {
+        if u32::from(other.revents) & bits::NVAL != 0 {
+            return Err(Errno::BADF);
+        }
+        let (at, bit) = (other.fd as usize / 64, 1 << (other.fd as usize % 64));
+        let (mut found, mut added) = (self.sets.get(at), 0);
+        for (kind, is_ready) in kinds(other.events, other.revents).into_iter().enumerate() {
+            if is_ready && found[kind] & bit == 0 {
+                found[kind] |= bit;
+                added += 1;
             }
         }
-        let ready = known.iter().flatten().map(|bits| bits.count_ones() as usize).sum();
-        if ready > 0 || is_over {
-            for (at, found) in known.into_iter().enumerate() {
-                let sets = [&mut *self.0.read, &mut *self.0.write, &mut *self.0.except];
-                for (set, found) in sets.into_iter().zip(found) {
-                    if let Some(word) = set.get_mut(at) {
-                        *word = found;
-                    }
-                }
-            }
-        }
-        Ok(ready)
+        self.sets.put(at, found);
+        Ok(added)
     }
 }
-
-/// What select(2) makes of what poll(2) says: reading, writing, urgent data.
-fn kinds_found(found: u16) -> [bool; 3] {
-    let found = u32::from(found);
-    let read = bits::IN | bits::HUP | bits::ERR;
-    [found & read != 0, found & (bits::OUT | bits::ERR) != 0, found & bits::PRI != 0]
-}
-
-fn kinds_asked(events: u16) -> [bool; 3] {
-    [bits::IN, bits::OUT, bits::PRI].map(|bit| u32::from(events) & bit != 0)
-}
-
-/// POLLNVAL.
-const NOT_OPEN: u16 = 0x020;
 
 impl Question for Select<'_, '_> {
-    fn look(&self, inner: &Inner) -> (usize, bool) {
-        let (mut ready, mut has_others) = (0, false);
-        for at in 0..self.words() {
-            let part = self.part(inner, at);
-            ready += part.found().iter().map(|bits| bits.count_ones() as usize).sum::<usize>();
-            has_others |= part.all() & !part.known != 0;
+    /// The first one counts, adjusts and saves in one pass, as in the paper.
+    fn look(&mut self, view: View<'_>) -> Look {
+        let mut look = Look::default();
+        for at in 0..self.words {
+            if at == self.asked.len() {
+                self.asked.push(self.sets.get(at));
+            }
+            let part = Part::of(view, self.asked[at], at);
+            self.sets.put(at, part.found);
+            look.ready += part.ready();
+            look.has_guesses |= part.guesses != 0;
+            look.has_others |= part.others() & !part.guesses | part.full != 0;
         }
-        (ready, has_others)
+        look
     }
 
-    fn collect(&self, inner: &Inner, wanted: &mut Wanted) {
-        for at in 0..self.words() {
-            let part = self.part(inner, at);
-            wanted.others.extend(Self::descriptors(&part, at, !part.known));
-            for (fd, events) in Self::descriptors(&part, at, part.known) {
-                // Errors make both readable and writable, hang-ups readable.
-                let read = if events & bits::IN as u16 != 0 { bits::HUP } else { 0 };
-                wanted.tracked.push((fd, events | (read | bits::ERR) as u16));
-                if events & bits::OUT as u16 != 0 && part.found[1] >> (fd % 64) & 1 == 0 {
-                    wanted.full.push(fd);
+    fn collect(&mut self, waiter: &mut Waiter<'_>) -> usize {
+        let view = waiter.view();
+        for (at, asked) in self.asked.iter().enumerate() {
+            let before = Part::of(view, *asked, at);
+            for bit in places(before.all() & before.known) {
+                let fd = (at * 64) as i32 + bit as i32;
+                if !waiter.expect(fd, before.events(bit)) {
+                    waiter.ask(fd, before.events(bit), 0);
                 }
+            }
+            let part = Part::of(view, *asked, at);
+            for bit in places(part.full) {
+                waiter.wait_for_room((at * 64) as i32 + bit as i32, 0);
+            }
+            // What is not known any more, too.
+            for bit in places(part.others() | before.others()) {
+                waiter.ask((at * 64) as i32 + bit as i32, part.events(bit), 0);
+            }
+        }
+        self.look(view).ready
+    }
+
+    fn add(&mut self, asked: &Asked) -> Result<usize> {
+        asked.fds.iter().map(|other| self.add_one(other)).sum()
+    }
+
+    fn refresh(&self, view: View<'_>) {
+        for at in 0..self.words {
+            let [read, write, except] = self.sets.get(at);
+            for bit in places(read | write | except) {
+                view.refresh((at * 64) as i32 + bit as i32);
             }
         }
     }
 
-    fn answer(&mut self, inner: &Inner, wanted: &Wanted, is_over: bool) -> Result<usize, Errno> {
-        let known = (0..self.words()).map(|at| self.part(inner, at).found()).collect();
-        self.leave(known, wanted, is_over)
-    }
-
-    fn ask_kernel(&mut self, timeout: Option<Duration>) -> Result<usize, Errno> {
-        let mut wanted = Wanted::default();
-        for at in 0..self.words() {
-            let part = Part { asked: self.asked(at), found: [0; 3], known: 0 };
-            wanted.others.extend(Self::descriptors(&part, at, u64::MAX));
+    fn ask_kernel(&mut self, timeout: Option<Duration>, mask: Option<&SignalSet>) -> Result<usize> {
+        if self.asked.is_empty() {
+            self.asked.extend((0..self.words).map(|at| self.sets.get(at)));
         }
-        wanted.poll(None, timeout)?;
-        self.leave(vec![[0; 3]; self.words()], &wanted, true)
+        let mut fds = Vec::new();
+        for (at, asked) in self.asked.iter().enumerate() {
+            let part = Part::unknown(*asked);
+            fds.extend(places(part.all()).map(|bit| PollFd {
+                fd: (at * 64) as i32 + bit as i32,
+                events: part.events(bit) as u16,
+                revents: 0,
+            }));
+        }
+        kernel::ppoll(&mut fds, timeout, mask)?;
+        for at in 0..self.words {
+            self.sets.put(at, [0; 3]);
+        }
+        fds.iter().map(|fd| self.add_one(fd)).sum()
     }
 }

@@ -1,121 +1,152 @@
-//! Sleeping until something happens to a tracked socket or to another descriptor.
+//! `Sleeper`: sleeping until something happens to a tracked socket or to another descriptor.
 
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use rustix::event::{PollFd as Descriptor, PollFlags, Timespec, poll};
+use crate::asked::Asked;
+use crate::bits;
+use crate::kernel::{Epoll, EpollEvent, Result, SignalSet};
+use crate::limits::EVENTS_MAX;
+use crate::pages::{Pages, Ring};
+use crate::region::{ENDED, Region};
 
-use crate::kernel::{self, Result};
-use crate::pages::{Pages, bits};
-use crate::tracker::Inner;
+/// In an interest: it is a watcher's, and stays until that takes it back.
+pub(crate) const KEPT: u32 = 1 << 31;
 
-/// What a wait is about, collected by who waits.
-#[derive(Default)]
-pub(crate) struct Wanted {
-    /// Tracked descriptors and the bits of poll(2) that end the wait.
-    pub(crate) tracked: Vec<(i32, u16)>,
-    /// Descriptors that only poll(2) knows, and the bits that it shall look for.
-    pub(crate) others: Vec<(i32, u16)>,
-    /// What poll(2) said of each of `others`.
-    pub(crate) found: Vec<u16>,
-    /// Tracked descriptors whose room to send is wanted and not there.
-    pub(crate) full: Vec<i32>,
-}
-
-impl Wanted {
-    pub(crate) fn clear(&mut self) {
-        self.tracked.clear();
-        self.others.clear();
-        self.found.clear();
-        self.full.clear();
-    }
-
-    /// poll(2) of the others, and for a sleeper of the ring and the daemon.
-    pub(crate) fn poll(
-        &mut self,
-        sleeper: Option<&Inner>,
-        timeout: Option<Duration>,
-    ) -> Result<()> {
-        let flags = |bits| PollFlags::from_bits_retain(bits);
-        let mut descriptors: Vec<Descriptor<'_>> = self
-            .others
-            .iter()
-            .filter_map(|&(fd, bits)| {
-                Some(Descriptor::from_borrowed_fd(kernel::borrow(fd)?, flags(bits)))
-            })
-            .collect();
-        debug_assert_eq!(descriptors.len(), self.others.len());
-        if let Some(inner) = sleeper {
-            let ours = [inner.pages.ring().as_fd(), inner.registration()];
-            let ours = ours.map(|fd| Descriptor::from_borrowed_fd(fd, PollFlags::IN));
-            descriptors.extend(ours);
-        }
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
-        poll(&mut descriptors, timeout.as_ref())?;
-        if let Some(inner) = sleeper
-            && descriptors.last().is_some_and(|daemon| !daemon.revents().is_empty())
-        {
-            inner.lose();
-        }
-        self.found.clear();
-        self.found.extend(descriptors[..self.others.len()].iter().map(|fd| fd.revents().bits()));
-        Ok(())
-    }
-}
-
-/// The one thread of a process that may sleep by the ring. A second one sleeps in poll(2).
-#[derive(Default)]
+/// What a thread sleeps by. One that waits by upoll or uselect has it for the time of the wait.
 pub(crate) struct Sleeper {
-    /// Descriptors whose interest is stored.
+    number: usize,
+    ring: Ring,
+    /// Sockets that had no room when somebody wanted to send, each told of once; made when there
+    /// is a first one.
+    rooms: Option<Epoll>,
+    /// Descriptors whose interest was stored since it was last taken back.
     published: Vec<i32>,
+    pub(crate) asked: Asked,
 }
 
 impl Sleeper {
-    /// Sleeps until `deadline`, unless `is_ready` or one of the descriptors is. May return without
-    /// a reason.
-    pub(crate) fn sleep(
-        &mut self,
-        inner: &Inner,
-        wanted: &mut Wanted,
-        deadline: Option<Instant>,
-        is_ready: impl Fn() -> bool,
-    ) -> Result<()> {
-        let pages = &inner.pages;
-        self.publish(pages, wanted);
-        pages.ring().drain();
-        // Pairs with publish() in the kernel: what is interesting and that we sleep is stored before
-        // words and bits are read; there they are stored before that is read.
-        pages.own.sleeping.swap(1, Ordering::SeqCst);
-        let mut wait = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        if is_ready() {
-            wait = Some(Duration::ZERO);
-        }
-        let slept = wanted.poll(Some(inner), wait);
-        pages.own.sleeping.swap(0, Ordering::SeqCst);
-        slept
+    pub(crate) fn new(number: usize, ring: Ring) -> Self {
+        Self { number, ring, rooms: None, published: Vec::new(), asked: Asked::default() }
     }
 
-    /// Nobody sleeps meanwhile, so nobody reads this.
-    fn publish(&mut self, pages: &Pages, wanted: &Wanted) {
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// From here on the kernel tells of what interests this sleeper. What has happened before is to
+    /// be looked for behind this.
+    pub(crate) fn begin(&self, pages: &Pages) {
+        self.ring.drain();
+        // Pairs with wake() in the kernel: that we sleep is stored before words and bits are read;
+        // there they are stored before that is read.
+        pages.own.sleeper[self.number].sleeping.swap(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn end(&self, pages: &Pages) {
+        pages.own.sleeper[self.number].sleeping.swap(0, Ordering::SeqCst);
+    }
+
+    /// Says what of a tracked descriptor ends this sleep; false if another one has it: then poll(2)
+    /// is to be asked. The word is to be read behind this.
+    pub(crate) fn publish(&mut self, pages: &Pages, fd: i32, events: u32) -> bool {
+        let (place, wanted) = (&pages.own.interest[fd as usize], self.interest(events));
+        let found = place.load(Ordering::SeqCst);
+        if found == wanted {
+            return true;
+        }
+        let other = (found >> 16) as usize % pages.own.sleeper.len();
+        let is_asleep = || pages.own.sleeper[other].sleeping.load(Ordering::SeqCst) == 1;
+        let is_others = found != 0 && other != self.number;
+        if found & KEPT != 0 || is_others && is_asleep() {
+            return false;
+        }
+        if place.compare_exchange(found, wanted, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return false;
+        }
+        // Pairs with `begin` of the other one: it has either found its interest gone, or is seen
+        // here, and gets it back.
+        if is_others && is_asleep() {
+            let _ = place.compare_exchange(wanted, found, Ordering::SeqCst, Ordering::SeqCst);
+            return false;
+        }
+        self.published.push(fd);
+        true
+    }
+
+    /// As [`Sleeper::publish`], for good: false if somebody sleeps on it.
+    pub(crate) fn keep(&self, pages: &Pages, fd: i32, events: u32) -> bool {
+        let (place, wanted) = (&pages.own.interest[fd as usize], self.interest(events) | KEPT);
+        let found = place.load(Ordering::SeqCst);
+        let is_free = found & KEPT == 0 || self.has_kept(found);
+        is_free && place.compare_exchange(found, wanted, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Whether an interest is what this sleeper keeps.
+    pub(crate) fn has_kept(&self, interest: u32) -> bool {
+        interest & !0xFFFF == KEPT | (self.number as u32) << 16
+    }
+
+    fn interest(&self, events: u32) -> u32 {
+        (self.number as u32) << 16 | (events | bits::ALWAYS | bits::PRI) & 0xFFFF
+    }
+
+    /// Something has ended a sleep that is of no interest any more.
+    pub(crate) fn take_back(&mut self, pages: &Pages) {
         for fd in self.published.drain(..) {
-            if let Some(place) = interest(pages, fd) {
-                place.store(0, Ordering::Relaxed);
-            }
-        }
-        for &(fd, bits) in &wanted.tracked {
-            if let Some(place) = interest(pages, fd) {
-                // Urgent data makes the socket one of the others, so it ends every sleep.
-                place.fetch_or(bits | bits::PRI as u16, Ordering::Relaxed);
-                self.published.push(fd);
+            let place = &pages.own.interest[fd as usize];
+            let found = place.load(Ordering::SeqCst);
+            if found & KEPT == 0 && (found >> 16) as usize == self.number {
+                let _ = place.compare_exchange(found, 0, Ordering::SeqCst, Ordering::SeqCst);
             }
         }
     }
-}
 
-fn interest(pages: &Pages, fd: i32) -> Option<&AtomicU16> {
-    pages.own.interest.get(usize::try_from(fd).ok()?)
+    /// Has the kernel tell when a socket has room. One that cannot be watched is asked about.
+    pub(crate) fn wait_for_room(&mut self, fd: i32, entry: usize) {
+        if self.rooms.is_none() {
+            self.rooms = Epoll::new().ok();
+        }
+        let add = |rooms: &Epoll| rooms.add_once(fd, bits::OUT, fd as u64).is_ok();
+        if !self.rooms.as_ref().is_some_and(add) {
+            self.asked.add(fd, bits::OUT, entry);
+        }
+    }
+
+    /// poll(2) of what was collected, and of what is ours.
+    pub(crate) fn poll(
+        &mut self,
+        region: &Region,
+        timeout: Option<Duration>,
+        mask: Option<&SignalSet>,
+    ) -> Result<()> {
+        let rooms = self.rooms.as_ref().map_or(-1, Epoll::number);
+        let ours = [
+            (self.ring.as_fd().as_raw_fd(), bits::IN),
+            (region.registration().as_raw_fd(), ENDED),
+            (region.passed_over().as_raw_fd(), bits::IN),
+            (rooms, bits::IN),
+        ];
+        let [_, has_ended, was_passed_over, has_room] = self.asked.poll(ours, timeout, mask)?;
+        if was_passed_over {
+            region.look_at_all();
+        }
+        if has_ended {
+            region.lose();
+        }
+        if has_room {
+            self.look_at_rooms(region);
+        }
+        Ok(())
+    }
+
+    fn look_at_rooms(&mut self, region: &Region) {
+        let mut found = [EpollEvent::default(); EVENTS_MAX];
+        let wait = |rooms: &Epoll| rooms.wait(&mut found, Some(Duration::ZERO), None).ok();
+        let count = self.rooms.as_ref().and_then(wait).unwrap_or(0);
+        for event in &found[..count] {
+            region.refresh(event.data() as i32);
+        }
+    }
 }

@@ -2,47 +2,26 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
 
-use rustix::net::{Shutdown, sockopt};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
 use crate::error::Error;
-use crate::kernel;
-use crate::tracker::{Opened, Tracker};
+use crate::kernel::{self, Result};
+use crate::tracker::{State, Tracker};
 
-/// A TCP socket that is tracked unless [`Socket::is_tracked`] says otherwise. What it is used for
-/// by its descriptor is seen by the kernel; it must be closed by dropping it, for the number of a
-/// descriptor that was closed elsewhere may be another file's.
+/// A TCP socket that is tracked unless [`Socket::is_tracked`] says otherwise. It must be closed by
+/// dropping it, for the number of a descriptor that was closed elsewhere may be another file's.
 ///
 /// A copy of the descriptor (dup(2)) is another descriptor, which is not tracked.
 pub struct Socket {
     tracker: Tracker,
-    /// Closed behind `drop`, which withdraws it.
+    /// Closed behind `drop`, which has it forgotten.
     fd: OwnedFd,
-    /// 0: not tracked.
-    index: u32,
-}
-
-/// What is known of a socket without a system call, as of its last event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct State {
-    /// What poll(2) would say, including bits that have to be asked for. POLLPRI: there is urgent
-    /// data, or was or will be, and the rest has to be asked of poll(2).
-    pub events: u32,
-    /// Bytes that can be received, with one more behind an end (as SIOCINQ has it before it takes
-    /// that off); of a listener, connections that wait.
-    pub readable: u32,
-    /// Bytes of room to send.
-    pub room: u32,
-    /// The congestion window, in segments.
-    pub window: u32,
-    /// The smoothed round-trip time.
-    pub rtt_us: u32,
 }
 
 impl Socket {
-    pub(crate) fn new(tracker: Tracker, fd: OwnedFd, index: u32) -> Self {
-        Self { tracker, fd, index }
+    pub(crate) fn new(tracker: Tracker, fd: OwnedFd) -> Self {
+        Self { tracker, fd }
     }
 
     /// The process that it is of.
@@ -50,25 +29,19 @@ impl Socket {
         &self.tracker
     }
 
-    /// Whether waits for it can be answered from memory.
+    /// As [`Tracker::is_tracked`].
     pub fn is_tracked(&self) -> bool {
-        self.index != 0 && self.tracker.inner().is_live()
+        self.tracker.is_tracked(self.as_raw_fd())
     }
 
-    /// What is known of it; `None` if it is not tracked.
+    /// As [`Tracker::state`].
     pub fn state(&self) -> Option<State> {
-        if !self.is_tracked() {
-            return None;
-        }
-        let pages = &self.tracker.inner().pages;
-        let numbers = pages.numbers(self.index as usize);
-        Some(State {
-            events: pages.word(self.index as usize),
-            readable: numbers.readable.load(Ordering::Relaxed),
-            room: numbers.room.load(Ordering::Relaxed),
-            window: numbers.window.load(Ordering::Relaxed),
-            rtt_us: numbers.rtt_us.load(Ordering::Relaxed),
-        })
+        self.tracker.state(self.as_raw_fd())
+    }
+
+    /// As [`Tracker::refresh`].
+    pub fn refresh(&self) {
+        self.tracker.refresh(self.as_raw_fd());
     }
 
     /// The next connection of a listener, tracked from now on, closed on exec.
@@ -76,13 +49,34 @@ impl Socket {
     /// # Errors
     /// Those of accept(2). ECONNABORTED too where the peer's address is gone already.
     pub fn accept(&self, is_blocking: bool) -> Result<(Socket, Option<SocketAddr>), Error> {
-        let inner = self.tracker.inner();
-        let accepted = inner.open(|| kernel::accept(self.as_fd(), is_blocking));
+        let accepted = self.tracker.open_owned(|| kernel::accept(self.as_fd(), is_blocking));
         // Of the queue that became empty nothing tells.
         self.refresh();
-        let ((fd, address), index) = accepted?;
+        let (fd, address) = accepted?;
         let address = address.and_then(|address| SocketAddr::try_from(address).ok());
-        Ok((Socket::new(self.tracker.clone(), fd, index), address))
+        Ok((Socket::new(self.tracker.clone(), fd), address))
+    }
+
+    /// recv(2): how many bytes came, 0 at the end. In lean mode this is how bytes are received.
+    ///
+    /// # Errors
+    /// Those of recv(2).
+    pub fn receive(&self, bytes: &mut [u8]) -> Result<usize> {
+        self.tracker.receiving(self.as_raw_fd());
+        let received = rustix::net::recv(&self.fd, &mut *bytes, RecvFlags::empty());
+        let received = received.map(|(_, received)| received);
+        self.tracker.received(self.as_raw_fd(), received.ok(), bytes.len());
+        received
+    }
+
+    /// send(2) without SIGPIPE: how many bytes were taken. In lean mode this is how bytes are sent.
+    ///
+    /// # Errors
+    /// Those of send(2).
+    pub fn send(&self, bytes: &[u8]) -> Result<usize> {
+        let sent = rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL);
+        self.tracker.sent(self.as_raw_fd(), sent.ok(), bytes.len());
+        sent
     }
 
     /// Ends one or both directions (shutdown(2)).
@@ -104,15 +98,6 @@ impl Socket {
         self.refresh();
         Ok(taken??)
     }
-
-    /// Makes the memory what the socket is: to be called after what no hook of the kernel tells of,
-    /// which is setsockopt(2) of buffers and marks, SO_ERROR asked for by the descriptor,
-    /// shutdown(2) of the receiving side, and a connect(2) that dissolves. One system call.
-    pub fn refresh(&self) {
-        if self.is_tracked() {
-            kernel::touch(self.as_fd());
-        }
-    }
 }
 
 impl AsFd for Socket {
@@ -129,8 +114,6 @@ impl AsRawFd for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if self.index != 0 {
-            self.tracker.inner().forget(self.fd.number(), self.index);
-        }
+        self.tracker.forget(self.as_raw_fd());
     }
 }

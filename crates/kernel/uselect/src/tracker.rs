@@ -1,48 +1,72 @@
-//! `Tracker`: a registered process. It numbers its sockets, and knows which thread opens which.
+//! `Tracker`: a process whose sockets are tracked, and how waits are answered there.
 
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::net::AddressFamily;
 
-use crate::attach::attach;
+use crate::attach::Mode;
 use crate::error::Error;
-use crate::kernel::{self, Mapping};
-use crate::layout::{PROBES, SOCKETS, Slot, THREADS};
-use crate::limits::{OTHERS_UNSEEN_MAX, PASSES_MAX, WAITS_UNSEEN_MAX};
-use crate::pages::Pages;
-use crate::sleep::Sleeper;
+use crate::filter::Filter;
+use crate::kernel;
+use crate::layout::SOCKETS;
+use crate::passes::Passes;
+use crate::region::Region;
 use crate::socket::Socket;
+use crate::spin::Spin;
+use crate::stats::{Counters, Stats};
+use crate::view::View;
 
-/// A process whose sockets are tracked: those that it opens and accepts here from now on.
+/// A process whose sockets are tracked: those that it opens, accepts or adopts here from now on.
 ///
 /// A child of fork(2) has the parent's sockets, but not its registration: in the child nothing is
 /// tracked and every wait is the system call.
 #[derive(Clone)]
 pub struct Tracker(Arc<Inner>);
 
+/// What answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backend {
+    /// Memory that programs in the kernel keep up to date.
+    Bpf(Mode),
+    /// An io_uring instance that says of which sockets the kernel need not be asked.
+    Multishot,
+    /// The system calls.
+    Calls,
+}
+
 pub(crate) struct Inner {
-    pub(crate) pages: Pages,
-    pub(crate) sleeper: Mutex<Sleeper>,
-    /// Waits answered from memory since descriptors that are not tracked were looked at, and when
-    /// that was, in milliseconds behind `begin`.
-    passes: AtomicU32,
-    looked_ms: AtomicU64,
-    begin: Instant,
-    /// Indices that no socket has. The one that was given back last is taken last, so that what
-    /// the kernel still does about the old socket is over by then; the generation says so too.
-    free: Mutex<VecDeque<u32>>,
-    /// 1 in the process that registered, 0 in its children.
-    is_ours: Mapping<AtomicU8>,
-    /// Readable once the daemon has ended, and memory with it.
-    registration: OwnedFd,
-    is_lost: AtomicBool,
-    /// Waits so far, to look at that now and then.
-    waits: AtomicU32,
+    memory: Memory,
+    pub(crate) passes: Passes,
+    pub(crate) spin: Spin,
+    pub(crate) counters: Counters,
+}
+
+enum Memory {
+    Bpf(Box<Region>),
+    Multishot(Box<Filter>),
+    None,
+}
+
+/// What is known of a socket without a system call, as of its last event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State {
+    /// What poll(2) would say, including bits that have to be asked for. POLLPRI and POLLERR: the
+    /// kernel has to be asked. POLLOUT that is missing may have come back meanwhile.
+    pub events: u32,
+    /// Events so far, modulo 2^16: what would have woken a process that waits by edges.
+    pub edges: u16,
+    /// Bytes that can be received, with one more behind an end (as SIOCINQ has it before it takes
+    /// that off); of a listener, connections that wait.
+    pub readable: u32,
+    /// Bytes of room to send.
+    pub room: u32,
+    /// The congestion window, in segments.
+    pub window: u32,
+    /// The smoothed round-trip time.
+    pub rtt_us: u32,
 }
 
 impl Tracker {
@@ -51,22 +75,67 @@ impl Tracker {
     ///
     /// # Errors
     /// Those of [`Error`]; the process then waits by its system calls as before.
-    pub fn register(path: &Path) -> Result<Self, Error> {
-        let is_ours = Mapping::wiped_on_fork()?;
-        let (pages, registration) = attach(path)?;
-        is_ours.store(1, Ordering::Relaxed);
-        Ok(Self(Arc::new(Inner {
-            pages,
-            sleeper: Mutex::new(Sleeper::default()),
-            passes: AtomicU32::new(0),
-            looked_ms: AtomicU64::new(0),
-            begin: Instant::now(),
-            free: Mutex::new((1..SOCKETS as u32).collect()),
-            is_ours,
-            registration,
-            is_lost: AtomicBool::new(false),
-            waits: AtomicU32::new(0),
-        })))
+    pub fn register(path: &Path, mode: Mode) -> Result<Self, Error> {
+        Ok(Self::of(Memory::Bpf(Box::new(Region::register(path, mode)?))))
+    }
+
+    /// Tracks by an io_uring instance of the process's own (multishot poll), for which no
+    /// privilege is needed. Sockets that are idle cost a wait nothing then. Those of which anything
+    /// was heard since poll(2) last found nothing there are asked of poll(2), so no wait is told of
+    /// one without a call; and none is told of one that poll(2) does not find.
+    ///
+    /// Room for 32,768 events is taken from the kernel, 0.5 MB. One thread at a time waits by the
+    /// ring; another one that waits too does it in the system call. [`crate::Watcher`] is an epoll
+    /// instance here. A thread that has waited is woken in other calls too, to take note of an
+    /// event: those that Linux does not take up again after a signal, as epoll_wait(2) and receives
+    /// with a timeout, then end with EINTR.
+    ///
+    /// A child of fork(2) has the ring open; where the child outlives the parent without a call of
+    /// execve(2), the parent's end does not end its armed connections.
+    ///
+    /// # Errors
+    /// [`Error::NoRing`], those of mmap(2), EMFILE.
+    pub fn multishot() -> Result<Self, Error> {
+        Ok(Self::of(Memory::Multishot(Box::new(Filter::new()?))))
+    }
+
+    /// The best there is: [`Tracker::register`], else [`Tracker::multishot`], else
+    /// [`Tracker::calls`]; and why not those before it, in that order.
+    pub fn best(path: &Path, mode: Mode) -> (Self, Vec<(Backend, Error)>) {
+        let mut missing = Vec::new();
+        match Self::register(path, mode) {
+            Ok(tracker) => return (tracker, missing),
+            Err(error) => missing.push((Backend::Bpf(mode), error)),
+        }
+        match Self::multishot() {
+            Ok(tracker) => return (tracker, missing),
+            Err(error) => missing.push((Backend::Multishot, error)),
+        }
+        (Self::calls(), missing)
+    }
+
+    /// One that tracks nothing: every wait is the system call.
+    pub fn calls() -> Self {
+        Self::of(Memory::None)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn by_filter(filter: Filter) -> Self {
+        Self::of(Memory::Multishot(Box::new(filter)))
+    }
+
+    fn of(memory: Memory) -> Self {
+        let (passes, spin, counters) = (Passes::new(), Spin::default(), Counters::default());
+        Self(Arc::new(Inner { memory, passes, spin, counters }))
+    }
+
+    /// What answers; [`Backend::Calls`] too in a child of fork(2), and once the daemon has ended.
+    pub fn backend(&self) -> Backend {
+        match &self.0.memory {
+            Memory::Bpf(region) if region.is_live() => Backend::Bpf(region.mode),
+            Memory::Multishot(filter) if filter.is_ours() => Backend::Multishot,
+            Memory::Bpf(_) | Memory::Multishot(_) | Memory::None => Backend::Calls,
+        }
     }
 
     /// Opens a TCP socket, closed on exec and tracked if possible.
@@ -75,143 +144,178 @@ impl Tracker {
     /// Those of socket(2).
     pub fn socket(&self, is_ipv6: bool, is_blocking: bool) -> Result<Socket, Error> {
         let family = if is_ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
-        let (fd, index) = self.0.open(|| kernel::tcp_socket(family, is_blocking))?;
-        Ok(Socket::new(self.clone(), fd, index))
+        let (fd, ()) = self.open_owned(|| Ok((kernel::tcp_socket(family, is_blocking)?, ())))?;
+        Ok(Socket::new(self.clone(), fd))
+    }
+
+    /// Makes a call that gives a new socket, or a negative number, and gives what it gave; the
+    /// socket is tracked if possible. The call is socket(2), or accept4(2) with room for an
+    /// address: other calls make sockets that [`Tracker::adopt`] takes. Whoever closes it calls
+    /// [`Tracker::forget`] before.
+    pub fn open(&self, call: impl FnOnce() -> i32) -> i32 {
+        match &self.0.memory {
+            Memory::Bpf(region) if region.is_live() => region.open(call),
+            Memory::Multishot(filter) => {
+                let fd = call();
+                filter.adopt(fd);
+                fd
+            }
+            Memory::Bpf(_) | Memory::None => call(),
+        }
+    }
+
+    /// Has an open TCP socket tracked from now on, wherever it is from; one system call. False if
+    /// it cannot be: it is no TCP socket, its number is 65,536 or more, or it is tracked already:
+    /// by another descriptor of this process, or by another process. Whoever closes it calls
+    /// [`Tracker::forget`] before.
+    pub fn adopt(&self, fd: i32) -> bool {
+        match &self.0.memory {
+            Memory::Bpf(region) => region.is_live() && region.adopt(fd),
+            Memory::Multishot(filter) => filter.adopt(fd),
+            Memory::None => false,
+        }
+    }
+
+    /// To be called right before a descriptor is closed, or another file is put in its place
+    /// (dup2(2)), or when it is to be tracked no longer. Nothing happens to others.
+    pub fn forget(&self, fd: i32) {
+        match &self.0.memory {
+            Memory::Bpf(region) => region.forget(fd),
+            Memory::Multishot(filter) => filter.forget(fd),
+            Memory::None => {}
+        }
+    }
+
+    /// Whether waits for a descriptor can be answered from memory.
+    pub fn is_tracked(&self, fd: i32) -> bool {
+        match &self.0.memory {
+            Memory::Bpf(region) => region.is_live() && region.pages.index(fd).is_some(),
+            Memory::Multishot(filter) => filter.is_ours() && filter.is_tracked(fd),
+            Memory::None => false,
+        }
+    }
+
+    /// What is known of a descriptor; `None` if it is not tracked, or by
+    /// [`Tracker::multishot`], which knows nothing of the kind.
+    pub fn state(&self, fd: i32) -> Option<State> {
+        let region = self.0.live()?;
+        let index = region.pages.index(fd)?;
+        let numbers = region.pages.numbers(index);
+        Some(State {
+            events: region.events(fd as usize, index),
+            edges: region.pages.word(index).edges(),
+            readable: numbers.readable.load(Ordering::Relaxed),
+            room: numbers.room.load(Ordering::Relaxed),
+            window: numbers.window.load(Ordering::Relaxed),
+            rtt_us: numbers.rtt_us.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Makes the memory what a tracked socket is: to be called after what no hook of the kernel
+    /// tells of, which is setsockopt(2) of buffers and marks, SO_ERROR asked for, shutdown(2) of
+    /// the receiving side, accept(2) of a listener's last connection, a connect(2) that dissolves,
+    /// and in lean mode whatever takes or adds bytes by calls of one's own. One system call.
+    pub fn refresh(&self, fd: i32) {
+        match &self.0.memory {
+            Memory::Bpf(region) if region.is_live() => region.refresh(fd),
+            Memory::Multishot(filter) => filter.refresh(fd),
+            Memory::Bpf(_) | Memory::None => {}
+        }
+    }
+
+    /// In lean mode, before a receive by a call of one's own: what has come so far is not to be told
+    /// any more. Nothing in exact mode.
+    pub fn receiving(&self, fd: i32) {
+        if let Some(region) = self.0.live() {
+            region.begin_receive(fd);
+        }
+    }
+
+    /// In lean mode, behind that receive: it gave `got` of the `max` bytes that it had room for,
+    /// `None` if it failed. Where there may be more the kernel is made to look.
+    pub fn received(&self, fd: i32, got: Option<usize>, max: usize) {
+        if let Some(region) = self.0.live() {
+            region.end_receive(fd, got, max);
+        }
+    }
+
+    /// In lean mode, behind a send: of `count` bytes `sent` were taken, `None` if it failed. Where
+    /// it fell short a watcher is to be told, too: [`crate::Watcher::lacks_room`].
+    pub fn sent(&self, fd: i32, sent: Option<usize>, count: usize) {
+        if let Some(region) = self.0.live() {
+            region.end_send(fd, sent, count);
+        }
+    }
+
+    /// A tracked socket is readable from now on only with so many bytes, at its end, or when its
+    /// peer may send no more; 0 and 1: as before. For who knows how much is to come. False if it is
+    /// not tracked, or not by [`Backend::Bpf`].
+    pub fn set_threshold(&self, fd: i32, bytes: u32) -> bool {
+        let Some(region) = self.0.live() else { return false };
+        let Some(index) = region.pages.index(fd) else { return false };
+        if region.pages.own.threshold[index].swap(bytes, Ordering::SeqCst) != bytes {
+            region.refresh(fd);
+        }
+        true
+    }
+
+    /// Bounds how many waits in a row, and for how long, are answered without a look at what is not
+    /// tracked (the paper's MaxPass).
+    pub fn set_passes(&self, count: u32, time: Duration) {
+        self.0.passes.set(count, time);
+    }
+
+    /// Lets waits look at memory for up to `max` before they sleep, where that has lately been
+    /// shorter than sleeping, and nobody else wants the processor; 0, as at first: never.
+    pub fn set_spin(&self, max: Duration) {
+        self.0.spin.set(max);
+    }
+
+    /// What the waits of this process did so far.
+    pub fn stats(&self) -> Stats {
+        self.0.counters.stats()
     }
 
     pub(crate) fn inner(&self) -> &Inner {
         &self.0
     }
+
+    /// As [`Tracker::open`], for who owns what is opened.
+    pub(crate) fn open_owned<T>(
+        &self,
+        call: impl FnOnce() -> kernel::Result<(std::os::fd::OwnedFd, T)>,
+    ) -> Result<(std::os::fd::OwnedFd, T), Error> {
+        use std::os::fd::AsRawFd;
+        let mut opened = Err(kernel::Errno::IO);
+        self.open(|| {
+            opened = call();
+            opened.as_ref().map_or(-1, |(fd, _)| fd.as_raw_fd())
+        });
+        Ok(opened?)
+    }
 }
 
 impl Inner {
-    /// Whether memory is this process's, and kept up to date as far as is known.
-    pub(crate) fn is_live(&self) -> bool {
-        self.is_ours() && !self.is_lost.load(Ordering::Relaxed)
-    }
-
-    fn is_ours(&self) -> bool {
-        self.is_ours.load(Ordering::Relaxed) == 1
-    }
-
-    /// As [`Inner::is_live`], for who begins a wait: looks at the daemon each [`WAITS_UNSEEN_MAX`]
-    /// times, for a process that never sleeps.
-    pub(crate) fn begins_live(&self) -> bool {
-        let waits = self.waits.fetch_add(1, Ordering::Relaxed);
-        if waits.is_multiple_of(WAITS_UNSEEN_MAX) && self.is_live() {
-            let found = kernel::is_readable(self.registration.as_fd());
-            self.is_lost.fetch_or(found, Ordering::Relaxed);
-        }
-        self.is_live()
-    }
-
-    /// What a sleeper waits for besides.
-    pub(crate) fn registration(&self) -> BorrowedFd<'_> {
-        self.registration.as_fd()
-    }
-
-    /// The daemon has ended: nothing tells of sockets any more. Never taken back.
-    pub(crate) fn lose(&self) {
-        self.is_lost.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether a wait may be answered without a look at descriptors that are not tracked: not too
-    /// often in a row, and not for too long.
-    pub(crate) fn may_pass(&self) -> bool {
-        let unseen = self.now_ms().saturating_sub(self.looked_ms.load(Ordering::Relaxed));
-        let passes = self.passes.fetch_add(1, Ordering::Relaxed);
-        passes < PASSES_MAX && u128::from(unseen) < OTHERS_UNSEEN_MAX.as_millis()
-    }
-
-    /// They are looked at now.
-    pub(crate) fn end_passes(&self) {
-        self.passes.store(0, Ordering::Relaxed);
-        self.looked_ms.store(self.now_ms(), Ordering::Relaxed);
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.begin.elapsed().as_millis() as u64
-    }
-
-    /// Makes a call that gives a new socket, and gives it with its index, 0 if it is not tracked.
-    pub(crate) fn open<T: Opened>(
-        &self,
-        call: impl FnOnce() -> kernel::Result<T>,
-    ) -> Result<(T, u32), Error> {
-        let armed = if self.is_live() { self.arm() } else { None };
-        let opened = call();
-        let Some((slot, index)) = armed else { return Ok((opened?, 0)) };
-        // The programs ran in this thread's call: what they wrote is in the past, as a signal
-        // handler's writes would be.
-        compiler_fence(Ordering::SeqCst);
-        let is_taken = slot.taken.load(Ordering::Relaxed) == index;
-        let generation = slot.generation.load(Ordering::Relaxed);
-        slot.armed.store(0, Ordering::Relaxed);
-        slot.taken.store(0, Ordering::Relaxed);
-        slot.thread.store(0, Ordering::Release);
-        match opened {
-            Ok(opened) if is_taken && self.may_publish(&opened, index, generation) => {
-                self.pages.publish(opened.number(), index as usize);
-                Ok((opened, index))
-            }
-            opened => {
-                self.give_back(index);
-                Ok((opened?, 0))
-            }
+    /// The registration, if there ever was one.
+    pub(crate) fn region(&self) -> Option<&Region> {
+        match &self.memory {
+            Memory::Bpf(region) => Some(region),
+            Memory::Multishot(_) | Memory::None => None,
         }
     }
 
-    fn may_publish(&self, opened: &impl Opened, index: u32, generation: u32) -> bool {
-        opened.number() < SOCKETS && self.pages.generation(index as usize) == generation
-    }
-
-    /// An index for this thread's next socket; `None` when there are no more, or too many threads.
-    fn arm(&self) -> Option<(&Slot, u32)> {
-        let thread = kernel::thread();
-        let slot = (0..PROBES).find_map(|step| {
-            let slot = &self.pages.own.slot[(thread as usize + step) % THREADS];
-            let claimed =
-                slot.thread.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed);
-            claimed.is_ok().then_some(slot)
-        })?;
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        let Some(index) = free else {
-            slot.thread.store(0, Ordering::Release);
-            return None;
-        };
-        slot.taken.store(0, Ordering::Relaxed);
-        slot.armed.store(index, Ordering::Relaxed);
-        // The programs run in this thread, within the call that follows.
-        compiler_fence(Ordering::SeqCst);
-        Some((slot, index))
-    }
-
-    /// To be called right before the descriptor is closed.
-    pub(crate) fn forget(&self, fd: usize, index: u32) {
-        if self.is_ours() {
-            self.pages.withdraw(fd, index as usize);
-            self.give_back(index);
+    /// What a wait that begins can see.
+    pub(crate) fn view(&self) -> Option<View<'_>> {
+        match &self.memory {
+            Memory::Bpf(region) => region.begins_live().then_some(View::Region(region)),
+            Memory::Multishot(filter) => filter.is_ours().then_some(View::Filter(filter)),
+            Memory::None => None,
         }
     }
 
-    fn give_back(&self, index: u32) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push_back(index);
+    pub(crate) fn live(&self) -> Option<&Region> {
+        self.region().filter(|region| region.is_live())
     }
 }
 
-/// What a call that opens a socket gives.
-pub(crate) trait Opened {
-    fn number(&self) -> usize;
-}
-
-impl Opened for OwnedFd {
-    fn number(&self) -> usize {
-        usize::try_from(self.as_fd().as_raw_fd()).expect("descriptors are not negative")
-    }
-}
-
-impl<T> Opened for (OwnedFd, T) {
-    fn number(&self) -> usize {
-        self.0.number()
-    }
-}
+const _: () = assert!(SOCKETS == 65_536, "the documentation of `adopt` says so");

@@ -1,97 +1,121 @@
 //! The order of a wait, the same for upoll and uselect: memory, then the system call.
 
-use std::sync::TryLockError;
 use std::time::{Duration, Instant};
 
-use crate::error::{Errno, Error};
-use crate::kernel;
-use crate::limits::ROOM_UNSEEN_MAX;
-use crate::sleep::{Sleeper, Wanted};
+use crate::asked::Asked;
+use crate::kernel::{Result, SignalSet};
 use crate::tracker::Inner;
+use crate::view::{View, Waiter};
 
 /// What is asked: some form of a set of descriptors.
 pub(crate) trait Question {
-    /// Looks at the memory. Gives how many answers there are, and whether there are descriptors
-    /// that memory says nothing of.
-    fn look(&self, inner: &Inner) -> (usize, bool);
-    /// Collects what has to be waited for.
-    fn collect(&self, inner: &Inner, wanted: &mut Wanted);
-    /// Fills in the answers, from memory and from what poll(2) found of the others, and gives how
-    /// many there are. Unless the wait `is_over`, no answer leaves the question as it was.
+    /// Fills in what memory says, in one pass.
+    fn look(&mut self, view: View<'_>) -> Look;
+    /// As [`Question::look`]; besides, what has to be waited for is published or collected.
+    fn collect(&mut self, waiter: &mut Waiter<'_>) -> usize;
+    /// Adds what poll(2) found of what was collected, behind a look; how many answers more.
     ///
     /// # Errors
     /// EBADF where a question is not allowed to have closed descriptors in it.
-    fn answer(&mut self, inner: &Inner, wanted: &Wanted, is_over: bool) -> Result<usize, Errno>;
+    fn add(&mut self, asked: &Asked) -> Result<usize>;
+    /// Has the kernel look at the tracked descriptors that are told.
+    fn refresh(&self, view: View<'_>);
     /// The question as a whole by the system call.
     ///
     /// # Errors
     /// Those of the call.
-    fn ask_kernel(&mut self, timeout: Option<Duration>) -> Result<usize, Errno>;
+    fn ask_kernel(&mut self, timeout: Option<Duration>, mask: Option<&SignalSet>) -> Result<usize>;
+}
+
+/// What a look has found.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct Look {
+    /// Answers.
+    pub(crate) ready: usize,
+    /// There are descriptors of which memory says nothing, or not that they have no room.
+    pub(crate) has_others: bool,
+    /// There are descriptors that may be ready, of which the kernel has to be asked.
+    pub(crate) has_guesses: bool,
 }
 
 pub(crate) fn wait(
     inner: &Inner,
     question: &mut impl Question,
     timeout: Option<Duration>,
-) -> Result<usize, Error> {
-    if !inner.begins_live() {
-        return Ok(question.ask_kernel(timeout)?);
-    }
-    let mut wanted = Wanted::default();
-    let (ready, has_others) = question.look(inner);
-    let is_over = ready > 0 || timeout == Some(Duration::ZERO);
-    if is_over && !has_others || ready > 0 && inner.may_pass() {
-        return Ok(question.answer(inner, &wanted, true)?);
-    }
-    if has_others {
-        inner.end_passes();
-    }
-    if is_over {
-        question.collect(inner, &mut wanted);
-        wanted.poll(None, Some(Duration::ZERO))?;
-        return Ok(question.answer(inner, &wanted, true)?);
-    }
-    let mut sleeper = match inner.sleeper.try_lock() {
-        Ok(sleeper) => sleeper,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => return Ok(question.ask_kernel(timeout)?),
+    mask: Option<&SignalSet>,
+) -> Result<usize> {
+    let stats = &inner.counters;
+    stats.waits.add();
+    let Some((view, calls)) = inner.view().and_then(|view| Some((view, view.refill()?))) else {
+        return question.ask_kernel(timeout, mask);
     };
-    // A timeout beyond what the clock can say is for ever.
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    sleep(inner, &mut sleeper, question, wanted, deadline)
+    let found = question.look(view);
+    let is_over = timeout == Some(Duration::ZERO) && mask.is_none();
+    let is_unknown = found.has_others || found.has_guesses;
+    let is_told = found.ready > 0 && inner.passes.may_pass(is_unknown);
+    if is_told || found.ready == 0 && is_over && !is_unknown {
+        if calls == 0 {
+            stats.without_call.add();
+        }
+        return Ok(found.ready);
+    }
+    let Some(mut waiter) = view.waiter() else { return question.ask_kernel(timeout, mask) };
+    inner.passes.end();
+    if found.ready > 0 {
+        question.refresh(view);
+    }
+    let answered = ask(inner, &mut waiter, question, found, timeout, mask);
+    waiter.rest();
+    answered
 }
 
-fn sleep(
+fn ask(
     inner: &Inner,
-    sleeper: &mut Sleeper,
+    waiter: &mut Waiter<'_>,
     question: &mut impl Question,
-    mut wanted: Wanted,
-    deadline: Option<Instant>,
-) -> Result<usize, Error> {
+    mut found: Look,
+    timeout: Option<Duration>,
+    mask: Option<&SignalSet>,
+) -> Result<usize> {
+    // A timeout beyond what the clock can say is for ever.
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
+    let (mut left_first, mut is_first, view) = (timeout, true, waiter.view());
     loop {
-        wanted.clear();
-        question.collect(inner, &mut wanted);
-        let piece = match wanted.full.is_empty() {
-            true => None,
-            false => Instant::now().checked_add(ROOM_UNSEEN_MAX),
-        };
-        let until = match (deadline, piece) {
-            (Some(deadline), Some(piece)) => Some(deadline.min(piece)),
-            (deadline, piece) => deadline.or(piece),
-        };
-        sleeper.sleep(inner, &mut wanted, until, || question.look(inner).0 > 0)?;
-        if !inner.is_live() {
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            return Ok(question.ask_kernel(left)?);
+        let was_last = left_first == Some(Duration::ZERO);
+        // Guesses are asked about before it is worth to spin; those that stay are slept on.
+        if inner.spin.spins(left_first)
+            && match found.has_guesses {
+                true => is_first,
+                false => inner.spin.until(|| has_answer(view, question)),
+            }
+        {
+            left_first = Some(Duration::ZERO);
         }
-        let is_piece_over = piece.is_some_and(|piece| piece <= Instant::now());
-        for fd in wanted.full.iter().filter(|_| is_piece_over) {
-            kernel::borrow(*fd).into_iter().for_each(kernel::touch);
+        waiter.begin();
+        let ready = question.collect(waiter);
+        let wait = if ready > 0 { Some(Duration::ZERO) } else { left_first };
+        let polled = waiter.poll(wait, mask);
+        if wait != Some(Duration::ZERO) {
+            inner.counters.sleeps.add();
         }
-        let is_over = deadline.is_some_and(|deadline| deadline <= Instant::now());
-        let ready = question.answer(inner, &wanted, is_over)?;
-        if ready > 0 || is_over {
+        polled?;
+        if !view.is_live() || view.refill().is_none() {
+            return question.ask_kernel(left(), mask);
+        }
+        found = question.look(view);
+        let ready = found.ready + question.add(waiter.asked())?;
+        (left_first, is_first) = (left(), false);
+        // What may have become ready in time is asked about, once.
+        if ready > 0 || left_first == Some(Duration::ZERO) && (was_last || !found.has_guesses) {
             return Ok(ready);
         }
+        waiter.take_back();
     }
+}
+
+fn has_answer(view: View<'_>, question: &mut impl Question) -> bool {
+    let _ = view.refill();
+    let found = question.look(view);
+    found.ready > 0 || found.has_guesses
 }

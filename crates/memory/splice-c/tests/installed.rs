@@ -1,40 +1,19 @@
 //! libmrsplice as `make libs` installs it: built by the release profile, found by pkg-config.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+#[path = "../../../kernel/uselect-c/tests/c/mod.rs"]
 mod c;
+#[path = "../../../kernel/uselect-c/tests/c/installed.rs"]
+mod installed;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
 
 use c::{ROOT, compile, run};
+use installed::{flags, make, valgrind};
 
-/// `make libs` at the top of the sources, without what a `make test` around us tells it.
-fn make() -> Command {
-    let mut make = Command::new("make");
-    make.current_dir(ROOT).env_remove("MAKEFLAGS").env_remove("MAKELEVEL").env_remove("DESTDIR");
-    make.arg("libs");
-    make
-}
-
-/// Where the library is installed, for all tests.
-fn installed() -> &'static Path {
-    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
-    PREFIX.get_or_init(|| {
-        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
-        run(make().arg(format!("PREFIX={}", prefix.display())));
-        prefix
-    })
-}
-
-/// What pkg-config says of the library.
-fn flags(options: &[&str]) -> Vec<String> {
-    let mut command = Command::new("pkg-config");
-    command.env("PKG_CONFIG_PATH", installed().join("lib/pkgconfig"));
-    let said = run(command.args(["--cflags", "--libs"]).args(options).arg("mrsplice"));
-    said.split_whitespace().map(str::to_owned).collect()
-}
+const CALLER: &str = "crates/memory/splice-c/tests/caller.c";
 
 #[test]
 fn a_prefix_that_pkg_config_cannot_carry_is_refused_before_anything_is_written() {
@@ -69,25 +48,16 @@ fn a_package_is_made_below_destdir_and_an_environment_installs_nothing() {
 
 #[test]
 fn the_static_library_is_linked_into_static_programs_and_others() {
-    let source = "crates/memory/splice-c/tests/caller.c";
-    let needs = flags(&["--static"]);
+    let needs = flags("mrsplice", &["--static"]);
     let with_shared: Vec<_> =
         needs.iter().map(|flag| flag.replace("-lmrsplice", "-l:libmrsplice.a")).collect();
     let with_none = [&["-static".to_owned()], &needs[..]].concat();
-    run(&mut Command::new(compile(source, "caller-static", &with_shared)));
-    run(&mut Command::new(compile(source, "caller-all-static", &with_none)));
+    run(&mut Command::new(compile(CALLER, "caller-static", &with_shared)));
+    run(&mut Command::new(compile(CALLER, "caller-all-static", &with_none)));
 }
 
 #[test]
 fn memory_is_used_as_it_should_be() {
-    let program = compile("crates/memory/splice-c/tests/caller.c", "caller-shared", &flags(&[]));
-    let mut valgrind = Command::new("valgrind");
-    if valgrind.arg("--version").output().is_err() {
-        println!("skipped: there is no valgrind");
-        return;
-    }
-    run(Command::new("valgrind")
-        .args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=all"])
-        .arg(program)
-        .env("LD_LIBRARY_PATH", installed().join("lib")));
+    let program = compile(CALLER, "caller-shared", &flags("mrsplice", &[]));
+    valgrind(&program, "all").iter_mut().for_each(|command| _ = run(command));
 }

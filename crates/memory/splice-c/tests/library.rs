@@ -2,7 +2,10 @@
 //! libraries that cargo built for this test, and run.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+#[path = "../../../kernel/uselect-c/tests/c/mod.rs"]
 mod c;
+#[path = "../../../kernel/uselect-c/tests/c/documented.rs"]
+mod documented;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,6 +17,7 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use c::{ROOT, compile, run};
+use documented::Library;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -195,52 +199,17 @@ fn the_example_says_what_failed_and_why() {
     assert_eq!(relay.complaint(), refused, "who waited is served");
 }
 
-/// Text without comments and white space.
-fn bare(text: &str) -> String {
-    let code = text.lines().map(|line| line.split("//").next().unwrap());
-    code.flat_map(str::chars).filter(|character| !character.is_whitespace()).collect()
+fn described() -> Library {
+    Library { header: Path::new(CRATE).join("include/mrsplice.h"), prefix: "mrsplice_" }
 }
 
 #[test]
 fn each_structure_is_in_a_man_page_as_in_the_header() {
-    let header = fs::read_to_string(Path::new(CRATE).join("include/mrsplice.h")).unwrap();
-    let pages = ["mrsplice_splice", "mrsplice_turn", "mrsplice_unsplice"].map(|page| {
-        bare(&fs::read_to_string(Path::new(ROOT).join("man").join(page.to_owned() + ".3")).unwrap())
-    });
-    let mut count = 0;
-    for (at, _) in header.match_indices("struct mrsplice_") {
-        let (name, rest) = header[at..].split_once('\n').unwrap();
-        if name.ends_with('{') {
-            let structure = bare(&format!("{name}{}}};", rest.split_once("\n};").unwrap().0));
-            assert!(pages.iter().any(|page| page.contains(&structure)), "{structure}");
-            count += 1;
-        }
-    }
-    assert_eq!(count, 4, "structures in the header");
-}
-
-/// The functions that the header declares.
-fn declared() -> BTreeSet<String> {
-    let header = fs::read_to_string(Path::new(CRATE).join("include/mrsplice.h")).unwrap();
-    let code = header.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let names = code.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
-    names.filter(|name| name.starts_with("mrsplice_")).map(str::to_owned).collect()
+    assert_eq!(described().assert_structures(), 4, "structures in the header");
 }
 
 #[test]
 fn each_function_is_exported_and_has_a_man_page() {
-    let declared = declared();
-    assert!(declared.contains("mrsplice_splice"), "{declared:?}");
-    for name in &declared {
-        let page = Path::new(ROOT).join("man").join(format!("{name}.3"));
-        let text = fs::read_to_string(&page).expect("it has a page of its own, or a link to one");
-        assert!(text.contains(&format!("{name}(")), "{name} is not in its man page");
-    }
-    let output = Command::new("nm")
-        .args(["--dynamic", "--defined-only", "--format=just-symbols"])
-        .arg(libraries().join("libmrsplice.so"))
-        .output()
-        .expect("nm is there: it comes with cc");
-    let exported = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(exported.lines().map(str::to_owned).collect::<BTreeSet<_>>(), declared);
+    assert!(described().functions().contains("mrsplice_splice"));
+    described().assert_functions(&libraries().join("libmrsplice.so"));
 }

@@ -3,7 +3,8 @@
 //! Two threads of a tracked process play with their sockets, two others with the other ends, all at
 //! random. Now and then all stand still, and every tracked descriptor is compared; then a thread
 //! sleeps, and is to be woken by the one thing that happens. COMPARISONS=100000 and SLEEPS=1000 play
-//! longer, SEED plays the same choices again (not the same order: threads and network are real).
+//! longer, MODE=lean in that mode, SEED plays the same choices again (not the same order: threads
+//! and network are real).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -78,6 +79,19 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
+/// A process has one mode.
+#[test]
+fn in_lean_mode_and_by_multishot_too() {
+    if std::env::var_os("MODE").is_some() {
+        return;
+    }
+    for mode in ["lean", "multishot"] {
+        let mut other = std::process::Command::new(std::env::current_exe().unwrap());
+        other.args(["--exact", "memory_says_what_poll_says", "--nocapture"]).env("MODE", mode);
+        assert!(other.status().unwrap().success());
+    }
+}
+
 #[test]
 fn memory_says_what_poll_says() {
     let Some(tracker) = common::tracker() else { return };
@@ -122,6 +136,7 @@ fn memory_says_what_poll_says() {
     stage.is_over.store(true, Ordering::Relaxed);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let steps: u64 = players.iter().map(|player| player.lock().unwrap().steps).sum();
-    println!("{counts:?}, {steps} steps of players");
+    println!("{:?}: {counts:?}, {steps} steps of players", tracker.backend());
+    println!("{:?}", tracker.stats());
     assert_eq!((counts.different, counts.late, counts.lost), (0, 0, 0));
 }

@@ -10,6 +10,7 @@ use rustix::net::{SendFlags, send};
 use crate::{Dice, Stage};
 
 const STREAMS_MAX: usize = 150;
+const CONNECT_MAX: Duration = Duration::from_millis(20);
 
 pub(crate) fn play(mut dice: Dice, stage: &Stage, listener: &TcpListener) {
     let (mut streams, mut buffer) = (Vec::<TcpStream>::new(), vec![2; 300 << 10]);
@@ -18,7 +19,9 @@ pub(crate) fn play(mut dice: Dice, stage: &Stage, listener: &TcpListener) {
         let at = dice.below(streams.len().max(1));
         match dice.below(40) {
             0 if streams.len() < STREAMS_MAX => {
-                if let Ok(stream) = TcpStream::connect(stage.address) {
+                // Not for long: while all pause nobody accepts, and the listener's queue may be full.
+                let address = stage.address.into();
+                if let Ok(stream) = TcpStream::connect_timeout(&address, CONNECT_MAX) {
                     stream.set_nonblocking(true).unwrap();
                     streams.push(stream);
                 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 use rustix::pipe::SpliceFlags;
-use uselect::{Shutdown, Socket, Tracker};
+use uselect::{Mode, PollFd, Shutdown, Socket, Tracker};
 
-use crate::{Dice, Stage};
+use crate::{Dice, Stage, common};
 
 const SOCKETS_MAX: usize = 150;
 
@@ -49,6 +49,7 @@ impl Player {
         match self.dice.below(40) {
             0 if self.sockets.len() < SOCKETS_MAX => self.accept(stage),
             1 if self.sockets.len() < SOCKETS_MAX && self.dice.below(2) == 0 => self.connect(stage),
+            1 => self.look(),
             2 if self.dice.below(4) == 0 => self.close(),
             3 if self.dice.below(20) == 0 => self.end(),
             4 if self.dice.below(4) == 0 => self.tune(),
@@ -77,6 +78,15 @@ impl Player {
             let _ = rustix::net::connect(&socket, &address);
         }
         self.sockets.push(socket);
+    }
+
+    /// What is asked of the kernel here changes what need not be asked later.
+    fn look(&mut self) {
+        const EVENTS: [u16; 5] = [0x001, 0x005, 0x004, 0x002, 0x2007];
+        let events = EVENTS[self.dice.below(EVENTS.len())];
+        let entry = |socket: &Socket| PollFd { fd: socket.as_raw_fd(), events, revents: 0 };
+        let mut fds: Vec<_> = self.sockets.iter().map(entry).collect();
+        self.tracker.upoll(&mut fds, Some(Duration::ZERO), None).unwrap();
     }
 
     fn close(&mut self) {
@@ -127,7 +137,9 @@ impl Player {
         let Some(at) = self.pick() else { return };
         let (socket, count) = (&self.sockets[at], self.dice.bytes());
         let bytes = &mut self.buffer[..count];
-        match self.dice.below(7) {
+        let way = self.dice.below(8);
+        match way {
+            7 => drop(socket.receive(bytes)),
             0 => drop(rustix::net::recv(socket, bytes, RecvFlags::PEEK)),
             6 => drop(rustix::net::recv(socket, bytes, RecvFlags::OOB)),
             1 => {
@@ -146,6 +158,9 @@ impl Player {
             3 => drop(rustix::net::recv(socket, bytes, RecvFlags::TRUNC)),
             _ => drop(rustix::io::read(socket, bytes)),
         }
+        if way != 7 && common::mode() == Mode::Lean {
+            socket.refresh();
+        }
     }
 
     fn send(&mut self) {
@@ -153,7 +168,9 @@ impl Player {
         let (socket, count) = (&self.sockets[at], self.dice.bytes());
         let bytes = &self.buffer[..count];
         let flags = SendFlags::NOSIGNAL;
-        match self.dice.below(6) {
+        let way = self.dice.below(7);
+        match way {
+            6 => drop(socket.send(bytes)),
             0 => {
                 let (one, two) = bytes.split_at(count / 2);
                 let mut none = Default::default();
@@ -165,6 +182,9 @@ impl Player {
             }
             2 => drop(rustix::net::send(socket, bytes, flags | SendFlags::MORE)),
             _ => drop(rustix::net::send(socket, bytes, flags)),
+        }
+        if way != 6 && common::mode() == Mode::Lean {
+            socket.refresh();
         }
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn sleep(
             }
             (Some(peer), done)
         });
-        let count = tracker.upoll(&mut fds, Some(SLEEP)).unwrap();
+        let count = tracker.upoll(&mut fds, Some(SLEEP), None).unwrap();
         let end = Instant::now();
         let found = fds.pop().map(|entry| entry.revents).unwrap_or_default();
         let (peer, done) = other.join().unwrap();

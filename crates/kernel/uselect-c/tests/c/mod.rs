@@ -1,4 +1,4 @@
-//! What tests in C share: the compiler, and how a program is run.
+//! What tests of libraries for C share: the compiler, and how a program is run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,0 +1,67 @@
+//! `Listening`: the daemon's socket, which goes with it.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// A Unix socket that is listened at. Its file is removed at the end; that of a daemon that was
+/// killed is left, and replaced by the next one.
+pub(crate) struct Listening {
+    pub(crate) listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Listening {
+    /// Anybody may connect: the policy says who is answered.
+    ///
+    /// # Errors
+    /// [`Error::Listen`].
+    pub(crate) fn new(path: &Path) -> Result<Self, Error> {
+        let refused = |why: String| Error::Listen { path: path.to_owned(), why };
+        let file = std::fs::symlink_metadata(path);
+        match file {
+            Ok(file) if !file.file_type().is_socket() => {
+                return Err(refused("a file that is no socket is there".to_owned()));
+            }
+            Ok(_) => remove_left(path).map_err(refused)?,
+            // Why it cannot be looked at, bind(2) says.
+            Err(_) => {}
+        }
+        let said = |error: std::io::Error| {
+            refused(match error.kind() {
+                ErrorKind::NotFound => "there is no such directory".to_owned(),
+                ErrorKind::InvalidInput => format!("the path has more than {PATH_BYTES_MAX} bytes"),
+                _ => error.to_string(),
+            })
+        };
+        let listener = UnixListener::bind(path).map_err(said)?;
+        let listening = Self { listener, path: path.to_owned() };
+        listening.listener.set_nonblocking(true).map_err(said)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(said)?;
+        Ok(listening)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // Somebody else may have removed it.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Removes a socket that nobody listens at any more, and no other one.
+fn remove_left(path: &Path) -> Result<(), String> {
+    match UnixStream::connect(path) {
+        Ok(_) => Err("another process listens there already".to_owned()),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|error| error.to_string())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Bytes of a path that a Unix socket can have: `sun_path` of unix(7) but for the zero behind it.
+const PATH_BYTES_MAX: usize = 107;

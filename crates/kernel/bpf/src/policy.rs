@@ -1,0 +1,71 @@
+//! `Policy`: who may be registered, and how often.
+
+use std::path::PathBuf;
+
+use crate::limits::{REGIONS_MAX, REGIONS_PER_USER};
+use crate::peer::Peer;
+
+/// Who may be registered: whoever one of the lists has; root alone while all of them are empty.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// User ids, as the daemon's namespace has them.
+    pub users: Vec<u32>,
+    /// Group ids: of a process's own group, or of one of its others.
+    pub groups: Vec<u32>,
+    /// Cgroups of version 2, as /proc/PID/cgroup names them: a process is in one, or below it.
+    pub cgroups: Vec<PathBuf>,
+    /// Processes of one user at the same time, 1 to [`REGIONS_MAX`].
+    pub per_user: usize,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        let per_user = REGIONS_PER_USER;
+        Self { users: Vec::new(), groups: Vec::new(), cgroups: Vec::new(), per_user }
+    }
+}
+
+impl Policy {
+    pub(crate) fn allows(&self, peer: &Peer) -> bool {
+        if self.users.is_empty() && self.groups.is_empty() && self.cgroups.is_empty() {
+            return peer.user == 0;
+        }
+        self.users.contains(&peer.user)
+            || self.groups.iter().any(|group| peer.groups.contains(group))
+            || self.cgroups.iter().any(|above| peer.cgroup.starts_with(above))
+    }
+}
+
+const _: () = assert!(REGIONS_PER_USER <= REGIONS_MAX, "more than there are is no bound");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allows(policy: &Policy, user: u32, groups: &[u32], cgroup: &str) -> bool {
+        let process = std::fs::File::open("/dev/null").unwrap().into();
+        let (groups, cgroup) = (groups.to_vec(), PathBuf::from(cgroup));
+        policy.allows(&Peer { process, number: 1, user, groups, cgroup, is_nested: false })
+    }
+
+    #[test]
+    fn root_alone_is_allowed_unless_a_list_says_who() {
+        let nobody_said = Policy::default();
+        assert!(allows(&nobody_said, 0, &[], "/"));
+        assert!(!allows(&nobody_said, 1, &[0], "/"));
+        let lists = Policy {
+            users: vec![7],
+            groups: vec![8, 9],
+            cgroups: vec!["/web/a".into()],
+            ..Policy::default()
+        };
+        assert!(!allows(&lists, 0, &[0], "/"));
+        assert!(allows(&lists, 7, &[], "/"));
+        assert!(allows(&lists, 1, &[1, 9], "/"));
+        assert!(allows(&lists, 1, &[], "/web/a"));
+        assert!(allows(&lists, 1, &[], "/web/a/b"));
+        assert!(!allows(&lists, 1, &[], "/web"));
+        assert!(!allows(&lists, 1, &[], "/web/ab"));
+        assert!(!allows(&lists, 1, &[], "/../web/a"));
+    }
+}

@@ -1,0 +1,78 @@
+//! A listener whose connections come and go; what a registration bears meanwhile; and whose turn it
+//! is where many are ready.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+#[path = "common/listener.rs"]
+mod listener;
+
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use common::tracker;
+use listener::listener;
+use uselect::{Event, PollFd, Tracker, Watcher};
+
+const LONG: Option<Duration> = Some(Duration::from_secs(10));
+
+fn is_readable(tracker: &Tracker, fd: i32, wait: Option<Duration>) -> bool {
+    let mut fds = [PollFd { fd, events: 1, revents: 0 }];
+    tracker.upoll(&mut fds, wait, None).unwrap() == 1
+}
+
+/// Of a listener nothing counts arrivals, and the kernel uses the memory of a connection that was
+/// accepted for the next one.
+#[test]
+fn each_connection_is_told_of() {
+    let Some(tracker) = tracker() else { return };
+    let (listener, address) = listener(tracker);
+    for round in 0..2000 {
+        let _client = TcpStream::connect(address).unwrap();
+        assert!(is_readable(tracker, listener.as_raw_fd(), LONG), "connection {round}");
+        listener.accept(false).unwrap();
+        assert!(!is_readable(tracker, listener.as_raw_fd(), Some(Duration::ZERO)));
+    }
+}
+
+/// The answer to a thread that asks for a ring is no sign for those that sleep already.
+#[test]
+fn sleepers_are_added_while_others_sleep() {
+    let Some(tracker) = tracker() else { return };
+    let sleepers: Vec<_> = (0..32)
+        .map(|_| {
+            std::thread::spawn(|| {
+                let (listener, _) = listener(tracker);
+                !is_readable(tracker, listener.as_raw_fd(), Some(Duration::from_millis(200)))
+            })
+        })
+        .collect();
+    assert!(sleepers.into_iter().all(|sleeper| sleeper.join().unwrap()));
+    let (listener, _) = listener(tracker);
+    assert!(listener.is_tracked(), "the registration is as it was");
+}
+
+/// As epoll(7) goes round, with less room for events than there are.
+#[test]
+fn each_of_many_that_are_ready_has_its_turn() {
+    let Some(tracker) = tracker() else { return };
+    let watcher = Watcher::new(tracker).unwrap();
+    let ready: Vec<_> = (0..40)
+        .map(|number| {
+            let (listener, address) = listener(tracker);
+            let client = TcpStream::connect(address).unwrap();
+            assert!(is_readable(tracker, listener.as_raw_fd(), LONG));
+            watcher.add(listener.as_raw_fd(), 1, number).unwrap();
+            (listener, client)
+        })
+        .collect();
+    let mut told = [0; 40];
+    for _ in 0..1000 {
+        let mut events = [Event::default(); 3];
+        let count = watcher.wait(&mut events, LONG, None).unwrap();
+        events[..count].iter().for_each(|event| told[event.data as usize] += 1);
+    }
+    assert!(told.iter().all(|times| (74..=76).contains(times)), "{told:?}");
+    drop(ready);
+}

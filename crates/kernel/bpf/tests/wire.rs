@@ -1,0 +1,105 @@
+//! What the real uselectd says to whatever it is told, byte by byte.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+#[path = "common/uselectd.rs"]
+mod uselectd;
+
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use uselect::layout::SLEEPERS;
+use uselect::{Answer, DESCRIPTORS};
+use uselectd::Uselectd;
+
+const EXACT: &[u8] = b"uselect\x02\x00";
+const LEAN: &[u8] = b"uselect\x02\x01";
+const RING: &[u8] = b"+";
+
+fn connect(uselectd: &Uselectd) -> UnixStream {
+    let connection = UnixStream::connect(&uselectd.socket).unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    connection
+}
+
+/// The byte of an answer, and how many descriptors come with it; `None` at the end. Descriptors
+/// that are not kept are closed.
+fn answer(connection: &UnixStream) -> Option<(u8, Vec<OwnedFd>)> {
+    let (mut byte, mut descriptors) = ([0], Vec::new());
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let received = recvmsg(connection, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(came) = message {
+            descriptors.extend(came);
+        }
+    }
+    match received {
+        Ok(received) if received.bytes == 1 => Some((byte[0], descriptors)),
+        // What had not been read when it was closed ends it by an error.
+        Ok(_) | Err(rustix::io::Errno::CONNRESET) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn ask(connection: &mut UnixStream, bytes: &[u8]) -> Option<(u8, usize)> {
+    connection.write_all(bytes).unwrap();
+    answer(connection).map(|(byte, descriptors)| (byte, descriptors.len()))
+}
+
+const GRANTED: Option<(u8, usize)> = Some((Answer::Granted as u8, DESCRIPTORS));
+const ONE_MORE: Option<(u8, usize)> = Some((Answer::Granted as u8, 1));
+
+#[test]
+fn each_sleeper_gets_a_ring_in_order() {
+    let Some(uselectd) = Uselectd::start("rings", &[]) else { return };
+    let idle = uselectd.kept();
+    let mut member = connect(&uselectd);
+    assert_eq!(ask(&mut member, LEAN), GRANTED);
+    for _ in 1..SLEEPERS {
+        assert_eq!(ask(&mut member, RING), ONE_MORE);
+    }
+    assert_eq!(ask(&mut member, RING), Some((Answer::Full as u8, 0)));
+    // Asked for at once they come one after another.
+    drop(member);
+    uselectd.wait_for(idle);
+    let mut member = connect(&uselectd);
+    member.write_all(&[EXACT, RING, RING, RING].concat()).unwrap();
+    for count in [DESCRIPTORS, 1, 1, 1] {
+        let (byte, descriptors) = answer(&member).unwrap();
+        assert_eq!((byte, descriptors.len()), (Answer::Granted as u8, count));
+    }
+    // Anything else ends it.
+    assert_eq!(ask(&mut member, b"-"), None);
+    uselectd.wait_for(idle);
+}
+
+#[test]
+fn what_is_no_request_gets_no_registration() {
+    let Some(uselectd) = Uselectd::start("requests", &[]) else { return };
+    let idle = uselectd.kept();
+    let version = Some((Answer::Version as u8, 0));
+    for other in [&b"uselect\x01"[..], b"uselect\x02", b"uselect\x02\x02", b"uselect\x03\x00"] {
+        assert_eq!(ask(&mut connect(&uselectd), other), version, "{other:?}");
+    }
+    for other in [&b"x"[..], b"uselect", b"Uselect\x02\x00", &[0; 4096]] {
+        assert_eq!(ask(&mut connect(&uselectd), other), None, "{other:?}");
+    }
+    // Who says nothing is not waited for, by nobody.
+    let mut silent: Vec<_> = (0..64).map(|_| connect(&uselectd)).collect();
+    for stranger in &mut silent {
+        let end = stranger.read(&mut [0; 1]);
+        assert!(end.is_ok_and(|count| count == 0), "each is closed");
+    }
+    let mut member = connect(&uselectd);
+    assert_eq!(ask(&mut member, EXACT), GRANTED);
+    assert_eq!(ask(&mut connect(&uselectd), EXACT), Some((Answer::Registered as u8, 0)));
+    drop(member);
+    uselectd.wait_for(idle);
+}

@@ -1,0 +1,454 @@
+// caller: uses libuselect as its man pages say, over TCP connections of loopback, and stops at the
+// first thing that is not as they say. Prints a line for each case.
+//   caller BACKEND [SOCKET]
+#define _GNU_SOURCE
+#include <sys/resource.h>
+#include <sys/time.h>
+
+#include "caller.h"
+
+static struct uselect_options options;
+static volatile sig_atomic_t signals;
+
+static void count_signal(int signal) {
+  (void)signal;
+  signals++;
+}
+
+static int tells_numbers(void) {
+  return options.backend == USELECT_BACKEND_BPF;
+}
+
+static int tracks(void) {
+  return options.backend != USELECT_BACKEND_CALLS;
+}
+
+// Before uselect_init everything is the system call.
+static void before(void) {
+  struct uselect_stats stats;
+  struct uselect_info info;
+  CHECK(uselect_backend() == USELECT_BACKEND_CALLS && strstr(uselect_why(), "uselect_init"));
+  struct ends ends = open_ends();
+  CHECK(state_of(ends.ours, POLLIN | POLLOUT) == POLLOUT);
+  CHECK(uselect_get_socket_state(ends.ours) == POLLOUT);
+  CHECK(uselect_adopt(ends.ours) == 0);
+  uselect_forget(ends.ours);
+  uselect_refresh(ends.ours);
+  FAILS(uselect_socket_info(ends.ours, &info), ENOENT);
+  FAILS(uselect_set_threshold(ends.ours, 2), ENOENT);
+  FAILS(uselect_set_passes(1, 1), ENOENT);
+  FAILS(uselect_set_spin(1), ENOENT);
+  FAILS(uselect_stats(&stats), ENOENT);
+  close_ends(ends);
+}
+
+static void init(void) {
+  const struct uselect_options wrong[] = {
+      {.backend = 4}, {.mode = 2}, {.socket = ""}, {.socket = options.socket, .backend = 99}};
+  for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++)
+    FAILS(uselect_init(&wrong[at]), EINVAL);
+  char path[120] = "/";
+  memset(path, 'x', sizeof path - 1);
+  struct uselect_options far = {.socket = path, .backend = USELECT_BACKEND_BPF};
+  FAILS(uselect_init(&far), EINVAL);
+  far.socket = "/nowhere/uselectd.sock";
+  FAILS(uselect_init(&far), ENOENT);
+  CHECK(strstr(uselect_why(), "uselectd cannot be reached"));
+  CHECK(uselect_backend() == USELECT_BACKEND_CALLS);
+  CHECK(!uselect_init(&options));
+  CHECK(uselect_backend() == (int)options.backend && strlen(uselect_why()) > 0);
+  FAILS(uselect_init(NULL), EALREADY);
+  CHECK(uselect_backend() == (int)options.backend);
+}
+
+static void sockets(void) {
+  struct sockaddr_in address, peer, name;
+  socklen_t size = sizeof peer;
+  struct uselect_info info;
+  int listener = listen_at(&address), theirs = connect_to(&address);
+  wait_for(listener, POLLIN, POLLIN);
+  CHECK(uselect_get_socket_state(listener) == POLLIN);
+  int ours = uselect_accept4(listener, (struct sockaddr *)&peer, &size, SOCK_CLOEXEC);
+  CHECK(ours >= 0 && size == sizeof peer && fcntl(ours, F_GETFD) == FD_CLOEXEC);
+  CHECK(!(fcntl(ours, F_GETFL) & O_NONBLOCK));
+  CHECK(!getsockname(theirs, (struct sockaddr *)&name, &size) && name.sin_port == peer.sin_port);
+  CHECK(state_of(listener, POLLIN) == 0);
+  CHECK(uselect_get_socket_state(listener) == 0);
+  FAILS(uselect_accept4(listener, NULL, NULL, 0), EAGAIN);
+  FAILS(uselect_accept4(-1, NULL, NULL, 0), EBADF);
+  FAILS(uselect_socket(AF_INET, -1, 0), EINVAL);
+  FAILS(uselect_close(-1), EBADF);
+  FAILS(uselect_shutdown(-1, SHUT_RD), EBADF);
+  FAILS(uselect_get_socket_state(-1), EBADF);
+  FAILS(uselect_socket_info(ours, NULL), EFAULT);
+  say(theirs, 5);
+  wait_for(ours, POLLIN, POLLIN);
+  if (tells_numbers()) {
+    CHECK(!uselect_socket_info(ours, &info) && info.readable == 5 && info.edges > 0);
+    CHECK(info.events & POLLIN && info.room > 10000 && info.window > 0 && info.rtt_us > 0);
+  }
+  CHECK(!uselect_shutdown(ours, SHUT_WR));
+  hear(ours, 5);
+  CHECK(state_of(ours, POLLIN | POLLRDHUP) == 0);
+  CHECK(!shutdown(theirs, SHUT_WR));
+  wait_for(ours, POLLRDHUP, POLLRDHUP | POLLHUP);
+  close_ends((struct ends){ours, theirs});
+  CHECK(!uselect_close(listener));
+  FAILS(uselect_get_socket_state(listener), EBADF);
+  FAILS(uselect_socket_info(listener, &info), ENOENT);
+}
+
+// A number that was a socket's is another file's.
+static void numbers(void) {
+  struct ends ends = open_ends();
+  int ours = ends.ours, pipes[2];
+  say(ends.theirs, 1);
+  wait_for(ours, POLLIN, POLLIN);
+  CHECK(!uselect_close(ours) && !pipe(pipes));
+  CHECK(pipes[0] == ours || pipes[1] == ours);
+  CHECK(state_of(pipes[0], POLLIN) == 0 && state_of(pipes[1], POLLOUT) == POLLOUT);
+  CHECK(uselect_adopt(pipes[0]) == 0 && uselect_adopt(-1) == 0 && uselect_adopt(70000) == 0);
+  CHECK(!close(ends.theirs));
+  ends = open_ends();
+  say(ends.theirs, 1);
+  wait_for(ends.ours, POLLIN, POLLIN);
+  uselect_forget(ends.ours);
+  CHECK(state_of(ends.ours, POLLIN) == POLLIN && dup2(pipes[0], ends.ours) == ends.ours);
+  CHECK(state_of(ends.ours, POLLIN) == 0);
+  CHECK(!close(pipes[0]) && !close(pipes[1]));
+  close_ends(ends);
+}
+
+// What was opened otherwise is as good from then on.
+static void adopt(void) {
+  struct sockaddr_in address;
+  int listener = listen_at(&address), theirs = connect_to(&address);
+  wait_for(listener, POLLIN, POLLIN);
+  int ours = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+  uselect_refresh(listener);
+  CHECK(state_of(listener, POLLIN) == 0);
+  say(theirs, 3);
+  wait_for(ours, POLLIN, POLLIN);
+  CHECK(uselect_adopt(ours) == tracks() && uselect_adopt(ours) == tracks());
+  CHECK(state_of(ours, POLLIN | POLLOUT) == (POLLIN | POLLOUT));
+  hear(ours, 3);
+  CHECK(state_of(ours, POLLIN | POLLOUT) == POLLOUT);
+  int copy = dup(ours);
+  CHECK(state_of(copy, POLLOUT) == POLLOUT);
+  CHECK(!close(copy) && !uselect_close(listener));
+  close_ends((struct ends){ours, theirs});
+}
+
+// Everything that poll(2) tells of a connection.
+static void polled(void) {
+  struct ends ends = open_ends();
+  short all = POLLIN | POLLPRI | POLLOUT | POLLRDHUP;
+  CHECK(state_of(ends.ours, all) == POLLOUT);
+  CHECK(send(ends.theirs, "!", 1, MSG_OOB) == 1);
+  wait_for(ends.ours, POLLPRI, POLLPRI);
+  CHECK(uselect_recv(ends.ours, &(char){0}, 1, MSG_OOB) == 1);
+  CHECK(state_of(ends.ours, POLLPRI) == 0);
+  size_t sent = stuff(ends.ours);
+  CHECK(state_of(ends.ours, POLLOUT) == 0);
+  hear(ends.theirs, sent);
+  wait_for(ends.ours, POLLOUT, POLLOUT);
+  CHECK(!shutdown(ends.theirs, SHUT_WR));
+  wait_for(ends.ours, POLLRDHUP, POLLRDHUP);
+  CHECK(state_of(ends.ours, all) == (POLLIN | POLLOUT | POLLRDHUP));
+  close_ends(ends);
+  ends = open_ends();
+  abort_connection(ends.theirs);
+  wait_for(ends.ours, 0, POLLERR | POLLHUP);
+  int error;
+  socklen_t size = sizeof error;
+  CHECK(!getsockopt(ends.ours, SOL_SOCKET, SO_ERROR, &error, &size) && error == ECONNRESET);
+  uselect_refresh(ends.ours);
+  CHECK(state_of(ends.ours, 0) == POLLHUP);
+  CHECK(!uselect_close(ends.ours));
+}
+
+// Of the system call's own limit a debugger may have another opinion.
+static void too_many_are_polled(void) {
+  struct rlimit limit;
+  CHECK(!getrlimit(RLIMIT_NOFILE, &limit));
+  if (!tracks() || limit.rlim_cur > 1 << 21)
+    return;
+  struct pollfd *fds = calloc(limit.rlim_cur + 1, sizeof *fds);
+  CHECK(fds);
+  for (rlim_t at = 0; at <= limit.rlim_cur; at++)
+    fds[at].fd = -1;
+  CHECK(upoll(fds, limit.rlim_cur, 0) == 0);
+  FAILS(upoll(fds, limit.rlim_cur + 1, 0), EINVAL);
+  free(fds);
+}
+
+static void poll_as_it_is(void) {
+  struct ends ends = open_ends();
+  int pipes[2], closed = dup(0);
+  CHECK(!pipe(pipes) && !close(closed));
+  say(ends.theirs, 1);
+  struct pollfd fds[] = {{.fd = -1, .events = POLLIN, .revents = 1},
+                         {.fd = closed, .events = POLLIN},
+                         {.fd = ends.ours, .events = POLLIN},
+                         {.fd = pipes[0], .events = POLLIN},
+                         {.fd = pipes[1], .events = POLLOUT},
+                         {.fd = ends.ours, .events = POLLOUT}};
+  wait_for(ends.ours, POLLIN, POLLIN);
+  CHECK(!uselect_set_passes(0, 0));
+  CHECK(upoll(fds, 6, -1) == 4 && fds[0].revents == 0 && fds[1].revents == POLLNVAL);
+  CHECK(fds[2].revents == POLLIN && fds[3].revents == 0 && fds[4].revents == POLLOUT);
+  CHECK(fds[5].revents == POLLOUT);
+  CHECK(!uselect_set_passes(64, 10000));
+  hear(ends.ours, 1);
+  // Nothing is ready: until a time is over, a pipe is, or a byte comes.
+  struct pollfd both[] = {{.fd = ends.ours, .events = POLLIN}, {.fd = pipes[0], .events = POLLIN}};
+  CHECK(upoll(both, 2, 0) == 0 && upoll(both, 2, 20) == 0 && upoll(NULL, 0, 1) == 0);
+  CHECK(write(pipes[1], "x", 1) == 1);
+  CHECK(upoll(both, 2, LONG_MS) == 1 && both[1].revents == POLLIN && both[0].revents == 0);
+  // A pipe is left out for a while at most.
+  say(ends.theirs, 1);
+  wait_for(ends.ours, POLLIN, POLLIN);
+  int passes = 0;
+  while (upoll(both, 2, -1) != 2)
+    CHECK(++passes <= 64);
+  FAILS(upoll(NULL, 1, 0), EFAULT);
+  too_many_are_polled();
+  const struct timespec wrong[] = {{-1, 0}, {0, -1}, {0, 1000000000}};
+  for (int at = 0; at < 3; at++)
+    FAILS(uppoll(both, 2, &wrong[at], NULL), EINVAL);
+  const struct timespec brief = {0, 5000000};
+  hear(ends.ours, 1);
+  CHECK(uppoll(both, 1, &brief, NULL) == 0 && brief.tv_nsec == 5000000);
+  close(pipes[0]);
+  close(pipes[1]);
+  close_ends(ends);
+}
+
+static void put(unsigned long *set, int fd) {
+  set[fd / 64] |= 1ul << fd % 64;
+}
+
+static int has(const unsigned long *set, int fd) {
+  return set[fd / 64] >> fd % 64 & 1;
+}
+
+static void select_as_it_is(void) {
+  struct ends ends = open_ends();
+  fd_set read, write, except;
+  FD_ZERO(&read);
+  FD_ZERO(&write);
+  FD_ZERO(&except);
+  FD_SET(ends.ours, &read);
+  FD_SET(ends.ours, &write);
+  FD_SET(ends.ours, &except);
+  int nfds = ends.ours + 1;
+  CHECK(uselect(nfds, &read, &write, &except, NULL) == 1);
+  CHECK(!FD_ISSET(ends.ours, &read) && FD_ISSET(ends.ours, &write));
+  CHECK(!FD_ISSET(ends.ours, &except));
+  FD_SET(ends.ours, &read);
+  struct timeval wait = {0, 1020000};
+  say(ends.theirs, 1);
+  wait_for(ends.ours, POLLIN, POLLIN);
+  CHECK(uselect(nfds, &read, NULL, NULL, &wait) == 1 && FD_ISSET(ends.ours, &read));
+  CHECK(wait.tv_sec <= 1 && wait.tv_usec < 1000000 && (wait.tv_sec || wait.tv_usec > 500000));
+  hear(ends.ours, 1);
+  wait = (struct timeval){0, 20000};
+  CHECK(uselect(nfds, &read, NULL, NULL, &wait) == 0 && !FD_ISSET(ends.ours, &read));
+  CHECK(wait.tv_sec == 0 && wait.tv_usec == 0);
+  FD_SET(ends.ours, &read);
+  struct timespec spec = {0, 20000000};
+  CHECK(upselect(nfds, &read, NULL, NULL, &spec, NULL) == 0 && spec.tv_nsec == 20000000);
+  CHECK(uselect(0, NULL, NULL, NULL, &wait) == 0);
+  // Urgent data.
+  CHECK(send(ends.theirs, "!", 1, MSG_OOB) == 1);
+  FD_SET(ends.ours, &except);
+  CHECK(uselect(nfds, NULL, NULL, &except, NULL) == 1 && FD_ISSET(ends.ours, &except));
+  // What is not below nfds is not asked for, and not there afterwards.
+  FD_SET(ends.ours, &write);
+  FD_SET(nfds, &write);
+  CHECK(uselect(nfds, NULL, &write, NULL, NULL) == 1 && !FD_ISSET(nfds, &write));
+  // Sets that share memory are select(2)'s matter.
+  FD_ZERO(&write);
+  FD_SET(ends.ours, &write);
+  CHECK(uselect(nfds, &write, &write, NULL, NULL) >= 1 && FD_ISSET(ends.ours, &write));
+  close_ends(ends);
+}
+
+static void select_refuses(void) {
+  struct ends ends = open_ends();
+  fd_set read, kept;
+  int closed = dup(0);
+  CHECK(!close(closed));
+  FD_ZERO(&read);
+  FD_SET(closed, &read);
+  FD_SET(ends.ours, &read);
+  kept = read;
+  int nfds = (closed > ends.ours ? closed : ends.ours) + 1;
+  FD_SET(nfds, &read);
+  FD_SET(nfds, &kept);
+  FAILS(uselect(nfds, &read, NULL, NULL, NULL), EBADF);
+  CHECK(!memcmp(&read, &kept, sizeof read));
+  FAILS(uselect(-1, &read, NULL, NULL, NULL), EINVAL);
+  FAILS(uselect(nfds, &read, NULL, NULL, &((struct timeval){-1, 0})), EINVAL);
+  FAILS(uselect(nfds, &read, NULL, NULL, &((struct timeval){0, -1})), EINVAL);
+  FAILS(upselect(nfds, &read, NULL, NULL, &((struct timespec){0, 1000000000}), NULL), EINVAL);
+  CHECK(!memcmp(&read, &kept, sizeof read));
+  close_ends(ends);
+}
+
+// Descriptors beyond an fd_set's 1024.
+static void select_is_long(void) {
+  struct rlimit limit;
+  struct ends ends = open_ends();
+  unsigned long read[4096 / 64] = {0};
+  CHECK(!getrlimit(RLIMIT_NOFILE, &limit));
+  if (limit.rlim_max < 4096) {
+    printf("skipped: at most %lu descriptors\n", (unsigned long)limit.rlim_max);
+    close_ends(ends);
+    return;
+  }
+  limit.rlim_cur = 4096;
+  CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+  int far = fcntl(ends.ours, F_DUPFD_CLOEXEC, 3000);
+  CHECK(far == 3000 && !uselect_close(ends.ours) && uselect_adopt(far) == tracks());
+  put(read, far);
+  struct timeval none = {0};
+  CHECK(uselect(3001, (fd_set *)read, NULL, NULL, &none) == 0 && !has(read, far));
+  say(ends.theirs, 1);
+  put(read, far);
+  CHECK(uselect(3001, (fd_set *)read, NULL, NULL, NULL) == 1 && has(read, far));
+  close_ends((struct ends){far, ends.theirs});
+}
+
+// A blocked signal is handled during the wait alone, and ends it.
+static void masks(void) {
+  struct ends ends = open_ends();
+  struct sigaction action = {.sa_handler = count_signal};
+  sigset_t blocked, none;
+  sigemptyset(&none);
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGUSR1);
+  CHECK(!sigaction(SIGUSR1, &action, NULL) && !sigaction(SIGALRM, &action, NULL));
+  CHECK(!sigprocmask(SIG_BLOCK, &blocked, NULL));
+  struct pollfd waited = {.fd = ends.ours, .events = POLLIN};
+  unsigned long read[1024 / 64] = {0}, before[1024 / 64];
+  put(read, ends.ours);
+  memcpy(before, read, sizeof read);
+  signals = 0;
+  CHECK(!raise(SIGUSR1) && upoll(&waited, 1, 1) == 0 && signals == 0);
+  FAILS(uppoll(&waited, 1, NULL, &none), EINTR);
+  CHECK(signals == 1 && !raise(SIGUSR1));
+  FAILS(upselect(ends.ours + 1, (fd_set *)read, NULL, NULL, NULL, &none), EINTR);
+  CHECK(signals == 2 && !memcmp(read, before, sizeof read));
+  // One that comes while a thread sleeps, although it would be restarted.
+  const struct itimerval soon = {.it_value = {0, 20000}};
+  action.sa_flags = SA_RESTART;
+  CHECK(!sigaction(SIGALRM, &action, NULL) && !setitimer(ITIMER_REAL, &soon, NULL));
+  FAILS(upoll(&waited, 1, -1), EINTR);
+  struct timeval wait = {5, 0};
+  CHECK(signals == 3 && !setitimer(ITIMER_REAL, &soon, NULL));
+  FAILS(uselect(ends.ours + 1, (fd_set *)read, NULL, NULL, &wait), EINTR);
+  CHECK(signals == 4 && wait.tv_sec == 4 && !sigprocmask(SIG_UNBLOCK, &blocked, NULL));
+  close_ends(ends);
+}
+
+static void threshold(void) {
+  struct ends ends = open_ends();
+  struct pollfd waited = {.fd = ends.ours, .events = POLLIN};
+  if (!tells_numbers()) {
+    FAILS(uselect_set_threshold(ends.ours, 10), ENOENT);
+    close_ends(ends);
+    return;
+  }
+  FAILS(uselect_set_threshold(-1, 10), ENOENT);
+  CHECK(!uselect_set_threshold(ends.ours, 10));
+  say(ends.theirs, 9);
+  CHECK(upoll(&waited, 1, 30) == 0);
+  say(ends.theirs, 1);
+  CHECK(upoll(&waited, 1, LONG_MS) == 1 && waited.revents == POLLIN);
+  hear(ends.ours, 9);
+  CHECK(upoll(&waited, 1, 0) == 0);
+  CHECK(!uselect_set_threshold(ends.ours, 0) && upoll(&waited, 1, 0) == 1);
+  CHECK(!uselect_set_threshold(ends.ours, 10) && upoll(&waited, 1, 0) == 0);
+  CHECK(!shutdown(ends.theirs, SHUT_WR) && upoll(&waited, 1, LONG_MS) == 1);
+  close_ends(ends);
+}
+
+static void stats(void) {
+  struct ends ends = open_ends();
+  struct uselect_stats before, after;
+  struct pollfd waited = {.fd = ends.ours, .events = POLLOUT};
+  FAILS(uselect_stats(NULL), EFAULT);
+  CHECK(!uselect_set_spin(50) && !uselect_stats(&before));
+  for (int round = 0; round < 1000; round++)
+    CHECK(upoll(&waited, 1, -1) == 1);
+  CHECK(!uselect_stats(&after));
+  if (tracks())
+    CHECK(after.waits == before.waits + 1000);
+  if (tells_numbers())
+    CHECK(after.without_call > before.without_call + 900);
+  waited.events = POLLIN;
+  CHECK(upoll(&waited, 1, 2) == 0 && !uselect_set_spin(0) && !uselect_stats(&before));
+  CHECK(!tracks() || before.sleeps > after.sleeps);
+  close_ends(ends);
+}
+
+// A child has the sockets, and waits by the system calls.
+static void child(void) {
+  struct ends ends = open_ends();
+  say(ends.theirs, 1);
+  wait_for(ends.ours, POLLIN, POLLIN);
+  pid_t process = fork();
+  if (process == 0) {
+    struct uselect_options none = {.backend = USELECT_BACKEND_CALLS};
+    CHECK(uselect_backend() == USELECT_BACKEND_CALLS);
+    CHECK(state_of(ends.ours, POLLIN | POLLOUT) == (POLLIN | POLLOUT));
+    hear(ends.ours, 1);
+    CHECK(state_of(ends.ours, POLLIN | POLLOUT) == POLLOUT);
+    say(ends.ours, 2);
+    struct ends own = open_ends();
+    say(own.theirs, 1);
+    wait_for(own.ours, POLLIN, POLLIN);
+    // It may begin anew.
+    CHECK(!uselect_init(&none));
+    FAILS(uselect_init(&none), EALREADY);
+    close_ends(own);
+    _exit(0);
+  }
+  int status;
+  hear(ends.theirs, 2);
+  CHECK(waitpid(process, &status, 0) == process && WIFEXITED(status) && !WEXITSTATUS(status));
+  uselect_refresh(ends.ours);
+  CHECK(state_of(ends.ours, POLLIN | POLLOUT) == POLLOUT);
+  close_ends(ends);
+}
+
+static const struct {
+  const char *name;
+  void (*run)(void);
+} cases[] = {
+    {"before uselect_init", before},
+    {"uselect_init", init},
+    {"sockets", sockets},
+    {"numbers that are used again", numbers},
+    {"uselect_adopt", adopt},
+    {"what poll(2) tells", polled},
+    {"upoll", poll_as_it_is},
+    {"uselect", select_as_it_is},
+    {"what uselect refuses", select_refuses},
+    {"long sets", select_is_long},
+    {"signal masks", masks},
+    {"thresholds", threshold},
+    {"stats", stats},
+    {"a child", child},
+};
+
+int main(int count, char **arguments) {
+  options = options_of(count, arguments);
+  for (size_t at = 0; at < sizeof cases / sizeof *cases; at++) {
+    cases[at].run();
+    printf("%s: as the man pages say\n", cases[at].name);
+    fflush(stdout);
+  }
+  return 0;
+}

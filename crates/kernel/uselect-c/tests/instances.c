@@ -1,0 +1,446 @@
+// instances: uses the epoll of libuselect as its man pages say, beside an instance of the kernel's,
+// and stops at the first thing that is not as they say. Prints a line for each case.
+//   instances BACKEND [SOCKET]
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sys/ioctl.h>
+
+#include "caller.h"
+
+static struct uselect_options options;
+static volatile sig_atomic_t signals;
+static int ours, real; // the library's instance and the kernel's
+
+static void count_signal(int signal) {
+  (void)signal;
+  signals++;
+}
+
+// Whether instances know of what is tracked, and count.
+static int counts(void) {
+  return options.backend == USELECT_BACKEND_BPF;
+}
+
+static void control(int op, int fd, uint32_t events) {
+  struct epoll_event event = {.events = events, .data.u64 = (uint64_t)fd << 32 | 7};
+  CHECK(!uepoll_ctl(ours, op, fd, &event));
+}
+
+// Waits for one event, which is this.
+static void expect(int fd, uint32_t events) {
+  struct epoll_event found[8];
+  CHECK(uepoll_wait(ours, found, 8, LONG_MS) == 1);
+  CHECK(found[0].data.u64 == ((uint64_t)fd << 32 | 7) && found[0].events == events);
+}
+
+static void expect_nothing(void) {
+  struct epoll_event found[8];
+  CHECK(uepoll_wait(ours, found, 8, 0) == 0 && uepoll_wait(ours, found, 8, 10) == 0);
+}
+
+static void begin(void) {
+  CHECK((ours = uepoll_create(EPOLL_CLOEXEC)) >= 0 && (real = epoll_create1(0)) >= 0);
+  CHECK(fcntl(ours, F_GETFD) == FD_CLOEXEC);
+}
+
+static void finish(void) {
+  CHECK(!uselect_close(ours) && !close(real));
+  struct epoll_event event;
+  FAILS(uepoll_wait(ours, &event, 1, 0), EBADF);
+}
+
+static void level(void) {
+  struct ends ends = open_ends();
+  control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
+  expect_nothing();
+  say(ends.theirs, 10);
+  for (int round = 0; round < 200; round++)
+    expect(ends.ours, EPOLLIN);
+  hear(ends.ours, 4);
+  expect(ends.ours, EPOLLIN);
+  control(EPOLL_CTL_MOD, ends.ours, EPOLLIN | EPOLLOUT);
+  expect(ends.ours, EPOLLIN | EPOLLOUT);
+  hear(ends.ours, 6);
+  expect(ends.ours, EPOLLOUT);
+  size_t sent = stuff(ends.ours);
+  expect_nothing();
+  hear(ends.theirs, sent);
+  expect(ends.ours, EPOLLOUT);
+  control(EPOLL_CTL_MOD, ends.ours, EPOLLIN | EPOLLRDHUP);
+  CHECK(!shutdown(ends.theirs, SHUT_WR));
+  expect(ends.ours, EPOLLIN | EPOLLRDHUP);
+  control(EPOLL_CTL_MOD, ends.ours, 0);
+  expect_nothing();
+  CHECK(!uepoll_ctl(ours, EPOLL_CTL_DEL, ends.ours, NULL));
+  control(EPOLL_CTL_ADD, ends.ours, 0);
+  CHECK(!uselect_shutdown(ends.ours, SHUT_WR));
+  expect(ends.ours, EPOLLHUP);
+  close_ends(ends);
+  expect_nothing();
+}
+
+static void edge(void) {
+  struct ends ends = open_ends();
+  control(EPOLL_CTL_ADD, ends.ours, EPOLLIN | EPOLLOUT | EPOLLET);
+  expect(ends.ours, EPOLLOUT);
+  expect_nothing();
+  for (int round = 0; round < 100; round++) {
+    say(ends.theirs, 1);
+    expect(ends.ours, EPOLLIN | EPOLLOUT);
+    expect_nothing();
+  }
+  // Bytes that were read partly make no edge, new ones do.
+  hear(ends.ours, 50);
+  expect_nothing();
+  say(ends.theirs, 1);
+  expect(ends.ours, EPOLLIN | EPOLLOUT);
+  hear(ends.ours, 51);
+  expect_nothing();
+  // Being changed is an edge.
+  control(EPOLL_CTL_MOD, ends.ours, EPOLLOUT | EPOLLET);
+  expect(ends.ours, EPOLLOUT);
+  expect_nothing();
+  size_t sent = stuff(ends.ours);
+  expect_nothing();
+  hear(ends.theirs, sent);
+  expect(ends.ours, EPOLLOUT);
+  close_ends(ends);
+}
+
+static void once(void) {
+  struct ends ends = open_ends();
+  control(EPOLL_CTL_ADD, ends.ours, EPOLLIN | EPOLLONESHOT);
+  say(ends.theirs, 1);
+  expect(ends.ours, EPOLLIN);
+  say(ends.theirs, 1);
+  expect_nothing();
+  control(EPOLL_CTL_MOD, ends.ours, EPOLLIN | EPOLLONESHOT | EPOLLET);
+  expect(ends.ours, EPOLLIN);
+  abort_connection(ends.theirs);
+  expect_nothing();
+  CHECK(!uselect_close(ends.ours));
+}
+
+// What is not tracked is in the same instance.
+static void others(void) {
+  struct ends ends = open_ends();
+  int pipes[2];
+  CHECK(!pipe(pipes));
+  control(EPOLL_CTL_ADD, pipes[0], EPOLLIN);
+  control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
+  expect_nothing();
+  CHECK(write(pipes[1], "x", 1) == 1);
+  expect(pipes[0], EPOLLIN);
+  say(ends.theirs, 1);
+  struct epoll_event found[2];
+  int passes = 0;
+  wait_for(ends.ours, POLLIN, POLLIN);
+  while (uepoll_wait(ours, found, 2, -1) != 2)
+    CHECK(++passes <= 65);
+  // With room for one, each has its turn.
+  int seen[2] = {0};
+  for (passes = 0; passes < 1000 && !(seen[0] && seen[1]); passes++) {
+    CHECK(uepoll_wait(ours, found, 1, -1) == 1);
+    seen[(int)(found[0].data.u64 >> 32) == ends.ours]++;
+  }
+  CHECK(seen[0] && seen[1]);
+  close(pipes[0]);
+  close(pipes[1]);
+  close_ends(ends);
+  expect_nothing();
+}
+
+// Each of many that are ready has its turn.
+static void many(void) {
+  struct ends ends[40];
+  struct epoll_event found[3];
+  char seen[65536] = {0};
+  int count = 0;
+  for (int at = 0; at < 40; at++) {
+    ends[at] = open_ends();
+    control(EPOLL_CTL_ADD, ends[at].ours, EPOLLIN);
+    say(ends[at].theirs, 1);
+    wait_for(ends[at].ours, POLLIN, POLLIN);
+  }
+  for (int round = 0; round < 200 && count < 40; round++) {
+    int ready = uepoll_wait(ours, found, 3, -1);
+    CHECK(ready > 0 && ready <= 3);
+    for (int at = 0; at < ready; at++)
+      count += !seen[found[at].data.u64 >> 32]++;
+  }
+  CHECK(count == 40);
+  for (int at = 0; at < 40; at++)
+    close_ends(ends[at]);
+  expect_nothing();
+}
+
+// The same calls to both instances fail alike, or succeed.
+static void both(int op, int fd, uint32_t events, int has_event) {
+  struct epoll_event event = {.events = events};
+  int result = uepoll_ctl(ours, op, fd == real ? ours : fd, has_event ? &event : NULL);
+  int error = errno;
+  CHECK(epoll_ctl(real, op, fd, has_event ? &event : NULL) == result);
+  CHECK(result == 0 || errno == error);
+}
+
+static void refusals(void) {
+  struct ends ends = open_ends();
+  int file = open("/etc/passwd", O_RDONLY), pipes[2];
+  CHECK(file >= 0 && !pipe(pipes));
+  int closed = dup(0);
+  CHECK(closed >= 0 && !close(closed));
+  const int fds[] = {ends.ours, pipes[0], file, closed, -1, 100000, real};
+  const int ops[] = {EPOLL_CTL_MOD, EPOLL_CTL_DEL, EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_MOD,
+                     99,            EPOLL_CTL_DEL, EPOLL_CTL_DEL, 0};
+  for (size_t at = 0; at < sizeof fds / sizeof *fds; at++)
+    for (size_t which = 0; which < sizeof ops / sizeof *ops; which++)
+      both(ops[which], fds[at], EPOLLIN, 1);
+  for (size_t at = 0; at < 2; at++) {
+    both(EPOLL_CTL_ADD, fds[at], EPOLLIN, 0);
+    both(EPOLL_CTL_ADD, fds[at], EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT, 1);
+    both(EPOLL_CTL_ADD, fds[at], EPOLLIN | EPOLLEXCLUSIVE, 1);
+    both(EPOLL_CTL_MOD, fds[at], EPOLLIN, 1);
+    both(EPOLL_CTL_DEL, fds[at], 0, 0);
+    both(EPOLL_CTL_ADD, fds[at], EPOLLIN, 1);
+    both(EPOLL_CTL_MOD, fds[at], EPOLLIN, 0);
+    both(EPOLL_CTL_MOD, fds[at], EPOLLIN | EPOLLEXCLUSIVE, 1);
+    both(EPOLL_CTL_DEL, fds[at], 0, 1);
+  }
+  struct epoll_event event;
+  struct uselect_change change;
+  FAILS(uepoll_create(12345), EINVAL);
+  FAILS(uepoll_ctl(-1, EPOLL_CTL_ADD, ends.ours, &event), EBADF);
+  FAILS(uepoll_ctl(file, EPOLL_CTL_ADD, ends.ours, &event), EINVAL);
+  FAILS(uepoll_wait(ours, &event, 0, 0), EINVAL);
+  FAILS(uepoll_wait(ours, &event, -1, 0), EINVAL);
+  FAILS(uepoll_wait(ours, &event, 0x7FFFFFFF, 0), EINVAL);
+  FAILS(uepoll_wait(file, &event, 1, 0), EINVAL);
+  FAILS(uepoll_wait(closed, &event, 1, 0), EBADF);
+  FAILS(uselect_changes(ours, NULL, 1, NULL, NULL), EFAULT);
+  FAILS(uselect_changes(ours, &change, 0, NULL, NULL), EINVAL);
+  FAILS(uselect_changes(file, &change, 1, NULL, NULL), EINVAL);
+  FAILS(uselect_changes(closed, &change, 1, NULL, NULL), EBADF);
+  FAILS(uselect_changes(ours, &change, 1, &((struct timespec){0, -1}), NULL), EINVAL);
+  close(file);
+  close(pipes[0]);
+  close(pipes[1]);
+  close_ends(ends);
+}
+
+// A number that comes again is another one, and what was told of the old one is not of it.
+static void numbers(void) {
+  struct ends ends = open_ends(), next;
+  control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
+  say(ends.theirs, 1);
+  expect(ends.ours, EPOLLIN);
+  say(ends.theirs, 1);
+  close_ends(ends);
+  next = open_ends();
+  CHECK(next.ours == ends.ours || next.theirs == ends.ours);
+  say(next.theirs, 1);
+  wait_for(next.ours, POLLIN, POLLIN);
+  expect_nothing();
+  control(EPOLL_CTL_ADD, next.ours, EPOLLIN | EPOLLET);
+  expect(next.ours, EPOLLIN);
+  close_ends(next);
+}
+
+// One that is adopted or forgotten later stays, and misses nothing.
+static void adopt(void) {
+  struct sockaddr_in address;
+  int listener = listen_at(&address), theirs = connect_to(&address);
+  wait_for(listener, POLLIN, POLLIN);
+  struct ends ends = {accept4(listener, NULL, NULL, SOCK_NONBLOCK), theirs};
+  control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
+  say(theirs, 1);
+  expect(ends.ours, EPOLLIN);
+  CHECK(uselect_adopt(ends.ours) == (options.backend != USELECT_BACKEND_CALLS));
+  expect(ends.ours, EPOLLIN);
+  hear(ends.ours, 1);
+  expect_nothing();
+  say(theirs, 1);
+  expect(ends.ours, EPOLLIN);
+  control(EPOLL_CTL_MOD, ends.ours, EPOLLIN | EPOLLET);
+  CHECK(!uepoll_ctl(ours, EPOLL_CTL_DEL, ends.ours, NULL));
+  control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
+  uselect_forget(ends.ours);
+  expect(ends.ours, EPOLLIN);
+  hear(ends.ours, 1);
+  expect_nothing();
+  say(theirs, 1);
+  expect(ends.ours, EPOLLIN);
+  control(EPOLL_CTL_MOD, ends.ours, EPOLLOUT);
+  expect(ends.ours, EPOLLOUT);
+  close_ends(ends);
+  expect_nothing();
+  CHECK(!uselect_close(listener));
+}
+
+// Waits until a descriptor has had so many edges, and no more; of one that is not tracked, for one
+// that nobody has counted.
+static void count_edges(int fd, uint32_t expected) {
+  struct uselect_change found[2];
+  const struct timespec wait = {10, 0}, brief = {0, 1000000};
+  for (uint32_t count = 0; count < expected; count += counts() ? found[0].edges : expected) {
+    CHECK(uselect_changes(ours, found, 2, &wait, NULL) == 1 && wait.tv_sec == 10);
+    CHECK(found[0].data.u64 == ((uint64_t)fd << 32 | 7) && found[0].events == EPOLLIN);
+    CHECK(counts() ? found[0].edges > 0 && count + found[0].edges <= expected : !found[0].edges);
+  }
+  if (counts())
+    CHECK(uselect_changes(ours, found, 2, &brief, NULL) == 0);
+}
+
+// Sends bytes one by one, each when the ones before have come: two of them may be one segment else.
+static void say_one_by_one(struct ends ends, uint32_t count) {
+  int before, now;
+  for (; count > 0; count--) {
+    CHECK(!ioctl(ends.ours, FIONREAD, &before));
+    say(ends.theirs, 1);
+    do
+      CHECK(!ioctl(ends.ours, FIONREAD, &now));
+    while (now == before);
+  }
+}
+
+// Each segment that comes is an edge.
+static void changes(void) {
+  struct ends ends = open_ends();
+  control(EPOLL_CTL_ADD, ends.ours, EPOLLIN | EPOLLET);
+  expect_nothing();
+  for (uint32_t count = 1; count < 40; count++) {
+    say_one_by_one(ends, count);
+    count_edges(ends.ours, count);
+  }
+  // What was read meanwhile was a change all the same.
+  say_one_by_one(ends, 2);
+  hear(ends.ours, 39 * 40 / 2);
+  count_edges(ends.ours, 2);
+  struct uselect_info info;
+  if (counts())
+    CHECK(!uselect_socket_info(ends.ours, &info) && info.readable == 2);
+  close_ends(ends);
+}
+
+static void masks(void) {
+  struct ends ends = open_ends();
+  struct sigaction action = {.sa_handler = count_signal};
+  struct epoll_event event;
+  struct uselect_change change;
+  sigset_t blocked, none;
+  sigemptyset(&none);
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGUSR1);
+  CHECK(!sigaction(SIGUSR1, &action, NULL) && !sigprocmask(SIG_BLOCK, &blocked, NULL));
+  control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
+  signals = 0;
+  CHECK(!raise(SIGUSR1) && uepoll_wait(ours, &event, 1, 1) == 0 && signals == 0);
+  FAILS(uepoll_pwait(ours, &event, 1, -1, &none), EINTR);
+  CHECK(signals == 1 && !raise(SIGUSR1));
+  FAILS(uselect_changes(ours, &change, 1, NULL, &none), EINTR);
+  CHECK(signals == 2 && !sigprocmask(SIG_UNBLOCK, &blocked, NULL));
+  close_ends(ends);
+}
+
+static void *wait_in_a_thread(void *found) {
+  CHECK(uepoll_wait(ours, found, 1, LONG_MS) == 1);
+  return NULL;
+}
+
+// What one thread adds another one, which waits already, is told of.
+static void threads(void) {
+  struct ends ends = open_ends();
+  int pipes[2];
+  struct epoll_event found[2];
+  pthread_t threads[2];
+  CHECK(!pipe(pipes));
+  say(ends.theirs, 1);
+  wait_for(ends.ours, POLLIN, POLLIN);
+  for (int round = 0; round < 50; round++) {
+    int fd = round % 2 ? ends.ours : pipes[1];
+    uint32_t events = round % 2 ? EPOLLIN : EPOLLOUT;
+    CHECK(!pthread_create(&threads[0], NULL, wait_in_a_thread, &found[0]));
+    if (round % 4 < 2)
+      usleep(1000);
+    control(EPOLL_CTL_ADD, fd, 0);
+    control(EPOLL_CTL_MOD, fd, events);
+    CHECK(!pthread_join(threads[0], NULL) && found[0].events == events);
+    CHECK(!uepoll_ctl(ours, EPOLL_CTL_DEL, fd, NULL));
+  }
+  // Two wait, and each gets one of two events.
+  struct ends second = open_ends();
+  hear(ends.ours, 1);
+  control(EPOLL_CTL_ADD, ends.ours, EPOLLIN | EPOLLONESHOT);
+  control(EPOLL_CTL_ADD, second.ours, EPOLLIN | EPOLLONESHOT);
+  for (int round = 0; round < 50; round++) {
+    for (int at = 0; at < 2; at++)
+      CHECK(!pthread_create(&threads[at], NULL, wait_in_a_thread, &found[at]));
+    say(ends.theirs, 1);
+    say(second.theirs, 1);
+    for (int at = 0; at < 2; at++)
+      CHECK(!pthread_join(threads[at], NULL));
+    CHECK(found[0].data.u64 != found[1].data.u64);
+    hear(ends.ours, 1);
+    hear(second.ours, 1);
+    control(EPOLL_CTL_MOD, ends.ours, EPOLLIN | EPOLLONESHOT);
+    control(EPOLL_CTL_MOD, second.ours, EPOLLIN | EPOLLONESHOT);
+  }
+  close(pipes[0]);
+  close(pipes[1]);
+  close_ends(ends);
+  close_ends(second);
+}
+
+// Instances of the kernel's are taken too, and a child makes its own.
+static void other_instances(void) {
+  struct ends ends = open_ends();
+  struct epoll_event event = {.events = EPOLLIN};
+  struct uselect_change change;
+  CHECK(!uepoll_ctl(real, EPOLL_CTL_ADD, ends.ours, &event));
+  say(ends.theirs, 1);
+  CHECK(uepoll_wait(real, &event, 1, LONG_MS) == 1 && event.events == EPOLLIN);
+  CHECK(uselect_changes(real, &change, 1, NULL, NULL) == 1 && change.edges == 0);
+  pid_t process = fork();
+  if (process == 0) {
+    CHECK((ours = uepoll_create(0)) >= 0);
+    control(EPOLL_CTL_ADD, ends.ours, EPOLLIN);
+    expect(ends.ours, EPOLLIN);
+    hear(ends.ours, 1);
+    expect_nothing();
+    CHECK(!uselect_close(ours));
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(process, &status, 0) == process && WIFEXITED(status) && !WEXITSTATUS(status));
+  close_ends(ends);
+}
+
+static const struct {
+  const char *name;
+  void (*run)(void);
+} cases[] = {
+    {"level", level},
+    {"edge", edge},
+    {"once", once},
+    {"what is not tracked", others},
+    {"many", many},
+    {"what uepoll_ctl refuses", refusals},
+    {"numbers that are used again", numbers},
+    {"adopted and forgotten", adopt},
+    {"changes", changes},
+    {"signal masks", masks},
+    {"threads", threads},
+    {"other instances", other_instances},
+};
+
+int main(int count, char **arguments) {
+  options = options_of(count, arguments);
+  CHECK(!uselect_init(&options));
+  for (size_t at = 0; at < sizeof cases / sizeof *cases; at++) {
+    begin();
+    cases[at].run();
+    finish();
+    printf("%s: as the man pages say\n", cases[at].name);
+    fflush(stdout);
+  }
+  return 0;
+}

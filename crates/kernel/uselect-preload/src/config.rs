@@ -1,0 +1,71 @@
+//! What `uselect run` says by the environment. It is read before main, since programs change their
+//! environment and write their titles over it.
+
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::report::Output;
+
+/// Where words of memory come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wanted {
+    /// The first of the others that there is.
+    Auto,
+    Bpf,
+    Multishot,
+    Calls,
+}
+
+pub(crate) struct Config {
+    path: [u8; PATH_MAX],
+    path_bytes: usize,
+    pub(crate) wanted: Wanted,
+    /// Where the line goes that the process ends with, if one is asked for.
+    pub(crate) output: Option<Output>,
+}
+
+/// No address of a Unix socket is longer, in bytes (unix(7)).
+const PATH_MAX: usize = 108;
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+
+impl Config {
+    /// Where the daemon listens.
+    pub(crate) fn socket(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.path[..self.path_bytes]))
+    }
+
+    fn of_environment() -> Self {
+        let default = uselect::SOCKET.as_bytes();
+        let given = variable(c"USELECT_SOCKET").map(CStr::to_bytes);
+        let socket = given.filter(|path| path.len() <= PATH_MAX).unwrap_or(default);
+        let mut path = [0; PATH_MAX];
+        path[..socket.len()].copy_from_slice(socket);
+        let wanted = match variable(c"USELECT_BACKEND").map(CStr::to_bytes) {
+            Some(b"bpf") => Wanted::Bpf,
+            Some(b"multishot") => Wanted::Multishot,
+            Some(b"calls") => Wanted::Calls,
+            _ => Wanted::Auto,
+        };
+        let output = variable(c"USELECT_STATS").and_then(|_| Output::stderr());
+        Self { path, path_bytes: socket.len(), wanted, output }
+    }
+}
+
+/// To be called before main.
+pub(crate) fn read() {
+    CONFIG.get_or_init(Config::of_environment);
+}
+
+pub(crate) fn get() -> &'static Config {
+    CONFIG.get_or_init(Config::of_environment)
+}
+
+fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: the name is a string of C.
+    let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: it is not null, so a string of C, and nothing changes the environment before main.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
+}

@@ -1,0 +1,203 @@
+//! epoll(7) of the program. Its descriptor is a real one; a watcher over it has the sockets that
+//! memory knows, and the kernel has everything else.
+//!
+//! ```text
+//! made here ── a tracked socket is added ──> with a watcher
+//!     │                                          │
+//!     └── polled, copied, passed, inherited ─────┴──> the kernel's alone, for good
+//! ```
+//!
+//! Whoever waits for the descriptor itself, or has it in another process, sees what the kernel knows
+//! of it, so all is left to the kernel then.
+
+use std::ffi::c_int;
+use std::time::Duration;
+
+use libc::{epoll_event, sigset_t, timespec};
+use uselect::{Errno, Event, SignalSet};
+
+use crate::inside::Inside;
+use crate::instance::{self, Instance};
+use crate::process;
+use crate::real::{self, aside, set_errno};
+use crate::socket::learn;
+use crate::table::{self, Kind};
+use crate::wait::{code, milliseconds, nanoseconds, signals};
+
+/// epoll_create(2).
+///
+/// # Safety
+/// As for epoll_create(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: by this function's contract.
+    made(unsafe { real::epoll_create(size) })
+}
+
+/// epoll_create1(2).
+///
+/// # Safety
+/// As for epoll_create1(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: by this function's contract.
+    made(unsafe { real::epoll_create1(flags) })
+}
+
+fn made(epoll: c_int) -> c_int {
+    if epoll >= 0 {
+        let can_be_shared = aside(|| instance::begin(epoll));
+        table::set(epoll, if can_be_shared { Kind::Epoll } else { Kind::Other });
+    }
+    epoll
+}
+
+/// epoll_ctl(2).
+///
+/// # Safety
+/// As for epoll_ctl(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let is_add = operation == libc::EPOLL_CTL_ADD;
+    if is_add && matches!(table::kind(fd), Kind::Epoll | Kind::Inherited) {
+        instance::hand_over(fd);
+    }
+    let is_ours = instance::is_ours(epoll);
+    // SAFETY: null, or an event, by this function's contract.
+    let given = unsafe { event.as_ref() };
+    let changed = match (given, operation) {
+        _ if !is_ours => None,
+        (Some(given), libc::EPOLL_CTL_ADD) => add(epoll, fd, given),
+        (Some(given), libc::EPOLL_CTL_MOD) => {
+            aside(|| Some(Instance::of(epoll)?.watcher().modify(fd, given.events, given.u64)))
+        }
+        (_, libc::EPOLL_CTL_DEL) => aside(|| Some(Instance::of(epoll)?.watcher().remove(fd))),
+        _ => None,
+    };
+    match changed {
+        Some(Ok(())) => 0,
+        Some(Err(error)) => {
+            set_errno(error.raw_os_error());
+            -1
+        }
+        // SAFETY: by this function's contract.
+        None => unsafe { real::epoll_ctl(epoll, operation, fd, event) },
+    }
+}
+
+/// `None`: the call is the C library's, as nothing in the instance is tracked.
+fn add(epoll: c_int, fd: c_int, event: &epoll_event) -> Option<Result<(), Errno>> {
+    let is_tracked = matches!(learn(fd), Kind::Tracked | Kind::Listener);
+    aside(|| {
+        let instance = match Instance::of(epoll) {
+            None if is_tracked => Instance::make(epoll, &process::made()?.tracker)?,
+            found => found?,
+        };
+        instance::note(fd);
+        Some(instance.watcher().add(fd, event.events, event.u64))
+    })
+}
+
+/// epoll_wait(2).
+///
+/// # Safety
+/// As for epoll_wait(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn epoll_wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: by this function's contract.
+    let answered = unsafe { wait(epoll, events, max, milliseconds(timeout), None) };
+    // SAFETY: by this function's contract.
+    answered.unwrap_or_else(|| unsafe { real::epoll_wait(epoll, events, max, timeout) })
+}
+
+/// epoll_pwait(2).
+///
+/// # Safety
+/// As for epoll_pwait(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn epoll_pwait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: null, or a mask, by this function's contract.
+    let set = unsafe { signals(mask) };
+    // SAFETY: by this function's contract.
+    let answered = unsafe { wait(epoll, events, max, milliseconds(timeout), set) };
+    // SAFETY: by this function's contract.
+    answered.unwrap_or_else(|| unsafe { real::epoll_pwait(epoll, events, max, timeout, mask) })
+}
+
+/// epoll_pwait2(2).
+///
+/// # Safety
+/// As for epoll_pwait2(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: null, or a time, by this function's contract.
+    let answered = nanoseconds(unsafe { timeout.as_ref() }).and_then(|left| {
+        // SAFETY: null, or a mask, by this function's contract.
+        let set = unsafe { signals(mask) };
+        // SAFETY: by this function's contract.
+        unsafe { wait(epoll, events, max, left, set) }
+    });
+    // SAFETY: by this function's contract.
+    answered.unwrap_or_else(|| unsafe { real::epoll_pwait2(epoll, events, max, timeout, mask) })
+}
+
+/// `None`: the call is the C library's.
+///
+/// # Safety
+/// `events` is null or has room for `max`.
+unsafe fn wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: Option<Duration>,
+    mask: Option<SignalSet>,
+) -> Option<c_int> {
+    process::count_wait();
+    let max = usize::try_from(max).ok().filter(|max| *max > 0)?;
+    if events.is_null() || !instance::is_ours(epoll) {
+        return None;
+    }
+    let instance = Instance::of(epoll)?;
+    let Some(inside) = Inside::enter() else {
+        // A signal handler has interrupted a wait, which may be of this very instance: of what
+        // memory knows the kernel's instance tells nothing.
+        return Some(code(Err(Errno::INTR)));
+    };
+    let mut found = [Event::default(); EVENTS_MAX];
+    let room = max.min(EVENTS_MAX);
+    let answered = instance.watcher().wait(&mut found[..room], timeout, mask.as_ref());
+    drop(inside);
+    drop(instance);
+    for (at, event) in found[..answered.unwrap_or(0)].iter().enumerate() {
+        // SAFETY: there is room for as many by this function's contract.
+        let place = unsafe { events.add(at) };
+        // SAFETY: as above.
+        unsafe { place.write_unaligned(epoll_event { events: event.events, u64: event.data }) };
+    }
+    Some(code(answered))
+}
+
+/// So many events are told by a wait at most, as epoll_wait(2) may; the next one tells the rest.
+const EVENTS_MAX: usize = 128;

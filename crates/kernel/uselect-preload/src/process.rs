@@ -1,0 +1,207 @@
+//! The process as it is registered, and what fork(2) makes of that.
+//!
+//! ```text
+//! nobody ── first TCP socket ──> making ──> made      (until the process ends)
+//!    ^                                        │
+//!    └──────── fork(2): the child ────────────┘
+//! ```
+//!
+//! A child finds a page wiped that the kernel wipes for it (MADV_WIPEONFORK), and begins as nobody,
+//! with what its parent has made left where it is: another thread of the parent may have been about
+//! to change it. A child of vfork(2) has the parent's memory and descriptors of its own; so who
+//! would change what is known of a descriptor compares the process's number.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+
+use uselect::{Backend, Error, Mode, Tracker};
+
+use crate::config::{self, Wanted};
+use crate::table::Kind;
+use crate::{instance, report, table};
+
+pub(crate) struct Process {
+    pub(crate) tracker: Tracker,
+    /// Which backends could not be had that would be better, and why.
+    pub(crate) why: Vec<(Backend, Error)>,
+}
+
+/// The page; its first byte is a `Stage`. Null before main.
+static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
+static MADE: AtomicPtr<Process> = AtomicPtr::new(null_mut());
+/// The process's number.
+static ID: AtomicI32 = AtomicI32::new(0);
+/// Waits that the program has called for.
+static WAITS: AtomicU64 = AtomicU64::new(0);
+
+/// Stages of a process, as they are in the page. 0: a child that has not looked yet.
+mod stage {
+    pub(super) const WIPED: u8 = 0;
+    pub(super) const CLEANING: u8 = 1;
+    pub(super) const NOBODY: u8 = 2;
+    pub(super) const MAKING: u8 = 3;
+    pub(super) const MADE: u8 = 4;
+}
+
+/// To be called before main.
+pub(crate) fn begin() {
+    let (access, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    const PAGE_BYTES: usize = 4096;
+    // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+    let page = unsafe { libc::mmap(null_mut(), PAGE_BYTES, access, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return;
+    }
+    // SAFETY: the page is our own; its bytes change in children alone.
+    if unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) } != 0 {
+        return;
+    }
+    store_id();
+    let page = page.cast::<AtomicU8>();
+    // SAFETY: it was mapped just now, is never unmapped, and any byte is an AtomicU8.
+    unsafe { &*page }.store(stage::NOBODY, Ordering::Relaxed);
+    PAGE.store(page, Ordering::Release);
+}
+
+fn page() -> Option<&'static AtomicU8> {
+    // SAFETY: null, or the page of begin(), which is never unmapped.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+}
+
+/// The process as it is registered, if it is; in a child of fork(2) it is not.
+pub(crate) fn made() -> Option<&'static Process> {
+    let page = page()?;
+    match page.load(Ordering::Acquire) {
+        // SAFETY: it was stored, and is never freed.
+        stage::MADE => unsafe { MADE.load(Ordering::Acquire).as_ref() },
+        stage::WIPED => {
+            clean(page);
+            None
+        }
+        _ => None,
+    }
+}
+
+/// The same, registered now if it was not. `None` while another thread does that.
+pub(crate) fn make() -> Option<&'static Process> {
+    if let Some(process) = made() {
+        return Some(process);
+    }
+    let page = page()?;
+    let (nobody, making) = (stage::NOBODY, stage::MAKING);
+    page.compare_exchange(nobody, making, Ordering::Acquire, Ordering::Relaxed).ok()?;
+    let process: &'static Process = Box::leak(Box::new(Process::new()));
+    watch_forks();
+    MADE.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
+    page.store(stage::MADE, Ordering::Release);
+    Some(process)
+}
+
+/// What a child of fork(2) does first, in whichever of its threads.
+fn clean(page: &AtomicU8) {
+    let (wiped, cleaning) = (stage::WIPED, stage::CLEANING);
+    if page.compare_exchange(wiped, cleaning, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return;
+    }
+    MADE.store(null_mut(), Ordering::Relaxed);
+    WAITS.store(0, Ordering::Relaxed);
+    store_id();
+    instance::inherit();
+    for fd in table::known(0, usize::MAX) {
+        let is_epoll = matches!(table::kind(fd), Kind::Epoll | Kind::Inherited);
+        table::set(fd, if is_epoll { Kind::Inherited } else { Kind::Unknown });
+    }
+    page.store(stage::NOBODY, Ordering::Release);
+}
+
+fn store_id() {
+    // SAFETY: it takes nothing and cannot fail.
+    ID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
+
+impl Process {
+    fn new() -> Self {
+        let (config, mode) = (config::get(), Mode::Exact);
+        let named = match config.wanted {
+            Wanted::Auto => {
+                let (tracker, why) = Tracker::best(config.socket(), mode);
+                return Self { tracker, why };
+            }
+            Wanted::Bpf => {
+                Tracker::register(config.socket(), mode).map_err(|e| (Backend::Bpf(mode), e))
+            }
+            Wanted::Multishot => Tracker::multishot().map_err(|e| (Backend::Multishot, e)),
+            Wanted::Calls => Ok(Tracker::calls()),
+        };
+        let mut why = Vec::new();
+        let tracker = named.unwrap_or_else(|missing| {
+            why.push(missing);
+            Tracker::calls()
+        });
+        Self { tracker, why }
+    }
+
+    /// Whether anything can be tracked.
+    pub(crate) fn tracks(&self) -> bool {
+        self.tracker.backend() != Backend::Calls
+    }
+}
+
+/// Whether it is this process that calls, and not a child of vfork(2), which has its memory and
+/// descriptors of its own. To be asked before what is known of a descriptor is taken back.
+pub(crate) fn is_caller() -> bool {
+    // A child of fork(2) looks first.
+    made();
+    // SAFETY: it takes nothing and cannot fail.
+    ID.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+}
+
+/// A listener that a child may accept from has a queue that gets empty without a word to us.
+fn watch_forks() {
+    static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+    unsafe extern "C" fn forked() {
+        let Some(process) = made() else { return };
+        for fd in table::known(0, usize::MAX) {
+            if table::kind(fd) == Kind::Listener {
+                instance::leave_to_kernel(fd);
+                table::set(fd, Kind::Left);
+                process.tracker.forget(fd);
+            }
+        }
+    }
+    if !IS_WATCHED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the function takes nothing, and this library is never unloaded.
+        unsafe { libc::pthread_atfork(None, Some(forked), None) };
+    }
+}
+
+/// Counts a wait of the program's.
+pub(crate) fn count_wait() {
+    WAITS.fetch_add(1, Ordering::Relaxed);
+}
+
+pub(crate) fn waits() -> u64 {
+    WAITS.load(Ordering::Relaxed)
+}
+
+/// What the loader calls.
+mod ends {
+    use super::{begin, config, report};
+
+    extern "C" fn before_main() {
+        config::read();
+        begin();
+    }
+
+    extern "C" fn at_exit() {
+        report::report();
+    }
+
+    #[used]
+    #[unsafe(link_section = ".init_array")]
+    static BEFORE_MAIN: extern "C" fn() = before_main;
+    #[used]
+    #[unsafe(link_section = ".fini_array")]
+    static AT_EXIT: extern "C" fn() = at_exit;
+}

@@ -1,0 +1,299 @@
+//! What opens sockets, and what changes them in ways that no hook of the kernel tells of.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+
+use libc::{msghdr, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+
+use crate::process::{self, Process};
+use crate::real::{self, aside};
+use crate::table::{self, Kind};
+use crate::{inside::Inside, instance};
+
+/// socket(2).
+///
+/// # Safety
+/// As for socket(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: by this function's contract.
+    let call = || unsafe { real::socket(domain, kind, protocol) };
+    let is_internet = domain == libc::AF_INET || domain == libc::AF_INET6;
+    let is_stream = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) == libc::SOCK_STREAM;
+    if is_internet && is_stream && (protocol == 0 || protocol == libc::IPPROTO_TCP) {
+        return open(call);
+    }
+    let fd = call();
+    table::set(fd, Kind::Other);
+    fd
+}
+
+/// accept(2).
+///
+/// # Safety
+/// As for accept(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn accept(
+    listener: c_int,
+    address: *mut sockaddr,
+    bytes: *mut socklen_t,
+) -> c_int {
+    // SAFETY: by this function's contract, which is that of accept4(2) without flags.
+    unsafe { accept4(listener, address, bytes, 0) }
+}
+
+/// accept4(2), always with room for the address: the kernel's program runs when that is looked for.
+///
+/// # Safety
+/// As for accept4(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn accept4(
+    listener: c_int,
+    address: *mut sockaddr,
+    bytes: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let is_tcp = match table::kind(listener) {
+        Kind::Unknown => learn(listener) != Kind::Other,
+        Kind::Other | Kind::Epoll | Kind::Inherited => false,
+        Kind::Left | Kind::Tracked | Kind::Listener => true,
+    };
+    if !is_tcp {
+        // SAFETY: by this function's contract.
+        let fd = unsafe { real::accept4(listener, address, bytes, flags) };
+        table::set(fd, Kind::Unknown);
+        return fd;
+    }
+    let fd = open(|| {
+        if !address.is_null() {
+            // SAFETY: by this function's contract.
+            return unsafe { real::accept4(listener, address, bytes, flags) };
+        }
+        let mut room = MaybeUninit::<sockaddr_storage>::uninit();
+        let mut bytes = size_of_val(&room) as socklen_t;
+        // SAFETY: there is room for as many bytes as it is told.
+        unsafe { real::accept4(listener, room.as_mut_ptr().cast(), &raw mut bytes, flags) }
+    });
+    // Of the queue that became empty nothing tells.
+    refresh(listener);
+    fd
+}
+
+/// listen(2).
+///
+/// # Safety
+/// As for listen(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if table::kind(fd) == Kind::Tracked {
+        table::set(fd, Kind::Listener);
+    }
+    // SAFETY: by this function's contract.
+    unsafe { real::listen(fd, backlog) }
+}
+
+/// connect(2). To connect to nothing (AF_UNSPEC) takes back what the socket was.
+///
+/// # Safety
+/// As for connect(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn connect(
+    fd: c_int,
+    address: *const sockaddr,
+    bytes: socklen_t,
+) -> c_int {
+    // SAFETY: by this function's contract.
+    let code = unsafe { real::connect(fd, address, bytes) };
+    refresh(fd);
+    code
+}
+
+/// shutdown(2).
+///
+/// # Safety
+/// As for shutdown(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    // SAFETY: by this function's contract.
+    let code = unsafe { real::shutdown(fd, how) };
+    refresh(fd);
+    code
+}
+
+/// getsockopt(2). SO_ERROR takes the error.
+///
+/// # Safety
+/// As for getsockopt(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    bytes: *mut socklen_t,
+) -> c_int {
+    // SAFETY: by this function's contract.
+    let code = unsafe { real::getsockopt(fd, level, name, value, bytes) };
+    if level == libc::SOL_SOCKET && name == libc::SO_ERROR {
+        refresh(fd);
+    }
+    code
+}
+
+/// setsockopt(2). Buffers and marks decide when a socket is ready.
+///
+/// # Safety
+/// As for setsockopt(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    bytes: socklen_t,
+) -> c_int {
+    // SAFETY: by this function's contract.
+    let code = unsafe { real::setsockopt(fd, level, name, value, bytes) };
+    let decides = match level {
+        libc::SOL_SOCKET => DECIDING.contains(&name),
+        libc::IPPROTO_TCP => !matches!(name, libc::TCP_NODELAY | libc::TCP_CORK),
+        _ => false,
+    };
+    if decides {
+        refresh(fd);
+    }
+    code
+}
+
+const DECIDING: [c_int; 6] = [
+    libc::SO_RCVBUF,
+    libc::SO_SNDBUF,
+    libc::SO_RCVBUFFORCE,
+    libc::SO_SNDBUFFORCE,
+    libc::SO_RCVLOWAT,
+    libc::SO_OOBINLINE,
+];
+
+/// sendmsg(2). An epoll descriptor that is passed on waits for the kernel alone from now on.
+///
+/// # Safety
+/// As for sendmsg(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn sendmsg(
+    fd: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: null, or a message, by this function's contract.
+    if let Some(message) = unsafe { message.as_ref() }
+        && !message.msg_control.is_null()
+    {
+        // SAFETY: what it says of its control messages is true, by this function's contract.
+        unsafe { pass(message) };
+    }
+    // SAFETY: by this function's contract.
+    unsafe { real::sendmsg(fd, message, flags) }
+}
+
+/// Looks for descriptors in what is sent.
+///
+/// # Safety
+/// The message has as many bytes of control messages as it says.
+unsafe fn pass(message: &msghdr) {
+    // SAFETY: by this function's contract.
+    let mut part = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: null, or a whole header within the message.
+    while let Some(header) = unsafe { part.as_ref() } {
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: the header is one of the message.
+            let start = unsafe { libc::CMSG_DATA(part) }.cast::<c_int>();
+            // SAFETY: it takes no pointer.
+            let bytes = header.cmsg_len - unsafe { libc::CMSG_LEN(0) } as usize;
+            for at in 0..bytes / size_of::<c_int>() {
+                // SAFETY: it is within the header's bytes.
+                let place = unsafe { start.add(at) };
+                // SAFETY: as above; it need not be aligned.
+                let fd = unsafe { place.read_unaligned() };
+                instance::hand_over(fd);
+            }
+        }
+        // SAFETY: the header is one of the message.
+        part = unsafe { libc::CMSG_NXTHDR(message, part) };
+    }
+}
+
+/// Makes a call that gives a TCP socket.
+fn open(call: impl FnOnce() -> c_int) -> c_int {
+    let Some(process) = aside(process::make).filter(|process| process.tracks()) else {
+        let fd = call();
+        table::set(fd, Kind::Left);
+        return fd;
+    };
+    let fd = process.tracker.open(call);
+    let is_tracked = fd >= 0 && process.tracker.is_tracked(fd);
+    table::set(fd, if is_tracked { Kind::Tracked } else { Kind::Unknown });
+    fd
+}
+
+/// What a descriptor is that the program waits for. One that is seen for the first time is looked
+/// at, and if it is a TCP socket it is in memory from now on, unless another process has it there.
+pub(crate) fn learn(fd: c_int) -> Kind {
+    match table::kind(fd) {
+        Kind::Unknown => aside(|| look(fd)),
+        kind => kind,
+    }
+}
+
+fn look(fd: c_int) -> Kind {
+    let kind = match option(fd, libc::SO_PROTOCOL) {
+        // Not open, now.
+        None if real::errno() == libc::EBADF => return Kind::Unknown,
+        Some(libc::IPPROTO_TCP) => match process::make() {
+            // Another thread makes it.
+            None => return Kind::Unknown,
+            Some(process) if process.tracks() && may_adopt(process, fd) => Kind::Tracked,
+            Some(_) => Kind::Left,
+        },
+        _ => Kind::Other,
+    };
+    table::set(fd, kind);
+    kind
+}
+
+/// A listener that another process may accept from as well has a queue that gets empty without a
+/// word to us, and who has not made it cannot know that.
+fn may_adopt(process: &Process, fd: c_int) -> bool {
+    option(fd, libc::SO_ACCEPTCONN) == Some(0) && process.tracker.adopt(fd)
+}
+
+fn option(fd: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut bytes = size_of_val(&value) as socklen_t;
+    let place = (&raw mut value).cast();
+    // SAFETY: there is room for as many bytes as it is told.
+    let code = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, place, &raw mut bytes) };
+    (code == 0).then_some(value)
+}
+
+/// Has the kernel look at a socket again that is in memory.
+fn refresh(fd: c_int) {
+    if matches!(table::kind(fd), Kind::Tracked | Kind::Listener)
+        && let Some(process) = process::made()
+    {
+        aside(|| process.tracker.refresh(fd));
+    }
+}
+
+/// Whether memory knows of any of these descriptors, each looked at if it is new.
+pub(crate) fn learn_all(fds: impl Iterator<Item = c_int>, _inside: &Inside) -> bool {
+    let mut is_any = false;
+    for fd in fds {
+        match learn(fd) {
+            Kind::Tracked | Kind::Listener => is_any = true,
+            // Who waits for an epoll descriptor sees what the kernel knows of it.
+            Kind::Epoll | Kind::Inherited => instance::hand_over(fd),
+            Kind::Unknown | Kind::Other | Kind::Left => {}
+        }
+    }
+    is_any
+}

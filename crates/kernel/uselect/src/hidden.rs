@@ -1,0 +1,70 @@
+//! `Hidden`: descriptors of the library's own, out of the way of the program's.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Resource, getrlimit};
+
+use crate::kernel::Result;
+use crate::layout::{Bitmap, SOCKETS, WORDS};
+use crate::pages::{is_set, set};
+
+/// By number: whether it is the library's.
+static OWNED: Bitmap = [const { AtomicU64::new(0) }; WORDS];
+
+/// The numbers of the library's descriptors begin so far below the last that select(2) of the C
+/// library takes, or that the process may have: programs expect low ones for theirs.
+const ROOM: u64 = 128;
+const FD_SETSIZE: u64 = 1024;
+
+/// Whether a descriptor is the library's own: who closes all that are open, or puts others in their
+/// place, is to leave it alone.
+pub fn owns(fd: i32) -> bool {
+    usize::try_from(fd).is_ok_and(|fd| fd < SOCKETS && is_set(&OWNED, fd))
+}
+
+/// A descriptor that [`owns`] knows.
+pub(crate) struct Hidden(OwnedFd);
+
+impl Hidden {
+    /// Where there is no place for it further up it stays.
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        let numbers = getrlimit(Resource::Nofile).current.unwrap_or(FD_SETSIZE).min(FD_SETSIZE);
+        let moved = fcntl_dupfd_cloexec(&fd, numbers.saturating_sub(ROOM) as i32);
+        let fd = moved.unwrap_or(fd);
+        if let Some(number) = place(&fd) {
+            set(&OWNED, number, true);
+        }
+        Self(fd)
+    }
+
+    pub(crate) fn of(opened: Result<OwnedFd>) -> Result<Self> {
+        opened.map(Self::new)
+    }
+}
+
+fn place(fd: &OwnedFd) -> Option<usize> {
+    usize::try_from(fd.as_raw_fd()).ok().filter(|number| *number < SOCKETS)
+}
+
+impl AsFd for Hidden {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Hidden {
+    fn as_raw_fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Unmarked before it is closed: from then on the number may be the program's.
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        if let Some(number) = place(&self.0) {
+            set(&OWNED, number, false);
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! What a watcher has: the descriptors that memory knows, and the kernel's instance with the rest.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::attach::Mode;
+use crate::bits;
+use crate::kernel::{self, Epoll, EpollEvent, Result, SignalSet};
+use crate::layout::{SOCKETS, WORDS};
+use crate::limits::EVENTS_MAX;
+use crate::pages::{is_set, set};
+use crate::poll::PollFd;
+use crate::region::Region;
+use crate::sleep::Sleeper;
+use crate::watcher::Event;
+
+/// An epoll instance.
+pub(crate) enum Items {
+    Own(Epoll),
+    /// By its number: whoever lends it keeps it open.
+    Borrowed(i32),
+}
+
+impl Items {
+    pub(crate) fn number(&self) -> i32 {
+        match self {
+            Self::Own(epoll) => epoll.number(),
+            Self::Borrowed(number) => *number,
+        }
+    }
+
+    pub(crate) fn add(&self, fd: i32, events: u32, data: u64) -> Result<()> {
+        kernel::epoll_control(self.number(), libc::EPOLL_CTL_ADD, fd, events, data)
+    }
+
+    pub(crate) fn modify(&self, fd: i32, events: u32, data: u64) -> Result<()> {
+        kernel::epoll_control(self.number(), libc::EPOLL_CTL_MOD, fd, events, data)
+    }
+
+    pub(crate) fn delete(&self, fd: i32) -> Result<()> {
+        kernel::epoll_control(self.number(), libc::EPOLL_CTL_DEL, fd, 0, 0)
+    }
+
+    /// As many as there is room for, and at most [`EVENTS_MAX`].
+    pub(crate) fn wait(
+        &self,
+        events: &mut [Event],
+        timeout: Option<Duration>,
+        mask: Option<&SignalSet>,
+    ) -> Result<usize> {
+        let mut found = [EpollEvent::default(); EVENTS_MAX];
+        let room = events.len().min(EVENTS_MAX);
+        let count = kernel::epoll_wait(self.number(), &mut found[..room], timeout, mask)?;
+        for (event, found) in events.iter_mut().zip(&found[..count]) {
+            *event = Event { data: found.data(), events: found.events(), edges: 0 };
+        }
+        Ok(count)
+    }
+}
+
+/// A descriptor that memory knows.
+#[derive(Clone, Copy, Default)]
+struct Item {
+    data: u64,
+    /// As it was added: bits of epoll(7), EPOLLET and EPOLLONESHOT among them.
+    events: u32,
+    /// Of its word, when it was told last.
+    edges: u16,
+    /// It was added, changed, or has room again since: told by edges, too.
+    is_fresh: bool,
+    /// It was told once, which was all that was asked for.
+    is_over: bool,
+}
+
+/// Which descriptors memory knows, and of which there may be something to tell.
+#[derive(Default)]
+pub(crate) struct State {
+    /// By descriptor, as far as any was added.
+    items: Vec<Item>,
+    /// Bits by descriptor, as many words each: known by memory; perhaps to be told; the kernel's.
+    mine: Vec<u64>,
+    pending: Vec<u64>,
+    others: Vec<u64>,
+    /// The descriptor with which the next scan begins, so that those of low numbers do not come
+    /// first for ever.
+    next: usize,
+    /// Threads that sleep.
+    pub(crate) waiters: u32,
+    /// There is something that memory does not know: descriptors of the kernel's, or room.
+    pub(crate) has_others: bool,
+    pub(crate) is_given_up: bool,
+}
+
+impl State {
+    /// Whether a descriptor is known by memory. One that was closed and opened anew is not: its
+    /// interest has been taken back.
+    pub(crate) fn has(&mut self, region: &Region, sleeper: &Sleeper, fd: i32) -> bool {
+        let Some(fd) = usize::try_from(fd).ok().filter(|fd| has(&self.mine, *fd)) else {
+            return false;
+        };
+        let is_kept = sleeper.has_kept(region.pages.own.interest[fd].load(Ordering::SeqCst));
+        if !is_kept {
+            self.drop_bits(fd);
+        }
+        is_kept
+    }
+
+    /// False if it is the kernel's.
+    pub(crate) fn add(
+        &mut self,
+        region: &Region,
+        sleeper: &Sleeper,
+        fd: i32,
+        events: u32,
+        data: u64,
+    ) -> bool {
+        let is_known =
+            events & (bits::EXCLUSIVE | bits::WAKEUP) == 0 && region.pages.index(fd).is_some();
+        // Where the kernel has it already, or had, it says what is right.
+        if !is_known || has(&self.others, fd as usize) {
+            return false;
+        }
+        if !sleeper.keep(&region.pages, fd, events) {
+            return false;
+        }
+        let edges = region.pages.index(fd).map_or(0, |index| region.pages.word(index).edges());
+        let fd = fd as usize;
+        self.grow(fd);
+        self.items[fd] = Item { data, events, edges, is_fresh: true, is_over: false };
+        put(&mut self.mine, fd);
+        put(&mut self.pending, fd);
+        true
+    }
+
+    fn grow(&mut self, fd: usize) {
+        let words = self.mine.len().max(fd / 64 + 1);
+        for bits in [&mut self.mine, &mut self.pending, &mut self.others] {
+            bits.resize(words, 0);
+        }
+        let items = self.items.len().max(words * 64);
+        self.items.resize(items, Item::default());
+    }
+
+    pub(crate) fn modify(
+        &mut self,
+        region: &Region,
+        sleeper: &Sleeper,
+        fd: i32,
+        events: u32,
+        data: u64,
+    ) {
+        // It is ours, so nobody else changes it.
+        sleeper.keep(&region.pages, fd, events);
+        let edges = self.items[fd as usize].edges;
+        self.items[fd as usize] = Item { data, events, edges, is_fresh: true, is_over: false };
+        put(&mut self.pending, fd as usize);
+    }
+
+    pub(crate) fn remove(&mut self, region: &Region, fd: i32) {
+        region.pages.own.interest[fd as usize].store(0, Ordering::SeqCst);
+        self.drop_bits(fd as usize);
+    }
+
+    pub(crate) fn forget(&mut self, fd: i32) {
+        if let Some(fd) = usize::try_from(fd).ok().filter(|fd| fd / 64 < self.mine.len()) {
+            self.drop_bits(fd);
+            take(&mut self.others, fd);
+        }
+    }
+
+    /// What memory knows.
+    pub(crate) fn tracked(&self) -> Vec<i32> {
+        let numbers = 0..self.mine.len() * 64;
+        numbers.filter(|fd| has(&self.mine, *fd)).map(|fd| fd as i32).collect()
+    }
+
+    fn drop_bits(&mut self, fd: usize) {
+        take(&mut self.mine, fd);
+        take(&mut self.pending, fd);
+    }
+
+    pub(crate) fn leave_to_kernel(&mut self, fd: i32) {
+        self.has_others = true;
+        // Of those beyond, memory never knows.
+        if let Some(fd) = usize::try_from(fd).ok().filter(|fd| *fd < SOCKETS) {
+            self.grow(fd);
+            put(&mut self.others, fd);
+        }
+    }
+
+    pub(crate) fn give_up(&mut self, region: Option<&Region>, items: &Items) {
+        self.is_given_up = true;
+        for fd in self.tracked() {
+            self.give_up_one(region, items, fd);
+        }
+    }
+
+    /// One that is closed by now is nobody's.
+    pub(crate) fn give_up_one(&mut self, region: Option<&Region>, items: &Items, fd: i32) {
+        let item = self.items[fd as usize];
+        let events =
+            if item.is_over { item.events & (bits::EDGE | bits::ONCE) } else { item.events };
+        let _ = items.add(fd, events, item.data);
+        if let Some(region) = region.filter(|region| region.is_live()) {
+            region.pages.own.interest[fd as usize].store(0, Ordering::SeqCst);
+        }
+        self.drop_bits(fd as usize);
+        self.leave_to_kernel(fd);
+    }
+
+    /// Nobody waits any more.
+    pub(crate) fn end(&mut self, region: &Region, sleeper: &Sleeper) {
+        for fd in self.tracked() {
+            if region.is_live() && self.has(region, sleeper, fd) {
+                self.remove(region, fd);
+            }
+        }
+    }
+
+    pub(crate) fn lacks_room(&mut self, region: &Region, bell: &Epoll, fd: i32) {
+        set(&region.pages.own.write, fd as usize, false);
+        self.wait_for_room(bell, fd as usize);
+    }
+
+    /// One that cannot be watched is looked at with the next that happens to it.
+    fn wait_for_room(&mut self, bell: &Epoll, fd: usize) {
+        let _ = bell.add_once(fd as i32, bits::OUT, fd as u64);
+        self.has_others = true;
+    }
+
+    /// The kernel says so.
+    pub(crate) fn has_room(&mut self, region: &Region, fd: usize) {
+        region.refresh(fd as i32);
+        if has(&self.mine, fd) {
+            self.items[fd].is_fresh = true;
+            put(&mut self.pending, fd);
+        }
+    }
+
+    /// Whether there may be something to tell.
+    pub(crate) fn has_changes(&self, region: &Region) -> bool {
+        let changed = &region.pages.own.changed;
+        let mut words = self.mine.iter().zip(changed).zip(&self.pending);
+        words.any(|((mine, changed), pending)| pending | mine & changed.load(Ordering::SeqCst) != 0)
+    }
+
+    /// Tells what there is, and gives how much.
+    pub(crate) fn scan(
+        &mut self,
+        region: &Region,
+        sleeper: &Sleeper,
+        bell: &Epoll,
+        events: &mut [Event],
+    ) -> usize {
+        let (words, mut count) = (self.mine.len(), 0);
+        debug_assert!(words <= WORDS);
+        let (first, beyond) = (self.next / 64, u64::MAX << (self.next % 64));
+        // The first word twice: its end, and at last its beginning.
+        for step in 0..words + usize::from(words > 0) {
+            let at = (first + step) % words;
+            let changed = &region.pages.own.changed[at];
+            let new = changed.load(Ordering::SeqCst) & self.mine[at];
+            if new != 0 {
+                // Pairs with publish() in the kernel: words are read behind this; there they are
+                // stored before the bit is looked at.
+                changed.fetch_and(!new, Ordering::SeqCst);
+                self.pending[at] |= new;
+            }
+            let part = match step {
+                0 => beyond,
+                _ if step == words => !beyond,
+                _ => u64::MAX,
+            };
+            let mut left = self.pending[at] & part;
+            while left != 0 {
+                let fd = at * 64 + left.trailing_zeros() as usize;
+                if count == events.len() {
+                    self.next = fd;
+                    return count;
+                }
+                left &= left - 1;
+                if let Some(event) = self.tell(region, sleeper, bell, fd) {
+                    events[count] = event;
+                    count += 1;
+                }
+            }
+        }
+        count
+    }
+
+    /// What there is to tell of a descriptor. It stays pending while it is ready and not watched by
+    /// edges.
+    fn tell(
+        &mut self,
+        region: &Region,
+        sleeper: &Sleeper,
+        bell: &Epoll,
+        fd: usize,
+    ) -> Option<Event> {
+        let index = region.pages.index(fd as i32).filter(|_| self.has(region, sleeper, fd as i32));
+        let (Some(index), false) = (index, self.items[fd].is_over) else {
+            take(&mut self.pending, fd);
+            return None;
+        };
+        let (word, item) = (region.pages.word(index), self.items[fd]);
+        let ready = match is_set(&region.pages.own.except, fd) {
+            true => asked_of_kernel(fd),
+            false => region.events(fd, index),
+        };
+        if item.events & bits::OUT != 0 && ready & bits::OUT == 0 {
+            self.wait_for_room(bell, fd);
+        }
+        let found = ready & (item.events | bits::ALWAYS) & 0xFFFF;
+        let is_new = word.edges() != item.edges || item.is_fresh;
+        if found == 0 || item.events & bits::EDGE != 0 && !is_new {
+            take(&mut self.pending, fd);
+            return None;
+        }
+        if item.events & (bits::EDGE | bits::ONCE) != 0 {
+            take(&mut self.pending, fd);
+        }
+        if item.events & bits::EDGE != 0 && region.mode == Mode::Lean {
+            take_told(region, fd, found);
+        }
+        // Read again behind that: what has come before it found the bits set, and is told with this.
+        let word = region.pages.word(index);
+        let told = &mut self.items[fd];
+        *told = Item { edges: word.edges(), is_fresh: false, ..item };
+        told.is_over = item.events & bits::ONCE != 0;
+        let edges = word.edges().wrapping_sub(item.edges).max(1);
+        Some(Event { data: item.data, events: found, edges })
+    }
+}
+
+/// Lean: what is told by edges need not be told again. What comes from now on sets the bit, and says
+/// that there is a change.
+fn take_told(region: &Region, fd: usize, found: u32) {
+    let own = &region.pages.own;
+    for (bitmap, told) in [(&own.read, bits::READING), (&own.write, bits::WRITING)] {
+        if found & told != 0 {
+            set(bitmap, fd, false);
+        }
+    }
+}
+
+/// poll(2), for what memory does not know.
+fn asked_of_kernel(fd: usize) -> u32 {
+    const ALL: u16 = !(bits::NVAL as u16);
+    let mut asked = [PollFd { fd: fd as i32, events: ALL, revents: 0 }];
+    let _ = kernel::ppoll(&mut asked, Some(Duration::ZERO), None);
+    u32::from(asked[0].revents)
+}
+
+fn has(bits: &[u64], fd: usize) -> bool {
+    bits.get(fd / 64).is_some_and(|word| word >> (fd % 64) & 1 == 1)
+}
+
+fn put(bits: &mut [u64], fd: usize) {
+    bits[fd / 64] |= 1 << (fd % 64);
+}
+
+fn take(bits: &mut [u64], fd: usize) {
+    bits[fd / 64] &= !(1 << (fd % 64));
+}

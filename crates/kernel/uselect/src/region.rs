@@ -1,0 +1,280 @@
+//! `Region`: the memory of a registered process, and which of its descriptors are in it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, compiler_fence};
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::attach::{Mode, another_ring, attach};
+use crate::bits;
+use crate::error::Error;
+use crate::hidden::Hidden;
+use crate::kernel::{self, Mapping};
+use crate::layout::{Bitmap, PROBES, SLEEPERS, SOCKETS, Slot, THREADS};
+use crate::limits::WAITS_UNSEEN_MAX;
+use crate::pages::{Pages, is_set, set};
+use crate::sleep::Sleeper;
+
+/// What the end of the daemon is waited for with: a hang-up, which is told unasked. Bytes are for
+/// the thread that has asked for a ring.
+pub(crate) const ENDED: u32 = 0;
+
+pub(crate) struct Region {
+    pub(crate) pages: Pages,
+    pub(crate) mode: Mode,
+    /// Readable once the daemon has ended, and memory with it.
+    registration: Hidden,
+    /// Readable when a program may not have been called for a socket.
+    passed_over: Hidden,
+    is_lost: AtomicBool,
+    /// Waits so far, to look at that now and then.
+    waits: AtomicU32,
+    /// 1 in the process that registered, 0 in its children.
+    is_ours: Mapping<AtomicU8>,
+    /// Indices that no socket has. The one that was given back last is taken last, so that what
+    /// the kernel still does about the old socket is over by then; the generation says so too.
+    free: ArrayQueue<u32>,
+    sleepers: Mutex<Sleepers>,
+}
+
+struct Sleepers {
+    idle: Vec<Sleeper>,
+    made: usize,
+}
+
+impl Region {
+    pub(crate) fn register(path: &Path, mode: Mode) -> Result<Self, Error> {
+        let is_ours = Mapping::wiped_on_fork()?;
+        let (pages, ring, passed_over, registration) = attach(path, mode)?;
+        is_ours.store(1, Ordering::Relaxed);
+        let first = Sleeper::new(0, ring);
+        Ok(Self {
+            pages,
+            mode,
+            passed_over: Hidden::new(passed_over),
+            registration: Hidden::new(registration),
+            is_lost: AtomicBool::new(false),
+            waits: AtomicU32::new(0),
+            is_ours,
+            free: free_indices(),
+            sleepers: Mutex::new(Sleepers { idle: vec![first], made: 1 }),
+        })
+    }
+
+    /// Whether memory is this process's, and kept up to date as far as is known.
+    pub(crate) fn is_live(&self) -> bool {
+        self.is_ours() && !self.is_lost.load(Ordering::Relaxed)
+    }
+
+    fn is_ours(&self) -> bool {
+        self.is_ours.load(Ordering::Relaxed) == 1
+    }
+
+    /// As [`Region::is_live`], for who begins a wait: looks at the daemon each [`WAITS_UNSEEN_MAX`]
+    /// times, for a process that never sleeps.
+    pub(crate) fn begins_live(&self) -> bool {
+        let waits = self.waits.fetch_add(1, Ordering::Relaxed);
+        if waits.is_multiple_of(WAITS_UNSEEN_MAX) && self.is_live() {
+            let found = kernel::has_ended(self.registration.as_fd());
+            self.is_lost.fetch_or(found, Ordering::Relaxed);
+        }
+        self.is_live()
+    }
+
+    /// What a sleeper waits for besides: its end, [`ENDED`].
+    pub(crate) fn registration(&self) -> BorrowedFd<'_> {
+        self.registration.as_fd()
+    }
+
+    /// What a sleeper waits for besides: [`Region::look_at_all`] is to be called then.
+    pub(crate) fn passed_over(&self) -> BorrowedFd<'_> {
+        self.passed_over.as_fd()
+    }
+
+    /// Makes the kernel look at every tracked socket, a call each.
+    pub(crate) fn look_at_all(&self) {
+        kernel::drain(&self.passed_over);
+        for fd in (0..SOCKETS).filter(|fd| is_set(&self.pages.own.active, *fd)) {
+            self.refresh(fd as i32);
+        }
+    }
+
+    /// The daemon has ended: nothing tells of sockets any more. Never taken back.
+    pub(crate) fn lose(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// A sleeper for this thread; `None` when there are no more, or somebody is just being given
+    /// one, as a signal handler must not wait for what it has interrupted.
+    pub(crate) fn sleeper(&self) -> Option<Sleeper> {
+        let mut sleepers = self.sleepers.try_lock().ok()?;
+        if let Some(sleeper) = sleepers.idle.pop() {
+            return Some(sleeper);
+        }
+        if sleepers.made == SLEEPERS {
+            return None;
+        }
+        let ring = another_ring(self.registration.as_fd()).ok()?;
+        sleepers.made += 1;
+        Some(Sleeper::new(sleepers.made - 1, ring))
+    }
+
+    /// Takes it back. Where that would have to wait it is one sleeper less.
+    pub(crate) fn rest(&self, sleeper: Sleeper) {
+        if let Ok(mut sleepers) = self.sleepers.try_lock() {
+            sleepers.idle.push(sleeper);
+        }
+    }
+
+    /// What poll(2) would say of a tracked descriptor, with bits in it that nobody has asked for.
+    pub(crate) fn events(&self, fd: usize, index: usize) -> u32 {
+        let word = self.pages.word(index).events();
+        match self.mode {
+            Mode::Exact => word,
+            Mode::Lean => {
+                let own = &self.pages.own;
+                let side = |bitmap: &Bitmap, bits| if is_set(bitmap, fd) { bits } else { 0 };
+                word & !(bits::READING | bits::WRITING)
+                    | side(&own.read, bits::READING)
+                    | side(&own.write, bits::WRITING)
+            }
+        }
+    }
+
+    /// Makes a call that gives a new socket, or a negative number; tracked if possible.
+    pub(crate) fn open(&self, call: impl FnOnce() -> i32) -> i32 {
+        let Some((slot, index)) = self.arm() else { return call() };
+        let fd = call();
+        // Whatever it is, it is not what the number was if somebody has closed that without a word.
+        self.forget(fd);
+        let was_disarmed =
+            slot.armed.load(Ordering::Relaxed) == 0 && slot.taken.load(Ordering::Relaxed) == 0;
+        self.claim(slot, index, fd);
+        if was_disarmed {
+            self.adopt(fd);
+        }
+        fd
+    }
+
+    /// Has a socket that is there tracked, which takes a call. False if it is no TCP socket, or
+    /// tracked already, by this process or by another one.
+    pub(crate) fn adopt(&self, fd: i32) -> bool {
+        let Some(socket) = kernel::borrow(fd) else { return false };
+        let Some((slot, index)) = self.arm() else { return false };
+        kernel::touch(socket);
+        self.claim(slot, index, fd)
+    }
+
+    /// An index for this thread's next socket; `None` when there are no more, or too many threads.
+    fn arm(&self) -> Option<(&Slot, u32)> {
+        if !self.is_live() {
+            return None;
+        }
+        let thread = kernel::thread();
+        let near = |step| &self.pages.own.slot[(thread as usize + step) % THREADS];
+        let mut slots = (0..PROBES).map(near);
+        // A signal handler opens a socket while what it has interrupted does: that one is not to
+        // have the handler's, and is adopted later.
+        let interrupted = slots.clone().find(|slot| slot.thread.load(Ordering::Relaxed) == thread);
+        if let Some(slot) = interrupted {
+            slot.armed.store(0, Ordering::Relaxed);
+            return None;
+        }
+        let slot = slots.find(|slot| {
+            let claimed =
+                slot.thread.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed);
+            claimed.is_ok()
+        })?;
+        let Some(index) = self.free.pop() else {
+            slot.thread.store(0, Ordering::Release);
+            return None;
+        };
+        slot.taken.store(0, Ordering::Relaxed);
+        slot.armed.store(index, Ordering::Relaxed);
+        // The programs run in this thread, within the call that follows.
+        compiler_fence(Ordering::SeqCst);
+        Some((slot, index))
+    }
+
+    /// Whether the call has had its socket tracked; which descriptor it is, is said from now on.
+    fn claim(&self, slot: &Slot, index: u32, fd: i32) -> bool {
+        // The programs ran in this thread's call: what they wrote is in the past, as a signal
+        // handler's writes would be.
+        compiler_fence(Ordering::SeqCst);
+        let is_taken = slot.taken.load(Ordering::Relaxed) == index;
+        let generation = slot.generation.load(Ordering::Relaxed);
+        slot.armed.store(0, Ordering::Relaxed);
+        slot.taken.store(0, Ordering::Relaxed);
+        slot.thread.store(0, Ordering::Release);
+        let fd = usize::try_from(fd).ok().filter(|fd| *fd < SOCKETS);
+        let is_right = is_taken && self.pages.word(index as usize).generation() == generation;
+        match fd {
+            Some(fd) if is_right => {
+                // Somebody closed the number's last socket without a word.
+                self.forget(fd as i32);
+                self.pages.publish(fd, index as usize);
+            }
+            _ => self.give_back(index),
+        }
+        is_right && fd.is_some()
+    }
+
+    /// To be called right before a descriptor is closed.
+    pub(crate) fn forget(&self, fd: i32) {
+        if !self.is_ours() {
+            return;
+        }
+        if let Some(index) = self.pages.index(fd) {
+            self.pages.withdraw(fd as usize, index);
+            self.give_back(index as u32);
+        }
+    }
+
+    fn give_back(&self, index: u32) {
+        self.free.push(index).expect("there are no more indices than places");
+    }
+
+    /// Makes the memory what the socket is, by a call.
+    pub(crate) fn refresh(&self, fd: i32) {
+        if let (true, Some(socket)) = (self.pages.index(fd).is_some(), kernel::borrow(fd)) {
+            kernel::touch(socket);
+        }
+    }
+
+    /// Lean: what is about to be received is not to be told any more. What comes from now on is.
+    pub(crate) fn begin_receive(&self, fd: i32) {
+        if self.mode == Mode::Lean && self.pages.index(fd).is_some() {
+            set(&self.pages.own.read, fd as usize, false);
+        }
+    }
+
+    /// Lean: a receive has given `got` of the `max` bytes that it had room for. Where there may be
+    /// more, or something else than bytes, the kernel looks.
+    pub(crate) fn end_receive(&self, fd: i32, got: Option<usize>, max: usize) {
+        let Some(index) = self.pages.index(fd).filter(|_| self.mode == Mode::Lean) else { return };
+        // An end behind the bytes has been told before, and urgent data stops a receive.
+        let has_more = self.pages.word(index).events() & (bits::RDHUP | bits::PRI) != 0;
+        let is_drained = got.is_some_and(|got| 0 < got && got < max);
+        if !is_drained || has_more {
+            self.refresh(fd);
+        }
+    }
+
+    /// Lean: a send of `count` bytes has had `sent` of them taken.
+    pub(crate) fn end_send(&self, fd: i32, sent: Option<usize>, count: usize) {
+        if self.mode == Mode::Lean && sent != Some(count) {
+            self.refresh(fd);
+        }
+    }
+}
+
+/// Without a lock: a signal handler may close what it likes.
+fn free_indices() -> ArrayQueue<u32> {
+    let free = ArrayQueue::new(SOCKETS);
+    for index in 1..SOCKETS as u32 {
+        free.push(index).expect("there is a place for each");
+    }
+    free
+}

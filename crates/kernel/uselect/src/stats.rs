@@ -1,0 +1,45 @@
+//! Counters of a process's waits.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the waits of a process did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Waits: calls of upoll, uselect and [`crate::Watcher::wait`].
+    pub waits: u64,
+    /// Of these, how many were answered without a system call.
+    pub without_call: u64,
+    /// How many system calls were made that could sleep.
+    pub sleeps: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// [`Stats`] as they come to be.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) waits: Counter,
+    pub(crate) without_call: Counter,
+    pub(crate) sleeps: Counter,
+}
+
+impl Counters {
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            waits: self.waits.get(),
+            without_call: self.without_call.get(),
+            sleeps: self.sleeps.get(),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! `View` and `Waiter`: what a wait sees of memory, whoever keeps it, and how it sleeps.
+
+use std::time::Duration;
+
+use crate::asked::Asked;
+use crate::filter::{Filter, Guesser};
+use crate::kernel::{Result, SignalSet};
+use crate::layout::Bitmap;
+use crate::region::Region;
+use crate::sleep::Sleeper;
+
+/// Memory that is this process's and is kept up to date.
+#[derive(Clone, Copy)]
+pub(crate) enum View<'a> {
+    Region(&'a Region),
+    Filter(&'a Filter),
+}
+
+/// Bits by descriptor.
+#[derive(Clone, Copy)]
+pub(crate) struct Bits<'a> {
+    /// Memory knows of it.
+    pub(crate) active: &'a Bitmap,
+    /// By what select(2) asks about.
+    pub(crate) read: &'a Bitmap,
+    pub(crate) write: &'a Bitmap,
+    pub(crate) urgent: &'a Bitmap,
+    /// The kernel has to be asked, whatever the question is.
+    pub(crate) except: &'a Bitmap,
+    /// A bit that is set says only that something has happened, so the kernel is to be asked; one
+    /// that is not says as surely as else that the descriptor is not ready.
+    pub(crate) is_guess: bool,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn bits(self) -> Bits<'a> {
+        match self {
+            Self::Region(region) => region.pages.bits(),
+            Self::Filter(filter) => filter.bits(),
+        }
+    }
+
+    /// Takes in what the kernel has to tell: how many calls that took; `None` where that cannot be
+    /// done now, and the kernel has to be asked for everything.
+    pub(crate) fn refill(self) -> Option<u32> {
+        match self {
+            Self::Region(_) => Some(0),
+            Self::Filter(filter) => filter.refill(),
+        }
+    }
+
+    /// What poll(2) would say of a descriptor, with bits in it that nobody has asked for.
+    pub(crate) fn events(self, fd: usize) -> Option<u32> {
+        match self {
+            Self::Region(region) => Some(region.events(fd, region.pages.index(fd as i32)?)),
+            Self::Filter(_) => None,
+        }
+    }
+
+    /// Has the kernel look at a descriptor that is told.
+    pub(crate) fn refresh(self, fd: i32) {
+        match self {
+            Self::Region(region) => region.refresh(fd),
+            Self::Filter(_) => {}
+        }
+    }
+
+    pub(crate) fn is_live(self) -> bool {
+        match self {
+            Self::Region(region) => region.is_live(),
+            Self::Filter(filter) => filter.is_ours(),
+        }
+    }
+
+    /// Nothing if as many sleep as can, which then is done in the system call asked for.
+    pub(crate) fn waiter(self) -> Option<Waiter<'a>> {
+        match self {
+            Self::Region(region) => Some(Waiter::Region(region, region.sleeper()?)),
+            Self::Filter(filter) => Some(Waiter::Filter(filter, filter.guesser()?)),
+        }
+    }
+}
+
+/// A thread that asks the kernel, and sleeps unless there is an answer.
+pub(crate) enum Waiter<'a> {
+    Region(&'a Region, Sleeper),
+    Filter(&'a Filter, Guesser),
+}
+
+impl<'a> Waiter<'a> {
+    pub(crate) fn view(&self) -> View<'a> {
+        match self {
+            Self::Region(region, _) => View::Region(region),
+            Self::Filter(filter, _) => View::Filter(filter),
+        }
+    }
+
+    pub(crate) fn asked(&self) -> &Asked {
+        match self {
+            Self::Region(_, sleeper) => &sleeper.asked,
+            Self::Filter(_, guesser) => &guesser.asked,
+        }
+    }
+
+    /// Begins a question. From here on the kernel tells of what is expected.
+    pub(crate) fn begin(&mut self) {
+        match self {
+            Self::Region(region, sleeper) => {
+                sleeper.asked.clear();
+                sleeper.begin(&region.pages);
+            }
+            Self::Filter(filter, guesser) => {
+                guesser.asked.clear();
+                filter.begin();
+            }
+        }
+    }
+
+    /// Says what of a descriptor that memory knows ends this sleep; false if the kernel is to be
+    /// asked instead. What memory says of it is to be looked at behind this.
+    pub(crate) fn expect(&mut self, fd: i32, events: u32) -> bool {
+        match self {
+            Self::Region(region, sleeper) => {
+                region.pages.index(fd).is_some() && sleeper.publish(&region.pages, fd, events)
+            }
+            Self::Filter(..) => true,
+        }
+    }
+
+    /// Adds a descriptor that poll(2) is to be asked about, for an entry of the question.
+    pub(crate) fn ask(&mut self, fd: i32, events: u32, entry: usize) {
+        match self {
+            Self::Region(_, sleeper) => sleeper.asked.add(fd, events, entry),
+            Self::Filter(_, guesser) => guesser.asked.add(fd, events, entry),
+        }
+    }
+
+    /// Has the kernel tell when a socket that memory knows to be full has room.
+    pub(crate) fn wait_for_room(&mut self, fd: i32, entry: usize) {
+        match self {
+            Self::Region(_, sleeper) => sleeper.wait_for_room(fd, entry),
+            Self::Filter(..) => {}
+        }
+    }
+
+    /// poll(2) of what is asked, and of what tells of the rest.
+    pub(crate) fn poll(
+        &mut self,
+        timeout: Option<Duration>,
+        mask: Option<&SignalSet>,
+    ) -> Result<()> {
+        let polled = match self {
+            Self::Region(region, sleeper) => sleeper.poll(region, timeout, mask),
+            Self::Filter(filter, guesser) => filter.poll(guesser, timeout, mask),
+        };
+        match self {
+            Self::Region(region, sleeper) => sleeper.end(&region.pages),
+            Self::Filter(filter, _) => filter.end(),
+        }
+        polled
+    }
+
+    /// Something has ended a sleep that is of no interest any more.
+    pub(crate) fn take_back(&mut self) {
+        if let Self::Region(region, sleeper) = self {
+            sleeper.take_back(&region.pages);
+        }
+    }
+
+    /// The wait is over.
+    pub(crate) fn rest(self) {
+        match self {
+            Self::Region(region, sleeper) => region.rest(sleeper),
+            Self::Filter(filter, guesser) => filter.rest(guesser),
+        }
+    }
+}

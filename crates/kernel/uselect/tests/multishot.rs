@@ -1,0 +1,334 @@
+//! Sockets tracked by io_uring (`Tracker::multishot`), without privileges.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use uselect::{Backend, Errno, Error, PollFd, Sets, Tracker};
+
+const IN: u16 = 0x001;
+const OUT: u16 = 0x004;
+const HUP: u16 = 0x010;
+
+/// `None` where io_uring cannot be had, which is said.
+fn tracker() -> Option<Tracker> {
+    match Tracker::multishot() {
+        Ok(tracker) => Some(tracker),
+        Err(Error::NoRing(error @ (Errno::NOSYS | Errno::PERM))) => {
+            println!("skip: io_uring cannot be had here: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A tracked end of a connection, and the other one.
+fn pair(tracker: &Tracker) -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    assert!(tracker.adopt(stream.as_raw_fd()));
+    (stream.into(), peer)
+}
+
+/// upoll of one descriptor.
+fn wait(tracker: &Tracker, fd: RawFd, events: u16, timeout: Option<Duration>) -> u16 {
+    let mut fds = [PollFd { fd, events, revents: 0 }];
+    let count = tracker.upoll(&mut fds, timeout, None).unwrap();
+    assert_eq!(count, usize::from(fds[0].revents != 0));
+    fds[0].revents
+}
+
+const NOW: Option<Duration> = Some(Duration::ZERO);
+
+/// Until it is known without a call that a descriptor is not ready: at once, unless the number was
+/// another one's whose thread has ended, which the kernel takes some time to tell.
+fn settle(tracker: &Tracker, fd: RawFd) {
+    let (before, begin) = (tracker.stats(), Instant::now());
+    while tracker.stats().without_call == before.without_call {
+        assert_eq!(wait(tracker, fd, IN, NOW), 0);
+        assert!(begin.elapsed() < Duration::from_secs(5), "it is not armed");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Bytes that were sent over loopback have been received when the call returns.
+fn send(mut peer: &TcpStream, bytes: &[u8]) {
+    peer.write_all(bytes).unwrap();
+}
+
+fn receive(fd: &OwnedFd, count: usize) {
+    assert_eq!(rustix::io::read(fd, &mut vec![0; count]), Ok(count));
+}
+
+#[test]
+fn what_is_idle_costs_no_call_and_what_comes_is_told() {
+    let Some(tracker) = tracker() else { return };
+    assert_eq!(tracker.backend(), Backend::Multishot);
+    let (socket, peer) = pair(&tracker);
+    let fd = socket.as_raw_fd();
+    for _ in 0..3 {
+        settle(&tracker, fd);
+        send(&peer, b"abc");
+        assert_eq!(wait(&tracker, fd, IN, NOW), IN);
+        assert_eq!(wait(&tracker, fd, IN | OUT, NOW), IN | OUT);
+        receive(&socket, 2);
+        assert_eq!(wait(&tracker, fd, IN, None), IN);
+        receive(&socket, 1);
+    }
+    settle(&tracker, fd);
+    // A hang-up is told to who asks for nothing.
+    assert_eq!(wait(&tracker, fd, 0, NOW), 0);
+    rustix::net::sockopt::set_socket_linger(&peer, NOW).unwrap();
+    drop(peer);
+    assert_ne!(wait(&tracker, fd, 0, NOW) & HUP, 0);
+    tracker.forget(fd);
+    assert!(!tracker.is_tracked(fd));
+}
+
+#[test]
+fn room_to_send_is_told() {
+    let Some(tracker) = tracker() else { return };
+    let (socket, mut peer) = pair(&tracker);
+    let fd = socket.as_raw_fd();
+    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+    let mut sent = 0;
+    while wait(&tracker, fd, OUT, NOW) == OUT {
+        sent += rustix::io::write(&socket, &[0; 1 << 16]).unwrap();
+    }
+    assert_eq!(wait(&tracker, fd, OUT, Some(Duration::from_millis(20))), 0);
+    let reader = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        peer.read_exact(&mut vec![0; sent]).unwrap();
+        peer
+    });
+    assert_eq!(wait(&tracker, fd, OUT, None), OUT);
+    drop(reader.join().unwrap());
+    tracker.forget(fd);
+}
+
+#[test]
+fn who_sleeps_is_woken() {
+    let Some(tracker) = tracker() else { return };
+    let (socket, peer) = pair(&tracker);
+    let fd = socket.as_raw_fd();
+    for _ in 0..10 {
+        settle(&tracker, fd);
+        let peer = peer.try_clone().unwrap();
+        let sender = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(5));
+            send(&peer, b"a");
+        });
+        assert_eq!(wait(&tracker, fd, IN, None), IN);
+        receive(&socket, 1);
+        sender.join().unwrap();
+    }
+    let begin = Instant::now();
+    assert_eq!(wait(&tracker, fd, IN, Some(Duration::from_millis(30))), 0);
+    assert!(begin.elapsed() >= Duration::from_millis(30));
+    tracker.forget(fd);
+}
+
+/// Armed by one thread, slept on by another; the first one computes, sleeps elsewhere, or is gone.
+#[test]
+fn who_sleeps_is_woken_for_what_another_thread_has_armed() {
+    let Some(tracker) = tracker() else { return };
+    for kind in 0..3 {
+        let (socket, peer) = pair(&tracker);
+        let fd = socket.as_raw_fd();
+        let is_over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (armed, here) = std::sync::mpsc::channel();
+        let (its, over) = (tracker.clone(), is_over.clone());
+        let armer = thread::spawn(move || {
+            settle(&its, fd);
+            armed.send(()).unwrap();
+            let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
+            while kind == 0 && !is_over() {
+                std::hint::spin_loop();
+            }
+            while kind == 1 && !is_over() {
+                thread::park();
+            }
+        });
+        here.recv().unwrap();
+        let thread = (kind != 2).then(|| armer.thread().clone());
+        if kind == 2 {
+            thread::sleep(Duration::from_millis(20));
+        }
+        let sender = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            send(&peer, b"a");
+            peer
+        });
+        let begin = Instant::now();
+        assert_eq!(wait(&tracker, fd, IN, Some(Duration::from_secs(5))), IN, "kind {kind}");
+        println!("kind {kind}: woken after {:?}", begin.elapsed());
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        thread.inspect(thread::Thread::unpark);
+        drop((armer.join().unwrap(), sender.join().unwrap()));
+        tracker.forget(fd);
+    }
+}
+
+/// The ring keeps an armed socket open: without forgetting it, close(2) would send no FIN.
+#[test]
+fn a_connection_that_is_forgotten_and_closed_ends() {
+    let Some(tracker) = tracker() else { return };
+    for is_others in [false, true] {
+        let (socket, mut peer) = pair(&tracker);
+        let (fd, its) = (socket.as_raw_fd(), tracker.clone());
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let armer = move || {
+            settle(&its, fd);
+            is_others.then(|| ended.recv())
+        };
+        let armer = match is_others {
+            true => Some(thread::spawn(armer)),
+            false => {
+                armer();
+                None
+            }
+        };
+        thread::sleep(Duration::from_millis(20 * u64::from(is_others)));
+        tracker.forget(fd);
+        drop(socket);
+        // What another thread has armed, that one has yet to drop; and the child of another test may
+        // have the socket too, for a moment.
+        peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let found = peer.read(&mut [0]);
+        assert!(matches!(found, Ok(0)), "{is_others}: {found:?}");
+        drop(end);
+        armer.map(|thread| thread.join().unwrap());
+    }
+}
+
+#[test]
+fn a_number_that_is_another_sockets_is_not_told_of_the_first() {
+    let Some(tracker) = tracker() else { return };
+    let (first, first_peer) = pair(&tracker);
+    let (second, second_peer) = pair(&tracker);
+    let fd = first.into_raw_fd();
+    settle(&tracker, fd);
+    send(&first_peer, b"a");
+    tracker.forget(fd);
+    let second_fd = second.as_raw_fd();
+    tracker.forget(second_fd);
+    // SAFETY: it was given up above and is closed by this.
+    let mut first = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) };
+    rustix::io::dup2(&second, &mut first).unwrap();
+    assert!(tracker.adopt(fd));
+    settle(&tracker, fd);
+    send(&second_peer, b"b");
+    assert_eq!(wait(&tracker, fd, IN, None), IN);
+    tracker.forget(fd);
+}
+
+#[test]
+fn a_child_asks_the_kernel() {
+    let Some(tracker) = tracker() else { return };
+    let (socket, peer) = pair(&tracker);
+    let fd = socket.as_raw_fd();
+    settle(&tracker, fd);
+    // SAFETY: the child makes system calls, writes to memory of its own, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_right = tracker.backend() == Backend::Calls
+            && !tracker.adopt(fd)
+            && wait(&tracker, fd, IN, Some(Duration::from_secs(5))) == IN;
+        tracker.forget(fd);
+        // SAFETY: it ends the child.
+        unsafe { libc::_exit(i32::from(!is_right)) };
+    }
+    send(&peer, b"a");
+    let mut status = -1;
+    // SAFETY: there is room for the status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(wait(&tracker, fd, IN, None), IN);
+    receive(&socket, 1);
+    settle(&tracker, fd);
+    tracker.forget(fd);
+}
+
+/// A server by either call, for some hundred connections of which few do anything.
+#[test]
+fn echo() {
+    for by_select in [false, true] {
+        let Some(tracker) = tracker() else { return };
+        let listener = tracker.socket(false, false).unwrap();
+        let address = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0);
+        rustix::net::bind(&listener, &address).unwrap();
+        rustix::net::listen(&listener, 1024).unwrap();
+        let address = rustix::net::getsockname(&listener).unwrap();
+        let address = std::net::SocketAddr::try_from(address).unwrap();
+        let client = thread::spawn(move || {
+            let connect = |_| TcpStream::connect(address).unwrap();
+            let mut streams: Vec<_> = (0..300).map(connect).collect();
+            for round in 0..200_usize {
+                for step in 0..5 {
+                    let stream = &mut streams[(round * 7 + step * 31) % 300];
+                    stream.write_all(&round.to_ne_bytes()).unwrap();
+                    let mut bytes = [0; 8];
+                    stream.read_exact(&mut bytes).unwrap();
+                    assert_eq!(bytes, round.to_ne_bytes());
+                }
+            }
+        });
+        let mut served = std::collections::BTreeMap::new();
+        let (mut had_some, mut buffer) = (false, [0; 64]);
+        while !had_some || !served.is_empty() {
+            let fds: Vec<i32> = served.keys().copied().chain([listener.as_raw_fd()]).collect();
+            for fd in ready(&tracker, &fds, by_select) {
+                if fd == listener.as_raw_fd() {
+                    let accepted = listener.accept(false);
+                    let Ok((socket, _)) = accepted else { continue };
+                    assert!(socket.is_tracked());
+                    served.insert(socket.as_raw_fd(), socket);
+                    had_some = true;
+                    continue;
+                }
+                match served[&fd].receive(&mut buffer) {
+                    Ok(0) => drop(served.remove(&fd)),
+                    Ok(count) => assert_eq!(served[&fd].send(&buffer[..count]), Ok(count)),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+            }
+        }
+        client.join().unwrap();
+        println!("{by_select}: {:?}", tracker.stats());
+    }
+}
+
+fn ready(tracker: &Tracker, fds: &[i32], by_select: bool) -> Vec<i32> {
+    if by_select {
+        let mut read = vec![0; 16];
+        fds.iter().for_each(|fd| read[*fd as usize / 64] |= 1 << (fd % 64));
+        let mut sets = Sets { read: &mut read, write: &mut [], except: &mut [] };
+        tracker.uselect(&mut sets, None, None).unwrap();
+        let is_set = |fd: &&i32| read[**fd as usize / 64] >> (**fd % 64) & 1 == 1;
+        return fds.iter().filter(is_set).copied().collect();
+    }
+    let entry = |fd: &i32| PollFd { fd: *fd, events: IN, revents: 0 };
+    let mut asked: Vec<_> = fds.iter().map(entry).collect();
+    tracker.upoll(&mut asked, None, None).unwrap();
+    asked.iter().filter(|asked| asked.revents != 0).map(|asked| asked.fd).collect()
+}
+
+#[test]
+fn the_best_there_is_says_why_it_is_no_better() {
+    let path = std::env::temp_dir().join("no-daemon-listens-here");
+    let (tracker, missing) = Tracker::best(&path, uselect::Mode::Exact);
+    let first = (Backend::Bpf(uselect::Mode::Exact), Error::NoDaemon(Errno::NOENT));
+    assert_eq!(missing[0], first);
+    match missing.get(1) {
+        None => assert_eq!(tracker.backend(), Backend::Multishot),
+        Some((missing, Error::NoRing(_))) => {
+            assert_eq!((*missing, tracker.backend()), (Backend::Multishot, Backend::Calls));
+        }
+        Some(other) => panic!("{other:?}"),
+    }
+}

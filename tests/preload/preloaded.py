@@ -1,0 +1,188 @@
+"""A program under `uselect run --stats`, a uselectd for it, and clients that compare all bytes."""
+
+import concurrent.futures
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from support import PROJECT, pattern
+from support.case import InteropCase
+from support.nginx import free_port
+
+PROGRAMS = pathlib.Path(
+    os.environ.get("PROGRAMS")
+    or pathlib.Path(os.environ.get("CARGO_TARGET_DIR", PROJECT / "target")) / "debug"
+)
+BACKEND = os.environ.get("BACKEND", "bpf")
+# The line that a process ends with.
+LINE = re.compile(
+    r"^uselect: process (\d+): (\d+) waits, (\d+) \([\d.]+ %\) without a system call, "
+    r"(\d+) sleeps; (.*)$",
+    re.M,
+)
+SECONDS_MAX = 60
+CLIENTS = 4
+CONNECTIONS = 16
+ROUNDS = 20
+# Small ones, one that a buffer holds, and one that the server has to wait for room with.
+SIZES = {"empty": 0, "small": 100, "page": 8192, "large": 3_000_000}
+
+
+def may_load():
+    """Whether this process may load programs; root in a container may not."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    effective = int(re.search(r"^CapEff:\t([0-9a-f]+)$", status, re.M)[1], 16)
+    return all(effective >> capability & 1 for capability in (12, 38, 39))
+
+
+class PreloadCase(InteropCase):
+    def setUp(self):
+        super().setUp()
+        self.assertTrue((PROGRAMS / "uselect").exists(), f"{PROGRAMS} has no uselect: build it")
+        self.hashes = {name: pattern.write(self.site / name, size) for name, size in SIZES.items()}
+        self.options = self._daemon()
+
+    def _daemon(self):
+        if BACKEND != "bpf":
+            return ["--backend", BACKEND]
+        if not may_load():
+            self.skipTest("needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON for uselectd")
+        path = self.folder / "uselectd.sock"
+        command = [PROGRAMS / "uselectd", "--socket", path]
+        daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(self._end_daemon, daemon)
+        said = daemon.stderr.readline()
+        if said.startswith("uselectd: no ") or "pid namespace" in said:
+            self.skipTest(said.strip())
+        self.assertIn("listening", said)
+        return ["--socket", path]
+
+    def _end_daemon(self, daemon):
+        daemon.terminate()
+        daemon.wait()
+        daemon.stderr.close()
+
+    def preload(self, *command, port, ends_by=signal.SIGTERM, **how):
+        """A running server that listens at `port`."""
+        started = Preloaded(self, command, ends_by, how)
+        self.wait_until("it listens", lambda: started.listens(port), SECONDS_MAX)
+        return started
+
+    def path_of(self, name):
+        """A program, also of the folders that ordinary users do not search."""
+        found = shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+        self.assertTrue(found, f"{name} is missing: run scripts/setup test")
+        return found
+
+    def ask(self, port, prefix="", rounds=ROUNDS):
+        """Each file over many connections that stay open, by several clients at once, so that the
+        server has more to do whenever it has done something."""
+        with concurrent.futures.ThreadPoolExecutor(CLIENTS) as clients:
+            asking = [clients.submit(self._ask, port, prefix, rounds) for _ in range(CLIENTS)]
+            for client in asking:
+                client.result()
+
+    def _ask(self, port, prefix, rounds):
+        """All connections are asked before one is answered."""
+        connections = [Connection(port) for _ in range(CONNECTIONS)]
+        names = list(SIZES)
+        for turn in range(rounds):
+            asked = [names[(turn + at) % len(names)] for at in range(CONNECTIONS)]
+            if turn % 5:
+                # Most rounds are of what is answered at once.
+                asked = [name if name != "large" else "small" for name in asked]
+            for connection, name in zip(connections, asked):
+                connection.ask(f"{prefix}/{name}")
+            for connection, name in zip(connections, asked):
+                status, body = connection.answer()
+                self.assertEqual(status, 200, name)
+                self.assertEqual(hashlib.sha256(body).hexdigest(), self.hashes[name], name)
+        for connection in connections:
+            connection.close()
+
+
+class Preloaded:
+    def __init__(self, case, command, ends_by, how):
+        self.case, self.ends_by = case, ends_by
+        self.said = case.folder / f"stderr-{free_port()}"
+        with open(self.said, "wb") as stderr:
+            self.process = subprocess.Popen(
+                [PROGRAMS / "uselect", "run", "--stats", *case.options, "--", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+                **how,
+            )
+        case.addCleanup(self._kill)
+
+    def _kill(self):
+        """Whatever is left of its session, which is of nobody else."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def listens(self, port):
+        if self.process.poll() is not None:
+            self.case.fail(f"status {self.process.returncode}: {self.said.read_text()[-2000:]}")
+        try:
+            socket.create_connection(("127.0.0.1", port), 5).close()
+            return True
+        except OSError:
+            return False
+
+    def stop(self):
+        """Ends it, and gives its status."""
+        self.process.send_signal(self.ends_by)
+        return self.process.wait(SECONDS_MAX)
+
+    def answered_from_memory(self):
+        """Its lines must say so; by other backends the kernel is asked of what may be ready."""
+        said = self.said.read_text(errors="replace")
+        lines = LINE.findall(said)
+        self.case.assertTrue(lines, f"no line, status {self.process.returncode}: {said[-2000:]}")
+        named = [line for line in lines if line[4] == f"backend {BACKEND}"]
+        self.case.assertTrue(named, f"another backend than {BACKEND}: {lines}")
+        answered = [line for line in named if int(line[2]) > 0 or BACKEND != "bpf"]
+        self.case.assertTrue(answered, f"no wait was answered from memory: {lines}")
+
+    def end(self):
+        self.stop()
+        self.answered_from_memory()
+
+
+class Connection:
+    """HTTP/1.1 over one connection, a request at a time."""
+
+    def __init__(self, port):
+        for _ in range(100):
+            try:
+                self.socket = socket.create_connection(("127.0.0.1", port), SECONDS_MAX)
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        self.file = self.socket.makefile("rb")
+
+    def ask(self, target):
+        self.socket.sendall(f"GET {target} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+
+    def answer(self):
+        status = int(self.file.readline().split()[1])
+        length = None
+        while (line := self.file.readline().strip()):
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                length = int(value)
+        return status, self.file.read(length)
+
+    def close(self):
+        self.file.close()
+        self.socket.close()
