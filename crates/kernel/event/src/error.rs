@@ -38,12 +38,17 @@ pub enum Unsupported {
     RingForbidden,
     /// It lacks what the engine asks for: EINVAL.
     RingTooOld,
+    /// The process is not registered with uselectd.
+    Untracked,
 }
 
 impl Unsupported {
     /// The feature, by the kernel's name.
     pub fn feature(self) -> &'static str {
-        "io_uring"
+        match self {
+            Self::RingMissing | Self::RingForbidden | Self::RingTooOld => "io_uring",
+            Self::Untracked => "user-level connection tracking",
+        }
     }
 
     /// Since when the kernel has it, or what hides it.
@@ -52,6 +57,7 @@ impl Unsupported {
             Self::RingMissing => {
                 "the kernel was built without it, or a filter of system calls hides it"
             }
+            Self::Untracked => "the process is not registered with uselectd",
             Self::RingForbidden => {
                 "kernel.io_uring_disabled, or a filter of system calls, forbids it"
             }

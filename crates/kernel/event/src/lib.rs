@@ -27,6 +27,7 @@ mod time;
 mod timers;
 mod token;
 mod uring;
+mod uselect;
 
 pub use buffer::{Budget, Buffer, Charge, Held};
 pub use clock::Clock;
@@ -43,3 +44,4 @@ pub use time::Instant;
 pub use timers::{TimerId, Timers};
 pub use token::{Kind, Token};
 pub use uring::{Uring, UringWatch};
+pub use uselect::{Uselect, UselectWatch, track};

@@ -37,3 +37,7 @@ pub(crate) const LOG_WAIT: std::time::Duration = std::time::Duration::from_secs(
 pub(crate) const LOG_CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 /// How often it is looked whether the log is written to its end.
 pub(crate) const LOG_CLOSE_LOOK: std::time::Duration = std::time::Duration::from_millis(1);
+/// Waits in a row that memory answers before what is not tracked is looked at, and how long they
+/// last at most: a listener waits no longer.
+pub(crate) const PASSES_MAX: u32 = 8;
+pub(crate) const PASSES_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(1);

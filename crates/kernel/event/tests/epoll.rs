@@ -5,3 +5,6 @@
 mod conformance;
 
 type Tested = millrace_event::Epoll;
+
+/// Nothing is to be done before an engine is made.
+fn prepare() {}

@@ -9,7 +9,7 @@ use std::time::Instant;
 use millrace_cache::disk;
 use millrace_event::{
     Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, Outbox, PollWatch,
-    SelectWatch, UringWatch, Watch, mailbox, mesh,
+    SelectWatch, UringWatch, UselectWatch, Watch, mailbox, mesh,
 };
 use millrace_proxy::config::Config;
 use millrace_proxy::names::Sources;
@@ -129,6 +129,7 @@ impl Crew {
             let work = move || match engine {
                 Engine::Epoll => seat.work::<EpollWatch>(config, listeners, inbox, mail, start),
                 Engine::Uring => seat.work::<UringWatch>(config, listeners, inbox, mail, start),
+                Engine::Uselect => seat.work::<UselectWatch>(config, listeners, inbox, mail, start),
                 Engine::Poll => seat.work::<PollWatch>(config, listeners, inbox, mail, start),
                 Engine::Select => seat.work::<SelectWatch>(config, listeners, inbox, mail, start),
             };

@@ -1,6 +1,6 @@
 //! `millrace doctor`: what this machine offers, and what millrace would do with it. It only reads,
-//! and for --engine auto and --splice calibrated sends itself a few messages; it opens nothing that
-//! could disturb a running proxy.
+//! and for --engine auto and --splice calibrated sends itself a few messages, and asks uselectd for
+//! a registration, which ends with it; it opens nothing that could disturb a running proxy.
 
 use std::fs;
 use std::num::NonZero;
@@ -8,6 +8,7 @@ use std::num::NonZero;
 use millrace_proxy::config::Config;
 use millrace_proxy::pipes_max;
 use millrace_splice::limits::PIPE_BYTES;
+use uselect::{Backend, Tracker};
 
 use crate::crew::{descriptors_of_a_worker, files_of_disks};
 use crate::engines::{self, Engine::Epoll, Picked};
@@ -73,7 +74,11 @@ struct Machine {
     congestion_available: Option<String>,
     backlog: Option<u64>,
     pipe_pages: Option<u64>,
+    tracking: Option<Tracking>,
 }
+
+/// What answers for the sockets of a process here, and why nothing better does.
+type Tracking = (Backend, Vec<(Backend, uselect::Error)>);
 
 impl Machine {
     fn look() -> Self {
@@ -83,6 +88,7 @@ impl Machine {
         let number = |path: &str| proc(path).and_then(|text| text.parse().ok());
         let descriptors_now = millrace_sys::descriptor_limit();
         // Raising is what a start would do, and ends with this process.
+        let (tracker, missing) = Tracker::best(uselect::SOCKET.as_ref(), uselect::Mode::Exact);
         let descriptors_max = millrace_sys::raise_descriptor_limit().unwrap_or(descriptors_now);
         Self {
             kernel: proc("sys/kernel/osrelease"),
@@ -95,6 +101,7 @@ impl Machine {
             congestion_available: proc("sys/net/ipv4/tcp_available_congestion_control"),
             backlog: number("sys/net/core/somaxconn"),
             pipe_pages: number("sys/fs/pipe-user-pages-soft"),
+            tracking: Some((tracker.backend(), missing)),
         }
     }
 }
@@ -116,7 +123,7 @@ fn name_servers(resolv: &str) -> Vec<String> {
 }
 
 fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
-    let picked = engines::pick(config.engine);
+    let picked = engines::pick(config);
     let bodies = thresholds::pick(config.splice, picked.as_ref().map_or(Epoll, |it| it.engine));
     let mut findings = vec![
         kernel(machine),
@@ -129,6 +136,7 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
         names(machine),
         congestion(machine),
         backlog(machine),
+        tracking(machine),
     ];
     findings.extend(outlook(config).into_iter().map(|found| {
         let verdict = if found.is_good { Verdict::Good } else { Verdict::Note };
@@ -296,6 +304,29 @@ fn backlog(machine: &Machine) -> Finding {
     }
 }
 
+/// User-level tracking, for programs that are linked or preloaded with it.
+fn tracking(machine: &Machine) -> Finding {
+    let (backend, missing) = machine.tracking.as_ref().map_or((Backend::Calls, &[][..]), |found| {
+        let (backend, missing) = found;
+        (*backend, missing)
+    });
+    let missing = missing.iter().map(|(backend, error)| {
+        let name = match backend {
+            Backend::Bpf(_) => "not by eBPF",
+            Backend::Multishot => "not by io_uring",
+            Backend::Calls => "not at all",
+        };
+        format!("{name}: {error}")
+    });
+    let missing = missing.collect::<Vec<_>>().join("\n");
+    let (verdict, value) = match backend {
+        Backend::Bpf(_) => (Verdict::Good, "by eBPF: ready sockets take no call"),
+        Backend::Multishot => (Verdict::Note, "by io_uring: idle sockets take no call"),
+        Backend::Calls => (Verdict::Note, "none: each wait is a call"),
+    };
+    finding("uselect", verdict, value.to_owned(), &missing)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,6 +392,24 @@ mod tests {
         let (verdict, word) = with("--disk /a:100G");
         let told = "about 1503 busy ones and 1025 files";
         assert!(verdict == Verdict::Note && word.contains(told), "{word}");
+    }
+
+    #[test]
+    fn why_tracking_is_no_better_is_said() {
+        let with = |backend, missing| {
+            let tracking = Some((backend, missing));
+            self::tracking(&Machine { tracking, ..Machine::default() })
+        };
+        let exact = Backend::Bpf(uselect::Mode::Exact);
+        let best = with(exact, Vec::new());
+        assert!(best.verdict == Verdict::Good && best.word.is_empty());
+        let refused = (exact, uselect::Error::Refused);
+        let second = with(Backend::Multishot, vec![refused]);
+        assert!(second.verdict == Verdict::Note);
+        assert_eq!(second.word, "not by eBPF: uselectd does not serve this user");
+        let forbidden = (Backend::Multishot, uselect::Error::NoRing(uselect::Errno::PERM));
+        let last = with(Backend::Calls, vec![refused, forbidden]);
+        assert!(last.word.lines().count() == 2 && last.word.contains("forbids io_uring"));
     }
 
     #[test]

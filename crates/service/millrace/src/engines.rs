@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millrace_event::{Clock, EngineOptions, EpollWatch, Error, Uring, UringWatch};
-use millrace_proxy::config::EngineChoice;
+use millrace_proxy::config::{Config, EngineChoice};
 
 use crate::calibrate;
 use crate::failure::Failure;
@@ -13,6 +13,7 @@ use crate::failure::Failure;
 pub(crate) enum Engine {
     Epoll,
     Uring,
+    Uselect,
     Poll,
     Select,
 }
@@ -23,6 +24,7 @@ impl Engine {
         match self {
             Self::Epoll => "epoll",
             Self::Uring => "uring",
+            Self::Uselect => "uselect",
             Self::Poll => "poll",
             Self::Select => "select",
         }
@@ -44,10 +46,19 @@ const ROUNDS: u32 = 4;
 ///
 /// # Errors
 /// When the one that was asked for cannot be had here.
-pub(crate) fn pick(choice: EngineChoice) -> Result<Picked, Failure> {
+pub(crate) fn pick(config: &Config) -> Result<Picked, Failure> {
     let asked = |engine| Ok(Picked { engine, reason: "asked for".to_owned() });
-    match choice {
+    match config.engine {
         EngineChoice::Epoll => asked(Engine::Epoll),
+        EngineChoice::Uselect => {
+            match millrace_event::track(&config.uselectd, Duration::from_micros(config.spin_us)) {
+                Ok(()) => asked(Engine::Uselect),
+                Err(error) => Err(Failure::Machine(format!(
+                    "--engine uselect: {error} ({})",
+                    config.uselectd.display()
+                ))),
+            }
+        }
         EngineChoice::Poll => asked(Engine::Poll),
         EngineChoice::Select => asked(Engine::Select),
         EngineChoice::Uring => match probe() {
@@ -96,6 +107,8 @@ fn compared(measured: Result<(Duration, Duration), Error>) -> Picked {
 
 #[cfg(test)]
 mod tests {
+    use millrace_proxy::config::from_arguments;
+
     use super::*;
 
     #[test]
@@ -114,17 +127,26 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_taken() {
+        let with = |engine| pick(&Config { engine, ..config() });
         for (choice, engine) in [
             (EngineChoice::Epoll, Engine::Epoll),
             (EngineChoice::Uring, Engine::Uring),
             (EngineChoice::Poll, Engine::Poll),
             (EngineChoice::Select, Engine::Select),
         ] {
-            match pick(choice) {
+            match with(choice) {
                 Err(_) if engine == Engine::Uring && probe().is_err() => {}
                 picked => assert_eq!(picked.unwrap().engine, engine),
             }
         }
-        assert!(pick(EngineChoice::Auto).unwrap().reason.starts_with("auto: "));
+        assert!(with(EngineChoice::Auto).unwrap().reason.starts_with("auto: "));
+        let nowhere = Config { uselectd: "/no/such".into(), ..config() };
+        let refused = pick(&Config { engine: EngineChoice::Uselect, ..nowhere }).unwrap_err();
+        let words = "--engine uselect: uselectd cannot be reached: No such file or directory";
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
+
+    fn config() -> Config {
+        from_arguments(["forward", "--listen", "127.0.0.1:0"]).unwrap()
     }
 }

@@ -88,7 +88,7 @@ impl Running {
             say::error(&format!("the limit of descriptors stays as it is: {error}"));
         }
         let mut beginning = Beginning::of(&config, upgrade)?;
-        let engine = engines::pick(config.engine)?;
+        let engine = engines::pick(&config)?;
         let thresholds = thresholds::pick(config.splice, engine.engine);
         let log = LogSink::closed();
         let asked_for = config.clone();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use millrace_event::{EpollWatch, Error, PollWatch, SelectWatch, UringWatch};
+use millrace_event::{EpollWatch, Error, PollWatch, SelectWatch, UringWatch, UselectWatch};
 use millrace_proxy::DIRECT_BYTES;
 use millrace_proxy::config::Splice;
 use millrace_splice::{NEVER, Thresholds};
@@ -91,6 +91,7 @@ fn measure(engine: Engine) -> Result<Vec<Costs>, Error> {
     match engine {
         Engine::Epoll => calibrate::costs::<EpollWatch>(&cells, PATIENCE),
         Engine::Uring => calibrate::costs::<UringWatch>(&cells, PATIENCE),
+        Engine::Uselect => calibrate::costs::<UselectWatch>(&cells, PATIENCE),
         Engine::Poll => calibrate::costs::<PollWatch>(&cells, PATIENCE),
         Engine::Select => calibrate::costs::<SelectWatch>(&cells, PATIENCE),
     }

@@ -45,7 +45,7 @@ fn a_wrong_option_is_one_line_that_says_what_is_allowed_and_status_2() {
         ("forward --memory lots", &["--memory: \"lots\" is not a size"]),
         (
             "forward --engine kqueue",
-            &["--engine: \"kqueue\"", "allowed: auto, epoll, uring, poll, select"],
+            &["--engine: \"kqueue\"", "allowed: auto, epoll, uring, uselect, poll, select"],
         ),
         ("forward --listen 3128", &["--listen: \"3128\" has no port", "unix:PATH"]),
         ("forward --listen 0.0.0.0:0", &["--listen", "other machines", "--allow-client CIDR"]),

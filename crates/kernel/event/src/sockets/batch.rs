@@ -119,7 +119,7 @@ impl<W: Watch> Sockets<W> {
             };
             match taken {
                 Ok(taken) if taken < bytes.len() => {
-                    descriptor.writable = false;
+                    descriptor.lack_room(&mut self.watch);
                     let rest = Box::new(hold(&self.budget, &[&bytes], taken));
                     descriptor.sending = Sending::Send { token, rest };
                     self.counters.short_sends += 1;

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use millrace_sys::Wanted;
 
-use crate::{Error, Held, Token};
+use crate::{Error, Held, Token, Watch};
 
 /// One descriptor, at the index that its [`Fd`](crate::Fd) holds. The index is not the kernel's
 /// number: numbers are shared by all workers, so a table by number would be as long for each of
@@ -191,6 +191,12 @@ impl Descriptor {
                 | Sending::Splice { .. }
                 | Sending::SpliceAfter { .. }
         )
+    }
+
+    /// A send has found no room.
+    pub(super) fn lack_room(&mut self, watch: &mut impl Watch) {
+        self.writable = false;
+        watch.lacks_room(self.fd.as_fd());
     }
 
     /// What is waited for here; `None`: nothing, or it is queued to be tried already.

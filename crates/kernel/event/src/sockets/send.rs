@@ -62,7 +62,7 @@ impl<W: Watch> Sockets<W> {
         };
         match sent {
             Ok(taken) if taken < total => {
-                descriptor.writable = false;
+                descriptor.lack_room(&mut self.watch);
                 let rest = Box::new(hold(&self.budget, parts, taken));
                 descriptor.sending = Sending::Send { token, rest };
                 self.moved += taken;
@@ -145,13 +145,13 @@ impl<W: Watch> Sockets<W> {
                 self.counters.bytes_sent += taken as u64;
                 rest.consume(taken);
                 if !rest.is_empty() {
-                    descriptor.writable = false;
+                    descriptor.lack_room(&mut self.watch);
                     return None;
                 }
                 Ok(())
             }
             Err(Errno::AGAIN) => {
-                descriptor.writable = false;
+                descriptor.lack_room(&mut self.watch);
                 self.counters.would_block += 1;
                 return None;
             }

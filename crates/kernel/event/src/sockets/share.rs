@@ -56,7 +56,7 @@ impl<W: Watch> Sockets<W> {
         self.counters.bytes_sent += taken as u64;
         let ended = match result {
             Ok(false) => {
-                descriptor.writable = false;
+                descriptor.lack_room(&mut self.watch);
                 self.counters.short_sends += 1;
                 let before = hold(&self.budget, parts, taken);
                 let rest = Box::new(Rest { before, shared: shared.share(), sent });
@@ -83,7 +83,7 @@ impl<W: Watch> Sockets<W> {
         self.moved += before - rest.len();
         match result {
             Ok(false) => {
-                descriptor.writable = false;
+                descriptor.lack_room(&mut self.watch);
                 descriptor.sending = Sending::SendShared { token, rest };
                 None
             }

@@ -89,7 +89,7 @@ impl<W: Watch> Sockets<W> {
         let from = self.descriptors.key_at(pipe)?;
         let result = self.splice_once(from, key, max);
         if result == Err(Errno::AGAIN) {
-            self.descriptors.get_mut(key)?.writable = false;
+            self.descriptors.get_mut(key)?.lack_room(&mut self.watch);
             return None;
         }
         self.descriptors.get_mut(key)?.sending = Sending::Idle;
@@ -182,7 +182,7 @@ impl<W: Watch> Sockets<W> {
         };
         let sending = match sent {
             Ok(taken) if taken < total => {
-                target.writable = false;
+                target.lack_room(&mut self.watch);
                 self.moved += taken;
                 self.counters.bytes_sent += taken as u64;
                 self.counters.short_sends += 1;
@@ -194,7 +194,9 @@ impl<W: Watch> Sockets<W> {
                 self.counters.bytes_sent += taken as u64;
                 match self.splice_once(from_key, into_key, max) {
                     Err(Errno::AGAIN) => {
-                        self.at(into.0).writable = false;
+                        if let Some(target) = self.descriptors.get_mut(into_key) {
+                            target.lack_room(&mut self.watch);
+                        }
                         Sending::Splice { pipe: from.0, max, token }
                     }
                     Ok(count) => Sending::Spliced { token, result: Ok(count as u32) },

@@ -36,6 +36,9 @@ pub trait Watch: Sized {
     /// Ends the watch of a connection, and closes it: by the end of the next [`Watch::wait`] at
     /// the latest, its peer is told.
     fn close(&mut self, fd: OwnedFd, data: u64);
+    /// A send has found less room in a connection than it had bytes for, so an edge of room is
+    /// waited for from now on. Most watches know that without being told.
+    fn lacks_room(&mut self, _fd: BorrowedFd<'_>) {}
     /// Waits until something is ready or, at most, `wait_max` (`None`: for ever). `wanted` is all
     /// that an edge is waited for at this moment; a watch over edges was told enough when it was
     /// added, and does not look at it.

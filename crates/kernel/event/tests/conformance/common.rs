@@ -21,6 +21,7 @@ pub(crate) fn engine() -> Tested {
 }
 
 pub(crate) fn engine_holding(budget_bytes: usize) -> Tested {
+    crate::prepare();
     match Tested::new(EngineOptions { budget_bytes, log: None, clock: Clock::new() }) {
         // No test of this program can do without it: they are all skipped.
         Err(Error::Unsupported(reason)) => {

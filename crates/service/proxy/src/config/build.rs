@@ -54,6 +54,7 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
         "auto" => Ok(EngineChoice::Auto),
         "epoll" => Ok(EngineChoice::Epoll),
         "uring" => Ok(EngineChoice::Uring),
+        "uselect" => Ok(EngineChoice::Uselect),
         "poll" => Ok(EngineChoice::Poll),
         "select" => Ok(EngineChoice::Select),
         _ => Err("is not an engine of this version"),
@@ -83,6 +84,8 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
     Ok(Config {
         number: 1,
         engine,
+        uselectd: process.one_or_default("uselectd", scope, value::file_path)?,
+        spin_us: process.one_or_default("spin-us", scope, |text| bounded("spin-us", text))?,
         splice,
         workers: usize::try_from(workers).unwrap_or(1),
         memory_bytes,

@@ -26,7 +26,7 @@ pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), Config
 }
 
 /// What stays as it was when the process started, as it is written.
-fn fixed(config: &Config) -> [(&'static str, String); 13] {
+fn fixed(config: &Config) -> [(&'static str, String); 15] {
     let admin: Vec<_> = config.admin.iter().map(ToString::to_string).collect();
     let admin = if admin.is_empty() { "off".to_owned() } else { admin.join(", ") };
     let token = config.admin_token_file.as_ref();
@@ -36,6 +36,8 @@ fn fixed(config: &Config) -> [(&'static str, String); 13] {
     let disks = cache.map_or(&[][..], |cache| &cache.disks);
     [
         ("engine", engine_name(config.engine).to_owned()),
+        ("uselectd", config.uselectd.display().to_string()),
+        ("spin-us", config.spin_us.to_string()),
         ("splice", splice_name(config.splice).to_owned()),
         ("workers", config.workers.to_string()),
         ("memory", write_size(config.memory_bytes)),

@@ -138,6 +138,10 @@ pub struct Config {
     pub number: u64,
     /// Which engine presents completions.
     pub engine: EngineChoice,
+    /// Where uselectd listens, for [`EngineChoice::Uselect`].
+    pub uselectd: PathBuf,
+    /// How long a worker of that engine looks for work before it sleeps, in microseconds.
+    pub spin_us: u64,
     /// From how many bytes on bodies are spliced.
     pub splice: Splice,
     /// Worker threads, at least 1.
@@ -220,6 +224,8 @@ pub enum EngineChoice {
     Epoll,
     /// io_uring(7).
     Uring,
+    /// Memory that the kernel keeps up to date, by uselectd(8).
+    Uselect,
     /// poll(2), for comparison.
     Poll,
     /// select(2), for comparison.

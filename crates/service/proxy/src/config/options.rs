@@ -483,12 +483,27 @@ impl Row {
         ),
         process(
             "engine",
-            Kind::Choice(&["auto", "epoll", "uring", "poll", "select"]),
+            Kind::Choice(&["auto", "epoll", "uring", "uselect", "poll", "select"]),
             "auto",
             "How to wait for sockets: epoll(7), or io_uring(7) of Linux 6.1 or newer. auto takes \
-             uring where it can be had and is not dearer than epoll, and says what it took. For \
-             comparison alone: poll(2) and select(2), whose every wait costs time for each \
-             connection, idle ones too.",
+             uring where it can be had and is not dearer than epoll, and says what it took. \
+             uselect reads from memory what happens to connections, which uselectd(8) has the \
+             kernel keep up to date. For comparison alone: poll(2) and select(2), whose every \
+             wait costs time for each connection, idle ones too.",
+        ),
+        process(
+            "uselectd",
+            Kind::File,
+            "/run/uselectd.sock",
+            "The socket of uselectd(8), for engine uselect.",
+        ),
+        process(
+            "spin-us",
+            Kind::Number { least: 0, most: 1000 },
+            "0",
+            "With engine uselect: for how many microseconds a worker looks for work before it \
+             sleeps, where that has lately found some and nobody else wants the processor. Answers \
+             come sooner, and a processor is kept busy.",
         ),
         process(
             "splice",

@@ -30,6 +30,8 @@ pub fn to_toml(config: &Config) -> String {
 
 fn process(out: &mut String, config: &Config) {
     line(out, "engine", quoted(engine_name(config.engine)));
+    line(out, "uselectd", quoted(&config.uselectd.display().to_string()));
+    line(out, "spin-us", config.spin_us.to_string());
     line(out, "splice", quoted(splice_name(config.splice)));
     line(out, "workers", config.workers);
     line(out, "memory", quoted(&super::value::write_size(config.memory_bytes)));
@@ -68,6 +70,7 @@ pub(super) fn engine_name(engine: EngineChoice) -> &'static str {
         EngineChoice::Auto => "auto",
         EngineChoice::Epoll => "epoll",
         EngineChoice::Uring => "uring",
+        EngineChoice::Uselect => "uselect",
         EngineChoice::Poll => "poll",
         EngineChoice::Select => "select",
     }
