@@ -156,7 +156,8 @@ def put(path, name, text):
         old = file.read()
     if begin not in old or end not in old:
         raise SystemExit(f"figure: {path} has no marker lines for {name}")
-    body = f"{begin}\n\n{text}\n![{name}](splice/{name}.svg)\n\n{end}"
+    folder = os.path.splitext(os.path.basename(path))[0]
+    body = f"{begin}\n\n{text}\n![{name}]({folder}/{name}.svg)\n\n{end}"
     new = re.sub(re.escape(begin) + ".*" + re.escape(end), lambda _: body, old, flags=re.DOTALL)
     with open(path, "w") as file:
         file.write(new)

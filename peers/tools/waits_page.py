@@ -1,0 +1,226 @@
+"""What the points of a figure about waiting come to: its picture and its tables."""
+import statistics
+import textwrap
+from dataclasses import dataclass
+
+from page import read, size
+from plot import Axis, Curve, HEIGHT, Panel, WIDTH, svg
+from results import interval, spread, table
+from waits import LOADS, PROGRAMS
+
+COLOURS = {"select": "#aaaaaa", "poll": "#555555", "epoll": "#0072b2", "uring": "#cc79a7",
+           "uselect": "#d55e00", "spin": "#e69f00"}
+DASHES = {"millrace-hits": "", "lighttpd": "6 4", "haproxy": "2 3", "floor-hits": "8 2 2 2"}
+# Where a bare program takes so much of a bar, the bar is so many times what that takes.
+FLOOR_PART, FLOOR_TIMES = 0.85, 1.15
+LINEAR_MAX = 5  # between the least and the greatest value of a linear axis
+PAPER_LESS = 50  # per cent that the paper's uselect took less than /dev/epoll
+
+
+@dataclass
+class Points:
+    """The windows of a figure: {(load, program, connections, bytes): {round: row}}."""
+
+    found: dict
+
+    @classmethod
+    def of(cls, rows):
+        found = {}
+        for row in rows:
+            key = row["load"], row["program"], row["connections"], row["bytes"]
+            found.setdefault(key, {})[row["round"]] = row
+        return cls(found)
+
+    def values(self, load, program, count, bytes_, column):
+        rows = self.found.get((load, program, count, bytes_), {})
+        return [row[column] for _, row in sorted(rows.items())]
+
+    def ratios(self, load, pair, first, count, bytes_):
+        """What the first of two takes beside the other, within each round."""
+        column = LOADS[load].value
+        beside = first if pair[0] == pair[1] else count
+        own = self.found.get((load, pair[0], count, bytes_), {})
+        other = self.found.get((load, pair[1], beside, bytes_), {})
+        return [own[key][column] / other[key][column] for key in sorted(own) if key in other]
+
+
+@dataclass
+class Place:
+    """Points of the x axis for one picture or table: one load, and one side of the other axis."""
+
+    load: str
+    title: str
+    points: list  # of (x, what stands there, connections, bytes)
+
+
+def places(figure):
+    if figure.is_by_size:
+        return [Place(load, f"{count:,} connections",
+                      [(bytes_, size(bytes_), count, bytes_) for bytes_ in figure.sizes])
+                for load in figure.loads for count in figure.connections]
+    return [Place(load, LOADS[load].title,
+                  [(count, f"{count:,}", count, figure.sizes[0]) for count in figure.connections])
+            for load in figure.loads]
+
+
+def picture(figure, rows):
+    """The SVG: a panel for each load, or for each number of connections."""
+    points = Points.of(rows)
+    # In the order of the table; the legend is that of the first panel, so it names them all.
+    names = [name for name in PROGRAMS if any(key[1] == name for key in points.found)]
+    panels = [panel(figure, points, place, names) for place in places(figure)]
+    panels[0].curves += [Curve(name, *style(name), []) for name in names
+                         if name not in [curve.name for curve in panels[0].curves]]
+    return svg(f"{figure.title}; mean and 90 % confidence interval", panels)
+
+
+def style(name):
+    program = PROGRAMS[name]
+    return COLOURS[program.waits_by], DASHES[program.file]
+
+
+def panel(figure, points, place, names):
+    load, curves = LOADS[place.load], []
+    for name in names:
+        found = [(x, points.values(place.load, name, count, bytes_, load.value))
+                 for x, _, count, bytes_ in place.points]
+        drawn = [(x, *interval(values)) for x, values in found if values]
+        if drawn:
+            curves.append(Curve(name, *style(name), drawn))
+    # A wide interval is cut off rather than make all else small.
+    ys = [min(y + half, 1.5 * y) for curve in curves for _, y, half in curve.points] or [1]
+    ys += [max(y - half, y / 1.5) for curve in curves for _, y, half in curve.points]
+    x = Axis("bytes of the answer" if figure.is_by_size else "established connections",
+             True, WIDTH).fit([x for x, *_ in place.points])
+    x.labels = [(x, label.removesuffix("iB").replace(" ", "")) for x, label, *_ in place.points]
+    # From 0 on, where nothing is hidden by that.
+    is_log = max(ys) > LINEAR_MAX * min(ys)
+    return Panel(place.title, x, Axis(load.axis, is_log, HEIGHT).fit(ys), curves)
+
+
+def cells(points, place, name):
+    """What a program takes at each point; of CPU time, with the client's in brackets."""
+    column = LOADS[place.load].value
+    for _, _, count, bytes_ in place.points:
+        values = points.values(place.load, name, count, bytes_, column)
+        if not values:
+            yield "-"
+            continue
+        mean, half = interval(values)
+        text = f"{mean:.1f}" + f" ± {half:.1f}" * (len(values) > 1)
+        cpu = [own + client for own, client in zip(
+            points.values(place.load, name, count, bytes_, "cpu_us"),
+            points.values(place.load, name, count, bytes_, "client_us"))]
+        yield f"{text} ({statistics.mean(cpu):.1f})"
+
+
+def values_of(figure, points, place):
+    """The table of one place: a line for each program."""
+    head = "bytes of the answer" if figure.is_by_size else "connections"
+    lines = [[head, *(label for _, label, *_ in place.points)]]
+    for name in PROGRAMS:
+        line = [name, *cells(points, place, name)]
+        if any(cell != "-" for cell in line[1:]):
+            lines.append(line)
+    return table(lines)
+
+
+def bars_of(figure, points):
+    """(the table of ratios with bars and verdicts, the verdicts)."""
+    judged = not figure.is_by_size
+    labels = [label for _, label, *_ in places(figure)[0].points]
+    lines = [["load" if judged else "connections", "ratio", *labels,
+              *(("bar", "verdict") if judged else ())]]
+    for bar in figure.bars:
+        for place in places(figure):
+            if place.load != bar.load:
+                continue
+            first = place.points[0][2]
+            found = [points.ratios(bar.load, (bar.program, bar.other), first, count, bytes_)
+                     for _, _, count, bytes_ in place.points]
+            line = [bar.load if judged else place.title.split()[0], bar.title(first)]
+            line += [spread(ratios, 2) if ratios else "-" for ratios in found]
+            if judged:
+                line += verdict(bar, points, place)
+            lines.append(line)
+    return table(lines), [line[-1] for line in lines[1:]] if judged else []
+
+
+def verdict(bar, points, place):
+    """The bar, and whether the median of the rounds is within it wherever it holds."""
+    if not bar.most:
+        return ["", ""]
+    first, most, medians, floors = place.points[0][2], bar.most, [], []
+    for _, _, count, bytes_ in place.points:
+        if bar.at and count not in bar.at:
+            continue
+        ratios = points.ratios(bar.load, (bar.program, bar.other), first, count, bytes_)
+        bare = bar.floor and points.ratios(bar.load, bar.floor, first, count, bytes_)
+        medians.append(statistics.median(ratios) if ratios else None)
+        floors += [statistics.median(bare)] if bare else []
+    said = f"{bar.least:.2f} to {most:.2f}" if bar.least else f"{most:.2f}"
+    if floors and max(floors) > FLOOR_PART * most:
+        most = FLOOR_TIMES * max(floors)
+        said = f"{most:.2f} (stated: {said})"
+    if bar.at:
+        said += " at " + ", ".join(f"{count:,}" for count in bar.at)
+    if not medians or None in medians:
+        return [said, "not measured"]
+    is_met = all(bar.least <= median <= most for median in medians)
+    return [said, "met" if is_met else "**missed**"]
+
+
+def left_of_it(figure, points):
+    """What of the paper's gain over /dev/epoll there is over epoll, in a sentence; or nothing."""
+    found = {}
+    for place in places(figure):
+        for _, _, count, bytes_ in place.points:
+            ratios = points.ratios(place.load, ("uselect", "epoll"), count, count, bytes_)
+            if ratios and LOADS[place.load].value == "cpu_us":
+                less = 100 * (1 - statistics.median(ratios))
+                found.setdefault(place.load, []).append(less)
+    if not found:
+        return ""
+    parts = [f"{min(less):.0f} to {max(less):.0f} % ({LOADS[load].title})"
+             for load, less in found.items()]
+    return (f"Of the {PAPER_LESS} % less CPU time than /dev/epoll that the paper has, what is left "
+            f"against today's epoll, by the medians of all points: {'; '.join(parts)}. Below 0 is "
+            "more than epoll takes.")
+
+
+def section(name, figure, said, rows):
+    """What the page says of a figure."""
+    points = Points.of(rows)
+    bars, verdicts = bars_of(figure, points)
+    rounds = len({row["round"] for row in rows})
+    about = (f"{rounds} rounds, mean ± half of the 90 % confidence interval, and in brackets the "
+             f"mean CPU time of program, uselectd and client together; ratios are medians "
+             f"[least-greatest] of those within a round; of {len(rows)} windows, strangers used "
+             f"the core in {sum(row['noisy'] for row in rows)}. {said['system']}; millrace at "
+             f"{said['commit']}; {said['peers']}. Command: `{said['command']}`.")
+    if any(verdicts):
+        missed, unknown = (verdicts.count(word) for word in ("**missed**", "not measured"))
+        about += (f" Bars: {sum(map(bool, verdicts))}, {missed} missed, {unknown} not measured.")
+    parts = [f"### {name}: {figure.title}", filled(about)]
+    parts += [filled(left_of_it(figure, points))] * bool(left_of_it(figure, points))
+    for place in places(figure):
+        axis = LOADS[place.load].axis
+        parts += [f"*{place.title}*: {axis}", values_of(figure, points, place)]
+    parts += ["*One beside the other*", bars]
+    notes = [f"* {key}: {text}" for key, text in said.items()
+             if key.startswith(("left out", "waits of"))]
+    parts += ["\n".join(filled(note, "  ") for note in notes)] * bool(notes)
+    return "\n\n".join(parts) + "\n"
+
+
+def filled(text, indent=""):
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False,
+                         subsequent_indent=indent)
+
+
+def write(folder, name, figure):
+    """Draws a figure from its CSV in the folder; gives its section."""
+    said, rows = read(f"{folder}/{name}.csv")
+    with open(f"{folder}/{name}.svg", "w") as file:
+        file.write(picture(figure, rows))
+    return section(name, figure, said, rows)
