@@ -64,7 +64,6 @@ struct uselect_stats {
   uint64_t waits;        // calls of uselect, upoll, uepoll_wait, uselect_changes and their like
   uint64_t without_call; // of these, answered without a system call
   uint64_t sleeps;       // system calls that were made to sleep
-  uint64_t passed_over;  // looks at all sockets, as the kernel had passed over a program
 };
 
 // uselect_init(3): has this process's TCP sockets tracked, from now on. NULL: all options are 0.
@@ -136,7 +135,7 @@ int uselect_stats(struct uselect_stats *stats);
 USELECT_ASSERT(sizeof(struct uselect_options) == 16, "uselect_options has 16 bytes");
 USELECT_ASSERT(sizeof(struct uselect_info) == 24, "uselect_info has 24 bytes");
 USELECT_ASSERT(sizeof(struct uselect_change) == 16, "uselect_change has 16 bytes");
-USELECT_ASSERT(sizeof(struct uselect_stats) == 32, "uselect_stats has 32 bytes");
+USELECT_ASSERT(sizeof(struct uselect_stats) == 24, "uselect_stats has 24 bytes");
 #undef USELECT_ASSERT
 #endif
 

@@ -59,7 +59,6 @@ pub struct Stats {
     pub(crate) waits: u64,
     pub(crate) without_call: u64,
     pub(crate) sleeps: u64,
-    pub(crate) passed_over: u64,
 }
 
 const _: () = {
@@ -68,7 +67,7 @@ const _: () = {
     assert!(size_of::<Options>() == 16);
     assert!(size_of::<Info>() == 24);
     assert!(size_of::<Change>() == 16);
-    assert!(size_of::<Stats>() == 32);
+    assert!(size_of::<Stats>() == 24);
     assert!(offset_of!(Options, backend) == 8);
     assert!(offset_of!(Change, events) == 8);
     // C's entries of poll(2) are taken as the library's.

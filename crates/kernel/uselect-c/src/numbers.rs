@@ -97,9 +97,9 @@ pub unsafe extern "C" fn uselect_stats(stats: *mut Stats) -> c_int {
             return Err(Errno::FAULT);
         }
         let counted = made()?.stats();
-        let uselect::Stats { waits, without_call, sleeps, passed_over } = counted;
+        let uselect::Stats { waits, without_call, sleeps } = counted;
         // SAFETY: it is not null, and has room by this function's contract.
-        unsafe { stats.write(Stats { waits, without_call, sleeps, passed_over }) };
+        unsafe { stats.write(Stats { waits, without_call, sleeps }) };
         Ok(0)
     })
 }

@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn shares_have_a_tenth_and_a_long_line_is_cut() {
-        let stats = Stats { waits: 12, without_call: 4151, sleeps: 7, passed_over: 0 };
+        let stats = Stats { waits: 12, without_call: 4151, sleeps: 7 };
         let text = Waits { waits: 15145, stats }.to_string();
         assert_eq!(text, "15145 waits, 4151 (27.4 %) without a system call, 7 sleeps");
         let mut line = Line { bytes: [0; LINE_MAX], end: 0 };

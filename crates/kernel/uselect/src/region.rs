@@ -16,7 +16,6 @@ use crate::layout::{Bitmap, PROBES, SLEEPERS, SOCKETS, Slot, THREADS};
 use crate::limits::WAITS_UNSEEN_MAX;
 use crate::pages::{Pages, is_set, set};
 use crate::sleep::Sleeper;
-use crate::stats::Counter;
 
 /// What the end of the daemon is waited for with: a hang-up, which is told unasked. Bytes are for
 /// the thread that has asked for a ring.
@@ -29,8 +28,6 @@ pub(crate) struct Region {
     registration: Hidden,
     /// Readable when a program may not have been called for a socket.
     passed_over: Hidden,
-    /// How often it was.
-    looks: Counter,
     is_lost: AtomicBool,
     /// Waits so far, to look at that now and then.
     waits: AtomicU32,
@@ -58,7 +55,6 @@ impl Region {
             mode,
             passed_over: Hidden::new(passed_over),
             registration: Hidden::new(registration),
-            looks: Counter::default(),
             is_lost: AtomicBool::new(false),
             waits: AtomicU32::new(0),
             is_ours,
@@ -97,14 +93,8 @@ impl Region {
         self.passed_over.as_fd()
     }
 
-    /// How often that was called.
-    pub(crate) fn looks(&self) -> u64 {
-        self.looks.get()
-    }
-
     /// Makes the kernel look at every tracked socket, a call each.
     pub(crate) fn look_at_all(&self) {
-        self.looks.add();
         kernel::drain(&self.passed_over);
         for fd in (0..SOCKETS).filter(|fd| is_set(&self.pages.own.active, *fd)) {
             self.refresh(fd as i32);

@@ -11,9 +11,6 @@ pub struct Stats {
     pub without_call: u64,
     /// How many system calls were made that could sleep.
     pub sleeps: u64,
-    /// How often the kernel had passed over a program, and all sockets were looked at for that. Of
-    /// the events of a socket before such a look several may be counted as one.
-    pub passed_over: u64,
 }
 
 #[derive(Default)]
@@ -24,7 +21,7 @@ impl Counter {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn get(&self) -> u64 {
+    fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -38,12 +35,11 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn stats(&self, passed_over: u64) -> Stats {
+    pub(crate) fn stats(&self) -> Stats {
         Stats {
             waits: self.waits.get(),
             without_call: self.without_call.get(),
             sleeps: self.sleeps.get(),
-            passed_over,
         }
     }
 }

@@ -273,7 +273,7 @@ impl Tracker {
 
     /// What the waits of this process did so far.
     pub fn stats(&self) -> Stats {
-        self.0.counters.stats(self.0.region().map_or(0, Region::looks))
+        self.0.counters.stats()
     }
 
     pub(crate) fn inner(&self) -> &Inner {
