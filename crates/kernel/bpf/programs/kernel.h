@@ -28,8 +28,10 @@ enum {
 enum { NO_PREALLOC = 1, MMAPABLE = 1 << 10 };
 enum { STORAGE_CREATE = 1, RING_FORCE_WAKEUP = 2 };
 
+struct seq_file;
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static __u64 (*const current_ids)(void) = (void *)14;
+static long (*const seq_write)(struct seq_file *file, const void *bytes, __u32 count) = (void *)127;
 static void *(*const storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
 static long (*const ring_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)130;
 static struct tcp_sock *(*const to_tcp)(void *sk) = (void *)137;

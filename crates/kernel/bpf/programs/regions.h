@@ -21,12 +21,13 @@ struct tracked {
     __u32 generation;
     // The state that was announced last. The socket's own is stored after the announcement, so who
     // computes from that could undo what the announcement has just written.
-    __u8 state;
+    __u32 state;
     // It has failed, and the kernel shuts both directions down right after the announcement.
-    __u8 is_over;
+    __u32 is_over;
     // Bits are only set; the process clears them.
-    __u8 is_lean;
-    __u8 padding;
+    __u32 is_lean;
+    // What the last sweep found of the socket: fingerprint().
+    __u64 swept;
 };
 struct process {
     __u64 identity;

@@ -6,9 +6,9 @@
 //
 // No program is a trampoline (fentry): kernels that are locked down refuse those.
 //
-// A program that is hit while it runs already on its CPU, in a process that was interrupted or that
-// had to leave the processor, is passed over (Linux 6.18, `__bpf_trace_run`). The kernel counts that,
-// the daemon looks at the count, and processes then make the kernel look at their sockets.
+// A kernel may leave a program out: one that is hit while it runs already on its CPU, in a process
+// that was interrupted (Linux 6.18, `__bpf_trace_run`), and a guarded kernel in processes of its
+// choice. So the daemon sweeps all tracked sockets now and then.
 #include "word.h"
 
 // The kernel lends some helpers to programs under these terms alone; so these files are under them
@@ -23,7 +23,7 @@ INLINE struct tracked *tracked_of(struct sock *sk)
 
 // Of what a socket has received as a whole, a number that is another one after each arrival. Of a
 // connection it is made of who is there and when: the next one may well be at the same address.
-INLINE __u64 arrived(struct tcp_sock *tp, __u8 state)
+INLINE __u64 arrived(struct tcp_sock *tp, __u32 state)
 {
     if (state != TCP_LISTEN)
         return ONCE(tp->rcv_nxt);
@@ -32,6 +32,11 @@ INLINE __u64 arrived(struct tcp_sock *tp, __u8 state)
         return 0;
     __u64 hash = ONCE(last->__req_common.skc_hash), port = ONCE(last->__req_common.skc_dport);
     return hash << 32 ^ port << 32 ^ ONCE(last->ts_recent);
+}
+
+INLINE __u64 fingerprint(__u64 arrived, __u32 state)
+{
+    return arrived << 4 ^ state;
 }
 
 // Bytes, an end, or of a listener a connection are there.
@@ -295,4 +300,33 @@ SEC("cgroup/getsockname6")
 int looked6(struct bpf_sock_addr *context)
 {
     return looked_at(context);
+}
+
+// Makes what is told of a socket what it is, and writes a byte to who sweeps if something has come
+// without a word. The socket is not locked: what differs may just be on its way to be told, so it
+// counts only if the sweep before has found the same.
+SEC("iter/bpf_sk_storage_map")
+int swept(__u64 *arguments)
+{
+    struct seq_file *file = *(struct seq_file **)arguments[0];
+    struct sock *sk = (struct sock *)arguments[2];
+    struct tracked *tracked = sk ? tracked_of(sk) : 0;
+    struct tcp_sock *tp = tracked ? to_tcp(sk) : 0;
+    if (!tp)
+        return 0;
+    __u32 state = sk->__sk_common.skc_state, told = ONCE(tracked->state);
+    __u64 now = arrived(tp, state), before = ONCE(tracked->arrived);
+    __u64 found = fingerprint(now, state);
+    int is_event = 0;
+    if (found != fingerprint(before, told)) {
+        seq_write(file, "", 1);
+        if (found == tracked->swept) {
+            // Unless it is told right now.
+            __sync_val_compare_and_swap(&tracked->state, told, state);
+            is_event = __sync_val_compare_and_swap(&tracked->arrived, before, now) == before;
+        }
+    }
+    tracked->swept = found;
+    settle(tp, tracked, is_event && now != before, !tracked->is_lean);
+    return 0;
 }

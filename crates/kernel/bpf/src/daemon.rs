@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ use uselect::{Answer, Mode, REQUEST, SLEEPER};
 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
-use crate::limits::{PASSED_OVER_UNSEEN_MAX, REQUEST_TIME_MAX, STRANGERS_MAX};
+use crate::limits::{LOOK_PERIOD, REQUEST_TIME_MAX, STRANGERS_MAX, SWEEP_PERIOD};
 use crate::listen::Listening;
 use crate::peer::{Peer, is_in_first_namespace};
 use crate::policy::Policy;
@@ -40,8 +40,10 @@ pub struct Daemon {
     cgroups: BTreeMap<u64, CgroupLinks>,
     strangers: Vec<Stranger>,
     members: Vec<Member>,
-    /// What [`Programs::passed_over`] said when members were told last.
+    /// What [`Programs::passed_over`] said last.
     passed_over: u64,
+    /// When the next sweep is due.
+    sweep_at: Instant,
 }
 
 /// A connection that has not asked yet.
@@ -84,6 +86,7 @@ impl Daemon {
             strangers: Vec::new(),
             members: Vec::new(),
             passed_over: 0,
+            sweep_at: Instant::now(),
         })
     }
 
@@ -117,7 +120,7 @@ impl Daemon {
         fds.extend(end.map(readable));
         let now = Instant::now();
         let deadlines = self.strangers.iter().map(|stranger| stranger.deadline);
-        let look = (members > 0).then(|| now + PASSED_OVER_UNSEEN_MAX);
+        let look = (members > 0).then(|| now + LOOK_PERIOD);
         let wait = deadlines.chain(look).min().map(|deadline| {
             let left = deadline.saturating_duration_since(now);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
@@ -153,13 +156,15 @@ impl Daemon {
         Ok(true)
     }
 
-    /// Has members look at their sockets where a program was passed over: of whom it was is not
-    /// known.
+    /// Sweeps where a program was passed over, of whom is not known, and now and then where none is
+    /// known to be: not every kernel counts what it leaves out.
     fn make_good(&mut self) -> Result<(), Error> {
         let passed_over = self.programs.passed_over()?;
-        if passed_over != self.passed_over {
+        if passed_over != self.passed_over || self.sweep_at <= Instant::now() {
             self.passed_over = passed_over;
-            self.members.iter().for_each(|member| member.region.tell_passed_over());
+            let has_found = self.programs.sweep()?;
+            let next = if has_found { Duration::ZERO } else { SWEEP_PERIOD };
+            self.sweep_at = Instant::now() + next;
         }
         Ok(())
     }
@@ -211,7 +216,7 @@ impl Daemon {
         match admitted {
             Ok(Ok((peer, region, memory, cgroup))) => {
                 // If it does not get there, the connection's end says so.
-                answer(&connection, Answer::Granted, &memory.descriptors(&region));
+                answer(&connection, Answer::Granted, &memory.descriptors());
                 self.members.push(Member { connection, peer, mode, region, cgroup });
             }
             Ok(Err(refusal)) => {

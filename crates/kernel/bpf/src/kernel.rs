@@ -1,4 +1,4 @@
-//! bpf(2), for what the loader does not do: maps of regions, made and frozen.
+//! bpf(2), for what the loader does not do: maps of regions, made and frozen, and sweeps.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -11,6 +11,9 @@ const MAP_CREATE: i32 = 0;
 const MAP_UPDATE: i32 = 2;
 const MAP_DELETE: i32 = 3;
 const MAP_FREEZE: i32 = 22;
+const LINK_CREATE: i32 = 28;
+const ITER_CREATE: i32 = 33;
+const ITER: u32 = 28;
 const ARRAY: u32 = 2;
 const RING: u32 = 27;
 const MMAPABLE: u32 = 1 << 10;
@@ -39,6 +42,24 @@ struct Freeze {
     map: u32,
 }
 
+#[repr(C)]
+struct Link {
+    program: u32,
+    target: u32,
+    kind: u32,
+    flags: u32,
+    /// Of a descriptor, the map's.
+    map: u64,
+    map_bytes: u32,
+    padding: u32,
+}
+
+#[repr(C)]
+struct Iterate {
+    link: u32,
+    flags: u32,
+}
+
 /// What may be handed to the kernel as `union bpf_attr`.
 ///
 /// # Safety
@@ -50,6 +71,10 @@ unsafe impl Attributes for Create {}
 unsafe impl Attributes for Element {}
 // SAFETY: a word, as MAP_FREEZE has it.
 unsafe impl Attributes for Freeze {}
+// SAFETY: four words, a double word and two words, as LINK_CREATE has them.
+unsafe impl Attributes for Link {}
+// SAFETY: two words, as ITER_CREATE has them.
+unsafe impl Attributes for Iterate {}
 
 /// # Safety
 /// Addresses among the attributes are of memory that the command may read, of the length that the
@@ -67,6 +92,15 @@ unsafe fn bpf<T: Attributes>(command: i32, attributes: &T) -> Result<i32> {
     Ok(result as i32)
 }
 
+/// # Safety
+/// As [`bpf`]; the command gives a new descriptor.
+unsafe fn open<T: Attributes>(command: i32, attributes: &T) -> Result<OwnedFd> {
+    // SAFETY: by this function's contract.
+    let fd = unsafe { bpf(command, attributes) }?;
+    // SAFETY: the kernel has just given it to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 fn create(
     kind: u32,
     key_bytes: u32,
@@ -76,9 +110,7 @@ fn create(
 ) -> Result<OwnedFd> {
     let attributes = Create { kind, key_bytes, value_bytes, entries, flags };
     // SAFETY: there is no address among them.
-    let fd = unsafe { bpf(MAP_CREATE, &attributes) }?;
-    // SAFETY: the kernel has just given it to us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    unsafe { open(MAP_CREATE, &attributes) }
 }
 
 /// An array of one value that can be mapped (since Linux 5.5). All of its memory is taken at once.
@@ -139,4 +171,38 @@ pub(crate) fn freeze(map: impl AsFd) -> Result<()> {
     let attributes = Freeze { map: map.as_fd().as_raw_fd().unsigned_abs() };
     // SAFETY: there is no address among them.
     unsafe { bpf(MAP_FREEZE, &attributes) }.map(drop)
+}
+
+/// What calls a program for each socket that has storage in a map, when it is read
+/// ([`each`], since Linux 5.9).
+pub(crate) fn link_to_sockets(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let map = map.as_raw_fd().unsigned_abs();
+    let attributes = Link {
+        program: program.as_raw_fd().unsigned_abs(),
+        target: 0,
+        kind: ITER,
+        flags: 0,
+        map: std::ptr::from_ref(&map).expose_provenance() as u64,
+        map_bytes: size_of_val(&map) as u32,
+        padding: 0,
+    };
+    // SAFETY: `map` outlives the call and has so many bytes; the command gives a descriptor.
+    unsafe { open(LINK_CREATE, &attributes) }
+}
+
+/// Has the program called for each, and gives how many bytes it has written.
+pub(crate) fn each(link: BorrowedFd<'_>) -> Result<usize> {
+    let attributes = Iterate { link: link.as_raw_fd().unsigned_abs(), flags: 0 };
+    // SAFETY: there is no address among them; the command gives a descriptor.
+    let iterator = unsafe { open(ITER_CREATE, &attributes) }?;
+    let (mut bytes, mut written) = ([0; 4096], 0);
+    loop {
+        match rustix::io::read(&iterator, &mut bytes) {
+            Ok(0) => return Ok(written),
+            Ok(count) => written += count,
+            // So many were looked at without a byte; it goes on from there.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
 }

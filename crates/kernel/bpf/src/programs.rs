@@ -7,11 +7,12 @@ use aya::programs::cgroup_sock::CgroupSockLink;
 use aya::programs::cgroup_sock_addr::CgroupSockAddrLink;
 use aya::programs::tp_btf::BtfTracePointLink;
 use aya::programs::{
-    BtfTracePoint, CgroupAttachMode, CgroupSock, CgroupSockAddr, Program, ProgramError,
+    BtfTracePoint, CgroupAttachMode, CgroupSock, CgroupSockAddr, Iter, Program, ProgramError,
 };
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use crate::error::Error;
+use crate::kernel;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../objects/uselect.bpf.o");
 
@@ -27,6 +28,8 @@ pub(crate) const COMMON: &Tracepoints = &[
 /// Of what its process does, which only exact regions are told.
 pub(crate) const EXACT: &Tracepoints =
     &[("taken", "tcp_rcv_space_adjust"), ("sent", "sock_send_length")];
+/// Of all tracked sockets, when the daemon wants that.
+const SWEPT: &str = "swept";
 const CREATED: &str = "created";
 /// Of getpeername(2) and getsockname(2), for both families.
 const NAMED: [&str; 4] = ["accepted4", "accepted6", "looked4", "looked6"];
@@ -56,20 +59,21 @@ impl Programs {
             feature: "description of the kernel's types (CONFIG_DEBUG_INFO_BTF)",
             since: "Linux 5.4",
         })?;
-        let loaded = EbpfLoader::new()
+        let mut loaded = EbpfLoader::new()
             .btf(Some(&types))
             .load(OBJECT)
             .map_err(|error| Error::Program { name: "object", why: chain(&error) })?;
-        let mut programs = Self { loaded };
         for &(name, tracepoint) in COMMON.iter().chain(EXACT) {
-            let result = programs.get::<BtfTracePoint>(name).load(tracepoint, &types);
+            let result = get::<BtfTracePoint>(&mut loaded, name).load(tracepoint, &types);
             result.map_err(refused(name))?;
         }
-        programs.get::<CgroupSock>(CREATED).load().map_err(refused(CREATED))?;
+        get::<CgroupSock>(&mut loaded, CREATED).load().map_err(refused(CREATED))?;
         for name in NAMED {
-            programs.get::<CgroupSockAddr>(name).load().map_err(refused(name))?;
+            get::<CgroupSockAddr>(&mut loaded, name).load().map_err(refused(name))?;
         }
-        Ok(programs)
+        let swept = get::<Iter>(&mut loaded, SWEPT);
+        swept.load("bpf_sk_storage_map", &types).map_err(refused(SWEPT))?;
+        Ok(Self { loaded })
     }
 
     /// Has tracepoints call their programs: [`COMMON`] or [`EXACT`].
@@ -78,7 +82,7 @@ impl Programs {
     /// [`Error::Program`].
     pub(crate) fn trace(&mut self, tracepoints: &Tracepoints) -> Result<Tracing, Error> {
         let attach = |&(name, _): &(&'static str, &str)| {
-            let program = self.get::<BtfTracePoint>(name);
+            let program = get::<BtfTracePoint>(&mut self.loaded, name);
             let link = program.attach().and_then(|link| program.take_link(link));
             link.map_err(refused(name))
         };
@@ -92,12 +96,12 @@ impl Programs {
     pub(crate) fn join(&mut self, cgroup: BorrowedFd<'_>) -> Result<CgroupLinks, Error> {
         // No flags: links, since Linux 5.7, always let others in, and refuse to be told so.
         const MODE: CgroupAttachMode = CgroupAttachMode::Single;
-        let program = self.get::<CgroupSock>(CREATED);
+        let program = get::<CgroupSock>(&mut self.loaded, CREATED);
         let created = program.attach(cgroup, MODE).and_then(|link| program.take_link(link));
         let created = created.map_err(refused(CREATED))?;
         let mut named = Vec::with_capacity(NAMED.len());
         for name in NAMED {
-            let program = self.get::<CgroupSockAddr>(name);
+            let program = get::<CgroupSockAddr>(&mut self.loaded, name);
             let link = program.attach(cgroup, MODE).and_then(|link| program.take_link(link));
             named.push(link.map_err(refused(name))?);
         }
@@ -105,16 +109,15 @@ impl Programs {
     }
 
     /// How often tracepoints have passed over their programs so far: a program that runs already on
-    /// its processor, in a process that was interrupted or had to leave it, is not run again there.
-    /// The kernel counts that (`recursion_misses`, since Linux 5.12).
+    /// its processor, in a process that was interrupted, is not run again there. The kernel counts
+    /// that (`recursion_misses`, since Linux 5.12).
     ///
     /// # Errors
     /// When /proc is not mounted.
     pub(crate) fn passed_over(&self) -> Result<u64, Error> {
         let mut count = 0;
         for (name, _) in COMMON.iter().chain(EXACT) {
-            let program = self.loaded.program(name).expect("the object is ours");
-            let fd = program.fd().expect("it was loaded").as_fd().as_raw_fd();
+            let fd = descriptor(&self.loaded, name).as_raw_fd();
             let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?;
             let number = info.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
             count += number.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0);
@@ -122,20 +125,38 @@ impl Programs {
         Ok(count)
     }
 
-    /// A map of `uselect.bpf.c`.
-    pub(crate) fn map(&self, name: &str) -> BorrowedFd<'_> {
-        match self.loaded.map(name).expect("the object is ours") {
-            Map::HashMap(map) | Map::ArrayOfMaps(map) => map.fd().as_fd(),
-            other => panic!("a map of another kind: {other:?}"),
-        }
+    /// Makes what is told of each tracked socket what it is: whether something differed, which is
+    /// made good by the next sweep unless it was just on its way.
+    ///
+    /// # Errors
+    /// ENOMEM, EMFILE, ENFILE.
+    pub(crate) fn sweep(&self) -> Result<bool, Error> {
+        let link = kernel::link_to_sockets(descriptor(&self.loaded, SWEPT), self.map("sockets"))?;
+        Ok(kernel::each(link.as_fd())? > 0)
     }
 
-    fn get<'a, P>(&'a mut self, name: &str) -> &'a mut P
-    where
-        &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
-    {
-        let program = self.loaded.program_mut(name).expect("the object is ours");
-        program.try_into().expect("the object is ours, and so is its kind")
+    /// A map of `uselect.bpf.c`.
+    pub(crate) fn map(&self, name: &str) -> BorrowedFd<'_> {
+        map(&self.loaded, name)
+    }
+}
+
+fn get<'a, P>(loaded: &'a mut Ebpf, name: &str) -> &'a mut P
+where
+    &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+{
+    let program = loaded.program_mut(name).expect("the object is ours");
+    program.try_into().expect("the object is ours, and so is its kind")
+}
+
+fn descriptor<'a>(loaded: &'a Ebpf, name: &str) -> BorrowedFd<'a> {
+    loaded.program(name).expect("the object is ours").fd().expect("it was loaded").as_fd()
+}
+
+fn map<'a>(loaded: &'a Ebpf, name: &str) -> BorrowedFd<'a> {
+    match loaded.map(name).expect("the object is ours") {
+        Map::HashMap(map) | Map::ArrayOfMaps(map) | Map::SkStorage(map) => map.fd().as_fd(),
+        other => panic!("a map of another kind: {other:?}"),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::event::EventfdFlags;
 use uselect::Mode;
 use uselect::layout::{Own, REGIONS, SLEEPERS, Shown};
 
@@ -25,8 +24,6 @@ pub(crate) struct Region {
     process: u32,
     /// So many sleepers have one; 0 <= rings <= SLEEPERS.
     rings: u32,
-    /// Readable: the process is to look at all of its sockets (eventfd(2)).
-    passed_over: OwnedFd,
 }
 
 /// What the process gets, once.
@@ -38,12 +35,8 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// In the order of [`uselect::DESCRIPTORS`].
-    pub(crate) fn descriptors<'a>(
-        &'a self,
-        region: &'a Region,
-    ) -> [BorrowedFd<'a>; uselect::DESCRIPTORS] {
-        let passed_over = region.passed_over.as_fd();
-        [self.shown.as_fd(), self.own.as_fd(), self.ring.as_fd(), passed_over]
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; uselect::DESCRIPTORS] {
+        [self.shown.as_fd(), self.own.as_fd(), self.ring.as_fd()]
     }
 }
 
@@ -69,12 +62,10 @@ impl Regions {
         process: u32,
         mode: Mode,
     ) -> Result<(Region, Memory), Error> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let passed_over = rustix::event::eventfd(0, flags)?;
         let place = self.is_taken.iter().position(|is_taken| !is_taken).expect("there is a place");
         self.is_taken[place] = true;
         self.identity += 1;
-        let mut region = Region { place: place as u32, process, rings: 0, passed_over };
+        let mut region = Region { place: place as u32, process, rings: 0 };
         let made = self.make(programs, &mut region, mode);
         if made.is_err() {
             self.remove(programs, &region)?;
@@ -135,12 +126,6 @@ impl Regions {
 }
 
 impl Region {
-    /// Has the process look at its sockets: a program was not called for one of somebody's.
-    pub(crate) fn tell_passed_over(&self) {
-        // A counter that is full is readable.
-        let _ = rustix::io::write(&self.passed_over, &1_u64.to_ne_bytes());
-    }
-
     fn ring_place(&self, sleeper: u32) -> u32 {
         self.place * SLEEPERS as u32 + sleeper
     }

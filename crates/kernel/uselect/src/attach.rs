@@ -1,8 +1,7 @@
 //! Asking the daemon for this process's memory.
 //!
 //! The process sends [`REQUEST`] and one byte more, its [`Mode`]; the daemon sends one byte, an
-//! [`Answer`], and with a granted one four descriptors: `Shown`, `Own`, the ring of sleeper 0, and a counter
-//! (eventfd(2)) that is readable when the kernel is to be made to look at all sockets.
+//! [`Answer`], and with a granted one three descriptors: `Shown`, `Own`, and the ring of sleeper 0.
 //! For each further sleeper, in order, the process sends [`SLEEPER`] and gets an answer and a ring.
 //! The connection stays open: its end, or the process's, is the end of the registration.
 
@@ -20,7 +19,7 @@ pub const REQUEST: [u8; 8] = *b"uselect\x02";
 /// What it asks for another ring with.
 pub const SLEEPER: u8 = b'+';
 /// Descriptors that come with [`Answer::Granted`].
-pub const DESCRIPTORS: usize = 4;
+pub const DESCRIPTORS: usize = 3;
 
 /// The daemon's answer, as it is on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,15 +68,15 @@ pub enum Mode {
     Lean = 1,
 }
 
-/// A registration: memory, the ring of sleeper 0, the counter, and the connection that keeps it.
-pub(crate) fn attach(path: &Path, mode: Mode) -> Result<(Pages, Ring, OwnedFd, OwnedFd), Error> {
+/// A registration: memory, the ring of sleeper 0, and the connection that keeps it.
+pub(crate) fn attach(path: &Path, mode: Mode) -> Result<(Pages, Ring, OwnedFd), Error> {
     let connection = connect(path).map_err(Error::NoDaemon)?;
     let mut request = [mode as u8; REQUEST.len() + 1];
     request[..REQUEST.len()].copy_from_slice(&REQUEST);
     let descriptors = ask(connection.as_fd(), &request)?;
-    let [shown, own, ring, passed_over]: [OwnedFd; DESCRIPTORS] =
+    let [shown, own, ring]: [OwnedFd; DESCRIPTORS] =
         descriptors.try_into().map_err(|_| Error::Protocol)?;
-    Ok((Pages::new(shown.as_fd(), own.as_fd())?, Ring::new(ring)?, passed_over, connection))
+    Ok((Pages::new(shown.as_fd(), own.as_fd())?, Ring::new(ring)?, connection))
 }
 
 /// The ring of the next sleeper.

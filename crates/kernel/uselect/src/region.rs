@@ -26,8 +26,6 @@ pub(crate) struct Region {
     pub(crate) mode: Mode,
     /// Readable once the daemon has ended, and memory with it.
     registration: Hidden,
-    /// Readable when a program may not have been called for a socket.
-    passed_over: Hidden,
     is_lost: AtomicBool,
     /// Waits so far, to look at that now and then.
     waits: AtomicU32,
@@ -47,13 +45,12 @@ struct Sleepers {
 impl Region {
     pub(crate) fn register(path: &Path, mode: Mode) -> Result<Self, Error> {
         let is_ours = Mapping::wiped_on_fork()?;
-        let (pages, ring, passed_over, registration) = attach(path, mode)?;
+        let (pages, ring, registration) = attach(path, mode)?;
         is_ours.store(1, Ordering::Relaxed);
         let first = Sleeper::new(0, ring);
         Ok(Self {
             pages,
             mode,
-            passed_over: Hidden::new(passed_over),
             registration: Hidden::new(registration),
             is_lost: AtomicBool::new(false),
             waits: AtomicU32::new(0),
@@ -86,19 +83,6 @@ impl Region {
     /// What a sleeper waits for besides: its end, [`ENDED`].
     pub(crate) fn registration(&self) -> BorrowedFd<'_> {
         self.registration.as_fd()
-    }
-
-    /// What a sleeper waits for besides: [`Region::look_at_all`] is to be called then.
-    pub(crate) fn passed_over(&self) -> BorrowedFd<'_> {
-        self.passed_over.as_fd()
-    }
-
-    /// Makes the kernel look at every tracked socket, a call each.
-    pub(crate) fn look_at_all(&self) {
-        kernel::drain(&self.passed_over);
-        for fd in (0..SOCKETS).filter(|fd| is_set(&self.pages.own.active, *fd)) {
-            self.refresh(fd as i32);
-        }
     }
 
     /// The daemon has ended: nothing tells of sockets any more. Never taken back.

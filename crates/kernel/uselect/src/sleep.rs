@@ -125,13 +125,9 @@ impl Sleeper {
         let ours = [
             (self.ring.as_fd().as_raw_fd(), bits::IN),
             (region.registration().as_raw_fd(), ENDED),
-            (region.passed_over().as_raw_fd(), bits::IN),
             (rooms, bits::IN),
         ];
-        let [_, has_ended, was_passed_over, has_room] = self.asked.poll(ours, timeout, mask)?;
-        if was_passed_over {
-            region.look_at_all();
-        }
+        let [_, has_ended, has_room] = self.asked.poll(ours, timeout, mask)?;
         if has_ended {
             region.lose();
         }

@@ -62,7 +62,6 @@ const RING: u64 = 1 << 32;
 const DAEMON: u64 = 2 << 32;
 const ITEMS: u64 = 3 << 32;
 const KICK: u64 = 4 << 32;
-const PASSED_OVER: u64 = 5 << 32;
 
 impl Watcher {
     /// A watcher with nothing in it, over an epoll instance of its own.
@@ -322,7 +321,6 @@ impl Memory {
         let (bell, kick) = (Epoll::new()?, kernel::eventfd()?);
         bell.add(sleeper.ring().as_fd().as_raw_fd(), bits::IN, RING)?;
         bell.add(region.registration().as_raw_fd(), ENDED, DAEMON)?;
-        bell.add(region.passed_over().as_raw_fd(), bits::IN, PASSED_OVER)?;
         bell.add(items.number(), bits::IN, ITEMS)?;
         bell.add(kick.as_raw_fd(), bits::IN, KICK)?;
         Ok(Self { sleeper: Some(sleeper), bell, kick, state: Mutex::new(State::default()) })
@@ -383,7 +381,6 @@ impl Memory {
             match event.data() {
                 RING => {}
                 DAEMON => region.lose(),
-                PASSED_OVER => region.look_at_all(),
                 ITEMS => has_items = true,
                 KICK => kernel::drain(&self.kick),
                 fd => self.state().has_room(region, fd as usize % SOCKETS),

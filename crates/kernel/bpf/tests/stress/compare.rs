@@ -17,9 +17,9 @@ const ALL: u16 = 0x215F;
 const READING: u16 = 0x041;
 const WRITING: u16 = 0x104;
 
-/// What is different and not so after this time was just on its way, or passed over by the kernel,
-/// which the daemon finds within 50 ms.
-const SOON: Duration = Duration::from_millis(150);
+/// What is different and not so after this time was just on its way, or the kernel had called no
+/// program for it, which the daemon's sweeps find within little more than a second.
+const SOON: Duration = Duration::from_millis(1500);
 
 #[derive(Default, Debug)]
 pub(crate) struct Counts {
@@ -30,6 +30,8 @@ pub(crate) struct Counts {
     /// Different while the network was still at work there, and right later.
     pub(crate) moving: u64,
     pub(crate) slept: u64,
+    /// Sleeps that only the daemon's sweep has ended.
+    pub(crate) swept: u64,
     pub(crate) lost: u64,
     /// Of what was compared, how often each bit was set, as a check that the play reaches it.
     pub(crate) seen: std::collections::BTreeMap<u16, u64>,

@@ -34,6 +34,9 @@ const THREADS: usize = 2;
 const PLAY: Duration = Duration::from_millis(150);
 const REST: Duration = Duration::from_millis(70);
 
+/// How often a thread sleeps while all stand still.
+const NAPS: usize = 4;
+
 /// What everybody has.
 struct Stage {
     is_paused: AtomicBool,
@@ -128,7 +131,9 @@ fn memory_says_what_poll_says() {
         std::thread::sleep(REST);
         let locked: Vec<_> = players.iter().map(|player| player.lock().unwrap()).collect();
         counts.compare(&stage.listener, &locked);
-        sleeps::sleep(tracker, &locked, &mut counts, &mut dice);
+        for _ in 0..NAPS {
+            sleeps::sleep(tracker, &locked, &mut counts, &mut dice);
+        }
         drop(locked);
         stage.is_paused.store(false, Ordering::Relaxed);
         stage.barrier.wait();

@@ -18,8 +18,11 @@ const OUT: u16 = 0x004;
 const HUP: u16 = 0x010;
 /// Shorter than what the library lets pass without looking again, where it looks again.
 const SLEEP: Duration = Duration::from_millis(150);
-/// Who is not woken so long after what is waited for was done has missed it.
+/// Who is not woken so long after what is waited for was done has missed it, at first.
 const LATE: Duration = Duration::from_millis(50);
+
+/// By then the daemon has swept what the kernel called no program for.
+const SWEPT: Duration = Duration::from_secs(3);
 
 /// Sleeps among all sockets that say nothing of what is asked, on a connection of its own, until
 /// bytes, room or a reset come.
@@ -77,11 +80,14 @@ pub(crate) fn sleep(
         // the kernel on a busy machine, which poll(2) then does not know of either: that shows
         // nothing.
         let is_there = polled(socket.as_fd()) & wanted != 0;
-        let is_lost = count == 0 && is_there && end.saturating_duration_since(done) > LATE;
-        counts.slept += u64::from(is_lost || found & wanted != 0);
-        counts.lost += u64::from(is_lost);
-        if is_lost {
-            println!("lost: {wanted:#x}, found {found:#x}, poll {:#x}", polled(socket.as_fd()));
+        let is_late = count == 0 && is_there && end.saturating_duration_since(done) > LATE;
+        counts.slept += u64::from(is_late || found & wanted != 0);
+        if is_late {
+            let mut fds = [PollFd { fd: socket.as_raw_fd(), events, revents: 0 }];
+            let is_swept = tracker.upoll(&mut fds, Some(SWEPT), None) == Ok(1);
+            let said = if is_swept { &mut counts.swept } else { &mut counts.lost };
+            *said += 1;
+            println!("late: {wanted:#x}, swept {is_swept}, poll {:#x}", polled(socket.as_fd()));
         }
         drop(peer);
         let _ = recv(&socket, &mut [0; 8][..], RecvFlags::DONTWAIT);
