@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ use uselect::{Answer, Mode, REQUEST, SLEEPER};
 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
-use crate::limits::{LOOK_PERIOD, REQUEST_TIME_MAX, STRANGERS_MAX, SWEEP_PERIOD};
+use crate::limits::{REQUEST_TIME_MAX, STRANGERS_MAX, SWEEP_AGAIN, SWEEP_PERIOD};
 use crate::listen::Listening;
 use crate::peer::{Peer, is_in_first_namespace};
 use crate::policy::Policy;
@@ -40,9 +40,7 @@ pub struct Daemon {
     cgroups: BTreeMap<u64, CgroupLinks>,
     strangers: Vec<Stranger>,
     members: Vec<Member>,
-    /// What [`Programs::passed_over`] said last.
-    passed_over: u64,
-    /// When the next sweep is due.
+    /// When the next sweep is due, if somebody is registered.
     sweep_at: Instant,
 }
 
@@ -85,7 +83,6 @@ impl Daemon {
             cgroups: BTreeMap::new(),
             strangers: Vec::new(),
             members: Vec::new(),
-            passed_over: 0,
             sweep_at: Instant::now(),
         })
     }
@@ -120,8 +117,8 @@ impl Daemon {
         fds.extend(end.map(readable));
         let now = Instant::now();
         let deadlines = self.strangers.iter().map(|stranger| stranger.deadline);
-        let look = (members > 0).then(|| now + LOOK_PERIOD);
-        let wait = deadlines.chain(look).min().map(|deadline| {
+        let sweep = (members > 0).then_some(self.sweep_at);
+        let wait = deadlines.chain(sweep).min().map(|deadline| {
             let left = deadline.saturating_duration_since(now);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
@@ -150,23 +147,11 @@ impl Daemon {
         if is_ready[0] {
             self.meet()?;
         }
-        if !self.members.is_empty() {
-            self.make_good()?;
-        }
-        Ok(true)
-    }
-
-    /// Sweeps where a program was passed over, of whom is not known, and now and then where none is
-    /// known to be: not every kernel counts what it leaves out.
-    fn make_good(&mut self) -> Result<(), Error> {
-        let passed_over = self.programs.passed_over()?;
-        if passed_over != self.passed_over || self.sweep_at <= Instant::now() {
-            self.passed_over = passed_over;
-            let has_found = self.programs.sweep()?;
-            let next = if has_found { Duration::ZERO } else { SWEEP_PERIOD };
+        if !self.members.is_empty() && self.sweep_at <= Instant::now() {
+            let next = if self.programs.sweep()? { SWEEP_AGAIN } else { SWEEP_PERIOD };
             self.sweep_at = Instant::now() + next;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn meet(&mut self) -> Result<(), Error> {

@@ -12,11 +12,10 @@ pub(crate) const GROUPS_MAX: usize = 65536;
 pub(crate) const STRANGERS_MAX: usize = 16;
 /// Who has not asked by then is closed.
 pub(crate) const REQUEST_TIME_MAX: Duration = Duration::from_secs(1);
-/// How often the daemon looks whether the kernel has passed over a program, while somebody is
-/// registered; after that, and while sweeps find something, it sweeps as often.
-pub(crate) const LOOK_PERIOD: Duration = Duration::from_millis(50);
-/// How often it sweeps else: 0.1 to 0.2 us a tracked socket.
+/// How often all tracked sockets are swept while somebody is registered.
 pub(crate) const SWEEP_PERIOD: Duration = Duration::from_secs(1);
+/// When again if something was found, which counts only when it is found twice.
+pub(crate) const SWEEP_AGAIN: Duration = Duration::from_millis(50);
 /// Bytes of a process's ring: the least that the kernel allows, of which a record takes 16. A full
 /// ring drops records and stays readable, which is all that it is for.
 pub(crate) const RING_BYTES: u32 = 4096;

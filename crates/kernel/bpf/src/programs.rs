@@ -1,6 +1,6 @@
 //! `Programs`: the loaded programs and maps, and what they are attached to.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::Map;
 use aya::programs::cgroup_sock::CgroupSockLink;
@@ -106,23 +106,6 @@ impl Programs {
             named.push(link.map_err(refused(name))?);
         }
         Ok(CgroupLinks { created, named })
-    }
-
-    /// How often tracepoints have passed over their programs so far: a program that runs already on
-    /// its processor, in a process that was interrupted, is not run again there. The kernel counts
-    /// that (`recursion_misses`, since Linux 5.12).
-    ///
-    /// # Errors
-    /// When /proc is not mounted.
-    pub(crate) fn passed_over(&self) -> Result<u64, Error> {
-        let mut count = 0;
-        for (name, _) in COMMON.iter().chain(EXACT) {
-            let fd = descriptor(&self.loaded, name).as_raw_fd();
-            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?;
-            let number = info.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
-            count += number.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(count)
     }
 
     /// Makes what is told of each tracked socket what it is: whether something differed, which is
