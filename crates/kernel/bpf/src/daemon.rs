@@ -19,7 +19,7 @@ use uselect::{Answer, Mode, REQUEST, SLEEPER};
 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
-use crate::limits::{REQUEST_TIME_MAX, STRANGERS_MAX, SWEEP_AGAIN, SWEEP_PERIOD};
+use crate::limits::{REQUEST_TIME_MAX, STRANGERS_MAX, SWEEP_AGAIN, SWEEP_SHARE, SWEEP_TIME};
 use crate::listen::Listening;
 use crate::peer::{Peer, is_in_first_namespace};
 use crate::policy::Policy;
@@ -148,10 +148,19 @@ impl Daemon {
             self.meet()?;
         }
         if !self.members.is_empty() && self.sweep_at <= Instant::now() {
-            let next = if self.programs.sweep()? { SWEEP_AGAIN } else { SWEEP_PERIOD };
-            self.sweep_at = Instant::now() + next;
+            self.sweep()?;
         }
         Ok(true)
+    }
+
+    fn sweep(&mut self) -> Result<(), Error> {
+        let begin = Instant::now();
+        let has_found = self.programs.sweep()?;
+        let end = Instant::now();
+        let rest =
+            (end - begin).saturating_mul(SWEEP_SHARE).clamp(SWEEP_TIME.start, SWEEP_TIME.end);
+        self.sweep_at = end + if has_found { SWEEP_AGAIN } else { rest };
+        Ok(())
     }
 
     fn meet(&mut self) -> Result<(), Error> {
