@@ -1,5 +1,6 @@
 //! `Tracker`: a process whose sockets are tracked, and how waits are answered there.
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -283,9 +284,8 @@ impl Tracker {
     /// As [`Tracker::open`], for who owns what is opened.
     pub(crate) fn open_owned<T>(
         &self,
-        call: impl FnOnce() -> kernel::Result<(std::os::fd::OwnedFd, T)>,
-    ) -> Result<(std::os::fd::OwnedFd, T), Error> {
-        use std::os::fd::AsRawFd;
+        call: impl FnOnce() -> kernel::Result<(OwnedFd, T)>,
+    ) -> Result<(OwnedFd, T), Error> {
         let mut opened = Err(kernel::Errno::IO);
         self.open(|| {
             opened = call();
