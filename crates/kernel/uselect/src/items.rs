@@ -1,62 +1,17 @@
-//! What a watcher has: the descriptors that memory knows, and the kernel's instance with the rest.
+//! What a watcher has of its descriptors: those that memory knows, and which are the kernel's.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::attach::Mode;
 use crate::bits;
-use crate::kernel::{self, Epoll, EpollEvent, Result, SignalSet};
+use crate::kernel::{self, Epoll};
 use crate::layout::{SOCKETS, WORDS};
-use crate::limits::EVENTS_MAX;
 use crate::pages::{is_set, set};
 use crate::poll::PollFd;
 use crate::region::Region;
 use crate::sleep::Sleeper;
 use crate::watcher::Event;
-
-/// An epoll instance.
-pub(crate) enum Items {
-    Own(Epoll),
-    /// By its number: whoever lends it keeps it open.
-    Borrowed(i32),
-}
-
-impl Items {
-    pub(crate) fn number(&self) -> i32 {
-        match self {
-            Self::Own(epoll) => epoll.number(),
-            Self::Borrowed(number) => *number,
-        }
-    }
-
-    pub(crate) fn add(&self, fd: i32, events: u32, data: u64) -> Result<()> {
-        kernel::epoll_control(self.number(), libc::EPOLL_CTL_ADD, fd, events, data)
-    }
-
-    pub(crate) fn modify(&self, fd: i32, events: u32, data: u64) -> Result<()> {
-        kernel::epoll_control(self.number(), libc::EPOLL_CTL_MOD, fd, events, data)
-    }
-
-    pub(crate) fn delete(&self, fd: i32) -> Result<()> {
-        kernel::epoll_control(self.number(), libc::EPOLL_CTL_DEL, fd, 0, 0)
-    }
-
-    /// As many as there is room for, and at most [`EVENTS_MAX`].
-    pub(crate) fn wait(
-        &self,
-        events: &mut [Event],
-        timeout: Option<Duration>,
-        mask: Option<&SignalSet>,
-    ) -> Result<usize> {
-        let mut found = [EpollEvent::default(); EVENTS_MAX];
-        let room = events.len().min(EVENTS_MAX);
-        let count = kernel::epoll_wait(self.number(), &mut found[..room], timeout, mask)?;
-        for (event, found) in events.iter_mut().zip(&found[..count]) {
-            *event = Event { data: found.data(), events: found.events(), edges: 0 };
-        }
-        Ok(count)
-    }
-}
 
 /// A descriptor that memory knows.
 #[derive(Clone, Copy, Default)]
@@ -188,7 +143,7 @@ impl State {
         }
     }
 
-    pub(crate) fn give_up(&mut self, region: Option<&Region>, items: &Items) {
+    pub(crate) fn give_up(&mut self, region: Option<&Region>, items: &Epoll) {
         self.is_given_up = true;
         for fd in self.tracked() {
             self.give_up_one(region, items, fd);
@@ -196,7 +151,7 @@ impl State {
     }
 
     /// One that is closed by now is nobody's.
-    pub(crate) fn give_up_one(&mut self, region: Option<&Region>, items: &Items, fd: i32) {
+    pub(crate) fn give_up_one(&mut self, region: Option<&Region>, items: &Epoll, fd: i32) {
         let item = self.items[fd as usize];
         let events =
             if item.is_over { item.events & (bits::EDGE | bits::ONCE) } else { item.events };

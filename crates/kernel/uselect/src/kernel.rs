@@ -3,10 +3,12 @@
 //! Not by `millrace-sys`: the library is linked into other people's programs, which have no use for
 //! the rest of that crate.
 
+mod epoll;
+
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64};
@@ -20,6 +22,7 @@ use rustix::net::{
     SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, ipproto,
 };
 
+pub(crate) use self::epoll::{Epoll, EpollEvent};
 use crate::hidden::Hidden;
 use crate::poll::PollFd;
 
@@ -256,108 +259,6 @@ fn result(returned: libc::c_long) -> Result<usize> {
     })
 }
 
-/// An epoll instance, closed on exec.
-pub(crate) struct Epoll(Hidden);
-
-/// `struct epoll_event`.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub(crate) struct EpollEvent(libc::epoll_event);
-
-impl Default for EpollEvent {
-    fn default() -> Self {
-        Self(libc::epoll_event { events: 0, u64: 0 })
-    }
-}
-
-impl EpollEvent {
-    pub(crate) fn data(&self) -> u64 {
-        self.0.u64
-    }
-
-    pub(crate) fn events(&self) -> u32 {
-        self.0.events
-    }
-}
-
-impl Epoll {
-    pub(crate) fn new() -> Result<Self> {
-        let flags = rustix::event::epoll::CreateFlags::CLOEXEC;
-        Ok(Self(Hidden::of(rustix::event::epoll::create(flags))?))
-    }
-
-    pub(crate) fn number(&self) -> i32 {
-        self.0.as_raw_fd()
-    }
-
-    pub(crate) fn add(&self, fd: i32, events: u32, data: u64) -> Result<()> {
-        epoll_control(self.number(), libc::EPOLL_CTL_ADD, fd, events, data)
-    }
-
-    /// To be told of once, whether it was added before or not.
-    pub(crate) fn add_once(&self, fd: i32, events: u32, data: u64) -> Result<()> {
-        let events = events | crate::bits::ONCE;
-        match epoll_control(self.number(), libc::EPOLL_CTL_MOD, fd, events, data) {
-            Err(Errno::NOENT) => self.add(fd, events, data),
-            modified => modified,
-        }
-    }
-
-    pub(crate) fn delete(&self, fd: i32) -> Result<()> {
-        epoll_control(self.number(), libc::EPOLL_CTL_DEL, fd, 0, 0)
-    }
-
-    /// As [`epoll_wait`].
-    pub(crate) fn wait(
-        &self,
-        events: &mut [EpollEvent],
-        timeout: Option<Duration>,
-        mask: Option<&SignalSet>,
-    ) -> Result<usize> {
-        epoll_wait(self.number(), events, timeout, mask)
-    }
-}
-
-/// epoll_ctl(2), not by the C library, as ppoll().
-pub(crate) fn epoll_control(
-    epoll: i32,
-    operation: i32,
-    fd: i32,
-    events: u32,
-    data: u64,
-) -> Result<()> {
-    let mut event = libc::epoll_event { events, u64: data };
-    let [epoll, operation, fd] = [epoll, operation, fd].map(libc::c_long::from);
-    // SAFETY: the event outlives the call; descriptors that are not open are errors.
-    let returned =
-        unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, operation, fd, &raw mut event) };
-    result(returned).map(|_| ())
-}
-
-/// epoll_pwait2(2), since Linux 5.11: how many of `events` were filled in.
-pub(crate) fn epoll_wait(
-    epoll: i32,
-    events: &mut [EpollEvent],
-    timeout: Option<Duration>,
-    mask: Option<&SignalSet>,
-) -> Result<usize> {
-    let mut timeout = Timeout::new(timeout);
-    let (epoll, count) = (libc::c_long::from(epoll), events.len() as libc::c_long);
-    // SAFETY: an `EpollEvent` is `struct epoll_event`, and the kernel gets as many as there are;
-    // time and mask are null or outlive the call, and the mask is as long as is said.
-    result(unsafe {
-        libc::syscall(
-            libc::SYS_epoll_pwait2,
-            epoll,
-            events.as_mut_ptr(),
-            count,
-            timeout.address(),
-            mask.map_or(ptr::null(), ptr::from_ref),
-            size_of::<SignalSet>(),
-        )
-    })
-}
-
 /// A counter that can be waited for (eventfd(2)), closed on exec, that no call waits for.
 pub(crate) fn eventfd() -> Result<Hidden> {
     let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
@@ -372,12 +273,6 @@ pub(crate) fn signal(eventfd: &Hidden) {
 /// Makes it unreadable.
 pub(crate) fn drain(eventfd: &Hidden) {
     let _ = rustix::io::read(eventfd, &mut [0; 8]);
-}
-
-impl AsFd for Epoll {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
 }
 
 /// How often this thread had to leave the processor to somebody else.

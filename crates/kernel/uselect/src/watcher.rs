@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::bits;
 use crate::error::Error;
 use crate::hidden::Hidden;
-use crate::items::{Items, State};
+use crate::items::State;
 use crate::kernel::{self, Epoll, EpollEvent, Errno, Result, SignalSet};
 use crate::layout::SOCKETS;
 use crate::limits::EVENTS_MAX;
@@ -26,7 +26,7 @@ use crate::tracker::Tracker;
 pub struct Watcher {
     tracker: Tracker,
     /// What is not tracked.
-    items: Items,
+    items: Epoll,
     /// None where nothing is tracked, or as many sleep as can.
     memory: Option<Memory>,
     passes: Passes,
@@ -69,7 +69,7 @@ impl Watcher {
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
     pub fn new(tracker: &Tracker) -> Result<Self, Error> {
-        Self::of(tracker, Items::Own(Epoll::new()?))
+        Self::of(tracker, Epoll::new()?)
     }
 
     /// As [`Watcher::new`], over an epoll instance of the caller's, which stays open as long as the
@@ -78,10 +78,10 @@ impl Watcher {
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
     pub fn over(tracker: &Tracker, epoll: i32) -> Result<Self, Error> {
-        Self::of(tracker, Items::Borrowed(epoll))
+        Self::of(tracker, Epoll::Lent(epoll))
     }
 
-    fn of(tracker: &Tracker, items: Items) -> Result<Self, Error> {
+    fn of(tracker: &Tracker, items: Epoll) -> Result<Self, Error> {
         let inner = tracker.inner();
         let sleeper = inner.live().and_then(|region| Some((region, region.sleeper()?)));
         let memory = match sleeper {
@@ -222,7 +222,7 @@ impl Watcher {
             }
             self.give_up();
         }
-        self.items.wait(events, timeout, mask)
+        self.wait_for_items(events, timeout, mask)
     }
 
     fn wait_by_memory(
@@ -256,11 +256,27 @@ impl Watcher {
         Ok(found)
     }
 
+    /// Waits for what is not tracked: gives as much as there is room for, and at most [`EVENTS_MAX`].
+    fn wait_for_items(
+        &self,
+        events: &mut [Event],
+        timeout: Option<Duration>,
+        mask: Option<&SignalSet>,
+    ) -> Result<usize> {
+        let mut found = [EpollEvent::default(); EVENTS_MAX];
+        let room = events.len().min(EVENTS_MAX);
+        let count = self.items.wait(&mut found[..room], timeout, mask)?;
+        for (event, found) in events.iter_mut().zip(&found[..count]) {
+            *event = Event { data: found.data(), events: found.events(), edges: 0 };
+        }
+        Ok(count)
+    }
+
     /// What the kernel has to tell at once.
     fn look_at_kernel(&self, memory: &Memory, region: &Region, events: &mut [Event]) -> usize {
         let at_once = Some(Duration::ZERO);
         match memory.listen(region, at_once, None) {
-            Ok(true) => self.items.wait(events, at_once, None).unwrap_or(0),
+            Ok(true) => self.wait_for_items(events, at_once, None).unwrap_or(0),
             _ => 0,
         }
     }
@@ -294,7 +310,7 @@ impl Watcher {
                 };
                 if has_items && found < events.len() {
                     let at_once = Some(Duration::ZERO);
-                    found += self.items.wait(&mut events[found..], at_once, None).unwrap_or(0);
+                    found += self.wait_for_items(&mut events[found..], at_once, None).unwrap_or(0);
                 }
             }
             left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -303,7 +319,7 @@ impl Watcher {
             }
             if !region.is_live() || memory.state().is_given_up {
                 self.give_up();
-                return self.items.wait(events, left, mask);
+                return self.wait_for_items(events, left, mask);
             }
         }
     }
@@ -317,7 +333,7 @@ impl Watcher {
 }
 
 impl Memory {
-    fn new(region: &Region, sleeper: Sleeper, items: &Items) -> Result<Self> {
+    fn new(region: &Region, sleeper: Sleeper, items: &Epoll) -> Result<Self> {
         let (bell, kick) = (Epoll::new()?, kernel::eventfd()?);
         bell.add(sleeper.ring().as_fd().as_raw_fd(), bits::IN, RING)?;
         bell.add(region.registration().as_raw_fd(), ENDED, DAEMON)?;
@@ -393,7 +409,7 @@ impl Memory {
 /// The kernel's instance: a descriptor that can be polled, of what is not tracked.
 impl AsFd for Watcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        kernel::borrow(self.items.number()).expect("it is an open descriptor")
+        self.items.as_fd()
     }
 }
 
