@@ -44,6 +44,15 @@ struct Memory {
     state: Mutex<State>,
 }
 
+/// What a call about a descriptor changes, locked.
+struct Place<'a> {
+    memory: &'a Memory,
+    region: &'a Region,
+    state: MutexGuard<'a, State>,
+    /// Memory knows the descriptor: it was added, and not forgotten since.
+    is_known: bool,
+}
+
 /// What was found of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Event {
@@ -97,12 +106,13 @@ impl Watcher {
     /// # Errors
     /// Those of epoll_ctl(2).
     pub fn add(&self, fd: i32, events: u32, data: u64) -> Result<()> {
-        let Some((memory, region)) = self.memory() else { return self.items.add(fd, events, data) };
-        let (mut state, sleeper) = (memory.state(), memory.sleeper());
-        if state.has(region, sleeper, fd) {
+        let Some(Place { memory, region, mut state, is_known }) = self.place(fd) else {
+            return self.items.add(fd, events, data);
+        };
+        if is_known {
             return Err(Errno::EXIST);
         }
-        if !state.add(region, sleeper, fd, events, data) {
+        if !state.add(region, memory.sleeper(), fd, events, data) {
             self.items.add(fd, events, data)?;
             state.leave_to_kernel(fd);
         } else if state.waiters > 0 {
@@ -116,14 +126,10 @@ impl Watcher {
     /// # Errors
     /// Those of epoll_ctl(2).
     pub fn modify(&self, fd: i32, events: u32, data: u64) -> Result<()> {
-        let Some((memory, region)) = self.memory() else {
+        let Some(Place { memory, region, mut state, .. }) = self.known(fd) else {
             return self.items.modify(fd, events, data);
         };
-        let (mut state, sleeper) = (memory.state(), memory.sleeper());
-        if !state.has(region, sleeper, fd) {
-            return self.items.modify(fd, events, data);
-        }
-        state.modify(region, sleeper, fd, events, data);
+        state.modify(region, memory.sleeper(), fd, events, data);
         if state.waiters > 0 {
             memory.kick();
         }
@@ -135,9 +141,8 @@ impl Watcher {
     /// # Errors
     /// Those of epoll_ctl(2).
     pub fn remove(&self, fd: i32) -> Result<()> {
-        if let Some((memory, region)) = self.memory() {
-            let mut state = memory.state();
-            if state.has(region, memory.sleeper(), fd) {
+        if let Some(Place { memory, region, mut state, is_known }) = self.place(fd) {
+            if is_known {
                 // It may wait for room.
                 let _ = memory.bell.delete(fd);
                 state.remove(region, fd);
@@ -179,22 +184,16 @@ impl Watcher {
 
     /// As [`Watcher::give_up`], of one descriptor; nothing if it is not in the set, or not tracked.
     pub fn give_up_one(&self, fd: i32) {
-        if let Some((memory, region)) = self.memory() {
-            let mut state = memory.state();
-            if state.has(region, memory.sleeper(), fd) {
-                state.give_up_one(Some(region), &self.items, fd);
-            }
+        if let Some(Place { region, mut state, .. }) = self.known(fd) {
+            state.give_up_one(Some(region), &self.items, fd);
         }
     }
 
     /// In lean mode: a send has fallen short, so that room is to be waited for. In exact mode the
     /// kernel says so.
     pub fn lacks_room(&self, fd: i32) {
-        if let Some((memory, region)) = self.memory() {
-            let mut state = memory.state();
-            if state.has(region, memory.sleeper(), fd) {
-                state.lacks_room(region, &memory.bell, fd);
-            }
+        if let Some(Place { memory, region, mut state, .. }) = self.known(fd) {
+            state.lacks_room(region, &memory.bell, fd);
         }
     }
 
@@ -322,6 +321,23 @@ impl Watcher {
                 return self.wait_for_items(events, left, mask);
             }
         }
+    }
+
+    /// Nothing once all is left to the kernel, which stays so while the place is held.
+    fn place(&self, fd: i32) -> Option<Place<'_>> {
+        let memory = self.memory.as_ref()?;
+        let region = self.tracker.inner().region()?;
+        let mut state = memory.state();
+        if state.is_given_up {
+            return None;
+        }
+        let is_known = state.has(region, memory.sleeper(), fd);
+        Some(Place { memory, region, state, is_known })
+    }
+
+    /// As [`Watcher::place`], and nothing if memory does not know the descriptor.
+    fn known(&self, fd: i32) -> Option<Place<'_>> {
+        self.place(fd).filter(|place| place.is_known)
     }
 
     /// Nothing once all is left to the kernel.
