@@ -206,7 +206,7 @@ static void refusals(void) {
     both(EPOLL_CTL_MOD, fds[at], EPOLLIN | EPOLLEXCLUSIVE, 1);
     both(EPOLL_CTL_DEL, fds[at], 0, 1);
   }
-  struct epoll_event event;
+  struct epoll_event event = {0};
   struct uselect_change change;
   FAILS(uepoll_create(12345), EINVAL);
   FAILS(uepoll_ctl(-1, EPOLL_CTL_ADD, ends.ours, &event), EBADF);

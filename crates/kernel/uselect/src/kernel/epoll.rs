@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Errno, Result, SignalSet, Timeout, borrow, result};
@@ -81,8 +82,24 @@ impl Epoll {
         result(returned).map(|_| ())
     }
 
-    /// epoll_pwait2(2), since Linux 5.11: how many of `events` were filled in.
+    /// How many of `events` were filled in. By epoll_pwait2(2), or by epoll_pwait(2) where that is
+    /// missing, with a timeout of whole milliseconds, none of them too few.
     pub(crate) fn wait(
+        &self,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+        mask: Option<&SignalSet>,
+    ) -> Result<usize> {
+        if !LACKS_PWAIT2.load(Ordering::Relaxed) {
+            match self.pwait2(events, timeout, mask) {
+                Err(Errno::NOSYS) => LACKS_PWAIT2.store(true, Ordering::Relaxed),
+                found => return found,
+            }
+        }
+        self.pwait(events, timeout, mask)
+    }
+
+    fn pwait2(
         &self,
         events: &mut [EpollEvent],
         timeout: Option<Duration>,
@@ -104,10 +121,63 @@ impl Epoll {
             )
         })
     }
+
+    fn pwait(
+        &self,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+        mask: Option<&SignalSet>,
+    ) -> Result<usize> {
+        let [epoll, count] = [i64::from(self.number()), events.len() as libc::c_long];
+        // SAFETY: as above; the timeout is a number.
+        result(unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait,
+                epoll,
+                events.as_mut_ptr(),
+                count,
+                libc::c_long::from(milliseconds(timeout)),
+                mask.map_or(ptr::null(), ptr::from_ref),
+                size_of::<SignalSet>(),
+            )
+        })
+    }
+}
+
+/// The kernel has no epoll_pwait2(2), which is of Linux 5.11; nor has valgrind 3.19.
+static LACKS_PWAIT2: AtomicBool = AtomicBool::new(false);
+
+/// A timeout of epoll_pwait(2). What is longer than it can say is for ever, as there is none.
+fn milliseconds(timeout: Option<Duration>) -> i32 {
+    let ms = timeout.map(|timeout| timeout.as_nanos().div_ceil(1_000_000));
+    ms.and_then(|ms| i32::try_from(ms).ok()).unwrap_or(-1)
 }
 
 impl AsFd for Epoll {
     fn as_fd(&self) -> BorrowedFd<'_> {
         borrow(self.number()).expect("it is an open descriptor")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_without_epoll_pwait2_ends_no_sooner_and_finds_the_same() {
+        let of = |nanoseconds| milliseconds(Some(Duration::from_nanos(nanoseconds)));
+        assert_eq!((of(0), of(1), of(1_000_000), of(1_000_001)), (0, 1, 1, 2));
+        assert_eq!((milliseconds(None), milliseconds(Some(Duration::MAX))), (-1, -1));
+        let (epoll, counter) = (Epoll::new().unwrap(), super::super::eventfd().unwrap());
+        epoll.add(counter.as_raw_fd(), bits::IN, 7).unwrap();
+        let mut events = [EpollEvent::default(); 2];
+        let (begun, brief) = (Instant::now(), Duration::from_micros(1500));
+        assert_eq!(epoll.pwait(&mut events, Some(brief), None), Ok(0));
+        assert!(begun.elapsed() >= brief);
+        super::super::signal(&counter);
+        assert_eq!(epoll.pwait(&mut events, None, Some(&SignalSet(0))), Ok(1));
+        assert_eq!((events[0].data(), events[0].events()), (7, bits::IN));
     }
 }
