@@ -1,13 +1,19 @@
-//! That what is loaded is what the sources say, and that both sides mean the same memory.
+//! That what is loaded is what the sources say, that both sides mean the same memory, and what the
+//! kernel's verifier has to do.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod common;
+
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use aya::programs::{ProgramInfo, loaded_programs};
 use sha2::{Digest, Sha256};
+use uselect::Backend;
 use uselect::layout::{
     DOUBT, Numbers, Own, PROBES, REGIONS, SLEEPERS, SOCKETS, Shown, Slot, THREADS,
 };
@@ -82,4 +88,34 @@ fn both_sides_have_the_same_layout() {
     let output = compiler.output().unwrap();
     std::fs::remove_file(&source).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Instructions that the verifier goes through, by all ways through a program together. The kernel
+/// refuses from a million on (since Linux 5.2; other versions count somewhat more or less), and each
+/// start of the daemon takes that long.
+const VERIFIED_MAX: u32 = 30_000;
+
+#[test]
+fn the_verifier_is_soon_through() {
+    // Of several daemons on the machine ours is a thread here.
+    if common::tracker().is_none_or(|tracker| tracker.backend() == Backend::Multishot) {
+        return;
+    }
+    let infos = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let id = |info: String| {
+        info.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())
+    };
+    let ours: Vec<u32> =
+        infos.filter_map(|entry| id(std::fs::read_to_string(entry.path()).ok()?)).collect();
+    let is_ours = |program: &ProgramInfo| ours.contains(&program.id());
+    let mut verified = BTreeMap::new();
+    for program in loaded_programs().flatten().filter(is_ours) {
+        let name = program.name_as_str().unwrap().to_owned();
+        // Since Linux 5.16.
+        verified.insert(name, program.verified_instruction_count().unwrap());
+    }
+    let source = std::fs::read_to_string(folder().join("uselect.bpf.c")).unwrap();
+    let programs = source.lines().filter(|line| line.starts_with("SEC(")).count();
+    assert_eq!(verified.len(), programs, "{verified:?}");
+    assert!(verified.values().all(|count| *count < VERIFIED_MAX), "{verified:?}");
 }
