@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -21,7 +22,7 @@ use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::limits::{REQUEST_TIME_MAX, STRANGERS_MAX, SWEEP_AGAIN, SWEEP_SHARE, SWEEP_TIME};
 use crate::listen::Listening;
-use crate::peer::{Peer, is_in_first_namespace};
+use crate::peer::{Peer, has_taken_all, is_in_first_namespace};
 use crate::policy::Policy;
 use crate::programs::{COMMON, CgroupLinks, EXACT, Programs, Tracing};
 use crate::regions::{Memory, Region, Regions};
@@ -209,8 +210,10 @@ impl Daemon {
         });
         match admitted {
             Ok(Ok((peer, region, memory, cgroup))) => {
-                // If it does not get there, the connection's end says so.
-                answer(&connection, Answer::Granted, &memory.descriptors());
+                if !answer(&connection, Answer::Granted, &memory.descriptors()) {
+                    // Or it would wait for ever. That it has ended is found as any other's end.
+                    let _ = connection.shutdown(Shutdown::Both);
+                }
                 self.members.push(Member { connection, peer, mode, region, cgroup });
             }
             Ok(Err(refusal)) => {
@@ -261,13 +264,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// Gives a member what it asks for: the ring of its next sleeper. False if it has ended, or
-    /// says anything else.
+    /// Gives a member what it asks for: the ring of its next sleeper. False if it has ended, says
+    /// anything else, or asks before it has taken the answer to what it asked last: descriptors
+    /// that nobody takes are bounded by the kernel, for all members together.
     fn serve(&mut self, at: usize) -> bool {
         let Member { connection, region, .. } = &mut self.members[at];
         let mut asked = [0];
         match connection.read(&mut asked) {
-            Ok(1) if asked == [SLEEPER] => {}
+            Ok(1) if asked == [SLEEPER] && has_taken_all(connection.as_fd()) => {}
             Err(error) => return error.kind() == ErrorKind::WouldBlock,
             _ => return false,
         }
@@ -310,7 +314,7 @@ fn tell(what: &str) {
     let _ = writeln!(std::io::stderr(), "uselectd: {what}");
 }
 
-/// Says whether it has got there. Who does not take it has gone, which is found out in its turn.
+/// Says whether it has got there.
 fn answer(connection: &UnixStream, answer: Answer, descriptors: &[BorrowedFd<'_>]) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(uselect::DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -58,6 +58,15 @@ fn has_ended(process: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)
 }
 
+/// Whether the other end of a Unix connection has received all that was sent (SIOCOUTQ, which sockets
+/// have by the name of terminals).
+pub(crate) fn has_taken_all(connection: BorrowedFd<'_>) -> bool {
+    let mut left: libc::c_int = 0;
+    // SAFETY: the kernel stores a number there, which outlives the call.
+    let result = unsafe { libc::ioctl(connection.as_raw_fd(), libc::TIOCOUTQ, &raw mut left) };
+    result == 0 && left == 0
+}
+
 /// SO_PEERGROUPS (since Linux 4.13): the groups beside its own.
 fn peer_groups(connection: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
     let mut groups = vec![0; GROUPS_MAX];

@@ -8,9 +8,10 @@ mod uselectd;
 
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use uselect::layout::SLEEPERS;
@@ -66,18 +67,32 @@ fn each_sleeper_gets_a_ring_in_order() {
         assert_eq!(ask(&mut member, RING), ONE_MORE);
     }
     assert_eq!(ask(&mut member, RING), Some((Answer::Full as u8, 0)));
-    // Asked for at once they come one after another.
-    drop(member);
-    uselectd.wait_for(idle);
-    let mut member = connect(&uselectd);
-    member.write_all(&[EXACT, RING, RING, RING].concat()).unwrap();
-    for count in [DESCRIPTORS, 1, 1, 1] {
-        let (byte, descriptors) = answer(&member).unwrap();
-        assert_eq!((byte, descriptors.len()), (Answer::Granted as u8, count));
-    }
     // Anything else ends it.
     assert_eq!(ask(&mut member, b"-"), None);
     uselectd.wait_for(idle);
+}
+
+/// Descriptors that are in sockets' queues are bounded, for all whom the daemon serves together.
+#[test]
+fn who_takes_no_answer_gets_no_more() {
+    let Some(uselectd) = Uselectd::start("untaken", &[]) else { return };
+    let idle = uselectd.kept();
+    let mut member = connect(&uselectd);
+    member.write_all(EXACT).unwrap();
+    let end = Instant::now() + Duration::from_secs(10);
+    while member.write_all(RING).is_ok() {
+        assert!(Instant::now() < end, "it is closed");
+    }
+    uselectd.wait_for(idle);
+    let taken = answer(&member).map(|(byte, descriptors)| (byte, descriptors.len()));
+    assert_eq!((taken, answer(&member).is_none()), (GRANTED, true));
+    // Who can be told nothing is not registered either.
+    let mut deaf = connect(&uselectd);
+    deaf.shutdown(Shutdown::Read).unwrap();
+    deaf.write_all(EXACT).unwrap();
+    while ask(&mut connect(&uselectd), EXACT) != GRANTED {
+        assert!(Instant::now() < end, "it stays registered");
+    }
 }
 
 #[test]

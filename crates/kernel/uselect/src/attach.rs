@@ -2,7 +2,8 @@
 //!
 //! The process sends [`REQUEST`] and one byte more, its [`Mode`]; the daemon sends one byte, an
 //! [`Answer`], and with a granted one three descriptors: `Shown`, `Own`, and the ring of sleeper 0.
-//! For each further sleeper, in order, the process sends [`SLEEPER`] and gets an answer and a ring.
+//! For each further sleeper, in order, the process sends [`SLEEPER`] and gets an answer and a ring,
+//! which it takes before it asks again.
 //! The connection stays open: its end, or the process's, is the end of the registration.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
