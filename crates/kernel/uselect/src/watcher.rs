@@ -154,10 +154,15 @@ impl Watcher {
     }
 
     /// To be called right before a descriptor is closed: its number may be another file's from
-    /// then on. Makes no call; what the kernel has of it ends with the open file.
+    /// then on. Makes no call; what the kernel has of it ends with the open file. A signal handler
+    /// may call it.
     pub fn forget(&self, fd: i32) {
-        if let Some(memory) = &self.memory {
-            memory.state().forget(fd);
+        // Waits for nobody: what the handler has interrupted may have the lock. What it would change
+        // then is found out later: who is tracked no more has no interest, and a number that was the
+        // kernel's is so again.
+        let Some(memory) = &self.memory else { return };
+        if let Ok(mut state) = memory.state.try_lock() {
+            state.forget(fd);
         }
     }
 
