@@ -149,19 +149,22 @@ impl Daemon {
             self.meet()?;
         }
         if !self.members.is_empty() && self.sweep_at <= Instant::now() {
-            self.sweep()?;
+            self.sweep();
         }
         Ok(true)
     }
 
-    fn sweep(&mut self) -> Result<(), Error> {
+    /// What cannot be swept now is later.
+    fn sweep(&mut self) {
         let begin = Instant::now();
-        let has_found = self.programs.sweep()?;
+        let has_found = self.programs.sweep().unwrap_or_else(|error| {
+            tell(&format!("a sweep failed: {error}"));
+            false
+        });
         let end = Instant::now();
         let rest =
             (end - begin).saturating_mul(SWEEP_SHARE).clamp(SWEEP_TIME.start, SWEEP_TIME.end);
         self.sweep_at = end + if has_found { SWEEP_AGAIN } else { rest };
-        Ok(())
     }
 
     fn meet(&mut self) -> Result<(), Error> {
