@@ -33,6 +33,15 @@ impl fmt::Display for Address {
     }
 }
 
+/// What TCP has found out about the way to a peer, so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathEstimate {
+    /// The smoothed round-trip time, at least 1.
+    pub rtt_us: u32,
+    /// The congestion window, in segments, at least 1.
+    pub window: u32,
+}
+
 /// Which direction of a connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HowToShut {
@@ -150,6 +159,10 @@ pub trait Engine {
     /// The address that an accepted connection was opened to; `None`: that of a Unix socket, or it
     /// is not known any more. Costs a system call.
     fn address_reached(&self, fd: &Fd) -> Option<SocketAddr>;
+    /// What is known of the way to a connection's peer without a system call; `None`: nothing.
+    fn path_estimate(&self, _fd: &Fd) -> Option<PathEstimate> {
+        None
+    }
     /// Ends a direction; nothing may be outstanding in it.
     fn shutdown(&mut self, fd: &Fd, how: HowToShut);
     /// Closes. Bytes that the kernel took still reach the peer, unless bytes from it are unread.

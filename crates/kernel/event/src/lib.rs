@@ -31,7 +31,7 @@ mod uselect;
 
 pub use buffer::{Budget, Buffer, Charge, Held};
 pub use clock::Clock;
-pub use engine::{Address, Completion, Engine, Event, Fd, HowToShut, Wake};
+pub use engine::{Address, Completion, Engine, Event, Fd, HowToShut, PathEstimate, Wake};
 pub use epoll::{Epoll, EpollWatch};
 pub use error::{Error, Unsupported};
 pub use levels::{LevelWatch, Poll, PollWatch, Select, SelectWatch};

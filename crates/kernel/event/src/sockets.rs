@@ -46,7 +46,7 @@ use crate::limits::{DESCRIPTORS_MAX, STOCK_MAX, TURN_BYTES_MAX, TURN_STEPS_MAX};
 use crate::random::Random;
 use crate::{
     Address, Budget, Buffer, Clock, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Key,
-    Kind, LogSink, Shared, Table, Token,
+    Kind, LogSink, PathEstimate, Shared, Table, Token,
 };
 
 /// What an engine is made from.
@@ -433,6 +433,11 @@ impl<W: Watch> Engine for Sockets<W> {
 
     fn address_reached(&self, fd: &Fd) -> Option<SocketAddr> {
         self.local_address(fd)
+    }
+
+    fn path_estimate(&self, fd: &Fd) -> Option<PathEstimate> {
+        let key = self.descriptors.key_at(fd.0)?;
+        self.watch.path_estimate(self.descriptors.get(key)?.fd.as_fd())
     }
 
     /// A connection that is gone already has nothing to be ended; its next operation says so.

@@ -13,10 +13,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use millrace_sys::{Errno, Readiness, Result, Wanted};
-use uselect::{Event, Mode, Tracker, Watcher, bits};
+use uselect::{Event, Mode, State, Tracker, Watcher, bits};
 
 use crate::limits::{EVENTS_MAX, PASSES_MAX, PASSES_TIME_MAX};
-use crate::{Error, Found, Sockets, Unsupported, Watch};
+use crate::{Error, Found, PathEstimate, Sockets, Unsupported, Watch};
 
 /// The engine over user-level connection tracking.
 pub type Uselect = Sockets<UselectWatch>;
@@ -88,6 +88,12 @@ impl Watch for UselectWatch {
 
     fn lacks_room(&mut self, fd: BorrowedFd<'_>) {
         self.watcher.lacks_room(fd.as_raw_fd());
+    }
+
+    /// As of the last that happened to the connection, which says 0 while there is no estimate.
+    fn path_estimate(&self, fd: BorrowedFd<'_>) -> Option<PathEstimate> {
+        let State { rtt_us, window, .. } = self.tracker.state(fd.as_raw_fd())?;
+        (rtt_us > 0 && window > 0).then_some(PathEstimate { rtt_us, window })
     }
 
     fn wait<'a>(&mut self, wait_max: Option<Duration>, _wanted: impl Iterator<Item = Wanted<'a>>) {

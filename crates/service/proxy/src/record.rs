@@ -11,6 +11,8 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use millrace_event::PathEstimate;
+
 use crate::config::LogFormat;
 use crate::tally::Tally;
 
@@ -54,6 +56,8 @@ pub struct Record<'a> {
     pub origin: Option<OriginAddress<'a>>,
     /// From the request's first byte to the first byte of the origin's final answer, if it came.
     pub origin_first_byte: Option<Duration>,
+    /// What is known of the way to the client at the end of the exchange, if anything is.
+    pub client_path: Option<PathEstimate>,
     /// What the cache did: `hit`, `stale`, `validated`, `collapsed`, `miss` or `bypass`; empty where
     /// it had no part in it.
     pub cache: &'static str,
@@ -236,7 +240,12 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
         None => out.extend_from_slice(b"null"),
     }
     write_milliseconds(",\"origin_first_byte_ms\":", record.origin_first_byte, out);
-    out.push(b'}');
+    match record.client_path {
+        Some(PathEstimate { rtt_us, window }) => {
+            print(out, format_args!(",\"client_rtt_us\":{rtt_us},\"client_cwnd\":{window}}}"));
+        }
+        None => out.extend_from_slice(b",\"client_rtt_us\":null,\"client_cwnd\":null}"),
+    }
 }
 
 fn write_milliseconds(name: &str, value: Option<Duration>, out: &mut Vec<u8>) {
@@ -302,6 +311,7 @@ mod tests {
             duration: Duration::from_micros(12_345),
             origin: Some(OriginAddress::Tcp("127.0.0.1:8000".parse().unwrap())),
             origin_first_byte: Some(Duration::from_micros(1_002)),
+            client_path: Some(PathEstimate { rtt_us: 93, window: 10 }),
             cache: "miss",
             close_reason: "",
         }
@@ -330,7 +340,8 @@ mod tests {
                 r#""referer":"http://example.org/","user_agent":"curl/8.0","reason":null,"cache":"miss","#,
                 r#""status":200,"bytes_to_client":5120,"bytes_from_client":0,"#,
                 r#""bytes_copied":120,"bytes_spliced":5000,"bytes_teed":4000,"bytes_kept":5120,"#,
-                r#""calls":7,"duration_ms":12.345,"origin":"127.0.0.1:8000","origin_first_byte_ms":1.002}"#,
+                r#""calls":7,"duration_ms":12.345,"origin":"127.0.0.1:8000","origin_first_byte_ms":1.002,"#,
+                r#""client_rtt_us":93,"client_cwnd":10}"#,
                 "\n"
             )
         );
@@ -362,6 +373,7 @@ mod tests {
             user_agent: None,
             origin: None,
             origin_first_byte: None,
+            client_path: None,
             cache: "",
             close_reason: "malformed-head",
             ..record()
@@ -378,7 +390,7 @@ mod tests {
                 r#""reason":"malformed-head","cache":null,"status":null,"bytes_to_client":0,"#,
                 r#""bytes_from_client":0,"bytes_copied":0,"bytes_spliced":0,"bytes_teed":0,"#,
                 r#""bytes_kept":0,"calls":0,"duration_ms":12.345,"origin":null,"#,
-                r#""origin_first_byte_ms":null}"#,
+                r#""origin_first_byte_ms":null,"client_rtt_us":null,"client_cwnd":null}"#,
                 "\n"
             )
         );

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use millrace_sys::{Readiness, Result, Wanted};
 
-use crate::{Buffer, Error};
+use crate::{Buffer, Error, PathEstimate};
 
 /// A set of watched descriptors, each with a number of the engine's choice.
 ///
@@ -39,6 +39,10 @@ pub trait Watch: Sized {
     /// A send has found less room in a connection than it had bytes for, so an edge of room is
     /// waited for from now on. Most watches know that without being told.
     fn lacks_room(&mut self, _fd: BorrowedFd<'_>) {}
+    /// What is known of the way to a connection's peer without a system call; `None`: nothing.
+    fn path_estimate(&self, _fd: BorrowedFd<'_>) -> Option<PathEstimate> {
+        None
+    }
     /// Waits until something is ready or, at most, `wait_max` (`None`: for ever). `wanted` is all
     /// that an edge is waited for at this moment; a watch over edges was told enough when it was
     /// added, and does not look at it.

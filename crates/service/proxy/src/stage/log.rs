@@ -65,7 +65,7 @@ fn finish<E: Engine>(worker: &mut Worker<E>, key: Key) {
 
 fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) {
     let Worker { conns, records, dates, engine, .. } = worker;
-    let client = conns.get(exchange.conn()).and_then(|conn| conn.client);
+    let conn = conns.get(exchange.conn());
     let request = &exchange.request;
     let whole = exchange.request_is_whole;
     let field = |name| request.find(name).filter(|_| whole).map(|field| request.value_of(field));
@@ -75,7 +75,7 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) 
         false => (&b""[..], &b""[..], &b""[..]),
     };
     let record = Record {
-        client: client.map(|address| address.ip()),
+        client: conn.and_then(|conn| conn.client).map(|address| address.ip()),
         user: match &exchange.access {
             Access::Granted(user) => Some(user),
             Access::Unasked | Access::Waiting => None,
@@ -98,6 +98,7 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) 
         duration: engine.now().since(started),
         origin: exchange.transaction.address.map(OriginAddress::Tcp),
         origin_first_byte: exchange.transaction.answered.map(|answered| answered.since(started)),
+        client_path: conn.and_then(|conn| engine.path_estimate(&conn.fd)),
         cache: exchange.caching.word(),
         close_reason: exchange.reason.map_or("", |reason| reason.word()),
     };
