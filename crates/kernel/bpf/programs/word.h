@@ -66,6 +66,8 @@ INLINE __u32 poll_bits(struct tcp_sock *tp, struct tracked *tracked, int thresho
     return bits;
 }
 
+#define ROOM (POLL_OUT | POLL_WRNORM)
+
 INLINE void store_numbers(struct uselect_numbers *numbers, __u32 readable, int room, __u32 window,
                           __u32 rtt)
 {
@@ -163,8 +165,8 @@ struct settling {
     uselect_u64 *place;
     __u64 word;
     int threshold;
-    // All bits: an event is to be counted although none may have changed.
-    __u32 is_event;
+    // What an arrival may tell of, though it may have been told before; 0 where nothing has come.
+    __u32 arrived;
     // Bits to tell of: those that were added, or that the event is about.
     __u32 told;
     __u32 fallen;
@@ -177,11 +179,10 @@ static long settle_once(__u32 unused, struct settling *now)
     if (now->word >> 32 != now->tracked->generation)
         return 1;
     __u32 bits = poll_bits(now->tp, now->tracked, now->threshold), before = now->word & 0xFFFF;
-    if (bits == before && !now->is_event)
+    if (bits == before && !now->arrived)
         return 1;
-    // `is_event` is all bits or none. Without branches, each of which the verifier would follow with
-    // each value of the bits.
-    __u32 told = bits & (now->is_event | ~before);
+    // Without branches, each of which the verifier would follow with each value of the bits.
+    __u32 told = bits & (now->arrived | ~before);
     __u32 events = (now->word >> 16) + ((told + 0xFFFF) >> 16) & 0xFFFF;
     __u64 word = (__u64)now->tracked->generation << 32 | events << 16 | bits;
     __u64 found = __sync_val_compare_and_swap(now->place, now->word, word);
@@ -189,7 +190,7 @@ static long settle_once(__u32 unused, struct settling *now)
         now->told |= told;
         now->fallen |= before & ~bits;
         now->is_changed |= bits ^ before;
-        now->is_event = 0;
+        now->arrived = 0;
         found = word;
     }
     now->word = found;
@@ -204,8 +205,9 @@ INLINE void publish(struct settling *now, struct uselect_shown *shown, struct us
     __u32 fd = ONCE(own->descriptor[tracked->index & MASK]) - 1;
     if (fd >= USELECT_SOCKETS)
         return;
+    // Who is told of anything is told of room that there is, too.
     if (!is_exact)
-        add(own, fd, now->told);
+        add(own, fd, now->told | (now->word & ROOM));
     else
         show(own, shown, fd);
     // Of room that has gone somebody wants to know when it is back.
@@ -234,7 +236,8 @@ INLINE void settle(struct tcp_sock *tp, struct tracked *tracked, __u32 is_event,
         .tracked = tracked,
         .place = place,
         .threshold = ONCE(own->threshold[tracked->index & MASK]) & ((1 << 30) - 1),
-        .is_event = is_event ? ~0 : 0,
+        // Without room, which is there before: else bytes short of a threshold were told by it.
+        .arrived = is_event ? ~ROOM : 0,
         .word = __sync_fetch_and_add(place, 0),
     };
     repeat(TRIES, settle_once, &now, 0);

@@ -1,5 +1,5 @@
-//! A listener whose connections come and go; what a registration bears meanwhile; and whose turn it
-//! is where many are ready.
+//! A listener whose connections come and go; what a registration bears meanwhile; whose turn it is
+//! where many are ready; and what is no event.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -7,13 +7,14 @@ mod common;
 #[path = "common/listener.rs"]
 mod listener;
 
-use std::net::TcpStream;
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use common::tracker;
 use listener::listener;
-use uselect::{Event, PollFd, Tracker, Watcher};
+use uselect::{Event, PollFd, Tracker, Watcher, bits};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(10));
 
@@ -75,4 +76,48 @@ fn each_of_many_that_are_ready_has_its_turn() {
     }
     assert!(told.iter().all(|times| (74..=76).contains(times)), "{told:?}");
     drop(ready);
+}
+
+/// Though there is room to send all the time, which is waited for as well.
+#[test]
+fn bytes_short_of_a_threshold_are_no_event() {
+    let Some(tracker) = tracker() else { return };
+    let (listener, address) = listener(tracker);
+    let mut client = TcpStream::connect(address).unwrap();
+    let (socket, _) = listener.accept(false).unwrap();
+    let fd = socket.as_raw_fd();
+    let watcher = Watcher::new(tracker).unwrap();
+    watcher.add(fd, bits::IN | bits::OUT | bits::EDGE, 7).unwrap();
+    let mut events = [Event::default(); 2];
+    let mut told = |wait| match watcher.wait(&mut events, wait, None).unwrap() {
+        0 => 0,
+        _ => events[0].events,
+    };
+    assert_eq!(told(LONG), bits::OUT);
+    // Filters know of no numbers.
+    if !tracker.expect_bytes(fd, 10) {
+        return;
+    }
+    client.write_all(b"123").unwrap();
+    client.write_all(b"456789").unwrap();
+    assert_eq!(told(Some(Duration::from_millis(30))), 0);
+    client.write_all(b"0").unwrap();
+    assert_eq!(told(LONG), bits::IN | bits::OUT);
+    // What is left of a threshold is taken back without a call, and seen by the next that comes,
+    tracker.expect_bytes(fd, 0);
+    client.write_all(b"1").unwrap();
+    assert_ne!(told(LONG) & bits::IN, 0);
+    // or by a look: then of what has come before, too.
+    assert_eq!(socket.receive(&mut [0; 100]).unwrap(), 11);
+    assert!(tracker.expect_bytes(fd, 10));
+    client.write_all(b"1").unwrap();
+    assert_eq!(told(Some(Duration::from_millis(30))), 0);
+    tracker.expect_bytes(fd, 0);
+    tracker.refresh(fd);
+    assert_ne!(told(LONG) & bits::IN, 0);
+    // An end is told whatever is left.
+    assert_eq!(socket.receive(&mut [0; 100]).unwrap(), 1);
+    assert!(tracker.expect_bytes(fd, 10));
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_ne!(told(LONG) & bits::IN, 0);
 }

@@ -260,6 +260,18 @@ impl Tracker {
         true
     }
 
+    /// As [`Tracker::set_threshold`], but only for what comes from now on, and without a system call.
+    /// For who has received all that there was, and once it takes that back receives, or calls
+    /// [`Tracker::refresh`], before it waits.
+    pub fn expect_bytes(&self, fd: i32, bytes: u32) -> bool {
+        let Some(region) = self.0.live() else { return false };
+        let Some(index) = region.pages.index(fd) else { return false };
+        // Pairs with settle() in the kernel, which reads it with the socket locked, as a receive
+        // that follows is.
+        region.pages.own.threshold[index].store(bytes, Ordering::SeqCst);
+        true
+    }
+
     /// Bounds how many waits in a row, and for how long, are answered without a look at what is not
     /// tracked (the paper's MaxPass).
     pub fn set_passes(&self, count: u32, time: Duration) {
