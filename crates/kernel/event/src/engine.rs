@@ -194,6 +194,10 @@ pub trait Engine {
     /// once. `None`: there is nothing yet. Nothing is outstanding afterwards, and no completion
     /// follows; the budget is not asked, as nothing of the engine's is held.
     fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>>;
+    /// Says of the receive or watch that is begun next how many bytes are certain to come, if no
+    /// end or break does: it need not complete before a good part of them is there, but soon. A
+    /// hint, which most engines have no use for.
+    fn expect_bytes(&mut self, _fd: &Fd, _bytes: u64) {}
     /// Waits, as a receive does, until a receive, [`Engine::fill`] or [`Engine::take`] may find
     /// something, and takes
     /// nothing: [`Event::Readable`]. It may turn out that nothing is there.

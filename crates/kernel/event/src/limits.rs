@@ -41,3 +41,13 @@ pub(crate) const LOG_CLOSE_LOOK: std::time::Duration = std::time::Duration::from
 /// last at most: a listener waits no longer.
 pub(crate) const PASSES_MAX: u32 = 8;
 pub(crate) const PASSES_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(1);
+/// Bytes that an edge waits for at most, of those that are expected: a small part of what the kernel
+/// takes for a connection, so that its peer is never kept from sending by it.
+pub(crate) const EXPECTED_BYTES_MAX: u32 = 32 * 1024;
+/// How long it waits for them at most; then it is told of what is there.
+pub(crate) const EXPECTED_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(5);
+/// Bytes that were worth that wait: more than two segments of an Ethernet.
+pub(crate) const EXPECTED_BYTES_MIN: u32 = 4096;
+/// How soon some come that are in quick succession: of fewer than a few in that time there is
+/// nothing to be gained.
+pub(crate) const EXPECTED_GAP_MAX: std::time::Duration = std::time::Duration::from_micros(1250);

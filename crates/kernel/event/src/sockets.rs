@@ -503,6 +503,17 @@ impl<W: Watch> Engine for Sockets<W> {
         self.begin_watch(fd, token);
     }
 
+    /// Where a call may find something it comes first.
+    fn expect_bytes(&mut self, fd: &Fd, bytes: u64) {
+        if W::EXPECTS {
+            let (key, descriptor) = self.open(fd);
+            if !descriptor.readable {
+                let descriptor = self.descriptors.get(key).expect("it was found");
+                self.watch.expect_bytes(descriptor.fd.as_fd(), data_of(key), bytes);
+            }
+        }
+    }
+
     fn splice_after(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token) {
         self.begin_splice_after(parts, from, into, max, token);
     }

@@ -7,13 +7,17 @@
 //! listeners among it, is in an epoll instance of the watcher's, looked at as often as
 //! [`PASSES_MAX`] says.
 
+mod expected;
+
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_sys::{Errno, Readiness, Result, Wanted};
 use uselect::{Event, Mode, State, Tracker, Watcher, bits};
+
+use expected::Expected;
 
 use crate::limits::{EVENTS_MAX, PASSES_MAX, PASSES_TIME_MAX};
 use crate::{Error, Found, PathEstimate, Sockets, Unsupported, Watch};
@@ -46,6 +50,9 @@ pub struct UselectWatch {
     /// Of `events`, what the last wait found, and what of that was given: `given <= found`.
     found: usize,
     given: usize,
+    expected: Expected,
+    /// When the last wait ended, if anything was expected then.
+    now: Instant,
 }
 
 /// What a connection is watched for, and a listener.
@@ -62,7 +69,15 @@ impl Watch for UselectWatch {
             .ok_or(Error::Unsupported(Unsupported::Untracked))?;
         let watcher = Watcher::new(tracker).map_err(|_| Error::OutOfDescriptors)?;
         let events = vec![Event::default(); EVENTS_MAX];
-        Ok(Self { tracker: tracker.clone(), watcher, events, found: 0, given: 0 })
+        Ok(Self {
+            tracker: tracker.clone(),
+            watcher,
+            events,
+            found: 0,
+            given: 0,
+            expected: Expected::default(),
+            now: Instant::now(),
+        })
     }
 
     /// What cannot be tracked (Unix sockets, UDP) the kernel's instance has.
@@ -75,12 +90,14 @@ impl Watch for UselectWatch {
         self.watcher.add(fd.as_raw_fd(), LISTENER, data)
     }
 
-    fn remove(&mut self, fd: BorrowedFd<'_>, _data: u64) {
+    fn remove(&mut self, fd: BorrowedFd<'_>, data: u64) {
+        self.expected.forget(data);
         self.watcher.remove(fd.as_raw_fd()).expect("a watched descriptor is registered");
         self.tracker.forget(fd.as_raw_fd());
     }
 
-    fn close(&mut self, fd: OwnedFd, _data: u64) {
+    fn close(&mut self, fd: OwnedFd, data: u64) {
+        self.expected.forget(data);
         self.watcher.forget(fd.as_raw_fd());
         self.tracker.forget(fd.as_raw_fd());
         drop(fd);
@@ -96,21 +113,46 @@ impl Watch for UselectWatch {
         (rtt_us > 0 && window > 0).then_some(PathEstimate { rtt_us, window })
     }
 
+    const EXPECTS: bool = true;
+
+    fn expect_bytes(&mut self, fd: BorrowedFd<'_>, data: u64, bytes: u64) {
+        self.expected.begin(&self.tracker, fd.as_raw_fd(), data, bytes);
+    }
+
     fn wait<'a>(&mut self, wait_max: Option<Duration>, _wanted: impl Iterator<Item = Wanted<'a>>) {
         self.given = 0;
-        self.found = match self.watcher.wait(&mut self.events, wait_max, None) {
-            Ok(found) => found,
-            Err(Errno::INTR) => 0,
-            Err(error) => panic!("memory and an epoll instance are waited for: {error}"),
-        };
+        if !self.expected.is_waiting() {
+            self.found = self.look(wait_max);
+            return;
+        }
+        let left = self.expected.left(Instant::now());
+        self.found = self.look(wait_max.into_iter().chain(left).min());
+        self.now = Instant::now();
+        if self.expected.end_due(&self.tracker, self.now) && self.found == 0 {
+            self.found = self.look(Some(Duration::ZERO));
+        }
     }
 
     fn next(&mut self) -> Option<(u64, Found)> {
         (self.given < self.found).then(|| {
             self.given += 1;
             let event = self.events[self.given - 1];
-            (event.data, Found::Ready(Readiness::of(event.events)))
+            let readiness = Readiness::of(event.events);
+            if readiness.readable() {
+                self.expected.end(&self.tracker, event.data, self.now);
+            }
+            (event.data, Found::Ready(readiness))
         })
+    }
+}
+
+impl UselectWatch {
+    fn look(&mut self, wait_max: Option<Duration>) -> usize {
+        match self.watcher.wait(&mut self.events, wait_max, None) {
+            Ok(found) => found,
+            Err(Errno::INTR) => 0,
+            Err(error) => panic!("memory and an epoll instance are waited for: {error}"),
+        }
     }
 }
 

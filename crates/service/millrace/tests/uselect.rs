@@ -6,9 +6,22 @@
 mod daemon;
 mod support;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use support::{Folder, Running, get};
+
+/// How long anything may take before a test counts as hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The options for it, with a daemon that listens in `folder`; `None` where there can be none,
+/// which is said.
+fn by_uselect(folder: &Folder) -> Option<String> {
+    let socket = folder.0.join("uselectd");
+    daemon::serve(&socket).then(|| format!("--engine uselect --uselectd {}", socket.display()))
+}
 
 /// What `--log-format json` says of a request, of what comes behind `origin_first_byte_ms`.
 fn logged_path(words: &str) -> String {
@@ -26,14 +39,71 @@ fn logged_path(words: &str) -> String {
 fn the_log_has_what_memory_knows_of_the_way_to_the_client() {
     assert_eq!(logged_path("--engine epoll"), "null,\"client_cwnd\":null}\n");
     let folder = Folder::new("uselect-log");
-    let socket = folder.0.join("uselectd");
-    if !daemon::serve(&socket) {
-        return;
-    }
-    let logged = logged_path(&format!("--engine uselect --uselectd {}", socket.display()));
+    let Some(words) = by_uselect(&folder) else { return };
+    let logged = logged_path(&words);
     let (rtt_us, window) = logged.split_once(",\"client_cwnd\":").unwrap();
     let (rtt_us, window): (u32, u32) =
         (rtt_us.parse().unwrap(), window.trim_end_matches("}\n").parse().unwrap());
     // Over loopback, of a connection that has hardly begun.
     assert!((1..1_000_000).contains(&rtt_us) && (1..1000).contains(&window), "{logged}");
+}
+
+/// Reads a head, to its last byte and no further.
+fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// Moves a body whose next byte is sent only when the last one has arrived.
+fn trickle(mut from: TcpStream, into: &mut TcpStream) {
+    let (arrived, next) = mpsc::channel();
+    let sending = std::thread::spawn(move || {
+        for byte in 0..TRICKLE_BYTES {
+            from.write_all(&[byte]).unwrap();
+            next.recv_timeout(PATIENCE).unwrap();
+        }
+    });
+    for expected in 0..TRICKLE_BYTES {
+        let mut byte = [0];
+        into.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, [expected]);
+        arrived.send(()).unwrap();
+    }
+    sending.join().unwrap();
+}
+
+const TRICKLE_BYTES: u8 = 50;
+
+#[test]
+fn bodies_that_trickle_come_byte_by_byte_both_ways() {
+    let folder = Folder::new("uselect-trickle");
+    let Some(words) = by_uselect(&folder) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let origin = listener.local_addr().unwrap();
+    let words = format!("boost --origin http://{origin} --listen 127.0.0.1:0 --workers 1 {words}");
+    let running = Running::start(&words, 1);
+    let mut client = TcpStream::connect(&running.addresses[0]).unwrap();
+    let length = format!("Content-Length: {TRICKLE_BYTES}\r\n");
+    client.write_all(format!("POST / HTTP/1.1\r\nHost: a\r\n{length}\r\n").as_bytes()).unwrap();
+    let mut asked = listener.accept().unwrap().0;
+    for stream in [&client, &asked] {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    assert!(read_head(&mut asked).starts_with("POST / "));
+    trickle(client.try_clone().unwrap(), &mut asked);
+    asked.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+    assert!(read_head(&mut client).starts_with("HTTP/1.1 204 "));
+    // Into the cache, and past it.
+    for fields in ["", "Cache-Control: no-store\r\n"] {
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nCache-Control: no-cache\r\n\r\n").unwrap();
+        assert!(read_head(&mut asked).starts_with("GET / "));
+        asked.write_all(format!("HTTP/1.1 200 OK\r\n{fields}{length}\r\n").as_bytes()).unwrap();
+        assert!(read_head(&mut client).starts_with("HTTP/1.1 200 "));
+        trickle(asked.try_clone().unwrap(), &mut client);
+    }
 }

@@ -36,12 +36,13 @@ impl<E: Engine> Worker<E> {
 
     /// Asks for what the client sends of a request's body or into a tunnel, unless that was asked
     /// for before: for bytes, or only for word that some are there.
-    pub(crate) fn receive_upload(&mut self, key: Key, watches: bool) {
+    pub(crate) fn receive_upload(&mut self, key: Key, expected: u64, watches: bool) {
         let Self { engine, conns, .. } = self;
         let conn = conns.get_mut(key).expect("the caller's connection is open");
         if !conn.receiving && !conn.ended {
             conn.receiving = true;
             let token = key.token(Kind::Client);
+            engine.expect_bytes(&conn.fd, expected);
             if watches {
                 engine.watch(&conn.fd, token);
             } else {

@@ -365,6 +365,7 @@ fn receive<E: Engine>(worker: &mut Worker<E>, key: Key, watches: bool) {
     if !connection.receiving {
         connection.receiving = true;
         let token = fill.slot.token(Kind::Origin);
+        engine.expect_bytes(&connection.fd, fill.rest.expected());
         if watches {
             engine.watch(&connection.fd, token);
         } else {

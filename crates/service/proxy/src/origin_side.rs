@@ -50,6 +50,9 @@ impl<E: Engine> Worker<E> {
         }
         connection.receiving = true;
         let token = slot.token(Kind::Origin);
+        if exchange.transaction.phase == Phase::Answered {
+            engine.expect_bytes(&connection.fd, exchange.download.expected());
+        }
         if exchange.download.watches() {
             engine.watch(&connection.fd, token);
             return;

@@ -57,6 +57,14 @@ impl Rest {
         }
     }
 
+    /// All bytes that are still to come, where their number is known; 0 where it is not.
+    pub(crate) fn expected(&self) -> u64 {
+        match self {
+            Self::Length(rest) => *rest,
+            Self::Nothing | Self::Chunked(_) | Self::UntilClose => 0,
+        }
+    }
+
     /// Payload went through a pipe; not more than is certain to come.
     pub(crate) fn skip(&mut self, count: u64) {
         match self {

@@ -151,6 +151,11 @@ impl Transfer {
         self.watches && self.waits == Waits::Source
     }
 
+    /// Bytes that the source is to give, where their number is known; 0 where it is not.
+    pub(crate) fn expected(&self) -> u64 {
+        self.rest.expected()
+    }
+
     /// Bytes that have left the source and not reached the sink.
     pub(crate) fn in_pipe(&self) -> usize {
         self.pipe.as_ref().map_or(0, Pipe::filled)

@@ -54,6 +54,13 @@ pub trait Watch: Sized {
     /// says: then nothing is added, and an eventfd is read.
     const LEVELS: bool = false;
 
+    /// Whether [`Watch::expect_bytes`] is of any use.
+    const EXPECTS: bool = false;
+    /// So many bytes are certain to come to a connection of which all that there was has been
+    /// received: an edge of readability may wait until a good part of them is there, but not long.
+    /// From that edge on it is as before.
+    fn expect_bytes(&mut self, _fd: BorrowedFd<'_>, _data: u64, _bytes: u64) {}
+
     /// Whether [`Watch::receive`] and [`Watch::send`] are to be used, for what is ready: they are
     /// gathered until the end of a turn, and all of them are over when the next wait is.
     const MOVES: bool = false;

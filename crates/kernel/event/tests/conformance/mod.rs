@@ -2,7 +2,7 @@
 
 mod accept;
 mod budget;
-mod common;
+pub(crate) mod common;
 mod connect;
 mod share;
 mod splice;

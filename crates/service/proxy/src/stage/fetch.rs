@@ -210,7 +210,8 @@ pub(crate) fn upload<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: boo
         Ok(Waits::Source) if conn.ended => client_ended(worker, key),
         Ok(Waits::Source) => {
             let (conn, watches) = (exchange.conn(), exchange.upload.watches());
-            worker.receive_upload(conn, watches);
+            let expected = exchange.upload.expected();
+            worker.receive_upload(conn, expected, watches);
         }
         Ok(Waits::Off | Waits::Ended) => {
             exchange.transaction.since = engine.now();

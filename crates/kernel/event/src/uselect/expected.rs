@@ -1,0 +1,135 @@
+//! Connections of which bytes are expected: where they come in quick succession, an edge waits for
+//! many of them at once.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use uselect::Tracker;
+
+use crate::limits::{EXPECTED_BYTES_MAX, EXPECTED_BYTES_MIN, EXPECTED_GAP_MAX, EXPECTED_TIME_MAX};
+
+/// What is expected of the connections of an engine, by their numbers.
+///
+/// ```text
+///           succession is quick            threshold is reached
+///  Nothing ─────────────────────> Held ─────────────────────────> Nothing, quick
+///    │                             └── time is over ──────────────> Nothing, quick or not known
+///    └── not known ──> Tried ── an edge, soon or not ─────────────> Nothing, quick or not
+/// ```
+///
+/// A threshold is there while a connection is held, and no longer: so whatever else is received
+/// comes as if there were none. Both ways out are without a race: behind an edge it is received
+/// until nothing is left, and when the time is over the kernel looks at the socket.
+#[derive(Default)]
+pub(super) struct Expected {
+    of: HashMap<u64, Expectation>,
+    /// When those that are held are over, in that order; and others, which are held no more.
+    deadlines: VecDeque<(Instant, u64)>,
+    /// How many are held or tried.
+    waiting: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Expectation {
+    fd: i32,
+    /// Whether bytes came quickly when that was last tried, as far as is known. A threshold that
+    /// nothing reaches costs a wake of its own, and so is of no use to a body that drips.
+    is_quick: bool,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It is not waited for.
+    Nothing,
+    /// Since then, without a threshold.
+    Tried(Instant),
+    /// Until then, with one.
+    Held(Instant),
+}
+
+impl Expected {
+    /// So many bytes are expected from now on.
+    pub(super) fn begin(&mut self, tracker: &Tracker, fd: i32, data: u64, bytes: u64) {
+        if bytes < 2 {
+            return;
+        }
+        let new = Expectation { fd, is_quick: true, stage: Stage::Nothing };
+        let expectation = self.of.entry(data).or_insert(new);
+        if expectation.stage != Stage::Nothing {
+            return;
+        }
+        let now = Instant::now();
+        let threshold = bytes.min(u64::from(EXPECTED_BYTES_MAX)) as u32;
+        if !expectation.is_quick {
+            expectation.stage = Stage::Tried(now);
+        } else if tracker.expect_bytes(fd, threshold) {
+            let deadline = now + EXPECTED_TIME_MAX;
+            expectation.stage = Stage::Held(deadline);
+            self.deadlines.push_back((deadline, data));
+        } else {
+            // Nobody tracks it.
+            return;
+        }
+        self.waiting += 1;
+    }
+
+    /// Whether an edge of any is waited for.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// There is an edge, found at `now`.
+    pub(super) fn end(&mut self, tracker: &Tracker, data: u64, now: Instant) {
+        let Some(expectation) = self.of.get_mut(&data) else { return };
+        match std::mem::replace(&mut expectation.stage, Stage::Nothing) {
+            Stage::Nothing => return,
+            Stage::Tried(since) => {
+                expectation.is_quick = now.saturating_duration_since(since) < EXPECTED_GAP_MAX;
+            }
+            Stage::Held(_) => {
+                tracker.expect_bytes(expectation.fd, 0);
+            }
+        }
+        self.waiting -= 1;
+    }
+
+    /// The connection is this engine's no more. Its threshold ends with its being tracked.
+    pub(super) fn forget(&mut self, data: u64) {
+        let forgotten = self.of.remove(&data);
+        let is_waiting = |it: Expectation| it.stage != Stage::Nothing;
+        self.waiting -= usize::from(forgotten.is_some_and(is_waiting));
+    }
+
+    /// How long nothing is over, from `now` on; `None`: for ever.
+    pub(super) fn left(&mut self, now: Instant) -> Option<Duration> {
+        while let Some((deadline, data)) = self.deadlines.front() {
+            if self.is_held(*data, *deadline) {
+                return Some(deadline.saturating_duration_since(now));
+            }
+            self.deadlines.pop_front();
+        }
+        None
+    }
+
+    /// Has what is over told of whatever is there, by a system call each. True if there is any.
+    pub(super) fn end_due(&mut self, tracker: &Tracker, now: Instant) -> bool {
+        let mut is_any = false;
+        while self.left(now) == Some(Duration::ZERO) {
+            let (_, data) = self.deadlines.pop_front().expect("it was looked at");
+            let expectation = self.of.get_mut(&data).expect("it is held");
+            expectation.stage = Stage::Nothing;
+            self.waiting -= 1;
+            tracker.expect_bytes(expectation.fd, 0);
+            tracker.refresh(expectation.fd);
+            let came = tracker.state(expectation.fd).map_or(0, |state| state.readable);
+            expectation.is_quick = came >= EXPECTED_BYTES_MIN;
+            is_any = true;
+        }
+        is_any
+    }
+
+    fn is_held(&self, data: u64, deadline: Instant) -> bool {
+        self.of.get(&data).is_some_and(|it| it.stage == Stage::Held(deadline))
+    }
+}
