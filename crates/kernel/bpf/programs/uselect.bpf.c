@@ -316,6 +316,9 @@ int swept(__u64 *arguments)
         return 0;
     __u32 state = sk->__sk_common.skc_state, told = ONCE(tracked->state);
     __u64 now = arrived(tp, state), before = ONCE(tracked->arrived);
+    // A queue that was emptied is nothing that came.
+    if (state == TCP_LISTEN && !now)
+        now = before;
     __u64 found = fingerprint(now, state);
     int is_event = 0;
     if (found != fingerprint(before, told)) {

@@ -43,6 +43,8 @@ pub struct Daemon {
     members: Vec<Member>,
     /// When the next sweep is due, if somebody is registered.
     sweep_at: Instant,
+    /// It is to find again what the last one has found.
+    is_again: bool,
 }
 
 /// A connection that has not asked yet.
@@ -85,6 +87,7 @@ impl Daemon {
             strangers: Vec::new(),
             members: Vec::new(),
             sweep_at: Instant::now(),
+            is_again: false,
         })
     }
 
@@ -164,7 +167,9 @@ impl Daemon {
         let end = Instant::now();
         let rest =
             (end - begin).saturating_mul(SWEEP_SHARE).clamp(SWEEP_TIME.start, SWEEP_TIME.end);
-        self.sweep_at = end + if has_found { SWEEP_AGAIN } else { rest };
+        // Once: on a busy machine there is always something on its way.
+        self.is_again = has_found && !self.is_again;
+        self.sweep_at = end + if self.is_again { SWEEP_AGAIN } else { rest };
     }
 
     fn meet(&mut self) -> Result<(), Error> {
