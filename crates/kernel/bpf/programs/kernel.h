@@ -61,11 +61,15 @@ struct net {
 typedef struct {
     struct net *net;
 } possible_net_t;
+struct proto {
+    void *sock_is_readable;
+};
 struct sock_common {
     unsigned short skc_family;
     volatile unsigned char skc_state;
     __u16 skc_dport;
     __u32 skc_hash;
+    struct proto *skc_prot;
     possible_net_t skc_net;
 };
 struct sk_buff_head {

@@ -19,7 +19,7 @@
 #define USELECT_SLEEPERS 64
 
 // The lower half of a word: the sixteen bits of poll(2), of which the kernel has no use for the
-// highest; here it says that memory does not know when the socket is readable (SO_RCVLOWAT).
+// highest; here it says that memory does not know when the socket is readable: poll_bits().
 #define USELECT_DOUBT 0x8000
 
 typedef unsigned char uselect_u8;

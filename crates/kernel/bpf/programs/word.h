@@ -38,7 +38,8 @@ INLINE int is_writable(struct tcp_sock *tp)
 
 // What tcp_poll() of Linux 6.18 says, but for what docs/design/uselect.md lists. With urgent data
 // at hand, to come, or just taken out, it depends on a mark that moves without a word, and with
-// SO_RCVLOWAT on a window that does: POLL_PRI and DOUBT say that the kernel has to be asked.
+// SO_RCVLOWAT on a window that does; what the kernel decrypts (TCP_ULP) or redirects (sockmap) waits
+// in other queues: POLL_PRI and DOUBT say that the kernel has to be asked.
 INLINE __u32 poll_bits(struct tcp_sock *tp, struct tracked *tracked, int threshold)
 {
     struct sock *sk = (struct sock *)tp;
@@ -58,7 +59,7 @@ INLINE __u32 poll_bits(struct tcp_sock *tp, struct tracked *tracked, int thresho
             bits |= POLL_OUT | POLL_WRNORM;
         if (ONCE(tp->urg_data))
             bits |= POLL_PRI;
-        if (ONCE(sk->sk_rcvlowat) > 1)
+        if (ONCE(sk->sk_rcvlowat) > 1 || ONCE(sk->__sk_common.skc_prot)->sock_is_readable)
             bits |= USELECT_DOUBT;
     }
     if (ONCE(sk->sk_err) || ONCE(sk->sk_error_queue.qlen))

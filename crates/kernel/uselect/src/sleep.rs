@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::asked::Asked;
 use crate::bits;
 use crate::kernel::{Epoll, EpollEvent, Result, SignalSet};
+use crate::layout::DOUBT;
 use crate::limits::EVENTS_MAX;
 use crate::pages::{Pages, Ring};
 use crate::region::{ENDED, Region};
@@ -88,8 +89,9 @@ impl Sleeper {
         interest & !0xFFFF == KEPT | (self.number as u32) << 16
     }
 
+    /// What memory has to ask the kernel about interests everybody: the answer may be anything.
     fn interest(&self, events: u32) -> u32 {
-        (self.number as u32) << 16 | (events | bits::ALWAYS | bits::PRI) & 0xFFFF
+        (self.number as u32) << 16 | (events | bits::ALWAYS | bits::PRI | DOUBT) & 0xFFFF
     }
 
     /// Something has ended a sleep that is of no interest any more.
