@@ -84,9 +84,13 @@ INLINE int changing(struct sock *sk, __u8 state)
     struct tracked *tracked = tracked_of(sk);
     if (!tracked)
         return 0;
+    struct tcp_sock *tp = to_tcp(sk);
     ONCE(tracked->is_over) = state == TCP_CLOSE && ONCE(sk->sk_err);
     ONCE(tracked->state) = state;
-    settle(to_tcp(sk), tracked, 0, !tracked->is_lean);
+    // The answer to connect(2) has moved what has arrived, which is told by this.
+    if (tp && state == TCP_ESTABLISHED)
+        tracked->arrived = arrived(tp, state);
+    settle(tp, tracked, 0, !tracked->is_lean);
     return 0;
 }
 
