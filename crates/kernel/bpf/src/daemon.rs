@@ -11,11 +11,12 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::time::{ClockId, clock_gettime};
 use uselect::{Answer, Mode, REQUEST, SLEEPER};
 
 use crate::cgroup::Cgroup;
@@ -159,17 +160,17 @@ impl Daemon {
 
     /// What cannot be swept now is later.
     fn sweep(&mut self) {
-        let begin = Instant::now();
+        let begin = time_used();
         let has_found = self.programs.sweep().unwrap_or_else(|error| {
             tell(&format!("a sweep failed: {error}"));
             false
         });
-        let end = Instant::now();
-        let rest =
-            (end - begin).saturating_mul(SWEEP_SHARE).clamp(SWEEP_TIME.start, SWEEP_TIME.end);
+        // Not what others took of the processor meanwhile: a busy machine needs sweeps no less.
+        let used = time_used().saturating_sub(begin);
+        let rest = used.saturating_mul(SWEEP_SHARE).clamp(SWEEP_TIME.start, SWEEP_TIME.end);
         // Once: on a busy machine there is always something on its way.
         self.is_again = has_found && !self.is_again;
-        self.sweep_at = end + if self.is_again { SWEEP_AGAIN } else { rest };
+        self.sweep_at = Instant::now() + if self.is_again { SWEEP_AGAIN } else { rest };
     }
 
     fn meet(&mut self) -> Result<(), Error> {
@@ -311,6 +312,12 @@ impl Daemon {
             self.common = None;
         }
     }
+}
+
+/// Of a processor, by this thread.
+fn time_used() -> Duration {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(tv_sec.unsigned_abs(), tv_nsec as u32)
 }
 
 fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
