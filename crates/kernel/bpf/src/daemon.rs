@@ -21,7 +21,9 @@ use uselect::{Answer, Mode, REQUEST, SLEEPER};
 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
-use crate::limits::{REQUEST_TIME_MAX, STRANGERS_MAX, SWEEP_AGAIN, SWEEP_SHARE, SWEEP_TIME};
+use crate::limits::{
+    FULL_TIME, REQUEST_TIME_MAX, STRANGERS_MAX, SWEEP_AGAIN, SWEEP_SHARE, SWEEP_TIME,
+};
 use crate::listen::Listening;
 use crate::peer::{Peer, has_taken_all, is_in_first_namespace};
 use crate::policy::Policy;
@@ -46,6 +48,8 @@ pub struct Daemon {
     sweep_at: Instant,
     /// It is to find again what the last one has found.
     is_again: bool,
+    /// Until then nobody is met, as there is no room for a connection: who waits stays to be seen.
+    full_until: Instant,
 }
 
 /// A connection that has not asked yet.
@@ -89,6 +93,7 @@ impl Daemon {
             members: Vec::new(),
             sweep_at: Instant::now(),
             is_again: false,
+            full_until: Instant::now(),
         })
     }
 
@@ -113,17 +118,20 @@ impl Daemon {
     /// Waits for something to happen, and does what it asks for; false if that is to end.
     fn turn(&mut self, end: Option<BorrowedFd<'_>>) -> Result<bool, Error> {
         let (members, strangers) = (self.members.len(), self.strangers.len());
-        let mut fds = vec![readable(self.socket.listener.as_fd())];
+        let now = Instant::now();
+        let is_full = now < self.full_until;
+        let met = if is_full { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds = vec![PollFd::from_borrowed_fd(self.socket.listener.as_fd(), met)];
         for member in &self.members {
             fds.push(readable(member.connection.as_fd()));
             fds.push(readable(member.peer.process.as_fd()));
         }
         fds.extend(self.strangers.iter().map(|stranger| readable(stranger.connection.as_fd())));
         fds.extend(end.map(readable));
-        let now = Instant::now();
         let deadlines = self.strangers.iter().map(|stranger| stranger.deadline);
         let sweep = (members > 0).then_some(self.sweep_at);
-        let wait = deadlines.chain(sweep).min().map(|deadline| {
+        let full = is_full.then_some(self.full_until);
+        let wait = deadlines.chain(sweep).chain(full).min().map(|deadline| {
             let left = deadline.saturating_duration_since(now);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
@@ -183,7 +191,10 @@ impl Daemon {
             // One too many is closed.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => tell(&format!("a connection failed: {error}")),
+            Err(error) => {
+                tell(&format!("a connection failed: {error}"));
+                self.full_until = Instant::now() + FULL_TIME;
+            }
         }
         Ok(())
     }

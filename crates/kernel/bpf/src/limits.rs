@@ -13,6 +13,8 @@ pub(crate) const GROUPS_MAX: usize = 65536;
 pub(crate) const STRANGERS_MAX: usize = 16;
 /// Who has not asked by then is closed.
 pub(crate) const REQUEST_TIME_MAX: Duration = Duration::from_secs(1);
+/// Where a connection cannot be taken, as descriptors have run out, the next one is after this.
+pub(crate) const FULL_TIME: Duration = Duration::from_millis(100);
 /// All tracked sockets are swept, while somebody is registered, after so many times what the last
 /// sweep took,
 pub(crate) const SWEEP_SHARE: u32 = 2000;

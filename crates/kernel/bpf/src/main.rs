@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use millrace_bpf::{Daemon, Error, ending_signals};
 use options::{Options, help};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 fn main() -> ExitCode {
@@ -32,10 +33,18 @@ fn main() -> ExitCode {
 
 fn serve(options: Options) -> Result<(), Error> {
     let end = ending_signals()?;
+    allow_descriptors();
     let mut daemon = Daemon::new(&options.socket, options.policy)?;
     drop_privileges()?;
     eprintln!("uselectd: listening on unix:{}", options.socket.display());
     daemon.run_until(end.as_fd())
+}
+
+/// A process has up to seven: what is usual, 1,024, is less than all of them together.
+fn allow_descriptors() {
+    let limits = getrlimit(Resource::Nofile);
+    // What is not allowed stays as it is; who finds no room is told so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
 }
 
 /// Keeps what registering takes: maps and programs, tracing, and cgroups' programs.

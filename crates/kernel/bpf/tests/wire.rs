@@ -14,6 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use uselect::layout::SLEEPERS;
 use uselect::{Answer, DESCRIPTORS};
 use uselectd::Uselectd;
@@ -117,4 +118,28 @@ fn what_is_no_request_gets_no_registration() {
     assert_eq!(ask(&mut connect(&uselectd), EXACT), Some((Answer::Registered as u8, 0)));
     drop(member);
     uselectd.wait_for(idle);
+}
+
+/// In hundredths of a second: user and system time of proc_pid_stat(5).
+fn processor_time(uselectd: &Uselectd) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", uselectd.process.id())).unwrap();
+    let fields: Vec<&str> = text.split(' ').collect();
+    fields[13].parse::<u64>().unwrap() + fields[14].parse::<u64>().unwrap()
+}
+
+#[test]
+fn who_there_is_no_room_for_waits_and_costs_nothing() {
+    let Some(uselectd) = Uselectd::start("scarce", &[]) else { return };
+    let number = Pid::from_raw(uselectd.process.id().cast_signed());
+    let few = Some(uselectd.kept().descriptors as u64);
+    let few = Rlimit { current: few, ..getrlimit(Resource::Nofile) };
+    let before = prlimit(number, Resource::Nofile, few).unwrap();
+    let waiting: Vec<_> = (0..32).map(|_| connect(&uselectd)).collect();
+    let begin = processor_time(&uselectd);
+    std::thread::sleep(Duration::from_secs(1));
+    let used = processor_time(&uselectd) - begin;
+    assert!(used < 5, "{used} hundredths of a second");
+    prlimit(number, Resource::Nofile, before).unwrap();
+    drop(waiting);
+    assert_eq!(ask(&mut connect(&uselectd), EXACT), GRANTED);
 }
