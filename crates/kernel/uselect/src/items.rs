@@ -258,11 +258,16 @@ impl State {
             return None;
         };
         let (word, item) = (region.pages.word(index), self.items[fd]);
-        let ready = match is_set(&region.pages.own.except, fd) {
+        let mut ready = match is_set(&region.pages.own.except, fd) {
             true => asked_of_kernel(fd),
             false => region.events(fd, index),
         };
-        if item.events & bits::OUT != 0 && ready & bits::OUT == 0 {
+        let lacks_room = |ready| item.events & bits::OUT != 0 && ready & bits::OUT == 0;
+        // The kernel may have said that there is room where memory knows of none.
+        if lacks_room(ready) && item.is_fresh {
+            ready = asked_of_kernel(fd);
+        }
+        if lacks_room(ready) {
             self.wait_for_room(bell, fd);
         }
         let found = ready & (item.events | bits::ALWAYS) & 0xFFFF;

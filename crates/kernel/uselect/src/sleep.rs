@@ -24,12 +24,15 @@ pub(crate) struct Sleeper {
     rooms: Option<Epoll>,
     /// Descriptors whose interest was stored since it was last taken back.
     published: Vec<i32>,
+    /// Of which the kernel has said during this wait that there is room, and memory has not.
+    doubtful: Vec<i32>,
     pub(crate) asked: Asked,
 }
 
 impl Sleeper {
     pub(crate) fn new(number: usize, ring: Ring) -> Self {
-        Self { number, ring, rooms: None, published: Vec::new(), asked: Asked::default() }
+        let (published, doubtful) = (Vec::new(), Vec::new());
+        Self { number, ring, rooms: None, published, doubtful, asked: Asked::default() }
     }
 
     pub(crate) fn ring(&self) -> &Ring {
@@ -111,18 +114,24 @@ impl Sleeper {
             self.rooms = Epoll::new().ok();
         }
         let add = |rooms: &Epoll| rooms.add_once(fd, bits::OUT, fd as u64).is_ok();
-        if !self.rooms.as_ref().is_some_and(add) {
+        if self.doubtful.contains(&fd) || !self.rooms.as_ref().is_some_and(add) {
             self.asked.add(fd, bits::OUT, entry);
         }
     }
 
-    /// poll(2) of what was collected, and of what is ours.
+    /// A wait begins.
+    pub(crate) fn trust(&mut self) {
+        self.doubtful.clear();
+    }
+
+    /// poll(2) of what was collected, and of what is ours. True if it is to be asked about more, of
+    /// which memory has turned out to know too little: each descriptor once a wait.
     pub(crate) fn poll(
         &mut self,
         region: &Region,
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let rooms = self.rooms.as_ref().map_or(-1, Epoll::number);
         let ours = [
             (self.ring.as_fd().as_raw_fd(), bits::IN),
@@ -133,10 +142,11 @@ impl Sleeper {
         if has_ended {
             region.lose();
         }
+        let doubts = self.doubtful.len();
         if has_room {
             self.look_at_rooms(region);
         }
-        Ok(())
+        Ok(self.doubtful.len() > doubts)
     }
 
     fn look_at_rooms(&mut self, region: &Region) {
@@ -144,7 +154,12 @@ impl Sleeper {
         let wait = |rooms: &Epoll| rooms.wait(&mut found, Some(Duration::ZERO), None).ok();
         let count = self.rooms.as_ref().and_then(wait).unwrap_or(0);
         for event in &found[..count] {
-            region.refresh(event.data() as i32);
+            let fd = event.data() as i32;
+            region.refresh(fd);
+            let lacks_room = |index| region.events(fd as usize, index) & bits::OUT == 0;
+            if region.pages.index(fd).is_some_and(lacks_room) && !self.doubtful.contains(&fd) {
+                self.doubtful.push(fd);
+            }
         }
     }
 }

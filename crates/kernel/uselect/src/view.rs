@@ -75,7 +75,11 @@ impl<'a> View<'a> {
     /// Nothing if as many sleep as can, which then is done in the system call asked for.
     pub(crate) fn waiter(self) -> Option<Waiter<'a>> {
         match self {
-            Self::Region(region) => Some(Waiter::Region(region, region.sleeper()?)),
+            Self::Region(region) => {
+                let mut sleeper = region.sleeper()?;
+                sleeper.trust();
+                Some(Waiter::Region(region, sleeper))
+            }
             Self::Filter(filter) => Some(Waiter::Filter(filter, filter.guesser()?)),
         }
     }
@@ -143,15 +147,15 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// poll(2) of what is asked, and of what tells of the rest.
+    /// poll(2) of what is asked, and of what tells of the rest. True if there is more to ask.
     pub(crate) fn poll(
         &mut self,
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let polled = match self {
             Self::Region(region, sleeper) => sleeper.poll(region, timeout, mask),
-            Self::Filter(filter, guesser) => filter.poll(guesser, timeout, mask),
+            Self::Filter(filter, guesser) => filter.poll(guesser, timeout, mask).map(|()| false),
         };
         match self {
             Self::Region(region, sleeper) => sleeper.end(&region.pages),

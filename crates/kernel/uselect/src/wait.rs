@@ -99,7 +99,7 @@ fn ask(
         if wait != Some(Duration::ZERO) {
             inner.counters.sleeps.add();
         }
-        polled?;
+        let has_more = polled?;
         if !view.is_live() || view.refill().is_none() {
             return question.ask_kernel(left(), mask);
         }
@@ -107,7 +107,8 @@ fn ask(
         let ready = found.ready + question.add(waiter.asked())?;
         (left_first, is_first) = (left(), false);
         // What may have become ready in time is asked about, once.
-        if ready > 0 || left_first == Some(Duration::ZERO) && (was_last || !found.has_guesses) {
+        let is_over = left_first == Some(Duration::ZERO) && (was_last || !found.has_guesses);
+        if ready > 0 || is_over && !has_more {
             return Ok(ready);
         }
         waiter.take_back();
