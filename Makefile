@@ -20,7 +20,7 @@ setup: ## Install what run, test and bench need and this machine lacks.
 
 run: ## Build millrace and start its demo: a booster before a small built-in site.
 	@scripts/setup build
-	@echo 'building; the first time takes some minutes'
+	@echo 'building; the first time takes up to ten minutes on two cores'
 	@cargo run --quiet --release -p millrace -- demo
 
 libs: ## Build libmrsplice and libuselect for C; PREFIX=/usr/local installs them, below DESTDIR.

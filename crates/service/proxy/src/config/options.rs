@@ -488,8 +488,9 @@ impl Row {
             "How to wait for sockets: epoll(7), or io_uring(7) of Linux 6.1 or newer. auto takes \
              uring where it can be had and is not dearer than epoll, and says what it took. \
              uselect reads from memory what happens to connections, which uselectd(8) has the \
-             kernel keep up to date. For comparison alone: poll(2) and select(2), whose every \
-             wait costs time for each connection, idle ones too.",
+             kernel keep up to date; auto never takes it, and where uselectd does not run or does \
+             not serve this process, millrace does not start by it. For comparison alone: poll(2) \
+             and select(2), whose every wait costs time for each connection, idle ones too.",
         ),
         process(
             "uselectd",
