@@ -98,7 +98,8 @@ ifdef FIGURE
 		$(if $(CONNECTIONS),--connections $(CONNECTIONS)) \
 		$(if $(PROGRAMS),--programs $(PROGRAMS)) \
 		$(if $(MODE),--mode $(MODE)) $(if $(WRITE),--write) \
-		--command 'make lab FIGURE="$(FIGURE)" REPS=$(or $(REPS),5)$(if $(MODE), MODE=$(MODE))'
+		--command 'make lab FIGURE="$(FIGURE)" REPS=$(or $(REPS),5)$(if $(MODE), MODE=$(MODE))$(if \
+			$(CONNECTIONS), CONNECTIONS=$(CONNECTIONS))$(if $(PROGRAMS), PROGRAMS=$(PROGRAMS))'
 else
 	@scripts/setup build
 	cargo run --quiet --release -p millrace-lab -- $(or $(OBJECTS),100000) $(if $(TRACE),"$(TRACE)")
