@@ -70,7 +70,7 @@ struct Member {
 
 impl Daemon {
     /// Listens at `path`, where a socket that nobody listens at is replaced, and loads the
-    /// programs, which takes seconds. The socket is removed when the daemon is dropped.
+    /// programs, which takes about a second. The socket is removed when the daemon is dropped.
     ///
     /// # Errors
     /// Those of [`Error`].

@@ -29,8 +29,8 @@ pub type Uselect = Sockets<UselectWatch>;
 static TRACKER: OnceLock<std::result::Result<Tracker, uselect::Error>> = OnceLock::new();
 
 /// Registers this process with the daemon that listens at `path`, once: afterwards what came of it
-/// is told again. Waits look at memory for up to
-/// `spin` before they sleep, where that is of use; 0: never.
+/// is told again. Waits look at memory for up to `spin` before they sleep, where that is of use; 0:
+/// never.
 ///
 /// # Errors
 /// Why there is no tracking here, as words for the operator.
