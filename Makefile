@@ -95,11 +95,12 @@ ifdef FIGURE
 	MILLRACE=$(or $(MILLRACE),$(abspath $(or $(CARGO_TARGET_DIR),target))/release/millrace) \
 		peers/figure "$(FIGURE)" --reps $(or $(REPS),5) --secs $(or $(SECS),0.3) \
 		$(if $(SIZES),--sizes $(SIZES)) $(if $(RATES),--rates $(RATES)) \
-		$(if $(CONNECTIONS),--connections $(CONNECTIONS)) \
+		$(if $(CONNECTIONS),--connections $(CONNECTIONS)) $(if $(LOADS),--loads "$(LOADS)") \
 		$(if $(PROGRAMS),--programs $(PROGRAMS)) \
 		$(if $(MODE),--mode $(MODE)) $(if $(WRITE),--write) \
 		--command 'make lab FIGURE="$(FIGURE)" REPS=$(or $(REPS),5)$(if $(MODE), MODE=$(MODE))$(if \
-			$(CONNECTIONS), CONNECTIONS=$(CONNECTIONS))$(if $(PROGRAMS), PROGRAMS=$(PROGRAMS))'
+			$(CONNECTIONS), CONNECTIONS=$(CONNECTIONS))$(if $(LOADS), LOADS="$(LOADS)")$(if \
+			$(PROGRAMS), PROGRAMS=$(PROGRAMS))'
 else
 	@scripts/setup build
 	cargo run --quiet --release -p millrace-lab -- $(or $(OBJECTS),100000) $(if $(TRACE),"$(TRACE)")

@@ -237,6 +237,7 @@ fn open(call: impl FnOnce() -> c_int) -> c_int {
 
 /// What a descriptor is that the program waits for. One that is seen for the first time is looked
 /// at, and if it is a TCP socket it is in memory from now on, unless another process has it there.
+#[inline]
 pub(crate) fn learn(fd: c_int) -> Kind {
     match table::kind(fd) {
         Kind::Unknown => aside(|| look(fd)),
@@ -244,6 +245,7 @@ pub(crate) fn learn(fd: c_int) -> Kind {
     }
 }
 
+#[cold]
 fn look(fd: c_int) -> Kind {
     let kind = match option(fd, libc::SO_PROTOCOL) {
         // Not open, now.
@@ -284,16 +286,18 @@ fn refresh(fd: c_int) {
     }
 }
 
-/// Whether memory knows of any of these descriptors, each looked at if it is new.
-pub(crate) fn learn_all(fds: impl Iterator<Item = c_int>, _inside: &Inside) -> bool {
-    let mut is_any = false;
-    for fd in fds {
-        match learn(fd) {
-            Kind::Tracked | Kind::Listener => is_any = true,
-            // Who waits for an epoll descriptor sees what the kernel knows of it.
-            Kind::Epoll | Kind::Inherited => instance::hand_over(fd),
-            Kind::Unknown | Kind::Other | Kind::Left => {}
-        }
+/// Whether memory knows of a descriptor that is waited for, which is looked at if it is new.
+pub(crate) fn learn_waited(fd: c_int, _inside: &Inside) -> bool {
+    match learn(fd) {
+        Kind::Tracked | Kind::Listener => return true,
+        // Who waits for an epoll descriptor sees what the kernel knows of it.
+        Kind::Epoll | Kind::Inherited => instance::hand_over(fd),
+        Kind::Unknown | Kind::Other | Kind::Left => {}
     }
-    is_any
+    false
+}
+
+/// The same of any of these, each of which is looked at.
+pub(crate) fn learn_all(fds: impl Iterator<Item = c_int>, inside: &Inside) -> bool {
+    fds.fold(false, |is_any, fd| learn_waited(fd, inside) | is_any)
 }

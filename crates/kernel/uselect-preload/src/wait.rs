@@ -8,9 +8,10 @@ use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use uselect::{Errno, PollFd, Sets, SignalSet};
 
 use crate::inside::Inside;
+use crate::process::{self, Process};
 use crate::real::{self, set_errno};
-use crate::socket::learn_all;
-use crate::{process, table};
+use crate::socket::{learn_all, learn_waited};
+use crate::table;
 
 /// poll(2).
 ///
@@ -158,10 +159,16 @@ unsafe fn upoll(
     // SAFETY: it is not null, and has as many entries by this function's contract; the two types
     // have the same fields.
     let fds = unsafe { slice::from_raw_parts_mut(fds.cast::<PollFd>(), count) };
-    if !learn_all(fds.iter().map(|entry| entry.fd), &inside) {
+    // Most are tracked, and the first one usually is.
+    let is_tracked = |process: &Process| fds.iter().any(|fd| process.tracker.is_tracked(fd.fd));
+    let is_any = process::made().is_some_and(is_tracked);
+    if !is_any && !learn_all(fds.iter().map(|entry| entry.fd), &inside) {
         return None;
     }
-    let answered = process::made()?.tracker.upoll(fds, timeout, mask.as_ref());
+    let learn = |fd| {
+        learn_waited(fd, &inside);
+    };
+    let answered = process::made()?.tracker.upoll_learning(fds, timeout, mask.as_ref(), learn);
     drop(inside);
     Some(code(answered))
 }

@@ -53,7 +53,7 @@ impl State {
         let Some(fd) = usize::try_from(fd).ok().filter(|fd| has(&self.mine, *fd)) else {
             return false;
         };
-        let is_kept = sleeper.has_kept(region.pages.own.interest[fd].load(Ordering::SeqCst));
+        let is_kept = sleeper.has_kept(region.pages.interest(fd));
         if !is_kept {
             self.drop_bits(fd);
         }
@@ -112,7 +112,7 @@ impl State {
     }
 
     pub(crate) fn remove(&mut self, region: &Region, fd: i32) {
-        region.pages.own.interest[fd as usize].store(0, Ordering::SeqCst);
+        region.pages.end_interest(fd as usize);
         self.drop_bits(fd as usize);
     }
 
@@ -157,7 +157,7 @@ impl State {
             if item.is_over { item.events & (bits::EDGE | bits::ONCE) } else { item.events };
         let _ = items.add(fd, events, item.data);
         if let Some(region) = region.filter(|region| region.is_live()) {
-            region.pages.own.interest[fd as usize].store(0, Ordering::SeqCst);
+            region.pages.end_interest(fd as usize);
         }
         self.drop_bits(fd as usize);
         self.leave_to_kernel(fd);
@@ -279,8 +279,11 @@ impl State {
         if item.events & (bits::EDGE | bits::ONCE) != 0 {
             take(&mut self.pending, fd);
         }
-        if item.events & bits::EDGE != 0 && region.mode == Mode::Lean {
-            take_told(region, fd, found);
+        if item.events & bits::EDGE != 0 && region.mode == Mode::Lean && found & bits::READING != 0
+        {
+            // What is told by edges need not be told again. What comes from now on sets the bit, and
+            // says that there is a change. Of room who falls short of it says so.
+            set(&region.pages.own.read, fd, false);
         }
         // Read again behind that: what has come before it found the bits set, and is told with this.
         let word = region.pages.word(index);
@@ -289,17 +292,6 @@ impl State {
         told.is_over = item.events & bits::ONCE != 0;
         let edges = word.edges().wrapping_sub(item.edges).max(1);
         Some(Event { data: item.data, events: found, edges })
-    }
-}
-
-/// Lean: what is told by edges need not be told again. What comes from now on sets the bit, and says
-/// that there is a change.
-fn take_told(region: &Region, fd: usize, found: u32) {
-    let own = &region.pages.own;
-    for (bitmap, told) in [(&own.read, bits::READING), (&own.write, bits::WRITING)] {
-        if found & told != 0 {
-            set(bitmap, fd, false);
-        }
     }
 }
 

@@ -23,6 +23,7 @@ mod pages;
 mod passes;
 mod poll;
 mod region;
+mod remembered;
 mod select;
 mod sleep;
 mod socket;

@@ -21,3 +21,6 @@ pub(crate) const COMPLETIONS_MAX: u32 = 32 << 10;
 /// How long a descriptor that is to be closed waits for a busy thread that has armed it. After that
 /// the connection ends when that thread is next in the kernel.
 pub(crate) const DISARM_TIME_MAX: Duration = Duration::from_millis(10);
+/// Entries of an upoll from which on the question is remembered to the next one; with fewer it is as
+/// fast to look at each, and no memory is taken.
+pub(crate) const REMEMBERED_MIN: usize = 64;

@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::bits;
 use crate::hidden::Hidden;
 use crate::kernel::{Mapping, Result, page_bytes};
-use crate::layout::{Bitmap, DOUBT, Numbers, Own, SOCKETS, Shown};
+use crate::layout::{Bitmap, DOUBT, Numbers, Own, SOCKETS, Shown, WORDS};
 use crate::view::Bits;
 
 pub(crate) struct Pages {
     shown: Mapping<Shown>,
     pub(crate) own: Mapping<Own>,
+    /// By word of descriptors: how often who is interested in one of them has changed.
+    interests: Box<[AtomicU64]>,
 }
 
 /// What a word says of its socket.
@@ -40,7 +42,11 @@ impl Word {
 impl Pages {
     /// Maps what the daemon has handed out.
     pub(crate) fn new(shown: BorrowedFd<'_>, own: BorrowedFd<'_>) -> Result<Self> {
-        Ok(Self { shown: Mapping::new(shown, 0, false)?, own: Mapping::new(own, 0, true)? })
+        Ok(Self {
+            shown: Mapping::new(shown, 0, false)?,
+            own: Mapping::new(own, 0, true)?,
+            interests: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
+        })
     }
 
     /// The index of a descriptor, if it is tracked. What is read there is input: our own threads
@@ -65,6 +71,32 @@ impl Pages {
         Bits { active, read, write, urgent: except, except, is_guess: false }
     }
 
+    pub(crate) fn interest(&self, fd: usize) -> u32 {
+        self.own.interest[fd].load(Ordering::SeqCst)
+    }
+
+    /// Says who is interested in a descriptor, and in what, if that is still as it was `found`.
+    pub(crate) fn set_interest(&self, fd: usize, found: u32, wanted: u32) -> bool {
+        let place = &self.own.interest[fd];
+        let is_set =
+            place.compare_exchange(found, wanted, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if is_set {
+            self.interests[fd / 64].fetch_add(1, Ordering::SeqCst);
+        }
+        is_set
+    }
+
+    /// Nobody is interested in a descriptor any more.
+    pub(crate) fn end_interest(&self, fd: usize) {
+        self.own.interest[fd].store(0, Ordering::SeqCst);
+        self.interests[fd / 64].fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Another number after each change of an interest in a descriptor of this word.
+    pub(crate) fn interests(&self, word: usize) -> u64 {
+        self.interests[word].load(Ordering::SeqCst)
+    }
+
     /// Says which descriptor a socket has, and makes its bits what the word is.
     pub(crate) fn publish(&self, fd: usize, index: usize) {
         self.own.index[fd].store(index as u32, Ordering::Relaxed);
@@ -82,7 +114,7 @@ impl Pages {
         set(&self.own.active, fd, false);
         self.own.descriptor[index].store(0, Ordering::Relaxed);
         self.own.index[fd].store(0, Ordering::Relaxed);
-        self.own.interest[fd].store(0, Ordering::Relaxed);
+        self.end_interest(fd);
         // As above; the word of no socket is 0, and so are the bits then.
         fence(Ordering::SeqCst);
         self.sync(fd);
@@ -115,6 +147,15 @@ pub(crate) fn place(bitmap: &Bitmap, fd: usize) -> (&AtomicU64, u64) {
 pub(crate) fn is_set(bitmap: &Bitmap, fd: usize) -> bool {
     let (word, bit) = place(bitmap, fd);
     word.load(Ordering::SeqCst) & bit != 0
+}
+
+/// The places of the bits of a word.
+pub(crate) fn places(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let place = (word != 0).then(|| word.trailing_zeros())?;
+        word &= word - 1;
+        Some(place)
+    })
 }
 
 /// Writes only what is wrong: a locked write costs more than a read.

@@ -1,13 +1,15 @@
 //! upoll: poll(2), answered from memory where that knows.
 
-use std::sync::atomic::Ordering;
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use crate::asked::Asked;
 use crate::bits;
 use crate::kernel::{self, Result, SignalSet};
 use crate::layout::SOCKETS;
-use crate::pages::is_set;
+use crate::limits::REMEMBERED_MIN;
+use crate::pages::{is_set, places};
+use crate::remembered::{Remembered, Word, calm};
 use crate::tracker::Tracker;
 use crate::view::{Bits, View, Waiter};
 use crate::wait::{Look, Question, wait};
@@ -40,11 +42,36 @@ impl Tracker {
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
-        wait(self.inner(), &mut Poll(fds), timeout, mask)
+        self.upoll_learning(fds, timeout, mask, |_| {})
+    }
+
+    /// As [`Tracker::upoll`]. `learn` is called with each descriptor that memory does not know, and
+    /// maybe with others, before anybody is asked about it; it may have that tracked
+    /// ([`Tracker::adopt`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn upoll_learning(
+        &self,
+        fds: &mut [PollFd],
+        timeout: Option<Duration>,
+        mask: Option<&SignalSet>,
+        learn: impl FnMut(i32),
+    ) -> Result<usize> {
+        let is_large = fds.len() >= REMEMBERED_MIN;
+        let remembered = is_large.then(|| self.inner().remembered.try_lock().ok()).flatten();
+        wait(self.inner(), &mut Poll { fds, remembered, told: None, learn }, timeout, mask)
     }
 }
 
-struct Poll<'a>(&'a mut [PollFd]);
+struct Poll<'a, Learn> {
+    fds: &'a mut [PollFd],
+    /// There in a large question, unless another thread is in one.
+    remembered: Option<MutexGuard<'a, Remembered>>,
+    /// Answers that the last look has left in `fds`; `None` before the first.
+    told: Option<usize>,
+    learn: Learn,
+}
 
 /// What memory says of an entry.
 enum Known {
@@ -79,84 +106,109 @@ fn known(view: View<'_>, bits: Bits<'_>, entry: PollFd) -> Known {
     }
 }
 
-/// The descriptors of a word that memory knows, and of which there is nothing to tell to who asks
-/// neither for room nor for urgent data. In a large set most are such and neighbours of each other:
-/// they cost a bit.
-struct Quiet {
-    at: usize,
-    bits: u64,
-}
-
-impl Default for Quiet {
-    fn default() -> Self {
-        Self { at: usize::MAX, bits: 0 }
-    }
-}
-
-impl Quiet {
-    #[inline(always)]
-    fn has(&mut self, bits: Bits<'_>, entry: PollFd) -> bool {
-        let at = entry.fd as usize / 64;
-        if at != self.at {
-            let Some(active) = bits.active.get(at) else { return false };
-            let told =
-                bits.except[at].load(Ordering::SeqCst) | bits.read[at].load(Ordering::SeqCst);
-            *self = Self { at, bits: active.load(Ordering::SeqCst) & !told };
-        }
-        let is_quiet = self.bits >> (entry.fd % 64) & 1 == 1;
-        is_quiet && u32::from(entry.events) & (bits::WRITING | bits::PRI) == 0
-    }
-}
-
 /// Room is made without a word, unless guesses are made of what the kernel itself wakes for.
 fn lacks_room(bits: Bits<'_>, entry: PollFd, events: u32) -> bool {
     !bits.is_guess && u32::from(entry.events) & bits::WRITING & !events != 0
 }
 
-impl Question for Poll<'_> {
-    fn look(&mut self, view: View<'_>) -> Look {
-        let (mut look, mut quiet, bits) = (Look::default(), Quiet::default(), view.bits());
-        for entry in self.0.iter_mut() {
-            entry.revents = 0;
-            if entry.fd < 0 || quiet.has(bits, *entry) {
-                continue;
+/// What an entry adds to a look.
+fn look_at(view: View<'_>, entry: &mut PollFd, look: &mut Look, learn: &mut impl FnMut(i32)) {
+    let bits = view.bits();
+    let mut known_now = known(view, bits, *entry);
+    if matches!(known_now, Known::Not) {
+        learn(entry.fd);
+        known_now = known(view, bits, *entry);
+    }
+    match known_now {
+        Known::Not => look.has_others = true,
+        Known::Guess => look.has_guesses = true,
+        Known::Events(events) => {
+            entry.revents = events as u16;
+            look.ready += usize::from(events != 0);
+            look.has_others |= lacks_room(bits, *entry, events);
+        }
+    }
+}
+
+/// Publishes or collects what an entry waits for; whether there is something to tell of it.
+fn collect_one(waiter: &mut Waiter<'_>, entry: PollFd, at: usize) -> bool {
+    let is_expected = waiter.expect(entry.fd, u32::from(entry.events));
+    let view = waiter.view();
+    match known(view, view.bits(), entry) {
+        Known::Events(found) if is_expected => {
+            if lacks_room(view.bits(), entry, found) {
+                waiter.wait_for_room(entry.fd, at);
             }
-            match known(view, bits, *entry) {
-                Known::Not => look.has_others = true,
-                Known::Guess => look.has_guesses = true,
-                Known::Events(events) => {
-                    entry.revents = events as u16;
-                    look.ready += usize::from(events != 0);
-                    look.has_others |= lacks_room(bits, *entry, events);
-                }
+            found != 0
+        }
+        _ => {
+            waiter.ask(entry.fd, u32::from(entry.events), at);
+            false
+        }
+    }
+}
+
+impl<Learn: FnMut(i32)> Question for Poll<'_, Learn> {
+    fn look(&mut self, view: View<'_>) -> Look {
+        let Self { fds, remembered, told, learn } = self;
+        let (mut look, bits) = (Look::default(), view.bits());
+        let Some(remembered) = remembered else {
+            fds.iter_mut().for_each(|entry| entry.revents = 0);
+            for entry in fds.iter_mut().filter(|entry| entry.fd >= 0) {
+                look_at(view, entry, &mut look, learn);
+            }
+            return look;
+        };
+        // What was asked does not change in a wait, so it is compared once, unless there are answers.
+        if *told != Some(0) {
+            remembered.remember(fds);
+        }
+        for (number, word) in remembered.words().iter().enumerate() {
+            for bit in places(word.readers & !calm(bits, number)) {
+                let entry = &mut fds[remembered.place(number, bit)];
+                look_at(view, entry, &mut look, learn);
             }
         }
+        for at in remembered.others() {
+            look_at(view, &mut fds[at], &mut look, learn);
+        }
+        *told = Some(look.ready);
         look
     }
 
     fn collect(&mut self, waiter: &mut Waiter<'_>) -> usize {
-        let (mut ready, view) = (0, waiter.view());
-        let bits = view.bits();
-        for (at, entry) in self.0.iter().enumerate().filter(|(_, entry)| entry.fd >= 0) {
-            let events = u32::from(entry.events);
-            let is_expected = waiter.expect(entry.fd, events);
-            match known(view, bits, *entry) {
-                Known::Events(found) if is_expected => {
-                    ready += usize::from(found != 0);
-                    if lacks_room(bits, *entry, found) {
-                        waiter.wait_for_room(entry.fd, at);
-                    }
+        let Self { fds, remembered, .. } = self;
+        let Some(remembered) = remembered else {
+            let entries = fds.iter().enumerate().filter(|(_, entry)| entry.fd >= 0);
+            return entries.filter(|(at, entry)| collect_one(waiter, **entry, *at)).count();
+        };
+        let mut ready = 0;
+        for number in 0..remembered.words().len() {
+            let Word { readers, stamp } = remembered.words()[number];
+            let (now, mut unexpected) = (waiter.stamp(number), 0);
+            if stamp != Some(now) {
+                for bit in places(readers) {
+                    let entry = fds[remembered.place(number, bit)];
+                    let is_expected = waiter.expect(entry.fd, u32::from(entry.events));
+                    unexpected |= u64::from(!is_expected) << bit;
                 }
-                _ => waiter.ask(entry.fd, events, at),
+                if unexpected == 0 {
+                    remembered.set_stamp(number, now);
+                }
+            }
+            // Behind what is expected: what has happened before is found here.
+            for bit in places(readers & (unexpected | !calm(waiter.view().bits(), number))) {
+                let at = remembered.place(number, bit);
+                ready += usize::from(collect_one(waiter, fds[at], at));
             }
         }
-        ready
+        ready + remembered.others().filter(|at| collect_one(waiter, fds[*at], *at)).count()
     }
 
     fn add(&mut self, asked: &Asked) -> Result<usize> {
         let mut added = 0;
         for (other, at) in asked.fds.iter().zip(&asked.entries) {
-            let entry = &mut self.0[*at as usize];
+            let entry = &mut self.fds[*at as usize];
             added += usize::from(entry.revents == 0 && other.revents != 0);
             entry.revents |= other.revents;
         }
@@ -164,10 +216,13 @@ impl Question for Poll<'_> {
     }
 
     fn refresh(&self, view: View<'_>) {
-        self.0.iter().filter(|entry| entry.revents != 0).for_each(|entry| view.refresh(entry.fd));
+        let told = self.fds.iter().filter(|entry| entry.revents != 0);
+        told.for_each(|entry| view.refresh(entry.fd));
     }
 
     fn ask_kernel(&mut self, timeout: Option<Duration>, mask: Option<&SignalSet>) -> Result<usize> {
-        kernel::ppoll(self.0, timeout, mask)
+        let open = self.fds.iter().filter(|entry| entry.fd >= 0);
+        open.for_each(|entry| (self.learn)(entry.fd));
+        kernel::ppoll(self.fds, timeout, mask)
     }
 }

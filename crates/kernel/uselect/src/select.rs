@@ -8,6 +8,7 @@ use crate::asked::Asked;
 use crate::bits;
 use crate::kernel::{self, Errno, Result, SignalSet};
 use crate::layout::Bitmap;
+use crate::pages::places;
 use crate::poll::PollFd;
 use crate::tracker::Tracker;
 use crate::view::{View, Waiter};
@@ -134,15 +135,6 @@ impl Part {
         let kinds = [bits::IN, bits::OUT, bits::PRI].into_iter().zip(self.asked);
         kinds.filter(|(_, asked)| asked >> bit & 1 == 1).map(|(events, _)| events).sum()
     }
-}
-
-/// The places of the bits of a word.
-fn places(mut word: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let place = (word != 0).then(|| word.trailing_zeros())?;
-        word &= word - 1;
-        Some(place)
-    })
 }
 
 /// What select(2) makes of what poll(2) says of a descriptor that is asked about for `events`.

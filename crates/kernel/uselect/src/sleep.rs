@@ -29,6 +29,13 @@ pub(crate) struct Sleeper {
     pub(crate) asked: Asked,
 }
 
+/// When, and by whom, descriptors were expected: see [`Sleeper::stamp`].
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Stamp {
+    sleeper: usize,
+    interests: u64,
+}
+
 impl Sleeper {
     pub(crate) fn new(number: usize, ring: Ring) -> Self {
         let (published, doubtful) = (Vec::new(), Vec::new());
@@ -55,36 +62,49 @@ impl Sleeper {
     /// Says what of a tracked descriptor ends this sleep; false if another one has it: then poll(2)
     /// is to be asked. The word is to be read behind this.
     pub(crate) fn publish(&mut self, pages: &Pages, fd: i32, events: u32) -> bool {
-        let (place, wanted) = (&pages.own.interest[fd as usize], self.interest(events));
-        let found = place.load(Ordering::SeqCst);
+        let (at, wanted) = (fd as usize, self.interest(events));
+        let found = pages.interest(at);
         if found == wanted {
             return true;
         }
-        let other = (found >> 16) as usize % pages.own.sleeper.len();
-        let is_asleep = || pages.own.sleeper[other].sleeping.load(Ordering::SeqCst) == 1;
-        let is_others = found != 0 && other != self.number;
-        if found & KEPT != 0 || is_others && is_asleep() {
-            return false;
-        }
-        if place.compare_exchange(found, wanted, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            return false;
-        }
-        // Pairs with `begin` of the other one: it has either found its interest gone, or is seen
-        // here, and gets it back.
-        if is_others && is_asleep() {
-            let _ = place.compare_exchange(wanted, found, Ordering::SeqCst, Ordering::SeqCst);
+        if found & KEPT != 0 || !self.replace(pages, at, found, wanted) {
             return false;
         }
         self.published.push(fd);
         true
     }
 
+    /// Puts an interest in the place of another one, unless that is of a sleeper that sleeps.
+    fn replace(&self, pages: &Pages, fd: usize, found: u32, wanted: u32) -> bool {
+        let other = (found >> 16) as usize % pages.own.sleeper.len();
+        let is_asleep = || pages.own.sleeper[other].sleeping.load(Ordering::SeqCst) == 1;
+        let is_others = found != 0 && other != self.number;
+        if is_others && is_asleep() || !pages.set_interest(fd, found, wanted) {
+            return false;
+        }
+        // Pairs with `begin` of the other one: it has either found its interest gone, or is seen
+        // here, and gets it back.
+        if is_others && is_asleep() {
+            pages.set_interest(fd, wanted, found);
+            return false;
+        }
+        true
+    }
+
+    /// Another one after whatever may have changed what [`Sleeper::publish`] has said of a word of
+    /// descriptors.
+    pub(crate) fn stamp(&self, pages: &Pages, word: usize) -> Stamp {
+        // Pairs with `publish` of another sleeper, as `begin` does: what that has taken is counted
+        // here, or we are seen there to sleep.
+        Stamp { sleeper: self.number, interests: pages.interests(word) }
+    }
+
     /// As [`Sleeper::publish`], for good: false if somebody sleeps on it.
     pub(crate) fn keep(&self, pages: &Pages, fd: i32, events: u32) -> bool {
-        let (place, wanted) = (&pages.own.interest[fd as usize], self.interest(events) | KEPT);
-        let found = place.load(Ordering::SeqCst);
+        let (at, wanted) = (fd as usize, self.interest(events) | KEPT);
+        let found = pages.interest(at);
         let is_free = found & KEPT == 0 || self.has_kept(found);
-        is_free && place.compare_exchange(found, wanted, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        is_free && self.replace(pages, at, found, wanted)
     }
 
     /// Whether an interest is what this sleeper keeps.
@@ -100,10 +120,9 @@ impl Sleeper {
     /// Something has ended a sleep that is of no interest any more.
     pub(crate) fn take_back(&mut self, pages: &Pages) {
         for fd in self.published.drain(..) {
-            let place = &pages.own.interest[fd as usize];
-            let found = place.load(Ordering::SeqCst);
+            let found = pages.interest(fd as usize);
             if found & KEPT == 0 && (found >> 16) as usize == self.number {
-                let _ = place.compare_exchange(found, 0, Ordering::SeqCst, Ordering::SeqCst);
+                pages.set_interest(fd as usize, found, 0);
             }
         }
     }

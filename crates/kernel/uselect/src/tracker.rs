@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::net::AddressFamily;
@@ -15,6 +15,7 @@ use crate::kernel;
 use crate::layout::SOCKETS;
 use crate::passes::Passes;
 use crate::region::Region;
+use crate::remembered::Remembered;
 use crate::socket::Socket;
 use crate::spin::Spin;
 use crate::stats::{Counters, Stats};
@@ -43,6 +44,8 @@ pub(crate) struct Inner {
     pub(crate) passes: Passes,
     pub(crate) spin: Spin,
     pub(crate) counters: Counters,
+    /// Of the last upoll that was large; one that finds it taken by another thread goes without.
+    pub(crate) remembered: Mutex<Remembered>,
 }
 
 enum Memory {
@@ -126,8 +129,13 @@ impl Tracker {
     }
 
     fn of(memory: Memory) -> Self {
-        let (passes, spin, counters) = (Passes::new(), Spin::default(), Counters::default());
-        Self(Arc::new(Inner { memory, passes, spin, counters }))
+        Self(Arc::new(Inner {
+            memory,
+            passes: Passes::new(),
+            spin: Spin::default(),
+            counters: Counters::default(),
+            remembered: Mutex::default(),
+        }))
     }
 
     /// What answers; [`Backend::Calls`] too in a child of fork(2), and once the daemon has ended.

@@ -7,7 +7,7 @@ use crate::filter::{Filter, Guesser};
 use crate::kernel::{Result, SignalSet};
 use crate::layout::Bitmap;
 use crate::region::Region;
-use crate::sleep::Sleeper;
+use crate::sleep::{Sleeper, Stamp};
 
 /// Memory that is this process's and is kept up to date.
 #[derive(Clone, Copy)]
@@ -128,6 +128,15 @@ impl<'a> Waiter<'a> {
                 region.pages.index(fd).is_some() && sleeper.publish(&region.pages, fd, events)
             }
             Self::Filter(..) => true,
+        }
+    }
+
+    /// Where this is as it was, all that has been said of a word of descriptors by
+    /// [`Waiter::expect`] since is still so.
+    pub(crate) fn stamp(&self, word: usize) -> Stamp {
+        match self {
+            Self::Region(region, sleeper) => sleeper.stamp(&region.pages, word),
+            Self::Filter(..) => Stamp::default(),
         }
     }
 
