@@ -23,6 +23,13 @@ pub enum Error {
         /// In the kernel's or the loader's words.
         why: String,
     },
+    /// The process lacks capabilities that are needed.
+    Privileges {
+        /// By their names.
+        missing: Vec<&'static str>,
+    },
+    /// The daemon is in a user namespace of its own, whose privileges are none for programs.
+    NestedUsers,
     /// The daemon is in a pid namespace of its own, where the programs would mistake processes.
     NestedNamespace,
     /// No mounted cgroup v2 has the process's cgroup.
@@ -57,6 +64,12 @@ impl fmt::Display for Error {
         match self {
             Self::Unsupported { feature, since } => write!(out, "no {feature}, since {since}"),
             Self::Program { name, why } => write!(out, "the program {name} was refused: {why}"),
+            Self::Privileges { missing } => {
+                let missing = missing.join(", ");
+                write!(out, "needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN; ")?;
+                write!(out, "this process lacks {missing}")
+            }
+            Self::NestedUsers => out.write_str("runs in a user namespace that is not the first"),
             Self::NestedNamespace => out.write_str("runs in a pid namespace that is not the first"),
             Self::NoCgroup => out.write_str("no mounted cgroup v2 has the cgroup of the process"),
             Self::Listen { path, why } => {

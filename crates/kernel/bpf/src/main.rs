@@ -5,14 +5,18 @@ mod options;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use millrace_bpf::{Daemon, Error, ending_signals};
+use millrace_bpf::{Daemon, Error, check_privileges, drop_privileges, ending_signals};
 use options::{Options, help};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::{CapabilitySet, CapabilitySets};
 
 fn main() -> ExitCode {
-    if std::env::args_os().skip(1).any(|word| word == "--help") {
-        print!("{}", help());
+    let asked = std::env::args_os().skip(1).find_map(|word| match word.to_str()? {
+        "--help" => Some(help()),
+        "--version" => Some(concat!("uselectd ", env!("CARGO_PKG_VERSION"), "\n").to_owned()),
+        _ => None,
+    });
+    if let Some(text) = asked {
+        print!("{text}");
         return ExitCode::SUCCESS;
     }
     let options = match Options::parse(std::env::args_os().skip(1)) {
@@ -32,6 +36,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(options: Options) -> Result<(), Error> {
+    check_privileges()?;
     let end = ending_signals()?;
     allow_descriptors();
     let mut daemon = Daemon::new(&options.socket, options.policy)?;
@@ -45,14 +50,4 @@ fn allow_descriptors() {
     let limits = getrlimit(Resource::Nofile);
     // What is not allowed stays as it is; who finds no room is told so.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
-}
-
-/// Keeps what registering takes: maps and programs, tracing, and cgroups' programs.
-fn drop_privileges() -> Result<(), Error> {
-    let wanted = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::NET_ADMIN;
-    let kept = rustix::thread::capabilities(None)?.permitted & wanted;
-    let sets =
-        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    rustix::thread::set_no_new_privs(true)?;
-    Ok(rustix::thread::set_capabilities(None, sets)?)
 }

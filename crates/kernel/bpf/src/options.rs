@@ -102,7 +102,7 @@ impl Options {
         while let Some(word) = words.next() {
             let row = ROWS.iter().find(|row| row.name == word).ok_or_else(|| {
                 let names = ROWS.map(|row| row.name).join(", ");
-                format!("command line: {word:?} is not known; allowed: {names}, --help")
+                format!("command line: {word:?} is not known; allowed: {names}, --help, --version")
             })?;
             let Row { name, allowed, .. } = row;
             let value =
@@ -117,8 +117,10 @@ impl Options {
 /// What `--help` says.
 pub(crate) fn help() -> String {
     let mut text = String::from("usage: uselectd [OPTION VALUE]...\n");
-    for Row { name, value, text: what, .. } in ROWS {
-        let option = format!("{name} {value}");
+    let rows = ROWS.map(|Row { name, value, text, .. }| (format!("{name} {value}"), text));
+    let asked = [("--help", "this text"), ("--version", "the version")];
+    let asked = asked.map(|(name, what)| (name.to_owned(), what));
+    for (option, what) in rows.into_iter().chain(asked) {
         writeln!(text, "  {option:<21} {what}").expect("a string takes everything");
     }
     text
