@@ -42,6 +42,9 @@ def may_load():
 
 
 class PreloadCase(InteropCase):
+    # Options of the daemon beside where it listens.
+    daemon_options = ()
+
     def setUp(self):
         super().setUp()
         self.assertTrue((PROGRAMS / "uselect").exists(), f"{PROGRAMS} has no uselect: build it")
@@ -54,7 +57,7 @@ class PreloadCase(InteropCase):
         if not may_load():
             self.skipTest("needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON for uselectd")
         path = self.folder / "uselectd.sock"
-        command = [PROGRAMS / "uselectd", "--socket", path]
+        command = [PROGRAMS / "uselectd", "--socket", path, *self.daemon_options]
         daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.addCleanup(self._end_daemon, daemon)
         said = daemon.stderr.readline()
@@ -67,6 +70,13 @@ class PreloadCase(InteropCase):
         daemon.terminate()
         daemon.wait()
         daemon.stderr.close()
+
+    def programs_for_all(self):
+        """A folder with uselect and its library that every user can get to."""
+        self.folder.chmod(0o755)
+        for name in ("uselect", "libuselect_preload.so"):
+            shutil.copy(PROGRAMS / name, self.folder)
+        return self.folder
 
     def preload(self, *command, port, ends_by=signal.SIGTERM, **how):
         """A running server that listens at `port`."""

@@ -100,7 +100,7 @@ fn make(path: &Path, backend: u32, mode: Mode, why: &mut String) -> Result<Track
             }
             Err(error) => {
                 refused = errno(error);
-                why.push_str(&format!("; no {name}: {error}"));
+                why.push_str(&format!("; no {name}: {}", error.at(path)));
             }
         }
     }

@@ -42,7 +42,7 @@ enum Error {
     /// There is nothing to be preloaded.
     NoLibrary(PathBuf),
     /// What was asked for by name is not there.
-    NoBackend(uselect::Error),
+    NoBackend(uselect::Error, PathBuf),
     Program(OsString, io::Error),
 }
 
@@ -51,7 +51,7 @@ impl Error {
     fn status(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Usage(_) => 2,
-            Self::NoLibrary(_) | Self::NoBackend(_) => 1,
+            Self::NoLibrary(_) | Self::NoBackend(..) => 1,
             Self::Program(_, error) if error.kind() == io::ErrorKind::NotFound => 127,
             Self::Program(..) => 126,
         })
@@ -66,7 +66,9 @@ impl fmt::Display for Error {
                 let folder = folder.display();
                 write!(out, "{LIBRARY} is neither in {folder} nor in {folder}/../lib")
             }
-            Self::NoBackend(error) => write!(out, "the backend that was asked for: {error}"),
+            Self::NoBackend(error, socket) => {
+                write!(out, "the backend that was asked for: {}", error.at(socket))
+            }
             Self::Program(name, error) => write!(out, "{}: {error}", name.display()),
         }
     }
@@ -126,7 +128,7 @@ impl Run {
     /// Comes back only with an error.
     fn run(self) -> Error {
         if let Err(error) = self.check_backend() {
-            return Error::NoBackend(error);
+            return error;
         }
         let library = match library() {
             Ok(library) => library,
@@ -151,13 +153,14 @@ impl Run {
 
     /// A backend that was named and cannot be had is an error here. Later it would be one of a
     /// program that knows nothing of it.
-    fn check_backend(&self) -> Result<(), uselect::Error> {
+    fn check_backend(&self) -> Result<(), Error> {
         let socket = self.socket.as_deref().map_or(Path::new(uselect::SOCKET), Path::new);
-        match self.backend.as_deref() {
-            Some("bpf") => Tracker::register(socket, Mode::Exact).map(drop),
-            Some("multishot") => Tracker::multishot().map(drop),
-            _ => Ok(()),
-        }
+        let made = match self.backend.as_deref() {
+            Some("bpf") => Tracker::register(socket, Mode::Exact),
+            Some("multishot") => Tracker::multishot(),
+            _ => return Ok(()),
+        };
+        made.map(drop).map_err(|error| Error::NoBackend(error, socket.to_owned()))
     }
 }
 

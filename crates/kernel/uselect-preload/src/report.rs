@@ -81,8 +81,11 @@ impl std::fmt::Display for Why<'_> {
         write!(out, "backend {}", name(self.0.tracker.backend()))?;
         let mut missing = self.0.why.iter();
         let Some((backend, why)) = missing.next() else { return Ok(()) };
-        write!(out, " (no {}: {why}", name(*backend))?;
-        missing.try_for_each(|(backend, why)| write!(out, "; no {}: {why}", name(*backend)))?;
+        let socket = config::get().socket();
+        write!(out, " (no {}: {}", name(*backend), why.at(socket))?;
+        missing.try_for_each(|(backend, why)| {
+            write!(out, "; no {}: {}", name(*backend), why.at(socket))
+        })?;
         out.write_str(")")
     }
 }

@@ -1,15 +1,17 @@
 //! What can go wrong, and whose fault it is.
 
 use std::fmt;
+use std::path::Path;
 
 pub use rustix::io::Errno;
 
 /// Why a process is not registered, or a call failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// There is no daemon at that address. A retry is sound once it runs.
+    /// There is no daemon at that address (ENOENT, ECONNREFUSED), or none that can be connected to. A
+    /// retry is sound once it runs.
     NoDaemon(Errno),
-    /// The daemon's policy does not have this user.
+    /// The daemon's policy does not have this user: its options say whom it serves.
     Refused,
     /// As many processes are registered as there is room for, in all or of this user. A retry is
     /// sound.
@@ -34,11 +36,44 @@ impl From<Errno> for Error {
     }
 }
 
+impl Error {
+    /// The same for people, with the place where the daemon was looked for if it was not found.
+    pub fn at(self, path: &Path) -> impl fmt::Display {
+        At { error: self, path }
+    }
+}
+
+struct At<'a> {
+    error: Error,
+    path: &'a Path,
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.error {
+            Error::NoDaemon(error) => {
+                no_daemon(out, error, &format_args!(" at {}", self.path.display()))
+            }
+            other => other.fmt(out),
+        }
+    }
+}
+
+fn no_daemon(out: &mut fmt::Formatter<'_>, error: Errno, place: &dyn fmt::Display) -> fmt::Result {
+    match error {
+        // No socket, or one that was left.
+        Errno::NOENT | Errno::CONNREFUSED => write!(out, "uselectd is not running{place}"),
+        error => write!(out, "uselectd cannot be reached{place}: {error}"),
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoDaemon(error) => write!(out, "uselectd cannot be reached: {error}"),
-            Self::Refused => out.write_str("uselectd does not serve this user"),
+            Self::NoDaemon(error) => no_daemon(out, *error, &""),
+            Self::Refused => {
+                out.write_str("uselectd does not serve this user (--allow-user of uselectd(8))")
+            }
             Self::Full => out.write_str("uselectd has no room for another process"),
             Self::Registered => out.write_str("the process is registered already"),
             Self::OtherNamespace => out.write_str("uselectd is of another pid namespace"),
@@ -56,3 +91,19 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_not_there_is_told_from_who_cannot_be_reached() {
+        let at = |error| Error::NoDaemon(error).at(Path::new("/a")).to_string();
+        for error in [Errno::NOENT, Errno::CONNREFUSED] {
+            assert_eq!(at(error), "uselectd is not running at /a");
+            assert_eq!(Error::NoDaemon(error).to_string(), "uselectd is not running");
+        }
+        assert!(at(Errno::ACCESS).starts_with("uselectd cannot be reached at /a: Permission"));
+        assert_eq!(Error::Full.at(Path::new("/a")).to_string(), Error::Full.to_string());
+    }
+}

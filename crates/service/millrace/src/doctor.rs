@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::num::NonZero;
+use std::path::Path;
 
 use millrace_proxy::config::Config;
 use millrace_proxy::pipes_max;
@@ -21,7 +22,7 @@ use crate::{say, thresholds};
 /// # Errors
 /// When something found makes millrace unable to run.
 pub(crate) fn run(config: &Config) -> Result<(), Failure> {
-    let machine = Machine::look();
+    let machine = Machine::look(&config.uselectd);
     let findings = findings(&machine, config);
     let mut page = format!("millrace {}\n\n", env!("CARGO_PKG_VERSION"));
     for finding in &findings {
@@ -81,14 +82,15 @@ struct Machine {
 type Tracking = (Backend, Vec<(Backend, uselect::Error)>);
 
 impl Machine {
-    fn look() -> Self {
+    /// `uselectd` is the socket that it is asked at.
+    fn look(uselectd: &Path) -> Self {
         let proc = |path: &str| {
             fs::read_to_string(format!("/proc/{path}")).ok().map(|text| text.trim().to_owned())
         };
         let number = |path: &str| proc(path).and_then(|text| text.parse().ok());
         let descriptors_now = millrace_sys::descriptor_limit();
         // Raising is what a start would do, and ends with this process.
-        let (tracker, missing) = Tracker::best(uselect::SOCKET.as_ref(), uselect::Mode::Exact);
+        let (tracker, missing) = Tracker::best(uselectd, uselect::Mode::Exact);
         let descriptors_max = millrace_sys::raise_descriptor_limit().unwrap_or(descriptors_now);
         Self {
             kernel: proc("sys/kernel/osrelease"),
@@ -136,7 +138,7 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
         names(machine),
         congestion(machine),
         backlog(machine),
-        tracking(machine),
+        tracking(machine, config),
     ];
     findings.extend(outlook(config).into_iter().map(|found| {
         let verdict = if found.is_good { Verdict::Good } else { Verdict::Note };
@@ -305,7 +307,7 @@ fn backlog(machine: &Machine) -> Finding {
 }
 
 /// User-level tracking, for programs that are linked or preloaded with it.
-fn tracking(machine: &Machine) -> Finding {
+fn tracking(machine: &Machine, config: &Config) -> Finding {
     let (backend, missing) = machine.tracking.as_ref().map_or((Backend::Calls, &[][..]), |found| {
         let (backend, missing) = found;
         (*backend, missing)
@@ -316,7 +318,7 @@ fn tracking(machine: &Machine) -> Finding {
             Backend::Multishot => "not by io_uring",
             Backend::Calls => "not at all",
         };
-        format!("{name}: {error}")
+        format!("{name}: {}", error.at(&config.uselectd))
     });
     let missing = missing.collect::<Vec<_>>().join("\n");
     let (verdict, value) = match backend {
@@ -342,7 +344,7 @@ mod tests {
 
     #[test]
     fn this_machine_can_run_millrace() {
-        let machine = Machine::look();
+        let machine = Machine::look(uselect::SOCKET.as_ref());
         assert!(
             machine.kernel.is_some() && machine.processors > 0 && machine.memory_bytes > Some(0)
         );
@@ -398,15 +400,24 @@ mod tests {
     fn why_tracking_is_no_better_is_said() {
         let with = |backend, missing| {
             let tracking = Some((backend, missing));
-            self::tracking(&Machine { tracking, ..Machine::default() })
+            self::tracking(&Machine { tracking, ..Machine::default() }, &config("forward"))
         };
         let exact = Backend::Bpf(uselect::Mode::Exact);
         let best = with(exact, Vec::new());
         assert!(best.verdict == Verdict::Good && best.word.is_empty());
+        let absent = (exact, uselect::Error::NoDaemon(uselect::Errno::NOENT));
         let refused = (exact, uselect::Error::Refused);
-        let second = with(Backend::Multishot, vec![refused]);
-        assert!(second.verdict == Verdict::Note);
-        assert_eq!(second.word, "not by eBPF: uselectd does not serve this user");
+        for (missing, word) in [
+            (absent, "not by eBPF: uselectd is not running at /run/uselectd.sock"),
+            (
+                refused,
+                "not by eBPF: uselectd does not serve this user (--allow-user of uselectd(8))",
+            ),
+        ] {
+            let second = with(Backend::Multishot, vec![missing]);
+            assert!(second.verdict == Verdict::Note);
+            assert_eq!(second.word, word);
+        }
         let forbidden = (Backend::Multishot, uselect::Error::NoRing(uselect::Errno::PERM));
         let last = with(Backend::Calls, vec![refused, forbidden]);
         assert!(last.word.lines().count() == 2 && last.word.contains("forbids io_uring"));

@@ -54,8 +54,8 @@ pub(crate) fn pick(config: &Config) -> Result<Picked, Failure> {
             match millrace_event::track(&config.uselectd, Duration::from_micros(config.spin_us)) {
                 Ok(()) => asked(Engine::Uselect),
                 Err(error) => Err(Failure::Machine(format!(
-                    "--engine uselect: {error} ({})",
-                    config.uselectd.display()
+                    "--engine uselect: {}",
+                    error.at(&config.uselectd)
                 ))),
             }
         }
@@ -142,8 +142,8 @@ mod tests {
         assert!(with(EngineChoice::Auto).unwrap().reason.starts_with("auto: "));
         let nowhere = Config { uselectd: "/no/such".into(), ..config() };
         let refused = pick(&Config { engine: EngineChoice::Uselect, ..nowhere }).unwrap_err();
-        let words = "--engine uselect: uselectd cannot be reached: No such file or directory";
-        assert!(refused.to_string().contains(words), "{refused}");
+        let words = "--engine uselect: uselectd is not running at /no/such";
+        assert!(refused.to_string().ends_with(words), "{refused}");
     }
 
     fn config() -> Config {
