@@ -3,17 +3,20 @@ waits for an acknowledgement."""
 
 import pathlib
 import socket
+import subprocess
 import threading
 import time
 import unittest
 
 from support import sockets, wire
 from support.case import LOOKED_INTO, InteropCase
-from support.namespace import add_address, counted, isolated, set_system
+from support.millrace import program
+from support.namespace import add_address, counted, isolated, mounted, set_system
 
 
 # What a process without privileges may choose (tcp(7)): reno, the default, and what the system adds.
-ALLOWED = pathlib.Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text().split()
+ALLOWED_FILE = pathlib.Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+ALLOWED = ALLOWED_FILE.read_text().split()
 
 
 class Congestion(InteropCase):
@@ -40,6 +43,24 @@ class Congestion(InteropCase):
         for client, origin in (("reno", other), (other, "reno")):
             found = self.exchanged("--congestion", client, "--origin-congestion", origin)
             self.assertEqual(found, (client, origin))
+
+    @unittest.skipUnless("cubic" in ALLOWED, "the system allows cubic to root alone")
+    @mounted
+    def test_what_is_given_up_is_not_counted_on(self):
+        """Who is root at the start may have any algorithm then, and those alone that everybody may
+        once connections need one."""
+        allowed = self.folder / "allowed"
+        allowed.write_text("reno\n")
+        subprocess.run(["mount", "--bind", allowed, ALLOWED_FILE], check=True)
+        self.forward("--origin-congestion", "reno")
+        for option in ("--congestion", "--origin-congestion"):
+            command = [program(), "forward", "--listen", "127.0.0.1:0", option, "cubic"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            said = (
+                f'millrace: {option}: "cubic" needs CAP_NET_ADMIN, which millrace gives up or has '
+                "not (net.ipv4.tcp_allowed_congestion_control); allowed: system, auto, reno\n"
+            )
+            self.assertEqual((done.returncode, done.stderr), (2, said))
 
     @unittest.skipUnless("cubic" in ALLOWED, "the system allows cubic to root alone")
     @isolated

@@ -22,10 +22,13 @@ pub(crate) fn check(config: &Config, tables: &Tables) -> Result<(), ConfigError>
         ];
         for (option, choice) in options {
             let Some(name) = choice.name() else { continue };
-            let Err(error) = millrace_sys::try_congestion(name) else { continue };
+            let Err(error) = try_for_good(name) else { continue };
             let wrong = match error {
                 Errno::NOENT => "is nothing that this kernel has",
-                Errno::PERM => "is not for this user (net.ipv4.tcp_allowed_congestion_control)",
+                Errno::PERM => {
+                    "needs CAP_NET_ADMIN, which millrace gives up or has not \
+                     (net.ipv4.tcp_allowed_congestion_control)"
+                }
                 _ => "cannot be set here",
             };
             return Err(ConfigError::Value {
@@ -46,7 +49,7 @@ pub(crate) fn system(config: &Config) -> Option<Arc<str>> {
     if system == NEAR {
         return None;
     }
-    if millrace_sys::try_congestion(NEAR).is_ok() {
+    if try_for_good(NEAR).is_ok() {
         return Some(system.into());
     }
     let asks = |choice: &Congestion| *choice == Congestion::Auto;
@@ -55,6 +58,18 @@ pub(crate) fn system(config: &Config) -> Option<Arc<str>> {
         say::error(&format!("congestion auto: {NEAR} cannot be had here; {system} serves all"));
     }
     None
+}
+
+/// Whether connections can have an algorithm also when the process has given up what it was started
+/// with. To somebody with CAP_NET_ADMIN the kernel gives any, which also loads it.
+fn try_for_good(name: &str) -> Result<(), Errno> {
+    millrace_sys::try_congestion(name)?;
+    let allowed = offered(true);
+    // Where there is no list to be read it is left to the kernel.
+    match allowed.is_empty() || allowed.iter().any(|one| one == name) {
+        true => Ok(()),
+        false => Err(Errno::PERM),
+    }
 }
 
 /// The algorithms that are loaded; only those that every user may have, if `allowed`.
