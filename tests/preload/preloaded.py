@@ -22,7 +22,7 @@ PROGRAMS = pathlib.Path(
 BACKEND = os.environ.get("BACKEND", "bpf")
 # The line that a process ends with.
 LINE = re.compile(
-    r"^uselect: process (\d+): (\d+) waits, (\d+) \([\d.]+ %\) without a system call, "
+    r"^uselect: process (\d+) \(.+?\): (\d+) waits, (\d+) \([\d.]+ %\) without a system call, "
     r"(\d+) sleeps; (.*)$",
     re.M,
 )
@@ -51,15 +51,16 @@ class PreloadCase(InteropCase):
         self.hashes = {name: pattern.write(self.site / name, size) for name, size in SIZES.items()}
         self.options = self._daemon()
 
-    def _daemon(self):
+    def _daemon(self, name="uselectd.sock"):
         if BACKEND != "bpf":
             return ["--backend", BACKEND]
         if not may_load():
             self.skipTest("needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON for uselectd")
-        path = self.folder / "uselectd.sock"
+        path = self.folder / name
         command = [PROGRAMS / "uselectd", "--socket", path, *self.daemon_options]
         daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.addCleanup(self._end_daemon, daemon)
+        self.daemon = daemon
         said = daemon.stderr.readline()
         if said.startswith("uselectd: no ") or "pid namespace" in said:
             self.skipTest(said.strip())

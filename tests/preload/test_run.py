@@ -1,12 +1,30 @@
 """What `uselect run` says: of what it cannot have, and of how waits were answered."""
 
+import pathlib
+import re
+import signal
 import socket
 import subprocess
+import sys
 import unittest
 
-from preloaded import BACKEND, PROGRAMS, SECONDS_MAX, PreloadCase
+from preloaded import BACKEND, LINE, PROGRAMS, SECONDS_MAX, PreloadCase
 
 NOBODY = 65534
+# A connection of the process with itself, over which a byte goes each time that one is asked for.
+WAITS = """
+import os, select, socket, sys
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    one = socket.create_connection(listener.getsockname())
+    other = listener.accept()[0]
+poll = select.poll()
+poll.register(other, select.POLLIN)
+
+def wait():
+    one.send(b"x")
+    assert poll.poll(10_000), "a byte has come"
+    other.recv(1)
+"""
 
 
 class Absent(PreloadCase):
@@ -31,6 +49,113 @@ class Absent(PreloadCase):
         programs = self.programs_for_all()
         said = self.refused(*self.options, programs=programs, user=NOBODY, group=NOBODY)
         self.assertIn("uselectd does not serve this user (--allow-user of uselectd(8))", said)
+
+
+class Lines(PreloadCase):
+    def run_script(self, script, *options, **how):
+        command = [PROGRAMS / "uselect", "run", *options, "--", sys.executable, "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, **how)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stderr
+
+    def test_calls_that_sleep_are_counted_by_each_backend(self):
+        script = WAITS + "for _ in range(10): assert not poll.poll(1)"
+        for options in (self.options, ["--backend", "calls"], ["--backend", "multishot"]):
+            said = self.run_script(script, "--stats", *options)
+            ((_, waits, _, sleeps, _),) = LINE.findall(said)
+            self.assertGreaterEqual(int(waits), 10)
+            self.assertGreaterEqual(int(sleeps), 10, said)
+
+    def test_a_file_gets_a_line_of_each_process(self):
+        """Of those too that have another folder, another standard error and another user."""
+        file = self.folder / "stats"
+        script = (
+            WAITS
+            + """
+os.chdir("/")
+null = os.open("/dev/null", os.O_WRONLY)
+os.dup2(null, 2)
+for _ in range(3):
+    if not os.fork():
+        os.setuid(65534) if not os.getuid() else None
+        wait()
+        sys.exit()
+    os.wait()
+"""
+        )
+        said = self.run_script(script, "--stats=stats", *self.options, cwd=self.folder)
+        self.assertEqual(said, "")
+        lines = file.read_text().splitlines()
+        self.assertEqual(len({LINE.match(line)[1] for line in lines}), 3, lines)
+        name = re.escape(pathlib.Path(sys.executable).name[:15])
+        for line in lines:
+            self.assertRegex(line, rf"^uselect: process \d+ \({name}\): .*; backend \w+")
+        refused = subprocess.run(
+            [PROGRAMS / "uselect", "run", f"--stats={self.folder}", "true"],
+            capture_output=True,
+            text=True,
+        )
+        said = f"uselect: --stats={self.folder}: Is a directory (os error 21)\n"
+        self.assertEqual((refused.returncode, refused.stderr), (1, said))
+
+    def test_a_log_that_is_standard_error_gets_the_line(self):
+        log = self.folder / "log"
+        script = WAITS + "import sys\n"
+        script += f"os.dup2(os.open({str(log)!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)\nwait()"
+        self.assertEqual(self.run_script(script, "--stats", *self.options), "")
+        self.assertRegex(log.read_text(), LINE)
+        file = self.folder / "file"
+        script = script.replace(str(log), str(file)).replace(" | os.O_APPEND", "")
+        self.assertEqual(self.run_script(script, "--stats", *self.options), "")
+        self.assertEqual(file.read_text(), "", "it may be anything")
+
+    @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
+    def test_children_that_cannot_have_the_backend_say_so_once(self):
+        script = (
+            WAITS
+            + """
+wait()
+for _ in range(3):
+    if not os.fork():
+        os.setuid(65534)
+        wait()
+        sys.exit()
+    os.wait()
+"""
+        )
+        self.folder.chmod(0o755)
+        said = self.run_script(script, *self.options, "--backend", "bpf")
+        self.assertRegex(
+            said,
+            r"^uselect: process \d+ \(.+\): no backend bpf for user 65534: uselectd does not serve "
+            r"this user \(--allow-user of uselectd\(8\)\); its waits are system calls\n$",
+        )
+        self.assertEqual(self.run_script(script, *self.options), "", "auto has no need for it")
+
+    @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
+    def test_the_end_of_the_daemon_is_told_once(self):
+        script = WAITS + "print(flush=True)\ninput()\nfor _ in range(600): wait()"
+        for option in ("--stats", ""):
+            options = self._daemon(f"other{option}.sock")
+            command = [PROGRAMS / "uselect", "run", *filter(None, [option]), *options, "--"]
+            with subprocess.Popen(
+                [*command, sys.executable, "-c", script],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process:
+                process.stdout.readline()
+                self.daemon.send_signal(signal.SIGKILL)
+                self.daemon.wait()
+                said = process.communicate("\n", SECONDS_MAX)[1]
+            self.assertEqual(process.returncode, 0, said)
+            if not option:
+                self.assertEqual(said, "")
+                continue
+            loss, line = said.splitlines()
+            self.assertRegex(loss, r"^uselect: process \d+ \(.+\): uselectd has ended; waits are")
+            self.assertEqual(LINE.match(line)[5], "backend calls (uselectd has ended)")
 
 
 if __name__ == "__main__":

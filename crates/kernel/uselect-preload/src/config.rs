@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::report::Output;
+use crate::report::{Output, Program};
 
 /// Where words of memory come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,8 +22,10 @@ pub(crate) struct Config {
     path: [u8; PATH_MAX],
     path_bytes: usize,
     pub(crate) wanted: Wanted,
-    /// Where the line goes that the process ends with, if one is asked for.
-    pub(crate) output: Option<Output>,
+    /// Whether the process is to say how its waits were answered.
+    pub(crate) says_stats: bool,
+    pub(crate) output: Output,
+    pub(crate) program: Program,
 }
 
 /// No address of a Unix socket is longer, in bytes (unix(7)).
@@ -49,8 +51,11 @@ impl Config {
             Some(b"calls") => Wanted::Calls,
             _ => Wanted::Auto,
         };
-        let output = variable(c"USELECT_STATS").and_then(|_| Output::stderr());
-        Self { path, path_bytes: socket.len(), wanted, output }
+        let stats = variable(c"USELECT_STATS");
+        // A word that is no path is for standard error.
+        let output = Output::new(stats.filter(|path| path.to_bytes().starts_with(b"/")));
+        let (says_stats, program) = (stats.is_some(), Program::current());
+        Self { path, path_bytes: socket.len(), wanted, says_stats, output, program }
     }
 }
 

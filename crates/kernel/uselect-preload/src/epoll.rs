@@ -175,6 +175,25 @@ unsafe fn wait(
     mask: Option<SignalSet>,
 ) -> Option<c_int> {
     process::count_wait();
+    // SAFETY: by this function's contract.
+    let answered = unsafe { wait_by_memory(epoll, events, max, timeout, mask) };
+    if answered.is_none() {
+        process::count_call(timeout);
+    }
+    answered
+}
+
+/// As [`wait`], but not counted.
+///
+/// # Safety
+/// As there.
+unsafe fn wait_by_memory(
+    epoll: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: Option<Duration>,
+    mask: Option<SignalSet>,
+) -> Option<c_int> {
     let max = usize::try_from(max).ok().filter(|max| *max > 0)?;
     if events.is_null() || !instance::is_ours(epoll) {
         return None;

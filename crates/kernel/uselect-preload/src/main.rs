@@ -3,7 +3,9 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -12,21 +14,25 @@ use uselect::{Mode, Tracker};
 
 const USAGE: &str = "usage: uselect run [OPTION]... [--] PROGRAM [ARGUMENT]...
 Runs PROGRAM with poll, select and epoll of its TCP sockets answered from memory.
-  --stats            each process of it that ends tells how its waits were answered
+  --stats[=FILE]     each process of it that ends tells how its waits were answered, on standard
+                     error or at the end of FILE
   --socket PATH      where uselectd listens; /run/uselectd.sock
   --backend NAME     auto, bpf, multishot or calls; auto, the first that there is
-  --help             this text";
+  --help             this text
+  --version          the version";
+
+const VERSION: &str = concat!("uselect ", env!("CARGO_PKG_VERSION"));
 
 const LIBRARY: &str = "libuselect_preload.so";
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     let error = match Run::of(&words) {
-        Ok(None) => {
-            println!("{USAGE}");
+        Ok(Asked::Text(text)) => {
+            println!("{text}");
             return ExitCode::SUCCESS;
         }
-        Ok(Some(run)) => run.run(),
+        Ok(Asked::Run(run)) => run.run(),
         Err(error) => error,
     };
     eprintln!("uselect: {error}");
@@ -43,6 +49,8 @@ enum Error {
     NoLibrary(PathBuf),
     /// What was asked for by name is not there.
     NoBackend(uselect::Error, PathBuf),
+    /// The file for statistics cannot be opened.
+    NoStats(PathBuf, io::Error),
     Program(OsString, io::Error),
 }
 
@@ -51,7 +59,7 @@ impl Error {
     fn status(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Usage(_) => 2,
-            Self::NoLibrary(_) | Self::NoBackend(..) => 1,
+            Self::NoLibrary(_) | Self::NoBackend(..) | Self::NoStats(..) => 1,
             Self::Program(_, error) if error.kind() == io::ErrorKind::NotFound => 127,
             Self::Program(..) => 126,
         })
@@ -69,15 +77,23 @@ impl fmt::Display for Error {
             Self::NoBackend(error, socket) => {
                 write!(out, "the backend that was asked for: {}", error.at(socket))
             }
+            Self::NoStats(file, error) => write!(out, "--stats={}: {error}", file.display()),
             Self::Program(name, error) => write!(out, "{}: {error}", name.display()),
         }
     }
 }
 
-/// What the command line says.
+/// What a command line asks for.
+enum Asked {
+    Text(&'static str),
+    Run(Run),
+}
+
+/// What is to be run, and how.
 #[derive(Default)]
 struct Run {
-    stats: bool,
+    /// Where statistics go, if they are asked for; standard error if the path is empty.
+    stats: Option<PathBuf>,
     socket: Option<OsString>,
     backend: Option<String>,
     program: OsString,
@@ -85,34 +101,36 @@ struct Run {
 }
 
 impl Run {
-    /// `None`: the usage is asked for.
-    fn of(words: &[OsString]) -> Result<Option<Self>, Error> {
+    fn of(words: &[OsString]) -> Result<Asked, Error> {
         let usage = |mistake: String| Err(Error::Usage(mistake));
         let (mut run, mut rest) = (Self::default(), words.iter());
         match rest.next().and_then(|word| word.to_str()) {
             Some("run") => {}
-            Some("--help") => return Ok(None),
-            Some(word) => return usage(format!("no command is {word}: run")),
+            Some(word) => match text(word) {
+                Some(text) => return Ok(Asked::Text(text)),
+                None => return usage(format!("no command is {word}: run")),
+            },
             None => return usage("a command is missing: run".to_owned()),
         }
         let mut program = None;
         while let Some(word) = rest.next() {
+            let (name, given) = parts(word);
             let mut value = || {
-                let name = word.display();
-                rest.next().ok_or_else(|| Error::Usage(format!("{name} wants a value")))
+                let value = given.or_else(|| rest.next().map(OsString::as_os_str));
+                value.ok_or_else(|| Error::Usage(format!("{} wants a value", name.display())))
             };
-            match word.to_str() {
-                Some("--help") => return Ok(None),
-                Some("--stats") => run.stats = true,
+            match name.to_str() {
+                Some("--stats") => run.stats = Some(stats(given)?),
                 Some("--socket") => run.socket = Some(socket(value()?)?),
                 Some("--backend") => run.backend = Some(backend(value()?)?),
-                Some("--") => {
+                Some("--") if given.is_none() => {
                     program = rest.next();
                     break;
                 }
-                Some(option) if option.starts_with('-') => {
-                    return usage(format!("no option is {option}"));
-                }
+                Some(option) if option.starts_with('-') => match text(option) {
+                    Some(text) if given.is_none() => return Ok(Asked::Text(text)),
+                    _ => return usage(format!("no option is {}", word.display())),
+                },
                 _ => {
                     program = Some(word);
                     break;
@@ -122,12 +140,15 @@ impl Run {
         let Some(program) = program else { return usage("a program is missing".to_owned()) };
         run.program.clone_from(program);
         run.arguments = rest.cloned().collect();
-        Ok(Some(run))
+        Ok(Asked::Run(run))
     }
 
     /// Comes back only with an error.
     fn run(self) -> Error {
         if let Err(error) = self.check_backend() {
+            return error;
+        }
+        if let Err(error) = self.check_stats() {
             return error;
         }
         let library = match library() {
@@ -147,8 +168,21 @@ impl Run {
         };
         set(&mut command, "USELECT_SOCKET", self.socket.as_deref());
         set(&mut command, "USELECT_BACKEND", self.backend.as_deref().map(OsStr::new));
-        set(&mut command, "USELECT_STATS", self.stats.then_some(OsStr::new("1")));
+        let stats = self.stats.as_ref().map(|file| match file.as_os_str() {
+            none if none.is_empty() => OsStr::new("1"),
+            file => file,
+        });
+        set(&mut command, "USELECT_STATS", stats);
         Error::Program(self.program, command.exec())
+    }
+
+    /// A file that cannot be appended to is an error here, as the backend is.
+    fn check_stats(&self) -> Result<(), Error> {
+        let Some(file) = self.stats.as_ref().filter(|file| !file.as_os_str().is_empty()) else {
+            return Ok(());
+        };
+        let opened = File::options().append(true).create(true).open(file);
+        opened.map(drop).map_err(|error| Error::NoStats(file.clone(), error))
     }
 
     /// A backend that was named and cannot be had is an error here. Later it would be one of a
@@ -162,6 +196,32 @@ impl Run {
         };
         made.map(drop).map_err(|error| Error::NoBackend(error, socket.to_owned()))
     }
+}
+
+/// What an option prints that asks for nothing else.
+fn text(option: &str) -> Option<&'static str> {
+    match option {
+        "--help" => Some(USAGE),
+        "--version" => Some(VERSION),
+        _ => None,
+    }
+}
+
+/// The name and the value of `--name=value`; of anything else, all of it and no value.
+fn parts(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
+    let bytes = word.as_bytes();
+    match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) if bytes.starts_with(b"--") => {
+            (OsStr::from_bytes(&bytes[..at]), Some(OsStr::from_bytes(&bytes[at + 1..])))
+        }
+        _ => (word, None),
+    }
+}
+
+/// Where statistics go: a program may change its folder.
+fn stats(file: Option<&OsStr>) -> Result<PathBuf, Error> {
+    let Some(file) = file else { return Ok(PathBuf::new()) };
+    std::path::absolute(file).map_err(|error| Error::NoStats(file.into(), error))
 }
 
 fn socket(value: &OsStr) -> Result<OsString, Error> {

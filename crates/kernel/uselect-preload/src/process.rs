@@ -11,8 +11,10 @@
 //! to change it. A child of vfork(2) has the parent's memory and descriptors of its own; so who
 //! would change what is known of a descriptor compares the process's number.
 
+use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 use uselect::{Backend, Error, Mode, Tracker};
 
@@ -29,10 +31,17 @@ pub(crate) struct Process {
 /// The page; its first byte is a `Stage`. Null before main.
 static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 static MADE: AtomicPtr<Process> = AtomicPtr::new(null_mut());
+/// Shared with children of fork(2), where a backend was named: that somebody could not have it was
+/// said, if its first byte is 1. Null: there is none, and each says so.
+static MISSED: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 /// The process's number.
 static ID: AtomicI32 = AtomicI32::new(0);
 /// Waits that the program has called for.
 static WAITS: AtomicU64 = AtomicU64::new(0);
+/// Of these, how many were left to the C library and could sleep.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+/// That the daemon has ended was said.
+static WAS_TOLD: AtomicBool = AtomicBool::new(false);
 
 /// Stages of a process, as they are in the page. 0: a child that has not looked yet.
 mod stage {
@@ -45,23 +54,28 @@ mod stage {
 
 /// To be called before main.
 pub(crate) fn begin() {
-    let (access, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    const PAGE_BYTES: usize = 4096;
-    // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
-    let page = unsafe { libc::mmap(null_mut(), PAGE_BYTES, access, flags, -1, 0) };
-    if page == libc::MAP_FAILED {
-        return;
-    }
+    let Some(page) = map(libc::MAP_PRIVATE) else { return };
     // SAFETY: the page is our own; its bytes change in children alone.
-    if unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) } != 0 {
+    if unsafe { libc::madvise(page.cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) } != 0 {
         return;
     }
     store_id();
-    let page = page.cast::<AtomicU8>();
     // SAFETY: it was mapped just now, is never unmapped, and any byte is an AtomicU8.
     unsafe { &*page }.store(stage::NOBODY, Ordering::Relaxed);
     PAGE.store(page, Ordering::Release);
+    if matches!(config::get().wanted, Wanted::Bpf | Wanted::Multishot) {
+        MISSED.store(map(libc::MAP_SHARED).unwrap_or(null_mut()), Ordering::Release);
+    }
+}
+
+const PAGE_BYTES: usize = 4096;
+
+/// A page of zeros, which is never unmapped.
+fn map(kind: c_int) -> Option<*mut AtomicU8> {
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, kind | libc::MAP_ANONYMOUS);
+    // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+    let page = unsafe { libc::mmap(null_mut(), PAGE_BYTES, access, flags, -1, 0) };
+    (page != libc::MAP_FAILED).then_some(page.cast())
 }
 
 fn page() -> Option<&'static AtomicU8> {
@@ -106,6 +120,8 @@ fn clean(page: &AtomicU8) {
     }
     MADE.store(null_mut(), Ordering::Relaxed);
     WAITS.store(0, Ordering::Relaxed);
+    CALLS.store(0, Ordering::Relaxed);
+    WAS_TOLD.store(false, Ordering::Relaxed);
     store_id();
     instance::inherit();
     for fd in table::known(0, usize::MAX) {
@@ -136,16 +152,33 @@ impl Process {
         };
         let mut why = Vec::new();
         let tracker = named.unwrap_or_else(|missing| {
+            if is_first_to_miss() {
+                report::tell_missing(&missing);
+            }
             why.push(missing);
             Tracker::calls()
         });
         Self { tracker, why }
     }
 
+    /// It was registered with a daemon that has ended.
+    pub(crate) fn is_lost(&self) -> bool {
+        let has_missed = self.why.iter().any(|(backend, _)| matches!(backend, Backend::Bpf(_)));
+        let wants = matches!(config::get().wanted, Wanted::Auto | Wanted::Bpf);
+        wants && !has_missed && !self.tracks()
+    }
+
     /// Whether anything can be tracked.
     pub(crate) fn tracks(&self) -> bool {
         self.tracker.backend() != Backend::Calls
     }
+}
+
+/// Of this process and those that it has been forked with.
+fn is_first_to_miss() -> bool {
+    // SAFETY: null, or a page that is never unmapped.
+    let missed = unsafe { MISSED.load(Ordering::Acquire).as_ref() };
+    missed.is_none_or(|missed| missed.swap(1, Ordering::Relaxed) == 0)
 }
 
 /// Whether it is this process that calls, and not a child of vfork(2), which has its memory and
@@ -176,13 +209,32 @@ fn watch_forks() {
     }
 }
 
-/// Counts a wait of the program's.
+/// Counts a wait of the program's. Who asks for statistics is told once that the daemon has ended.
 pub(crate) fn count_wait() {
+    // First: a child of fork(2) has its own count.
+    let process = made();
     WAITS.fetch_add(1, Ordering::Relaxed);
+    if config::get().says_stats
+        && process.is_some_and(Process::is_lost)
+        && !WAS_TOLD.swap(true, Ordering::Relaxed)
+    {
+        report::tell_loss();
+    }
 }
 
 pub(crate) fn waits() -> u64 {
     WAITS.load(Ordering::Relaxed)
+}
+
+/// Counts a wait that is left to the C library, unless it returns at once.
+pub(crate) fn count_call(timeout: Option<Duration>) {
+    if timeout != Some(Duration::ZERO) {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn calls() -> u64 {
+    CALLS.load(Ordering::Relaxed)
 }
 
 /// What the loader calls.

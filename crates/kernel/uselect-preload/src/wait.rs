@@ -151,6 +151,24 @@ unsafe fn upoll(
     mask: Option<SignalSet>,
 ) -> Option<c_int> {
     process::count_wait();
+    // SAFETY: by this function's contract.
+    let answered = unsafe { upoll_by_memory(fds, count, timeout, mask) };
+    if answered.is_none() {
+        process::count_call(timeout);
+    }
+    answered
+}
+
+/// As [`upoll`], but not counted.
+///
+/// # Safety
+/// As there.
+unsafe fn upoll_by_memory(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: Option<Duration>,
+    mask: Option<SignalSet>,
+) -> Option<c_int> {
     let count = usize::try_from(count).ok().filter(|count| *count <= table::DESCRIPTORS)?;
     if fds.is_null() || count == 0 {
         return None;
@@ -184,6 +202,24 @@ unsafe fn uselect(
     mask: Option<SignalSet>,
 ) -> Option<c_int> {
     process::count_wait();
+    // SAFETY: by this function's contract.
+    let answered = unsafe { uselect_by_memory(count, sets, timeout, mask) };
+    if answered.is_none() {
+        process::count_call(timeout);
+    }
+    answered
+}
+
+/// As [`uselect()`], but not counted.
+///
+/// # Safety
+/// As there.
+unsafe fn uselect_by_memory(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    timeout: Option<Duration>,
+    mask: Option<SignalSet>,
+) -> Option<c_int> {
     let count = usize::try_from(count).ok().filter(|count| *count <= table::DESCRIPTORS)?;
     if count == 0 {
         return None;

@@ -24,12 +24,13 @@ pub fn owns(fd: i32) -> bool {
     usize::try_from(fd).is_ok_and(|fd| fd < SOCKETS && is_set(&OWNED, fd))
 }
 
-/// A descriptor that [`owns`] knows.
-pub(crate) struct Hidden(OwnedFd);
+/// A descriptor that [`owns`] knows, for as long as it is there.
+pub struct Hidden(OwnedFd);
 
 impl Hidden {
-    /// Where there is no place for it further up it stays.
-    pub(crate) fn new(fd: OwnedFd) -> Self {
+    /// Takes a descriptor that nobody else has; it gets a high number. Where there is no place for it
+    /// further up it stays.
+    pub fn new(fd: OwnedFd) -> Self {
         let numbers = getrlimit(Resource::Nofile).current.unwrap_or(FD_SETSIZE).min(FD_SETSIZE);
         let moved = fcntl_dupfd_cloexec(&fd, numbers.saturating_sub(ROOM) as i32);
         let fd = moved.unwrap_or(fd);

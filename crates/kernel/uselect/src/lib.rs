@@ -37,7 +37,7 @@ mod watcher;
 
 pub use attach::{Answer, DESCRIPTORS, Mode, REQUEST, SLEEPER, SOCKET};
 pub use error::{Errno, Error};
-pub use hidden::owns;
+pub use hidden::{Hidden, owns};
 pub use kernel::SignalSet;
 pub use limits::{PASSES_MAX, PASSES_TIME_MAX, WAITS_UNSEEN_MAX};
 pub use poll::PollFd;

@@ -47,7 +47,7 @@ pub(crate) fn wait(
     let stats = &inner.counters;
     stats.waits.add();
     let Some((view, calls)) = inner.view().and_then(|view| Some((view, view.refill()?))) else {
-        return question.ask_kernel(timeout, mask);
+        return leave(inner, question, timeout, mask);
     };
     let found = question.look(view);
     let is_over = timeout == Some(Duration::ZERO) && mask.is_none();
@@ -59,7 +59,9 @@ pub(crate) fn wait(
         }
         return Ok(found.ready);
     }
-    let Some(mut waiter) = view.waiter() else { return question.ask_kernel(timeout, mask) };
+    let Some(mut waiter) = view.waiter() else {
+        return leave(inner, question, timeout, mask);
+    };
     inner.passes.end();
     if found.ready > 0 {
         question.refresh(view);
@@ -101,7 +103,7 @@ fn ask(
         }
         let has_more = polled?;
         if !view.is_live() || view.refill().is_none() {
-            return question.ask_kernel(left(), mask);
+            return leave(inner, question, left(), mask);
         }
         found = question.look(view);
         let ready = found.ready + question.add(waiter.asked())?;
@@ -113,6 +115,19 @@ fn ask(
         }
         waiter.take_back();
     }
+}
+
+/// All of it is asked of the kernel.
+fn leave(
+    inner: &Inner,
+    question: &mut impl Question,
+    timeout: Option<Duration>,
+    mask: Option<&SignalSet>,
+) -> Result<usize> {
+    if timeout != Some(Duration::ZERO) {
+        inner.counters.sleeps.add();
+    }
+    question.ask_kernel(timeout, mask)
 }
 
 fn has_answer(view: View<'_>, question: &mut impl Question) -> bool {

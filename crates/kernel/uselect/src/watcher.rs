@@ -269,6 +269,9 @@ impl Watcher {
     ) -> Result<usize> {
         let mut found = [EpollEvent::default(); EVENTS_MAX];
         let room = events.len().min(EVENTS_MAX);
+        if timeout != Some(Duration::ZERO) {
+            self.tracker.inner().counters.sleeps.add();
+        }
         let count = self.items.wait(&mut found[..room], timeout, mask)?;
         for (event, found) in events.iter_mut().zip(&found[..count]) {
             *event = Event { data: found.data(), events: found.events(), edges: 0 };
