@@ -42,6 +42,14 @@ pub fn track(path: &Path, spin: Duration) -> std::result::Result<(), uselect::Er
     Ok(())
 }
 
+/// Sleeps until the daemon has ended that [`track`] has registered this process with; engines over
+/// it ask the kernel from then on. Returns at once if there was none.
+pub fn wait_for_loss() {
+    if let Some(Ok(tracker)) = TRACKER.get() {
+        tracker.wait_for_loss();
+    }
+}
+
 /// Waits by memory.
 pub struct UselectWatch {
     tracker: Tracker,

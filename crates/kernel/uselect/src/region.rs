@@ -1,6 +1,6 @@
 //! `Region`: the memory of a registered process, and which of its descriptors are in it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, compiler_fence};
@@ -15,6 +15,7 @@ use crate::kernel::{self, Mapping};
 use crate::layout::{Bitmap, PROBES, SLEEPERS, SOCKETS, Slot, THREADS};
 use crate::limits::WAITS_UNSEEN_MAX;
 use crate::pages::{Pages, is_set, set};
+use crate::poll::PollFd;
 use crate::sleep::Sleeper;
 
 /// What the end of the daemon is waited for with: a hang-up, which is told unasked. Bytes are for
@@ -83,6 +84,17 @@ impl Region {
     /// What a sleeper waits for besides: its end, [`ENDED`].
     pub(crate) fn registration(&self) -> BorrowedFd<'_> {
         self.registration.as_fd()
+    }
+
+    pub(crate) fn wait_for_loss(&self) {
+        let registration = self.registration.as_fd().as_raw_fd();
+        let mut fds = [PollFd { fd: registration, events: ENDED as u16, revents: 0 }];
+        while self.is_live() {
+            // With one descriptor it has no errors but EINTR.
+            if let Ok(1..) = kernel::ppoll(&mut fds, None, None) {
+                self.lose();
+            }
+        }
     }
 
     /// The daemon has ended: nothing tells of sockets any more. Never taken back.

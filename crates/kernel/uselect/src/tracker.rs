@@ -147,6 +147,14 @@ impl Tracker {
         }
     }
 
+    /// Sleeps until the daemon has ended, and nothing is told of sockets any more: for a thread that
+    /// says so. Returns at once where there is no registration, or one of a parent.
+    pub fn wait_for_loss(&self) {
+        if let Some(region) = self.0.live() {
+            region.wait_for_loss();
+        }
+    }
+
     /// Opens a TCP socket, closed on exec and tracked if possible.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::fs;
 use std::num::NonZero;
 use std::path::Path;
 
-use millrace_proxy::config::Config;
+use millrace_proxy::config::{Config, EngineChoice};
 use millrace_proxy::pipes_max;
 use millrace_splice::limits::PIPE_BYTES;
 use uselect::{Backend, Tracker};
@@ -320,7 +320,11 @@ fn tracking(machine: &Machine, config: &Config) -> Finding {
         };
         format!("{name}: {}", error.at(&config.uselectd))
     });
-    let missing = missing.collect::<Vec<_>>().join("\n");
+    let mut missing = missing.collect::<Vec<_>>();
+    if config.engine == EngineChoice::Uselect && !matches!(backend, Backend::Bpf(_)) {
+        missing.push("a millrace that runs already goes on by epoll".to_owned());
+    }
+    let missing = missing.join("\n");
     let (verdict, value) = match backend {
         Backend::Bpf(_) => (Verdict::Good, "by eBPF: ready sockets take no call"),
         Backend::Multishot => (Verdict::Note, "by io_uring: idle sockets take no call"),
@@ -419,6 +423,12 @@ mod tests {
             assert_eq!(second.word, word);
         }
         let forbidden = (Backend::Multishot, uselect::Error::NoRing(uselect::Errno::PERM));
+        let named =
+            Machine { tracking: Some((Backend::Calls, vec![absent])), ..Machine::default() };
+        let named = tracking(&named, &config("forward --engine uselect --uselectd /a"));
+        let words =
+            "not by eBPF: uselectd is not running at /a\na millrace that runs already goes on";
+        assert!(named.word.starts_with(words), "{}", named.word);
         let last = with(Backend::Calls, vec![refused, forbidden]);
         assert!(last.word.lines().count() == 2 && last.word.contains("forbids io_uring"));
     }

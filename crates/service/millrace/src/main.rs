@@ -31,6 +31,7 @@ mod supervisor;
 mod systemd;
 mod takeover;
 mod thresholds;
+mod tracking;
 mod users;
 mod verifier;
 

@@ -26,7 +26,7 @@ use crate::admin::{Admin, Doors, Guard, Hooks, Token};
 use crate::congestion;
 use crate::crew::Crew;
 use crate::disks::{Bell, Disks};
-use crate::engines;
+use crate::engines::{self, Engine};
 use crate::errands::{Desk, Errand, Errands};
 use crate::failure::Failure;
 use crate::health_checks;
@@ -34,7 +34,7 @@ use crate::inherited::Beginning;
 use crate::metrics::Metrics;
 use crate::reload::{self, Force};
 use crate::source::Source;
-use crate::{restart, say, storage, thresholds};
+use crate::{restart, say, storage, thresholds, tracking};
 use succession::Succession;
 
 /// How often it is looked whether a draining worker has ended. Decides how soon the process ends
@@ -110,6 +110,9 @@ impl Running {
             .and_then(|file| log.turn_to(file).map_err(|error| machine("the access log", error)))
             .inspect_err(|_| force.give_up())?;
         let tender = storage::tend(shared.cache.as_ref()).inspect_err(|_| force.give_up())?;
+        if engine.engine == Engine::Uselect {
+            tracking::watch().inspect_err(|_| force.give_up())?;
+        }
         let (bell, cache) = (Arc::new(Bell::default()), shared.cache.as_ref());
         let disks = Disks::open(&force.config(), cache, &bell, takeover.is_some());
         let disks = disks.inspect_err(|_| force.give_up())?;

@@ -8,6 +8,8 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -106,4 +108,55 @@ fn bodies_that_trickle_come_byte_by_byte_both_ways() {
         assert!(read_head(&mut client).starts_with("HTTP/1.1 200 "));
         trickle(asked.try_clone().unwrap(), &mut client);
     }
+}
+
+/// One answer over a connection that stays.
+fn ask(client: &mut TcpStream, origin: &mut TcpStream) {
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nCache-Control: no-cache\r\n\r\n").unwrap();
+    assert!(read_head(origin).starts_with("GET / "));
+    origin.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+    assert!(read_head(client).starts_with("HTTP/1.1 200 "));
+    let mut body = [0; 2];
+    client.read_exact(&mut body).unwrap();
+    assert_eq!(&body, b"ok");
+}
+
+#[test]
+fn when_the_daemon_ends_that_is_said_and_all_connections_go_on() {
+    let folder = Folder::new("uselect-end");
+    let socket = folder.0.join("uselectd");
+    let Some(mut daemon) = daemon::load(&socket) else { return };
+    let (end, ended) = UnixStream::pair().unwrap();
+    let serving = std::thread::spawn(move || daemon.run_until(ended.as_fd()).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let origin = listener.local_addr().unwrap();
+    let words = format!(
+        "boost --origin http://{origin} --listen 127.0.0.1:0 --workers 1 --engine uselect \
+         --uselectd {}",
+        socket.display()
+    );
+    let mut running = Running::start(&words, 1);
+    let connect = |address: &str| {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let mut old = connect(&running.addresses[0]);
+    old.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut asked = listener.accept().unwrap().0;
+    asked.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(read_head(&mut asked).starts_with("GET / "));
+    // An answer is under way.
+    drop(end);
+    serving.join().unwrap();
+    assert!(running.line().starts_with("millrace: uselectd has ended: engine uselect goes on by"));
+    asked.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+    assert!(read_head(&mut old).starts_with("HTTP/1.1 204 "));
+    ask(&mut old, &mut asked);
+    let mut new = connect(&running.addresses[0]);
+    ask(&mut new, &mut asked);
+    ask(&mut old, &mut asked);
+    running.signal("TERM");
+    let (status, rest) = running.end();
+    assert!(status.success() && !rest.contains("uselectd"), "{rest}");
 }

@@ -489,8 +489,9 @@ impl Row {
              uring where it can be had and is not dearer than epoll, and says what it took. \
              uselect reads from memory what happens to connections, which uselectd(8) has the \
              kernel keep up to date; auto never takes it, and where uselectd does not run or does \
-             not serve this process, millrace does not start by it. For comparison alone: poll(2) \
-             and select(2), whose every wait costs time for each connection, idle ones too.",
+             not serve this process, millrace does not start by it. When uselectd ends later, \
+             millrace says so and goes on by epoll. For comparison alone: poll(2) and select(2), \
+             whose every wait costs time for each connection, idle ones too.",
         ),
         process(
             "uselectd",
