@@ -4,7 +4,6 @@ import os
 import pathlib
 import platform
 import pwd
-import re
 import shutil
 import signal
 import socket
@@ -386,13 +385,7 @@ class Unit(Case):
         if not shutil.which("systemd-analyze"):
             self.skipTest("systemd is not installed")
         unit = (PROJECT / "examples" / "systemd" / "millrace.service").read_text()
-        groups = self.groups()
-        calls = set(groups["@default"])
-        for words in re.findall(r"^SystemCallFilter=(.*)$", unit, re.MULTILINE):
-            named = set()
-            for word in words.removeprefix("~").split():
-                named |= groups.get(word, {word})
-            calls = calls - named if words.startswith("~") else calls | named
+        calls = system_calls.of_unit(unit)
         self.folder.chmod(0o755)
         copy = shutil.copy(program(), self.folder / "millrace")
 
@@ -410,19 +403,3 @@ class Unit(Case):
         self.assertEqual(answer.status, 200)
         for thread in self.threads(proxy):
             self.assertEqual(thread["Seccomp_filters"], "3", "the unit's and two of its own")
-
-    def groups(self):
-        """systemd's groups of system calls, each with all its members."""
-        said = self.run_client("systemd-analyze", "syscall-filter", "--no-pager").stdout.decode()
-        groups, members = {}, None
-        for line in said.splitlines():
-            word = line.strip()
-            if line.startswith("@"):
-                members = groups[word] = set()
-            elif members is not None and word and not word.startswith("#"):
-                members.add(word)
-
-        def all_of(word):
-            return set().union(*map(all_of, groups[word])) if word in groups else {word}
-
-        return {name: all_of(name) for name in groups}

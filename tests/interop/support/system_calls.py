@@ -2,7 +2,9 @@
 
 import ctypes
 import errno
+import re
 import struct
+import subprocess
 
 # On every architecture.
 IO_URING_SETUP = 425
@@ -44,15 +46,64 @@ def without(call):
         raise OSError(ctypes.get_errno(), "no filter of system calls")
 
 
-def only(names):
+def only(names, conditions=None):
     """To be called in the child, before exec: every other system call fails with EPERM from now on.
-    By libseccomp, as systemd does it; names that this machine does not have are passed over."""
+    By libseccomp, as systemd does it; names that this machine does not have are passed over. A call
+    that has `conditions` by its name, each a `Bits`, has to meet one of them."""
     seccomp = ctypes.CDLL("libseccomp.so.2")
     seccomp.seccomp_init.restype = ctypes.c_void_p
     rules = ctypes.c_void_p(seccomp.seccomp_init(RET_ERRNO | errno.EPERM))
     for name in names:
         call = seccomp.seccomp_syscall_resolve_name(name.encode())
-        if call >= 0:
-            seccomp.seccomp_rule_add_array(rules, RET_ALLOW, call, 0, None)
+        if call < 0:
+            continue
+        for condition in (conditions or {}).get(name, [None]):
+            count, place = (0, None) if condition is None else (1, ctypes.byref(condition))
+            seccomp.seccomp_rule_add_array(rules, RET_ALLOW, call, count, place)
     if seccomp.seccomp_load(rules):
         raise OSError("no filter of system calls")
+
+
+class Bits(ctypes.Structure):
+    """struct scmp_arg_cmp: of argument number `at`, the bits of `mask` are `value`."""
+
+    _fields_ = [
+        ("at", ctypes.c_uint),
+        ("operation", ctypes.c_int),
+        ("mask", ctypes.c_uint64),
+        ("value", ctypes.c_uint64),
+    ]
+
+    def __init__(self, at, mask, value):
+        masked_equal = 7
+        super().__init__(at, masked_equal, mask, value)
+
+
+def of_unit(unit):
+    """The names of the system calls that SystemCallFilter= in the text of a unit leaves."""
+    groups = _groups()
+    calls = set(groups["@default"])
+    for words in re.findall(r"^SystemCallFilter=(.*)$", unit, re.MULTILINE):
+        named = set()
+        for word in words.removeprefix("~").split():
+            named |= groups.get(word, {word})
+        calls = calls - named if words.startswith("~") else calls | named
+    return calls
+
+
+def _groups():
+    """systemd's groups of system calls, each with all its members."""
+    command = ["systemd-analyze", "syscall-filter", "--no-pager"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    groups, members = {}, None
+    for line in said.splitlines():
+        word = line.strip()
+        if line.startswith("@"):
+            members = groups[word] = set()
+        elif members is not None and word and not word.startswith("#"):
+            members.add(word)
+
+    def all_of(word):
+        return set().union(*map(all_of, groups[word])) if word in groups else {word}
+
+    return {name: all_of(name) for name in groups}
