@@ -100,8 +100,8 @@ for _ in range(3):
 
     def test_a_log_that_is_standard_error_gets_the_line(self):
         log = self.folder / "log"
-        script = WAITS + "import sys\n"
-        script += f"os.dup2(os.open({str(log)!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)\nwait()"
+        flags = "os.O_WRONLY | os.O_CREAT | os.O_APPEND"
+        script = f"{WAITS}os.dup2(os.open({str(log)!r}, {flags}), 2)\nwait()"
         self.assertEqual(self.run_script(script, "--stats", *self.options), "")
         self.assertRegex(log.read_text(), LINE)
         file = self.folder / "file"

@@ -56,6 +56,7 @@ class Unit(PreloadCase):
         """By the unit's command line, but for the paths, and for who is served."""
         if not shutil.which("systemd-analyze"):
             self.skipTest("systemd is not installed")
+        # Says why not, where it cannot run even without the unit.
         super()._daemon("unconfined.sock")
         unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
         program, *options = unit["ExecStart"].split()

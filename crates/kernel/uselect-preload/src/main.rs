@@ -221,6 +221,9 @@ fn parts(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
 /// Where statistics go: a program may change its folder.
 fn stats(file: Option<&OsStr>) -> Result<PathBuf, Error> {
     let Some(file) = file else { return Ok(PathBuf::new()) };
+    if file.is_empty() {
+        return Err(Error::Usage("--stats= wants a file".to_owned()));
+    }
     std::path::absolute(file).map_err(|error| Error::NoStats(file.into(), error))
 }
 
