@@ -279,11 +279,8 @@ impl State {
         if item.events & (bits::EDGE | bits::ONCE) != 0 {
             take(&mut self.pending, fd);
         }
-        if item.events & bits::EDGE != 0 && region.mode == Mode::Lean && found & bits::READING != 0
-        {
-            // What is told by edges need not be told again. What comes from now on sets the bit, and
-            // says that there is a change. Of room who falls short of it says so.
-            set(&region.pages.own.read, fd, false);
+        if item.events & bits::EDGE != 0 && region.mode == Mode::Lean {
+            take_told(region, fd, found);
         }
         // Read again behind that: what has come before it found the bits set, and is told with this.
         let word = region.pages.word(index);
@@ -292,6 +289,17 @@ impl State {
         told.is_over = item.events & bits::ONCE != 0;
         let edges = word.edges().wrapping_sub(item.edges).max(1);
         Some(Event { data: item.data, events: found, edges })
+    }
+}
+
+/// Lean: what is told by edges need not be told again. What comes from now on sets the bit, and says
+/// that there is a change.
+fn take_told(region: &Region, fd: usize, found: u32) {
+    let own = &region.pages.own;
+    for (bitmap, told) in [(&own.read, bits::READING), (&own.write, bits::WRITING)] {
+        if found & told != 0 {
+            set(bitmap, fd, false);
+        }
     }
 }
 
