@@ -31,8 +31,8 @@ enum { STORAGE_CREATE = 1, RING_FORCE_WAKEUP = 2 };
 struct seq_file;
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static __u64 (*const current_ids)(void) = (void *)14;
-static long (*const seq_write)(struct seq_file *file, const void *bytes, __u32 count) = (void *)127;
 static void *(*const storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
+static long (*const seq_write)(struct seq_file *file, const void *bytes, __u32 count) = (void *)127;
 static long (*const ring_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)130;
 static struct tcp_sock *(*const to_tcp)(void *sk) = (void *)137;
 static long (*const repeat)(__u32 count, void *step, void *context, __u64 flags) = (void *)181;
@@ -52,6 +52,9 @@ _Static_assert(__builtin_offsetof(struct bpf_sock_addr, sk) == 64, "as linux/bpf
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct bpf_map {
+    __u32 id;
+};
 struct netns_ipv4 {
     unsigned int sysctl_tcp_notsent_lowat;
 };

@@ -20,9 +20,10 @@ use rustix::time::{ClockId, clock_gettime};
 use uselect::{Answer, Mode, REQUEST, SLEEPER};
 
 use crate::cgroup::Cgroup;
+use crate::departed::Departed;
 use crate::error::Error;
 use crate::limits::{
-    FULL_TIME, REQUEST_TIME_MAX, STRANGERS_MAX, SWEEP_AGAIN, SWEEP_SHARE, SWEEP_TIME,
+    FULL_TIME, REGIONS_MAX, REQUEST_TIME_MAX, STRANGERS_MAX, SWEEP_AGAIN, SWEEP_SHARE, SWEEP_TIME,
 };
 use crate::listen::Listening;
 use crate::peer::{Peer, has_taken_all, is_in_first_namespace};
@@ -44,6 +45,8 @@ pub struct Daemon {
     cgroups: BTreeMap<u64, CgroupLinks>,
     strangers: Vec<Stranger>,
     members: Vec<Member>,
+    /// With the members at most [`REGIONS_MAX`], and of a user what the policy says.
+    departed: Departed,
     /// When the next sweep is due, if somebody is registered.
     sweep_at: Instant,
     /// It is to find again what the last one has found.
@@ -91,6 +94,7 @@ impl Daemon {
             cgroups: BTreeMap::new(),
             strangers: Vec::new(),
             members: Vec::new(),
+            departed: Departed::default(),
             sweep_at: Instant::now(),
             is_again: false,
             full_until: Instant::now(),
@@ -154,7 +158,7 @@ impl Daemon {
         for at in (0..members).rev() {
             if is_ready[2 + 2 * at] || is_ready[1 + 2 * at] && !self.serve(at) {
                 let member = self.members.swap_remove(at);
-                self.leave(&member)?;
+                self.leave(member)?;
             }
         }
         if is_ready[0] {
@@ -222,7 +226,7 @@ impl Daemon {
 
     fn register(&mut self, connection: UnixStream, mode: Mode) {
         let admitted = Peer::of(connection.as_fd()).and_then(|peer| {
-            if let Some(refusal) = self.refusal(&peer) {
+            if let Some(refusal) = self.refusal(&peer)? {
                 return Ok(Err(refusal));
             }
             let (region, memory, cgroup) = self.admit(&peer, mode)?;
@@ -246,17 +250,22 @@ impl Daemon {
         }
     }
 
-    fn refusal(&self, peer: &Peer) -> Option<Answer> {
-        let of_user = self.members.iter().filter(|member| member.peer.user == peer.user).count();
-        match () {
+    fn refusal(&mut self, peer: &Peer) -> Result<Option<Answer>, Error> {
+        let of_user = |member: &&Member| member.peer.user == peer.user;
+        let is_registered = |member: &Member| member.peer.number == peer.number;
+        Ok(match () {
             () if !self.policy.allows(peer) => Some(Answer::Refused),
             () if peer.is_nested => Some(Answer::OtherNamespace),
-            () if self.members.iter().any(|member| member.peer.number == peer.number) => {
-                Some(Answer::Registered)
+            () if self.members.iter().any(is_registered) => Some(Answer::Registered),
+            () => {
+                self.departed.drop_dead(&self.programs)?;
+                let all = self.members.len() + self.departed.count();
+                let of_user = self.members.iter().filter(of_user).count();
+                let is_full = all >= REGIONS_MAX
+                    || of_user + self.departed.count_of(peer.user) >= self.policy.per_user;
+                is_full.then_some(Answer::Full)
             }
-            () if of_user >= self.policy.per_user || self.regions.is_full() => Some(Answer::Full),
-            () => None,
-        }
+        })
     }
 
     /// Memory and programs for a process. What was begun is undone when the rest fails.
@@ -306,8 +315,9 @@ impl Daemon {
         }
     }
 
-    fn leave(&mut self, member: &Member) -> Result<(), Error> {
+    fn leave(&mut self, member: Member) -> Result<(), Error> {
         self.regions.remove(&self.programs, &member.region)?;
+        self.departed.add(member.peer.user, member.region.into_maps());
         self.detach_idle();
         Ok(())
     }

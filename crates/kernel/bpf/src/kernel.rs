@@ -1,4 +1,5 @@
-//! bpf(2), for what the loader does not do: maps of regions, made and frozen, and sweeps.
+//! bpf(2), for what the loader does not do: maps of regions, made, frozen and known by a number,
+//! and programs that go through all there is of something.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -10,6 +11,7 @@ type Result<T> = std::result::Result<T, Errno>;
 const MAP_CREATE: i32 = 0;
 const MAP_UPDATE: i32 = 2;
 const MAP_DELETE: i32 = 3;
+const INFO: i32 = 15;
 const MAP_FREEZE: i32 = 22;
 const LINK_CREATE: i32 = 28;
 const ITER_CREATE: i32 = 33;
@@ -43,12 +45,27 @@ struct Freeze {
 }
 
 #[repr(C)]
+struct Ask {
+    of: u32,
+    bytes: u32,
+    place: u64,
+}
+
+/// The beginning of `struct bpf_map_info`.
+#[repr(C)]
+#[derive(Default)]
+struct Info {
+    kind: u32,
+    id: u32,
+}
+
+#[repr(C)]
 struct Link {
     program: u32,
     target: u32,
     kind: u32,
     flags: u32,
-    /// Of a descriptor, the map's.
+    /// Of a descriptor, the map's; null for none.
     map: u64,
     map_bytes: u32,
     padding: u32,
@@ -71,6 +88,8 @@ unsafe impl Attributes for Create {}
 unsafe impl Attributes for Element {}
 // SAFETY: a word, as MAP_FREEZE has it.
 unsafe impl Attributes for Freeze {}
+// SAFETY: two words and a double word, as OBJ_GET_INFO_BY_FD has them.
+unsafe impl Attributes for Ask {}
 // SAFETY: four words, a double word and two words, as LINK_CREATE has them.
 unsafe impl Attributes for Link {}
 // SAFETY: two words, as ITER_CREATE has them.
@@ -78,7 +97,7 @@ unsafe impl Attributes for Iterate {}
 
 /// # Safety
 /// Addresses among the attributes are of memory that the command may read, of the length that the
-/// map says.
+/// map says, or may write, of the length that is said.
 unsafe fn bpf<T: Attributes>(command: i32, attributes: &T) -> Result<i32> {
     // SAFETY: the attributes are the command's, and outlive the call; of what they point to the
     // caller promises the same.
@@ -173,33 +192,43 @@ pub(crate) fn freeze(map: impl AsFd) -> Result<()> {
     unsafe { bpf(MAP_FREEZE, &attributes) }.map(drop)
 }
 
-/// What calls a program for each socket that has storage in a map, when it is read
-/// ([`each`], since Linux 5.9).
-pub(crate) fn link_to_sockets(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let map = map.as_raw_fd().unsigned_abs();
+/// The number of a map, which no other one has while it is there.
+pub(crate) fn id(map: impl AsFd) -> Result<u32> {
+    let mut info = Info::default();
+    let attributes = Ask {
+        of: map.as_fd().as_raw_fd().unsigned_abs(),
+        bytes: size_of_val(&info) as u32,
+        place: (&raw mut info).expose_provenance() as u64,
+    };
+    // SAFETY: `info` outlives the call, may be written, and has so many bytes.
+    unsafe { bpf(INFO, &attributes) }?;
+    Ok(info.id)
+}
+
+/// Has a program called for each of what it goes through (since Linux 5.8), or for each socket that
+/// has storage in a map (since 5.9), and gives what it has written.
+pub(crate) fn each(program: BorrowedFd<'_>, map: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
+    let map = map.map(|map| map.as_raw_fd().unsigned_abs());
+    let place = map.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let attributes = Link {
         program: program.as_raw_fd().unsigned_abs(),
         target: 0,
         kind: ITER,
         flags: 0,
-        map: std::ptr::from_ref(&map).expose_provenance() as u64,
-        map_bytes: size_of_val(&map) as u32,
+        map: place.expose_provenance() as u64,
+        map_bytes: map.as_ref().map_or(0, size_of_val) as u32,
         padding: 0,
     };
     // SAFETY: `map` outlives the call and has so many bytes; the command gives a descriptor.
-    unsafe { open(LINK_CREATE, &attributes) }
-}
-
-/// Has the program called for each, and gives how many bytes it has written.
-pub(crate) fn each(link: BorrowedFd<'_>) -> Result<usize> {
+    let link = unsafe { open(LINK_CREATE, &attributes) }?;
     let attributes = Iterate { link: link.as_raw_fd().unsigned_abs(), flags: 0 };
     // SAFETY: there is no address among them; the command gives a descriptor.
     let iterator = unsafe { open(ITER_CREATE, &attributes) }?;
-    let (mut bytes, mut written) = ([0; 4096], 0);
+    let (mut bytes, mut written) = ([0; 4096], Vec::new());
     loop {
         match rustix::io::read(&iterator, &mut bytes) {
             Ok(0) => return Ok(written),
-            Ok(count) => written += count,
+            Ok(count) => written.extend_from_slice(&bytes[..count]),
             // So many were looked at without a byte; it goes on from there.
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => return Err(error),

@@ -9,6 +9,7 @@
 
 mod cgroup;
 mod daemon;
+mod departed;
 mod error;
 mod kernel;
 mod limits;

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-/// Processes that are registered at the same time; the next one is answered `Full`.
+/// Processes that are registered at the same time, with those that were and whose memory somebody
+/// has still; the next one is answered `Full`.
 pub const REGIONS_MAX: usize = uselect::layout::REGIONS as usize;
 /// Those of one user, unless the policy has another number; the next one is answered `Full`.
 pub const REGIONS_PER_USER: usize = 32;

@@ -1,5 +1,6 @@
 //! `Programs`: the loaded programs and maps, and what they are attached to.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::Map;
@@ -30,6 +31,8 @@ pub(crate) const EXACT: &Tracepoints =
     &[("taken", "tcp_rcv_space_adjust"), ("sent", "sock_send_length")];
 /// Of all tracked sockets, when the daemon wants that.
 const SWEPT: &str = "swept";
+/// Of all maps.
+const COUNTED: &str = "counted";
 const CREATED: &str = "created";
 /// Of getpeername(2) and getsockname(2), for both families.
 const NAMED: [&str; 4] = ["accepted4", "accepted6", "looked4", "looked6"];
@@ -71,8 +74,9 @@ impl Programs {
         for name in NAMED {
             get::<CgroupSockAddr>(&mut loaded, name).load().map_err(refused(name))?;
         }
-        let swept = get::<Iter>(&mut loaded, SWEPT);
-        swept.load("bpf_sk_storage_map", &types).map_err(refused(SWEPT))?;
+        for (name, kind) in [(SWEPT, "bpf_sk_storage_map"), (COUNTED, "bpf_map")] {
+            get::<Iter>(&mut loaded, name).load(kind, &types).map_err(refused(name))?;
+        }
         Ok(Self { loaded })
     }
 
@@ -114,8 +118,18 @@ impl Programs {
     /// # Errors
     /// ENOMEM, EMFILE, ENFILE.
     pub(crate) fn sweep(&self) -> Result<bool, Error> {
-        let link = kernel::link_to_sockets(descriptor(&self.loaded, SWEPT), self.map("sockets"))?;
-        Ok(kernel::each(link.as_fd())? > 0)
+        let swept = descriptor(&self.loaded, SWEPT);
+        Ok(!kernel::each(swept, Some(self.map("sockets")))?.is_empty())
+    }
+
+    /// The numbers of all maps of the machine ([`kernel::id`]).
+    ///
+    /// # Errors
+    /// As [`Programs::sweep`].
+    pub(crate) fn maps(&self) -> Result<BTreeSet<u32>, Error> {
+        let bytes = kernel::each(descriptor(&self.loaded, COUNTED), None)?;
+        let (numbers, _) = bytes.as_chunks();
+        Ok(numbers.iter().map(|number| u32::from_ne_bytes(*number)).collect())
     }
 
     /// A map of `uselect.bpf.c`.

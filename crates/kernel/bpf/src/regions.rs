@@ -24,6 +24,8 @@ pub(crate) struct Region {
     process: u32,
     /// So many sleepers have one; 0 <= rings <= SLEEPERS.
     rings: u32,
+    /// The numbers of all maps that the process gets ([`kernel::id`]).
+    maps: Vec<u32>,
 }
 
 /// What the process gets, once.
@@ -45,10 +47,6 @@ impl Regions {
         Self { is_taken: vec![false; REGIONS as usize], identity: 0 }
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.is_taken.iter().all(|is_taken| *is_taken)
-    }
-
     /// Makes memory for a process and has the programs find it, with the ring of its first sleeper.
     ///
     /// # Errors
@@ -65,7 +63,7 @@ impl Regions {
         let place = self.is_taken.iter().position(|is_taken| !is_taken).expect("there is a place");
         self.is_taken[place] = true;
         self.identity += 1;
-        let mut region = Region { place: place as u32, process, rings: 0 };
+        let mut region = Region { place: place as u32, process, rings: 0, maps: Vec::new() };
         let made = self.make(programs, &mut region, mode);
         if made.is_err() {
             self.remove(programs, &region)?;
@@ -81,6 +79,7 @@ impl Regions {
         let own = kernel::create_shared(size_of::<Own>())?;
         place(programs, "own_maps").set(region.place, &own.as_raw_fd().to_ne_bytes())?;
         let shown = shown(self.identity)?;
+        region.maps.extend([kernel::id(&own)?, kernel::id(&shown)?]);
         place(programs, "shown_maps").set(region.place, &shown.as_raw_fd().to_ne_bytes())?;
         let mut value = [0; PROCESS_BYTES];
         value[..8].copy_from_slice(&self.identity.to_ne_bytes());
@@ -103,13 +102,14 @@ impl Regions {
             return Ok(None);
         }
         let ring = kernel::create_ring(RING_BYTES)?;
-        let at = region.ring_place(region.rings);
+        let (at, id) = (region.ring_place(region.rings), kernel::id(&ring)?);
         place(programs, "rings").set(at, &ring.as_raw_fd().to_ne_bytes())?;
         region.rings += 1;
+        region.maps.push(id);
         Ok(Some(ring))
     }
 
-    /// Has the programs forget a process. Its memory is gone with the last who maps it.
+    /// Has the programs forget a process. Its memory is gone with the last who has it.
     ///
     /// # Errors
     /// None is known.
@@ -126,6 +126,11 @@ impl Regions {
 }
 
 impl Region {
+    /// The numbers of its maps, when it is removed.
+    pub(crate) fn into_maps(self) -> Vec<u32> {
+        self.maps
+    }
+
     fn ring_place(&self, sleeper: u32) -> u32 {
         self.place * SLEEPERS as u32 + sleeper
     }

@@ -13,9 +13,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use uselect::layout::SLEEPERS;
+use uselect::layout::{SLEEPERS, Shown};
 use uselect::{Answer, DESCRIPTORS};
 use uselectd::Uselectd;
 
@@ -71,6 +72,69 @@ fn each_sleeper_gets_a_ring_in_order() {
     // Anything else ends it.
     assert_eq!(ask(&mut member, b"-"), None);
     uselectd.wait_for(idle);
+}
+
+/// The answer to this process, which may just have been registered by another connection.
+fn register(uselectd: &Uselectd) -> (UnixStream, u8, Vec<OwnedFd>) {
+    loop {
+        let mut connection = connect(uselectd);
+        connection.write_all(EXACT).unwrap();
+        let (byte, descriptors) = answer(&connection).unwrap();
+        if byte != Answer::Registered as u8 {
+            return (connection, byte, descriptors);
+        }
+    }
+}
+
+/// Each way to have memory beyond the registration that it is of.
+#[test]
+fn memory_counts_until_nobody_has_it() {
+    let Some(uselectd) = Uselectd::start("memory", &["--per-user", "3"]) else { return };
+    let granted = || {
+        let (_, byte, descriptors) = register(&uselectd);
+        assert_eq!(byte, Answer::Granted as u8);
+        descriptors
+    };
+    let ring = granted().pop();
+    let mapping = Mapping::of(&granted()[0]);
+    let queue = loop {
+        let mut connection = connect(&uselectd);
+        connection.write_all(EXACT).unwrap();
+        let mut byte = [0];
+        recv(&connection, &mut byte[..], RecvFlags::PEEK).unwrap();
+        if byte != [Answer::Registered as u8] {
+            connection.shutdown(Shutdown::Write).unwrap();
+            break connection;
+        }
+    };
+    let releases: [Box<dyn FnOnce()>; 3] =
+        [Box::new(|| drop(ring)), Box::new(|| drop(mapping)), Box::new(|| drop(queue))];
+    let mut others = Vec::new();
+    for release in releases {
+        assert_eq!(register(&uselectd).1, Answer::Full as u8);
+        release();
+        others.push(granted());
+    }
+    assert_eq!(register(&uselectd).1, Answer::Full as u8);
+}
+
+/// Of `Shown`, for reading.
+struct Mapping(*mut std::ffi::c_void);
+
+impl Mapping {
+    fn of(shown: &OwnedFd) -> Self {
+        let (nowhere, bytes) = (std::ptr::null_mut(), size_of::<Shown>());
+        // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
+        let start = unsafe { mmap(nowhere, bytes, ProtFlags::READ, MapFlags::SHARED, shown, 0) };
+        Self(start.unwrap())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped by `of`, and nothing refers to what is in it.
+        unsafe { munmap(self.0, size_of::<Shown>()) }.unwrap();
+    }
 }
 
 /// Descriptors that are in sockets' queues are bounded, for all whom the daemon serves together.
