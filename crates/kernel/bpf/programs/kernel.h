@@ -30,6 +30,7 @@ enum { STORAGE_CREATE = 1, RING_FORCE_WAKEUP = 2 };
 
 struct seq_file;
 static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
+static long (*const map_delete)(void *map, const void *key) = (void *)3;
 static __u64 (*const current_ids)(void) = (void *)14;
 static void *(*const storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
 static long (*const seq_write)(struct seq_file *file, const void *bytes, __u32 count) = (void *)127;

@@ -123,6 +123,16 @@ int sent(__u64 *arguments)
     return settle_traced((struct sock *)arguments[0]);
 }
 
+// A process has called execve(2). What it has become has not registered, whichever descriptors it
+// was left: a sibling that shares the memory could arm slots for it, and it may have privileges.
+SEC("tp_btf/sched_process_exec")
+int executed(__u64 *arguments)
+{
+    __u32 id = current_ids() >> 32;
+    map_delete(&processes, &id);
+    return 0;
+}
+
 // Which slot the thread that runs has armed, or -1. At most USELECT_PROBES are looked at. Neither
 // inlined nor static: then the verifier looks at it once, not at each way through the loop with all
 // that follows.

@@ -271,13 +271,12 @@ impl Daemon {
     /// Memory and programs for a process. What was begun is undone when the rest fails.
     fn admit(&mut self, peer: &Peer, mode: Mode) -> Result<(Region, Memory, u64), Error> {
         let cgroup = Cgroup::open(&peer.cgroup)?;
-        let (region, memory) = self.regions.add(&self.programs, peer.number, mode)?;
-        if let Err(error) = self.attach(&cgroup, mode) {
-            self.regions.remove(&self.programs, &region)?;
-            self.detach_idle();
-            return Err(error);
-        }
-        Ok((region, memory, cgroup.number))
+        // Programs first, one of which is to find the process if it becomes another one.
+        let attached = self.attach(&cgroup, mode);
+        let admitted = attached
+            .and_then(|()| self.regions.add(&self.programs, peer.number, mode))
+            .inspect_err(|_| self.detach_idle());
+        admitted.map(|(region, memory)| (region, memory, cgroup.number))
     }
 
     fn attach(&mut self, cgroup: &Cgroup, mode: Mode) -> Result<(), Error> {

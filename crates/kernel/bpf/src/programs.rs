@@ -20,11 +20,12 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../objects/uselect.bpf.o");
 /// Programs of `uselect.bpf.c` by name, and the tracepoint of each.
 type Tracepoints = [(&'static str, &'static str)];
 
-/// Of whatever happens to a socket but by its process.
+/// Of whatever happens to a socket but by its process; and of a process that is another one now.
 pub(crate) const COMMON: &Tracepoints = &[
     ("data_ready", "sk_data_ready"),
     ("failed", "inet_sk_error_report"),
     ("changed", "inet_sock_set_state"),
+    ("executed", "sched_process_exec"),
 ];
 /// Of what its process does, which only exact regions are told.
 pub(crate) const EXACT: &Tracepoints =

@@ -223,7 +223,7 @@ fn signals_end_it_and_its_socket() {
 }
 
 /// Links to tracepoints while somebody is registered, and while somebody in exact mode is.
-const COMMON_LINKS: usize = 3;
+const COMMON_LINKS: usize = 4;
 const EXACT_LINKS: usize = 2;
 /// Links to each cgroup that somebody who is registered is in.
 const CGROUP_LINKS: usize = 5;
