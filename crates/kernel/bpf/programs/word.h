@@ -184,8 +184,8 @@ static long settle_once(__u32 unused, struct settling *now)
         return 1;
     // Without branches, each of which the verifier would follow with each value of the bits.
     __u32 told = bits & (now->arrived | ~before);
-    __u32 events = (now->word >> 16) + ((told + 0xFFFF) >> 16) & 0xFFFF;
-    __u64 word = (__u64)now->tracked->generation << 32 | events << 16 | bits;
+    __u32 edges = (now->word >> 16) + ((told + 0xFFFF) >> 16) & 0xFFFF;
+    __u64 word = (__u64)now->tracked->generation << 32 | edges << 16 | bits;
     __u64 found = __sync_val_compare_and_swap(now->place, now->word, word);
     if (found == now->word) {
         now->told |= told;

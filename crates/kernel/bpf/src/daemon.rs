@@ -43,8 +43,11 @@ pub struct Daemon {
     exact: Option<Tracing>,
     /// By [`Cgroup::number`]; each is some member's.
     cgroups: BTreeMap<u64, CgroupLinks>,
-    strangers: Vec<Stranger>,
-    members: Vec<Member>,
+    /// By the number of their connection, which is never used twice.
+    strangers: BTreeMap<u64, Stranger>,
+    members: BTreeMap<u64, Member>,
+    /// Connections so far.
+    connections: u64,
     /// With the members at most [`REGIONS_MAX`], and of a user what the policy says.
     departed: Departed,
     /// When the next sweep is due, if somebody is registered.
@@ -71,6 +74,20 @@ struct Member {
     cgroup: u64,
 }
 
+/// What there is to do, about which connection.
+#[derive(Clone, Copy)]
+enum Cause {
+    End,
+    /// A member says something, or ends its connection.
+    Word(u64),
+    /// The process of a member has ended.
+    Exit(u64),
+    /// A stranger does as a member.
+    Request(u64),
+    /// Somebody connects.
+    Connection,
+}
+
 impl Daemon {
     /// Listens at `path`, where a socket that nobody listens at is replaced, and loads the
     /// programs, which takes about a second. The socket is removed when the daemon is dropped.
@@ -92,8 +109,9 @@ impl Daemon {
             common: None,
             exact: None,
             cgroups: BTreeMap::new(),
-            strangers: Vec::new(),
-            members: Vec::new(),
+            strangers: BTreeMap::new(),
+            members: BTreeMap::new(),
+            connections: 0,
             departed: Departed::default(),
             sweep_at: Instant::now(),
             is_again: false,
@@ -121,19 +139,43 @@ impl Daemon {
 
     /// Waits for something to happen, and does what it asks for; false if that is to end.
     fn turn(&mut self, end: Option<BorrowedFd<'_>>) -> Result<bool, Error> {
-        let (members, strangers) = (self.members.len(), self.strangers.len());
+        for cause in self.wait(end)? {
+            match cause {
+                Cause::End => return Ok(false),
+                Cause::Word(number) if self.serve(number) => {}
+                Cause::Word(number) | Cause::Exit(number) => self.leave(number)?,
+                Cause::Request(number) => self.hear(number),
+                Cause::Connection => self.meet()?,
+            }
+        }
+        let now = Instant::now();
+        self.strangers.retain(|_, stranger| stranger.deadline > now);
+        if !self.members.is_empty() && self.sweep_at <= now {
+            self.sweep();
+        }
+        Ok(true)
+    }
+
+    /// What has happened. Who has left comes before who asks: it may be the same process.
+    fn wait(&self, end: Option<BorrowedFd<'_>>) -> Result<Vec<Cause>, Error> {
         let now = Instant::now();
         let is_full = now < self.full_until;
-        let met = if is_full { PollFlags::empty() } else { PollFlags::IN };
-        let mut fds = vec![PollFd::from_borrowed_fd(self.socket.listener.as_fd(), met)];
-        for member in &self.members {
-            fds.push(readable(member.connection.as_fd()));
-            fds.push(readable(member.peer.process.as_fd()));
-        }
-        fds.extend(self.strangers.iter().map(|stranger| readable(stranger.connection.as_fd())));
-        fds.extend(end.map(readable));
-        let deadlines = self.strangers.iter().map(|stranger| stranger.deadline);
-        let sweep = (members > 0).then_some(self.sweep_at);
+        let end = end.map(|end| (Cause::End, end));
+        let members = self.members.iter().flat_map(|(&number, Member { connection, peer, .. })| {
+            let exit = (Cause::Exit(number), peer.process.as_fd());
+            [(Cause::Word(number), connection.as_fd()), exit]
+        });
+        let strangers = self
+            .strangers
+            .iter()
+            .map(|(&number, stranger)| (Cause::Request(number), stranger.connection.as_fd()));
+        let listener = (!is_full).then(|| (Cause::Connection, self.socket.listener.as_fd()));
+        let all = end.into_iter().chain(members).chain(strangers).chain(listener);
+        let readable = |(cause, fd)| (cause, PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let (causes, mut fds): (Vec<Cause>, Vec<PollFd<'_>>) = all.map(readable).unzip();
+
+        let deadlines = self.strangers.values().map(|stranger| stranger.deadline);
+        let sweep = (!self.members.is_empty()).then_some(self.sweep_at);
         let full = is_full.then_some(self.full_until);
         let wait = deadlines.chain(sweep).chain(full).min().map(|deadline| {
             let left = deadline.saturating_duration_since(now);
@@ -143,31 +185,8 @@ impl Daemon {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        if end.is_some() && is_ready.last() == Some(&true) {
-            return Ok(false);
-        }
-        // From the back, so that what is taken out moves nobody who is still to come.
-        for at in (0..strangers).rev() {
-            let is_late = self.strangers[at].deadline <= Instant::now();
-            if is_ready[1 + 2 * members + at] || is_late {
-                let stranger = self.strangers.swap_remove(at);
-                self.hear(stranger);
-            }
-        }
-        for at in (0..members).rev() {
-            if is_ready[2 + 2 * at] || is_ready[1 + 2 * at] && !self.serve(at) {
-                let member = self.members.swap_remove(at);
-                self.leave(member)?;
-            }
-        }
-        if is_ready[0] {
-            self.meet()?;
-        }
-        if !self.members.is_empty() && self.sweep_at <= Instant::now() {
-            self.sweep();
-        }
-        Ok(true)
+        let ready = causes.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
+        Ok(ready.map(|(cause, _)| cause).collect())
     }
 
     /// What cannot be swept now is later.
@@ -190,7 +209,8 @@ impl Daemon {
             Ok((connection, _)) if self.strangers.len() < STRANGERS_MAX => {
                 connection.set_nonblocking(true)?;
                 let deadline = Instant::now() + REQUEST_TIME_MAX;
-                self.strangers.push(Stranger { connection, deadline });
+                self.strangers.insert(self.connections, Stranger { connection, deadline });
+                self.connections += 1;
             }
             // One too many is closed.
             Ok(_) => {}
@@ -204,8 +224,9 @@ impl Daemon {
     }
 
     /// A request comes as a whole or is none: it is shorter than any segment of a Unix socket.
-    fn hear(&mut self, mut stranger: Stranger) {
+    fn hear(&mut self, number: u64) {
         const VERSION: usize = REQUEST.len() - 1;
+        let Some(mut stranger) = self.strangers.remove(&number) else { return };
         let mut request = [0; REQUEST.len() + 1];
         let Ok(count) = stranger.connection.read(&mut request) else { return };
         let mode = match request[REQUEST.len()] {
@@ -215,7 +236,7 @@ impl Daemon {
         };
         match mode {
             Some(mode) if count == request.len() && request.starts_with(&REQUEST) => {
-                self.register(stranger.connection, mode);
+                self.register(number, stranger.connection, mode);
             }
             _ if count > VERSION && request.starts_with(&REQUEST[..VERSION]) => {
                 answer(&stranger.connection, Answer::Version, &[]);
@@ -224,7 +245,7 @@ impl Daemon {
         }
     }
 
-    fn register(&mut self, connection: UnixStream, mode: Mode) {
+    fn register(&mut self, number: u64, connection: UnixStream, mode: Mode) {
         let admitted = Peer::of(connection.as_fd()).and_then(|peer| {
             if let Some(refusal) = self.refusal(&peer)? {
                 return Ok(Err(refusal));
@@ -238,7 +259,7 @@ impl Daemon {
                     // Or it would wait for ever. That it has ended is found as any other's end.
                     let _ = connection.shutdown(Shutdown::Both);
                 }
-                self.members.push(Member { connection, peer, mode, region, cgroup });
+                self.members.insert(number, Member { connection, peer, mode, region, cgroup });
             }
             Ok(Err(refusal)) => {
                 answer(&connection, refusal, &[]);
@@ -256,11 +277,11 @@ impl Daemon {
         Ok(match () {
             () if !self.policy.allows(peer) => Some(Answer::Refused),
             () if peer.is_nested => Some(Answer::OtherNamespace),
-            () if self.members.iter().any(is_registered) => Some(Answer::Registered),
+            () if self.members.values().any(is_registered) => Some(Answer::Registered),
             () => {
                 self.departed.drop_dead(&self.programs)?;
                 let all = self.members.len() + self.departed.count();
-                let of_user = self.members.iter().filter(of_user).count();
+                let of_user = self.members.values().filter(of_user).count();
                 let is_full = all >= REGIONS_MAX
                     || of_user + self.departed.count_of(peer.user) >= self.policy.per_user;
                 is_full.then_some(Answer::Full)
@@ -295,8 +316,10 @@ impl Daemon {
     /// Gives a member what it asks for: the ring of its next sleeper. False if it has ended, says
     /// anything else, or asks before it has taken the answer to what it asked last: descriptors
     /// that nobody takes are bounded by the kernel, for all members together.
-    fn serve(&mut self, at: usize) -> bool {
-        let Member { connection, region, .. } = &mut self.members[at];
+    fn serve(&mut self, number: u64) -> bool {
+        let Some(Member { connection, region, .. }) = self.members.get_mut(&number) else {
+            return true;
+        };
         let mut asked = [0];
         match connection.read(&mut asked) {
             Ok(1) if asked == [SLEEPER] && has_taken_all(connection.as_fd()) => {}
@@ -314,7 +337,9 @@ impl Daemon {
         }
     }
 
-    fn leave(&mut self, member: Member) -> Result<(), Error> {
+    /// A member that has left already, for another reason, does nothing.
+    fn leave(&mut self, number: u64) -> Result<(), Error> {
+        let Some(member) = self.members.remove(&number) else { return Ok(()) };
         self.regions.remove(&self.programs, &member.region)?;
         self.departed.add(member.peer.user, member.region.into_maps());
         self.detach_idle();
@@ -324,8 +349,8 @@ impl Daemon {
     /// While nobody is registered nobody pays.
     fn detach_idle(&mut self) {
         let members = &self.members;
-        self.cgroups.retain(|number, _| members.iter().any(|member| member.cgroup == *number));
-        if !members.iter().any(|member| member.mode == Mode::Exact) {
+        self.cgroups.retain(|number, _| members.values().any(|member| member.cgroup == *number));
+        if !members.values().any(|member| member.mode == Mode::Exact) {
             self.exact = None;
         }
         if members.is_empty() {
@@ -338,10 +363,6 @@ impl Daemon {
 fn time_used() -> Duration {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(tv_sec.unsigned_abs(), tv_nsec as u32)
-}
-
-fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
-    PollFd::from_borrowed_fd(fd, PollFlags::IN)
 }
 
 /// That nobody listens any more is no reason to end.
