@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,9 +23,11 @@ use crate::cgroup::Cgroup;
 use crate::departed::Departed;
 use crate::error::Error;
 use crate::limits::{
-    FULL_TIME, REGIONS_MAX, REQUEST_TIME_MAX, STRANGERS_MAX, SWEEP_AGAIN, SWEEP_SHARE, SWEEP_TIME,
+    FULL_TIME, REGIONS_MAX, REQUEST_TIME_MAX, STRANGERS_MAX, STRANGERS_PER_USER, SWEEP_AGAIN,
+    SWEEP_SHARE, SWEEP_TIME,
 };
 use crate::listen::Listening;
+use crate::log::Log;
 use crate::peer::{Peer, has_taken_all, is_in_first_namespace};
 use crate::policy::Policy;
 use crate::programs::{COMMON, CgroupLinks, EXACT, Programs, Tracing};
@@ -56,11 +58,13 @@ pub struct Daemon {
     is_again: bool,
     /// Until then nobody is met, as there is no room for a connection: who waits stays to be seen.
     full_until: Instant,
+    log: Log,
 }
 
-/// A connection that has not asked yet.
+/// A process that may be registered, and has not asked yet.
 struct Stranger {
     connection: UnixStream,
+    peer: Peer,
     deadline: Instant,
 }
 
@@ -116,6 +120,7 @@ impl Daemon {
             sweep_at: Instant::now(),
             is_again: false,
             full_until: Instant::now(),
+            log: Log::default(),
         })
     }
 
@@ -145,7 +150,7 @@ impl Daemon {
                 Cause::Word(number) if self.serve(number) => {}
                 Cause::Word(number) | Cause::Exit(number) => self.leave(number)?,
                 Cause::Request(number) => self.hear(number),
-                Cause::Connection => self.meet()?,
+                Cause::Connection => self.meet(),
             }
         }
         let now = Instant::now();
@@ -193,7 +198,7 @@ impl Daemon {
     fn sweep(&mut self) {
         let begin = time_used();
         let has_found = self.programs.sweep().unwrap_or_else(|error| {
-            tell(&format!("a sweep failed: {error}"));
+            self.log.tell(format!("a sweep failed: {error}"));
             false
         });
         // Not what others took of the processor meanwhile: a busy machine needs sweeps no less.
@@ -204,31 +209,59 @@ impl Daemon {
         self.sweep_at = Instant::now() + if self.is_again { SWEEP_AGAIN } else { rest };
     }
 
-    fn meet(&mut self) -> Result<(), Error> {
-        match self.socket.listener.accept() {
-            Ok((connection, _)) if self.strangers.len() < STRANGERS_MAX => {
-                connection.set_nonblocking(true)?;
-                let deadline = Instant::now() + REQUEST_TIME_MAX;
-                self.strangers.insert(self.connections, Stranger { connection, deadline });
-                self.connections += 1;
-            }
-            // One too many is closed.
-            Ok(_) => {}
+    fn meet(&mut self) {
+        let accepted = self.socket.listener.accept();
+        let is_ready =
+            |connection: UnixStream| connection.set_nonblocking(true).map(|()| connection);
+        match accepted.and_then(|(connection, _)| is_ready(connection)) {
+            Ok(connection) => self.greet(connection),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => {
-                tell(&format!("a connection failed: {error}"));
+                self.log.tell(format!("a connection failed: {error}"));
                 self.full_until = Instant::now() + FULL_TIME;
             }
         }
-        Ok(())
+    }
+
+    /// Who will not be registered, whatever it asks, is told at once, and waited for no more.
+    fn greet(&mut self, connection: UnixStream) {
+        let peer = Peer::of(connection.as_fd(), &self.policy);
+        let refusal = match peer {
+            Ok(Some(peer)) if peer.is_nested => Answer::OtherNamespace,
+            Ok(Some(peer)) if self.has_place(peer.user) => {
+                let deadline = Instant::now() + REQUEST_TIME_MAX;
+                let stranger = Stranger { connection, peer, deadline };
+                self.strangers.insert(self.connections, stranger);
+                self.connections += 1;
+                return;
+            }
+            Ok(Some(_)) => Answer::Full,
+            Ok(None) => Answer::Refused,
+            // There is nobody to be registered.
+            Err(Error::Kernel(Errno::SRCH)) => return,
+            Err(error) => {
+                self.log.tell(format!("a process could not be looked at: {error}"));
+                Answer::Failed
+            }
+        };
+        answer(&connection, refusal, &[]);
+    }
+
+    /// For one more of a user's who has not asked yet.
+    fn has_place(&self, user: u32) -> bool {
+        let is_of_user = |stranger: &&Stranger| stranger.peer.user == user;
+        self.strangers.len() < STRANGERS_MAX
+            && self.strangers.values().filter(is_of_user).count() < STRANGERS_PER_USER
     }
 
     /// A request comes as a whole or is none: it is shorter than any segment of a Unix socket.
     fn hear(&mut self, number: u64) {
         const VERSION: usize = REQUEST.len() - 1;
-        let Some(mut stranger) = self.strangers.remove(&number) else { return };
+        let Some(Stranger { connection, peer, .. }) = self.strangers.remove(&number) else {
+            return;
+        };
         let mut request = [0; REQUEST.len() + 1];
-        let Ok(count) = stranger.connection.read(&mut request) else { return };
+        let Ok(count) = (&connection).read(&mut request) else { return };
         let mode = match request[REQUEST.len()] {
             0 => Some(Mode::Exact),
             1 => Some(Mode::Lean),
@@ -236,25 +269,22 @@ impl Daemon {
         };
         match mode {
             Some(mode) if count == request.len() && request.starts_with(&REQUEST) => {
-                self.register(number, stranger.connection, mode);
+                self.register(number, connection, peer, mode);
             }
             _ if count > VERSION && request.starts_with(&REQUEST[..VERSION]) => {
-                answer(&stranger.connection, Answer::Version, &[]);
+                answer(&connection, Answer::Version, &[]);
             }
             _ => {}
         }
     }
 
-    fn register(&mut self, number: u64, connection: UnixStream, mode: Mode) {
-        let admitted = Peer::of(connection.as_fd()).and_then(|peer| {
-            if let Some(refusal) = self.refusal(&peer)? {
-                return Ok(Err(refusal));
-            }
-            let (region, memory, cgroup) = self.admit(&peer, mode)?;
-            Ok(Ok((peer, region, memory, cgroup)))
+    fn register(&mut self, number: u64, connection: UnixStream, peer: Peer, mode: Mode) {
+        let admitted = self.refusal(&peer).and_then(|refusal| match refusal {
+            Some(refusal) => Ok(Err(refusal)),
+            None => self.admit(&peer, mode).map(Ok),
         });
         match admitted {
-            Ok(Ok((peer, region, memory, cgroup))) => {
+            Ok(Ok((region, memory, cgroup))) => {
                 if !answer(&connection, Answer::Granted, &memory.descriptors()) {
                     // Or it would wait for ever. That it has ended is found as any other's end.
                     let _ = connection.shutdown(Shutdown::Both);
@@ -265,7 +295,7 @@ impl Daemon {
                 answer(&connection, refusal, &[]);
             }
             Err(error) => {
-                tell(&format!("a process could not be registered: {error}"));
+                self.log.tell(format!("a process could not be registered: {error}"));
                 answer(&connection, Answer::Failed, &[]);
             }
         }
@@ -274,19 +304,15 @@ impl Daemon {
     fn refusal(&mut self, peer: &Peer) -> Result<Option<Answer>, Error> {
         let of_user = |member: &&Member| member.peer.user == peer.user;
         let is_registered = |member: &Member| member.peer.number == peer.number;
-        Ok(match () {
-            () if !self.policy.allows(peer) => Some(Answer::Refused),
-            () if peer.is_nested => Some(Answer::OtherNamespace),
-            () if self.members.values().any(is_registered) => Some(Answer::Registered),
-            () => {
-                self.departed.drop_dead(&self.programs)?;
-                let all = self.members.len() + self.departed.count();
-                let of_user = self.members.values().filter(of_user).count();
-                let is_full = all >= REGIONS_MAX
-                    || of_user + self.departed.count_of(peer.user) >= self.policy.per_user;
-                is_full.then_some(Answer::Full)
-            }
-        })
+        if self.members.values().any(is_registered) {
+            return Ok(Some(Answer::Registered));
+        }
+        self.departed.drop_dead(&self.programs)?;
+        let all = self.members.len() + self.departed.count();
+        let of_user = self.members.values().filter(of_user).count();
+        let is_full = all >= REGIONS_MAX
+            || of_user + self.departed.count_of(peer.user) >= self.policy.per_user;
+        Ok(is_full.then_some(Answer::Full))
     }
 
     /// Memory and programs for a process. What was begun is undone when the rest fails.
@@ -331,7 +357,7 @@ impl Daemon {
             Ok(Some(ring)) => answer(connection, Answer::Granted, &[ring.as_fd()]),
             Ok(None) => answer(connection, Answer::Full, &[]),
             Err(error) => {
-                tell(&format!("a sleeper got no ring: {error}"));
+                self.log.tell(format!("a sleeper got no ring: {error}"));
                 answer(connection, Answer::Failed, &[])
             }
         }
@@ -363,11 +389,6 @@ impl Daemon {
 fn time_used() -> Duration {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(tv_sec.unsigned_abs(), tv_nsec as u32)
-}
-
-/// That nobody listens any more is no reason to end.
-fn tell(what: &str) {
-    let _ = writeln!(std::io::stderr(), "uselectd: {what}");
 }
 
 /// Says whether it has got there.

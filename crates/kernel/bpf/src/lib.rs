@@ -14,6 +14,7 @@ mod error;
 mod kernel;
 mod limits;
 mod listen;
+mod log;
 mod peer;
 mod policy;
 mod privileges;

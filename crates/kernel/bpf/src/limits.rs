@@ -10,8 +10,10 @@ pub const REGIONS_MAX: usize = uselect::layout::REGIONS as usize;
 pub const REGIONS_PER_USER: usize = 32;
 /// Groups that a process has beside its own (NGROUPS_MAX, since Linux 2.6.4).
 pub(crate) const GROUPS_MAX: usize = 65536;
-/// Connections that have not asked for anything yet; the next one is closed.
-pub(crate) const STRANGERS_MAX: usize = 16;
+/// Connections of who may ask and has not yet; the next one is answered `Full`.
+pub(crate) const STRANGERS_MAX: usize = 128;
+/// Those of one user, so that nobody keeps others from asking; the next one is answered `Full`.
+pub(crate) const STRANGERS_PER_USER: usize = 16;
 /// Who has not asked by then is closed.
 pub(crate) const REQUEST_TIME_MAX: Duration = Duration::from_secs(1);
 /// Where a connection cannot be taken, as descriptors have run out, the next one is after this.
@@ -26,3 +28,5 @@ pub(crate) const SWEEP_AGAIN: Duration = Duration::from_millis(50);
 /// Bytes of a process's ring: the least that the kernel allows, of which a record takes 16. A full
 /// ring drops records and stays readable, which is all that it is for.
 pub(crate) const RING_BYTES: u32 = 4096;
+/// What was said in the log is not said again within this.
+pub(crate) const SAID_TIME: Duration = Duration::from_secs(600);

@@ -10,15 +10,16 @@ use rustix::net::sockopt::socket_peercred;
 use crate::cgroup::path_of;
 use crate::error::Error;
 use crate::limits::GROUPS_MAX;
+use crate::policy::Policy;
 
-/// A process that has connected. Its number stays its own while `process` is not readable.
+/// A process that has connected and may be registered. Its number stays its own while `process` is
+/// not readable.
 pub(crate) struct Peer {
     /// Readable once the process has ended.
     pub(crate) process: OwnedFd,
     pub(crate) number: u32,
+    /// When it connected.
     pub(crate) user: u32,
-    /// Its own group and its others, as they were when it connected.
-    pub(crate) groups: Vec<u32>,
     /// Where it is in the tree of cgroups (version 2).
     pub(crate) cgroup: PathBuf,
     /// It has another number where it lives.
@@ -26,15 +27,21 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// The process that called connect(2).
+    /// The process that called connect(2); nothing if the policy does not have it. Of who cannot be
+    /// had, whatever its cgroup is, no more is asked.
     ///
     /// # Errors
     /// [`Error::Unsupported`] before Linux 6.5; [`Error::NoCgroup`]; ESRCH when it has ended
     /// already.
-    pub(crate) fn of(connection: BorrowedFd<'_>) -> Result<Self, Error> {
+    pub(crate) fn of(connection: BorrowedFd<'_>, policy: &Policy) -> Result<Option<Self>, Error> {
         let credentials = socket_peercred(connection)?;
+        let user = credentials.uid.as_raw();
         let mut groups = peer_groups(connection)?;
         groups.push(credentials.gid.as_raw());
+        let is_listed = policy.allows_user(user, &groups);
+        if !is_listed && policy.cgroups.is_empty() {
+            return Ok(None);
+        }
         let process = peer_process(connection)?;
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
@@ -43,13 +50,14 @@ impl Peer {
         // 0: of no namespace that we see; -1, which is no u32: it has ended.
         let number = number.filter(|number| *number > 0).ok_or(Errno::SRCH)?;
         let is_nested = numbers.split_whitespace().count() != 1;
-        let cgroup = path_of(number)?;
+        let cgroup = path_of(number);
         // If it has ended meanwhile, that may have been of another process of that number.
         if has_ended(process.as_fd())? {
             return Err(Errno::SRCH.into());
         }
-        let user = credentials.uid.as_raw();
-        Ok(Self { process, number, user, groups, cgroup, is_nested })
+        let cgroup = cgroup?;
+        let is_allowed = is_listed || policy.allows_cgroup(&cgroup);
+        Ok(is_allowed.then_some(Self { process, number, user, cgroup, is_nested }))
     }
 }
 
@@ -85,6 +93,8 @@ fn peer_process(connection: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
         Err(Errno::NOPROTOOPT) => {
             Err(Error::Unsupported { feature: "SO_PEERPIDFD", since: "Linux 6.5" })
         }
+        // Of a process that was waited for (Linux 6.5).
+        Err(Errno::INVAL) => Err(Errno::SRCH.into()),
         Err(error) => Err(error.into()),
     }
 }

@@ -13,6 +13,7 @@ mod uselectd;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -113,6 +114,17 @@ fn users_and_groups_that_are_listed_are_registered() {
     assert_eq!(asks(&uselectd, Identity { groups: [65532, 1], ..NOBODY }), GRANTED);
     assert_eq!(asks(&uselectd, Identity { groups: [1, 2], ..NOBODY }), REFUSED);
     assert_eq!(asks(&uselectd, ROOT), GRANTED);
+}
+
+#[test]
+fn who_says_nothing_keeps_nobody_from_asking() {
+    let options = ["--allow-user", "0", "--allow-user", "65534"];
+    let Some(mut uselectd) = Uselectd::start("silent", &options) else { return };
+    let connect = |_| UnixStream::connect(&uselectd.socket).unwrap();
+    let silent: Vec<_> = (0..64).map(connect).collect();
+    assert_eq!(asks(&uselectd, NOBODY), GRANTED);
+    drop(silent);
+    assert_eq!(uselectd.end(), "", "that is nothing to be told");
 }
 
 /// A cgroup below that of this process; removed when those in it have ended.

@@ -86,7 +86,7 @@ fn is_tracked(own: BorrowedFd<'_>) -> bool {
 
 #[test]
 fn what_is_executed_is_not_tracked() {
-    let Some(uselectd) = Uselectd::start("executed", &[]) else { return };
+    let Some(mut uselectd) = Uselectd::start("executed", &[]) else { return };
     let idle = uselectd.kept();
     let mut command = again();
     command.env("USELECT_IMAGE", &uselectd.socket).stdout(Stdio::null());
@@ -99,4 +99,5 @@ fn what_is_executed_is_not_tracked() {
     drop(process.stdin.take());
     assert!(process.wait().unwrap().success());
     uselectd.wait_for(idle);
+    assert_eq!(uselectd.end(), "", "that is nothing to be told");
 }

@@ -171,12 +171,15 @@ fn what_is_no_request_gets_no_registration() {
     for other in [&b"x"[..], b"uselect", b"Uselect\x02\x00", &[0; 4096]] {
         assert_eq!(ask(&mut connect(&uselectd), other), None, "{other:?}");
     }
-    // Who says nothing is not waited for, by nobody.
-    let mut silent: Vec<_> = (0..64).map(|_| connect(&uselectd)).collect();
-    for stranger in &mut silent {
-        let end = stranger.read(&mut [0; 1]);
-        assert!(end.is_ok_and(|count| count == 0), "each is closed");
-    }
+    // Who says nothing is not waited for: of many at once most are answered that there is no room.
+    let silent: Vec<_> = (0..64).map(|_| connect(&uselectd)).collect();
+    let full = silent.iter().filter(|stranger| {
+        let (mut stranger, mut said): (&UnixStream, _) = (stranger, Vec::new());
+        stranger.read_to_end(&mut said).unwrap();
+        assert!(said.is_empty() || said == [Answer::Full as u8], "{said:?}");
+        !said.is_empty()
+    });
+    assert!((1..64).contains(&full.count()), "each is closed");
     let mut member = connect(&uselectd);
     assert_eq!(ask(&mut member, EXACT), GRANTED);
     assert_eq!(ask(&mut connect(&uselectd), EXACT), Some((Answer::Registered as u8, 0)));
@@ -206,4 +209,27 @@ fn who_there_is_no_room_for_waits_and_costs_nothing() {
     prlimit(number, Resource::Nofile, before).unwrap();
     drop(waiting);
     assert_eq!(ask(&mut connect(&uselectd), EXACT), GRANTED);
+}
+
+#[test]
+fn who_is_refused_is_told_before_it_asks() {
+    let Some(uselectd) = Uselectd::start("refused", &["--allow-user", "65534"]) else { return };
+    let silent = connect(&uselectd);
+    let refused = answer(&silent).map(|(byte, descriptors)| (byte, descriptors.len()));
+    assert_eq!((refused, answer(&silent).is_none()), (Some((Answer::Refused as u8, 0)), true));
+}
+
+#[test]
+fn what_fails_again_and_again_is_said_once() {
+    let Some(mut uselectd) = Uselectd::start("failing", &[]) else { return };
+    let number = Pid::from_raw(uselectd.process.id().cast_signed());
+    let few = Some(uselectd.kept().descriptors as u64 + 3);
+    let few = Rlimit { current: few, ..getrlimit(Resource::Nofile) };
+    prlimit(number, Resource::Nofile, few).unwrap();
+    for _ in 0..3 {
+        assert_eq!(ask(&mut connect(&uselectd), EXACT), Some((Answer::Failed as u8, 0)));
+    }
+    let said = uselectd.end();
+    let is_why = said.starts_with("uselectd: a process could not be registered: ");
+    assert!(is_why && said.lines().count() == 1, "{said}");
 }

@@ -3,8 +3,8 @@
 //! The process sends [`REQUEST`] and one byte more, its [`Mode`]; the daemon sends one byte, an
 //! [`Answer`], and with a granted one three descriptors: `Shown`, `Own`, and the ring of sleeper 0.
 //! For each further sleeper, in order, the process sends [`SLEEPER`] and gets an answer and a ring,
-//! which it takes before it asks again.
-//! The connection stays open: its end, or the process's, is the end of the registration.
+//! which it takes before it asks again. Whom the daemon will not have it may answer before it has
+//! asked. The connection stays open: its end, or the process's, is the end of the registration.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -88,13 +88,14 @@ pub(crate) fn another_ring(connection: BorrowedFd<'_>) -> Result<Ring, Error> {
 }
 
 fn ask(connection: BorrowedFd<'_>, request: &[u8]) -> Result<Vec<OwnedFd>, Error> {
-    let sent = send(connection, request)?;
-    if sent != request.len() {
-        return Err(Error::Protocol);
-    }
+    let sent = send(connection, request);
     let (mut answer, mut descriptors) = ([0], Vec::with_capacity(DESCRIPTORS));
-    let received = receive::<DESCRIPTORS>(connection, &mut answer, &mut descriptors)?;
-    if received != answer.len() {
+    let received = receive::<DESCRIPTORS>(connection, &mut answer, &mut descriptors);
+    // Whom the daemon will not have it tells so before that has asked, and closes the connection:
+    // then the request fails, and is answered.
+    if received != Ok(answer.len()) {
+        sent?;
+        received?;
         return Err(Error::Protocol);
     }
     match Answer::of(answer[0]) {
@@ -105,5 +106,33 @@ fn ask(connection: BorrowedFd<'_>, request: &[u8]) -> Result<Vec<OwnedFd>, Error
         Some(Answer::OtherNamespace) => Err(Error::OtherNamespace),
         Some(Answer::Failed) => Err(Error::Daemon),
         Some(Answer::Version) | None => Err(Error::Protocol),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_was_there_before_the_question_is_taken() {
+        let asked = |daemon: &[u8], is_reset: bool| {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs.write_all(daemon).unwrap();
+            if is_reset {
+                // By what it has not read.
+                (&ours).write_all(b"x").unwrap();
+            }
+            drop(theirs);
+            ask(ours.as_fd(), &REQUEST).map(drop)
+        };
+        for is_reset in [false, true] {
+            assert_eq!(asked(&[Answer::Refused as u8], is_reset), Err(Error::Refused));
+        }
+        assert_eq!(asked(&[], false), Err(Error::Kernel(Errno::PIPE)));
     }
 }

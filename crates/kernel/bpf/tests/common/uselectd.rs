@@ -1,8 +1,8 @@
 //! The real uselectd, as a process of a test.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aya::maps::{ArrayOfMaps, HashMap, Map, MapData};
@@ -12,6 +12,8 @@ use crate::common;
 pub(crate) struct Uselectd {
     pub(crate) process: Child,
     pub(crate) socket: PathBuf,
+    /// What it says behind its first line.
+    said: BufReader<ChildStderr>,
 }
 
 /// What the kernel keeps because of a daemon.
@@ -37,10 +39,19 @@ impl Uselectd {
         let mut command = Command::new(env!("CARGO_BIN_EXE_uselectd"));
         command.arg("--socket").arg(&socket).args(options).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
+        let (mut said, mut line) = (BufReader::new(process.stderr.take().unwrap()), String::new());
+        said.read_line(&mut line).unwrap();
+        assert!(line.starts_with("uselectd: listening on unix:"), "{line}");
+        Self { process, socket, said }
+    }
+
+    /// Ends it, and gives all that it has said since it listened.
+    pub(crate) fn end(&mut self) -> String {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
         let mut said = String::new();
-        BufReader::new(process.stderr.take().unwrap()).read_line(&mut said).unwrap();
-        assert!(said.starts_with("uselectd: listening on unix:"), "{said}");
-        Self { process, socket }
+        self.said.read_to_string(&mut said).unwrap();
+        said
     }
 
     /// By the ids of its maps and not by their names, as other daemons run beside it.
