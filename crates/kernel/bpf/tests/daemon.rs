@@ -319,6 +319,31 @@ fn who_outlives_the_daemon_asks_the_kernel() {
 }
 
 #[test]
+fn a_daemon_that_stands_still_keeps_nobody() {
+    let Some(uselectd) = Uselectd::start("still", &[]) else { return };
+    let tracker = Tracker::register(&uselectd.socket, Mode::Exact).unwrap();
+    let (listener, address) = listener::listener(&tracker);
+    let mut peer = TcpStream::connect(address).unwrap();
+    let (socket, _) = listener.accept(false).unwrap();
+    kill_process(Pid::from_child(&uselectd.process), Signal::STOP).unwrap();
+    let wait = |fd, wait| {
+        let mut fds = [PollFd { fd, events: 1, revents: 0 }];
+        tracker.upoll(&mut fds, Some(wait), None).unwrap()
+    };
+    let begin = Instant::now();
+    std::thread::scope(|threads| {
+        let sleeps = threads.spawn(|| wait(socket.as_raw_fd(), Duration::from_secs(10)));
+        std::thread::sleep(Duration::from_millis(20));
+        // It has no ring, nor is it given one.
+        assert_eq!(wait(listener.as_raw_fd(), Duration::from_millis(20)), 0);
+        peer.write_all(b"x").unwrap();
+        assert_eq!(sleeps.join().unwrap(), 1);
+    });
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    assert!(socket.is_tracked(), "what the programs do is done");
+}
+
+#[test]
 fn who_never_sleeps_finds_the_end_of_the_daemon_too() {
     let Some(mut uselectd) = Uselectd::start("unseen", &[]) else { return };
     let tracker = Tracker::register(&uselectd.socket, Mode::Exact).unwrap();

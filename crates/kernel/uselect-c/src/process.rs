@@ -119,6 +119,7 @@ pub(crate) fn errno(error: Error) -> Errno {
         Error::Registered => Errno::ALREADY,
         Error::OtherNamespace => Errno::XDEV,
         Error::Daemon => Errno::IO,
+        Error::NoAnswer => Errno::TIMEDOUT,
         Error::Protocol => Errno::PROTO,
     }
 }

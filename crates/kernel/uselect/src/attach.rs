@@ -8,9 +8,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::error::Error;
-use crate::kernel::{connect, receive, send};
+use crate::kernel::{Errno, connect, receive, send};
+use crate::limits::ANSWER_TIME_MAX;
 use crate::pages::{Pages, Ring};
 
 /// Where the daemon listens unless told otherwise.
@@ -71,32 +73,52 @@ pub enum Mode {
 
 /// A registration: memory, the ring of sleeper 0, and the connection that keeps it.
 pub(crate) fn attach(path: &Path, mode: Mode) -> Result<(Pages, Ring, OwnedFd), Error> {
-    let connection = connect(path).map_err(Error::NoDaemon)?;
-    let mut request = [mode as u8; REQUEST.len() + 1];
-    request[..REQUEST.len()].copy_from_slice(&REQUEST);
-    let descriptors = ask(connection.as_fd(), &request)?;
+    attach_within(path, mode, ANSWER_TIME_MAX)
+}
+
+fn attach_within(path: &Path, mode: Mode, time: Duration) -> Result<(Pages, Ring, OwnedFd), Error> {
+    let connection = connect(path, time).map_err(|error| match error {
+        // As many as may wait to be met.
+        Errno::AGAIN => Error::NoAnswer,
+        error => Error::NoDaemon(error),
+    })?;
+    ask(connection.as_fd(), mode)?;
+    let descriptors = take_answer(connection.as_fd(), time)?;
     let [shown, own, ring]: [OwnedFd; DESCRIPTORS] =
         descriptors.try_into().map_err(|_| Error::Protocol)?;
     Ok((Pages::new(shown.as_fd(), own.as_fd())?, Ring::new(ring)?, connection))
 }
 
-/// The ring of the next sleeper.
-pub(crate) fn another_ring(connection: BorrowedFd<'_>) -> Result<Ring, Error> {
-    let descriptors = ask(connection, &[SLEEPER])?;
+/// Asks for a registration.
+fn ask(connection: BorrowedFd<'_>, mode: Mode) -> Result<(), Error> {
+    let mut request = [mode as u8; REQUEST.len() + 1];
+    request[..REQUEST.len()].copy_from_slice(&REQUEST);
+    match send(connection, &request) {
+        // The connection may be closed, and what was answered can be read still.
+        Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Asks for the ring of the next sleeper.
+pub(crate) fn ask_for_ring(connection: BorrowedFd<'_>) -> Result<(), Error> {
+    send(connection, &[SLEEPER])?;
+    Ok(())
+}
+
+/// That ring. [`Error::NoAnswer`]: it may still come.
+pub(crate) fn take_ring(connection: BorrowedFd<'_>, time: Duration) -> Result<Ring, Error> {
+    let descriptors = take_answer(connection, time)?;
     let [ring]: [OwnedFd; 1] = descriptors.try_into().map_err(|_| Error::Protocol)?;
     Ok(Ring::new(ring)?)
 }
 
-fn ask(connection: BorrowedFd<'_>, request: &[u8]) -> Result<Vec<OwnedFd>, Error> {
-    let sent = send(connection, request);
+fn take_answer(connection: BorrowedFd<'_>, time: Duration) -> Result<Vec<OwnedFd>, Error> {
     let (mut answer, mut descriptors) = ([0], Vec::with_capacity(DESCRIPTORS));
-    let received = receive::<DESCRIPTORS>(connection, &mut answer, &mut descriptors);
-    // Whom the daemon will not have it tells so before that has asked, and closes the connection:
-    // then the request fails, and is answered.
-    if received != Ok(answer.len()) {
-        sent?;
-        received?;
-        return Err(Error::Protocol);
+    match receive::<DESCRIPTORS>(connection, &mut answer, &mut descriptors, time) {
+        Ok(1) => {}
+        Ok(_) | Err(Errno::AGAIN | Errno::CONNRESET) => return Err(Error::NoAnswer),
+        Err(error) => return Err(error.into()),
     }
     match Answer::of(answer[0]) {
         Some(Answer::Granted) => Ok(descriptors),
@@ -112,27 +134,42 @@ fn ask(connection: BorrowedFd<'_>, request: &[u8]) -> Result<Vec<OwnedFd>, Error
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::os::unix::net::UnixStream;
-
-    use rustix::io::Errno;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 
     #[test]
-    fn an_answer_that_was_there_before_the_question_is_taken() {
-        let asked = |daemon: &[u8], is_reset: bool| {
-            let (ours, mut theirs) = UnixStream::pair().unwrap();
-            theirs.write_all(daemon).unwrap();
+    fn a_daemon_that_does_nothing_is_not_waited_for() {
+        let path = std::env::temp_dir().join(format!("uselect-silent-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let register = || attach_within(&path, Mode::Exact, Duration::from_millis(20)).map(drop);
+        assert_eq!(register(), Err(Error::NoAnswer));
+        // Nor where no more may wait to be met.
+        // SAFETY: it takes nothing but numbers.
+        assert_eq!(unsafe { libc::listen(listener.as_fd().as_raw_fd(), 0) }, 0);
+        assert_eq!(register(), Err(Error::NoAnswer));
+        std::fs::remove_file(&path).unwrap();
+        drop(listener);
+        assert_eq!(register(), Err(Error::NoDaemon(Errno::NOENT)));
+    }
+
+    #[test]
+    fn what_was_answered_before_a_question_that_failed_is_taken() {
+        let told = |said: &[u8], is_reset: bool| {
+            let (ours, mut daemon) = UnixStream::pair().unwrap();
+            daemon.write_all(said).unwrap();
             if is_reset {
                 // By what it has not read.
                 (&ours).write_all(b"x").unwrap();
             }
-            drop(theirs);
-            ask(ours.as_fd(), &REQUEST).map(drop)
+            drop(daemon);
+            ask(ours.as_fd(), Mode::Exact)?;
+            take_answer(ours.as_fd(), Duration::from_secs(10)).map(drop)
         };
         for is_reset in [false, true] {
-            assert_eq!(asked(&[Answer::Refused as u8], is_reset), Err(Error::Refused));
+            assert_eq!(told(&[Answer::Refused as u8], is_reset), Err(Error::Refused));
+            assert_eq!(told(&[], is_reset), Err(Error::NoAnswer));
         }
-        assert_eq!(asked(&[], false), Err(Error::Kernel(Errno::PIPE)));
     }
 }

@@ -22,6 +22,8 @@ pub enum Error {
     OtherNamespace,
     /// The daemon could not do it; it says why in its log.
     Daemon,
+    /// The daemon is there, and has not answered in time, or at all. A retry is sound.
+    NoAnswer,
     /// The daemon says what this version does not understand.
     Protocol,
     /// There is no io_uring as of Linux 6.0 to be had.
@@ -78,6 +80,7 @@ impl fmt::Display for Error {
             Self::Registered => out.write_str("the process is registered already"),
             Self::OtherNamespace => out.write_str("uselectd is of another pid namespace"),
             Self::Daemon => out.write_str("uselectd failed; its log says why"),
+            Self::NoAnswer => out.write_str("uselectd does not answer"),
             Self::Protocol => out.write_str("uselectd is of another version"),
             Self::NoRing(Errno::NOSYS) => out.write_str("there is no io_uring here"),
             Self::NoRing(Errno::PERM) => {

@@ -12,17 +12,18 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use rustix::io::Errno;
 use rustix::io::retry_on_intr;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
-    SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, ipproto,
+    SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, ipproto, sockopt,
 };
 
 pub(crate) use self::epoll::{Epoll, EpollEvent};
+use crate::bits;
 use crate::hidden::Hidden;
 use crate::poll::PollFd;
 
@@ -151,35 +152,51 @@ pub(crate) fn touch(socket: BorrowedFd<'_>) {
 
 /// Whether it is a TCP socket.
 pub(crate) fn is_tcp(fd: BorrowedFd<'_>) -> bool {
-    rustix::net::sockopt::socket_protocol(fd).is_ok_and(|protocol| protocol == Some(ipproto::TCP))
+    sockopt::socket_protocol(fd).is_ok_and(|protocol| protocol == Some(ipproto::TCP))
 }
 
-/// Connects to a Unix socket, closed on exec.
-pub(crate) fn connect(path: &Path) -> Result<OwnedFd> {
+/// Connects to a Unix socket, closed on exec. Where that would have to wait for longer than about
+/// `time`: EAGAIN.
+pub(crate) fn connect(path: &Path, time: Duration) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    retry_on_intr(|| rustix::net::connect(&fd, &address))?;
-    Ok(fd)
+    sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(time))?;
+    let end = Instant::now() + time;
+    loop {
+        match rustix::net::connect(&fd, &address) {
+            // Signals must not make it wait for ever.
+            Err(Errno::INTR) if Instant::now() < end => {}
+            Err(Errno::INTR) => return Err(Errno::AGAIN),
+            connected => return connected.map(|()| fd),
+        }
+    }
 }
 
 pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
     retry_on_intr(|| rustix::net::send(fd, bytes, SendFlags::NOSIGNAL))
 }
 
-/// Receives bytes, and up to `COUNT` descriptors that come with them.
+/// Receives bytes, and up to `COUNT` descriptors that come with them. Where nothing comes within
+/// `time`: EAGAIN.
 pub(crate) fn receive<const COUNT: usize>(
     fd: BorrowedFd<'_>,
     bytes: &mut [u8],
     descriptors: &mut Vec<OwnedFd>,
+    time: Duration,
 ) -> Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     const { assert!(COUNT <= 8) };
     let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let end = Instant::now() + time;
     let received = loop {
+        let mut fds = [PollFd { fd: fd.as_raw_fd(), events: bits::IN as u16, revents: 0 }];
+        let left = end.saturating_duration_since(Instant::now());
+        let is_over = ppoll(&mut fds, Some(left), None) == Ok(0);
         let mut parts = [std::io::IoSliceMut::new(bytes)];
-        match rustix::net::recvmsg(fd, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => {}
+        match rustix::net::recvmsg(fd, &mut parts, &mut control, flags) {
+            Err(Errno::INTR | Errno::AGAIN) if !is_over => {}
             received => break received?,
         }
     };

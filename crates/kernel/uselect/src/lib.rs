@@ -24,6 +24,7 @@ mod passes;
 mod poll;
 mod region;
 mod remembered;
+mod rings;
 mod select;
 mod sleep;
 mod socket;

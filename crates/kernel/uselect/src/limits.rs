@@ -24,3 +24,10 @@ pub(crate) const DISARM_TIME_MAX: Duration = Duration::from_millis(10);
 /// Entries of an upoll from which on the question is remembered to the next one; with fewer it is as
 /// fast to look at each, and no memory is taken.
 pub(crate) const REMEMBERED_MIN: usize = 64;
+/// How long the daemon is waited for by who registers, which it may do before it has loaded its
+/// programs; then there is none.
+pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+/// By who asks for a ring: then it waits in the system call.
+pub(crate) const RING_TIME_MAX: Duration = Duration::from_secs(1);
+/// Where the daemon has given no ring none is asked for before this.
+pub(crate) const RING_AGAIN: Duration = Duration::from_secs(1);

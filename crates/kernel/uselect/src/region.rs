@@ -4,18 +4,20 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, compiler_fence};
+use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::attach::{Mode, another_ring, attach};
+use crate::attach::{Mode, attach};
 use crate::bits;
 use crate::error::Error;
 use crate::hidden::Hidden;
 use crate::kernel::{self, Mapping};
-use crate::layout::{Bitmap, PROBES, SLEEPERS, SOCKETS, Slot, THREADS};
-use crate::limits::WAITS_UNSEEN_MAX;
+use crate::layout::{Bitmap, PROBES, SOCKETS, Slot, THREADS};
+use crate::limits::{RING_TIME_MAX, WAITS_UNSEEN_MAX};
 use crate::pages::{Pages, is_set, set};
 use crate::poll::PollFd;
+use crate::rings::Rings;
 use crate::sleep::Sleeper;
 
 /// What the end of the daemon is waited for with: a hang-up, which is told unasked. Bytes are for
@@ -40,7 +42,7 @@ pub(crate) struct Region {
 
 struct Sleepers {
     idle: Vec<Sleeper>,
-    made: usize,
+    rings: Rings,
 }
 
 impl Region {
@@ -57,7 +59,7 @@ impl Region {
             waits: AtomicU32::new(0),
             is_ours,
             free: free_indices(),
-            sleepers: Mutex::new(Sleepers { idle: vec![first], made: 1 }),
+            sleepers: Mutex::new(Sleepers { idle: vec![first], rings: Rings::new(RING_TIME_MAX) }),
         })
     }
 
@@ -102,19 +104,15 @@ impl Region {
         self.is_lost.store(true, Ordering::Relaxed);
     }
 
-    /// A sleeper for this thread; `None` when there are no more, or somebody is just being given
-    /// one, as a signal handler must not wait for what it has interrupted.
+    /// A sleeper for this thread; `None` when there are no more, the daemon gives none, or somebody is
+    /// just being given one, as a signal handler must not wait for what it has interrupted.
     pub(crate) fn sleeper(&self) -> Option<Sleeper> {
         let mut sleepers = self.sleepers.try_lock().ok()?;
         if let Some(sleeper) = sleepers.idle.pop() {
             return Some(sleeper);
         }
-        if sleepers.made == SLEEPERS {
-            return None;
-        }
-        let ring = another_ring(self.registration.as_fd()).ok()?;
-        sleepers.made += 1;
-        Some(Sleeper::new(sleepers.made - 1, ring))
+        let (number, ring) = sleepers.rings.next(self.registration.as_fd(), Instant::now())?;
+        Some(Sleeper::new(number, ring))
     }
 
     /// Takes it back. Where that would have to wait it is one sleeper less.
