@@ -14,6 +14,7 @@ use std::time::Duration;
 use common::tracker;
 use listener::listener;
 use rustix::net::{RecvFlags, recv};
+use uselect::layout::THREADS;
 use uselect::{PollFd, Socket, Tracker};
 
 const IN: u16 = 0x001;
@@ -84,4 +85,26 @@ fn a_child_asks_the_kernel_and_its_parent_still_knows() {
     assert_eq!(wait(tracker, &socket, Some(Duration::ZERO)), 0);
     peer.write_all(b"y").unwrap();
     assert_eq!(wait(tracker, &socket, LONG), IN);
+}
+
+#[test]
+fn threads_that_end_within_a_call_leave_their_slots_to_others() {
+    let Some(tracker) = tracker() else { return };
+    // More than there are slots, each with the number of a thread.
+    for _ in 0..2 * THREADS {
+        let (says, said) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let thread = rustix::thread::gettid().as_raw_pid();
+            tracker.open(|| {
+                says.send(thread).unwrap();
+                // SAFETY: it ends the thread as it is, and what is on its stack is nobody else's.
+                unsafe { libc::syscall(libc::SYS_exit, 0) as i32 }
+            });
+        });
+        let path = format!("/proc/self/task/{}", said.recv().unwrap());
+        while std::fs::exists(&path).unwrap() {
+            std::thread::yield_now();
+        }
+    }
+    assert!(tracker.socket(false, false).unwrap().is_tracked());
 }

@@ -129,6 +129,14 @@ pub(crate) fn tcp_socket(family: AddressFamily, is_blocking: bool) -> Result<Own
     rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
 }
 
+/// Whether a thread of this process has ended.
+pub(crate) fn has_thread_ended(thread: u32) -> bool {
+    let (process, none) = (rustix::process::getpid().as_raw_pid(), 0);
+    // SAFETY: it takes nothing but numbers, and there is no signal of that number.
+    let result = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, none) };
+    result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
 /// Always with room for the address: the kernel's program runs when that is looked for.
 pub(crate) fn accept(
     listener: BorrowedFd<'_>,

@@ -168,7 +168,7 @@ impl Region {
         }
         let thread = kernel::thread();
         let near = |step| &self.pages.own.slot[(thread as usize + step) % THREADS];
-        let mut slots = (0..PROBES).map(near);
+        let slots = (0..PROBES).map(near);
         // A signal handler opens a socket while what it has interrupted does: that one is not to
         // have the handler's, and is adopted later.
         let interrupted = slots.clone().find(|slot| slot.thread.load(Ordering::Relaxed) == thread);
@@ -176,11 +176,11 @@ impl Region {
             slot.armed.store(0, Ordering::Relaxed);
             return None;
         }
-        let slot = slots.find(|slot| {
-            let claimed =
-                slot.thread.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed);
-            claimed.is_ok()
-        })?;
+        let claim = |slot: &Slot, from| {
+            slot.thread.compare_exchange(from, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        let free = slots.clone().find(|slot| claim(slot, 0));
+        let slot = free.or_else(|| self.left(slots, claim))?;
         let Some(index) = self.free.pop() else {
             slot.thread.store(0, Ordering::Release);
             return None;
@@ -190,6 +190,25 @@ impl Region {
         // The programs run in this thread, within the call that follows.
         compiler_fence(Ordering::SeqCst);
         Some((slot, index))
+    }
+
+    /// A slot that was left by a thread which has ended within its call (pthread_cancel(3), or
+    /// pthread_exit(3) by a signal handler), with its index given back. If a socket has that it is
+    /// tracked no more.
+    fn left<'a>(
+        &self,
+        mut slots: impl Iterator<Item = &'a Slot>,
+        claim: impl Fn(&Slot, u32) -> bool,
+    ) -> Option<&'a Slot> {
+        let slot = slots.find(|slot| {
+            let owner = slot.thread.load(Ordering::Relaxed);
+            kernel::has_thread_ended(owner) && claim(slot, owner)
+        })?;
+        let index = slot.armed.swap(0, Ordering::Relaxed).max(slot.taken.load(Ordering::Relaxed));
+        if (1..SOCKETS as u32).contains(&index) {
+            self.give_back(index);
+        }
+        Some(slot)
     }
 
     /// Whether the call has had its socket tracked; which descriptor it is, is said from now on.
