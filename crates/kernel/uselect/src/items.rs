@@ -258,9 +258,10 @@ impl State {
             return None;
         };
         let (word, item) = (region.pages.word(index), self.items[fd]);
-        let mut ready = match is_set(&region.pages.own.except, fd) {
+        // One word, for its events and what they are: what comes behind it is an event of its own.
+        let mut ready = match word.is_doubtful() || is_set(&region.pages.own.except, fd) {
             true => asked_of_kernel(fd),
-            false => region.events(fd, index),
+            false => region.events_by(word, fd),
         };
         let lacks_room = |ready| item.events & bits::OUT != 0 && ready & bits::OUT == 0;
         // The kernel may have said that there is room where memory knows of none.
@@ -271,7 +272,10 @@ impl State {
             self.wait_for_room(bell, fd);
         }
         let found = ready & (item.events | bits::ALWAYS) & 0xFFFF;
-        let is_new = word.edges() != item.edges || item.is_fresh;
+        // In lean mode bits follow the word, which may have been read, and its event counted as told,
+        // before they were there; a bit that is there has not been told.
+        let is_untold = region.mode == Mode::Lean && found & (bits::READING | bits::WRITING) != 0;
+        let is_new = word.edges() != item.edges || item.is_fresh || is_untold;
         if found == 0 || item.events & bits::EDGE != 0 && !is_new {
             take(&mut self.pending, fd);
             return None;
@@ -282,8 +286,6 @@ impl State {
         if item.events & bits::EDGE != 0 && region.mode == Mode::Lean {
             take_told(region, fd, found);
         }
-        // Read again behind that: what has come before it found the bits set, and is told with this.
-        let word = region.pages.word(index);
         let told = &mut self.items[fd];
         *told = Item { edges: word.edges(), is_fresh: false, ..item };
         told.is_over = item.events & bits::ONCE != 0;

@@ -37,6 +37,11 @@ impl Word {
     pub(crate) fn events(self) -> u32 {
         self.0 as u32 & (0xFFFF & !DOUBT)
     }
+
+    /// What poll(2) would say memory does not know: the E-bit, which follows the word.
+    pub(crate) fn is_doubtful(self) -> bool {
+        self.0 as u32 & (bits::PRI | bits::ERR | DOUBT) != 0
+    }
 }
 
 impl Pages {

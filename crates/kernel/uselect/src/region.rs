@@ -15,7 +15,7 @@ use crate::hidden::Hidden;
 use crate::kernel::{self, Mapping};
 use crate::layout::{Bitmap, PROBES, SOCKETS, Slot, THREADS};
 use crate::limits::{RING_TIME_MAX, WAITS_UNSEEN_MAX};
-use crate::pages::{Pages, is_set, set};
+use crate::pages::{Pages, Word, is_set, set};
 use crate::poll::PollFd;
 use crate::rings::Rings;
 use crate::sleep::Sleeper;
@@ -124,7 +124,12 @@ impl Region {
 
     /// What poll(2) would say of a tracked descriptor, with bits in it that nobody has asked for.
     pub(crate) fn events(&self, fd: usize, index: usize) -> u32 {
-        let word = self.pages.word(index).events();
+        self.events_by(self.pages.word(index), fd)
+    }
+
+    /// As [`Region::events`], by a word of the descriptor's that was read before.
+    pub(crate) fn events_by(&self, word: Word, fd: usize) -> u32 {
+        let word = word.events();
         match self.mode {
             Mode::Exact => word,
             Mode::Lean => {
