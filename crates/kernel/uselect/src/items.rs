@@ -211,32 +211,34 @@ impl State {
         debug_assert!(words <= WORDS);
         let (first, beyond) = (self.next / 64, u64::MAX << (self.next % 64));
         // The first word twice: its end, and at last its beginning.
-        for step in 0..words + usize::from(words > 0) {
-            let at = (first + step) % words;
-            let changed = &region.pages.own.changed[at];
-            let new = changed.load(Ordering::SeqCst) & self.mine[at];
-            if new != 0 {
-                // Pairs with publish() in the kernel: words are read behind this; there they are
-                // stored before the bit is looked at.
-                changed.fetch_and(!new, Ordering::SeqCst);
-                self.pending[at] |= new;
-            }
-            let part = match step {
-                0 => beyond,
-                _ if step == words => !beyond,
-                _ => u64::MAX,
-            };
-            let mut left = self.pending[at] & part;
-            while left != 0 {
-                let fd = at * 64 + left.trailing_zeros() as usize;
-                if count == events.len() {
-                    self.next = fd;
-                    return count;
+        let parts = [(first..words, beyond), (0..words.min(first + 1), !beyond)];
+        for (numbers, part) in parts {
+            for at in numbers {
+                let changed = &region.pages.own.changed[at];
+                let new = changed.load(Ordering::SeqCst);
+                // Of most there is nothing to tell.
+                if new | self.pending[at] == 0 {
+                    continue;
                 }
-                left &= left - 1;
-                if let Some(event) = self.tell(region, sleeper, bell, fd) {
-                    events[count] = event;
-                    count += 1;
+                let new = new & self.mine[at];
+                if new != 0 {
+                    // Pairs with publish() in the kernel: words are read behind this; there they
+                    // are stored before the bit is looked at.
+                    changed.fetch_and(!new, Ordering::SeqCst);
+                    self.pending[at] |= new;
+                }
+                let mut left = self.pending[at] & if at == first { part } else { u64::MAX };
+                while left != 0 {
+                    let fd = at * 64 + left.trailing_zeros() as usize;
+                    if count == events.len() {
+                        self.next = fd;
+                        return count;
+                    }
+                    left &= left - 1;
+                    if let Some(event) = self.tell(region, sleeper, bell, fd) {
+                        events[count] = event;
+                        count += 1;
+                    }
                 }
             }
         }

@@ -359,7 +359,8 @@ impl Watcher {
 impl Memory {
     fn new(region: &Region, sleeper: Sleeper, items: &Epoll) -> Result<Self> {
         let (bell, kick) = (Epoll::new()?, kernel::eventfd()?);
-        bell.add(sleeper.ring().as_fd().as_raw_fd(), bits::IN, RING)?;
+        // By edges: each wake is one, and there is nothing to be read that would be left.
+        bell.add(sleeper.ring().as_fd().as_raw_fd(), bits::IN | bits::EDGE, RING)?;
         bell.add(region.registration().as_raw_fd(), ENDED, DAEMON)?;
         bell.add(items.number(), bits::IN, ITEMS)?;
         bell.add(kick.as_raw_fd(), bits::IN, KICK)?;
