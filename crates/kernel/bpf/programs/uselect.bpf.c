@@ -49,7 +49,7 @@ INLINE int arriving(struct sock *sk)
     if (!tp)
         return 0;
     tracked->arrived = arrived(tp, ONCE(tracked->state));
-    settle(tp, tracked, 1, !tracked->is_lean);
+    settle(tp, tracked, 1, 0);
     return 0;
 }
 
@@ -66,7 +66,7 @@ INLINE int failing(struct sock *sk)
     if (!tracked)
         return 0;
     ONCE(tracked->is_over) = 0;
-    settle(to_tcp(sk), tracked, 0, !tracked->is_lean);
+    settle(to_tcp(sk), tracked, 0, 0);
     return 0;
 }
 
@@ -90,7 +90,7 @@ INLINE int changing(struct sock *sk, __u8 state)
     // The answer to connect(2) has moved what has arrived, which is told by this.
     if (tp && state == TCP_ESTABLISHED)
         tracked->arrived = arrived(tp, state);
-    settle(tp, tracked, 0, !tracked->is_lean);
+    settle(tp, tracked, 0, 0);
     return 0;
 }
 
@@ -104,7 +104,7 @@ INLINE int settle_traced(struct sock *sk)
 {
     struct tracked *tracked = tracked_of(sk);
     if (tracked && !tracked->is_lean)
-        settle(to_tcp(sk), tracked, 0, 1);
+        settle(to_tcp(sk), tracked, 0, 0);
     return 0;
 }
 
@@ -233,6 +233,19 @@ INLINE int is_in_use(struct tracked *tracked)
     return ONCE(shown->word[index]) >> 32 == tracked->generation && ONCE(own->descriptor[index]);
 }
 
+// Who looks at a socket without its lock (sent(), swept()) finds what it was, what it is, or that
+// it is nobody's. A part of either would be enough to spoil the word of another socket, as each
+// region counts generations for itself. Pairs with settle(): the identity goes first and comes
+// last; there it is read first and, behind the rest, once more.
+INLINE void give(struct tracked *tracked, struct tracked *new)
+{
+    __u64 identity = new->identity;
+    __sync_lock_test_and_set(&tracked->identity, 0);
+    new->identity = 0;
+    *tracked = *new;
+    __sync_lock_test_and_set(&tracked->identity, identity);
+}
+
 // Tracks a socket that is there and locked, if the thread that runs wants that.
 INLINE void adopt(struct bpf_sock *sk)
 {
@@ -245,7 +258,7 @@ INLINE void adopt(struct bpf_sock *sk)
         return;
     take(&new, 0);
     if (tracked)
-        *tracked = new.tracked;
+        give(tracked, &new.tracked);
     else
         tracked = storage_get(&sockets, sk, &new.tracked, STORAGE_CREATE);
     // A thread that adopts the same socket at the same time has been first.
@@ -338,13 +351,14 @@ int swept(__u64 *arguments)
     if (found != fingerprint(before, told)) {
         seq_write(file, "", 1);
         if (found == tracked->swept) {
-            // Unless it is told right now.
-            __sync_val_compare_and_swap(&tracked->state, told, state);
+            // Unless it is told right now. What was assumed of the last state is over.
+            if (__sync_val_compare_and_swap(&tracked->state, told, state) == told && told != state)
+                ONCE(tracked->is_over) = 0;
             is_event = __sync_val_compare_and_swap(&tracked->arrived, before, now) == before;
         }
     }
     tracked->swept = found;
-    settle(tp, tracked, is_event && now != before, !tracked->is_lean);
+    settle(tp, tracked, is_event && now != before, 0);
     return 0;
 }
 

@@ -79,15 +79,14 @@ INLINE void store_numbers(struct uselect_numbers *numbers, __u32 readable, int r
     ONCE(numbers->rtt_us) = rtt >> 3;
 }
 
-INLINE void number(struct tcp_sock *tp, struct tracked *tracked, struct uselect_shown *shown)
+INLINE void number(struct tcp_sock *tp, __u32 state, struct uselect_numbers *numbers)
 {
     struct sock *sk = (struct sock *)tp;
-    __u32 readable = ONCE(tracked->state) == TCP_LISTEN
+    __u32 readable = state == TCP_LISTEN
         ? ONCE(sk->sk_ack_backlog)
         : ONCE(tp->rcv_nxt) - ONCE(tp->copied_seq);
     int room = ONCE(sk->sk_sndbuf) - ONCE(sk->sk_wmem_queued);
-    store_numbers(&shown->numbers[tracked->index & MASK], readable, room, ONCE(tp->snd_cwnd),
-                  ONCE(tp->srtt_us));
+    store_numbers(numbers, readable, room, ONCE(tp->snd_cwnd), ONCE(tp->srtt_us));
 }
 
 // Read-modify-write only if the bit is wrong. A writer that was outdated repairs it: it looks at
@@ -163,6 +162,10 @@ INLINE void wake(struct uselect_own *own, __u32 region, __u32 interest)
 struct settling {
     struct tcp_sock *tp;
     struct tracked *tracked;
+    // Whose socket it is, and which: the tracked one's, as they were together.
+    __u32 region;
+    __u32 index;
+    __u32 generation;
     uselect_u64 *place;
     __u64 word;
     int threshold;
@@ -177,7 +180,7 @@ struct settling {
 static long settle_once(__u32 unused, struct settling *now)
 {
     // The process has given the index to another socket.
-    if (now->word >> 32 != now->tracked->generation)
+    if (now->word >> 32 != now->generation)
         return 1;
     __u32 bits = poll_bits(now->tp, now->tracked, now->threshold), before = now->word & 0xFFFF;
     if (bits == before && !now->arrived)
@@ -185,7 +188,7 @@ static long settle_once(__u32 unused, struct settling *now)
     // Without branches, each of which the verifier would follow with each value of the bits.
     __u32 told = bits & (now->arrived | ~before);
     __u32 edges = (now->word >> 16) + ((told + 0xFFFF) >> 16) & 0xFFFF;
-    __u64 word = (__u64)now->tracked->generation << 32 | edges << 16 | bits;
+    __u64 word = (__u64)now->generation << 32 | edges << 16 | bits;
     __u64 found = __sync_val_compare_and_swap(now->place, now->word, word);
     if (found == now->word) {
         now->told |= told;
@@ -202,8 +205,7 @@ static long settle_once(__u32 unused, struct settling *now)
 INLINE void publish(struct settling *now, struct uselect_shown *shown, struct uselect_own *own,
                     int is_exact)
 {
-    struct tracked *tracked = now->tracked;
-    __u32 fd = ONCE(own->descriptor[tracked->index & MASK]) - 1;
+    __u32 fd = ONCE(own->descriptor[now->index & MASK]) - 1;
     if (fd >= USELECT_SOCKETS)
         return;
     // Who is told of anything is told of room that there is, too.
@@ -217,7 +219,7 @@ INLINE void publish(struct settling *now, struct uselect_shown *shown, struct us
     set_bit(own->changed, fd, 1);
     __u32 interest = ONCE(own->interest[fd & MASK]);
     if (now->told & interest)
-        wake(own, tracked->region, interest);
+        wake(own, now->region, interest);
 }
 
 // Makes the word what the socket is, until it stays so: the socket may be changed by others
@@ -225,28 +227,37 @@ INLINE void publish(struct settling *now, struct uselect_shown *shown, struct us
 // full barrier, as they store what they changed before one and look behind it: an addition of 0,
 // which a compiler leaves one while the result is read. By repeat() and not by a loop: the verifier
 // would follow each of its rounds.
-INLINE void settle(struct tcp_sock *tp, struct tracked *tracked, __u32 is_event, int is_exact)
+//
+// Exact is what its process wants, and who is asked to look: `is_asked`.
+INLINE void settle(struct tcp_sock *tp, struct tracked *tracked, __u32 is_event, int is_asked)
 {
-    struct uselect_shown *shown = shown_of(tracked->region, tracked->identity);
-    struct uselect_own *own = own_of(tracked->region);
-    if (!tp || !shown || !own)
-        return;
-    uselect_u64 *place = &shown->word[tracked->index & MASK];
+    __u64 identity = ONCE(tracked->identity);
     struct settling now = {
         .tp = tp,
         .tracked = tracked,
-        .place = place,
-        .threshold = ONCE(own->threshold[tracked->index & MASK]) & ((1 << 30) - 1),
+        .region = ONCE(tracked->region),
+        .index = ONCE(tracked->index),
+        .generation = ONCE(tracked->generation),
         // Without room, which is there before: else bytes short of a threshold were told by it.
         .arrived = is_event ? ~ROOM : 0,
-        .word = __sync_fetch_and_add(place, 0),
     };
-    repeat(TRIES, settle_once, &now, 0);
-    if (now.word >> 32 != tracked->generation)
+    struct uselect_shown *shown = shown_of(now.region, identity);
+    struct uselect_own *own = own_of(now.region);
+    // Pairs with give(): what was read is of one process, or the socket is given to another one.
+    if (!tp || !shown || !own || ONCE(tracked->identity) != identity)
         return;
-    number(tp, tracked, shown);
+    // Read anew where it is used: kept, it has the verifier follow each way for both. It may be
+    // another process's by now, but then the socket has no descriptor in this one.
+    int is_exact = is_asked || !ONCE(tracked->is_lean);
+    now.place = &shown->word[now.index & MASK];
+    now.threshold = ONCE(own->threshold[now.index & MASK]) & ((1 << 30) - 1);
+    now.word = __sync_fetch_and_add(now.place, 0);
+    repeat(TRIES, settle_once, &now, 0);
+    if (now.word >> 32 != now.generation)
+        return;
+    number(tp, ONCE(tracked->state), &shown->numbers[now.index & MASK]);
     // In lean mode the bits are not what the word is: the process clears them.
-    if (now.told || now.is_changed || (is_exact && tracked->is_lean))
+    if (now.told || now.is_changed || (is_exact && ONCE(tracked->is_lean)))
         publish(&now, shown, own, is_exact);
 }
 
