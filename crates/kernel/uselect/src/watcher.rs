@@ -310,6 +310,8 @@ impl Watcher {
                     inner.counters.sleeps.add();
                 }
                 let rung = memory.listen(region, left, mask);
+                // The kernel has been asked by that, too.
+                self.passes.end();
                 found = memory.end(region, events);
                 let has_items = match rung {
                     Err(error) if found == 0 => return Err(error),
