@@ -36,6 +36,7 @@ static void *(*const storage_get)(void *map, void *sk, void *value, __u64 flags)
 static long (*const seq_write)(struct seq_file *file, const void *bytes, __u32 count) = (void *)127;
 static long (*const ring_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)130;
 static struct tcp_sock *(*const to_tcp)(void *sk) = (void *)137;
+static struct task_struct *(*const current_task)(void) = (void *)158;
 static long (*const repeat)(__u32 count, void *step, void *context, __u64 flags) = (void *)181;
 
 // What programs of cgroups get, as far as it is read.
@@ -78,6 +79,15 @@ struct sock_common {
 };
 struct sk_buff_head {
     __u32 qlen;
+};
+typedef struct {
+    __u32 val;
+} kuid_t;
+struct cred {
+    kuid_t euid;
+};
+struct task_struct {
+    struct cred *cred;
 };
 struct sock {
     struct sock_common __sk_common;

@@ -156,13 +156,20 @@ struct claim {
     struct tracked tracked;
 };
 
+// Whether a process has not become more than it was: one may get here that has executed a program
+// with privileges while the daemon registered it. Who was root may be anybody.
+INLINE int is_as_registered(struct process *process)
+{
+    return !process->user || ONCE(current_task()->cred->euid.val) == process->user;
+}
+
 // Whether the thread that runs wants its next socket tracked, and as what.
 INLINE int claim(struct claim *claim, __u8 state)
 {
     __u64 ids = current_ids();
     __u32 id = ids >> 32;
     struct process *process = map_lookup(&processes, &id);
-    if (!process)
+    if (!process || !is_as_registered(process))
         return 0;
     claim->own = own_of(process->region);
     claim->shown = shown_of(process->region, process->identity);

@@ -321,7 +321,7 @@ impl Daemon {
         // Programs first, one of which is to find the process if it becomes another one.
         let attached = self.attach(&cgroup, mode);
         let admitted = attached
-            .and_then(|()| self.regions.add(&self.programs, peer.number, mode))
+            .and_then(|()| self.regions.add(&self.programs, peer, mode))
             .inspect_err(|_| self.detach_idle());
         admitted.map(|(region, memory)| (region, memory, cgroup.number))
     }

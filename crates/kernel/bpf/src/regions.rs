@@ -8,6 +8,7 @@ use uselect::layout::{Own, REGIONS, SLEEPERS, Shown};
 use crate::error::Error;
 use crate::kernel::{self, Numbered};
 use crate::limits::RING_BYTES;
+use crate::peer::Peer;
 use crate::programs::Programs;
 
 /// Which places are taken. A place is an index of the maps of maps.
@@ -57,14 +58,15 @@ impl Regions {
     pub(crate) fn add(
         &mut self,
         programs: &Programs,
-        process: u32,
+        peer: &Peer,
         mode: Mode,
     ) -> Result<(Region, Memory), Error> {
         let place = self.is_taken.iter().position(|is_taken| !is_taken).expect("there is a place");
         self.is_taken[place] = true;
         self.identity += 1;
-        let mut region = Region { place: place as u32, process, rings: 0, maps: Vec::new() };
-        let made = self.make(programs, &mut region, mode);
+        let mut region =
+            Region { place: place as u32, process: peer.number, rings: 0, maps: Vec::new() };
+        let made = self.make(programs, &mut region, peer.user, mode);
         if made.is_err() {
             self.remove(programs, &region)?;
         }
@@ -74,7 +76,13 @@ impl Regions {
     /// The programs must not look for the process before all of it is there, so that is told last.
     /// `Shown` last of the maps and first to go: a program that finds that of one process may find
     /// the rest of the next, and then wakes that one once too often, which it can stand.
-    fn make(&self, programs: &Programs, region: &mut Region, mode: Mode) -> Result<Memory, Error> {
+    fn make(
+        &self,
+        programs: &Programs,
+        region: &mut Region,
+        user: u32,
+        mode: Mode,
+    ) -> Result<Memory, Error> {
         let ring = self.add_ring(programs, region)?.expect("a region without rings has room");
         let own = kernel::create_shared(size_of::<Own>())?;
         place(programs, "own_maps").set(region.place, &own.as_raw_fd().to_ne_bytes())?;
@@ -84,7 +92,8 @@ impl Regions {
         let mut value = [0; PROCESS_BYTES];
         value[..8].copy_from_slice(&self.identity.to_ne_bytes());
         value[8..12].copy_from_slice(&region.place.to_ne_bytes());
-        value[12..].copy_from_slice(&u32::from(mode == Mode::Lean).to_ne_bytes());
+        value[12..16].copy_from_slice(&u32::from(mode == Mode::Lean).to_ne_bytes());
+        value[16..20].copy_from_slice(&user.to_ne_bytes());
         Numbered::new(programs.map("processes"), PROCESS_BYTES).set(region.process, &value)?;
         Ok(Memory { shown, own, ring })
     }
@@ -137,7 +146,7 @@ impl Region {
 }
 
 /// `struct process` of `regions.h`.
-const PROCESS_BYTES: usize = 16;
+const PROCESS_BYTES: usize = 24;
 
 fn place<'a>(programs: &'a Programs, name: &str) -> Numbered<'a> {
     Numbered::new(programs.map(name), size_of::<i32>())

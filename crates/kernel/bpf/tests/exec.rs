@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 
@@ -43,13 +44,19 @@ fn image() {
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
         return;
     }
+    let (_connection, descriptors) = registered(path.as_ref());
+    let own = &descriptors[1];
+    eprintln!("image: {}", is_tracked(own.as_fd()));
+    panic!("{}", again().env("USELECT_KEPT", own.as_raw_fd().to_string()).exec());
+}
+
+/// A registration, and what came with it; neither is closed on exec.
+fn registered(path: &Path) -> (UnixStream, Vec<OwnedFd>) {
     let mut connection = UnixStream::connect(path).unwrap();
     fcntl_setfd(&connection, FdFlags::empty()).unwrap();
     connection.write_all(&[&REQUEST[..], &[Mode::Exact as u8]].concat()).unwrap();
     let descriptors = answer(&connection);
-    let own = &descriptors[1];
-    eprintln!("image: {}", is_tracked(own.as_fd()));
-    panic!("{}", again().env("USELECT_KEPT", own.as_raw_fd().to_string()).exec());
+    (connection, descriptors)
 }
 
 /// What comes with the daemon's answer, not closed on exec.
@@ -100,4 +107,39 @@ fn what_is_executed_is_not_tracked() {
     assert!(process.wait().unwrap().success());
     uselectd.wait_for(idle);
     assert_eq!(uselectd.end(), "", "that is nothing to be told");
+}
+
+const NOBODY: u32 = 65534;
+
+/// Not a test by itself: registers as a user without privileges, and is root again; as a program
+/// does with which a process becomes more than it was.
+#[test]
+fn changeling() {
+    let Some(path) = std::env::var_os("USELECT_CHANGELING") else { return };
+    become_user(NOBODY);
+    let (_connection, descriptors) = registered(path.as_ref());
+    let own = descriptors[1].as_fd();
+    assert!(is_tracked(own));
+    become_user(0);
+    assert!(!is_tracked(own), "it has become more than it was");
+    become_user(NOBODY);
+    assert!(is_tracked(own));
+}
+
+/// By its effective user id alone.
+fn become_user(user: u32) {
+    let same = u32::MAX;
+    // SAFETY: it changes the ids of this process, in which nobody depends on them.
+    assert_eq!(unsafe { libc::setresuid(same, user, same) }, 0);
+}
+
+#[test]
+fn who_becomes_more_than_it_was_is_not_tracked() {
+    let options = ["--allow-user", "root", "--allow-user", "nobody"];
+    let Some(mut uselectd) = Uselectd::start("changeling", &options) else { return };
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "changeling", "--nocapture"]);
+    command.env("USELECT_CHANGELING", &uselectd.socket).stdout(Stdio::null());
+    assert!(command.status().unwrap().success());
+    assert_eq!(uselectd.end(), "");
 }

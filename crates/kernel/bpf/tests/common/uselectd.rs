@@ -84,7 +84,7 @@ fn entries(id: u32) -> usize {
     // One that was closed meanwhile is nobody's any more.
     let Ok(data) = MapData::from_id(id) else { return 0 };
     match Map::from_map_data(data).unwrap() {
-        map @ Map::HashMap(_) => HashMap::<_, u32, [u8; 16]>::try_from(map).unwrap().iter().count(),
+        map @ Map::HashMap(_) => HashMap::<_, u32, [u8; 24]>::try_from(map).unwrap().iter().count(),
         map @ Map::ArrayOfMaps(_) => {
             let map = ArrayOfMaps::<_, MapData>::try_from(map).unwrap();
             (0..map.len()).filter(|at| map.get(at, 0).is_ok()).count()
