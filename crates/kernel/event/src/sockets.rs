@@ -506,9 +506,9 @@ impl<W: Watch> Engine for Sockets<W> {
     /// Where a call may find something it comes first.
     fn expect_bytes(&mut self, fd: &Fd, bytes: u64) {
         if W::EXPECTS {
-            let (key, descriptor) = self.open(fd);
+            let key = self.descriptors.key_at(fd.0).expect("an Fd names an open descriptor");
+            let descriptor = self.descriptors.get(key).expect("the descriptor is open");
             if !descriptor.readable {
-                let descriptor = self.descriptors.get(key).expect("it was found");
                 self.watch.expect_bytes(descriptor.fd.as_fd(), data_of(key), bytes);
             }
         }
