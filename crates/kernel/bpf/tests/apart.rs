@@ -18,6 +18,7 @@ use uselect::layout::THREADS;
 use uselect::{PollFd, Socket, Tracker};
 
 const IN: u16 = 0x001;
+const SHORT: Option<Duration> = Some(Duration::from_nanos(1));
 const LONG: Option<Duration> = Some(Duration::from_secs(10));
 
 fn pair(tracker: &Tracker) -> (Socket, TcpStream) {
@@ -53,6 +54,34 @@ fn threads_accept_and_sleep_at_the_same_time() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn threads_that_begin_and_end_waits_at_the_same_time_keep_their_rings() {
+    const THREADS: usize = 4;
+    let Some(tracker) = tracker() else { return };
+    if rings() == 0 {
+        println!("skipped: sleepers have no rings");
+        return;
+    }
+    std::thread::scope(|threads| {
+        for _ in 0..THREADS {
+            threads.spawn(|| {
+                let (socket, _) = listener(tracker);
+                (0..10_000).for_each(|_| assert_eq!(wait(tracker, &socket, SHORT), 0));
+            });
+        }
+    });
+    assert!(rings() > 0, "all waits are poll(2) from now on");
+}
+
+/// Of this process.
+fn rings() -> usize {
+    const RING: &str = "map_type:\t27\n";
+    let infos = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+    let info =
+        |entry: &std::fs::DirEntry| std::fs::read_to_string(entry.path()).unwrap_or_default();
+    infos.filter(|entry| info(entry.as_ref().unwrap()).contains(RING)).count()
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub mod bits;
 mod error;
 mod filter;
 mod hidden;
+mod idle;
 mod items;
 mod kernel;
 pub mod layout;

@@ -12,6 +12,7 @@ use crate::attach::{Mode, attach};
 use crate::bits;
 use crate::error::Error;
 use crate::hidden::Hidden;
+use crate::idle::Idle;
 use crate::kernel::{self, Mapping};
 use crate::layout::{Bitmap, PROBES, SOCKETS, Slot, THREADS};
 use crate::limits::{RING_TIME_MAX, WAITS_UNSEEN_MAX};
@@ -37,12 +38,8 @@ pub(crate) struct Region {
     /// Indices that no socket has. The one that was given back last is taken last, so that what
     /// the kernel still does about the old socket is over by then; the generation says so too.
     free: ArrayQueue<u32>,
-    sleepers: Mutex<Sleepers>,
-}
-
-struct Sleepers {
-    idle: Vec<Sleeper>,
-    rings: Rings,
+    idle: Idle,
+    rings: Mutex<Rings>,
 }
 
 impl Region {
@@ -50,7 +47,8 @@ impl Region {
         let is_ours = Mapping::wiped_on_fork()?;
         let (pages, ring, registration) = attach(path, mode)?;
         is_ours.store(1, Ordering::Relaxed);
-        let first = Sleeper::new(0, ring);
+        let idle = Idle::new();
+        idle.put(Box::new(Sleeper::new(0, ring)));
         Ok(Self {
             pages,
             mode,
@@ -59,7 +57,8 @@ impl Region {
             waits: AtomicU32::new(0),
             is_ours,
             free: free_indices(),
-            sleepers: Mutex::new(Sleepers { idle: vec![first], rings: Rings::new(RING_TIME_MAX) }),
+            idle,
+            rings: Mutex::new(Rings::new(RING_TIME_MAX)),
         })
     }
 
@@ -106,20 +105,17 @@ impl Region {
 
     /// A sleeper for this thread; `None` when there are no more, the daemon gives none, or somebody is
     /// just being given one, as a signal handler must not wait for what it has interrupted.
-    pub(crate) fn sleeper(&self) -> Option<Sleeper> {
-        let mut sleepers = self.sleepers.try_lock().ok()?;
-        if let Some(sleeper) = sleepers.idle.pop() {
-            return Some(sleeper);
-        }
-        let (number, ring) = sleepers.rings.next(self.registration.as_fd(), Instant::now())?;
-        Some(Sleeper::new(number, ring))
+    pub(crate) fn sleeper(&self) -> Option<Box<Sleeper>> {
+        self.idle.take().or_else(|| {
+            let mut rings = self.rings.try_lock().ok()?;
+            let (number, ring) = rings.next(self.registration.as_fd(), Instant::now())?;
+            Some(Box::new(Sleeper::new(number, ring)))
+        })
     }
 
-    /// Takes it back. Where that would have to wait it is one sleeper less.
-    pub(crate) fn rest(&self, sleeper: Sleeper) {
-        if let Ok(mut sleepers) = self.sleepers.try_lock() {
-            sleepers.idle.push(sleeper);
-        }
+    /// Takes it back.
+    pub(crate) fn rest(&self, sleeper: Box<Sleeper>) {
+        self.idle.put(sleeper);
     }
 
     /// What poll(2) would say of a tracked descriptor, with bits in it that nobody has asked for.

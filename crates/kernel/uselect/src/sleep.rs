@@ -42,6 +42,11 @@ impl Sleeper {
         Self { number, ring, rooms: None, published, doubtful, asked: Asked::default() }
     }
 
+    /// Its place among the sleepers, which no other one has.
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
     pub(crate) fn ring(&self) -> &Ring {
         &self.ring
     }

@@ -87,7 +87,7 @@ impl<'a> View<'a> {
 
 /// A thread that asks the kernel, and sleeps unless there is an answer.
 pub(crate) enum Waiter<'a> {
-    Region(&'a Region, Sleeper),
+    Region(&'a Region, Box<Sleeper>),
     Filter(&'a Filter, Guesser),
 }
 

@@ -35,7 +35,7 @@ pub struct Watcher {
 /// What a watcher has of a registered process.
 struct Memory {
     /// Taken out when the watcher ends.
-    sleeper: Option<Sleeper>,
+    sleeper: Option<Box<Sleeper>>,
     /// What a thread sleeps on: the ring, the daemon, the items of the kernel, `kick`, and sockets
     /// that wait for room.
     bell: Epoll,
@@ -359,7 +359,7 @@ impl Watcher {
 }
 
 impl Memory {
-    fn new(region: &Region, sleeper: Sleeper, items: &Epoll) -> Result<Self> {
+    fn new(region: &Region, sleeper: Box<Sleeper>, items: &Epoll) -> Result<Self> {
         let (bell, kick) = (Epoll::new()?, kernel::eventfd()?);
         // By edges: each wake is one, and there is nothing to be read that would be left.
         bell.add(sleeper.ring().as_fd().as_raw_fd(), bits::IN | bits::EDGE, RING)?;
