@@ -186,7 +186,9 @@ impl<Learn: FnMut(i32)> Question for Poll<'_, Learn> {
         for number in 0..remembered.words().len() {
             let Word { readers, stamp } = remembered.words()[number];
             let (now, mut unexpected) = (waiter.stamp(number), 0);
-            if stamp != Some(now) {
+            if stamp == Some(now) {
+                waiter.expect_still(number, readers);
+            } else {
                 for bit in places(readers) {
                     let entry = fds[remembered.place(number, bit)];
                     let is_expected = waiter.expect(entry.fd, u32::from(entry.events));

@@ -9,7 +9,7 @@ use crate::bits;
 use crate::kernel::{Epoll, EpollEvent, Result, SignalSet};
 use crate::layout::DOUBT;
 use crate::limits::EVENTS_MAX;
-use crate::pages::{Pages, Ring};
+use crate::pages::{Pages, Ring, places};
 use crate::region::{ENDED, Region};
 
 /// In an interest: it is a watcher's, and stays until that takes it back.
@@ -23,10 +23,29 @@ pub(crate) struct Sleeper {
     /// is a first one.
     rooms: Option<Epoll>,
     /// Descriptors whose interest was stored since it was last taken back.
-    published: Vec<i32>,
+    published: Descriptors,
+    /// Those that were expected since this sleep began.
+    expected: Descriptors,
     /// Of which the kernel has said during this wait that there is room, and memory has not.
     doubtful: Vec<i32>,
     pub(crate) asked: Asked,
+}
+
+/// A bit for each; as many words as there are descriptors for.
+#[derive(Default)]
+struct Descriptors(Vec<u64>);
+
+impl Descriptors {
+    fn has(&self, fd: usize) -> bool {
+        self.0.get(fd / 64).is_some_and(|word| word >> (fd % 64) & 1 == 1)
+    }
+
+    fn add(&mut self, word: usize, bits: u64) {
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= bits;
+    }
 }
 
 /// When, and by whom, descriptors were expected: see [`Sleeper::stamp`].
@@ -38,8 +57,9 @@ pub(crate) struct Stamp {
 
 impl Sleeper {
     pub(crate) fn new(number: usize, ring: Ring) -> Self {
-        let (published, doubtful) = (Vec::new(), Vec::new());
-        Self { number, ring, rooms: None, published, doubtful, asked: Asked::default() }
+        let (published, expected) = (Descriptors::default(), Descriptors::default());
+        let (doubtful, asked) = (Vec::new(), Asked::default());
+        Self { number, ring, rooms: None, published, expected, doubtful, asked }
     }
 
     /// Its place among the sleepers, which no other one has.
@@ -49,6 +69,12 @@ impl Sleeper {
 
     pub(crate) fn ring(&self) -> &Ring {
         &self.ring
+    }
+
+    /// Begins a question: nothing is collected or expected.
+    pub(crate) fn clear(&mut self) {
+        self.asked.clear();
+        self.expected.0.clear();
     }
 
     /// From here on the kernel tells of what interests this sleeper. What has happened before is to
@@ -67,16 +93,26 @@ impl Sleeper {
     /// Says what of a tracked descriptor ends this sleep; false if another one has it: then poll(2)
     /// is to be asked. The word is to be read behind this.
     pub(crate) fn publish(&mut self, pages: &Pages, fd: i32, events: u32) -> bool {
-        let (at, wanted) = (fd as usize, self.interest(events));
+        let (at, mut wanted) = (fd as usize, self.interest(events));
         let found = pages.interest(at);
+        // What another entry of the question waits for ends this sleep, too.
+        if self.expected.has(at) && found >> 16 == self.number as u32 {
+            wanted |= found;
+        }
+        self.expected.add(at / 64, 1 << (at % 64));
         if found == wanted {
             return true;
         }
         if found & KEPT != 0 || !self.replace(pages, at, found, wanted) {
             return false;
         }
-        self.published.push(fd);
+        self.published.add(at / 64, 1 << (at % 64));
         true
+    }
+
+    /// Of a word of descriptors, what [`Sleeper::publish`] has said before is so in this sleep.
+    pub(crate) fn expect_still(&mut self, word: usize, bits: u64) {
+        self.expected.add(word, bits);
     }
 
     /// Puts an interest in the place of another one, unless that is of a sleeper that sleeps.
@@ -124,10 +160,12 @@ impl Sleeper {
 
     /// Something has ended a sleep that is of no interest any more.
     pub(crate) fn take_back(&mut self, pages: &Pages) {
-        for fd in self.published.drain(..) {
-            let found = pages.interest(fd as usize);
-            if found & KEPT == 0 && (found >> 16) as usize == self.number {
-                pages.set_interest(fd as usize, found, 0);
+        for (word, published) in self.published.0.drain(..).enumerate() {
+            for fd in places(published).map(|bit| word * 64 + bit as usize) {
+                let found = pages.interest(fd);
+                if found >> 16 == self.number as u32 {
+                    pages.set_interest(fd, found, 0);
+                }
             }
         }
     }

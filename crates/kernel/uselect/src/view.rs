@@ -110,7 +110,7 @@ impl<'a> Waiter<'a> {
     pub(crate) fn begin(&mut self) {
         match self {
             Self::Region(region, sleeper) => {
-                sleeper.asked.clear();
+                sleeper.clear();
                 sleeper.begin(&region.pages);
             }
             Self::Filter(filter, guesser) => {
@@ -137,6 +137,13 @@ impl<'a> Waiter<'a> {
         match self {
             Self::Region(region, sleeper) => sleeper.stamp(&region.pages, word),
             Self::Filter(..) => Stamp::default(),
+        }
+    }
+
+    /// Says that again of some of a word of descriptors, of which it is still so.
+    pub(crate) fn expect_still(&mut self, word: usize, bits: u64) {
+        if let Self::Region(_, sleeper) = self {
+            sleeper.expect_still(word, bits);
         }
     }
 
