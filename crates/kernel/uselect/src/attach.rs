@@ -106,11 +106,17 @@ pub(crate) fn ask_for_ring(connection: BorrowedFd<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// That ring. [`Error::NoAnswer`]: it may still come.
-pub(crate) fn take_ring(connection: BorrowedFd<'_>, time: Duration) -> Result<Ring, Error> {
-    let descriptors = take_answer(connection, time)?;
-    let [ring]: [OwnedFd; 1] = descriptors.try_into().map_err(|_| Error::Protocol)?;
-    Ok(Ring::new(ring)?)
+/// That ring; `None` if it was given, and there was no room for its descriptor or its pages.
+/// [`Error::NoAnswer`]: it may still come.
+pub(crate) fn take_ring(connection: BorrowedFd<'_>, time: Duration) -> Result<Option<Ring>, Error> {
+    match take_answer(connection, time) {
+        Ok(descriptors) => {
+            let [ring]: [OwnedFd; 1] = descriptors.try_into().map_err(|_| Error::Protocol)?;
+            Ok(Ring::new(ring).ok())
+        }
+        Err(Error::Kernel(Errno::MFILE)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn take_answer(connection: BorrowedFd<'_>, time: Duration) -> Result<Vec<OwnedFd>, Error> {

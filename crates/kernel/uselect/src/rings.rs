@@ -17,7 +17,7 @@ use crate::pages::Ring;
 ///
 /// What is owed is taken before anything else is asked for, or answers were mistaken for each other.
 pub(crate) struct Rings {
-    /// That there are, in the order of their sleepers.
+    /// That were given, in the order of their sleepers.
     count: usize,
     is_owed: bool,
     /// Until then the daemon is left alone.
@@ -43,16 +43,14 @@ impl Rings {
             false => ask_for_ring(daemon).and_then(|()| take_ring(daemon, self.wait)),
         };
         self.is_owed = matches!(taken, Err(Error::NoAnswer));
-        match taken {
-            Ok(ring) => {
-                self.count += 1;
-                Some((self.count - 1, ring))
-            }
-            Err(_) => {
-                self.again_at = Some(now + RING_AGAIN);
-                None
-            }
+        // One that is lost counts: the daemon has told the programs that it is its sleeper's.
+        let number = self.count;
+        self.count += usize::from(taken.is_ok());
+        if let Ok(Some(ring)) = taken {
+            return Some((number, ring));
         }
+        self.again_at = Some(now + RING_AGAIN);
+        None
     }
 }
 
@@ -81,9 +79,13 @@ mod tests {
     fn answer(daemon: &UnixStream, answer: Answer) {
         let ring = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&ring, 3 * page_bytes() as u64).unwrap();
+        answer_with(daemon, answer, ring.as_fd());
+    }
+
+    fn answer_with(daemon: &UnixStream, answer: Answer, ring: BorrowedFd<'_>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let rings = [ring.as_fd()];
+        let rings = [ring];
         if answer == Answer::Granted {
             assert!(control.push(SendAncillaryMessage::ScmRights(&rings)));
         }
@@ -110,6 +112,18 @@ mod tests {
         answer(&daemon, Answer::Granted);
         let next = rings.next(ours.as_fd(), now + RING_AGAIN);
         assert_eq!((next.map(|(number, _)| number), asked(&daemon)), (Some(1), 1));
+    }
+
+    #[test]
+    fn the_number_of_a_ring_that_was_lost_is_nobodys() {
+        let ((ours, daemon), now) = (pair(), Instant::now());
+        let mut rings = Rings::new(WAIT);
+        // No connection can be mapped.
+        answer_with(&daemon, Answer::Granted, daemon.as_fd());
+        assert!(rings.next(ours.as_fd(), now).is_none());
+        answer(&daemon, Answer::Granted);
+        let next = rings.next(ours.as_fd(), now + RING_AGAIN);
+        assert_eq!((next.map(|(number, _)| number), asked(&daemon)), (Some(2), 2));
     }
 
     #[test]
