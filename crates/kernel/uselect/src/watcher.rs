@@ -310,13 +310,15 @@ impl Watcher {
                     inner.counters.sleeps.add();
                 }
                 let rung = memory.listen(region, left, mask);
-                // The kernel has been asked by that, too.
-                self.passes.end();
                 found = memory.end(region, events);
                 let has_items = match rung {
                     Err(error) if found == 0 => return Err(error),
                     rung => rung.unwrap_or(false),
                 };
+                if !has_items || found < events.len() {
+                    // The kernel has been asked by that, too.
+                    self.passes.end();
+                }
                 if has_items && found < events.len() {
                     let at_once = Some(Duration::ZERO);
                     found += self.wait_for_items(&mut events[found..], at_once, None).unwrap_or(0);
@@ -390,6 +392,9 @@ impl Memory {
             state.waiters += 1;
         } else if state.waiters == 0 {
             self.sleeper().end(&region.pages);
+        } else if state.has_changes(region) {
+            // The ring, by which whoever sleeps was being told of it, may just have been drained.
+            self.kick();
         }
         found
     }
