@@ -4,12 +4,12 @@
 //! `uselect.bpf.c`; `docs/design/uselect.md` has both.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::bits;
 use crate::hidden::Hidden;
 use crate::kernel::{Mapping, Result, page_bytes};
-use crate::layout::{Bitmap, DOUBT, Numbers, Own, SOCKETS, Shown, WORDS};
+use crate::layout::{Bitmap, DOUBT, Numbers, Own, SLEEPERS, SOCKETS, Shown, WORDS};
 use crate::view::Bits;
 
 pub(crate) struct Pages {
@@ -17,6 +17,8 @@ pub(crate) struct Pages {
     pub(crate) own: Mapping<Own>,
     /// By word of descriptors: how often who is interested in one of them has changed.
     interests: Box<[AtomicU64]>,
+    /// By sleeper: threads that just now put interests of their own in the place of its.
+    pub(crate) takers: [AtomicU32; SLEEPERS],
 }
 
 /// What a word says of its socket.
@@ -51,6 +53,7 @@ impl Pages {
             shown: Mapping::new(shown, 0, false)?,
             own: Mapping::new(own, 0, true)?,
             interests: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
+            takers: [const { AtomicU32::new(0) }; SLEEPERS],
         })
     }
 

@@ -78,12 +78,15 @@ impl Sleeper {
     }
 
     /// From here on the kernel tells of what interests this sleeper. What has happened before is to
-    /// be looked for behind this.
-    pub(crate) fn begin(&self, pages: &Pages) {
+    /// be looked for behind this. False while another one takes over an interest, and what that may
+    /// be is not known: only what is kept is told of.
+    pub(crate) fn begin(&self, pages: &Pages) -> bool {
         self.ring.drain();
         // Pairs with wake() in the kernel: that we sleep is stored before words and bits are read;
         // there they are stored before that is read.
         pages.own.sleeper[self.number].sleeping.swap(1, Ordering::SeqCst);
+        // Pairs with `replace`.
+        pages.takers[self.number].load(Ordering::SeqCst) == 0
     }
 
     pub(crate) fn end(&self, pages: &Pages) {
@@ -118,25 +121,23 @@ impl Sleeper {
     /// Puts an interest in the place of another one, unless that is of a sleeper that sleeps.
     fn replace(&self, pages: &Pages, fd: usize, found: u32, wanted: u32) -> bool {
         let other = (found >> 16) as usize % pages.own.sleeper.len();
-        let is_asleep = || pages.own.sleeper[other].sleeping.load(Ordering::SeqCst) == 1;
-        let is_others = found != 0 && other != self.number;
-        if is_others && is_asleep() || !pages.set_interest(fd, found, wanted) {
-            return false;
+        if found == 0 || other == self.number {
+            return pages.set_interest(fd, found, wanted);
         }
-        // Pairs with `begin` of the other one: it has either found its interest gone, or is seen
-        // here, and gets it back.
-        if is_others && is_asleep() {
-            pages.set_interest(fd, wanted, found);
-            return false;
-        }
-        true
+        // Pairs with `begin` of the other one: it finds us here, finds its interest gone, or is
+        // seen here to sleep. To give it back instead would be too late for what happens meanwhile.
+        pages.takers[other].fetch_add(1, Ordering::SeqCst);
+        let is_asleep = pages.own.sleeper[other].sleeping.load(Ordering::SeqCst) == 1;
+        let is_taken = !is_asleep && pages.set_interest(fd, found, wanted);
+        pages.takers[other].fetch_sub(1, Ordering::SeqCst);
+        is_taken
     }
 
     /// Another one after whatever may have changed what [`Sleeper::publish`] has said of a word of
     /// descriptors.
     pub(crate) fn stamp(&self, pages: &Pages, word: usize) -> Stamp {
-        // Pairs with `publish` of another sleeper, as `begin` does: what that has taken is counted
-        // here, or we are seen there to sleep.
+        // Pairs with `replace` of another sleeper, as `begin` does: what that has taken is counted
+        // here.
         Stamp { sleeper: self.number, interests: pages.interests(word) }
     }
 

@@ -106,16 +106,22 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Begins a question. From here on the kernel tells of what is expected.
-    pub(crate) fn begin(&mut self) {
+    /// Begins a question. From here on the kernel tells of what is expected; false if it cannot
+    /// now, and has to be asked for everything.
+    pub(crate) fn begin(&mut self) -> bool {
         match self {
             Self::Region(region, sleeper) => {
                 sleeper.clear();
-                sleeper.begin(&region.pages);
+                let begins = sleeper.begin(&region.pages);
+                if !begins {
+                    sleeper.end(&region.pages);
+                }
+                begins
             }
             Self::Filter(filter, guesser) => {
                 guesser.asked.clear();
                 filter.begin();
+                true
             }
         }
     }

@@ -94,7 +94,9 @@ fn ask(
         {
             left_first = Some(Duration::ZERO);
         }
-        waiter.begin();
+        if !waiter.begin() {
+            return leave(inner, question, left(), mask);
+        }
         let ready = question.collect(waiter);
         let wait = if ready > 0 { Some(Duration::ZERO) } else { left_first };
         let polled = waiter.poll(wait, mask);

@@ -386,7 +386,8 @@ impl Memory {
     /// A thread is about to sleep, unless there is something to tell.
     fn begin(&self, region: &Region, events: &mut [Event]) -> usize {
         let mut state = self.state();
-        self.sleeper().begin(&region.pages);
+        // What a watcher waits for nobody takes over.
+        let _ = self.sleeper().begin(&region.pages);
         let found = state.scan(region, self.sleeper(), &self.bell, events);
         if found == 0 {
             state.waiters += 1;
@@ -406,7 +407,7 @@ impl Memory {
         if state.waiters == 0 {
             self.sleeper().end(&region.pages);
         } else {
-            self.sleeper().begin(&region.pages);
+            let _ = self.sleeper().begin(&region.pages);
         }
         let found = state.scan(region, self.sleeper(), &self.bell, events);
         if state.waiters > 0 && state.has_changes(region) {

@@ -1,0 +1,67 @@
+//! Threads that wait for the same descriptor, each for something else.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+#[path = "common/listener.rs"]
+mod listener;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use common::tracker;
+use listener::listener;
+use uselect::{PollFd, bits};
+
+const SHORT: Option<Duration> = Some(Duration::from_micros(1));
+const LONG: Duration = Duration::from_secs(2);
+const ROUNDS: u32 = 20_000;
+const OVER: u32 = u32::MAX;
+
+#[test]
+fn who_takes_over_an_interest_takes_no_wake() {
+    let Some(tracker) = tracker() else { return };
+    let (listener, address) = listener(tracker);
+    let client = TcpStream::connect(address).unwrap();
+    client.set_nodelay(true).unwrap();
+    let (socket, _) = listener.accept(true).unwrap();
+    let turn = AtomicU32::new(0);
+    let wait = |events: u32, time| {
+        let mut fds = [PollFd { fd: socket.as_raw_fd(), events: events as u16, revents: 0 }];
+        tracker.upoll(&mut fds, time, None).unwrap()
+    };
+    std::thread::scope(|threads| {
+        // Ends of the connection, which never come.
+        threads.spawn(|| {
+            while turn.load(Ordering::SeqCst) != OVER {
+                assert_eq!(wait(bits::RDHUP, SHORT), 0);
+            }
+        });
+        threads.spawn(|| {
+            let mut sent = 0;
+            loop {
+                match turn.load(Ordering::SeqCst) {
+                    OVER => break,
+                    asked if asked > sent => {
+                        (0..asked % 4096).for_each(|_| std::hint::spin_loop());
+                        (&client).write_all(b"x").unwrap();
+                        sent = asked;
+                    }
+                    _ => std::thread::yield_now(),
+                }
+            }
+        });
+        let lost = (1..=ROUNDS).find(|round| {
+            turn.store(*round, Ordering::SeqCst);
+            let begin = Instant::now();
+            wait(bits::IN, Some(LONG));
+            socket.receive(&mut [0; 8]).unwrap();
+            begin.elapsed() >= LONG
+        });
+        turn.store(OVER, Ordering::SeqCst);
+        assert_eq!(lost, None);
+    });
+}
