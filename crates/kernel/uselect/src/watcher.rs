@@ -92,7 +92,12 @@ impl Watcher {
 
     fn of(tracker: &Tracker, items: Epoll) -> Result<Self, Error> {
         let inner = tracker.inner();
-        let sleeper = inner.live().and_then(|region| Some((region, region.sleeper()?)));
+        let sleeper = inner.live().and_then(|region| {
+            let mut sleeper = region.sleeper()?;
+            // Of who had it before: other threads would be refused what it was interested in.
+            sleeper.take_back(&region.pages);
+            Some((region, sleeper))
+        });
         let memory = match sleeper {
             Some((region, sleeper)) => Some(Memory::new(region, sleeper, &items)?),
             None => None,
