@@ -83,8 +83,12 @@ struct sk_buff_head {
 typedef struct {
     __u32 val;
 } kuid_t;
+typedef struct {
+    __u32 val;
+} kgid_t;
 struct cred {
     kuid_t euid;
+    kgid_t egid;
 };
 struct task_struct {
     struct cred *cred;

@@ -33,9 +33,9 @@ struct process {
     __u64 identity;
     __u32 region;
     __u32 is_lean;
-    // Which it was when it registered.
+    // Which they were when it registered.
     __u32 user;
-    __u32 padding;
+    __u32 group;
 };
 
 struct {

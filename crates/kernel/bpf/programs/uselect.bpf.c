@@ -160,7 +160,9 @@ struct claim {
 // with privileges while the daemon registered it. Who was root may be anybody.
 INLINE int is_as_registered(struct process *process)
 {
-    return !process->user || ONCE(current_task()->cred->euid.val) == process->user;
+    struct cred *now = current_task()->cred;
+    return !process->user
+        || (ONCE(now->euid.val) == process->user && ONCE(now->egid.val) == process->group);
 }
 
 // Whether the thread that runs wants its next socket tracked, and as what.

@@ -20,6 +20,7 @@ pub(crate) struct Peer {
     pub(crate) number: u32,
     /// When it connected.
     pub(crate) user: u32,
+    pub(crate) group: u32,
     /// Where it is in the tree of cgroups (version 2).
     pub(crate) cgroup: PathBuf,
     /// It has another number where it lives.
@@ -36,8 +37,9 @@ impl Peer {
     pub(crate) fn of(connection: BorrowedFd<'_>, policy: &Policy) -> Result<Option<Self>, Error> {
         let credentials = socket_peercred(connection)?;
         let user = credentials.uid.as_raw();
+        let group = credentials.gid.as_raw();
         let mut groups = peer_groups(connection)?;
-        groups.push(credentials.gid.as_raw());
+        groups.push(group);
         let is_listed = policy.allows_user(user, &groups);
         if !is_listed && policy.cgroups.is_empty() {
             return Ok(None);
@@ -57,7 +59,7 @@ impl Peer {
         }
         let cgroup = cgroup?;
         let is_allowed = is_listed || policy.allows_cgroup(&cgroup);
-        Ok(is_allowed.then_some(Self { process, number, user, cgroup, is_nested }))
+        Ok(is_allowed.then_some(Self { process, number, user, group, cgroup, is_nested }))
     }
 }
 

@@ -66,7 +66,7 @@ impl Regions {
         self.identity += 1;
         let mut region =
             Region { place: place as u32, process: peer.number, rings: 0, maps: Vec::new() };
-        let made = self.make(programs, &mut region, peer.user, mode);
+        let made = self.make(programs, &mut region, peer, mode);
         if made.is_err() {
             self.remove(programs, &region)?;
         }
@@ -80,7 +80,7 @@ impl Regions {
         &self,
         programs: &Programs,
         region: &mut Region,
-        user: u32,
+        peer: &Peer,
         mode: Mode,
     ) -> Result<Memory, Error> {
         let ring = self.add_ring(programs, region)?.expect("a region without rings has room");
@@ -93,7 +93,8 @@ impl Regions {
         value[..8].copy_from_slice(&self.identity.to_ne_bytes());
         value[8..12].copy_from_slice(&region.place.to_ne_bytes());
         value[12..16].copy_from_slice(&u32::from(mode == Mode::Lean).to_ne_bytes());
-        value[16..20].copy_from_slice(&user.to_ne_bytes());
+        value[16..20].copy_from_slice(&peer.user.to_ne_bytes());
+        value[20..].copy_from_slice(&peer.group.to_ne_bytes());
         Numbered::new(programs.map("processes"), PROCESS_BYTES).set(region.process, &value)?;
         Ok(Memory { shown, own, ring })
     }

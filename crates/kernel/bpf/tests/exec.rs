@@ -124,6 +124,11 @@ fn changeling() {
     assert!(!is_tracked(own), "it has become more than it was");
     become_user(NOBODY);
     assert!(is_tracked(own));
+    become_user(0);
+    // SAFETY: as in `become_user`.
+    assert_eq!(unsafe { libc::setresgid(u32::MAX, NOBODY, u32::MAX) }, 0);
+    become_user(NOBODY);
+    assert!(!is_tracked(own), "its group is another one");
 }
 
 /// By its effective user id alone.

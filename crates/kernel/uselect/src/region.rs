@@ -1,5 +1,6 @@
 //! `Region`: the memory of a registered process, and which of its descriptors are in it.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Mutex;
@@ -24,6 +25,12 @@ use crate::sleep::Sleeper;
 /// What the end of the daemon is waited for with: a hang-up, which is told unasked. Bytes are for
 /// the thread that has asked for a ring.
 pub(crate) const ENDED: u32 = 0;
+
+thread_local! {
+    /// This thread is in a call that gives a socket, with a slot. Without a destructor, so that it
+    /// can be asked whatever the thread is at.
+    static IS_ARMED: Cell<bool> = const { Cell::new(false) };
+}
 
 pub(crate) struct Region {
     pub(crate) pages: Pages,
@@ -170,32 +177,34 @@ impl Region {
         let thread = kernel::thread();
         let near = |step| &self.pages.own.slot[(thread as usize + step) % THREADS];
         let slots = (0..PROBES).map(near);
-        // A signal handler opens a socket while what it has interrupted does: that one is not to
-        // have the handler's, and is adopted later.
-        let interrupted = slots.clone().find(|slot| slot.thread.load(Ordering::Relaxed) == thread);
-        if let Some(slot) = interrupted {
+        let own = slots.clone().find(|slot| slot.thread.load(Ordering::Relaxed) == thread);
+        if let (Some(slot), true) = (own, IS_ARMED.get()) {
+            // A signal handler opens a socket while what it has interrupted does: that one is not
+            // to have the handler's, and is adopted later.
             slot.armed.store(0, Ordering::Relaxed);
             return None;
         }
         let claim = |slot: &Slot, from| {
             slot.thread.compare_exchange(from, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        let free = slots.clone().find(|slot| claim(slot, 0));
-        let slot = free.or_else(|| self.left(slots, claim))?;
+        // One of a thread that has ended, and had the number of this one.
+        let own = own.inspect(|slot| self.take_back(slot));
+        let free = || slots.clone().find(|slot| claim(slot, 0));
+        let slot = own.or_else(free).or_else(|| self.left(slots.clone(), claim))?;
         let Some(index) = self.free.pop() else {
             slot.thread.store(0, Ordering::Release);
             return None;
         };
         slot.taken.store(0, Ordering::Relaxed);
         slot.armed.store(index, Ordering::Relaxed);
+        IS_ARMED.set(true);
         // The programs run in this thread, within the call that follows.
         compiler_fence(Ordering::SeqCst);
         Some((slot, index))
     }
 
     /// A slot that was left by a thread which has ended within its call (pthread_cancel(3), or
-    /// pthread_exit(3) by a signal handler), with its index given back. If a socket has that it is
-    /// tracked no more.
+    /// pthread_exit(3) by a signal handler).
     fn left<'a>(
         &self,
         mut slots: impl Iterator<Item = &'a Slot>,
@@ -205,11 +214,16 @@ impl Region {
             let owner = slot.thread.load(Ordering::Relaxed);
             kernel::has_thread_ended(owner) && claim(slot, owner)
         })?;
+        self.take_back(slot);
+        Some(slot)
+    }
+
+    /// Gives back the index of a slot that was left. If a socket has it that is tracked no more.
+    fn take_back(&self, slot: &Slot) {
         let index = slot.armed.swap(0, Ordering::Relaxed).max(slot.taken.load(Ordering::Relaxed));
         if (1..SOCKETS as u32).contains(&index) {
             self.give_back(index);
         }
-        Some(slot)
     }
 
     /// Whether the call has had its socket tracked; which descriptor it is, is said from now on.
@@ -222,6 +236,7 @@ impl Region {
         slot.armed.store(0, Ordering::Relaxed);
         slot.taken.store(0, Ordering::Relaxed);
         slot.thread.store(0, Ordering::Release);
+        IS_ARMED.set(false);
         let fd = usize::try_from(fd).ok().filter(|fd| *fd < SOCKETS);
         let is_right = is_taken && self.pages.word(index as usize).generation() == generation;
         match fd {
