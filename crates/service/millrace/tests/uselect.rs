@@ -121,6 +121,33 @@ fn ask(client: &mut TcpStream, origin: &mut TcpStream) {
     assert_eq!(&body, b"ok");
 }
 
+/// Within its filter of system calls, in vain or not.
+#[test]
+fn workers_may_look_at_memory_before_they_sleep() {
+    let folder = Folder::new("uselect-spin");
+    let Some(words) = by_uselect(&folder) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let origin = listener.local_addr().unwrap();
+    let words = format!(
+        "boost --origin http://{origin} --listen 127.0.0.1:0 --workers 1 --spin-us 50 {words}"
+    );
+    let running = Running::start(&words, 1);
+    let mut client = TcpStream::connect(&running.addresses[0]).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nCache-Control: no-cache\r\n\r\n").unwrap();
+    let mut asked = listener.accept().unwrap().0;
+    for stream in [&client, &asked] {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    assert!(read_head(&mut asked).starts_with("GET / "));
+    asked.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+    assert!(read_head(&mut client).starts_with("HTTP/1.1 204 "));
+    for _ in 0..20 {
+        // A worker that ended would reset the connection.
+        std::thread::sleep(Duration::from_millis(3));
+        ask(&mut client, &mut asked);
+    }
+}
+
 #[test]
 fn when_the_daemon_ends_that_is_said_and_all_connections_go_on() {
     let folder = Folder::new("uselect-end");
