@@ -74,7 +74,10 @@ impl Spin {
     fn learn(&self, found: bool) {
         let vain = self.vain.load(Ordering::Relaxed);
         let mut next = vain - vain / WEIGHT;
-        if !found {
+        if found {
+            // A try that was of use is enough to go on: it is as good as any other.
+            next = next.min(SHARE_MAX - 1);
+        } else {
             next += SHARE_ALL / WEIGHT;
             let switches = kernel::involuntary_switches();
             // Somebody else wants this processor: at once.
@@ -104,10 +107,8 @@ mod tests {
         }
         let skipped = (0..1000).take_while(|_| !spin.spins(None)).count() as u64;
         assert!(skipped <= SKIPPED_MAX);
-        // What is of use again is done again.
-        for _ in 0..16 {
-            assert!(spin.until(|| true));
-        }
+        // What is of use again is done again, at once.
+        assert!(spin.until(|| true));
         assert!(spin.spins(None));
     }
 }
