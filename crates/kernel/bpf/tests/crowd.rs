@@ -5,6 +5,8 @@
 mod common;
 #[path = "common/listener.rs"]
 mod listener;
+#[path = "common/modes.rs"]
+mod modes;
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddrV4, TcpStream};
@@ -34,17 +36,9 @@ const EVENTS: [u32; 7] = [
     0,
 ];
 
-/// A process has one mode.
 #[test]
 fn in_lean_mode_and_by_multishot_too() {
-    if std::env::var_os("MODE").is_some() {
-        return;
-    }
-    for mode in ["lean", "multishot"] {
-        let mut other = std::process::Command::new(std::env::current_exe().unwrap());
-        other.args(["--exact", "a_crowd_is_what_poll_says", "--nocapture"]).env("MODE", mode);
-        assert!(other.status().unwrap().success());
-    }
+    modes::again("a_crowd_is_what_poll_says");
 }
 
 #[test]

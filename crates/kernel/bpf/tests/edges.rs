@@ -5,6 +5,8 @@
 mod common;
 #[path = "common/listener.rs"]
 mod listener;
+#[path = "common/modes.rs"]
+mod modes;
 
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -18,6 +20,11 @@ use uselect::{Event, Watcher, bits};
 const SOON: Option<Duration> = Some(Duration::from_secs(1));
 const NOBODY: i32 = -1;
 const ENDED: i32 = -2;
+
+#[test]
+fn in_lean_mode_and_by_multishot_too() {
+    modes::again("bytes_that_come_while_room_is_told_are_told_too");
+}
 
 /// Of a new socket it is told that there is room; the bytes come before, meanwhile or after.
 #[test]

@@ -5,6 +5,8 @@
 mod common;
 #[path = "common/listener.rs"]
 mod listener;
+#[path = "common/modes.rs"]
+mod modes;
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -20,6 +22,11 @@ const SHORT: Option<Duration> = Some(Duration::from_micros(1));
 const LONG: Duration = Duration::from_secs(2);
 const ROUNDS: u32 = 20_000;
 const OVER: u32 = u32::MAX;
+
+#[test]
+fn in_lean_mode_and_by_multishot_too() {
+    modes::again("who_takes_over_an_interest_takes_no_wake");
+}
 
 #[test]
 fn who_takes_over_an_interest_takes_no_wake() {

@@ -5,6 +5,8 @@
 mod common;
 #[path = "common/listener.rs"]
 mod listener;
+#[path = "common/modes.rs"]
+mod modes;
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -19,6 +21,11 @@ const SOON: Option<Duration> = Some(Duration::from_millis(20));
 const LONG: Duration = Duration::from_secs(10);
 /// With these it is remembered.
 const MANY: usize = 100;
+
+#[test]
+fn in_lean_mode_and_by_multishot_too() {
+    modes::again("bytes_end_a_sleep_whichever_entry_comes_last");
+}
 
 #[test]
 fn bytes_end_a_sleep_whichever_entry_comes_last() {

@@ -7,7 +7,7 @@ use crate::attach::Mode;
 use crate::bits;
 use crate::kernel::{self, Epoll};
 use crate::layout::{SOCKETS, WORDS};
-use crate::pages::{is_set, set};
+use crate::pages::{is_set, places, set};
 use crate::poll::PollFd;
 use crate::region::Region;
 use crate::sleep::Sleeper;
@@ -227,14 +227,12 @@ impl State {
                     changed.fetch_and(!new, Ordering::SeqCst);
                     self.pending[at] |= new;
                 }
-                let mut left = self.pending[at] & if at == first { part } else { u64::MAX };
-                while left != 0 {
-                    let fd = at * 64 + left.trailing_zeros() as usize;
+                let left = self.pending[at] & if at == first { part } else { u64::MAX };
+                for fd in places(left).map(|bit| at * 64 + bit as usize) {
                     if count == events.len() {
                         self.next = fd;
                         return count;
                     }
-                    left &= left - 1;
                     if let Some(event) = self.tell(region, sleeper, bell, fd) {
                         events[count] = event;
                         count += 1;

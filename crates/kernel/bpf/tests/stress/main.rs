@@ -13,6 +13,8 @@ mod common;
 mod compare;
 #[path = "../common/listener.rs"]
 mod listener;
+#[path = "../common/modes.rs"]
+mod modes;
 mod peer;
 mod player;
 mod sleeps;
@@ -82,17 +84,9 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
-/// A process has one mode.
 #[test]
 fn in_lean_mode_and_by_multishot_too() {
-    if std::env::var_os("MODE").is_some() {
-        return;
-    }
-    for mode in ["lean", "multishot"] {
-        let mut other = std::process::Command::new(std::env::current_exe().unwrap());
-        other.args(["--exact", "memory_says_what_poll_says", "--nocapture"]).env("MODE", mode);
-        assert!(other.status().unwrap().success());
-    }
+    modes::again("memory_says_what_poll_says");
 }
 
 #[test]
