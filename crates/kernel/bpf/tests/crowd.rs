@@ -37,12 +37,10 @@ const EVENTS: [u32; 7] = [
 ];
 
 #[test]
-fn in_lean_mode_and_by_multishot_too() {
-    modes::again("a_crowd_is_what_poll_says");
-}
-
-#[test]
 fn a_crowd_is_what_poll_says() {
+    if !modes::is_said("a_crowd_is_what_poll_says") {
+        return;
+    }
     let Some(tracker) = tracker() else { return };
     let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     let seed = std::env::var("SEED").map_or(seed, |text| text.parse().unwrap());
@@ -182,8 +180,10 @@ impl Crowd {
                 1 => self.nap_elsewhere(fd),
                 2 => {
                     drop(self.pairs.swap_remove(at));
-                    let pair = self.pair();
-                    assert_eq!(pair.socket.as_raw_fd(), fd, "numbers are given out from below");
+                    // A thread that is the daemon may have that number for a moment.
+                    let mut pairs = std::iter::repeat_with(|| self.pair()).take(1000);
+                    let pair = pairs.find(|pair| pair.socket.as_raw_fd() == fd);
+                    let pair = pair.expect("numbers are given out from below");
                     self.pairs.push(pair);
                 }
                 _ => {}

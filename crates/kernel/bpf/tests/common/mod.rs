@@ -24,7 +24,7 @@ fn register() -> Option<Tracker> {
     Some(tracker)
 }
 
-/// MODE=lean is lean mode: a process has one.
+/// MODE=lean is lean mode, MODE=exact exact mode: a process has one.
 pub(crate) fn mode() -> Mode {
     match std::env::var("MODE").as_deref() {
         Ok("lean") => Mode::Lean,
