@@ -55,6 +55,7 @@ fn a_crowd_is_what_poll_says() {
         }
     }
     assert!(ready > STEPS, "{ready} answers were compared");
+    assert!(crowd.reused > STEPS / NAP, "{} numbers were used again", crowd.reused);
 }
 
 struct Crowd {
@@ -64,6 +65,8 @@ struct Crowd {
     address: SocketAddrV4,
     pairs: Vec<Pair>,
     asked: Vec<PollFd>,
+    /// How often another socket had the number of one that was asked about.
+    reused: usize,
 }
 
 struct Pair {
@@ -77,7 +80,7 @@ impl Crowd {
     fn new(tracker: &'static Tracker, dice: Pcg64Mcg) -> Self {
         let (listener, address) = listener(tracker);
         let (pairs, asked) = (Vec::new(), Vec::new());
-        let mut crowd = Self { tracker, dice, listener, address, pairs, asked };
+        let mut crowd = Self { tracker, dice, listener, address, pairs, asked, reused: 0 };
         for _ in 0..PAIRS {
             let pair = crowd.pair();
             crowd.asked.push(entry(&pair, bits::IN));
@@ -170,9 +173,9 @@ impl Crowd {
             *entry = PollFd { fd: if is_ended { -1 } else { entry.fd }, ..*entry };
             entry.events = bits::IN as u16;
         }
-        let fds: Vec<i32> = asked.iter().map(|entry| entry.fd).filter(|fd| *fd >= 0).collect();
         for round in 0..6 {
-            let fd = fds[self.below(fds.len())];
+            let fds: Vec<i32> = asked.iter().map(|entry| entry.fd).filter(|fd| *fd >= 0).collect();
+            let mut fd = fds[self.below(fds.len())];
             let at = self.pairs.iter().position(|pair| pair.socket.as_raw_fd() == fd).unwrap();
             match round % 3 {
                 // What is expected of it is another one's, or ends: it is asked about by another
@@ -180,11 +183,17 @@ impl Crowd {
                 1 => self.nap_elsewhere(fd),
                 2 => {
                     drop(self.pairs.swap_remove(at));
-                    // A thread that is the daemon may have that number for a moment.
-                    let mut pairs = std::iter::repeat_with(|| self.pair()).take(1000);
-                    let pair = pairs.find(|pair| pair.socket.as_raw_fd() == fd);
-                    let pair = pair.expect("numbers are given out from below");
+                    let pair = self.pair();
+                    let new = pair.socket.as_raw_fd();
                     self.pairs.push(pair);
+                    // But for what the daemon, a thread of this process, may have for a moment,
+                    // numbers are given out from below.
+                    self.reused += usize::from(new == fd);
+                    asked
+                        .iter_mut()
+                        .filter(|entry| entry.fd == fd)
+                        .for_each(|entry| entry.fd = new);
+                    fd = new;
                 }
                 _ => {}
             }
