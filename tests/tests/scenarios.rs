@@ -1,6 +1,6 @@
 //! Every scenario, against the real program and in the simulator.
 //!
-//! `SCENARIO=name` plays only those whose name contains it; `SEEDS=n` plays n seeds of each (40);
+//! `SCENARIO=name` plays only those whose name contains it; `SEEDS=n` plays n seeds of each (20);
 //! `SEED=n` plays that seed alone, twice, and compares the runs. A failure prints the seed's trace.
 //! `ENGINE=name` tries the real program on that engine alone; without it, on each.
 
@@ -57,7 +57,7 @@ fn play_seeds(faults: Faults) {
 fn play_seeds_of(scenario: &Scenario, faults: Faults) -> Result<(), String> {
     let seeds = match number("SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("SEEDS").unwrap_or(40),
+        None => 0..number("SEEDS").unwrap_or(20),
     };
     for seed in seeds {
         if faults == Faults::Benign && seed == 0 {
