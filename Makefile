@@ -32,7 +32,7 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 	cargo test --quiet $(PACKAGES)
 # What the program has no use for, and is not built with.
 	cargo test --quiet -p iolite --features codings --lib
-# This program has a bug on purpose: whatever comes of it, the real one is back in its place then.
+# This program has a bug on purpose: passed or failed, the real one is back in its place then.
 	cargo test --quiet -p millrace --features planted-faults --test worker_panic; \
 		result=$$?; cargo build --quiet -p millrace && exit $$result
 	cargo test --quiet -p millrace-tests --features planted-faults --test planted

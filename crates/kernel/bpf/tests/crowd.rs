@@ -38,7 +38,7 @@ const EVENTS: [u32; 7] = [
 
 #[test]
 fn a_crowd_is_what_poll_says() {
-    if !modes::is_said("a_crowd_is_what_poll_says") {
+    if !modes::is_chosen("a_crowd_is_what_poll_says") {
         return;
     }
     let Some(tracker) = tracker() else { return };

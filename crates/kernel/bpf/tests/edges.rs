@@ -24,7 +24,7 @@ const ENDED: i32 = -2;
 /// Of a new socket it is told that there is room; the bytes come before, meanwhile or after.
 #[test]
 fn bytes_that_come_while_room_is_told_are_told_too() {
-    if !modes::is_said("bytes_that_come_while_room_is_told_are_told_too") {
+    if !modes::is_chosen("bytes_that_come_while_room_is_told_are_told_too") {
         return;
     }
     let Some(tracker) = tracker() else { return };

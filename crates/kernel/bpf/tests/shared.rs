@@ -25,7 +25,7 @@ const OVER: u32 = u32::MAX;
 
 #[test]
 fn who_takes_over_an_interest_takes_no_wake() {
-    if !modes::is_said("who_takes_over_an_interest_takes_no_wake") {
+    if !modes::is_chosen("who_takes_over_an_interest_takes_no_wake") {
         return;
     }
     let Some(tracker) = tracker() else { return };

@@ -24,7 +24,7 @@ const MANY: usize = 100;
 
 #[test]
 fn bytes_end_a_sleep_whichever_entry_comes_last() {
-    if !modes::is_said("bytes_end_a_sleep_whichever_entry_comes_last") {
+    if !modes::is_chosen("bytes_end_a_sleep_whichever_entry_comes_last") {
         return;
     }
     let Some(tracker) = tracker() else { return };

@@ -5,7 +5,7 @@ use std::process::Command;
 /// Whether this process has to play that test itself, as MODE says in which mode; else it is played
 /// in each, in processes that have nothing else to do: what others open and close while one runs
 /// would be given its numbers.
-pub(crate) fn is_said(test: &str) -> bool {
+pub(crate) fn is_chosen(test: &str) -> bool {
     if std::env::var_os("MODE").is_some() {
         return true;
     }

@@ -3,8 +3,8 @@
 //! Two threads of a tracked process play with their sockets, two others with the other ends, all at
 //! random. Now and then all stand still, and every tracked descriptor is compared; then a thread
 //! sleeps, and is to be woken by the one thing that happens. COMPARISONS=100000 and SLEEPS=1000 play
-//! longer, MODE=lean in that mode alone, SEED plays the same choices again (not the same order: threads
-//! and network are real).
+//! longer, MODE=lean in that mode alone, SEED plays the same choices again (not the same order:
+//! threads and network are real).
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -86,7 +86,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 
 #[test]
 fn memory_says_what_poll_says() {
-    if !modes::is_said("memory_says_what_poll_says") {
+    if !modes::is_chosen("memory_says_what_poll_says") {
         return;
     }
     let Some(tracker) = common::tracker() else { return };
