@@ -1,6 +1,6 @@
 //! Every scenario, against the real program and in the simulator.
 //!
-//! `SCENARIO=name` plays only those whose name contains it; `SEEDS=n` plays n seeds of each (20);
+//! `SCENARIO=name` plays only those whose name contains it; `SEEDS=n` plays n seeds of each (40);
 //! `SEED=n` plays that seed alone, twice, and compares the runs. A failure prints the seed's trace.
 //! `ENGINE=name` tries the real program on that engine alone; without it, on each.
 
@@ -27,28 +27,44 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
-/// Plays the seeds of every scenario, on as many threads as there are cores: worlds share nothing.
+/// Plays scenarios on several threads, as they share nothing: which fail, and why.
+fn failures_of(
+    threads: usize,
+    scenarios: impl Iterator<Item = Scenario>,
+    play: impl Fn(&Scenario) -> Result<(), String> + Sync,
+) -> Vec<String> {
+    let scenarios: Vec<Scenario> = scenarios.collect();
+    let next = AtomicUsize::new(0);
+    let play_some = || {
+        let mut failures = Vec::new();
+        while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+            failures.extend(play(scenario).err());
+        }
+        failures
+    };
+    std::thread::scope(|scope| {
+        let players: Vec<_> = (0..threads).map(|_| scope.spawn(play_some)).collect();
+        players.into_iter().flat_map(|player| player.join().expect("it says what fails")).collect()
+    })
+}
+
+fn assert_none(failures: &[String]) {
+    let count = failures.len();
+    assert!(failures.is_empty(), "{count} scenarios fail\n{}", failures.join("\n\n"));
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Plays the seeds of every scenario.
 fn play_seeds(faults: Faults) {
     let is_played = |scenario: &Scenario| match faults {
         Faults::Hostile => scenario.simulated && scenario.hostile,
         Faults::None | Faults::Benign => scenario.simulated,
     };
-    let scenarios: Vec<Scenario> = chosen().filter(is_played).collect();
-    let next = AtomicUsize::new(0);
-    let play_some = || {
-        let mut failures = Vec::new();
-        while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
-            failures.extend(play_seeds_of(scenario, faults).err());
-        }
-        failures
-    };
-    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let failures: Vec<String> = std::thread::scope(|scope| {
-        let players: Vec<_> = (0..threads).map(|_| scope.spawn(play_some)).collect();
-        players.into_iter().flat_map(|player| player.join().expect("it says what fails")).collect()
-    });
-    let count = failures.len();
-    assert!(failures.is_empty(), "{count} scenarios fail\n{}", failures.join("\n\n"));
+    let play = |scenario: &Scenario| play_seeds_of(scenario, faults);
+    assert_none(&failures_of(cores(), chosen().filter(is_played), play));
 }
 
 /// Plays the seeds of a scenario up to the first that fails: that is enough to read. Seed 0, and
@@ -57,7 +73,7 @@ fn play_seeds(faults: Faults) {
 fn play_seeds_of(scenario: &Scenario, faults: Faults) -> Result<(), String> {
     let seeds = match number("SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("SEEDS").unwrap_or(20),
+        None => 0..number("SEEDS").unwrap_or(40),
     };
     for seed in seeds {
         if faults == Faults::Benign && seed == 0 {
@@ -138,12 +154,13 @@ fn scenarios_hold_for_the_real_program() {
     let program = real::program().unwrap_or_else(|wrong| panic!("{wrong}"));
     let mut failures = Vec::new();
     for engine in real::engines() {
-        for scenario in chosen().filter(|scenario| scenario.real) {
-            if let Err(why) = real::play(&scenario, &program, &engine) {
-                failures.push(format!("{} on {engine}:\n{why}", scenario.name));
-            }
-        }
+        let play = |scenario: &Scenario| {
+            real::play(scenario, &program, &engine)
+                .map_err(|why| format!("{} on {engine}:\n{why}", scenario.name))
+        };
+        // Most of a real run is waiting.
+        let threads = 4 * cores();
+        failures.extend(failures_of(threads, chosen().filter(|scenario| scenario.real), play));
     }
-    let count = failures.len();
-    assert!(failures.is_empty(), "{count} scenarios fail\n{}", failures.join("\n\n"));
+    assert_none(&failures);
 }
