@@ -238,6 +238,47 @@ pub(crate) fn borrow<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
 #[repr(transparent)]
 pub struct SignalSet(pub u64);
 
+/// While it is there signals to this thread wait, but for those that an instruction causes.
+pub(crate) struct HeldSignals {
+    before: SignalSet,
+}
+
+impl HeldSignals {
+    pub(crate) fn new() -> Self {
+        let caused = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+        let held =
+            caused.iter().chain(&[libc::SIGSYS]).fold(!0, |set, signal| set & !(1 << (signal - 1)));
+        Self { before: set_mask(SignalSet(held)) }
+    }
+
+    /// The mask of before: for a call in which they are to come.
+    pub(crate) fn mask(&self) -> &SignalSet {
+        &self.before
+    }
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        set_mask(self.before);
+    }
+}
+
+/// rt_sigprocmask(2): gives the mask of before.
+fn set_mask(mask: SignalSet) -> SignalSet {
+    let mut before = SignalSet::default();
+    // SAFETY: both sets outlive the call and are as long as is said.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const mask,
+            &raw mut before,
+            size_of::<SignalSet>(),
+        )
+    };
+    before
+}
+
 /// poll(2), or with a mask ppoll(2). Not by the C library, in which another program may have put
 /// something of its own in its place; nor by `rustix`, which has no masks.
 pub(crate) fn ppoll(

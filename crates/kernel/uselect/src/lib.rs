@@ -32,10 +32,12 @@ mod socket;
 mod spin;
 mod stats;
 mod tracker;
+mod turn;
 mod uring;
 mod view;
 mod wait;
 mod watcher;
+mod worth;
 
 pub use attach::{Answer, DESCRIPTORS, Mode, REQUEST, SLEEPER, SOCKET};
 pub use error::{Errno, Error};

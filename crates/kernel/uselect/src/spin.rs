@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::kernel;
+use crate::worth::{PASSED_OVER, Worth};
 
 /// A wake costs who sends a packet some microseconds and the sleeper its place on the processor; a
 /// look at memory costs tens of nanoseconds. So a wait whose answer comes soon looks until then.
@@ -12,22 +13,11 @@ use crate::kernel;
 #[derive(Default)]
 pub(crate) struct Spin {
     max_ns: AtomicU64,
-    /// Spins that were in vain lately, as a share of [`SHARE_ALL`], and waits that did not spin
-    /// since spinning was given up.
-    vain: AtomicU64,
-    skipped: AtomicU64,
+    worth: Worth,
     /// Involuntary switches of the process at the last spin in vain.
     switches: AtomicU64,
 }
 
-/// All spins in vain.
-const SHARE_ALL: u64 = 1 << 16;
-/// Of so many in vain it is given up,
-const SHARE_MAX: u64 = SHARE_ALL / 4 * 3;
-/// and tried again after so many sleeps.
-const SKIPPED_MAX: u64 = 64;
-/// A new spin counts for a sixteenth.
-const WEIGHT: u64 = 16;
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 8;
 
@@ -39,17 +29,9 @@ impl Spin {
 
     /// Whether a wait of at most `timeout` is to spin first.
     pub(crate) fn spins(&self, timeout: Option<Duration>) -> bool {
-        if self.max_ns.load(Ordering::Relaxed) == 0 || timeout == Some(Duration::ZERO) {
-            return false;
-        }
-        if self.vain.load(Ordering::Relaxed) < SHARE_MAX {
-            return true;
-        }
-        if self.skipped.fetch_add(1, Ordering::Relaxed) < SKIPPED_MAX {
-            return false;
-        }
-        self.skipped.store(0, Ordering::Relaxed);
-        true
+        self.max_ns.load(Ordering::Relaxed) > 0
+            && timeout != Some(Duration::ZERO)
+            && self.worth.is_tried()
     }
 
     /// Looks until there is something; false if there is nothing for too long.
@@ -72,20 +54,15 @@ impl Spin {
     }
 
     fn learn(&self, found: bool) {
-        let vain = self.vain.load(Ordering::Relaxed);
-        let mut next = vain - vain / WEIGHT;
         if found {
-            // A try that was of use is enough to go on: it is as good as any other.
-            next = next.min(SHARE_MAX - 1);
-        } else {
-            next += SHARE_ALL / WEIGHT;
-            let switches = kernel::involuntary_switches();
-            // Somebody else wants this processor: at once.
-            if self.switches.swap(switches, Ordering::Relaxed) != switches {
-                next = SHARE_ALL;
-            }
+            return self.worth.learn(true);
         }
-        self.vain.store(next, Ordering::Relaxed);
+        let switches = kernel::involuntary_switches();
+        // Somebody else wants this processor: at once.
+        match self.switches.swap(switches, Ordering::Relaxed) == switches {
+            true => self.worth.learn(false),
+            false => self.worth.give_up(PASSED_OVER),
+        }
     }
 }
 
@@ -105,8 +82,6 @@ mod tests {
             spins += 1;
             assert!(spins <= 32, "it is given up");
         }
-        let skipped = (0..1000).take_while(|_| !spin.spins(None)).count() as u64;
-        assert!(skipped <= SKIPPED_MAX);
         // What is of use again is done again, at once.
         assert!(spin.until(|| true));
         assert!(spin.spins(None));

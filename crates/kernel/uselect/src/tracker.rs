@@ -19,6 +19,7 @@ use crate::remembered::Remembered;
 use crate::socket::Socket;
 use crate::spin::Spin;
 use crate::stats::{Counters, Stats};
+use crate::turn::Turn;
 use crate::view::View;
 
 /// A process whose sockets are tracked: those that it opens, accepts or adopts here from now on.
@@ -43,6 +44,7 @@ pub(crate) struct Inner {
     memory: Memory,
     pub(crate) passes: Passes,
     pub(crate) spin: Spin,
+    pub(crate) turn: Turn,
     pub(crate) counters: Counters,
     /// Of the last upoll that was large; one that finds it taken by another thread goes without.
     pub(crate) remembered: Mutex<Remembered>,
@@ -133,6 +135,7 @@ impl Tracker {
             memory,
             passes: Passes::new(),
             spin: Spin::default(),
+            turn: Turn::default(),
             counters: Counters::default(),
             remembered: Mutex::default(),
         }))

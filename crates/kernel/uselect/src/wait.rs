@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::asked::Asked;
 use crate::kernel::{Result, SignalSet};
 use crate::tracker::Inner;
+use crate::turn::Given;
 use crate::view::{View, Waiter};
 
 /// What is asked: some form of a set of descriptors.
@@ -94,12 +95,24 @@ fn ask(
         {
             left_first = Some(Duration::ZERO);
         }
+        // What a filter's ring wakes is woken as cheaply as by poll(2).
+        let given = match view {
+            View::Region(_) => inner.turn.give(left_first),
+            View::Filter(_) => None,
+        };
+        let mask = mask.or(given.as_ref().map(Given::mask));
         if !waiter.begin() {
             return leave(inner, question, left(), mask);
         }
         let ready = question.collect(waiter);
-        let wait = if ready > 0 { Some(Duration::ZERO) } else { left_first };
-        let polled = waiter.poll(wait, mask);
+        if let Some(given) = &given {
+            left_first = left();
+            given.learn(ready);
+        }
+        // What is ready goes before a signal.
+        let (wait, during) =
+            if ready > 0 { (Some(Duration::ZERO), None) } else { (left_first, mask) };
+        let polled = waiter.poll(wait, during);
         if wait != Some(Duration::ZERO) {
             inner.counters.sleeps.add();
         }

@@ -16,6 +16,7 @@ use crate::passes::Passes;
 use crate::region::{ENDED, Region};
 use crate::sleep::Sleeper;
 use crate::tracker::Tracker;
+use crate::turn::Given;
 
 /// A set of descriptors, each with bits of epoll(7) that are waited for and a number of the
 /// caller's. Those that are tracked are known by memory; the rest is in an epoll instance of the
@@ -309,7 +310,13 @@ impl Watcher {
             if inner.spin.spins(left) {
                 inner.spin.until(|| memory.state().has_changes(region));
             }
+            let given = inner.turn.give(left);
+            let mask = mask.or(given.as_ref().map(Given::mask));
             let mut found = memory.begin(region, events);
+            if let Some(given) = &given {
+                left = left_of(deadline);
+                given.learn(found);
+            }
             if found == 0 {
                 if left != Some(Duration::ZERO) {
                     inner.counters.sleeps.add();
@@ -329,7 +336,7 @@ impl Watcher {
                     found += self.wait_for_items(&mut events[found..], at_once, None).unwrap_or(0);
                 }
             }
-            left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            left = left_of(deadline);
             if found > 0 || left == Some(Duration::ZERO) {
                 return Ok(found);
             }
@@ -442,6 +449,11 @@ impl Memory {
         }
         Ok(has_items)
     }
+}
+
+/// Until then; for ever if there is no end.
+fn left_of(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|at| at.saturating_duration_since(Instant::now()))
 }
 
 /// The kernel's instance: a descriptor that can be polled, of what is not tracked.
