@@ -350,3 +350,36 @@ pub(crate) fn involuntary_switches() -> u64 {
     // SAFETY: all bytes were zeroed, which is a `rusage`, and then written by the kernel, or not.
     unsafe { usage.assume_init() }.ru_nivcsw.unsigned_abs()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    static SIGNALS: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn count(_: libc::c_int) {
+        SIGNALS.fetch_add(1, Ordering::SeqCst);
+    }
+
+    #[test]
+    fn a_signal_that_was_held_ends_the_call_that_lets_it_through() {
+        // SAFETY: the handler only counts.
+        let before =
+            unsafe { libc::signal(libc::SIGUSR2, count as *const () as libc::sighandler_t) };
+        assert_ne!(before, libc::SIG_ERR);
+        let held = HeldSignals::new();
+        // SAFETY: the thread that runs has not been joined.
+        assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2) }, 0);
+        assert_eq!(ppoll(&mut [], Some(Duration::ZERO), None), Ok(0));
+        assert_eq!(SIGNALS.load(Ordering::SeqCst), 0);
+        assert_eq!(ppoll(&mut [], None, Some(held.mask())), Err(Errno::INTR));
+        assert_eq!(SIGNALS.load(Ordering::SeqCst), 1);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2) }, 0);
+        assert_eq!(SIGNALS.load(Ordering::SeqCst), 1);
+        drop(held);
+        assert_eq!(SIGNALS.load(Ordering::SeqCst), 2);
+    }
+}

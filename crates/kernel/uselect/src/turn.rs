@@ -62,3 +62,33 @@ impl Given<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learn(turn: &Turn, took: Duration, ready: usize) {
+        Given { turn, took, signals: HeldSignals::new() }.learn(ready);
+    }
+
+    #[test]
+    fn who_sends_is_given_way_to_and_who_computes_is_not() {
+        let turn = Turn::default();
+        assert!(turn.give(Some(Duration::ZERO)).is_none(), "no sleep");
+        for _ in 0..1000 {
+            learn(&turn, 40 * TIME_MAX, 40);
+            assert!(turn.give(None).is_some());
+        }
+        // One who computes now and then is none who always does.
+        for _ in 1..LONG_MAX {
+            learn(&turn, 41 * TIME_MAX, 40);
+        }
+        learn(&turn, TIME_MAX, 1);
+        assert!(turn.give(None).is_some());
+        for _ in 0..LONG_MAX {
+            learn(&turn, 2 * TIME_MAX, 0);
+        }
+        let sleeps = (0..2 * PASSED_OVER).take_while(|_| turn.give(None).is_none()).count();
+        assert_eq!(sleeps as u64, PASSED_OVER);
+    }
+}
