@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// An origin's address.
 pub(super) enum Accepting {
@@ -18,7 +18,8 @@ pub(super) enum Accepting {
 
 /// A TCP port of 127.0.0.1 where connections are refused.
 pub(super) fn refusing() -> io::Result<Accepting> {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let address = rustix::net::getsockname(&socket)?;
     let address = SocketAddr::try_from(address).map_err(|_| ErrorKind::AddrNotAvailable)?;

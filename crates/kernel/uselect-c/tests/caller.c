@@ -388,7 +388,7 @@ static void stats(void) {
   if (tells_numbers())
     CHECK(after.without_call > before.without_call + 900);
   waited.events = POLLIN;
-  CHECK(upoll(&waited, 1, SHORT_MS) == 0 && !uselect_set_spin(0) && !uselect_stats(&before));
+  CHECK(upoll(&waited, 1, 2) == 0 && !uselect_set_spin(0) && !uselect_stats(&before));
   CHECK(!tracks() || before.sleeps > after.sleeps);
   close_ends(ends);
 }

@@ -17,7 +17,6 @@
 // The call fails with this errno.
 #define FAILS(call, error) CHECK((errno = 0, (call) == -1) && errno == (error))
 #define LONG_MS 10000
-#define SHORT_MS 50
 
 static inline void broken(const char *file, int line, const char *condition) {
   fprintf(stderr, "%s:%d: this does not hold: %s (errno %d)\n", file, line, condition, errno);

@@ -238,36 +238,30 @@ pub(crate) fn borrow<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
 #[repr(transparent)]
 pub struct SignalSet(pub u64);
 
-/// While it is there signals to this thread wait, but for those that an instruction causes.
-pub(crate) struct HeldSignals {
-    before: SignalSet,
+/// Signals that an instruction causes, which cannot wait.
+const CAUSED: [i32; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+
+/// Has signals to this thread wait until `work` is done: whether one came that was handled then,
+/// which would have ended a call. `None`, and nothing is done, where a program may not hold them.
+///
+/// One that is ignored waits as well; in a program of several threads the kernel may give it to
+/// another one, whose epoll_wait(2) then ends.
+pub(crate) fn holding_signals(work: impl FnOnce()) -> Option<bool> {
+    let caused = CAUSED.iter().fold(0, |set, signal| set | 1 << (signal - 1));
+    let before = set_mask(SignalSet(!caused))?;
+    work();
+    // Lets them through. Not by the mask alone: that does not tell.
+    let is_interrupted = ppoll(&mut [], Some(Duration::ZERO), Some(&before)) == Err(Errno::INTR);
+    set_mask(before);
+    Some(is_interrupted)
 }
 
-impl HeldSignals {
-    pub(crate) fn new() -> Self {
-        let caused = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
-        let held =
-            caused.iter().chain(&[libc::SIGSYS]).fold(!0, |set, signal| set & !(1 << (signal - 1)));
-        Self { before: set_mask(SignalSet(held)) }
-    }
-
-    /// The mask of before: for a call in which they are to come.
-    pub(crate) fn mask(&self) -> &SignalSet {
-        &self.before
-    }
-}
-
-impl Drop for HeldSignals {
-    fn drop(&mut self) {
-        set_mask(self.before);
-    }
-}
-
-/// rt_sigprocmask(2): gives the mask of before.
-fn set_mask(mask: SignalSet) -> SignalSet {
+/// rt_sigprocmask(2): the mask of before.
+fn set_mask(mask: SignalSet) -> Option<SignalSet> {
     let mut before = SignalSet::default();
     // SAFETY: both sets outlive the call and are as long as is said.
-    unsafe {
+    let done = result(unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
             libc::SIG_SETMASK,
@@ -275,8 +269,14 @@ fn set_mask(mask: SignalSet) -> SignalSet {
             &raw mut before,
             size_of::<SignalSet>(),
         )
-    };
-    before
+    });
+    done.ok().map(|_| before)
+}
+
+/// sched_yield(2): whoever else wants this processor goes first.
+pub(crate) fn give_way() {
+    // SAFETY: it takes nothing.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
 }
 
 /// poll(2), or with a mask ppoll(2). Not by the C library, in which another program may have put
@@ -363,23 +363,35 @@ mod tests {
         SIGNALS.fetch_add(1, Ordering::SeqCst);
     }
 
+    fn raise(signal: i32) {
+        // SAFETY: there is a thread that runs.
+        let own = unsafe { libc::pthread_self() };
+        // SAFETY: it has not been joined.
+        assert_eq!(unsafe { libc::pthread_kill(own, signal) }, 0);
+    }
+
     #[test]
-    fn a_signal_that_was_held_ends_the_call_that_lets_it_through() {
+    fn a_signal_that_was_held_is_told_of_if_it_is_handled() {
+        let handled = || SIGNALS.load(Ordering::SeqCst);
         // SAFETY: the handler only counts.
         let before =
             unsafe { libc::signal(libc::SIGUSR2, count as *const () as libc::sighandler_t) };
         assert_ne!(before, libc::SIG_ERR);
-        let held = HeldSignals::new();
-        // SAFETY: the thread that runs has not been joined.
-        assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2) }, 0);
-        assert_eq!(ppoll(&mut [], Some(Duration::ZERO), None), Ok(0));
-        assert_eq!(SIGNALS.load(Ordering::SeqCst), 0);
-        assert_eq!(ppoll(&mut [], None, Some(held.mask())), Err(Errno::INTR));
-        assert_eq!(SIGNALS.load(Ordering::SeqCst), 1);
-        // SAFETY: as above.
-        assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2) }, 0);
-        assert_eq!(SIGNALS.load(Ordering::SeqCst), 1);
-        drop(held);
-        assert_eq!(SIGNALS.load(Ordering::SeqCst), 2);
+        let blocked = SignalSet(1 << (libc::SIGUSR1 - 1));
+        let first = set_mask(blocked).unwrap();
+        assert_eq!(holding_signals(give_way), Some(false));
+        let work = || {
+            raise(libc::SIGUSR2);
+            assert_eq!(handled(), 0);
+        };
+        assert_eq!(holding_signals(work), Some(true));
+        assert_eq!(handled(), 1);
+        // One that is ignored, and one that the caller holds, are none.
+        assert_eq!(holding_signals(|| raise(libc::SIGURG)), Some(false));
+        assert_eq!(holding_signals(|| raise(libc::SIGUSR1)), Some(false));
+        assert_eq!(handled(), 1);
+        // SAFETY: no handler is left; the one that waits is dropped.
+        unsafe { libc::signal(libc::SIGUSR1, libc::SIG_IGN) };
+        assert_eq!(set_mask(first), Some(blocked));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::kernel;
-use crate::worth::{PASSED_OVER, Worth};
+use crate::worth::{Outcome, Worth};
 
 /// A wake costs who sends a packet some microseconds and the sleeper its place on the processor; a
 /// look at memory costs tens of nanoseconds. So a wait whose answer comes soon looks until then.
@@ -55,13 +55,13 @@ impl Spin {
 
     fn learn(&self, found: bool) {
         if found {
-            return self.worth.learn(true);
+            return self.worth.learn(Outcome::OfUse);
         }
         let switches = kernel::involuntary_switches();
         // Somebody else wants this processor: at once.
         match self.switches.swap(switches, Ordering::Relaxed) == switches {
-            true => self.worth.learn(false),
-            false => self.worth.give_up(PASSED_OVER),
+            true => self.worth.learn(Outcome::InVain),
+            false => self.worth.give_up(),
         }
     }
 }

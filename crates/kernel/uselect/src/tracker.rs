@@ -44,6 +44,7 @@ pub(crate) struct Inner {
     memory: Memory,
     pub(crate) passes: Passes,
     pub(crate) spin: Spin,
+    /// Of those who wait by upoll and uselect.
     pub(crate) turn: Turn,
     pub(crate) counters: Counters,
     /// Of the last upoll that was large; one that finds it taken by another thread goes without.

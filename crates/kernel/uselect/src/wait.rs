@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::asked::Asked;
-use crate::kernel::{Result, SignalSet};
+use crate::kernel::{Errno, Result, SignalSet};
 use crate::tracker::Inner;
-use crate::turn::Given;
 use crate::view::{View, Waiter};
 
 /// What is asked: some form of a set of descriptors.
@@ -80,9 +79,8 @@ fn ask(
     timeout: Option<Duration>,
     mask: Option<&SignalSet>,
 ) -> Result<usize> {
-    // A timeout beyond what the clock can say is for ever.
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
+    let deadline = deadline_of(timeout);
+    let left = || left_of(deadline);
     let (mut left_first, mut is_first, view) = (timeout, true, waiter.view());
     loop {
         let was_last = left_first == Some(Duration::ZERO);
@@ -95,19 +93,19 @@ fn ask(
         {
             left_first = Some(Duration::ZERO);
         }
-        // What a filter's ring wakes is woken as cheaply as by poll(2).
+        // Who waits by a filter is woken as cheaply as by poll(2).
         let given = match view {
             View::Region(_) => inner.turn.give(left_first),
             View::Filter(_) => None,
         };
-        let mask = mask.or(given.as_ref().map(Given::mask));
+        let is_interrupted = given.as_ref().is_some_and(|given| given.is_interrupted);
         if !waiter.begin() {
             return leave(inner, question, left(), mask);
         }
         let ready = question.collect(waiter);
-        if let Some(given) = &given {
-            left_first = left();
+        if let Some(given) = given {
             given.learn(ready);
+            left_first = if is_interrupted { Some(Duration::ZERO) } else { left() };
         }
         // What is ready goes before a signal.
         let (wait, during) =
@@ -122,6 +120,9 @@ fn ask(
         }
         found = question.look(view);
         let ready = found.ready + question.add(waiter.asked())?;
+        if ready == 0 && is_interrupted {
+            return Err(Errno::INTR);
+        }
         (left_first, is_first) = (left(), false);
         // What may have become ready in time is asked about, once.
         let is_over = left_first == Some(Duration::ZERO) && (was_last || !found.has_guesses);
@@ -130,6 +131,15 @@ fn ask(
         }
         waiter.take_back();
     }
+}
+
+/// A timeout beyond what the clock can say is for ever.
+pub(crate) fn deadline_of(timeout: Option<Duration>) -> Option<Instant> {
+    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
+}
+
+pub(crate) fn left_of(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|at| at.saturating_duration_since(Instant::now()))
 }
 
 /// All of it is asked of the kernel.

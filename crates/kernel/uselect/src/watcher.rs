@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::bits;
 use crate::error::Error;
@@ -16,7 +16,8 @@ use crate::passes::Passes;
 use crate::region::{ENDED, Region};
 use crate::sleep::Sleeper;
 use crate::tracker::Tracker;
-use crate::turn::Given;
+use crate::turn::Turn;
+use crate::wait::{deadline_of, left_of};
 
 /// A set of descriptors, each with bits of epoll(7) that are waited for and a number of the
 /// caller's. Those that are tracked are known by memory; the rest is in an epoll instance of the
@@ -31,6 +32,7 @@ pub struct Watcher {
     /// None where nothing is tracked, or as many sleep as can.
     memory: Option<Memory>,
     passes: Passes,
+    turn: Turn,
 }
 
 /// What a watcher has of a registered process.
@@ -103,7 +105,8 @@ impl Watcher {
             Some((region, sleeper)) => Some(Memory::new(region, sleeper, &items)?),
             None => None,
         };
-        Ok(Self { tracker: tracker.clone(), items, memory, passes: inner.passes.like() })
+        let (passes, turn) = (inner.passes.like(), Turn::default());
+        Ok(Self { tracker: tracker.clone(), items, memory, passes, turn })
     }
 
     /// Adds a descriptor, with bits of epoll(7) among which EPOLLET, EPOLLONESHOT, EPOLLEXCLUSIVE
@@ -303,19 +306,17 @@ impl Watcher {
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
         let inner = self.tracker.inner();
-        // A timeout beyond what the clock can say is for ever.
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = deadline_of(timeout);
         let mut left = timeout;
         loop {
-            if inner.spin.spins(left) {
-                inner.spin.until(|| memory.state().has_changes(region));
-            }
-            let given = inner.turn.give(left);
-            let mask = mask.or(given.as_ref().map(Given::mask));
+            let has_changes = || memory.state().has_changes(region);
+            let is_found = inner.spin.spins(left) && inner.spin.until(has_changes);
+            let given = if is_found { None } else { self.turn.give(left) };
+            let is_interrupted = given.as_ref().is_some_and(|given| given.is_interrupted);
             let mut found = memory.begin(region, events);
-            if let Some(given) = &given {
-                left = left_of(deadline);
+            if let Some(given) = given {
                 given.learn(found);
+                left = if is_interrupted { Some(Duration::ZERO) } else { left_of(deadline) };
             }
             if found == 0 {
                 if left != Some(Duration::ZERO) {
@@ -335,6 +336,9 @@ impl Watcher {
                     let at_once = Some(Duration::ZERO);
                     found += self.wait_for_items(&mut events[found..], at_once, None).unwrap_or(0);
                 }
+            }
+            if found == 0 && is_interrupted {
+                return Err(Errno::INTR);
             }
             left = left_of(deadline);
             if found > 0 || left == Some(Duration::ZERO) {
@@ -449,11 +453,6 @@ impl Memory {
         }
         Ok(has_items)
     }
-}
-
-/// Until then; for ever if there is no end.
-fn left_of(deadline: Option<Instant>) -> Option<Duration> {
-    deadline.map(|at| at.saturating_duration_since(Instant::now()))
 }
 
 /// The kernel's instance: a descriptor that can be polled, of what is not tracked.
