@@ -33,6 +33,7 @@ static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
 static long (*const map_delete)(void *map, const void *key) = (void *)3;
 static __u64 (*const current_ids)(void) = (void *)14;
 static void *(*const storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
+static long (*const storage_delete)(void *map, void *sk) = (void *)108;
 static long (*const seq_write)(struct seq_file *file, const void *bytes, __u32 count) = (void *)127;
 static long (*const ring_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)130;
 static struct tcp_sock *(*const to_tcp)(void *sk) = (void *)137;

@@ -26,8 +26,6 @@ struct tracked {
     __u32 is_over;
     // Bits are only set; the process clears them.
     __u32 is_lean;
-    // What the last sweep found of the socket: fingerprint().
-    __u64 swept;
 };
 struct process {
     __u64 identity;
@@ -44,6 +42,13 @@ struct {
     TYPE(key, int);
     TYPE(value, struct tracked);
 } sockets SEC(".maps");
+// Sockets that are to be looked at again: fingerprint().
+struct {
+    NUMBER(type, MAP_SK_STORAGE);
+    NUMBER(map_flags, NO_PREALLOC);
+    TYPE(key, int);
+    TYPE(value, __u64);
+} doubted SEC(".maps");
 // By process id: its registration.
 struct {
     NUMBER(type, MAP_HASH);

@@ -146,10 +146,8 @@ INLINE void add(struct uselect_own *own, __u32 fd, __u32 told)
 }
 
 // Pairs with Sleeper::begin (`sleeping` is stored, then words and bits read).
-INLINE void wake(struct uselect_own *own, __u32 region, __u32 interest)
+INLINE void wake(struct uselect_sleeper *sleeper, __u32 region, __u32 at)
 {
-    __u32 at = interest >> 16 & (USELECT_SLEEPERS - 1);
-    struct uselect_sleeper *sleeper = &own->sleeper[at];
     if (!ONCE(sleeper->sleeping) || !__sync_lock_test_and_set(&sleeper->sleeping, 0))
         return;
     __u32 place = region * USELECT_SLEEPERS + at;
@@ -218,8 +216,14 @@ INLINE void publish(struct settling *now, struct uselect_shown *shown, struct us
         return;
     set_bit(own->changed, fd, 1);
     __u32 interest = ONCE(own->interest[fd & MASK]);
+    if (!interest)
+        return;
+    __u32 at = interest >> 16 & (USELECT_SLEEPERS - 1);
+    struct uselect_sleeper *sleeper = &own->sleeper[at];
+    // Pairs with State::scan: there it is taken back before the word of `changed` is read.
+    set_bit(sleeper->changed_words, (fd & MASK) / 64, 1);
     if (now->told & interest)
-        wake(own, now->region, interest);
+        wake(sleeper, now->region, at);
 }
 
 // Makes the word what the socket is, until it stays so: the socket may be changed by others

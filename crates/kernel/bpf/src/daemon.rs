@@ -11,27 +11,24 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use rustix::time::{ClockId, clock_gettime};
 use uselect::{Answer, Mode, REQUEST, SLEEPER};
 
 use crate::cgroup::Cgroup;
 use crate::departed::Departed;
 use crate::error::Error;
-use crate::limits::{
-    FULL_TIME, REGIONS_MAX, REQUEST_TIME_MAX, STRANGERS_MAX, STRANGERS_PER_USER, SWEEP_AGAIN,
-    SWEEP_SHARE, SWEEP_TIME,
-};
+use crate::limits::{FULL_TIME, REGIONS_MAX, REQUEST_TIME_MAX, STRANGERS_MAX, STRANGERS_PER_USER};
 use crate::listen::Listening;
 use crate::log::Log;
 use crate::peer::{Peer, has_taken_all, is_in_first_namespace};
 use crate::policy::Policy;
 use crate::programs::{COMMON, CgroupLinks, EXACT, Programs, Tracing};
 use crate::regions::{Memory, Region, Regions};
+use crate::sweep::Sweep;
 
 /// The programs, who is registered, and who asks.
 pub struct Daemon {
@@ -52,10 +49,8 @@ pub struct Daemon {
     connections: u64,
     /// With the members at most [`REGIONS_MAX`], and of a user what the policy says.
     departed: Departed,
-    /// When the next sweep is due, if somebody is registered.
-    sweep_at: Instant,
-    /// It is to find again what the last one has found.
-    is_again: bool,
+    /// While somebody is registered.
+    sweep: Sweep,
     /// Until then nobody is met, as there is no room for a connection: who waits stays to be seen.
     full_until: Instant,
     log: Log,
@@ -117,8 +112,7 @@ impl Daemon {
             members: BTreeMap::new(),
             connections: 0,
             departed: Departed::default(),
-            sweep_at: Instant::now(),
-            is_again: false,
+            sweep: Sweep::new(),
             full_until: Instant::now(),
             log: Log::default(),
         })
@@ -155,8 +149,9 @@ impl Daemon {
         }
         let now = Instant::now();
         self.strangers.retain(|_, stranger| stranger.deadline > now);
-        if !self.members.is_empty() && self.sweep_at <= now {
-            self.sweep();
+        if !self.members.is_empty() && self.sweep.due() <= now {
+            let swept = self.sweep.go_on(&self.programs);
+            swept.unwrap_or_else(|error| self.log.tell(format!("a sweep failed: {error}")));
         }
         Ok(true)
     }
@@ -180,7 +175,7 @@ impl Daemon {
         let (causes, mut fds): (Vec<Cause>, Vec<PollFd<'_>>) = all.map(readable).unzip();
 
         let deadlines = self.strangers.values().map(|stranger| stranger.deadline);
-        let sweep = (!self.members.is_empty()).then_some(self.sweep_at);
+        let sweep = (!self.members.is_empty()).then_some(self.sweep.due());
         let full = is_full.then_some(self.full_until);
         let wait = deadlines.chain(sweep).chain(full).min().map(|deadline| {
             let left = deadline.saturating_duration_since(now);
@@ -192,21 +187,6 @@ impl Daemon {
         }
         let ready = causes.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
         Ok(ready.map(|(cause, _)| cause).collect())
-    }
-
-    /// What cannot be swept now is later.
-    fn sweep(&mut self) {
-        let begin = time_used();
-        let has_found = self.programs.sweep().unwrap_or_else(|error| {
-            self.log.tell(format!("a sweep failed: {error}"));
-            false
-        });
-        // Not what others took of the processor meanwhile: a busy machine needs sweeps no less.
-        let used = time_used().saturating_sub(begin);
-        let rest = used.saturating_mul(SWEEP_SHARE).clamp(SWEEP_TIME.start, SWEEP_TIME.end);
-        // Once: on a busy machine there is always something on its way.
-        self.is_again = has_found && !self.is_again;
-        self.sweep_at = Instant::now() + if self.is_again { SWEEP_AGAIN } else { rest };
     }
 
     fn meet(&mut self) {
@@ -383,12 +363,6 @@ impl Daemon {
             self.common = None;
         }
     }
-}
-
-/// Of a processor, by this thread.
-fn time_used() -> Duration {
-    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(tv_sec.unsigned_abs(), tv_nsec as u32)
 }
 
 /// Says whether it has got there.

@@ -205,33 +205,43 @@ pub(crate) fn id(map: impl AsFd) -> Result<u32> {
     Ok(info.id)
 }
 
-/// Has a program called for each of what it goes through (since Linux 5.8), or for each socket that
-/// has storage in a map (since 5.9), and gives what it has written.
-pub(crate) fn each(program: BorrowedFd<'_>, map: Option<BorrowedFd<'_>>) -> Result<Vec<u8>> {
-    let map = map.map(|map| map.as_raw_fd().unsigned_abs());
-    let place = map.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let attributes = Link {
-        program: program.as_raw_fd().unsigned_abs(),
-        target: 0,
-        kind: ITER,
-        flags: 0,
-        map: place.expose_provenance() as u64,
-        map_bytes: map.as_ref().map_or(0, size_of_val) as u32,
-        padding: 0,
-    };
-    // SAFETY: `map` outlives the call and has so many bytes; the command gives a descriptor.
-    let link = unsafe { open(LINK_CREATE, &attributes) }?;
-    let attributes = Iterate { link: link.as_raw_fd().unsigned_abs(), flags: 0 };
-    // SAFETY: there is no address among them; the command gives a descriptor.
-    let iterator = unsafe { open(ITER_CREATE, &attributes) }?;
-    let (mut bytes, mut written) = ([0; 4096], Vec::new());
-    loop {
-        match rustix::io::read(&iterator, &mut bytes) {
-            Ok(0) => return Ok(written),
-            Ok(count) => written.extend_from_slice(&bytes[..count]),
-            // So many were looked at without a byte; it goes on from there.
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(error) => return Err(error),
+/// A program that is called for each of what it goes through, as what it writes is read.
+pub(crate) struct Iteration(OwnedFd);
+
+impl Iteration {
+    /// Of a program's own kind (since Linux 5.8), or of each socket that has storage in a map (since
+    /// 5.9).
+    pub(crate) fn new(program: BorrowedFd<'_>, map: Option<BorrowedFd<'_>>) -> Result<Self> {
+        let map = map.map(|map| map.as_raw_fd().unsigned_abs());
+        let place = map.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let attributes = Link {
+            program: program.as_raw_fd().unsigned_abs(),
+            target: 0,
+            kind: ITER,
+            flags: 0,
+            map: place.expose_provenance() as u64,
+            map_bytes: map.as_ref().map_or(0, size_of_val) as u32,
+            padding: 0,
+        };
+        // SAFETY: `map` outlives the call and has so many bytes; the command gives a descriptor.
+        let link = unsafe { open(LINK_CREATE, &attributes) }?;
+        let attributes = Iterate { link: link.as_raw_fd().unsigned_abs(), flags: 0 };
+        // SAFETY: there is no address among them; the command gives a descriptor.
+        unsafe { open(ITER_CREATE, &attributes) }.map(Self)
+    }
+
+    /// Goes on until so many bytes are written: how many there are, fewer at the end.
+    pub(crate) fn read(&self, bytes: &mut [u8]) -> Result<usize> {
+        let mut count = 0;
+        while count < bytes.len() {
+            match rustix::io::read(&self.0, &mut bytes[count..]) {
+                Ok(0) => break,
+                Ok(more) => count += more,
+                // So many were looked at without a byte; it goes on from there.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(count)
     }
 }

@@ -21,6 +21,7 @@ mod privileges;
 mod programs;
 mod regions;
 mod signals;
+mod sweep;
 
 pub use daemon::Daemon;
 pub use error::Error;

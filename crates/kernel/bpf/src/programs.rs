@@ -13,7 +13,7 @@ use aya::programs::{
 use aya::{Btf, Ebpf, EbpfLoader};
 
 use crate::error::Error;
-use crate::kernel;
+use crate::kernel::Iteration;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../objects/uselect.bpf.o");
 
@@ -30,8 +30,9 @@ pub(crate) const COMMON: &Tracepoints = &[
 /// Of what its process does, which only exact regions are told.
 pub(crate) const EXACT: &Tracepoints =
     &[("taken", "tcp_rcv_space_adjust"), ("sent", "sock_send_length")];
-/// Of all tracked sockets, when the daemon wants that.
+/// Of tracked sockets, when the daemon wants that: of all, and of those that the first has doubted.
 const SWEPT: &str = "swept";
+const DOUBTED_AGAIN: &str = "doubted_again";
 /// Of all maps.
 const COUNTED: &str = "counted";
 const CREATED: &str = "created";
@@ -75,7 +76,8 @@ impl Programs {
         for name in NAMED {
             get::<CgroupSockAddr>(&mut loaded, name).load().map_err(refused(name))?;
         }
-        for (name, kind) in [(SWEPT, "bpf_sk_storage_map"), (COUNTED, "bpf_map")] {
+        let of_sockets = [SWEPT, DOUBTED_AGAIN].map(|name| (name, "bpf_sk_storage_map"));
+        for (name, kind) in of_sockets.into_iter().chain([(COUNTED, "bpf_map")]) {
             get::<Iter>(&mut loaded, name).load(kind, &types).map_err(refused(name))?;
         }
         Ok(Self { loaded })
@@ -113,24 +115,41 @@ impl Programs {
         Ok(CgroupLinks { created, named })
     }
 
-    /// Makes what is told of each tracked socket what it is: whether something differed, which is
-    /// made good by the next sweep unless it was just on its way.
+    /// A pass over all tracked sockets, which makes what is told of each what it is: a byte for
+    /// each, 1 for one of which an event seems to be untold.
     ///
     /// # Errors
     /// ENOMEM, EMFILE, ENFILE.
-    pub(crate) fn sweep(&self) -> Result<bool, Error> {
-        let swept = descriptor(&self.loaded, SWEPT);
-        Ok(!kernel::each(swept, Some(self.map("sockets")))?.is_empty())
+    pub(crate) fn sweep(&self) -> Result<Iteration, Error> {
+        Ok(Iteration::new(descriptor(&self.loaded, SWEPT), Some(self.map("sockets")))?)
     }
 
-    /// The numbers of all maps of the machine ([`kernel::id`]).
+    /// Tells the events that still are, of those that [`Programs::sweep`] has found since the last
+    /// time.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn look_again(&self) -> Result<(), Error> {
+        let again = descriptor(&self.loaded, DOUBTED_AGAIN);
+        Iteration::new(again, Some(self.map("doubted")))?.read(&mut [0])?;
+        Ok(())
+    }
+
+    /// The numbers of all maps of the machine ([`kernel::id`](crate::kernel::id)).
     ///
     /// # Errors
     /// As [`Programs::sweep`].
     pub(crate) fn maps(&self) -> Result<BTreeSet<u32>, Error> {
-        let bytes = kernel::each(descriptor(&self.loaded, COUNTED), None)?;
-        let (numbers, _) = bytes.as_chunks();
-        Ok(numbers.iter().map(|number| u32::from_ne_bytes(*number)).collect())
+        let maps = Iteration::new(descriptor(&self.loaded, COUNTED), None)?;
+        let (mut bytes, mut numbers) = ([0; 4096], BTreeSet::new());
+        loop {
+            let count = maps.read(&mut bytes)?;
+            let (written, _) = bytes[..count].as_chunks();
+            numbers.extend(written.iter().map(|number| u32::from_ne_bytes(*number)));
+            if count < bytes.len() {
+                return Ok(numbers);
+            }
+        }
     }
 
     /// A map of `uselect.bpf.c`.

@@ -18,7 +18,7 @@ use crate::pages::{Pages, Ring};
 /// Where the daemon listens unless told otherwise.
 pub const SOCKET: &str = "/run/uselectd.sock";
 /// What a process asks with; the last byte is the version of the layout.
-pub const REQUEST: [u8; 8] = *b"uselect\x02";
+pub const REQUEST: [u8; 8] = *b"uselect\x03";
 /// What it asks for another ring with.
 pub const SLEEPER: u8 = b'+';
 /// Descriptors that come with [`Answer::Granted`].

@@ -1,5 +1,6 @@
 //! What a watcher has of its descriptors: those that memory knows, and which are the kernel's.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub(crate) struct State {
     mine: Vec<u64>,
     pending: Vec<u64>,
     others: Vec<u64>,
+    /// By word of descriptors: one of them may be pending.
+    pending_words: Vec<u64>,
     /// The descriptor with which the next scan begins, so that those of low numbers do not come
     /// first for ever.
     next: usize,
@@ -83,17 +86,23 @@ impl State {
         self.grow(fd);
         self.items[fd] = Item { data, events, edges, is_fresh: true, is_over: false };
         put(&mut self.mine, fd);
-        put(&mut self.pending, fd);
+        self.add_pending(fd);
         true
     }
 
     fn grow(&mut self, fd: usize) {
-        let words = self.mine.len().max(fd / 64 + 1);
-        for bits in [&mut self.mine, &mut self.pending, &mut self.others] {
-            bits.resize(words, 0);
-        }
-        let items = self.items.len().max(words * 64);
+        let items = self.items.len().max((fd / 64 + 1) * 64);
         self.items.resize(items, Item::default());
+        let groups = self.pending_words.len().max(fd / 64 / 64 + 1);
+        self.pending_words.resize(groups, 0);
+        for bits in [&mut self.mine, &mut self.pending, &mut self.others] {
+            bits.resize(groups * 64, 0);
+        }
+    }
+
+    fn add_pending(&mut self, fd: usize) {
+        put(&mut self.pending, fd);
+        put(&mut self.pending_words, fd / 64);
     }
 
     pub(crate) fn modify(
@@ -108,7 +117,7 @@ impl State {
         sleeper.keep(&region.pages, fd, events);
         let edges = self.items[fd as usize].edges;
         self.items[fd as usize] = Item { data, events, edges, is_fresh: true, is_over: false };
-        put(&mut self.pending, fd as usize);
+        self.add_pending(fd as usize);
     }
 
     pub(crate) fn remove(&mut self, region: &Region, fd: i32) {
@@ -188,15 +197,14 @@ impl State {
         region.refresh(fd as i32);
         if has(&self.mine, fd) {
             self.items[fd].is_fresh = true;
-            put(&mut self.pending, fd);
+            self.add_pending(fd);
         }
     }
 
     /// Whether there may be something to tell.
-    pub(crate) fn has_changes(&self, region: &Region) -> bool {
-        let changed = &region.pages.own.changed;
-        let mut words = self.mine.iter().zip(changed).zip(&self.pending);
-        words.any(|((mine, changed), pending)| pending | mine & changed.load(Ordering::SeqCst) != 0)
+    pub(crate) fn has_changes(&self, region: &Region, sleeper: &Sleeper) -> bool {
+        let mut words = self.pending_words.iter().zip(sleeper.changed_words(&region.pages));
+        words.any(|(pending, changed)| pending | changed.load(Ordering::SeqCst) != 0)
     }
 
     /// Tells what there is, and gives how much.
@@ -207,23 +215,28 @@ impl State {
         bell: &Epoll,
         events: &mut [Event],
     ) -> usize {
+        // Pairs with publish() in the kernel: bits of `changed` are read behind this; there they
+        // are stored before.
+        for (pending, changed) in
+            self.pending_words.iter_mut().zip(sleeper.changed_words(&region.pages))
+        {
+            if changed.load(Ordering::SeqCst) != 0 {
+                *pending |= changed.swap(0, Ordering::SeqCst);
+            }
+        }
         let (words, mut count) = (self.mine.len(), 0);
         debug_assert!(words <= WORDS);
         let (first, beyond) = (self.next / 64, u64::MAX << (self.next % 64));
         // The first word twice: its end, and at last its beginning.
         let parts = [(first..words, beyond), (0..words.min(first + 1), !beyond)];
-        for (numbers, part) in parts {
-            for at in numbers {
+        for (mut numbers, part) in parts {
+            while let Some(at) = first_within(&self.pending_words, numbers.clone()) {
+                numbers.start = at + 1;
                 let changed = &region.pages.own.changed[at];
-                let new = changed.load(Ordering::SeqCst);
-                // Of most there is nothing to tell.
-                if new | self.pending[at] == 0 {
-                    continue;
-                }
-                let new = new & self.mine[at];
+                let new = changed.load(Ordering::SeqCst) & self.mine[at];
                 if new != 0 {
-                    // Pairs with publish() in the kernel: words are read behind this; there they
-                    // are stored before the bit is looked at.
+                    // Pairs with publish(), too: words are read behind this; there they are stored
+                    // before the bit is looked at.
                     changed.fetch_and(!new, Ordering::SeqCst);
                     self.pending[at] |= new;
                 }
@@ -237,6 +250,9 @@ impl State {
                         events[count] = event;
                         count += 1;
                     }
+                }
+                if self.pending[at] == 0 {
+                    take(&mut self.pending_words, at);
                 }
             }
         }
@@ -311,6 +327,19 @@ fn asked_of_kernel(fd: usize) -> u32 {
     let mut asked = [PollFd { fd: fd as i32, events: ALL, revents: 0 }];
     let _ = kernel::ppoll(&mut asked, Some(Duration::ZERO), None);
     u32::from(asked[0].revents)
+}
+
+/// The first bit in a range that is set.
+fn first_within(bits: &[u64], range: Range<usize>) -> Option<usize> {
+    let mut at = range.start;
+    while at < range.end {
+        let rest = bits[at / 64] >> (at % 64);
+        if rest != 0 {
+            return Some(at + rest.trailing_zeros() as usize).filter(|at| *at < range.end);
+        }
+        at = (at / 64 + 1) * 64;
+    }
+    None
 }
 
 fn has(bits: &[u64], fd: usize) -> bool {

@@ -70,7 +70,11 @@ pub struct Slot {
 pub struct SleeperFlag {
     /// 1: it sleeps, or is about to. Whoever makes it 0 tells it by its ring.
     pub sleeping: AtomicU32,
-    padding: [u32; 15],
+    padding: u32,
+    /// By word of [`Own::changed`]: one of its bits was set, of a descriptor that it is interested
+    /// in.
+    pub changed_words: [AtomicU64; WORDS / 64],
+    more_padding: [u32; 14],
 }
 
 /// What the process writes too.
@@ -102,7 +106,7 @@ pub struct Own {
 
 const _: () = {
     assert!(size_of::<Shown>() == 64 + SOCKETS * 24);
-    assert!(size_of::<Own>() == 64 * SLEEPERS + 5 * WORDS * 8 + SOCKETS * 16 + THREADS * 16);
+    assert!(size_of::<Own>() == 192 * SLEEPERS + 5 * WORDS * 8 + SOCKETS * 16 + THREADS * 16);
     assert!(SOCKETS.is_power_of_two() && THREADS.is_power_of_two() && PROBES <= THREADS);
     assert!(SLEEPERS.is_power_of_two());
 };

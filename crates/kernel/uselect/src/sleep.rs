@@ -1,7 +1,7 @@
 //! `Sleeper`: sleeping until something happens to a tracked socket or to another descriptor.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::asked::Asked;
@@ -91,6 +91,11 @@ impl Sleeper {
 
     pub(crate) fn end(&self, pages: &Pages) {
         pages.own.sleeper[self.number].sleeping.swap(0, Ordering::SeqCst);
+    }
+
+    /// By word of descriptors, what has changed of those that this sleeper is interested in.
+    pub(crate) fn changed_words<'a>(&self, pages: &'a Pages) -> &'a [AtomicU64] {
+        &pages.own.sleeper[self.number].changed_words
     }
 
     /// Says what of a tracked descriptor ends this sleep; false if another one has it: then poll(2)

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::kernel;
+use crate::wait::left_of;
 use crate::worth::{Outcome, Worth};
 
 /// A thread that sleeps is woken by an interrupt, which whoever sends to it has to pay, and in a
@@ -24,33 +25,43 @@ const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 
 impl Turn {
     /// Before a sleep of at most `timeout`: gives way.
-    pub(crate) fn give(&self, timeout: Option<Duration>) -> Option<Given<'_>> {
+    pub(crate) fn give(&self, timeout: Option<Duration>) -> Given<'_> {
         if timeout.is_some_and(|timeout| timeout < TIMEOUT_MIN) || !self.worth.is_tried() {
-            return None;
+            return Given::default();
         }
         let begin = Instant::now();
-        let is_interrupted = kernel::holding_signals(kernel::give_way)?;
-        Some(Given { turn: self, took: begin.elapsed(), is_interrupted })
+        match kernel::holding_signals(kernel::give_way) {
+            Some(is_interrupted) => Given { turn: Some((self, begin.elapsed())), is_interrupted },
+            None => Given::default(),
+        }
     }
 }
 
-/// A turn that was given away.
+/// A turn that was given away, or none.
+#[derive(Default)]
 pub(crate) struct Given<'a> {
-    turn: &'a Turn,
-    took: Duration,
+    /// And how long it was until it came again.
+    turn: Option<(&'a Turn, Duration)>,
     /// A signal has been handled meanwhile: the wait ends as if that had come in the sleep.
     pub(crate) is_interrupted: bool,
 }
 
 impl Given<'_> {
-    /// How many descriptors were ready when our turn had come.
-    pub(crate) fn learn(&self, ready: usize) {
+    /// Our turn has come, and so many descriptors are ready: what is left of the sleep.
+    pub(crate) fn end(
+        &self,
+        ready: usize,
+        timeout: Option<Duration>,
+        deadline: Option<Instant>,
+    ) -> Option<Duration> {
+        let Some((turn, took)) = self.turn else { return timeout };
         let ready = u32::try_from(ready).unwrap_or(u32::MAX);
-        self.turn.worth.learn(match ready {
-            _ if self.took > TIME_MAX.saturating_mul(ready.max(1)) => Outcome::Harmful,
+        turn.worth.learn(match ready {
+            _ if took > TIME_MAX.saturating_mul(ready.max(1)) => Outcome::Harmful,
             0 => Outcome::InVain,
             _ => Outcome::OfUse,
         });
+        if self.is_interrupted { Some(Duration::ZERO) } else { left_of(deadline) }
     }
 }
 
@@ -60,24 +71,24 @@ mod tests {
     use crate::worth::PASSED_OVER_HARMFUL;
 
     fn learn(turn: &Turn, took: Duration, ready: usize) {
-        Given { turn, took, is_interrupted: false }.learn(ready);
+        Given { turn: Some((turn, took)), is_interrupted: false }.end(ready, None, None);
     }
 
     #[test]
     fn who_sends_is_given_way_to_and_who_computes_is_not() {
         let turn = Turn::default();
-        assert!(turn.give(Some(TIMEOUT_MIN - Duration::from_nanos(1))).is_none());
+        assert!(turn.give(Some(TIMEOUT_MIN - Duration::from_nanos(1))).turn.is_none());
         for _ in 0..1000 {
             learn(&turn, 40 * TIME_MAX, 40);
-            assert!(turn.give(None).is_some());
+            assert!(turn.give(None).turn.is_some());
         }
         // One who computes now and then is none who always does.
         learn(&turn, 41 * TIME_MAX, 40);
-        assert!(turn.give(Some(TIMEOUT_MIN)).is_some());
+        assert!(turn.give(Some(TIMEOUT_MIN)).turn.is_some());
         for _ in 0..10 {
             learn(&turn, 2 * TIME_MAX, 0);
         }
-        let sleeps = (0..10_000).take_while(|_| turn.give(None).is_none()).count();
+        let sleeps = (0..10_000).take_while(|_| turn.give(None).turn.is_none()).count();
         assert_eq!(sleeps as u64, PASSED_OVER_HARMFUL);
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::asked::Asked;
 use crate::kernel::{Errno, Result, SignalSet};
 use crate::tracker::Inner;
+use crate::turn::Given;
 use crate::view::{View, Waiter};
 
 /// What is asked: some form of a set of descriptors.
@@ -96,17 +97,13 @@ fn ask(
         // Who waits by a filter is woken as cheaply as by poll(2).
         let given = match view {
             View::Region(_) => inner.turn.give(left_first),
-            View::Filter(_) => None,
+            View::Filter(_) => Given::default(),
         };
-        let is_interrupted = given.as_ref().is_some_and(|given| given.is_interrupted);
         if !waiter.begin() {
             return leave(inner, question, left(), mask);
         }
         let ready = question.collect(waiter);
-        if let Some(given) = given {
-            given.learn(ready);
-            left_first = if is_interrupted { Some(Duration::ZERO) } else { left() };
-        }
+        left_first = given.end(ready, left_first, deadline);
         // What is ready goes before a signal.
         let (wait, during) =
             if ready > 0 { (Some(Duration::ZERO), None) } else { (left_first, mask) };
@@ -120,7 +117,7 @@ fn ask(
         }
         found = question.look(view);
         let ready = found.ready + question.add(waiter.asked())?;
-        if ready == 0 && is_interrupted {
+        if ready == 0 && given.is_interrupted {
             return Err(Errno::INTR);
         }
         (left_first, is_first) = (left(), false);

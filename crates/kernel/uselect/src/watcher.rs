@@ -309,15 +309,13 @@ impl Watcher {
         let deadline = deadline_of(timeout);
         let mut left = timeout;
         loop {
-            let has_changes = || memory.state().has_changes(region);
-            let is_found = inner.spin.spins(left) && inner.spin.until(has_changes);
-            let given = if is_found { None } else { self.turn.give(left) };
-            let is_interrupted = given.as_ref().is_some_and(|given| given.is_interrupted);
-            let mut found = memory.begin(region, events);
-            if let Some(given) = given {
-                given.learn(found);
-                left = if is_interrupted { Some(Duration::ZERO) } else { left_of(deadline) };
+            let has_changes = || memory.state().has_changes(region, memory.sleeper());
+            if inner.spin.spins(left) && inner.spin.until(has_changes) {
+                left = Some(Duration::ZERO);
             }
+            let given = self.turn.give(left);
+            let mut found = memory.begin(region, events);
+            left = given.end(found, left, deadline);
             if found == 0 {
                 if left != Some(Duration::ZERO) {
                     inner.counters.sleeps.add();
@@ -337,7 +335,7 @@ impl Watcher {
                     found += self.wait_for_items(&mut events[found..], at_once, None).unwrap_or(0);
                 }
             }
-            if found == 0 && is_interrupted {
+            if found == 0 && given.is_interrupted {
                 return Err(Errno::INTR);
             }
             left = left_of(deadline);
@@ -409,7 +407,7 @@ impl Memory {
             state.waiters += 1;
         } else if state.waiters == 0 {
             self.sleeper().end(&region.pages);
-        } else if state.has_changes(region) {
+        } else if state.has_changes(region, self.sleeper()) {
             // The ring, by which whoever sleeps was being told of it, may just have been drained.
             self.kick();
         }
@@ -426,7 +424,7 @@ impl Memory {
             let _ = self.sleeper().begin(&region.pages);
         }
         let found = state.scan(region, self.sleeper(), &self.bell, events);
-        if state.waiters > 0 && state.has_changes(region) {
+        if state.waiters > 0 && state.has_changes(region, self.sleeper()) {
             self.kick();
         }
         found
