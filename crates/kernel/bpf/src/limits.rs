@@ -23,8 +23,11 @@ pub(crate) const SWEEP_TIME: Duration = Duration::from_secs(1);
 /// So many sockets at least,
 pub(crate) const SWEEP_PART: usize = 256;
 /// and such a part of all, as the kernel finds the place of the next one by going through those
-/// before it: 10 s for all of 2,560 sockets and more.
+/// before it: 10 s for all of 2,560 sockets and more,
 pub(crate) const SWEEP_PARTS: usize = 10;
+/// or so, as a pass that finds many that the one before has not seen looks at such a part of those
+/// that it has seen: 14 s for 10,000 new ones, 22 s for 65,536.
+pub(crate) const SWEEP_PARTS_NEW: usize = 4;
 /// What was found counts if it is so still when this has gone by.
 pub(crate) const SWEEP_AGAIN: Duration = Duration::from_millis(50);
 /// Bytes of a process's ring: the least that the kernel allows, of which a record takes 16. A full

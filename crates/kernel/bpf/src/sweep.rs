@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::error::Error;
 use crate::kernel::Iteration;
-use crate::limits::{SWEEP_AGAIN, SWEEP_PART, SWEEP_PARTS, SWEEP_TIME};
+use crate::limits::{SWEEP_AGAIN, SWEEP_PART, SWEEP_PARTS, SWEEP_PARTS_NEW, SWEEP_TIME};
 use crate::programs::Programs;
 
 pub(crate) struct Sweep {
@@ -49,7 +49,7 @@ impl Sweep {
                 programs.sweep()?
             }
         };
-        let part = SWEEP_PART.max(self.all.max(self.seen) / SWEEP_PARTS);
+        let part = SWEEP_PART.max(self.all / SWEEP_PARTS).max(self.seen / SWEEP_PARTS_NEW);
         let mut found = vec![0; part];
         let count = pass.read(&mut found)?;
         self.seen += count;
