@@ -63,7 +63,8 @@ struct uselect_sleeper {
     // 1: its thread sleeps, or is about to, and wants to be told. Whoever makes it 0 tells it.
     uselect_u32 sleeping;
     uselect_u32 padding;
-    // By word of `changed`: one of its bits was set, of a descriptor of its interest.
+    // By word of `changed`: one of its bits was set, of a descriptor of its interest. A watcher takes
+    // it back. With the padding a sleeper has three cache lines to itself.
     uselect_u64 changed_words[USELECT_WORDS / 64];
     uselect_u32 more_padding[14];
 };

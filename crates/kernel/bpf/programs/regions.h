@@ -26,6 +26,8 @@ struct tracked {
     __u32 is_over;
     // Bits are only set; the process clears them.
     __u32 is_lean;
+    // What the last look of a sweep has found: fingerprint().
+    __u64 found;
 };
 struct process {
     __u64 identity;
@@ -42,12 +44,12 @@ struct {
     TYPE(key, int);
     TYPE(value, struct tracked);
 } sockets SEC(".maps");
-// Sockets that are to be looked at again: fingerprint().
+// Sockets that are to be looked at again soon. One that finds no place here is with the next sweep.
 struct {
     NUMBER(type, MAP_SK_STORAGE);
     NUMBER(map_flags, NO_PREALLOC);
     TYPE(key, int);
-    TYPE(value, __u64);
+    TYPE(value, __u8);
 } doubted SEC(".maps");
 // By process id: its registration.
 struct {

@@ -242,7 +242,7 @@ INLINE int is_in_use(struct tracked *tracked)
     return ONCE(shown->word[index]) >> 32 == tracked->generation && ONCE(own->descriptor[index]);
 }
 
-// Who looks at a socket without its lock (sent(), swept()) finds what it was, what it is, or that
+// Who looks at a socket without its lock (sent(), look_at()) finds what it was, what it is, or that
 // it is nobody's. A part of either would be enough to spoil the word of another socket, as each
 // region counts generations for itself. Pairs with settle(): the identity goes first and comes
 // last; there it is read first and, behind the rest, once more.
@@ -338,73 +338,59 @@ int looked6(struct bpf_sock_addr *context)
     return looked_at(context);
 }
 
-struct arrival {
-    __u64 now;
-    __u64 before;
-    __u32 state;
-    __u32 told;
-};
-
-// What a socket is, and what was told of it. The socket is not locked: what differs may just be on
-// its way to be told.
-INLINE struct arrival arrival_of(struct tcp_sock *tp, struct tracked *tracked)
+// Makes what is told of a socket what it is. True if an event seems to be untold: the socket is not
+// locked, so what differs may just be on its way to be told, and counts only if the look before has
+// found the same.
+INLINE int look_at(struct sock *sk, struct tracked *tracked)
 {
-    struct arrival found = {
-        .before = ONCE(tracked->arrived),
-        .state = ((struct sock *)tp)->__sk_common.skc_state,
-        .told = ONCE(tracked->state),
-    };
-    found.now = arrived(tp, found.state);
+    struct tcp_sock *tp = to_tcp(sk);
+    if (!tp)
+        return 0;
+    __u32 state = sk->__sk_common.skc_state, told = ONCE(tracked->state);
+    __u64 now = arrived(tp, state), before = ONCE(tracked->arrived);
     // A queue that was emptied is nothing that came.
-    if (found.state == TCP_LISTEN && !found.now)
-        found.now = found.before;
-    return found;
+    if (state == TCP_LISTEN && !now)
+        now = before;
+    __u64 found = fingerprint(now, state);
+    int differs = found != fingerprint(before, told), is_event = 0;
+    if (differs && found == tracked->found) {
+        // Unless it is told right now. What was assumed of the last state is over.
+        if (__sync_val_compare_and_swap(&tracked->state, told, state) == told && told != state)
+            ONCE(tracked->is_over) = 0;
+        is_event = __sync_val_compare_and_swap(&tracked->arrived, before, now) == before;
+        differs = 0;
+    }
+    tracked->found = found;
+    settle(tp, tracked, is_event && now != before, 0);
+    return differs;
 }
 
-// Makes what is told of a socket what it is, but for events: of those it only notes that there
-// seems to be one. Writes a byte, so that who reads so many has had so many sockets looked at: 1
-// for one that is doubted.
+// Writes a byte for each socket, so that who reads so many has had so many looked at: 1 for one that
+// is to be looked at again.
 SEC("iter/bpf_sk_storage_map")
 int swept(__u64 *arguments)
 {
     struct seq_file *file = *(struct seq_file **)arguments[0];
     struct sock *sk = (struct sock *)arguments[2];
     struct tracked *tracked = (struct tracked *)arguments[3];
-    struct tcp_sock *tp = sk && tracked ? to_tcp(sk) : 0;
-    if (!tp)
+    if (!sk || !tracked)
         return 0;
-    struct arrival arrival = arrival_of(tp, tracked);
-    __u64 found = fingerprint(arrival.now, arrival.state);
-    __u8 is_doubted = found != fingerprint(arrival.before, arrival.told);
+    __u8 is_doubted = look_at(sk, tracked);
     if (is_doubted)
-        storage_get(&doubted, sk, &found, STORAGE_CREATE);
+        storage_get(&doubted, sk, 0, STORAGE_CREATE);
     seq_write(file, &is_doubted, 1);
-    settle(tp, tracked, 0, 0);
     return 0;
 }
 
-// What was doubted has come without a word if it is found again.
 SEC("iter/bpf_sk_storage_map")
 int doubted_again(__u64 *arguments)
 {
     struct sock *sk = (struct sock *)arguments[2];
-    __u64 *noted = (__u64 *)arguments[3];
-    struct tracked *tracked = sk && noted ? tracked_of(sk) : 0;
-    struct tcp_sock *tp = tracked ? to_tcp(sk) : 0;
-    if (!tp)
+    struct tracked *tracked = sk ? tracked_of(sk) : 0;
+    if (!tracked)
         return 0;
-    struct arrival arrival = arrival_of(tp, tracked);
-    __u64 now = arrival.now, before = arrival.before, found = fingerprint(now, arrival.state);
-    __u32 state = arrival.state, told = arrival.told;
-    int is_event = 0;
-    if (found == *noted && found != fingerprint(before, told)) {
-        // Unless it is told right now. What was assumed of the last state is over.
-        if (__sync_val_compare_and_swap(&tracked->state, told, state) == told && told != state)
-            ONCE(tracked->is_over) = 0;
-        is_event = __sync_val_compare_and_swap(&tracked->arrived, before, now) == before;
-    }
     storage_delete(&doubted, sk);
-    settle(tp, tracked, is_event && now != before, 0);
+    look_at(sk, tracked);
     return 0;
 }
 

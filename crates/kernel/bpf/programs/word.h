@@ -220,7 +220,8 @@ INLINE void publish(struct settling *now, struct uselect_shown *shown, struct us
         return;
     __u32 at = interest >> 16 & (USELECT_SLEEPERS - 1);
     struct uselect_sleeper *sleeper = &own->sleeper[at];
-    // Pairs with State::scan: there it is taken back before the word of `changed` is read.
+    // Also if the bit above was there: who has taken this back may not have read that yet. Pairs
+    // with State::scan, which takes this before it reads that.
     set_bit(sleeper->changed_words, (fd & MASK) / 64, 1);
     if (now->told & interest)
         wake(sleeper, now->region, at);

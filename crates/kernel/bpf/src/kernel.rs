@@ -205,7 +205,8 @@ pub(crate) fn id(map: impl AsFd) -> Result<u32> {
     Ok(info.id)
 }
 
-/// A program that is called for each of what it goes through, as what it writes is read.
+/// Has a program called for each element of a kind, and gives what that writes. It goes on only as
+/// it is read.
 pub(crate) struct Iteration(OwnedFd);
 
 impl Iteration {
@@ -230,7 +231,7 @@ impl Iteration {
         unsafe { open(ITER_CREATE, &attributes) }.map(Self)
     }
 
-    /// Goes on until so many bytes are written: how many there are, fewer at the end.
+    /// Goes on until that many bytes are written; gives how many there are, fewer at the end.
     pub(crate) fn read(&self, bytes: &mut [u8]) -> Result<usize> {
         let mut count = 0;
         while count < bytes.len() {

@@ -116,7 +116,8 @@ impl Programs {
     }
 
     /// A pass over all tracked sockets, which makes what is told of each what it is: a byte for
-    /// each, 1 for one of which an event seems to be untold.
+    /// each, 1 for one of which an event seems to be untold. One that is there all the time may be
+    /// left out of a pass if others that were seen are closed meanwhile.
     ///
     /// # Errors
     /// ENOMEM, EMFILE, ENFILE.
@@ -124,8 +125,7 @@ impl Programs {
         Ok(Iteration::new(descriptor(&self.loaded, SWEPT), Some(self.map("sockets")))?)
     }
 
-    /// Tells the events that still are, of those that [`Programs::sweep`] has found since the last
-    /// time.
+    /// Looks again at those of which [`Programs::sweep`] has said so: what is so still is told.
     ///
     /// # Errors
     /// As there.

@@ -15,7 +15,7 @@ use aya::programs::{ProgramInfo, loaded_programs};
 use sha2::{Digest, Sha256};
 use uselect::Backend;
 use uselect::layout::{
-    DOUBT, Numbers, Own, PROBES, REGIONS, SLEEPERS, SOCKETS, Shown, Slot, THREADS,
+    DOUBT, Numbers, Own, PROBES, REGIONS, SLEEPERS, SOCKETS, Shown, SleeperFlag, Slot, THREADS,
 };
 
 fn folder() -> PathBuf {
@@ -52,6 +52,7 @@ fn both_sides_have_the_same_layout() {
         ("uselect_numbers, room", offset_of!(Numbers, room)),
         ("uselect_numbers, window", offset_of!(Numbers, window)),
         ("uselect_numbers, rtt_us", offset_of!(Numbers, rtt_us)),
+        ("uselect_sleeper, changed_words", offset_of!(SleeperFlag, changed_words)),
         ("uselect_slot, armed", offset_of!(Slot, armed)),
         ("uselect_slot, taken", offset_of!(Slot, taken)),
         ("uselect_slot, generation", offset_of!(Slot, generation)),
@@ -74,6 +75,7 @@ fn both_sides_have_the_same_layout() {
         expect(&format!("__builtin_offsetof(struct {field})"), offset);
     }
     expect("sizeof(struct uselect_shown)", size_of::<Shown>());
+    expect("sizeof(struct uselect_sleeper)", size_of::<SleeperFlag>());
     expect("sizeof(struct uselect_own)", size_of::<Own>());
     expect("USELECT_SOCKETS", SOCKETS);
     expect("USELECT_THREADS", THREADS);

@@ -7,7 +7,7 @@ mod common;
 mod listener;
 
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use common::tracker;
@@ -51,5 +51,47 @@ fn who_sleeps_is_woken_by_what_nobody_told() {
             }
         });
         assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    }
+}
+
+/// What has been received moves without a word, as it does for who restores a connection (since
+/// Linux 3.5): the sweep tells of it, once.
+#[test]
+fn what_came_without_a_word_is_told_once() {
+    let Some(tracker) = tracker() else { return };
+    let socket = tracker.socket(false, false).unwrap();
+    let watcher = Watcher::new(tracker).unwrap();
+    watcher.add(socket.as_raw_fd(), bits::IN | bits::EDGE, 7).unwrap();
+    let mut events = [Event::default()];
+    assert_eq!(watcher.wait(&mut events, LONG, None), Ok(1), "a fresh socket has hung up");
+    for place in [1000, 2000] {
+        set_received(&socket, place);
+        assert_eq!(watcher.wait(&mut events, LONG, None), Ok(1));
+        assert_eq!((events[0].events, events[0].edges), (bits::HUP, 1));
+    }
+    assert_eq!(watcher.wait(&mut events, Some(Duration::from_secs(3)), None), Ok(0));
+}
+
+/// Where the next byte goes to, of all that are received (TCP_QUEUE_SEQ).
+fn set_received(socket: &impl AsFd, place: libc::c_int) {
+    const RECEIVED: libc::c_int = 1;
+    let options = [
+        (libc::TCP_REPAIR, 1),
+        (libc::TCP_REPAIR_QUEUE, RECEIVED),
+        (libc::TCP_QUEUE_SEQ, place),
+        (libc::TCP_REPAIR, 0),
+    ];
+    for (option, value) in options {
+        // SAFETY: `value` is read during the call, and is as long as is said.
+        let set = unsafe {
+            libc::setsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::IPPROTO_TCP,
+                option,
+                (&raw const value).cast(),
+                size_of_val(&value) as libc::socklen_t,
+            )
+        };
+        assert_eq!(set, 0, "{option}: {}", std::io::Error::last_os_error());
     }
 }

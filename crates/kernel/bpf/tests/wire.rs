@@ -20,8 +20,8 @@ use uselect::layout::{SLEEPERS, Shown};
 use uselect::{Answer, DESCRIPTORS};
 use uselectd::Uselectd;
 
-const EXACT: &[u8] = b"uselect\x02\x00";
-const LEAN: &[u8] = b"uselect\x02\x01";
+const EXACT: &[u8] = b"uselect\x03\x00";
+const LEAN: &[u8] = b"uselect\x03\x01";
 const RING: &[u8] = b"+";
 
 fn connect(uselectd: &Uselectd) -> UnixStream {
@@ -165,10 +165,10 @@ fn what_is_no_request_gets_no_registration() {
     let Some(uselectd) = Uselectd::start("requests", &[]) else { return };
     let idle = uselectd.kept();
     let version = Some((Answer::Version as u8, 0));
-    for other in [&b"uselect\x01"[..], b"uselect\x02", b"uselect\x02\x02", b"uselect\x03\x00"] {
+    for other in [&b"uselect\x01"[..], b"uselect\x03", b"uselect\x03\x02", b"uselect\x04\x00"] {
         assert_eq!(ask(&mut connect(&uselectd), other), version, "{other:?}");
     }
-    for other in [&b"x"[..], b"uselect", b"Uselect\x02\x00", &[0; 4096]] {
+    for other in [&b"x"[..], b"uselect", b"Uselect\x03\x00", &[0; 4096]] {
         assert_eq!(ask(&mut connect(&uselectd), other), None, "{other:?}");
     }
     // Who says nothing is not waited for: of many at once most are answered that there is no room.

@@ -233,7 +233,13 @@ impl State {
             while let Some(at) = first_within(&self.pending_words, numbers.clone()) {
                 numbers.start = at + 1;
                 let changed = &region.pages.own.changed[at];
-                let new = changed.load(Ordering::SeqCst) & self.mine[at];
+                let mut new = changed.load(Ordering::SeqCst) & self.mine[at];
+                // One that was closed and opened anew may be another watcher's, who is to find it.
+                for bit in places(new) {
+                    if !self.has(region, sleeper, (at * 64) as i32 + bit as i32) {
+                        new &= !(1 << bit);
+                    }
+                }
                 if new != 0 {
                     // Pairs with publish(), too: words are read behind this; there they are stored
                     // before the bit is looked at.

@@ -72,7 +72,7 @@ pub struct SleeperFlag {
     pub sleeping: AtomicU32,
     padding: u32,
     /// By word of [`Own::changed`]: one of its bits was set, of a descriptor that it is interested
-    /// in.
+    /// in. A watcher takes it back.
     pub changed_words: [AtomicU64; WORDS / 64],
     more_padding: [u32; 14],
 }

@@ -40,14 +40,15 @@ impl Turn {
 /// A turn that was given away, or none.
 #[derive(Default)]
 pub(crate) struct Given<'a> {
-    /// And how long it was until it came again.
+    /// Whose it was, and how long it took to come again.
     turn: Option<(&'a Turn, Duration)>,
     /// A signal has been handled meanwhile: the wait ends as if that had come in the sleep.
     pub(crate) is_interrupted: bool,
 }
 
 impl Given<'_> {
-    /// Our turn has come, and so many descriptors are ready: what is left of the sleep.
+    /// Our turn has come, and so many descriptors are ready: learns from that, and gives what is
+    /// left of the sleep.
     pub(crate) fn end(
         &self,
         ready: usize,

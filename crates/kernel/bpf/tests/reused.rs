@@ -1,0 +1,72 @@
+//! A descriptor that one watcher has still, and that is another file and another watcher's by now.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+#[path = "common/listener.rs"]
+mod listener;
+
+use std::io::Write;
+use std::net::{SocketAddrV4, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use common::tracker;
+use listener::listener;
+use uselect::{Event, Socket, Watcher, bits};
+
+const LONG: Option<Duration> = Some(Duration::from_secs(5));
+const EDGES: u32 = bits::IN | bits::EDGE;
+
+#[test]
+fn a_watcher_leaves_another_one_what_is_its_own_no_more() {
+    let Some(tracker) = tracker() else { return };
+    let (listener, address) = listener(tracker);
+    let [first, second] = [(); 2].map(|()| Watcher::new(tracker).unwrap());
+    let (_gone, socket) = connected(&listener, address);
+    let (mut beside, neighbour) = connected(&listener, address);
+    let reused = socket.as_raw_fd();
+    assert_eq!(reused / 64, neighbour.as_raw_fd() / 64, "they share a word");
+    first.add(reused, EDGES, 1).unwrap();
+    first.add(neighbour.as_raw_fd(), EDGES, 2).unwrap();
+    // Before, so that they do not get the number; several, as the daemon's thread may.
+    let mut clients = [(); 8].map(|()| TcpStream::connect(address).unwrap()).into_iter();
+    // Not forgotten by the watcher, as it should be.
+    drop(socket);
+    let mut others = Vec::new();
+    let (mut client, socket) = loop {
+        let (client, socket) = (clients.next().unwrap(), accepted(&listener));
+        if socket.as_raw_fd() == reused {
+            break (client, socket);
+        }
+        others.push((client, socket));
+    };
+    second.add(reused, EDGES, 3).unwrap();
+    let nothing = Some(Duration::ZERO);
+    let mut events = [Event::default(); 4];
+    assert_eq!(second.wait(&mut events, nothing, None), Ok(0));
+    client.write_all(b"x").unwrap();
+    beside.write_all(b"x").unwrap();
+    for socket in [&socket, &neighbour] {
+        while socket.state().unwrap().events & bits::IN == 0 {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(first.wait(&mut events, LONG, None), Ok(1));
+    assert_eq!(events[0].data, 2);
+    assert_eq!(second.wait(&mut events, LONG, None), Ok(1));
+    assert_eq!(events[0].data, 3);
+}
+
+fn connected(listener: &Socket, address: SocketAddrV4) -> (TcpStream, Socket) {
+    (TcpStream::connect(address).unwrap(), accepted(listener))
+}
+
+fn accepted(listener: &Socket) -> Socket {
+    loop {
+        match listener.accept(false) {
+            Ok((socket, _)) => return socket,
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+}
