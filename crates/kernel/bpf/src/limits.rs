@@ -17,6 +17,10 @@ pub(crate) const STRANGERS_PER_USER: usize = 16;
 pub(crate) const REQUEST_TIME_MAX: Duration = Duration::from_secs(1);
 /// Where a connection cannot be taken, as descriptors have run out, the next one is after this.
 pub(crate) const FULL_TIME: Duration = Duration::from_millis(100);
+/// Another daemon at the same socket is given so long to end,
+pub(crate) const ENDING_TIME_MAX: Duration = Duration::from_secs(1);
+/// and looked for so often.
+pub(crate) const ENDING_TIME_STEP: Duration = Duration::from_millis(10);
 /// While somebody is registered, a part of the tracked sockets is looked at each time that this has
 /// gone by.
 pub(crate) const SWEEP_TIME: Duration = Duration::from_secs(1);

@@ -4,8 +4,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use crate::error::Error;
+use crate::limits::{ENDING_TIME_MAX, ENDING_TIME_STEP};
 
 /// A Unix socket that is listened at. Its file is removed at the end; that of a daemon that was
 /// killed is left, and replaced by the next one.
@@ -52,14 +54,20 @@ impl Drop for Listening {
     }
 }
 
-/// Removes a socket that nobody listens at any more, and no other one.
+/// Removes a socket that nobody listens at any more, and no other one. A daemon that was just told to
+/// end is waited for.
 fn remove_left(path: &Path) -> Result<(), String> {
-    match UnixStream::connect(path) {
-        Ok(_) => Err("another process listens there already".to_owned()),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(|error| error.to_string())
+    let begin = Instant::now();
+    loop {
+        match UnixStream::connect(path).map_err(|error| (error.kind(), error)) {
+            Ok(_) if begin.elapsed() < ENDING_TIME_MAX => std::thread::sleep(ENDING_TIME_STEP),
+            Ok(_) => return Err("another process listens there already".to_owned()),
+            Err((ErrorKind::NotFound, _)) => return Ok(()),
+            Err((ErrorKind::ConnectionRefused, _)) => {
+                return std::fs::remove_file(path).map_err(|error| error.to_string());
+            }
+            Err((_, error)) => return Err(error.to_string()),
         }
-        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -183,6 +183,20 @@ fn a_user_has_as_many_registrations_as_it_may() {
     end(second);
 }
 
+#[test]
+fn who_is_started_while_another_one_ends_takes_its_place() {
+    let options = ["--allow-user", "0"];
+    for signal in [Signal::TERM, Signal::KILL] {
+        let Some(mut old) = Uselectd::start("anew", &options) else { return };
+        kill_process(Pid::from_child(&old.process), signal).unwrap();
+        let new = Uselectd::at(old.socket.clone(), &options);
+        old.process.wait().unwrap();
+        // Its end would remove what is the new one's.
+        std::mem::forget(old);
+        assert_eq!(asks(&new, ROOT), GRANTED);
+    }
+}
+
 /// How a daemon ends that cannot start: its status, and what it says.
 fn fails(options: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_uselectd")).args(options).output().unwrap();

@@ -44,4 +44,4 @@ pub use time::Instant;
 pub use timers::{TimerId, Timers};
 pub use token::{Kind, Token};
 pub use uring::{Uring, UringWatch};
-pub use uselect::{Uselect, UselectWatch, track, wait_for_loss};
+pub use uselect::{Uselect, UselectWatch, is_tracked, track, wait_for_loss};

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use millrace_sys::{Errno, Readiness, Result, Wanted};
-use uselect::{Event, Mode, State, Tracker, Watcher, bits};
+use uselect::{Backend, Event, Mode, State, Tracker, Watcher, bits};
 
 use expected::Expected;
 
@@ -40,6 +40,13 @@ pub fn track(path: &Path, spin: Duration) -> std::result::Result<(), uselect::Er
     tracker.set_passes(PASSES_MAX, PASSES_TIME_MAX);
     tracker.set_spin(spin);
     Ok(())
+}
+
+/// Whether engines over it read from memory: this process was registered by [`track`], and its
+/// daemon has not ended.
+pub fn is_tracked() -> bool {
+    let tracker = TRACKER.get().and_then(|tracker| tracker.as_ref().ok());
+    tracker.is_some_and(|tracker| tracker.backend() != Backend::Calls)
 }
 
 /// Sleeps until the daemon has ended that [`track`] has registered this process with; engines over

@@ -18,6 +18,8 @@ pub(crate) type Result<T> = std::result::Result<T, Errno>;
 /// Who tracks this process's sockets.
 struct Tracked {
     tracker: Tracker,
+    /// As it was made: not by system calls.
+    is_tracking: bool,
     /// A child of fork(2) is another process, and may begin anew.
     process: u32,
     /// Its parent's, in which instances of that may still be.
@@ -75,7 +77,9 @@ pub(crate) fn begin(path: &Path, backend: u32, mode: Mode) -> Result<()> {
     }
     why.clear();
     let tracker = make(path, backend, mode, &mut why)?;
-    let tracked = Box::leak(Box::new(Tracked { tracker, process, _before: before }));
+    let is_tracking = tracker.backend() != Backend::Calls;
+    let tracked = Tracked { tracker, is_tracking, process, _before: before };
+    let tracked = Box::leak(Box::new(tracked));
     TRACKED.store(tracked, Ordering::Release);
     Ok(())
 }
@@ -129,14 +133,24 @@ thread_local! {
     static WORDS: RefCell<CString> = RefCell::default();
 }
 
+/// Why nothing is tracked any more.
+fn what_ended() -> Option<&'static str> {
+    if IS_BROKEN.load(Ordering::Relaxed) {
+        return Some("a bug of libuselect's");
+    }
+    let tracked = current()?;
+    if tracked.process != std::process::id() {
+        return Some("this is a child of fork, and has not called uselect_init");
+    }
+    let is_over = tracked.is_tracking && tracked.tracker.backend() == Backend::Calls;
+    is_over.then_some("uselectd has ended")
+}
+
 /// Why it is the tracker that it is, in words that stay until the calling thread asks again.
 pub(crate) fn why() -> *const c_char {
     let text = match WHY.lock().unwrap_or_else(PoisonError::into_inner).clone() {
         text if text.is_empty() => String::from("system calls; uselect_init was not called"),
-        _ if IS_BROKEN.load(Ordering::Relaxed) => {
-            String::from("system calls; a bug of libuselect's")
-        }
-        text => text,
+        text => what_ended().map_or(text, |what| format!("system calls; {what}")),
     };
     let keep = |words: &RefCell<CString>| {
         words.replace(CString::new(text).unwrap_or_default());

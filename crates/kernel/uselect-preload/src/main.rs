@@ -75,7 +75,7 @@ impl fmt::Display for Error {
                 write!(out, "{LIBRARY} is neither in {folder} nor in {folder}/../lib")
             }
             Self::NoBackend(error, socket) => {
-                write!(out, "the backend that was asked for: {}", error.at(socket))
+                write!(out, "the backend that was asked for is not there: {}", error.at(socket))
             }
             Self::NoStats(file, error) => write!(out, "--stats={}: {error}", file.display()),
             Self::Program(name, error) => write!(out, "{}: {error}", name.display()),

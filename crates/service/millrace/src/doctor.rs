@@ -322,12 +322,16 @@ fn tracking(machine: &Machine, config: &Config) -> Finding {
     });
     let mut missing = missing.collect::<Vec<_>>();
     if config.engine == EngineChoice::Uselect && !matches!(backend, Backend::Bpf(_)) {
-        missing.push("a millrace that runs already goes on by epoll".to_owned());
+        missing.push(
+            "by engine uselect no millrace starts; one that runs goes on by epoll".to_owned(),
+        );
     }
     let missing = missing.join("\n");
     let (verdict, value) = match backend {
         Backend::Bpf(_) => (Verdict::Good, "by eBPF: ready sockets take no call"),
-        Backend::Multishot => (Verdict::Note, "by io_uring: idle sockets take no call"),
+        Backend::Multishot => {
+            (Verdict::Note, "by io_uring, but engine uselect: idle sockets take no call")
+        }
         Backend::Calls => (Verdict::Note, "none: each wait is a call"),
     };
     finding("uselect", verdict, value.to_owned(), &missing)
@@ -427,7 +431,7 @@ mod tests {
             Machine { tracking: Some((Backend::Calls, vec![absent])), ..Machine::default() };
         let named = tracking(&named, &config("forward --engine uselect --uselectd /a"));
         let words =
-            "not by eBPF: uselectd is not running at /a\na millrace that runs already goes on";
+            "not by eBPF: uselectd is not running at /a\nby engine uselect no millrace starts; one";
         assert!(named.word.starts_with(words), "{}", named.word);
         let last = with(Backend::Calls, vec![refused, forbidden]);
         assert!(last.word.lines().count() == 2 && last.word.contains("forbids io_uring"));

@@ -184,7 +184,10 @@ impl Collector for Process {
             write("process_descriptors", "Descriptors that are open.", count as u64)?;
         }
         let limit = millrace_sys::descriptor_limit();
-        write("process_descriptors_max", "Descriptors that may be open.", limit)
+        write("process_descriptors_max", "Descriptors that may be open.", limit)?;
+        let help =
+            "Whether readiness is read from memory: engine uselect, and uselectd has not ended.";
+        write("uselect_registered", help, millrace_event::is_tracked().into())
     }
 }
 

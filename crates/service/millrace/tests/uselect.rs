@@ -159,7 +159,7 @@ fn when_the_daemon_ends_that_is_said_and_all_connections_go_on() {
     let origin = listener.local_addr().unwrap();
     let words = format!(
         "boost --origin http://{origin} --listen 127.0.0.1:0 --workers 1 --engine uselect \
-         --uselectd {}",
+         --uselectd {} --admin 127.0.0.1:0",
         socket.display()
     );
     let mut running = Running::start(&words, 1);
@@ -173,10 +173,17 @@ fn when_the_daemon_ends_that_is_said_and_all_connections_go_on() {
     let mut asked = listener.accept().unwrap().0;
     asked.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(read_head(&mut asked).starts_with("GET / "));
+    let registered = |running: &Running| {
+        let metrics = running.admin_page("/metrics");
+        let line = metrics.lines().find(|line| line.starts_with("millrace_uselect_registered "));
+        line.unwrap().to_owned()
+    };
+    assert!(registered(&running).ends_with(" 1"));
     // An answer is under way.
     drop(end);
     serving.join().unwrap();
     assert!(running.line().starts_with("millrace: uselectd has ended: engine uselect goes on by"));
+    assert!(registered(&running).ends_with(" 0"));
     asked.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
     assert!(read_head(&mut old).starts_with("HTTP/1.1 204 "));
     ask(&mut old, &mut asked);
