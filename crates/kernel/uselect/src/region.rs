@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, compiler_fence};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
@@ -113,11 +113,26 @@ impl Region {
     /// A sleeper for this thread; `None` when there are no more, the daemon gives none, or somebody is
     /// just being given one, as a signal handler must not wait for what it has interrupted.
     pub(crate) fn sleeper(&self) -> Option<Box<Sleeper>> {
-        self.idle.take().or_else(|| {
-            let mut rings = self.rings.try_lock().ok()?;
-            let (number, ring) = rings.next(self.registration.as_fd(), Instant::now())?;
-            Some(Box::new(Sleeper::new(number, ring)))
-        })
+        self.idle.take().or_else(|| self.new_sleeper(self.rings.try_lock().ok()?))
+    }
+
+    /// As [`Region::sleeper`], for who keeps it: waits for whoever is just being given one, but not
+    /// for ever.
+    pub(crate) fn sleeper_to_keep(&self) -> Option<Box<Sleeper>> {
+        let begin = Instant::now();
+        let rings = loop {
+            match self.rings.try_lock() {
+                Ok(rings) => break rings,
+                Err(_) if begin.elapsed() > RING_TIME_MAX => return None,
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        self.idle.take().or_else(|| self.new_sleeper(rings))
+    }
+
+    fn new_sleeper(&self, mut rings: MutexGuard<'_, Rings>) -> Option<Box<Sleeper>> {
+        let (number, ring) = rings.next(self.registration.as_fd(), Instant::now())?;
+        Some(Box::new(Sleeper::new(number, ring)))
     }
 
     /// Takes it back.

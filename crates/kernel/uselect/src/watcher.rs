@@ -96,7 +96,7 @@ impl Watcher {
     fn of(tracker: &Tracker, items: Epoll) -> Result<Self, Error> {
         let inner = tracker.inner();
         let sleeper = inner.live().and_then(|region| {
-            let mut sleeper = region.sleeper()?;
+            let mut sleeper = region.sleeper_to_keep()?;
             // Of who had it before: other threads would be refused what it was interested in.
             sleeper.take_back(&region.pages);
             Some((region, sleeper))

@@ -1,0 +1,38 @@
+//! Watchers of several threads that are made at the same time. Apart from other tests, whose waits
+//! would be counted.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use common::tracker;
+use uselect::{Event, Watcher, bits};
+
+const THREADS: usize = 16;
+
+#[test]
+fn each_of_them_waits_by_memory() {
+    let Some(tracker) = tracker() else { return };
+    let start = Barrier::new(THREADS);
+    std::thread::scope(|threads| {
+        for _ in 0..THREADS {
+            threads.spawn(|| {
+                let socket = tracker.socket(false, false).unwrap();
+                start.wait();
+                let watcher = Watcher::new(tracker).unwrap();
+                watcher.add(socket.as_raw_fd(), bits::IN, 7).unwrap();
+                // A fresh socket has hung up.
+                let found = watcher.wait(&mut [Event::default()], Some(Duration::ZERO), None);
+                assert_eq!(found, Ok(1));
+                // Until then none has a sleeper that another one could take.
+                start.wait();
+            });
+        }
+    });
+    let stats = tracker.stats();
+    assert_eq!((stats.waits, stats.without_call), (THREADS as u64, THREADS as u64));
+}
