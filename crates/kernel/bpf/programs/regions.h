@@ -26,8 +26,8 @@ struct tracked {
     __u32 is_over;
     // Bits are only set; the process clears them.
     __u32 is_lean;
-    // What the last look of a sweep has found: fingerprint().
-    __u64 found;
+    // What the last look of a sweep has doubted: fingerprint(), which is never 0. 0: nothing.
+    __u64 doubted;
 };
 struct process {
     __u64 identity;

@@ -340,27 +340,27 @@ int looked6(struct bpf_sock_addr *context)
 
 // Makes what is told of a socket what it is. True if an event seems to be untold: the socket is not
 // locked, so what differs may just be on its way to be told, and counts only if the look before has
-// found the same.
+// doubted the same. What was told is read first: what is told meanwhile differs from nothing then.
 INLINE int look_at(struct sock *sk, struct tracked *tracked)
 {
     struct tcp_sock *tp = to_tcp(sk);
     if (!tp)
         return 0;
-    __u32 state = sk->__sk_common.skc_state, told = ONCE(tracked->state);
-    __u64 now = arrived(tp, state), before = ONCE(tracked->arrived);
+    __u32 told = ONCE(tracked->state), state = ONCE(sk->__sk_common.skc_state);
+    __u64 before = ONCE(tracked->arrived), now = arrived(tp, state);
     // A queue that was emptied is nothing that came.
     if (state == TCP_LISTEN && !now)
         now = before;
     __u64 found = fingerprint(now, state);
     int differs = found != fingerprint(before, told), is_event = 0;
-    if (differs && found == tracked->found) {
+    if (differs && found == tracked->doubted) {
         // Unless it is told right now. What was assumed of the last state is over.
         if (__sync_val_compare_and_swap(&tracked->state, told, state) == told && told != state)
             ONCE(tracked->is_over) = 0;
         is_event = __sync_val_compare_and_swap(&tracked->arrived, before, now) == before;
         differs = 0;
     }
-    tracked->found = found;
+    tracked->doubted = differs ? found : 0;
     settle(tp, tracked, is_event && now != before, 0);
     return differs;
 }

@@ -64,7 +64,10 @@ fn remove_left(path: &Path) -> Result<(), String> {
             Ok(_) => return Err("another process listens there already".to_owned()),
             Err((ErrorKind::NotFound, _)) => return Ok(()),
             Err((ErrorKind::ConnectionRefused, _)) => {
-                return std::fs::remove_file(path).map_err(|error| error.to_string());
+                return match std::fs::remove_file(path) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => Err(error.to_string()),
+                    _ => Ok(()),
+                };
             }
             Err((_, error)) => return Err(error.to_string()),
         }

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use crate::error::Error;
 use crate::kernel::Iteration;
-use crate::limits::{SWEEP_AGAIN, SWEEP_PART, SWEEP_PARTS, SWEEP_PARTS_NEW, SWEEP_TIME};
+use crate::limits::{
+    SWEEP_AGAIN, SWEEP_PART, SWEEP_PART_MAX, SWEEP_PARTS, SWEEP_PARTS_NEW, SWEEP_TIME,
+};
 use crate::programs::Programs;
 
 /// What the programs write for a socket that is to be looked at again.
@@ -35,16 +37,13 @@ impl Sweep {
         self.again.unwrap_or(self.next)
     }
 
-    /// Does what is due. After an error that is the same once more, or a new pass.
+    /// Does what is due. What could not be looked at is with the next pass.
     ///
     /// # Errors
     /// Those of [`Programs::sweep`].
     pub(crate) fn go_on(&mut self, programs: &Programs) -> Result<(), Error> {
-        if self.again.is_some() {
-            self.again = Some(Instant::now() + SWEEP_AGAIN);
-            programs.look_again()?;
-            self.again = None;
-            return Ok(());
+        if self.again.take().is_some() {
+            return programs.look_again();
         }
         self.next = Instant::now() + SWEEP_TIME;
         let pass = match self.pass.take() {
@@ -70,7 +69,7 @@ impl Sweep {
 /// `seen` so far.
 fn part(all: usize, seen: usize) -> usize {
     let share = if seen > all { seen / SWEEP_PARTS_NEW } else { all / SWEEP_PARTS + 1 };
-    share.max(SWEEP_PART)
+    share.clamp(SWEEP_PART, SWEEP_PART_MAX)
 }
 
 #[cfg(test)]

@@ -18,20 +18,20 @@ const THREADS: usize = 16;
 fn each_of_them_waits_by_memory() {
     let Some(tracker) = tracker() else { return };
     let start = Barrier::new(THREADS);
+    let waits = || {
+        start.wait();
+        let watcher = Watcher::new(tracker).unwrap();
+        let socket = tracker.socket(false, false).unwrap();
+        watcher.add(socket.as_raw_fd(), bits::IN, 7).unwrap();
+        // A fresh socket has hung up.
+        let found = watcher.wait(&mut [Event::default()], Some(Duration::ZERO), None);
+        assert_eq!(found, Ok(1));
+        // Kept, so that none has a sleeper that another one could take.
+        watcher
+    };
     std::thread::scope(|threads| {
-        for _ in 0..THREADS {
-            threads.spawn(|| {
-                let socket = tracker.socket(false, false).unwrap();
-                start.wait();
-                let watcher = Watcher::new(tracker).unwrap();
-                watcher.add(socket.as_raw_fd(), bits::IN, 7).unwrap();
-                // A fresh socket has hung up.
-                let found = watcher.wait(&mut [Event::default()], Some(Duration::ZERO), None);
-                assert_eq!(found, Ok(1));
-                // Until then none has a sleeper that another one could take.
-                start.wait();
-            });
-        }
+        let all = [(); THREADS].map(|()| threads.spawn(waits));
+        let _watchers = all.map(|thread| thread.join().unwrap());
     });
     let stats = tracker.stats();
     assert_eq!((stats.waits, stats.without_call), (THREADS as u64, THREADS as u64));

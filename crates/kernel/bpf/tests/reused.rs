@@ -21,41 +21,52 @@ const EDGES: u32 = bits::IN | bits::EDGE;
 #[test]
 fn a_watcher_leaves_another_one_what_is_its_own_no_more() {
     let Some(tracker) = tracker() else { return };
-    let (listener, address) = listener(tracker);
-    let [first, second] = [(); 2].map(|()| Watcher::new(tracker).unwrap());
-    let (_gone, socket) = connected(&listener, address);
-    let (mut beside, neighbour) = connected(&listener, address);
-    let reused = socket.as_raw_fd();
-    assert_eq!(reused / 64, neighbour.as_raw_fd() / 64, "they share a word");
-    first.add(reused, EDGES, 1).unwrap();
-    first.add(neighbour.as_raw_fd(), EDGES, 2).unwrap();
-    // Before, so that they do not get the number; several, as the daemon's thread may.
-    let mut clients = [(); 8].map(|()| TcpStream::connect(address).unwrap()).into_iter();
-    // Not forgotten by the watcher, as it should be.
-    drop(socket);
-    let mut others = Vec::new();
-    let (mut client, socket) = loop {
-        let (client, socket) = (clients.next().unwrap(), accepted(&listener));
-        if socket.as_raw_fd() == reused {
-            break (client, socket);
+    for is_given_up in [false, true] {
+        let (listener, address) = listener(tracker);
+        let [first, second] = [(); 2].map(|()| Watcher::new(tracker).unwrap());
+        let connections = [(); 3].map(|()| connected(&listener, address));
+        // Two of three in a row share a word.
+        let [(_gone, socket), (mut beside, neighbour), _rest] = match &connections {
+            [(_, a), (_, b), _] if a.as_raw_fd() / 64 == b.as_raw_fd() / 64 => connections,
+            _ => {
+                let [first, second, third] = connections;
+                [second, third, first]
+            }
+        };
+        let reused = socket.as_raw_fd();
+        assert_eq!(reused / 64, neighbour.as_raw_fd() / 64, "they share a word");
+        first.add(reused, EDGES, 1).unwrap();
+        first.add(neighbour.as_raw_fd(), EDGES, 2).unwrap();
+        // Before, so that they do not get the number; several, as the daemon's thread may.
+        let mut clients = [(); 8].map(|()| TcpStream::connect(address).unwrap()).into_iter();
+        // Not forgotten by the watcher, as it should be.
+        drop(socket);
+        let mut others = Vec::new();
+        let (mut client, socket) = loop {
+            let (client, socket) = (clients.next().unwrap(), accepted(&listener));
+            if socket.as_raw_fd() == reused {
+                break (client, socket);
+            }
+            others.push((client, socket));
+        };
+        second.add(reused, EDGES, 3).unwrap();
+        let mut events = [Event::default(); 4];
+        assert_eq!(second.wait(&mut events, Some(Duration::ZERO), None), Ok(0));
+        if is_given_up {
+            first.give_up();
         }
-        others.push((client, socket));
-    };
-    second.add(reused, EDGES, 3).unwrap();
-    let nothing = Some(Duration::ZERO);
-    let mut events = [Event::default(); 4];
-    assert_eq!(second.wait(&mut events, nothing, None), Ok(0));
-    client.write_all(b"x").unwrap();
-    beside.write_all(b"x").unwrap();
-    for socket in [&socket, &neighbour] {
-        while socket.state().unwrap().events & bits::IN == 0 {
-            std::thread::yield_now();
+        client.write_all(b"x").unwrap();
+        beside.write_all(b"x").unwrap();
+        for socket in [&socket, &neighbour] {
+            while socket.state().unwrap().events & bits::IN == 0 {
+                std::thread::yield_now();
+            }
         }
+        assert_eq!(first.wait(&mut events, LONG, None), Ok(1));
+        assert_eq!(events[0].data, 2);
+        assert_eq!(second.wait(&mut events, LONG, None), Ok(1));
+        assert_eq!(events[0].data, 3);
     }
-    assert_eq!(first.wait(&mut events, LONG, None), Ok(1));
-    assert_eq!(events[0].data, 2);
-    assert_eq!(second.wait(&mut events, LONG, None), Ok(1));
-    assert_eq!(events[0].data, 3);
 }
 
 fn connected(listener: &Socket, address: SocketAddrV4) -> (TcpStream, Socket) {

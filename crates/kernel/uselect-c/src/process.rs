@@ -31,8 +31,14 @@ struct Tracked {
 static TRACKED: AtomicPtr<Tracked> = AtomicPtr::new(ptr::null_mut());
 /// A bug of ours was found: nothing is believed of memory any more.
 static IS_BROKEN: AtomicBool = AtomicBool::new(false);
-/// What `uselect_why` says; empty before the first `uselect_init`.
-static WHY: Mutex<String> = Mutex::new(String::new());
+/// What came of the last `uselect_init`.
+struct Why {
+    /// Which called it; 0: none has.
+    process: u32,
+    text: String,
+}
+
+static WHY: Mutex<Why> = Mutex::new(Why { process: 0, text: String::new() });
 
 fn current() -> Option<&'static Tracked> {
     // SAFETY: null, or a box that was leaked, and of which nobody has a mutable reference.
@@ -75,8 +81,8 @@ pub(crate) fn begin(path: &Path, backend: u32, mode: Mode) -> Result<()> {
     if before.is_some_and(|tracked| tracked.process == process) {
         return Err(Errno::ALREADY);
     }
-    why.clear();
-    let tracker = make(path, backend, mode, &mut why)?;
+    *why = Why { process, text: String::new() };
+    let tracker = make(path, backend, mode, &mut why.text)?;
     let is_tracking = tracker.backend() != Backend::Calls;
     let tracked = Tracked { tracker, is_tracking, process, _before: before };
     let tracked = Box::leak(Box::new(tracked));
@@ -138,20 +144,21 @@ fn what_ended() -> Option<&'static str> {
     if IS_BROKEN.load(Ordering::Relaxed) {
         return Some("a bug of libuselect's");
     }
-    let tracked = current()?;
-    if tracked.process != std::process::id() {
-        return Some("this is a child of fork, and has not called uselect_init");
-    }
+    let tracked = current().filter(|tracked| tracked.process == std::process::id())?;
     let is_over = tracked.is_tracking && tracked.tracker.backend() == Backend::Calls;
     is_over.then_some("uselectd has ended")
 }
 
 /// Why it is the tracker that it is, in words that stay until the calling thread asks again.
 pub(crate) fn why() -> *const c_char {
-    let text = match WHY.lock().unwrap_or_else(PoisonError::into_inner).clone() {
-        text if text.is_empty() => String::from("system calls; uselect_init was not called"),
-        text => what_ended().map_or(text, |what| format!("system calls; {what}")),
+    let why = WHY.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = match what_ended() {
+        Some(what) => format!("system calls; {what}"),
+        None if why.process == std::process::id() => why.text.clone(),
+        None if why.process == 0 => String::from("system calls; uselect_init was not called"),
+        None => String::from("system calls; this child of fork has not called uselect_init"),
     };
+    drop(why);
     let keep = |words: &RefCell<CString>| {
         words.replace(CString::new(text).unwrap_or_default());
         words.borrow().as_ptr()

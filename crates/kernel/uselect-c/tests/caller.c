@@ -410,6 +410,9 @@ static void child(void) {
     say(own.theirs, 1);
     wait_for(own.ours, POLLIN, POLLIN);
     // It may begin anew.
+    struct uselect_options wrong = {.socket = "/nowhere/u", .backend = USELECT_BACKEND_BPF};
+    FAILS(uselect_init(&wrong), ENOENT);
+    CHECK(strstr(uselect_why(), "uselectd is not running at /nowhere/u"));
     CHECK(!uselect_init(&none) && !strcmp(uselect_why(), "system calls"));
     FAILS(uselect_init(&none), EALREADY);
     close_ends(own);

@@ -224,10 +224,14 @@ unsafe fn pass(message: &msghdr) {
 
 /// Makes a call that gives a TCP socket.
 fn open(call: impl FnOnce() -> c_int) -> c_int {
-    let Some(process) = aside(process::make).filter(|process| process.tracks()) else {
-        let fd = call();
-        table::set(fd, Kind::Left);
-        return fd;
+    let process = match aside(process::make) {
+        Some(process) if process.tracks() => process,
+        none => {
+            let fd = call();
+            // While another thread registers, that is found out when it is waited for.
+            table::set(fd, if none.is_some() { Kind::Left } else { Kind::Unknown });
+            return fd;
+        }
     };
     let fd = process.tracker.open(call);
     let is_tracked = fd >= 0 && process.tracker.is_tracked(fd);

@@ -132,10 +132,14 @@ impl State {
         }
     }
 
-    /// What memory knows.
-    pub(crate) fn tracked(&self) -> Vec<i32> {
-        let numbers = 0..self.mine.len() * 64;
-        numbers.filter(|fd| has(&self.mine, *fd)).map(|fd| fd as i32).collect()
+    /// What memory knows, and where it can be asked, has still.
+    pub(crate) fn tracked(&mut self, region: &Region, sleeper: &Sleeper) -> Vec<i32> {
+        let (is_live, numbers) = (region.is_live(), 0..self.mine.len() as i32 * 64);
+        let is_tracked = |fd: &i32| match is_live {
+            true => self.has(region, sleeper, *fd),
+            false => has(&self.mine, *fd as usize),
+        };
+        numbers.filter(is_tracked).collect()
     }
 
     fn drop_bits(&mut self, fd: usize) {
@@ -152,20 +156,20 @@ impl State {
         }
     }
 
-    pub(crate) fn give_up(&mut self, region: Option<&Region>, items: &Epoll) {
+    pub(crate) fn give_up(&mut self, region: &Region, sleeper: &Sleeper, items: &Epoll) {
         self.is_given_up = true;
-        for fd in self.tracked() {
+        for fd in self.tracked(region, sleeper) {
             self.give_up_one(region, items, fd);
         }
     }
 
     /// One that is closed by now is nobody's.
-    pub(crate) fn give_up_one(&mut self, region: Option<&Region>, items: &Epoll, fd: i32) {
+    pub(crate) fn give_up_one(&mut self, region: &Region, items: &Epoll, fd: i32) {
         let item = self.items[fd as usize];
         let events =
             if item.is_over { item.events & (bits::EDGE | bits::ONCE) } else { item.events };
         let _ = items.add(fd, events, item.data);
-        if let Some(region) = region.filter(|region| region.is_live()) {
+        if region.is_live() {
             region.pages.end_interest(fd as usize);
         }
         self.drop_bits(fd as usize);
@@ -174,8 +178,8 @@ impl State {
 
     /// Nobody waits any more.
     pub(crate) fn end(&mut self, region: &Region, sleeper: &Sleeper) {
-        for fd in self.tracked() {
-            if region.is_live() && self.has(region, sleeper, fd) {
+        if region.is_live() {
+            for fd in self.tracked(region, sleeper) {
                 self.remove(region, fd);
             }
         }

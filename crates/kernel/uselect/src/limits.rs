@@ -29,5 +29,9 @@ pub(crate) const REMEMBERED_MIN: usize = 64;
 pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 /// By who asks for a ring: then it waits in the system call.
 pub(crate) const RING_TIME_MAX: Duration = Duration::from_secs(1);
+/// By a watcher, which has none for good then: several such tries,
+pub(crate) const KEPT_RING_TIME_MAX: Duration = Duration::from_secs(4);
+/// and between looks whether another thread still has one asked for.
+pub(crate) const KEPT_RING_STEP: Duration = Duration::from_millis(1);
 /// Where the daemon has given no ring none is asked for before this.
 pub(crate) const RING_AGAIN: Duration = Duration::from_secs(1);

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, compiler_fence};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
@@ -16,7 +16,7 @@ use crate::hidden::Hidden;
 use crate::idle::Idle;
 use crate::kernel::{self, Mapping};
 use crate::layout::{Bitmap, PROBES, SOCKETS, Slot, THREADS};
-use crate::limits::{RING_TIME_MAX, WAITS_UNSEEN_MAX};
+use crate::limits::{KEPT_RING_STEP, KEPT_RING_TIME_MAX, RING_TIME_MAX, WAITS_UNSEEN_MAX};
 use crate::pages::{Pages, Word, is_set, set};
 use crate::poll::PollFd;
 use crate::rings::Rings;
@@ -113,26 +113,26 @@ impl Region {
     /// A sleeper for this thread; `None` when there are no more, the daemon gives none, or somebody is
     /// just being given one, as a signal handler must not wait for what it has interrupted.
     pub(crate) fn sleeper(&self) -> Option<Box<Sleeper>> {
-        self.idle.take().or_else(|| self.new_sleeper(self.rings.try_lock().ok()?))
+        self.idle.take().or_else(|| {
+            let mut rings = self.rings.try_lock().ok()?;
+            let (number, ring) = rings.next(self.registration.as_fd(), Instant::now())?;
+            Some(Box::new(Sleeper::new(number, ring)))
+        })
     }
 
-    /// As [`Region::sleeper`], for who keeps it: waits for whoever is just being given one, but not
-    /// for ever.
+    /// As [`Region::sleeper`], for who would do without one for as long as it lives: waits for
+    /// whoever is just being given one, and asks the daemon again, but not for ever.
     pub(crate) fn sleeper_to_keep(&self) -> Option<Box<Sleeper>> {
         let begin = Instant::now();
-        let rings = loop {
-            match self.rings.try_lock() {
-                Ok(rings) => break rings,
-                Err(_) if begin.elapsed() > RING_TIME_MAX => return None,
-                Err(_) => std::thread::yield_now(),
+        loop {
+            let sleeper = self.sleeper();
+            let are_all = self.rings.try_lock().is_ok_and(|rings| rings.are_all());
+            let is_over = are_all || !self.is_live() || begin.elapsed() > KEPT_RING_TIME_MAX;
+            if sleeper.is_some() || is_over {
+                return sleeper;
             }
-        };
-        self.idle.take().or_else(|| self.new_sleeper(rings))
-    }
-
-    fn new_sleeper(&self, mut rings: MutexGuard<'_, Rings>) -> Option<Box<Sleeper>> {
-        let (number, ring) = rings.next(self.registration.as_fd(), Instant::now())?;
-        Some(Box::new(Sleeper::new(number, ring)))
+            std::thread::sleep(KEPT_RING_STEP);
+        }
     }
 
     /// Takes it back.

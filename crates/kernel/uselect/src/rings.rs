@@ -32,10 +32,15 @@ impl Rings {
         Self { count: 1, is_owed: false, again_at: None, wait }
     }
 
+    /// No more are given.
+    pub(crate) fn are_all(&self) -> bool {
+        self.count == SLEEPERS
+    }
+
     /// The next one and its number, if it can be had now.
     pub(crate) fn next(&mut self, daemon: BorrowedFd<'_>, now: Instant) -> Option<(usize, Ring)> {
         let is_early = self.again_at.is_some_and(|at| now < at);
-        if self.count == SLEEPERS || is_early {
+        if self.are_all() || is_early {
             return None;
         }
         let taken = match self.is_owed {

@@ -178,9 +178,9 @@ impl Watcher {
     /// Has every tracked descriptor of the set forgotten ([`Tracker::forget`]): for who closes all of
     /// them.
     pub fn forget_all(&self) {
-        if let Some(memory) = &self.memory {
+        if let (Some(memory), Some(region)) = (&self.memory, self.tracker.inner().region()) {
             let mut state = memory.state();
-            for fd in state.tracked() {
+            for fd in state.tracked(region, memory.sleeper()) {
                 self.tracker.forget(fd);
                 state.forget(fd);
             }
@@ -190,8 +190,8 @@ impl Watcher {
     /// Leaves all to the kernel's instance from now on, for good: for one that is to be watched
     /// itself, or is to be used by a child.
     pub fn give_up(&self) {
-        if let Some(memory) = &self.memory {
-            memory.state().give_up(self.tracker.inner().region(), &self.items);
+        if let (Some(memory), Some(region)) = (&self.memory, self.tracker.inner().region()) {
+            memory.state().give_up(region, memory.sleeper(), &self.items);
             memory.kick();
         }
     }
@@ -199,7 +199,7 @@ impl Watcher {
     /// As [`Watcher::give_up`], of one descriptor; nothing if it is not in the set, or not tracked.
     pub fn give_up_one(&self, fd: i32) {
         if let Some(Place { region, mut state, .. }) = self.known(fd) {
-            state.give_up_one(Some(region), &self.items, fd);
+            state.give_up_one(region, &self.items, fd);
         }
     }
 

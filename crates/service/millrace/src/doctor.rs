@@ -329,9 +329,10 @@ fn tracking(machine: &Machine, config: &Config) -> Finding {
     let missing = missing.join("\n");
     let (verdict, value) = match backend {
         Backend::Bpf(_) => (Verdict::Good, "by eBPF: ready sockets take no call"),
-        Backend::Multishot => {
-            (Verdict::Note, "by io_uring, but engine uselect: idle sockets take no call")
-        }
+        Backend::Multishot => (
+            Verdict::Note,
+            "by io_uring, which engine uselect does not use: idle sockets take no call",
+        ),
         Backend::Calls => (Verdict::Note, "none: each wait is a call"),
     };
     finding("uselect", verdict, value.to_owned(), &missing)
