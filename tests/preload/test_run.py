@@ -38,7 +38,7 @@ class Absent(PreloadCase):
 
     def test_no_daemon(self):
         path = self.folder / "nobody.sock"
-        said = f"uselect: the backend that was asked for: uselectd is not running at {path}\n"
+        said = f"uselect: the backend that was asked for is not there: uselectd is not running at {path}\n"
         self.assertEqual(self.refused("--socket", path), said)
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(path))
