@@ -26,9 +26,9 @@ pub(crate) const ENDING_TIME_STEP: Duration = Duration::from_millis(10);
 pub(crate) const SWEEP_TIME: Duration = Duration::from_secs(1);
 /// Sockets of a part at least, each of which takes 0.3 to 0.8 us of a processor.
 pub(crate) const SWEEP_PART: usize = 512;
-/// And at most: what the kernel has room for in a read of an iterator (Linux 5.8 and newer), behind
-/// which it would show a socket twice.
-pub(crate) const SWEEP_PART_MAX: usize = 32 << 10;
+/// And at most: well below the 32 KiB that the kernel has room for in a read of an iterator, where it
+/// would stop at the socket that finds none, and show that again. More than 163,840 take over 10 s.
+pub(crate) const SWEEP_PART_MAX: usize = 16 << 10;
 /// Parts of as many sockets as there were in the pass before, at most: the kernel finds the first
 /// one of a part by going through those before it.
 pub(crate) const SWEEP_PARTS: usize = 10;

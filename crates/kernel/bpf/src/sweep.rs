@@ -96,6 +96,7 @@ mod tests {
             assert_eq!(steady.iter().max(), Some(&(sockets / SWEEP_PARTS + 1).max(SWEEP_PART)));
         }
         assert_eq!([10_000, 65_536].map(|sockets| parts(0, sockets).len()), [12, 20]);
+        assert_eq!(parts(1_000_000, 1_000_000).iter().max(), Some(&SWEEP_PART_MAX));
         // A few more than before are one part more.
         assert_eq!(parts(10_000, 10_100).len(), SWEEP_PARTS + 1);
     }
