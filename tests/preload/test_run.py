@@ -133,6 +133,33 @@ for _ in range(3):
         self.assertEqual(self.run_script(script, *self.options), "", "auto has no need for it")
 
     @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
+    def test_sockets_that_are_opened_while_another_thread_registers_get_into_memory(self):
+        """The daemon is stopped until they are open."""
+        self.addCleanup(self.daemon.send_signal, signal.SIGCONT)
+        script = f"""
+import os, signal, socket, threading, time
+
+def has_socket():
+    links = (f"/proc/self/fd/{{fd}}" for fd in os.listdir("/proc/self/fd"))
+    return any("socket:" in os.path.realpath(link) for link in links)
+
+os.kill({self.daemon.pid}, signal.SIGSTOP)
+first = threading.Thread(target=socket.socket)
+first.start()
+while not has_socket():
+    time.sleep(0.01)
+{WAITS}
+os.kill({self.daemon.pid}, signal.SIGCONT)
+first.join()
+for _ in range(100):
+    wait()
+"""
+        said = self.run_script(script, "--stats", *self.options)
+        ((_, waits, without, _, backend),) = LINE.findall(said)
+        self.assertEqual((int(waits), backend), (100, "backend bpf"))
+        self.assertGreater(int(without), 50, said)
+
+    @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
     def test_the_end_of_the_daemon_is_told_once(self):
         script = WAITS + "print(flush=True)\ninput()\nfor _ in range(600): wait()"
         for option in ("--stats", ""):
