@@ -150,24 +150,24 @@ def verdict(bar, points, place):
     """The bar, and whether the median of the rounds is within it wherever it holds."""
     if not bar.most:
         return ["", ""]
-    first, most, medians, floors = place.points[0][2], bar.most, [], []
+    first, has_floor, met = place.points[0][2], False, []
     for _, _, count, bytes_ in place.points:
         if bar.at and count not in bar.at:
             continue
+        most = bar.most
         ratios = points.ratios(bar.load, (bar.program, bar.other), first, count, bytes_)
         bare = bar.floor and points.ratios(bar.load, bar.floor, first, count, bytes_)
-        medians.append(statistics.median(ratios) if ratios else None)
-        floors += [statistics.median(bare)] if bare else []
-    said = f"{bar.least:.2f} to {most:.2f}" if bar.least else f"{most:.2f}"
-    if floors and max(floors) > FLOOR_PART * most:
-        most = FLOOR_TIMES * max(floors)
-        said = f"{most:.2f} (stated: {said})"
+        if bare and statistics.median(bare) > FLOOR_PART * most:
+            most, has_floor = FLOOR_TIMES * statistics.median(bare), True
+        met.append(bar.least <= statistics.median(ratios) <= most if ratios else None)
+    said = f"{bar.least:.2f} to {bar.most:.2f}" if bar.least else f"{bar.most:.2f}"
+    if has_floor:
+        said = f"{FLOOR_TIMES} times {' / '.join(bar.floor)} (stated: {said})"
     if bar.at:
         said += " at " + ", ".join(f"{count:,}" for count in bar.at)
-    if not medians or None in medians:
+    if not met or None in met:
         return [said, "not measured"]
-    is_met = all(bar.least <= median <= most for median in medians)
-    return [said, "met" if is_met else "**missed**"]
+    return [said, "met" if all(met) else "**missed**"]
 
 
 def left_of_it(figure, points):

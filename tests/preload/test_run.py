@@ -54,7 +54,8 @@ class Absent(PreloadCase):
 class Lines(PreloadCase):
     def run_script(self, script, *options, **how):
         command = [PROGRAMS / "uselect", "run", *options, "--", sys.executable, "-c", script]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, **how)
+        how |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        done = subprocess.run(command, timeout=SECONDS_MAX, **how)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stderr
 

@@ -6,7 +6,7 @@
 //! hands a process its memory; a process needs no privilege. Where there is no daemon, io_uring says
 //! at least of which sockets the kernel need not be asked ([`Tracker::multishot`]).
 //!
-//! What it never does: read or write a socket's bytes, or answer for a descriptor that it does not
+//! What it never does: look into the bytes of a socket, or answer for a descriptor that it does not
 //! know. Those, and whatever is doubtful, are asked of poll(2).
 
 mod asked;
