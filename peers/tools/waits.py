@@ -116,7 +116,7 @@ class Bar:
     most: float = 0.0  # 0: shown, not judged
     least: float = 0.0
     at: tuple = ()  # where it is judged; everywhere unless said
-    floor: tuple = ()  # the same two of bare programs: a bar is never below 1.15 times their ratio
+    floor: tuple = ()  # the same two of bare programs, whose ratio may stand in for the bar
 
     def title(self, first):
         other = f"itself at {first:,}" if self.other == self.program else self.other

@@ -154,11 +154,11 @@ def verdict(bar, points, place):
     for _, _, count, bytes_ in place.points:
         if bar.at and count not in bar.at:
             continue
-        most = bar.most
         ratios = points.ratios(bar.load, (bar.program, bar.other), first, count, bytes_)
         bare = bar.floor and points.ratios(bar.load, bar.floor, first, count, bytes_)
-        if bare and statistics.median(bare) > FLOOR_PART * most:
-            most, has_floor = FLOOR_TIMES * statistics.median(bare), True
+        most, floor = bar.most, statistics.median(bare) if bare else 0
+        if floor > FLOOR_PART * bar.most:
+            most, has_floor = FLOOR_TIMES * floor, True
         met.append(bar.least <= statistics.median(ratios) <= most if ratios else None)
     said = f"{bar.least:.2f} to {bar.most:.2f}" if bar.least else f"{bar.most:.2f}"
     if has_floor:

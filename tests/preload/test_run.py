@@ -54,8 +54,14 @@ class Absent(PreloadCase):
 class Lines(PreloadCase):
     def run_script(self, script, *options, **how):
         command = [PROGRAMS / "uselect", "run", *options, "--", sys.executable, "-c", script]
-        how |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-        done = subprocess.run(command, timeout=SECONDS_MAX, **how)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            **how,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stderr
 
