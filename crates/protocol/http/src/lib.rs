@@ -24,6 +24,7 @@ mod limits;
 mod line;
 mod method;
 mod name;
+pub mod path;
 mod proxy_header;
 mod request;
 mod scan;
