@@ -80,6 +80,7 @@ const LEFT_BEHIND: NameSet = NameSet::of(&[
     Name::ProxyAuthenticationInfo,
     Name::Disguised,
     Name::ContentLength,
+    Name::Proxy,
 ]);
 
 /// What the `Connection` fields of a head say.
