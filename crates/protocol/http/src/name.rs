@@ -4,6 +4,8 @@
 //! last eight bytes as two numbers: one multiplication gives the only name that it can be, one
 //! comparison says whether it is.
 
+use crate::class::is_token;
+
 /// Declares [`Name`] and the table behind it from one list.
 macro_rules! names {
     ($($variant:ident = $text:literal,)*) => {
@@ -62,6 +64,7 @@ names! {
     KeepAlive = "keep-alive",
     SetCookie = "set-cookie",
     UserAgent = "user-agent",
+    SetCookie2 = "set-cookie2",
     RetryAfter = "retry-after",
     XClientIp = "x-client-ip",
     CacheGroups = "cache-groups",
@@ -81,6 +84,7 @@ names! {
     Http2Settings = "http2-settings",
     AcceptEncoding = "accept-encoding",
     AcceptLanguage = "accept-language",
+    ClearSiteData = "clear-site-data",
     XForwardedFor = "x-forwarded-for",
     ContentEncoding = "content-encoding",
     ContentLanguage = "content-language",
@@ -173,6 +177,11 @@ impl NameSet {
         self.bits[0] & other.bits[0] | self.bits[1] & other.bits[1] != 0
     }
 
+    /// The names of both.
+    pub const fn with(self, other: &Self) -> Self {
+        Self { bits: [self.bits[0] | other.bits[0], self.bits[1] | other.bits[1]] }
+    }
+
     /// Adds a name.
     #[inline]
     pub(crate) const fn insert(&mut self, name: Name) {
@@ -182,13 +191,15 @@ impl NameSet {
 
 const _: () = assert!((Name::Other as usize) < 128, "each name has its bit, the last one too");
 
-/// Whether a name begins like those of [`Name::Gateway`] when `_` is read as `-`.
+/// Whether a token begins like those of [`Name::Gateway`] when `_` is read as `-`.
 #[inline]
 fn is_gateway(bytes: &[u8]) -> bool {
     const FAMILIES: [&str; 3] = ["x-forwarded-", "x-original-", "x-rewrite-"];
     let begins_like =
         |family: &&str| bytes.len() > family.len() && family.bytes().zip(bytes).all(is_same_to_cgi);
-    matches!(bytes, [b'x' | b'X', b'-' | b'_', ..]) && FAMILIES.iter().any(begins_like)
+    matches!(bytes, [b'x' | b'X', b'-' | b'_', ..])
+        && FAMILIES.iter().any(begins_like)
+        && is_token(bytes)
 }
 
 fn is_same_to_cgi((known, &byte): (u8, &u8)) -> bool {
@@ -358,9 +369,10 @@ mod tests {
                 text.len() == bytes.len() && text.bytes().zip(bytes).all(is_same_to_cgi)
             };
             let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
-            let is_gateway = ["x-forwarded-", "x-original-", "x-rewrite-"].iter().any(|family| {
-                text.replace('_', "-").strip_prefix(family).is_some_and(|it| it != "")
-            });
+            let is_gateway = is_token(bytes)
+                && ["x-forwarded-", "x-original-", "x-rewrite-"].iter().any(|family| {
+                    text.replace('_', "-").strip_prefix(family).is_some_and(|it| !it.is_empty())
+                });
             let other = match text.contains('_') {
                 true if TABLE.iter().any(disguised) || is_gateway => Name::Disguised,
                 false if is_gateway => Name::Gateway,
@@ -390,7 +402,9 @@ mod tests {
             let disguised = name.replace('-', "_");
             assert_eq!(Name::of(disguised.as_bytes()), Name::Disguised);
         }
-        for name in ["X-Forwarded", "X-Forwarded-", "X-Originals", "Y-Original-URL"] {
+        for name in
+            ["X-Forwarded", "X-Forwarded-", "X-Originals", "Y-Original-URL", "x-forwarded-\r"]
+        {
             assert_eq!(Name::of(name.as_bytes()), Name::Other, "{name}");
         }
         assert_eq!(Name::of(b"X-Forwarded-Host"), Name::XForwardedHost);

@@ -9,6 +9,13 @@
 
 use std::borrow::Cow;
 
+use memchr::memchr;
+
+/// Splits a path and query before the first `?`.
+pub fn split_query(path_and_query: &[u8]) -> (&[u8], &[u8]) {
+    path_and_query.split_at(memchr(b'?', path_and_query).unwrap_or(path_and_query.len()))
+}
+
 /// Whether every origin reads the path alike: it has no escape, no path parameter, no empty segment
 /// and no segment that begins with a dot. Such a path is its own normal form.
 pub fn is_plain(path: &[u8]) -> bool {
