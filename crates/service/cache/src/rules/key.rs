@@ -9,7 +9,7 @@
 use std::fmt::{self, Write};
 use std::hash::Hasher;
 
-use memchr::memchr;
+use memchr::{memchr, memrchr};
 use millrace_http::{Authority, Host, RequestHead};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
@@ -137,7 +137,26 @@ impl Space {
         // As it stands in a key, in one piece. No name of a field has an @.
         Self(format!("\n@{name}").into_bytes().into())
     }
+
+    /// Returns the tag of the space; 0 for the default space.
+    pub fn tag(&self) -> SpaceTag {
+        Self::tag_of(&self.0)
+    }
+
+    /// Returns the tag of the space that a key's text, written by [`Key::write`], ends with.
+    pub fn tag_of(text: &[u8]) -> SpaceTag {
+        let line = memrchr(b'\n', text).map_or(&b""[..], |at| &text[at..]);
+        match line.strip_prefix(b"\n@") {
+            Some(name) => SpaceTag(crc32c::crc32c(name).max(1)),
+            None => SpaceTag::default(),
+        }
+    }
 }
+
+/// A short checksum of a space's name, by which disks count stored responses per space. Two names
+/// may share a tag: no response is ever selected by it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct SpaceTag(pub(crate) u32);
 
 impl Key {
     /// The key of a GET of this path and query. `request` is looked at for [`KeyParts::fields`]
@@ -344,6 +363,12 @@ mod tests {
         assert_eq!(of(Space::of("x:1")), "http://a/b?c\n@x:1");
         assert_eq!(of(Space::of("x:2")), "http://a/b?c\n@x:2");
         assert_eq!(of(Space::default()), "http://a/b?c");
+        for space in [Space::of("x:1"), Space::of("x:2"), Space::default()] {
+            assert_eq!(Space::tag_of(of(space.clone()).as_bytes()), space.tag());
+        }
+        assert_ne!(Space::of("x:1").tag(), Space::of("x:2").tag());
+        assert_eq!(Space::default().tag(), SpaceTag::default());
+        assert_eq!(Space::tag_of(b"http://a/\nfield:@x:1"), SpaceTag::default());
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod kind;
 pub mod options;
 mod reference;
 mod schema;
+mod service_name;
 mod value;
 mod write;
 
@@ -38,6 +39,7 @@ pub use error::ConfigError;
 pub use file::FILE_BYTES_MAX;
 pub use given::Tables;
 pub use reference::{PAGES, page};
+pub use service_name::{ServiceName, lost_names};
 pub(crate) use value::write_origin;
 pub use write::to_toml;
 
@@ -109,6 +111,11 @@ pub fn from_tables(tables: &Tables) -> Result<Config, ConfigError> {
 /// The first thing that is wrong, on one line with the option's name.
 pub fn process_from_tables(tables: &Tables) -> Result<Config, ConfigError> {
     build::process_only(tables)
+}
+
+/// What an operator should know about a configuration that is valid, a line each.
+pub fn notes(config: &Config) -> Vec<String> {
+    service_name::notes(config).collect()
 }
 
 /// Reads any bytes as a file and checks what must hold of the outcome; for fuzzing.
@@ -305,6 +312,8 @@ impl fmt::Display for ListenAddress {
 /// What is done with requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Service {
+    /// What it is called; no other service has the same name.
+    pub name: ServiceName,
     /// Forward proxy or booster.
     pub role: Role,
     /// Clients that may use the service; empty: every client.
