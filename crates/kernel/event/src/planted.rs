@@ -34,7 +34,7 @@ faults! {
     /// A connection is kept although bytes after its answer are unread (`may_be_kept`).
     UnreadKept;
     /// A connection is kept although its response began before the end of the request body was sent
-    /// (`may_be_kept`).
+    /// (`lets_it_live`).
     EarlyKept;
     /// When one byte is left in a pipe, it counts as empty (`Pipe::drained`).
     PipeByteLost;
