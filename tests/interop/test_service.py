@@ -222,6 +222,23 @@ class Activated(InteropCase):
         process = manager.start(*words, passed=(two, unix, one))
         self.assertEqual(between.answer().status, 200)
 
+    def test_a_listener_of_both_families_knows_ipv4_clients_by_their_ipv4_address(self):
+        manager, origin = Manager(self), self.origin()
+        listener = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        self.addCleanup(listener.close)
+        port = listener.getsockname()[1]
+        log = self.folder / "access.log"
+        words = ("boost", "--origin", origin.url, "--listen", f"[::]:{port}", "--access-log", log)
+        process = manager.start(*words, passed=(listener,))
+        self.assertEqual(manager.heard()["READY"], "1")
+        self.assertEqual(wire.get(("127.0.0.1", port), "/four").status, 200)
+        self.assertEqual(wire.get(("::1", port), "/six").status, 200)
+        named = [fields["X-Forwarded-For"] for _, path, fields in origin.seen]
+        self.assertEqual(named, ["127.0.0.1", "::1"])
+        process.terminate()
+        self.assertEqual(process.wait(60), 0)
+        self.assertNotIn("::ffff:", log.read_text())
+
     def test_what_nobody_configured_is_an_error(self):
         manager = Manager(self)
         (one, first), (two, second) = self.listener(), self.listener()

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::io::{ErrorKind, IoSlice, Read};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,8 +15,12 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use uselect::{Answer, Mode, REQUEST, SLEEPER};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use rustix::rand::{GetRandomFlags, getrandom};
+use uselect::{Answer, CHALLENGE_BYTES, Mode, REQUEST, SLEEPER};
 
 use crate::cgroup::Cgroup;
 use crate::departed::Departed;
@@ -25,8 +29,9 @@ use crate::limits::{FULL_TIME, REGIONS_MAX, REQUEST_TIME_MAX, STRANGERS_MAX, STR
 use crate::listen::Listening;
 use crate::log::Log;
 use crate::peer::{Peer, has_taken_all, is_in_first_namespace};
+use crate::placeholder;
 use crate::policy::Policy;
-use crate::programs::{COMMON, CgroupLinks, EXACT, Programs, Tracing};
+use crate::programs::{COMMON, CgroupLinks, EXACT, EXECUTED, Programs, Tracing};
 use crate::regions::{Memory, Region, Regions};
 use crate::sweep::Sweep;
 
@@ -36,6 +41,8 @@ pub struct Daemon {
     policy: Policy,
     programs: Programs,
     regions: Regions,
+    /// There while a process is registered or may register.
+    executed: Option<Tracing>,
     /// There while somebody is registered.
     common: Option<Tracing>,
     /// There while somebody in exact mode is.
@@ -56,10 +63,12 @@ pub struct Daemon {
     log: Log,
 }
 
-/// A process that may be registered, and has not asked yet.
+/// A process that may be registered, and has not asked yet. The programs have a placeholder for it.
 struct Stranger {
     connection: UnixStream,
     peer: Peer,
+    /// What its request has to end with.
+    challenge: [u8; CHALLENGE_BYTES],
     deadline: Instant,
 }
 
@@ -105,6 +114,7 @@ impl Daemon {
             policy,
             programs,
             regions: Regions::new(),
+            executed: None,
             common: None,
             exact: None,
             cgroups: BTreeMap::new(),
@@ -143,12 +153,19 @@ impl Daemon {
                 Cause::End => return Ok(false),
                 Cause::Word(number) if self.serve(number) => {}
                 Cause::Word(number) | Cause::Exit(number) => self.leave(number)?,
-                Cause::Request(number) => self.hear(number),
+                Cause::Request(number) => self.hear(number)?,
                 Cause::Connection => self.meet(),
             }
         }
         let now = Instant::now();
-        self.strangers.retain(|_, stranger| stranger.deadline > now);
+        let late = self.strangers.iter().filter(|(_, stranger)| stranger.deadline <= now);
+        for number in late.map(|(number, _)| *number).collect::<Vec<u64>>() {
+            let stranger = self.strangers.remove(&number).expect("it was found just now");
+            placeholder::remove(&self.programs, &stranger.peer)?;
+        }
+        if self.strangers.is_empty() && self.members.is_empty() {
+            self.executed = None;
+        }
         if !self.members.is_empty() && self.sweep.due() <= now {
             let swept = self.sweep.go_on(&self.programs);
             swept.unwrap_or_else(|error| self.log.tell(format!("a sweep failed: {error}")));
@@ -205,16 +222,26 @@ impl Daemon {
 
     /// Who will not be registered, whatever it asks, is told at once, and waited for no more.
     fn greet(&mut self, connection: UnixStream) {
-        let peer = Peer::of(connection.as_fd(), &self.policy);
+        self.connections += 1;
+        let peer = Peer::of((connection.as_fd(), self.connections), &self.policy);
         let refusal = match peer {
             Ok(Some(peer)) if peer.is_nested => Answer::OtherNamespace,
-            Ok(Some(peer)) if self.has_place(peer.user) => {
-                let deadline = Instant::now() + REQUEST_TIME_MAX;
-                let stranger = Stranger { connection, peer, deadline };
-                self.strangers.insert(self.connections, stranger);
-                self.connections += 1;
-                return;
-            }
+            Ok(Some(peer)) if self.is_registered(&peer) => Answer::Registered,
+            Ok(Some(peer)) if self.has_place(peer.user) => match self.challenge(&peer) {
+                Ok(challenge) => {
+                    let message = [&[Answer::Challenge as u8][..], &challenge].concat();
+                    // One that hears nothing does not ask either, and is closed in time.
+                    send(&connection, &message, &[]);
+                    let deadline = Instant::now() + REQUEST_TIME_MAX;
+                    let stranger = Stranger { connection, peer, challenge, deadline };
+                    self.strangers.insert(self.connections, stranger);
+                    return;
+                }
+                Err(error) => {
+                    self.log.tell(format!("a process could not be watched: {error}"));
+                    Answer::Failed
+                }
+            },
             Ok(Some(_)) => Answer::Full,
             Ok(None) => Answer::Refused,
             // There is nobody to be registered.
@@ -227,6 +254,23 @@ impl Daemon {
         answer(&connection, refusal, &[]);
     }
 
+    fn is_registered(&self, peer: &Peer) -> bool {
+        self.members.values().any(|member| member.peer.number == peer.number)
+    }
+
+    /// Has the programs watch the process for execve(2), and gives what its request has to end with.
+    /// Those bytes are not known to anybody before, so a request was made after this.
+    fn challenge(&mut self, peer: &Peer) -> Result<[u8; CHALLENGE_BYTES], Error> {
+        if self.executed.is_none() {
+            self.executed = Some(self.programs.trace(EXECUTED)?);
+        }
+        placeholder::enter(&self.programs, peer)?;
+        let mut challenge = [0; CHALLENGE_BYTES];
+        let count = getrandom(&mut challenge, GetRandomFlags::empty())?;
+        assert_eq!(count, challenge.len(), "so few bytes come at once (getrandom(2))");
+        Ok(challenge)
+    }
+
     /// For one more of a user's who has not asked yet.
     fn has_place(&self, user: u32) -> bool {
         let is_of_user = |stranger: &&Stranger| stranger.peer.user == user;
@@ -234,57 +278,65 @@ impl Daemon {
             && self.strangers.values().filter(is_of_user).count() < STRANGERS_PER_USER
     }
 
-    /// A request comes as a whole or is none: it is shorter than any segment of a Unix socket.
-    fn hear(&mut self, number: u64) {
-        const VERSION: usize = REQUEST.len() - 1;
-        let Some(Stranger { connection, peer, .. }) = self.strangers.remove(&number) else {
-            return;
-        };
-        let mut request = [0; REQUEST.len() + 1];
-        let Ok(count) = (&connection).read(&mut request) else { return };
-        let mode = match request[REQUEST.len()] {
-            0 => Some(Mode::Exact),
-            1 => Some(Mode::Lean),
-            _ => None,
-        };
-        match mode {
-            Some(mode) if count == request.len() && request.starts_with(&REQUEST) => {
-                self.register(number, connection, peer, mode);
+    fn hear(&mut self, number: u64) -> Result<(), Error> {
+        let Some(stranger) = self.strangers.remove(&number) else { return Ok(()) };
+        let Stranger { connection, peer, challenge, .. } = stranger;
+        let request = Request::read(&connection, challenge);
+        // Whoever else has the connection cannot register the process.
+        let refusal = match request {
+            Request::Asks(_, sender) if sender != peer.number => Some(Answer::Refused),
+            Request::Asks(..) if !placeholder::is_there(&self.programs, &peer)? => {
+                Some(Answer::Refused)
             }
-            _ if count > VERSION && request.starts_with(&REQUEST[..VERSION]) => {
-                answer(&connection, Answer::Version, &[]);
+            Request::Asks(mode, _) => {
+                return self.register(number, connection, peer, mode);
             }
-            _ => {}
+            Request::OtherVersion => Some(Answer::Version),
+            Request::None => None,
+        };
+        placeholder::remove(&self.programs, &peer)?;
+        if let Some(refusal) = refusal {
+            answer(&connection, refusal, &[]);
         }
+        Ok(())
     }
 
-    fn register(&mut self, number: u64, connection: UnixStream, peer: Peer, mode: Mode) {
+    fn register(
+        &mut self,
+        number: u64,
+        connection: UnixStream,
+        peer: Peer,
+        mode: Mode,
+    ) -> Result<(), Error> {
         let admitted = self.refusal(&peer).and_then(|refusal| match refusal {
             Some(refusal) => Ok(Err(refusal)),
             None => self.admit(&peer, mode).map(Ok),
         });
-        match admitted {
+        let refusal = match admitted {
             Ok(Ok((region, memory, cgroup))) => {
                 if !answer(&connection, Answer::Granted, &memory.descriptors()) {
                     // Or it would wait for ever. That it has ended is found as any other's end.
                     let _ = connection.shutdown(Shutdown::Both);
                 }
                 self.members.insert(number, Member { connection, peer, mode, region, cgroup });
+                return Ok(());
             }
-            Ok(Err(refusal)) => {
-                answer(&connection, refusal, &[]);
-            }
+            Ok(Err(refusal)) => refusal,
+            // It has executed another program.
+            Err(Error::Kernel(Errno::SRCH)) => Answer::Refused,
             Err(error) => {
                 self.log.tell(format!("a process could not be registered: {error}"));
-                answer(&connection, Answer::Failed, &[]);
+                Answer::Failed
             }
-        }
+        };
+        placeholder::remove(&self.programs, &peer)?;
+        answer(&connection, refusal, &[]);
+        Ok(())
     }
 
     fn refusal(&mut self, peer: &Peer) -> Result<Option<Answer>, Error> {
         let of_user = |member: &&Member| member.peer.user == peer.user;
-        let is_registered = |member: &Member| member.peer.number == peer.number;
-        if self.members.values().any(is_registered) {
+        if self.is_registered(peer) {
             return Ok(Some(Answer::Registered));
         }
         self.departed.drop_dead(&self.programs)?;
@@ -298,7 +350,6 @@ impl Daemon {
     /// Memory and programs for a process. What was begun is undone when the rest fails.
     fn admit(&mut self, peer: &Peer, mode: Mode) -> Result<(Region, Memory, u64), Error> {
         let cgroup = Cgroup::open(&peer.cgroup)?;
-        // Programs first, one of which is to find the process if it becomes another one.
         let attached = self.attach(&cgroup, mode);
         let admitted = attached
             .and_then(|()| self.regions.add(&self.programs, peer, mode))
@@ -365,8 +416,57 @@ impl Daemon {
     }
 }
 
+/// What a process asks for.
+enum Request {
+    /// A registration, and the number of the process that has sent the request.
+    Asks(Mode, u32),
+    /// The same in words of another version.
+    OtherVersion,
+    /// Nothing, or nothing that makes sense.
+    None,
+}
+
+impl Request {
+    /// A request comes as a whole or is none: it is shorter than any segment of a Unix socket.
+    fn read(connection: &UnixStream, challenge: [u8; CHALLENGE_BYTES]) -> Self {
+        const VERSION: usize = REQUEST.len() - 1;
+        let mut bytes = [0; REQUEST.len() + 1 + CHALLENGE_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let Ok(received) = recvmsg(connection, &mut parts, &mut control, flags) else {
+            return Self::None;
+        };
+        let sender = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid),
+            _ => None,
+        });
+        let mode = match bytes[REQUEST.len()] {
+            0 => Some(Mode::Exact),
+            1 => Some(Mode::Lean),
+            _ => None,
+        };
+        let is_whole = bytes.starts_with(&REQUEST) && bytes[REQUEST.len() + 1..] == challenge;
+        match (mode, sender) {
+            (Some(mode), Some(sender)) if received.bytes == bytes.len() && is_whole => {
+                Self::Asks(mode, sender.as_raw_pid().unsigned_abs())
+            }
+            _ if received.bytes > VERSION && bytes.starts_with(&REQUEST[..VERSION]) => {
+                Self::OtherVersion
+            }
+            _ => Self::None,
+        }
+    }
+}
+
 /// Says whether it has got there.
 fn answer(connection: &UnixStream, answer: Answer, descriptors: &[BorrowedFd<'_>]) -> bool {
+    send(connection, &[answer as u8], descriptors)
+}
+
+/// The same of any bytes.
+fn send(connection: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(uselect::DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
@@ -374,5 +474,5 @@ fn answer(connection: &UnixStream, answer: Answer, descriptors: &[BorrowedFd<'_>
         assert!(fits, "there is room for as many as a process gets");
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    sendmsg(connection, &[IoSlice::new(&[answer as u8])], &mut control, flags).is_ok()
+    sendmsg(connection, &[IoSlice::new(bytes)], &mut control, flags).is_ok()
 }

@@ -9,6 +9,7 @@ type Result<T> = std::result::Result<T, Errno>;
 
 // Commands and kinds of linux/bpf.h.
 const MAP_CREATE: i32 = 0;
+const MAP_LOOKUP: i32 = 1;
 const MAP_UPDATE: i32 = 2;
 const MAP_DELETE: i32 = 3;
 const INFO: i32 = 15;
@@ -19,6 +20,8 @@ const ITER: u32 = 28;
 const ARRAY: u32 = 2;
 const RING: u32 = 27;
 const MMAPABLE: u32 = 1 << 10;
+/// Only in place of a value that is there.
+const EXIST: u64 = 2;
 
 /// The beginnings of `union bpf_attr`; the kernel takes what follows as zeros.
 #[repr(C)]
@@ -84,7 +87,7 @@ struct Iterate {
 unsafe trait Attributes {}
 // SAFETY: five words, as MAP_CREATE has them.
 unsafe impl Attributes for Create {}
-// SAFETY: two words and three double words, as MAP_UPDATE_ELEM has them.
+// SAFETY: two words and three double words, as MAP_LOOKUP_ELEM and MAP_UPDATE_ELEM have them.
 unsafe impl Attributes for Element {}
 // SAFETY: a word, as MAP_FREEZE has it.
 unsafe impl Attributes for Freeze {}
@@ -161,10 +164,43 @@ impl<'a> Numbered<'a> {
     /// # Panics
     /// When it has another length than the map's values.
     pub(crate) fn set(self, key: u32, value: &[u8]) -> Result<()> {
+        self.update(key, value, 0)
+    }
+
+    /// Stores a value in place of the one that is there; false if there is none.
+    ///
+    /// # Panics
+    /// As [`Numbered::set`].
+    pub(crate) fn replace(self, key: u32, value: &[u8]) -> Result<bool> {
+        match self.update(key, value, EXIST) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn update(self, key: u32, value: &[u8], flags: u64) -> Result<()> {
         assert_eq!(value.len(), self.value_bytes, "the kernel reads as many bytes as a value has");
         let element = self.element(&key, value.as_ptr().expose_provenance() as u64);
+        let element = Element { flags, ..element };
         // SAFETY: `key` and `value` outlive the call, and are as long as the map's.
         unsafe { bpf(MAP_UPDATE, &element) }.map(drop)
+    }
+
+    /// Copies a value out; false if there is none.
+    ///
+    /// # Panics
+    /// When `value` has another length than the map's values.
+    pub(crate) fn get(self, key: u32, value: &mut [u8]) -> Result<bool> {
+        assert_eq!(value.len(), self.value_bytes, "the kernel writes as many bytes as a value has");
+        let element = self.element(&key, value.as_mut_ptr().expose_provenance() as u64);
+        // SAFETY: `key` and `value` outlive the call and are as long as the map's, and nothing else
+        // refers to `value`, which the kernel writes.
+        match unsafe { bpf(MAP_LOOKUP, &element) } {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Takes a key out; there need be none.

@@ -16,6 +16,7 @@ mod limits;
 mod listen;
 mod log;
 mod peer;
+mod placeholder;
 mod policy;
 mod privileges;
 mod programs;

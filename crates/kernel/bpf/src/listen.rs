@@ -42,6 +42,9 @@ impl Listening {
         let listener = UnixListener::bind(path).map_err(said)?;
         let listening = Self { listener, path: path.to_owned() };
         listening.listener.set_nonblocking(true).map_err(said)?;
+        // Connections that are accepted have it from the listener: each message names its sender.
+        let passes = rustix::net::sockopt::set_socket_passcred(&listening.listener, true);
+        passes.map_err(|error| said(error.into()))?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(said)?;
         Ok(listening)
     }

@@ -15,6 +15,8 @@ use crate::policy::Policy;
 /// A process that has connected and may be registered. Its number stays its own while `process` is
 /// not readable.
 pub(crate) struct Peer {
+    /// The number of its connection; no other connection has it.
+    pub(crate) connection: u64,
     /// Readable once the process has ended.
     pub(crate) process: OwnedFd,
     pub(crate) number: u32,
@@ -34,7 +36,10 @@ impl Peer {
     /// # Errors
     /// [`Error::Unsupported`] before Linux 6.5; [`Error::NoCgroup`]; ESRCH when it has ended
     /// already.
-    pub(crate) fn of(connection: BorrowedFd<'_>, policy: &Policy) -> Result<Option<Self>, Error> {
+    pub(crate) fn of(
+        (connection, connection_number): (BorrowedFd<'_>, u64),
+        policy: &Policy,
+    ) -> Result<Option<Self>, Error> {
         let credentials = socket_peercred(connection)?;
         let user = credentials.uid.as_raw();
         let group = credentials.gid.as_raw();
@@ -59,7 +64,9 @@ impl Peer {
         }
         let cgroup = cgroup?;
         let is_allowed = is_listed || policy.allows_cgroup(&cgroup);
-        Ok(is_allowed.then_some(Self { process, number, user, group, cgroup, is_nested }))
+        let connection = connection_number;
+        let peer = Self { connection, process, number, user, group, cgroup, is_nested };
+        Ok(is_allowed.then_some(peer))
     }
 }
 

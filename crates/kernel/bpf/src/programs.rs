@@ -14,18 +14,20 @@ use aya::{Btf, Ebpf, EbpfLoader};
 
 use crate::error::Error;
 use crate::kernel::Iteration;
+use crate::limits::{REGIONS_MAX, STRANGERS_MAX};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../objects/uselect.bpf.o");
 
 /// Programs of `uselect.bpf.c` by name, and the tracepoint of each.
 type Tracepoints = [(&'static str, &'static str)];
 
-/// Of whatever happens to a socket but by its process; and of a process that is another one now.
+/// Of a process that executes another program.
+pub(crate) const EXECUTED: &Tracepoints = &[("executed", "sched_process_exec")];
+/// Of whatever happens to a socket but by its process.
 pub(crate) const COMMON: &Tracepoints = &[
     ("data_ready", "sk_data_ready"),
     ("failed", "inet_sk_error_report"),
     ("changed", "inet_sock_set_state"),
-    ("executed", "sched_process_exec"),
 ];
 /// Of what its process does, which only exact regions are told.
 pub(crate) const EXACT: &Tracepoints =
@@ -66,9 +68,10 @@ impl Programs {
         })?;
         let mut loaded = EbpfLoader::new()
             .btf(Some(&types))
+            .map_max_entries("processes", (REGIONS_MAX + STRANGERS_MAX) as u32)
             .load(OBJECT)
             .map_err(|error| Error::Program { name: "object", why: chain(&error) })?;
-        for &(name, tracepoint) in COMMON.iter().chain(EXACT) {
+        for &(name, tracepoint) in EXECUTED.iter().chain(COMMON).chain(EXACT) {
             let result = get::<BtfTracePoint>(&mut loaded, name).load(tracepoint, &types);
             result.map_err(refused(name))?;
         }
@@ -83,7 +86,7 @@ impl Programs {
         Ok(Self { loaded })
     }
 
-    /// Has tracepoints call their programs: [`COMMON`] or [`EXACT`].
+    /// Has tracepoints call their programs: [`EXECUTED`], [`COMMON`] or [`EXACT`].
     ///
     /// # Errors
     /// [`Error::Program`].

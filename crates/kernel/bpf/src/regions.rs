@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use rustix::io::Errno;
 use uselect::Mode;
 use uselect::layout::{Own, REGIONS, SLEEPERS, Shown};
 
@@ -51,7 +52,8 @@ impl Regions {
     /// Makes memory for a process and has the programs find it, with the ring of its first sleeper.
     ///
     /// # Errors
-    /// ENOMEM and the like; nothing is left of it then.
+    /// ESRCH when the process has executed another program; ENOMEM and the like. Nothing is left of
+    /// it then.
     ///
     /// # Panics
     /// When all places are taken.
@@ -89,14 +91,12 @@ impl Regions {
         let shown = shown(self.identity)?;
         region.maps.extend([kernel::id(&own)?, kernel::id(&shown)?]);
         place(programs, "shown_maps").set(region.place, &shown.as_raw_fd().to_ne_bytes())?;
-        let mut value = [0; PROCESS_BYTES];
-        value[..8].copy_from_slice(&self.identity.to_ne_bytes());
-        value[8..12].copy_from_slice(&region.place.to_ne_bytes());
-        value[12..16].copy_from_slice(&u32::from(mode == Mode::Lean).to_ne_bytes());
-        value[16..20].copy_from_slice(&peer.user.to_ne_bytes());
-        value[20..].copy_from_slice(&peer.group.to_ne_bytes());
-        Numbered::new(programs.map("processes"), PROCESS_BYTES).set(region.process, &value)?;
-        Ok(Memory { shown, own, ring })
+        let value = process_value(self.identity, region.place, mode, peer);
+        // The placeholder is gone if the process has executed another program meanwhile.
+        match processes(programs).replace(region.process, &value)? {
+            true => Ok(Memory { shown, own, ring }),
+            false => Err(Errno::SRCH.into()),
+        }
     }
 
     /// The ring of a region's next sleeper; `None` if it has as many as it may.
@@ -124,7 +124,7 @@ impl Regions {
     /// # Errors
     /// None is known.
     pub(crate) fn remove(&mut self, programs: &Programs, region: &Region) -> Result<(), Error> {
-        Numbered::new(programs.map("processes"), PROCESS_BYTES).remove(region.process)?;
+        processes(programs).remove(region.process)?;
         place(programs, "shown_maps").remove(region.place)?;
         place(programs, "own_maps").remove(region.place)?;
         for sleeper in 0..region.rings {
@@ -147,7 +147,28 @@ impl Region {
 }
 
 /// `struct process` of `regions.h`.
-const PROCESS_BYTES: usize = 24;
+pub(crate) const PROCESS_BYTES: usize = 24;
+
+/// A `struct process`.
+pub(crate) fn process_value(
+    identity: u64,
+    region: u32,
+    mode: Mode,
+    peer: &Peer,
+) -> [u8; PROCESS_BYTES] {
+    let mut value = [0; PROCESS_BYTES];
+    value[..8].copy_from_slice(&identity.to_ne_bytes());
+    value[8..12].copy_from_slice(&region.to_ne_bytes());
+    value[12..16].copy_from_slice(&u32::from(mode == Mode::Lean).to_ne_bytes());
+    value[16..20].copy_from_slice(&peer.user.to_ne_bytes());
+    value[20..].copy_from_slice(&peer.group.to_ne_bytes());
+    value
+}
+
+/// The map of processes by their numbers.
+pub(crate) fn processes(programs: &Programs) -> Numbered<'_> {
+    Numbered::new(programs.map("processes"), PROCESS_BYTES)
+}
 
 fn place<'a>(programs: &'a Programs, name: &str) -> Numbered<'a> {
     Numbered::new(programs.map(name), size_of::<i32>())

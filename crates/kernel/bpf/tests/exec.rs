@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
+#[path = "common/request.rs"]
+mod request;
 #[path = "common/uselectd.rs"]
 mod uselectd;
 
@@ -54,7 +56,8 @@ fn image() {
 fn registered(path: &Path) -> (UnixStream, Vec<OwnedFd>) {
     let mut connection = UnixStream::connect(path).unwrap();
     fcntl_setfd(&connection, FdFlags::empty()).unwrap();
-    connection.write_all(&[&REQUEST[..], &[Mode::Exact as u8]].concat()).unwrap();
+    let request = request::request(&connection, &[&REQUEST[..], &[Mode::Exact as u8]].concat());
+    connection.write_all(&request.unwrap()).unwrap();
     let descriptors = answer(&connection);
     (connection, descriptors)
 }

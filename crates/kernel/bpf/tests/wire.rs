@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
+#[path = "common/request.rs"]
+mod request;
 #[path = "common/uselectd.rs"]
 mod uselectd;
 
@@ -20,8 +22,9 @@ use uselect::layout::{SLEEPERS, Shown};
 use uselect::{Answer, DESCRIPTORS};
 use uselectd::Uselectd;
 
-const EXACT: &[u8] = b"uselect\x03\x00";
-const LEAN: &[u8] = b"uselect\x03\x01";
+/// Requests but for the challenge.
+const EXACT: &[u8] = b"uselect\x04\x00";
+const LEAN: &[u8] = b"uselect\x04\x01";
 const RING: &[u8] = b"+";
 
 fn connect(uselectd: &Uselectd) -> UnixStream {
@@ -51,7 +54,15 @@ fn answer(connection: &UnixStream) -> Option<(u8, Vec<OwnedFd>)> {
     }
 }
 
-fn ask(connection: &mut UnixStream, bytes: &[u8]) -> Option<(u8, usize)> {
+/// Sends a request that begins so; the answer to it, or the one that comes instead of a challenge.
+fn ask(connection: &mut UnixStream, begin: &[u8]) -> Option<(u8, usize)> {
+    match request::request(&*connection, begin) {
+        Ok(request) => say(connection, &request),
+        Err(answer) => answer.map(|byte| (byte, 0)),
+    }
+}
+
+fn say(connection: &mut UnixStream, bytes: &[u8]) -> Option<(u8, usize)> {
     connection.write_all(bytes).unwrap();
     answer(connection).map(|(byte, descriptors)| (byte, descriptors.len()))
 }
@@ -66,11 +77,11 @@ fn each_sleeper_gets_a_ring_in_order() {
     let mut member = connect(&uselectd);
     assert_eq!(ask(&mut member, LEAN), GRANTED);
     for _ in 1..SLEEPERS {
-        assert_eq!(ask(&mut member, RING), ONE_MORE);
+        assert_eq!(say(&mut member, RING), ONE_MORE);
     }
-    assert_eq!(ask(&mut member, RING), Some((Answer::Full as u8, 0)));
+    assert_eq!(say(&mut member, RING), Some((Answer::Full as u8, 0)));
     // Anything else ends it.
-    assert_eq!(ask(&mut member, b"-"), None);
+    assert_eq!(say(&mut member, b"-"), None);
     uselectd.wait_for(idle);
 }
 
@@ -78,7 +89,11 @@ fn each_sleeper_gets_a_ring_in_order() {
 fn register(uselectd: &Uselectd) -> (UnixStream, u8, Vec<OwnedFd>) {
     loop {
         let mut connection = connect(uselectd);
-        connection.write_all(EXACT).unwrap();
+        let request = match request::request(&connection, EXACT) {
+            Err(Some(byte)) if byte == Answer::Registered as u8 => continue,
+            request => request.unwrap(),
+        };
+        connection.write_all(&request).unwrap();
         let (byte, descriptors) = answer(&connection).unwrap();
         if byte != Answer::Registered as u8 {
             return (connection, byte, descriptors);
@@ -99,10 +114,9 @@ fn memory_counts_until_nobody_has_it() {
     let mapping = Mapping::of(&granted()[0]);
     let queue = loop {
         let mut connection = connect(&uselectd);
-        connection.write_all(EXACT).unwrap();
-        let mut byte = [0];
-        recv(&connection, &mut byte[..], RecvFlags::PEEK).unwrap();
-        if byte != [Answer::Registered as u8] {
+        if let Ok(request) = request::request(&connection, EXACT) {
+            connection.write_all(&request).unwrap();
+            recv(&connection, &mut [0][..], RecvFlags::PEEK).unwrap();
             connection.shutdown(Shutdown::Write).unwrap();
             break connection;
         }
@@ -143,7 +157,8 @@ fn who_takes_no_answer_gets_no_more() {
     let Some(uselectd) = Uselectd::start("untaken", &[]) else { return };
     let idle = uselectd.kept();
     let mut member = connect(&uselectd);
-    member.write_all(EXACT).unwrap();
+    let request = request::request(&member, EXACT).unwrap();
+    member.write_all(&request).unwrap();
     let end = Instant::now() + Duration::from_secs(10);
     while member.write_all(RING).is_ok() {
         assert!(Instant::now() < end, "it is closed");
@@ -153,11 +168,19 @@ fn who_takes_no_answer_gets_no_more() {
     assert_eq!((taken, answer(&member).is_none()), (GRANTED, true));
     // Who can be told nothing is not registered either.
     let mut deaf = connect(&uselectd);
+    let request = request::request(&deaf, EXACT).unwrap();
     deaf.shutdown(Shutdown::Read).unwrap();
-    deaf.write_all(EXACT).unwrap();
+    deaf.write_all(&request).unwrap();
     while ask(&mut connect(&uselectd), EXACT) != GRANTED {
         assert!(Instant::now() < end, "it stays registered");
     }
+}
+
+/// The answer to what `edit` makes of a request.
+fn answers(uselectd: &Uselectd, edit: impl Fn(Vec<u8>) -> Vec<u8>) -> Option<(u8, usize)> {
+    let mut connection = connect(uselectd);
+    let request = request::request(&connection, EXACT).unwrap();
+    say(&mut connection, &edit(request))
 }
 
 #[test]
@@ -165,19 +188,37 @@ fn what_is_no_request_gets_no_registration() {
     let Some(uselectd) = Uselectd::start("requests", &[]) else { return };
     let idle = uselectd.kept();
     let version = Some((Answer::Version as u8, 0));
-    for other in [&b"uselect\x01"[..], b"uselect\x03", b"uselect\x03\x02", b"uselect\x04\x00"] {
-        assert_eq!(ask(&mut connect(&uselectd), other), version, "{other:?}");
+    // Without the challenge.
+    for other in [&b"uselect\x01"[..], b"uselect\x04", b"uselect\x04\x00", b"uselect\x05\x00"] {
+        assert_eq!(answers(&uselectd, |_| other.to_vec()), version, "{other:?}");
     }
-    for other in [&b"x"[..], b"uselect", b"Uselect\x03\x00", &[0; 4096]] {
-        assert_eq!(ask(&mut connect(&uselectd), other), None, "{other:?}");
+    for other in [&b"x"[..], b"uselect", b"Uselect\x04\x00", &[0; 4096]] {
+        assert_eq!(answers(&uselectd, |_| other.to_vec()), None, "{other:?}");
+    }
+    // With another one, with a part of it, and with another mode.
+    let wrong: [fn(Vec<u8>) -> Vec<u8>; 3] = [
+        |mut request| {
+            *request.last_mut().unwrap() ^= 1;
+            request
+        },
+        |request| request[..request.len() - 1].to_vec(),
+        |mut request| {
+            request[8] = 2;
+            request
+        },
+    ];
+    for wrong in wrong {
+        assert_eq!(answers(&uselectd, wrong), version);
     }
     // Who says nothing is not waited for: of many at once most are answered that there is no room.
     let silent: Vec<_> = (0..64).map(|_| connect(&uselectd)).collect();
     let full = silent.iter().filter(|stranger| {
-        let (mut stranger, mut said): (&UnixStream, _) = (stranger, Vec::new());
-        stranger.read_to_end(&mut said).unwrap();
-        assert!(said.is_empty() || said == [Answer::Full as u8], "{said:?}");
-        !said.is_empty()
+        let answer = request::request(stranger, EXACT).map(|_| ());
+        assert!(matches!(answer, Ok(()) | Err(Some(_))), "{answer:?}");
+        let (mut stranger, mut rest): (&UnixStream, _) = (stranger, Vec::new());
+        stranger.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"");
+        answer == Err(Some(Answer::Full as u8))
     });
     assert!((1..64).contains(&full.count()), "each is closed");
     let mut member = connect(&uselectd);

@@ -86,6 +86,9 @@ pub enum Event {
 /// Rules that every engine keeps, and that callers rely on:
 /// * An operation is queued by a call that never blocks and never runs its caller's code; its one
 ///   completion comes from [`Engine::next`], in no order promised between descriptors.
+/// * Where the kernel took every byte of a send before a receive of the same descriptor was
+///   announced, [`Event::Sent`] comes before [`Event::Received`]. So a response that is received
+///   while a send is outstanding began before the end of the request was sent.
 /// * At most one operation is outstanding for a descriptor and direction (receiving: `recv`,
 ///   `watch`, `splice` from it, `accept`; sending: `connect`, `send`, `splice` and `splice_after`
 ///   into it). A second one is the caller's bug and panics.

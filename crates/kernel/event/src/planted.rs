@@ -33,6 +33,9 @@ faults! {
     TurnLost;
     /// A connection is kept although bytes after its answer are unread (`may_be_kept`).
     UnreadKept;
+    /// A connection is kept although its response began before the end of the request body was sent
+    /// (`lets_it_live`).
+    EarlyKept;
     /// When one byte is left in a pipe, it counts as empty (`Pipe::drained`).
     PipeByteLost;
     /// What an exchange that broke off took of the budget is not given back (`log::finish`).

@@ -19,6 +19,7 @@ mod restriction;
 
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -75,8 +76,42 @@ struct Lent {
 
 #[derive(Debug)]
 enum Memory {
-    ToFill(Box<[u8]>),
+    ToFill(Lease),
+    /// The kernel only reads it, and moving a `Vec` claims nothing about its elements.
     ToSend(Vec<u8>),
+}
+
+/// The memory of a `Box`, while the kernel writes to it.
+///
+/// It is a raw pointer, since a `Box` may not be moved while something else writes to its memory: a
+/// move asserts that nothing else does. Without [`Lease::into_box`] the memory is never freed, as
+/// the kernel may still have it.
+#[derive(Debug)]
+struct Lease(NonNull<[u8]>);
+
+impl Lease {
+    fn new(memory: Box<[u8]>) -> Self {
+        Self(NonNull::from(Box::leak(memory)))
+    }
+
+    /// The address that the kernel writes to, with at least `bytes` bytes.
+    ///
+    /// # Panics
+    /// When the memory is shorter.
+    fn start(&self, bytes: usize) -> *mut u8 {
+        assert!(bytes <= self.0.len(), "a receive fits its memory");
+        self.0.cast().as_ptr()
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// No request that has the address is queued or outstanding.
+    unsafe fn into_box(self) -> Box<[u8]> {
+        // SAFETY: the pointer comes from a `Box` that was leaked, of which this is the only owner,
+        // and the caller promises that the kernel has it no more.
+        unsafe { Box::from_raw(self.0.as_ptr()) }
+    }
 }
 
 /// What became of a request. `data` is the number that it carried.
@@ -307,7 +342,12 @@ impl Ring {
         self.places.push(place);
         let result = result.map(|count| count as usize);
         match memory {
-            Memory::ToFill(memory) => RingCompletion::Received { data, memory, result },
+            Memory::ToFill(memory) => {
+                // SAFETY: the request that has the address has just completed. Its place was its
+                // own until then, so no other request has it.
+                let memory = unsafe { memory.into_box() };
+                RingCompletion::Received { data, memory, result }
+            }
             Memory::ToSend(memory) => RingCompletion::Sent { data, memory, result },
         }
     }

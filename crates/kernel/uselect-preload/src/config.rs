@@ -1,5 +1,8 @@
 //! What `uselect run` says by the environment. It is read before main, since programs change their
 //! environment and write their titles over it.
+//!
+//! A program that has got privileges by being executed takes no word from the environment: the user
+//! who executed it, and who has fewer, may have chosen each one.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -68,9 +71,21 @@ pub(crate) fn get() -> &'static Config {
     CONFIG.get_or_init(Config::of_environment)
 }
 
+/// A variable; `None` in a program that is set-user-ID or set-group-ID or has capabilities of its
+/// file, as with secure_getenv(3).
 fn variable(name: &CStr) -> Option<&'static CStr> {
+    if has_privileges() {
+        return None;
+    }
     // SAFETY: the name is a string of C.
     let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
     // SAFETY: it is not null, so a string of C, and nothing changes the environment before main.
     (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
+}
+
+/// Whether the kernel gave this program privileges when it was executed (AT_SECURE).
+fn has_privileges() -> bool {
+    // SAFETY: it takes a number, and reads what the kernel gave this process.
+    let secure = unsafe { libc::getauxval(libc::AT_SECURE) };
+    secure != 0
 }

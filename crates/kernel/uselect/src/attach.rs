@@ -1,10 +1,15 @@
 //! Asking the daemon for this process's memory.
 //!
-//! The process sends [`REQUEST`] and one byte more, its [`Mode`]; the daemon sends one byte, an
-//! [`Answer`], and with a granted one three descriptors: `Shown`, `Own`, and the ring of sleeper 0.
-//! For each further sleeper, in order, the process sends [`SLEEPER`] and gets an answer and a ring,
-//! which it takes before it asks again. Whom the daemon will not have it may answer before it has
-//! asked. The connection stays open: its end, or the process's, is the end of the registration.
+//! The daemon sends one byte, [`Answer::Challenge`], and [`CHALLENGE_BYTES`] random ones. The
+//! process that has connected, and no other one, sends [`REQUEST`], one byte more, its [`Mode`], and
+//! those random bytes; the daemon sends one byte, an [`Answer`], and with a granted one three
+//! descriptors: `Shown`, `Own`, and the ring of sleeper 0. For each further sleeper, in order, the
+//! process sends [`SLEEPER`] and gets an answer and a ring, which it takes before it asks again.
+//! Whom the daemon will not have gets its answer instead of the challenge. The connection stays
+//! open: its end, or the process's, is the end of the registration.
+//!
+//! The random bytes show that the request was made after the daemon began to watch the process for
+//! execve(2): a process that has executed another program since then is not registered.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -18,7 +23,9 @@ use crate::pages::{Pages, Ring};
 /// Where the daemon listens unless told otherwise.
 pub const SOCKET: &str = "/run/uselectd.sock";
 /// What a process asks with; the last byte is the version of the layout.
-pub const REQUEST: [u8; 8] = *b"uselect\x03";
+pub const REQUEST: [u8; 8] = *b"uselect\x04";
+/// Random bytes of a challenge, which the request ends with.
+pub const CHALLENGE_BYTES: usize = 8;
 /// What it asks for another ring with.
 pub const SLEEPER: u8 = b'+';
 /// Descriptors that come with [`Answer::Granted`].
@@ -42,6 +49,8 @@ pub enum Answer {
     Failed = 5,
     /// The request is of another version.
     Version = 6,
+    /// The process may send its request.
+    Challenge = 7,
 }
 
 impl Answer {
@@ -54,6 +63,7 @@ impl Answer {
             Self::OtherNamespace,
             Self::Failed,
             Self::Version,
+            Self::Challenge,
         ];
         all.into_iter().find(|answer| *answer as u8 == byte)
     }
@@ -82,17 +92,41 @@ fn attach_within(path: &Path, mode: Mode, time: Duration) -> Result<(Pages, Ring
         Errno::AGAIN => Error::NoAnswer,
         error => Error::NoDaemon(error),
     })?;
-    ask(connection.as_fd(), mode)?;
+    let challenge = take_challenge(connection.as_fd(), time)?;
+    ask(connection.as_fd(), mode, challenge)?;
     let descriptors = take_answer(connection.as_fd(), time)?;
     let [shown, own, ring]: [OwnedFd; DESCRIPTORS] =
         descriptors.try_into().map_err(|_| Error::Protocol)?;
     Ok((Pages::new(shown.as_fd(), own.as_fd())?, Ring::new(ring)?, connection))
 }
 
+/// Takes the challenge, or why there is none.
+fn take_challenge(
+    connection: BorrowedFd<'_>,
+    time: Duration,
+) -> Result<[u8; CHALLENGE_BYTES], Error> {
+    let mut message = [0; 1 + CHALLENGE_BYTES];
+    let count = match receive::<0>(connection, &mut message, &mut Vec::new(), time) {
+        Ok(0) | Err(Errno::AGAIN | Errno::CONNRESET) => return Err(Error::NoAnswer),
+        result => result?,
+    };
+    match message {
+        [answer, challenge @ ..] if answer == Answer::Challenge as u8 => {
+            (count == message.len()).then_some(challenge).ok_or(Error::Protocol)
+        }
+        [answer, ..] => Err(refusal(answer)),
+    }
+}
+
 /// Asks for a registration.
-fn ask(connection: BorrowedFd<'_>, mode: Mode) -> Result<(), Error> {
-    let mut request = [mode as u8; REQUEST.len() + 1];
+fn ask(
+    connection: BorrowedFd<'_>,
+    mode: Mode,
+    challenge: [u8; CHALLENGE_BYTES],
+) -> Result<(), Error> {
+    let mut request = [mode as u8; REQUEST.len() + 1 + CHALLENGE_BYTES];
     request[..REQUEST.len()].copy_from_slice(&REQUEST);
+    request[REQUEST.len() + 1..].copy_from_slice(&challenge);
     match send(connection, &request) {
         // The connection may be closed, and what was answered can be read still.
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
@@ -126,14 +160,21 @@ fn take_answer(connection: BorrowedFd<'_>, time: Duration) -> Result<Vec<OwnedFd
         Ok(_) | Err(Errno::AGAIN | Errno::CONNRESET) => return Err(Error::NoAnswer),
         Err(error) => return Err(error.into()),
     }
-    match Answer::of(answer[0]) {
-        Some(Answer::Granted) => Ok(descriptors),
-        Some(Answer::Refused) => Err(Error::Refused),
-        Some(Answer::Full) => Err(Error::Full),
-        Some(Answer::Registered) => Err(Error::Registered),
-        Some(Answer::OtherNamespace) => Err(Error::OtherNamespace),
-        Some(Answer::Failed) => Err(Error::Daemon),
-        Some(Answer::Version) | None => Err(Error::Protocol),
+    match answer {
+        [answer] if answer == Answer::Granted as u8 => Ok(descriptors),
+        [answer] => Err(refusal(answer)),
+    }
+}
+
+/// What an answer means that is neither granted nor a challenge.
+fn refusal(answer: u8) -> Error {
+    match Answer::of(answer) {
+        Some(Answer::Refused) => Error::Refused,
+        Some(Answer::Full) => Error::Full,
+        Some(Answer::Registered) => Error::Registered,
+        Some(Answer::OtherNamespace) => Error::OtherNamespace,
+        Some(Answer::Failed) => Error::Daemon,
+        Some(Answer::Granted | Answer::Version | Answer::Challenge) | None => Error::Protocol,
     }
 }
 
@@ -170,12 +211,18 @@ mod tests {
                 (&ours).write_all(b"x").unwrap();
             }
             drop(daemon);
-            ask(ours.as_fd(), Mode::Exact)?;
-            take_answer(ours.as_fd(), Duration::from_secs(10)).map(drop)
+            let time = Duration::from_secs(10);
+            let challenge = take_challenge(ours.as_fd(), time)?;
+            ask(ours.as_fd(), Mode::Exact, challenge)?;
+            take_answer(ours.as_fd(), time).map(drop)
         };
         for is_reset in [false, true] {
             assert_eq!(told(&[Answer::Refused as u8], is_reset), Err(Error::Refused));
             assert_eq!(told(&[], is_reset), Err(Error::NoAnswer));
+            let challenge = [[Answer::Challenge as u8; 9], [Answer::Refused as u8; 9]].concat();
+            assert_eq!(told(&challenge[..10], is_reset), Err(Error::Refused));
+            assert_eq!(told(&challenge[..9], is_reset), Err(Error::NoAnswer));
+            assert_eq!(told(&challenge[..8], is_reset), Err(Error::Protocol));
         }
     }
 }

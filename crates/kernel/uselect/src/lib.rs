@@ -39,7 +39,7 @@ mod wait;
 mod watcher;
 mod worth;
 
-pub use attach::{Answer, DESCRIPTORS, Mode, REQUEST, SLEEPER, SOCKET};
+pub use attach::{Answer, CHALLENGE_BYTES, DESCRIPTORS, Mode, REQUEST, SLEEPER, SOCKET};
 pub use error::{Errno, Error};
 pub use hidden::{Hidden, owns};
 pub use kernel::SignalSet;

@@ -228,7 +228,8 @@ const CLASSES: &[(Cidr, Class)] = &[
     (v6([0; 4], 0, 128), Class::NotAHost), // RFC 4291: unspecified
     (v6([0xff00, 0, 0, 0], 0, 8), Class::NotAHost), // RFC 4291: multicast
     (v6([0xfe80, 0, 0, 0], 0, 10), Class::Metadata), // RFC 4291: link-local
-    (v6([0xfd00, 0xec2, 0, 0], 0x254, 128), Class::Metadata), // Amazon EC2
+    (v6([0xfd00, 0xec2, 0, 0], 0, 32), Class::Metadata), // Amazon: EC2, EKS Pod Identity
+    (v6([0xfd00, 0x42, 0, 0], 0x42, 128), Class::Metadata), // Scaleway
     (v6([0xfd20, 0xce, 0, 0], 0x254, 128), Class::Metadata), // Google Cloud
     (v6([0x64, 0xff9b, 0, 0], 0, 96), Class::Public), // RFC 6052: as public as what it carries
     (v6([0x2001, 1, 0, 0], 1, 128), Class::Public), // RFC 7723: port control, anycast
@@ -433,7 +434,11 @@ mod tests {
             "100.100.100.200",
             "168.63.129.16",
             "192.0.0.192",
+            "fd00:ec2::",
+            "fd00:ec2::23",
             "fd00:ec2::254",
+            "fd00:ec2:ffff:ffff:ffff:ffff:ffff:ffff",
+            "fd00:42::42",
             "fd20:ce::254",
         ] {
             assert_eq!(reach_host(&public_only(), address), Err(Denied::Metadata), "{address}");

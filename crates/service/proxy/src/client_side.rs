@@ -301,7 +301,7 @@ impl<E: Engine> Worker<E> {
         conn.input.clear(&mut self.engine);
         self.timers.remove(conn.timer);
         self.snapshots.note_left(conn.listener);
-        self.clients.leave(conn.peer.map(|address| address.ip()));
+        self.clients.leave(conn.counted_as);
         conn
     }
 }

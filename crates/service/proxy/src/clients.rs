@@ -1,21 +1,41 @@
-//! Client connections by address, for the limit on them: each worker counts its own, and tells the
-//! others every 100 ms. So between two tellings an address may have up to one limit's worth of
+//! Client connections by client, for the limit on them: each worker counts its own, and tells the
+//! others every 100 ms. So between two tellings a client may have up to one limit's worth of
 //! connections at each worker that had not heard of the others.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
+
+/// A client as limits count it: an IPv4 address, or the IPv6 addresses that begin with the same
+/// bits. One IPv6 subscriber has at least a /64 (RFC 6177).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Client(IpAddr);
+
+impl Client {
+    /// The client that has `address`, where the first `ipv6_prefix` bits of an IPv6 address name a
+    /// client (1 to 128).
+    pub fn of(address: IpAddr, ipv6_prefix: u64) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let below = 128_u64.saturating_sub(ipv6_prefix) as u32;
+                let kept = u128::MAX.checked_shl(below).unwrap_or(0);
+                Self(Ipv6Addr::from(u128::from(address) & kept).into())
+            }
+            address => Self(address),
+        }
+    }
+}
 
 /// The counts of all workers.
 #[derive(Debug, Default)]
-pub(crate) struct AllClients(Mutex<HashMap<IpAddr, u64>>);
+pub(crate) struct AllClients(Mutex<HashMap<Client, u64>>);
 
 /// The counts of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    mine: HashMap<IpAddr, Count>,
-    /// Addresses that there is something to tell or to hear about, each once.
-    changed: Vec<IpAddr>,
+    mine: HashMap<Client, Count>,
+    /// Clients that there is something to tell or to hear about, each once.
+    changed: Vec<Client>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,14 +45,14 @@ struct Count {
     told: u64,
     /// What the others had when we last asked.
     elsewhere: u64,
-    /// Whether its address is in `changed`.
+    /// Whether it is in `changed`.
     listed: bool,
 }
 
 impl Clients {
-    /// Counts a connection in, if its address has fewer than `max`. Unix sockets have no address
+    /// Counts a connection in, if its client has fewer than `max`. Unix sockets have no address
     /// and no such limit.
-    pub(crate) fn admit(&mut self, client: Option<IpAddr>, max: u64) -> bool {
+    pub(crate) fn admit(&mut self, client: Option<Client>, max: u64) -> bool {
         let Some(client) = client else { return true };
         let count = self.mine.entry(client).or_default();
         // A refusal is news as well: what the others have may be less by now.
@@ -47,7 +67,7 @@ impl Clients {
     }
 
     /// Counts a connection out.
-    pub(crate) fn leave(&mut self, client: Option<IpAddr>) {
+    pub(crate) fn leave(&mut self, client: Option<Client>) {
         let Some(client) = client else { return };
         let count = self.mine.get_mut(&client).expect("counted in before");
         if !std::mem::replace(&mut count.listed, true) {
@@ -75,7 +95,7 @@ impl Clients {
         !self.changed.is_empty()
     }
 
-    /// Tells the others what changed, and hears of them what concerns the same addresses.
+    /// Tells the others what changed, and hears of them what concerns the same clients.
     pub(crate) fn tell(&mut self, all: &AllClients) {
         let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
         for client in self.changed.drain(..) {
@@ -99,11 +119,44 @@ impl Clients {
 mod tests {
     use super::*;
 
+    fn client(address: &str, ipv6_prefix: u64) -> Client {
+        Client::of(address.parse().unwrap(), ipv6_prefix)
+    }
+
+    #[test]
+    fn ipv6_addresses_that_begin_alike_are_one_client() {
+        for (prefix, last, next) in [
+            (64, "2001:db8:1:2:ffff:ffff:ffff:ffff", "2001:db8:1:3::"),
+            (56, "2001:db8:1:ff:ffff::1", "2001:db8:1:100::"),
+            (1, "7fff:ffff::", "8000::"),
+            (127, "2001:db8:1:2::1", "2001:db8:1:2::2"),
+        ] {
+            let first = client("2001:db8:1:2::", prefix);
+            assert_eq!(client(last, prefix), first, "/{prefix}");
+            assert_ne!(client(next, prefix), first, "/{prefix}");
+        }
+        assert_ne!(client("2001:db8::1", 128), client("2001:db8::2", 128));
+        for prefix in [1, 64, 128] {
+            assert_ne!(client("192.0.2.1", prefix), client("192.0.2.2", prefix));
+            assert_eq!(client("192.0.2.1", prefix), client("::ffff:192.0.2.1", prefix));
+        }
+    }
+
+    #[test]
+    fn a_prefix_has_one_limit_for_all_its_addresses() {
+        let mut clients = Clients::default();
+        let address = |host: u64| Some(client(&format!("2001:db8::{host:x}"), 64));
+        assert_eq!((0..10).filter(|&host| clients.admit(address(host), 3)).count(), 3);
+        clients.leave(address(0));
+        assert!(clients.admit(address(77), 3) && !clients.admit(address(78), 3));
+        assert!(clients.admit(Some(client("2001:db8:0:1::", 64)), 3));
+    }
+
     #[test]
     fn two_workers_share_a_limit_after_they_have_told_each_other() {
         let all = AllClients::default();
         let (mut first, mut second) = (Clients::default(), Clients::default());
-        let client = Some(IpAddr::from([192, 0, 2, 1]));
+        let client = Some(client("192.0.2.1", 64));
         assert!(first.admit(client, 2) && first.admit(client, 2) && !first.admit(client, 2));
         first.tell(&all);
         assert!(second.admit(client, 2), "not heard yet");
@@ -122,7 +175,7 @@ mod tests {
     fn who_is_gone_counts_no_more() {
         let all = AllClients::default();
         let (mut first, mut second) = (Clients::default(), Clients::default());
-        let client = Some(IpAddr::from([192, 0, 2, 1]));
+        let client = Some(client("192.0.2.1", 64));
         assert!(first.admit(client, 3) && first.admit(client, 3) && second.admit(client, 3));
         first.tell(&all);
         second.tell(&all);

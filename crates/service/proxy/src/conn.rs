@@ -8,6 +8,7 @@ use std::time::Duration;
 use millrace_event::{Fd, Instant, Key, TimerId};
 use millrace_http::HeadScan;
 
+use crate::clients::Client;
 use crate::input::Input;
 use crate::limits::Limits;
 
@@ -44,8 +45,10 @@ pub(crate) struct Conn {
     pub(crate) client: Option<SocketAddr>,
     /// What the client connected to, as a believed PROXY header gave it; `None`: the engine knows.
     pub(crate) reached: Option<SocketAddr>,
-    /// The address that the connection came from; it is what limits count.
+    /// The address that the connection came from.
     pub(crate) peer: Option<SocketAddr>,
+    /// The client that it counts for in the limits; `None`: a Unix socket.
+    pub(crate) counted_as: Option<Client>,
     pub(crate) standing: Standing,
     /// When `standing` began.
     pub(crate) since: Instant,

@@ -180,6 +180,12 @@ impl Exchange {
                 || self.upload.source_is_done())
     }
 
+    /// Whether the request body has bytes that, as far as the engine has reported, were not sent to
+    /// the origin.
+    pub(crate) fn has_unsent_body(&self) -> bool {
+        !matches!(self.framing, Framing::None | Framing::Length(0)) && !self.upload.has_ended()
+    }
+
     /// What moving its bodies took, both ways.
     pub(crate) fn tally(&self) -> Tally {
         self.upload.tally() + self.download.tally()

@@ -44,6 +44,7 @@ mod transfer;
 mod tunnel;
 mod worker;
 
+pub use clients::Client;
 pub use fill::DIRECT_BYTES;
 pub use letter::Letter;
 pub use remains::Remains;

@@ -73,8 +73,12 @@ limits! {
     /// Client connections of the whole process. At it, those that have stood still longest are
     /// closed; while none has, accepting pauses.
     connections: 65536 in 1..=1000000 "connections";
-    /// Client connections from one address. At it, a new one is closed at once.
+    /// Client connections from one client. At it, a new one is closed at once.
     connections_per_client: 16384 in 1..=1000000 "connections";
+    /// IPv6 addresses that begin with the same so many bits are one client, for
+    /// `connections_per_client` and for passwords that wait to be compared. An IPv4 address is one
+    /// client.
+    client_ipv6_prefix: 64 in 1..=128 "bits";
     /// A request head, its line included. Above it: 431, connection closed.
     request_head_bytes: 32768 in 1024..=65536 "bytes";
     /// An answer head, its status line included. Above it: 502.

@@ -127,7 +127,13 @@ impl<E: Engine> Worker<E> {
     fn origin_came(&mut self, key: Key, came: Came) {
         let exchange = self.exchange(key);
         match (exchange.transaction.phase, came) {
-            (Phase::Asked, Came::Bytes) => fetch::answer(self, key),
+            (Phase::Asked, Came::Bytes) => {
+                if exchange.has_unsent_body() {
+                    let unread = self.origin_of(key).input.bytes().len();
+                    self.exchange(key).transaction.early_bytes = unread;
+                }
+                fetch::answer(self, key);
+            }
             (Phase::Asked, Came::End | Came::Break) => fetch::origin_ended(self, key),
             (Phase::Answered, Came::Bytes) if exchange.download.waits() == Waits::Source => {
                 deliver::download(self, key, false);
@@ -260,13 +266,16 @@ impl<E: Engine> Worker<E> {
             && !connection.ended
     }
 
-    /// Whether the connection of an exchange outlives its answer. That all of the request was sent
-    /// may be told later: then it is kept, and serves nobody before.
+    /// Whether the connection of an exchange outlives its answer. The response may not begin before
+    /// the last byte of the request body was sent: an origin that never reads the body would take
+    /// the rest of it for a request, and the next client on the connection would get the response.
+    /// Without a body the engine may report later that the request was sent; the connection serves
+    /// no other request before.
     pub(crate) fn lets_it_live(&mut self, key: Key) -> bool {
         let exchange = self.exchange(key);
         let answer = &exchange.answer;
-        let is_given = exchange.request_was_taken() && exchange.upload.in_pipe() == 0;
-        is_given
+        exchange.request_was_taken()
+            && (exchange.transaction.early_bytes == 0 || planted(Fault::EarlyKept))
             && exchange.transaction.framing != Framing::UntilClose
             && connection_options(answer).is_persistent(answer.version())
             && !heads::binds_connection(answer)

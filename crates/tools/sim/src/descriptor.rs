@@ -93,6 +93,8 @@ pub(crate) struct Operation {
     pub(crate) serial: u64,
     /// An attempt is under way: in the event queue, or at its engine.
     pub(crate) queued: bool,
+    /// A receive of the same descriptor was announced when this send was queued.
+    pub(crate) behind_receive: bool,
 }
 
 /// A descriptor.

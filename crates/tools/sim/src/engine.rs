@@ -100,6 +100,14 @@ impl Sim {
                 kernel.engines[self.index].parked.push_back(attempt);
                 continue;
             }
+            // A send that was taken before the bytes were announced is reported before them.
+            let attempt = match kernel.send_taken_before(attempt).filter(|_| receives) {
+                Some(send) => {
+                    kernel.engines[self.index].batch.push_front(attempt);
+                    send
+                }
+                None => attempt,
+            };
             if let Some((token, event)) = kernel.attempt(self.index, attempt) {
                 let (what, count) = describe(&event);
                 kernel.record(what, attempt.descriptor, count, Some(token));

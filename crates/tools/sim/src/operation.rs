@@ -27,14 +27,17 @@ impl Kernel {
     ) {
         self.operations += 1;
         let serial = self.operations;
-        let slot = self.own(engine, number).operation(direction);
+        let descriptor = self.own(engine, number);
+        let is_announced = descriptor.receive.as_ref().is_some_and(|receive| receive.queued);
+        let behind_receive = direction == Direction::Send && is_announced;
+        let slot = descriptor.operation(direction);
         if let Some(outstanding) = slot {
             panic!(
                 "descriptor {number}: {work:?} for {token:?} is queued while {outstanding:?} is \
                  outstanding in the same direction"
             );
         }
-        *slot = Some(Operation { token, work, serial, queued: false });
+        *slot = Some(Operation { token, work, serial, queued: false, behind_receive });
         self.engines[engine].busy = true;
         let watches = |operation: &Operation| matches!(operation.work, Work::Watch);
         let watches = self.descriptors[&number].receive.as_ref().is_some_and(watches);
@@ -53,6 +56,16 @@ impl Kernel {
         } else {
             self.engines[engine].batch.push_back(attempt);
         }
+    }
+
+    /// The attempt that reports an outstanding send of the descriptor of `receive`, if the kernel
+    /// had taken every byte before the receive was announced.
+    pub(crate) fn send_taken_before(&self, receive: Attempt) -> Option<Attempt> {
+        let descriptor = self.descriptors.get(&receive.descriptor)?;
+        let send = descriptor.send.as_ref()?;
+        let is_taken = matches!(send.work, Work::Send { rest: None, failed: None });
+        let attempt = Attempt { sends: true, serial: send.serial, ..receive };
+        (is_taken && !send.behind_receive).then_some(attempt)
     }
 
     /// Something changed at a descriptor: its outstanding operation is to be tried, if it can end.

@@ -14,7 +14,7 @@ use super::client::ClientSeat;
 use super::ledger::{Ledger, Waits};
 use super::origin::OriginSeat;
 use super::plain::{plain, request};
-use super::plan::{Conduct, Ending, Frame, Method, Oddity, Story, Temper, Wrong};
+use super::plan::{Break, Conduct, Ending, Frame, How, Method, Oddity, Story, Temper, Wrong};
 use super::tally::Failure;
 use super::words;
 
@@ -399,6 +399,16 @@ fn a_connection_that_nobody_may_use_any_more_is_known() {
     let mut malformed = wild(two());
     malformed.connections[0].requests[0].answer.wrong = Some(Wrong::Head(0));
     let failure = judged(&malformed, [honest, refused], false).expect("a malformed answer");
+    assert_eq!(failure.kind, "stale-connection", "{}", failure.words);
+    // The second request comes behind a response that was there long before its upload ended.
+    let mut early = plain(
+        vec![request(1, Method::Post, 500, 5), request(2, Method::Get, 0, 5)],
+        Ending::Closes,
+    );
+    early.connections[0].requests[0].answer.early = true;
+    let pause = Break { at: 400, how: How::Pause(5000) };
+    early.connections[0].requests[0].breaks = Some(pause);
+    let failure = judged(&wild(early), [honest, honest], false).expect("an early response");
     assert_eq!(failure.kind, "stale-connection", "{}", failure.words);
     for (conduct, keeps) in [(Conduct::EndsIdle(10), true), (Conduct::StraysIdle(10), false)] {
         let strays: Edit = |bytes| match bytes.starts_with(b"HTTP/1.1 200") {

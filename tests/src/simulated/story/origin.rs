@@ -58,6 +58,10 @@ struct Line {
     strayed: Option<Moment>,
     /// A malformed answer stood on it: no further request may.
     ruined: bool,
+    /// When an early response had begun to reach the proxy, at the latest.
+    began: Option<Moment>,
+    /// That was long before the end of its request's body: no further request may follow.
+    overtaken: bool,
     /// Whatever comes now is not for us to judge.
     spoilt: bool,
     ended: bool,
@@ -149,6 +153,8 @@ impl OriginSeat {
             strays: false,
             strayed: None,
             ruined: false,
+            began: None,
+            overtaken: false,
             spoilt: false,
             ended: false,
             look: None,
@@ -176,6 +182,7 @@ impl Line {
             self.send(world, socket, look);
         }
         if self.socket.is_some() {
+            self.watch_early(world, socket, look);
             self.watch_strays(world, socket, look);
             self.idle(world, socket, look);
         }
@@ -232,6 +239,19 @@ impl Line {
                 Read::Failed(_) => return self.ends(world, true),
                 Read::Nothing => return,
             }
+        }
+    }
+
+    /// Notes when bytes of an early final response have reached the proxy.
+    fn watch_early(&mut self, world: &World, socket: Socket, look: &mut Look) {
+        let At::Request(request) = &self.at else { return };
+        if !request.answer.early || self.whole || self.began.is_some() {
+            return;
+        }
+        if self.answered && world.undelivered(socket) == 0 {
+            self.began = Some(Moment::now(world));
+        } else {
+            look.at(world.now() + Duration::from_millis(100));
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use super::common::*;
-use millrace_event::{Engine, Error, Event, HowToShut};
+use millrace_event::{Completion, Engine, Error, Event, HowToShut};
 
 #[test]
 fn bytes_come_then_the_end_without_another_wait() {
@@ -70,6 +70,52 @@ fn a_close_is_told_though_something_was_about_to_be_told_of_the_connection() {
         let error = peer.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
+}
+
+#[test]
+fn a_send_is_reported_before_the_response_to_it() {
+    // Few enough that no receive waits for another turn, which would announce it.
+    const PAIRS: u32 = 8;
+    const ROUNDS: usize = 50;
+    let mut engine = engine();
+    let (fds, peers): (Vec<_>, Vec<_>) = (0..PAIRS).map(|_| pair(&mut engine)).unzip();
+    let respond = move |mut peer: std::net::TcpStream| {
+        for _ in 0..ROUNDS {
+            peer.read_exact(&mut [0; 7]).unwrap();
+            peer.write_all(b"response").unwrap();
+        }
+    };
+    let peers: Vec<_> =
+        peers.into_iter().map(|it| std::thread::spawn(move || respond(it))).collect();
+    for _ in 0..ROUNDS {
+        for (fd, number) in fds.iter().zip(0..) {
+            engine.recv(fd, 100, token(number));
+        }
+        // Nothing is there yet.
+        assert!(all(&mut engine).is_empty());
+        for (fd, number) in fds.iter().zip(0..) {
+            engine.send(fd, &[b"request"], token(PAIRS + number));
+        }
+        let mut is_sent = [false; PAIRS as usize];
+        let mut responses = 0;
+        while responses < PAIRS {
+            let Completion { token: of, event } = next(&mut engine);
+            let number = (0..2 * PAIRS).find(|&number| token(number) == of).unwrap();
+            match event {
+                Event::Sent(result) => {
+                    assert_eq!(result, Ok(()));
+                    is_sent[(number - PAIRS) as usize] = true;
+                }
+                Event::Received(buffer) => {
+                    assert!(is_sent[number as usize], "the response comes before word of the send");
+                    engine.recycle(buffer.unwrap());
+                    responses += 1;
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+    }
+    peers.into_iter().for_each(|peer| peer.join().unwrap());
 }
 
 #[test]

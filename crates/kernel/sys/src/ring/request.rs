@@ -11,7 +11,7 @@ use rustix::io_uring::{
 };
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::{CANCELLED, Lent, MOVES, Memory, Ring};
+use super::{CANCELLED, Lease, Lent, MOVES, Memory, Ring};
 use crate::Result;
 
 impl Ring {
@@ -76,11 +76,12 @@ impl Ring {
         &mut self,
         fd: BorrowedFd<'_>,
         data: u64,
-        mut memory: Box<[u8]>,
+        memory: Box<[u8]>,
         max: usize,
     ) -> Result<()> {
+        let memory = Lease::new(memory);
         let mut request = request(IoringOp::Recv, fd.as_raw_fd());
-        request.addr_or_splice_off_in.addr.ptr = memory[..max].as_mut_ptr().cast();
+        request.addr_or_splice_off_in.addr.ptr = memory.start(max).cast();
         request.len.len = max as u32;
         request.op_flags.recv_flags = RecvFlags::DONTWAIT;
         self.push_lent(request, Lent { data, memory: Memory::ToFill(memory) })
@@ -146,12 +147,44 @@ const fn half_words(events: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
     use super::*;
     use crate::ring::ring_to_test_with;
     use crate::{EventFd, RingCompletion};
+
+    #[test]
+    fn memory_of_receives_comes_back_with_the_bytes_of_each() {
+        let Some(mut ring) = ring_to_test_with(64) else { return };
+        let mut pairs: Vec<_> = (0..40).map(|_| UnixStream::pair().unwrap()).collect();
+        // The table of lent memory grows, and moves, while the first requests are queued.
+        for (pair, number) in pairs.iter_mut().zip(1_u8..) {
+            pair.1.write_all(&[number; 100]).unwrap();
+            let memory = vec![0; 64].into_boxed_slice();
+            ring.receive(pair.0.as_fd(), number.into(), memory, 50).unwrap();
+        }
+        ring.enter(Some(Duration::ZERO)).unwrap();
+        let mut came = Vec::new();
+        while let Some(completion) = ring.next_completion() {
+            let RingCompletion::Received { data, memory, result } = completion else {
+                panic!("{completion:?}");
+            };
+            assert_eq!((result, memory.len()), (Ok(50), 64));
+            assert!(memory[..50].iter().all(|byte| u64::from(*byte) == data), "{memory:?}");
+            assert_eq!(memory[50..], [0; 14]);
+            came.push(data);
+        }
+        came.sort_unstable();
+        assert_eq!(came, (1..=40).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    #[should_panic(expected = "a receive fits its memory")]
+    fn memory_that_is_too_short_is_a_bug_of_the_caller() {
+        Lease::new(Box::new([0; 8])).start(9);
+    }
 
     #[test]
     fn a_ring_that_is_gone_takes_no_wake_from_its_successor() {

@@ -13,6 +13,7 @@ use super::cache::{Cache, Ticket};
 use super::credentials::Credentials;
 use super::queue::{FairQueue, Outcome, Question, Refused, Verdict, Verifier};
 use super::users::Users;
+use crate::clients::Client;
 use crate::limits::Limits;
 use crate::reason::Reason;
 
@@ -135,6 +136,7 @@ impl<W: Wake> Gate<W> {
         if self.asked.len() == VERDICTS_MAX {
             return Err(Reason::AuthBusy);
         }
+        let client = client.map(|address| Client::of(address, limits.client_ipv6_prefix));
         let question = Question { ticket, client, hash, password, is_decoy };
         self.desk.verifier.ask(question).map_err(|_| Reason::AuthBusy)?;
         self.asked.push_back(Asked { ticket, user, since: now, waiting: vec![exchange] });

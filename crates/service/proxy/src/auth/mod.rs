@@ -96,6 +96,11 @@ pub(crate) fn admit<E: Engine>(worker: &mut Worker<E>, key: Key) -> Result<(), S
         }
         Ok(None) => {
             exchange.access = Access::Waiting;
+            if exchange.request.method() == Method::Connect {
+                // What follows it meanwhile is to be seen before it is refused.
+                let conn = exchange.conn();
+                worker.watch_client(conn);
+            }
             Err(Step::Wait)
         }
         Err(reason) => {
@@ -115,7 +120,8 @@ fn only_value(exchange: &Exchange) -> Option<&[u8]> {
 
 /// RFC 9110 section 11.7.1: a client is expected to ask again, so it may do so on the connection
 /// that it has. That of a CONNECT otherwise ends with a refusal, since what follows was meant for a
-/// tunnel; after this one nothing may follow that the refusal does not reach first.
+/// tunnel; after this one nothing may follow that the refusal does not reach first. What follows
+/// while the refusal is sent ends the connection later, in `stage/log.rs`.
 fn refused(exchange: &mut Exchange, nothing_follows: bool, reason: Reason) {
     let is_connect = exchange.request.method() == Method::Connect;
     if is_connect && reason.status() == 407 && nothing_follows {

@@ -3,10 +3,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::hash::PasswordHash;
+use crate::clients::Client;
 
 /// Whoever compares passwords with slow hashes, outside of the workers.
 pub trait Verifier: Send {
@@ -25,7 +25,7 @@ pub struct Refused;
 /// Whether a password is the right one.
 pub struct Question {
     pub(super) ticket: [u8; 32],
-    pub(super) client: Option<IpAddr>,
+    pub(super) client: Option<Client>,
     pub(super) hash: Arc<PasswordHash>,
     pub(super) password: Vec<u8>,
     /// There is no such user: whatever the hash says, the answer is no.
@@ -45,7 +45,7 @@ impl Question {
     }
 
     /// Who asks; `None`: a client on a Unix socket.
-    pub fn client(&self) -> Option<IpAddr> {
+    pub fn client(&self) -> Option<Client> {
         self.client
     }
 }
@@ -79,13 +79,13 @@ pub enum Outcome {
 ///
 /// Each client has a line of its own, of at most [`FairQueue::PER_CLIENT_MAX`]. When all lines
 /// together hold [`FairQueue::MAX`], a newcomer takes the place of the latest of the longest line,
-/// unless its own would be as long. An IPv6 client is its /64: that much one subscriber has.
+/// unless its own would be as long.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     /// Lines that are not empty; `lines.len() == turns.len()`.
-    lines: HashMap<Option<IpAddr>, VecDeque<T>>,
+    lines: HashMap<Option<Client>, VecDeque<T>>,
     /// Whose turn it is next.
-    turns: VecDeque<Option<IpAddr>>,
+    turns: VecDeque<Option<Client>>,
     /// The sum of all lines, at most [`FairQueue::MAX`].
     len: usize,
 }
@@ -106,8 +106,7 @@ impl<T> FairQueue<T> {
     ///
     /// # Errors
     /// The item, when its client has too many already.
-    pub fn push(&mut self, client: Option<IpAddr>, item: T) -> Result<Option<T>, T> {
-        let client = client.map(subscriber);
+    pub fn push(&mut self, client: Option<Client>, item: T) -> Result<Option<T>, T> {
         let mine = self.lines.get(&client).map_or(0, VecDeque::len);
         if mine == Self::PER_CLIENT_MAX {
             return Err(item);
@@ -153,23 +152,12 @@ impl<T> FairQueue<T> {
     }
 }
 
-/// Whom an address belongs to: an IPv4 address, or a /64.
-fn subscriber(client: IpAddr) -> IpAddr {
-    match client.to_canonical() {
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
-        }
-        address => address,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn client(number: u32) -> Option<IpAddr> {
-        Some(IpAddr::from((0x0a00_0000 + number).to_be_bytes()))
+    fn client(number: u32) -> Option<Client> {
+        Some(Client::of((0x0a00_0000 + number).to_be_bytes().into(), 64))
     }
 
     #[test]
@@ -199,15 +187,5 @@ mod tests {
         }
         let longest = queue.lines.values().map(VecDeque::len).max();
         assert_eq!((queue.len, longest), (FairQueue::<u32>::MAX, Some(1)), "one for everybody");
-    }
-
-    #[test]
-    fn an_ipv6_subscriber_is_one_client() {
-        let mut queue = FairQueue::default();
-        for host in 0..100u16 {
-            let address = IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, host]);
-            let _ = queue.push(Some(address), host);
-        }
-        assert_eq!(queue.len, FairQueue::<u16>::PER_CLIENT_MAX);
     }
 }

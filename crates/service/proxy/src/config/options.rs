@@ -311,8 +311,9 @@ impl Row {
             Kind::Switch,
             "(on if only this machine can reach the proxy, else off)",
             1,
-            "Let clients reach loopback, private and other special addresses. Link-local ones, \
-             where clouds keep their metadata, need allow-target all the same.",
+            "Let clients reach loopback, private and other special addresses. Addresses of \
+             cloud metadata services (link-local ones, fd00:ec2::/32, fd00:42::42 and a few \
+             others) need allow-target all the same.",
         ),
         row(
             "allow-target",

@@ -64,6 +64,10 @@ pub(crate) struct Transaction {
     pub(crate) waiting_since: Option<Instant>,
     /// How far the answer's head was looked at.
     pub(crate) scan: HeadScan,
+    /// Unread bytes that arrived before the last byte of the request body was sent. They stay
+    /// counted once they have begun the final response: such an origin may never read the body, and
+    /// takes the rest of it for its next request.
+    pub(crate) early_bytes: usize,
     /// Whether an Upgrade field was sent on; only what it offered may be switched to.
     pub(crate) upgrade_sent: bool,
     /// Interim answers passed on.

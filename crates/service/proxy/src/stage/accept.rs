@@ -6,6 +6,7 @@ use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Error, Fd, Key, Kind};
 use millrace_http::{HeadScan, parse_proxy_header};
 
+use crate::clients::Client;
 use crate::conn::{Conn, Standing};
 use crate::input::Input;
 use crate::letter::Letter;
@@ -45,21 +46,24 @@ pub(crate) fn admit<E: Engine>(
     listener: u16,
 ) {
     let now = worker.engine.now();
+    let peer = peer.map(canonical);
     if !worker.knows_listener(listener) {
         // It left the configuration while the connection was on its way here.
         worker.counters.connections_refused.add(1);
         worker.engine.reset(fd);
         return;
     }
-    let per_client = worker.snapshot.limits().connections_per_client;
-    if !worker.clients.admit(peer.map(|address| address.ip()), per_client) {
+    let limits = worker.snapshot.limits();
+    let per_client = limits.connections_per_client;
+    let counted_as = peer.map(|peer| Client::of(peer.ip(), limits.client_ipv6_prefix));
+    if !worker.clients.admit(counted_as, per_client) {
         worker.counters.connections_refused.add(1);
         worker.engine.reset(fd);
         return;
     }
     let Some(key) = worker.conns.next_key() else {
         // Accepting has paused before the table filled; what was accepted until then still comes.
-        worker.clients.leave(peer.map(|address| address.ip()));
+        worker.clients.leave(counted_as);
         worker.counters.connections_refused.add(1);
         worker.engine.reset(fd);
         return;
@@ -78,6 +82,7 @@ pub(crate) fn admit<E: Engine>(
         client: peer,
         reached: None,
         peer,
+        counted_as,
         standing: if proxied { Standing::Greeting } else { Standing::Fresh },
         since: now,
         timer,
@@ -143,7 +148,7 @@ pub(crate) fn greet<E: Engine>(worker: &mut Worker<E>, key: Key) {
         Ok(Some((length, header))) if trusted => {
             conn.input.consume(length);
             if let Some(source) = header.source {
-                (conn.client, conn.reached) = (Some(source), header.destination);
+                (conn.client, conn.reached) = (Some(canonical(source)), header.destination);
             }
             conn.stand(Standing::Fresh, now);
             parse::run(worker, key);
@@ -154,6 +159,12 @@ pub(crate) fn greet<E: Engine>(worker: &mut Worker<E>, key: Key) {
             worker.close_conn(key);
         }
     }
+}
+
+/// The same address, where a listener of both families has an IPv4 client as an IPv6 address
+/// (`::ffff:192.0.2.1`): origins, logs and limits know it as the IPv4 address.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// A worker hands a connection over when it has a quarter more than the least loaded one, and this

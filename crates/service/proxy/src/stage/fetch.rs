@@ -278,17 +278,22 @@ pub(crate) fn answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
         let origin = origins.connections.get_mut(slot).expect("held by the exchange");
         let input = &mut origin.input;
         let limits = &snapshot.as_ref().expect("set at its beginning").answer_limits;
-        match answer.parse(input.bytes(), &mut transaction.scan, limits) {
+        let length = match answer.parse(input.bytes(), &mut transaction.scan, limits) {
             Ok(Some(length)) => {
                 input.consume(length);
                 transaction.scan = HeadScan::default();
+                length
             }
             Ok(None) if origin.ended => return origin_ended(worker, key),
             Ok(None) => return worker.receive_origin(key),
             Err(_) => return fail(worker, key, Reason::MalformedAnswer),
-        }
+        };
         match status(exchange) {
-            Ok(Status::Interim) => pass_interim(worker, key),
+            Ok(Status::Interim) => {
+                let early_bytes = &mut exchange.transaction.early_bytes;
+                *early_bytes = early_bytes.saturating_sub(length);
+                pass_interim(worker, key);
+            }
             Ok(Status::Final(framing)) => {
                 exchange.transaction.framing = framing;
                 exchange.transaction.phase = Phase::Answered;

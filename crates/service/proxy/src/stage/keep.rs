@@ -107,7 +107,7 @@ fn passed<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> 
             return refused(worker, key, arrival, Refusal::Trailer);
         }
         // An early answer to a POST: the connection is needed for the rest of the request.
-        Ok(_) if !exchange.request_was_taken() || exchange.upload.in_pipe() > 0 => {
+        Ok(_) if !exchange.request_was_taken() || exchange.has_unsent_body() => {
             return refused(worker, key, arrival, Refusal::RequestBody);
         }
         Ok(stored) => stored,

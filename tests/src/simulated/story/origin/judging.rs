@@ -73,16 +73,18 @@ impl Line {
             let words = format!("request {id} on a connection with a malformed answer");
             return self.fail(world, "stale-connection", words);
         }
-        let within = self.ledger.waits().heard;
-        let is_long_ago =
-            |moment: Moment| within.is_some_and(|within| moment.until(world, within) < world.now());
-        if self.strayed.is_some_and(is_long_ago) {
+        if self.overtaken {
+            let words =
+                format!("request {id} behind a response that was before the end of its body");
+            return self.fail(world, "stale-connection", words);
+        }
+        if self.strayed.is_some_and(|moment| self.is_long_ago(world, moment)) {
             let words = format!("request {id} on a connection with bytes that nobody asked for");
             return self.fail(world, "stale-connection", words);
         }
         if let Some(finished) = self.finished {
             self.spoilt = true;
-            if is_long_ago(finished) {
+            if self.is_long_ago(world, finished) {
                 let words = format!("request {id} on a connection whose end was long announced");
                 self.fail(world, "stale-connection", words);
             }
@@ -104,6 +106,12 @@ impl Line {
         if early {
             self.answer();
         }
+    }
+
+    /// Whether the proxy has long taken in what reached it at that moment.
+    fn is_long_ago(&self, world: &World, moment: Moment) -> bool {
+        let within = self.ledger.waits().heard;
+        within.is_some_and(|within| moment.until(world, within) < world.now())
     }
 
     fn body(&mut self, world: &World, bytes: &[u8]) {
@@ -138,6 +146,8 @@ impl Line {
             return self.fail(world, "looks-whole", format!("request {id}: {words}"));
         }
         self.whole = true;
+        let began = self.began.take();
+        self.overtaken = began.is_some_and(|began| self.is_long_ago(world, began));
         if !early {
             self.answer();
         }
