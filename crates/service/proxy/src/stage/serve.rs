@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use millrace_cache::Object;
 use millrace_cache::rules::{
-    ByteRange, Condition, Extent, HashKey, Multipart, Selection, condition, lines, ranges,
+    ByteRange, Condition, Extent, Flags, HashKey, Multipart, Selection, condition, lines, ranges,
     write_not_modified,
 };
 use millrace_event::{Engine, Key, Kind};
@@ -170,7 +170,11 @@ impl Start<'_> {
         if caching.forward.is_none() || age_s > 0 {
             heads::write_number_field(out, b"Age: ", age_s.into());
         }
-        heads::write_via(out, Version::Http11, snapshot);
+        let received = match meta.flags.has(Flags::RECEIVED_AS_HTTP10) {
+            true => Version::Http10,
+            false => Version::Http11,
+        };
+        heads::write_via(out, received, snapshot);
         let tells =
             snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status);
         if tells {
