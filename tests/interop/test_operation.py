@@ -11,6 +11,7 @@ import subprocess
 from support import pattern, system_calls, wire
 from support.case import InteropCase
 from support.millrace import program
+from support.scripted import Answer, Scripted
 
 MEGABYTE = 1 << 20
 
@@ -139,6 +140,58 @@ class AccessLog(InteropCase):
         (record,) = map(json.loads, log.read_text().splitlines())
         self.assertEqual((record["method"], record["target"]), ("CONNECT", target))
 
+
+    def recorded(self, *origins, count=1, path="/file"):
+        """The records of requests to a booster before these origins, each on its own connection."""
+        log = self.folder / "access.log"
+        log.unlink(missing_ok=True)
+        proxy = self.boost(
+            ",".join(origins), "--access-log", log, "--log-format", "json", "--workers", "1",
+        )
+        for _ in range(count):
+            wire.get(proxy.address, path)
+        self.assertEqual(proxy.stop(), 0)
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+        self.assertEqual(len(records), count)
+        return records
+
+    def refusing(self):
+        """The address of a port that refuses connections and that nobody else can listen on."""
+        bound = socket.socket()
+        self.addCleanup(bound.close)
+        bound.bind(("127.0.0.1", 0))
+        return "127.0.0.1:%d" % bound.getsockname()[1]
+
+    def test_the_origin_that_refused_is_named(self):
+        refusing, gone = self.refusing(), f"unix:{self.folder / 'gone'}"
+        (record,) = self.recorded(f"http://{refusing}")
+        self.assertEqual((record["status"], record["reason"]), (502, "connect-failed"))
+        self.assertEqual(record["origin"], refusing)
+        (record,) = self.recorded(gone)
+        self.assertEqual((record["status"], record["origin"]), (502, gone))
+        (record,) = self.recorded("http://no-such-name.invalid:81")
+        self.assertEqual((record["status"] // 100, record["origin"]), (5, "no-such-name.invalid:81"))
+        # Both refuse: the one that was tried last.
+        both = {refusing, self.refusing()}
+        records = self.recorded(*(f"http://{one}" for one in sorted(both)), count=2)
+        self.assertEqual({record["origin"] for record in records}, both)
+        # One that refuses and one that responds.
+        shop = Scripted()
+        self.addCleanup(shop.stop)
+        records = self.recorded(f"http://{refusing}", shop.url, count=2)
+        self.assertEqual([record["status"] for record in records], [404, 404])
+        self.assertEqual({record["origin"] for record in records}, {shop.url[len("http://") :]})
+
+    def test_a_response_from_the_cache_takes_time_and_names_no_origin(self):
+        shop = Scripted()
+        self.addCleanup(shop.stop)
+        shop.answers["/file"] = Answer(b"one", Cache_Control="max-age=600")
+        records = self.recorded(shop.url, count=5)
+        hits = [record for record in records if record["cache"] == "hit"]
+        self.assertEqual(len(hits), 4)
+        for record in hits:
+            self.assertGreater(record["duration_ms"], 0)
+            self.assertIsNone(record["origin"])
 
     def states(self, proxy):
         """Those of its threads (proc_pid_stat(5))."""
