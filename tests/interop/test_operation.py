@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 
 from support import pattern, system_calls, wire
 from support.case import InteropCase
@@ -294,6 +295,111 @@ class Admin(InteropCase):
         _, port = self.admin_of(proxy)
         answer = wire.get(proxy.address, f"http://127.0.0.1:{port}/metrics")
         self.assertEqual(answer.status, 403)
+
+
+class Outages(InteropCase):
+    """What stderr and the metrics say of an origin that does not respond."""
+
+    def setUp(self):
+        super().setUp()
+        self.door = self.folder / "admin.sock"
+        self.bound = socket.socket()
+        self.addCleanup(self.bound.close)
+        self.bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.bound.bind(("127.0.0.1", 0))
+        self.name = "http://127.0.0.1:%d" % self.bound.getsockname()[1]
+
+    def start(self, *options):
+        options = ("--admin", f"unix:{self.door}", "--no-cache", *options)
+        return self.boost(self.name, *options)
+
+    def samples(self):
+        """The metrics page: each sample with labels, and its value."""
+        connection = wire.Connection.__new__(wire.Connection)
+        connection.socket, connection.held = socket.socket(socket.AF_UNIX), b""
+        connection.socket.connect(str(self.door))
+        connection.get("/metrics", host="millrace")
+        lines = connection.answer().body.decode().splitlines()
+        connection.close()
+        return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+    def said(self, proxy):
+        """The lines about the origin."""
+        begin = f"millrace: origin {self.name}: "
+        return [line[len(begin) :] for line in proxy.lines if line.startswith(begin)]
+
+    def serve(self):
+        """From now on the origin responds to each connection once, until the test ends."""
+        self.status = b"200 OK"
+        self.bound.listen(100)
+
+        def run():
+            while True:
+                try:
+                    connection, _ = self.bound.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1 << 16)
+                    head = b"HTTP/1.1 " + self.status + b"\r\nContent-Length: 2\r\n\r\n"
+                    connection.sendall(head + b"ok")
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+
+        def stop():
+            self.bound.shutdown(socket.SHUT_RDWR)
+            thread.join(60)
+        self.addCleanup(stop)
+
+    def test_an_outage_and_its_end_are_logged_once(self):
+        proxy = self.start("--limit", "eject_failures=0")
+        for _ in range(8):
+            self.assertEqual(wire.get(proxy.address, "/").status, 502)
+        self.wait_until("the outage is logged", lambda: self.said(proxy))
+        self.assertRegex(self.said(proxy)[0], r"^connection refused; \d+ requests? failed")
+        self.serve()
+        self.assertEqual(wire.get(proxy.address, "/").status, 200)
+        self.wait_until("its end is logged", lambda: len(self.said(proxy)) > 1)
+        self.assertRegex(self.said(proxy)[1], r"^responding again after \d+ s; 8 requests failed$")
+        self.assertEqual(proxy.stop(), 0)
+        self.assertEqual(len(self.said(proxy)), 2, proxy.lines)
+
+    def test_the_targets_of_a_forward_proxy_are_counted_and_not_logged(self):
+        proxy = self.forward("--admin", f"unix:{self.door}")
+        for _ in range(3):
+            self.assertEqual(wire.get(proxy.address, self.name + "/").status, 502)
+        samples = self.samples()
+        self.assertEqual(samples['millrace_responses_own_total{reason="connect-failed"}'], "3")
+        self.assertEqual(samples['millrace_requests_total{service="forward",code="502"}'], "3")
+        self.assertEqual(proxy.stop(), 0)
+        self.assertEqual([line for line in proxy.lines if "refused" in line], [])
+
+    def test_metrics_count_by_status_reason_and_origin(self):
+        proxy = self.start("--limit", "eject_failures=0")
+        own = 'millrace_responses_own_total{reason="%s"}'
+        service = 'millrace_requests_total{service="boost",code="%s"}'
+        of_origin = 'millrace_origin_%s{origin="' + self.name + '"}'
+        samples = self.samples()
+        self.assertEqual(samples[of_origin % "requests_total"], "0")
+        self.assertEqual(samples[of_origin % "ejected"], "0", "from the start")
+        for _ in range(3):
+            self.assertEqual(wire.get(proxy.address, "/").status, 502)
+        self.serve()
+        for _ in range(2):
+            self.assertEqual(wire.get(proxy.address, "/").status, 200)
+        self.status = b"503 Service Unavailable"
+        self.assertEqual(wire.get(proxy.address, "/").status, 503)
+        self.assertEqual(wire.get(proxy.address, "bad").status, 400)
+        self.wait_until("all are counted", lambda: self.samples().get(service % 400) == "1")
+        samples = self.samples()
+        counted = [samples[service % code] for code in (200, 502, 503)]
+        self.assertEqual(counted, ["2", "3", "1"])
+        self.assertEqual(samples[own % "connect-failed"], "3")
+        self.assertEqual(samples[of_origin % "requests_in_flight"], "0")
+        self.assertEqual(samples[own % "malformed-target"], "1")
+        self.assertGreaterEqual(int(samples[of_origin % "requests_total"]), 6)
+        self.assertEqual(samples[of_origin % "connect_errors_total"], "3")
+        self.assertEqual(samples[of_origin % "responses_5xx_total"], "1")
 
 
 class Engines(InteropCase):

@@ -58,6 +58,12 @@ fn finish<E: Engine>(worker: &mut Worker<E>, key: Key) {
     worker.counters.bytes_copied.add(tally.copied);
     worker.counters.bytes_teed.add(tally.teed);
     worker.counters.transfer_calls.add(tally.calls);
+    exchange.snapshot().count_request(exchange.service, worker.index, exchange.status);
+    if let Some(reason) = exchange.reason
+        && (exchange.aborted || exchange.status == 0)
+    {
+        worker.counters.exchanges_aborted.add(reason);
+    }
     if exchange.snapshot().config.access_log.is_some() {
         record(worker, &exchange, tally);
     }
