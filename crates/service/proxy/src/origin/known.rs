@@ -238,8 +238,11 @@ impl Origins {
 
     /// An exchange picks the origin; [`Origins::unpick`] follows.
     pub(crate) fn note_picked(&mut self, id: OriginId) {
-        self.known_mut(id).outstanding += 1;
-        if let Some(counters) = self.counters(id) {
+        let worker = self.worker;
+        let known = self.known_mut(id);
+        known.outstanding += 1;
+        if let Some(mark) = &known.mark {
+            let counters = mark.counters(worker);
             counters.requests.add(1);
             counters.in_flight.add(1);
         }
@@ -258,11 +261,12 @@ impl Origins {
 
     /// The exchange is done with the origin.
     pub(crate) fn unpick(&mut self, id: OriginId) {
+        let worker = self.worker;
         let known = self.known_mut(id);
         assert!(known.outstanding > 0, "picked before");
         known.outstanding -= 1;
-        if let Some(counters) = self.counters(id) {
-            counters.in_flight.subtract(1);
+        if let Some(mark) = &known.mark {
+            mark.counters(worker).in_flight.subtract(1);
         }
         self.forget_unused(id);
     }

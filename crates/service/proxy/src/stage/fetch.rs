@@ -418,19 +418,19 @@ pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
 /// No connection came about. Nothing was sent, so any request may try elsewhere, or wait where it
 /// is we who have no room.
 pub(crate) fn connect_failed<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
-    let counts = !matches!(reason, Reason::Overloaded | Reason::PortDenied | Reason::TargetDenied);
-    let id = worker.exchange(key).transaction.origin.filter(|_| counts);
-    if let Some(counters) = id.and_then(|id| worker.origins.counters(id)) {
-        counters.connect_errors.add(1);
-    }
     if reason == Reason::Overloaded {
         let want = match worker.exchange(key).transaction.phase {
             Phase::Dialing => Want::Connection,
             _ => Want::Lookup,
         };
         worker.leave_origin(key);
-        origin::wait_for_room(worker, key, want);
-    } else if has_other_origin(worker.exchange(key)) {
+        return origin::wait_for_room(worker, key, want);
+    }
+    let id = worker.exchange(key).transaction.origin;
+    if let Some(counters) = id.and_then(|id| worker.origins.counters(id)) {
+        counters.connect_errors.add(1);
+    }
+    if has_other_origin(worker.exchange(key)) {
         again(worker, key, reason);
     } else {
         fail(worker, key, reason);
