@@ -8,7 +8,7 @@ import re
 import time
 
 from support import wire
-from support.scripted import Answer
+from support.scripted import Answer, Handler
 from support.shop import ShopCase
 
 TOKEN = "correct-horse-battery-staple"
@@ -57,6 +57,21 @@ class Cache(ShopCase):
         self.assertIn("hit", fields["cache-status"])
         self.assertIn("age", fields)
         self.assertEqual(self.shop.count("/a"), 1)
+
+    def test_via_of_a_hit_is_that_of_the_miss(self):
+        """The version by which the stored response was received, also after a validation."""
+        tag = {"ETag": '"1"'}
+        for version in "1.0", "1.1":
+            before, Handler.protocol_version = Handler.protocol_version, f"HTTP/{version}"
+            self.addCleanup(setattr, Handler, "protocol_version", before)
+            self.answers[f"/{version}"] = Answer(b"one", Cache_Control=MINUTE, **tag)
+            said = [self.get(f"/{version}")[1] for _ in range(2)]
+            said.append(self.get(f"/{version}", "--header", "Cache-Control: no-cache")[1])
+            said.append(self.get(f"/{version}")[1])
+            self.assertIn("fwd-status=304", said[2]["cache-status"])
+            self.assertIn("hit", said[3]["cache-status"])
+            self.assertTrue(said[0]["via"].startswith(f"{version} millrace-"), said[0])
+            self.assertEqual({fields["via"] for fields in said}, {said[0]["via"]})
 
     def test_what_is_one_clients_is_not_anothers(self):
         """private, no-store, an answer to credentials, and one that says nothing of its time with a

@@ -7,10 +7,12 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 
 from support import pattern, system_calls, wire
 from support.case import InteropCase
 from support.millrace import program
+from support.scripted import Answer, Scripted
 
 MEGABYTE = 1 << 20
 
@@ -140,6 +142,58 @@ class AccessLog(InteropCase):
         self.assertEqual((record["method"], record["target"]), ("CONNECT", target))
 
 
+    def recorded(self, *origins, count=1, path="/file"):
+        """The records of requests to a booster before these origins, each on its own connection."""
+        log = self.folder / "access.log"
+        log.unlink(missing_ok=True)
+        proxy = self.boost(
+            ",".join(origins), "--access-log", log, "--log-format", "json", "--workers", "1",
+        )
+        for _ in range(count):
+            wire.get(proxy.address, path)
+        self.assertEqual(proxy.stop(), 0)
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+        self.assertEqual(len(records), count)
+        return records
+
+    def refusing(self):
+        """The address of a port that refuses connections and that nobody else can listen on."""
+        bound = socket.socket()
+        self.addCleanup(bound.close)
+        bound.bind(("127.0.0.1", 0))
+        return "127.0.0.1:%d" % bound.getsockname()[1]
+
+    def test_the_origin_that_refused_is_named(self):
+        refusing, gone = self.refusing(), f"unix:{self.folder / 'gone'}"
+        (record,) = self.recorded(f"http://{refusing}")
+        self.assertEqual((record["status"], record["reason"]), (502, "connect-failed"))
+        self.assertEqual(record["origin"], refusing)
+        (record,) = self.recorded(gone)
+        self.assertEqual((record["status"], record["origin"]), (502, gone))
+        (record,) = self.recorded("http://no-such-name.invalid:81")
+        self.assertEqual((record["status"] // 100, record["origin"]), (5, "no-such-name.invalid:81"))
+        # Both refuse: the one that was tried last.
+        both = {refusing, self.refusing()}
+        records = self.recorded(*(f"http://{one}" for one in sorted(both)), count=2)
+        self.assertEqual({record["origin"] for record in records}, both)
+        # One that refuses and one that responds.
+        shop = Scripted()
+        self.addCleanup(shop.stop)
+        records = self.recorded(f"http://{refusing}", shop.url, count=2)
+        self.assertEqual([record["status"] for record in records], [404, 404])
+        self.assertEqual({record["origin"] for record in records}, {shop.url[len("http://") :]})
+
+    def test_a_response_from_the_cache_takes_time_and_names_no_origin(self):
+        shop = Scripted()
+        self.addCleanup(shop.stop)
+        shop.answers["/file"] = Answer(b"one", Cache_Control="max-age=600")
+        records = self.recorded(shop.url, count=5)
+        hits = [record for record in records if record["cache"] == "hit"]
+        self.assertEqual(len(hits), 4)
+        for record in hits:
+            self.assertGreater(record["duration_ms"], 0)
+            self.assertIsNone(record["origin"])
+
     def states(self, proxy):
         """Those of its threads (proc_pid_stat(5))."""
         tasks = pathlib.Path(f"/proc/{proxy.process.pid}/task").glob("*/stat")
@@ -241,6 +295,111 @@ class Admin(InteropCase):
         _, port = self.admin_of(proxy)
         answer = wire.get(proxy.address, f"http://127.0.0.1:{port}/metrics")
         self.assertEqual(answer.status, 403)
+
+
+class Outages(InteropCase):
+    """What stderr and the metrics say of an origin that does not respond."""
+
+    def setUp(self):
+        super().setUp()
+        self.door = self.folder / "admin.sock"
+        self.bound = socket.socket()
+        self.addCleanup(self.bound.close)
+        self.bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.bound.bind(("127.0.0.1", 0))
+        self.name = "http://127.0.0.1:%d" % self.bound.getsockname()[1]
+
+    def start(self, *options):
+        options = ("--admin", f"unix:{self.door}", "--no-cache", *options)
+        return self.boost(self.name, *options)
+
+    def samples(self):
+        """The metrics page: each sample with labels, and its value."""
+        connection = wire.Connection.__new__(wire.Connection)
+        connection.socket, connection.held = socket.socket(socket.AF_UNIX), b""
+        connection.socket.connect(str(self.door))
+        connection.get("/metrics", host="millrace")
+        lines = connection.answer().body.decode().splitlines()
+        connection.close()
+        return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+    def said(self, proxy):
+        """The lines about the origin."""
+        begin = f"millrace: origin {self.name}: "
+        return [line[len(begin) :] for line in proxy.lines if line.startswith(begin)]
+
+    def serve(self):
+        """From now on the origin responds to each connection once, until the test ends."""
+        self.status = b"200 OK"
+        self.bound.listen(100)
+
+        def run():
+            while True:
+                try:
+                    connection, _ = self.bound.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1 << 16)
+                    head = b"HTTP/1.1 " + self.status + b"\r\nContent-Length: 2\r\n\r\n"
+                    connection.sendall(head + b"ok")
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+
+        def stop():
+            self.bound.shutdown(socket.SHUT_RDWR)
+            thread.join(60)
+        self.addCleanup(stop)
+
+    def test_an_outage_and_its_end_are_logged_once(self):
+        proxy = self.start("--limit", "eject_failures=0")
+        for _ in range(8):
+            self.assertEqual(wire.get(proxy.address, "/").status, 502)
+        self.wait_until("the outage is logged", lambda: self.said(proxy))
+        self.assertRegex(self.said(proxy)[0], r"^connection refused; \d+ requests? failed")
+        self.serve()
+        self.assertEqual(wire.get(proxy.address, "/").status, 200)
+        self.wait_until("its end is logged", lambda: len(self.said(proxy)) > 1)
+        self.assertRegex(self.said(proxy)[1], r"^responding again after \d+ s; 8 requests failed$")
+        self.assertEqual(proxy.stop(), 0)
+        self.assertEqual(len(self.said(proxy)), 2, proxy.lines)
+
+    def test_the_targets_of_a_forward_proxy_are_counted_and_not_logged(self):
+        proxy = self.forward("--admin", f"unix:{self.door}")
+        for _ in range(3):
+            self.assertEqual(wire.get(proxy.address, self.name + "/").status, 502)
+        samples = self.samples()
+        self.assertEqual(samples['millrace_responses_own_total{reason="connect-failed"}'], "3")
+        self.assertEqual(samples['millrace_requests_total{service="forward",code="502"}'], "3")
+        self.assertEqual(proxy.stop(), 0)
+        self.assertEqual([line for line in proxy.lines if "refused" in line], [])
+
+    def test_metrics_count_by_status_reason_and_origin(self):
+        proxy = self.start("--limit", "eject_failures=0")
+        own = 'millrace_responses_own_total{reason="%s"}'
+        service = 'millrace_requests_total{service="boost",code="%s"}'
+        of_origin = 'millrace_origin_%s{origin="' + self.name + '"}'
+        samples = self.samples()
+        self.assertEqual(samples[of_origin % "requests_total"], "0")
+        self.assertEqual(samples[of_origin % "ejected"], "0", "from the start")
+        for _ in range(3):
+            self.assertEqual(wire.get(proxy.address, "/").status, 502)
+        self.serve()
+        for _ in range(2):
+            self.assertEqual(wire.get(proxy.address, "/").status, 200)
+        self.status = b"503 Service Unavailable"
+        self.assertEqual(wire.get(proxy.address, "/").status, 503)
+        self.assertEqual(wire.get(proxy.address, "bad").status, 400)
+        self.wait_until("all are counted", lambda: self.samples().get(service % 400) == "1")
+        samples = self.samples()
+        counted = [samples[service % code] for code in (200, 502, 503)]
+        self.assertEqual(counted, ["2", "3", "1"])
+        self.assertEqual(samples[own % "connect-failed"], "3")
+        self.assertEqual(samples[of_origin % "requests_in_flight"], "0")
+        self.assertEqual(samples[own % "malformed-target"], "1")
+        self.assertGreaterEqual(int(samples[of_origin % "requests_total"]), 6)
+        self.assertEqual(samples[of_origin % "connect_errors_total"], "3")
+        self.assertEqual(samples[of_origin % "responses_5xx_total"], "1")
 
 
 class Engines(InteropCase):

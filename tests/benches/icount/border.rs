@@ -35,6 +35,11 @@ impl Engine for Border {
     }
 
     #[inline(never)]
+    fn read_clock(&self) -> Instant {
+        self.0.read_clock()
+    }
+
+    #[inline(never)]
     fn time_of_day(&self) -> Duration {
         self.0.time_of_day()
     }

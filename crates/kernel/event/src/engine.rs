@@ -106,6 +106,9 @@ pub trait Engine {
 
     /// The clock as it stood when this turn began.
     fn now(&self) -> Instant;
+    /// The clock as it stands at the call, which reads it. For measurements alone: decisions of a
+    /// turn go by [`Engine::now`].
+    fn read_clock(&self) -> Instant;
     /// The time of day, since 1970, as it stood when this turn began.
     fn time_of_day(&self) -> Duration;
     /// A random number: unpredictable in a real engine, from the seed in the simulator.

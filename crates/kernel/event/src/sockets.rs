@@ -294,6 +294,10 @@ impl<W: Watch> Engine for Sockets<W> {
         self.now
     }
 
+    fn read_clock(&self) -> Instant {
+        self.clock.now()
+    }
+
     fn time_of_day(&self) -> Duration {
         self.time_of_day
     }

@@ -89,7 +89,7 @@ impl Disks {
             Ok(volumes) => {
                 use_them(cache, volumes, &settings.disks, bell);
                 let report = Report { cache: cache.clone(), spaces: spaces(config) };
-                if is_recovered_by(cache, Some(Instant::now() + FIND)) {
+                if await_contents(cache, TRY, Some(Instant::now() + FIND)) {
                     report.say();
                 } else {
                     let thread = std::thread::Builder::new().name("disk-report".to_owned());
@@ -181,7 +181,7 @@ impl Report {
     }
 
     fn say_once_recovered(&self) {
-        is_recovered_by(&self.cache, None);
+        await_contents(&self.cache, FIND, None);
         self.say();
     }
 }
@@ -190,16 +190,14 @@ fn spaces(config: &Config) -> Vec<SpaceTag> {
     config.services.iter().map(|service| service.name.space().tag()).collect()
 }
 
-/// Waits until the contents of all disks are known; `false` if they are not by the deadline.
-fn is_recovered_by(cache: &Cache, deadline: Option<Instant>) -> bool {
-    let is_recovering = || cache.disk_counters().iter().any(|disk| disk.is_recovering);
-    let mut pause = TRY;
-    while is_recovering() {
+/// Waits until the contents of all disks are known, which is looked at so often, or the deadline is
+/// over; returns whether they are known.
+fn await_contents(cache: &Cache, pause: Duration, deadline: Option<Instant>) -> bool {
+    while cache.disk_counters().iter().any(|disk| disk.is_recovering) {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return false;
         }
         sleep(pause);
-        pause = (pause * 2).min(FIND);
     }
     true
 }

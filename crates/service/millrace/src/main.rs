@@ -19,6 +19,7 @@ mod host;
 mod inherited;
 mod listeners;
 mod metrics;
+mod outages;
 mod privileges;
 mod reload;
 mod restart;

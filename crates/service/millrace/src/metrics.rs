@@ -1,6 +1,7 @@
 //! The metrics page: the workers' counters and the process's own numbers, in the OpenMetrics text
 //! format. Counters are read when they are asked for; nothing is kept here.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use millrace_cache::Cache;
 use millrace_event::LogSink;
 use millrace_proxy::Shared;
 use millrace_proxy::board::Shown;
-use millrace_proxy::counters::{Counters, RowKind};
+use millrace_proxy::counters::{Counters, PerReason, PerStatus, RowKind};
+use millrace_proxy::reason::Reason;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -32,6 +34,7 @@ impl Metrics {
     /// reloads.
     pub(crate) fn new(workers: Vec<Arc<Counters>>, log: LogSink, reloads: Arc<Counts>) -> Self {
         let mut registry = Registry::with_prefix("millrace");
+        registry.register_collector(Box::new(Reasons(workers.clone())));
         registry.register_collector(Box::new(Workers(workers)));
         registry.register_collector(Box::new(Process { log, reloads }));
         Self { registry }
@@ -39,6 +42,7 @@ impl Metrics {
 
     /// With how the origins stand.
     pub(crate) fn with_origins(mut self, shared: Arc<Shared>) -> Self {
+        self.registry.register_collector(Box::new(Requests(Arc::clone(&shared))));
         self.registry.register_collector(Box::new(Origins(shared)));
         self
     }
@@ -89,6 +93,70 @@ impl Collector for Workers {
     }
 }
 
+/// What the workers count by reason, summed.
+struct Reasons(Vec<Arc<Counters>>);
+
+impl fmt::Debug for Reasons {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "reasons of {} workers", self.0.len())
+    }
+}
+
+impl Collector for Reasons {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut write = |name: &str, help: &str, of: fn(&Counters) -> &PerReason, responds| {
+            let kind = MetricType::Counter;
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for &reason in Reason::ALL {
+                let sum: u64 = self.0.iter().map(|counters| of(counters).get(reason)).sum();
+                // Those that are to be expected are there from the start, so that their first
+                // increase is seen.
+                if sum > 0 || (reason.status() != 0) == responds {
+                    let labels = [("reason", reason.word())];
+                    ConstCounter::new(sum).encode(family.encode_family(&labels)?)?;
+                }
+            }
+            Ok(())
+        };
+        write(
+            "responses_own",
+            "Responses that millrace made itself to refuse a request, or because it could not be \
+             served.",
+            |counters| &counters.responses_own,
+            true,
+        )?;
+        write(
+            "exchanges_aborted",
+            "Exchanges that were cut short or ended without a response.",
+            |counters| &counters.exchanges_aborted,
+            false,
+        )
+    }
+}
+
+/// Requests by service and status.
+#[derive(Debug)]
+struct Requests(Arc<Shared>);
+
+impl Collector for Requests {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Requests that ended, by the status that was sent; none: no response was.";
+        let kind = MetricType::Counter;
+        let mut family = encoder.encode_descriptor("requests", help, None, kind)?;
+        for (service, workers) in self.0.requests.all() {
+            let mut sums = BTreeMap::new();
+            for (label, count) in workers.iter().flat_map(PerStatus::all) {
+                *sums.entry(label).or_insert(0) += count;
+            }
+            for (label, sum) in sums.into_iter().filter(|(_, sum)| *sum > 0) {
+                let labels = [("service", &*service), ("code", &label.to_string())];
+                ConstCounter::new(sum).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The configured origins, up to so many lines of each kind: a page is read as a whole.
 #[derive(Debug)]
 struct Origins(Arc<Shared>);
@@ -98,35 +166,64 @@ const ORIGINS_MAX: usize = 1024;
 impl Collector for Origins {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let shown = self.0.board.shown();
-        let mut write = |name: &str, help: &str, of: fn(&Shown) -> Option<u64>| {
+        type Value = fn(&Shown) -> Option<u64>;
+        let mut write = |kind: MetricType, name: &str, help: &str, of: Value| {
             let rows = shown.iter().filter_map(|row| of(row).map(|value| (row, value)));
             let mut rows = rows.take(ORIGINS_MAX).peekable();
             if rows.peek().is_none() {
                 return Ok(());
             }
-            let kind = MetricType::Gauge;
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for (row, value) in rows {
-                let origin = ("origin", row.origin.as_str());
-                match &row.check {
-                    None => gauge(value).encode(family.encode_family(&[origin])?)?,
-                    Some(path) => {
-                        let labels = [origin, ("check", path.as_str())];
-                        gauge(value).encode(family.encode_family(&labels)?)?;
-                    }
+                let mut labels = vec![("origin", row.origin.as_str())];
+                labels.extend(row.check.as_deref().map(|path| ("check", path)));
+                let encoder = family.encode_family(&labels)?;
+                match kind {
+                    MetricType::Counter => ConstCounter::new(value).encode(encoder)?,
+                    _ => gauge(value).encode(encoder)?,
                 }
             }
             Ok(())
         };
-        write("origin_ejected", "Whether the origin is ejected for its failures.", |row| {
+        use MetricType::{Counter, Gauge};
+        write(Gauge, "origin_ejected", "Whether the origin is ejected for its failures.", |row| {
             row.check.is_none().then_some(u64::from(!row.up))
         })?;
-        write("origin_failures", "Failures in a row, as far as workers told of them.", |row| {
-            row.check.is_none().then_some(row.failures.into())
-        })?;
-        write("origin_check_fails", "Whether the origin's health check fails.", |row| {
+        write(
+            Gauge,
+            "origin_failures",
+            "Failures in a row, as far as workers told of them.",
+            |row| row.check.is_none().then_some(row.failures.into()),
+        )?;
+        write(Gauge, "origin_check_fails", "Whether the origin's health check fails.", |row| {
             row.check.is_some().then_some(u64::from(!row.up))
-        })
+        })?;
+        write(
+            Counter,
+            "origin_requests",
+            "Requests that the origin was picked for, each try.",
+            |row| row.counts.map(|counts| counts.requests),
+        )?;
+        write(
+            Counter,
+            "origin_responses_5xx",
+            "Responses of the origin with a status from 500 on.",
+            |row| row.counts.map(|counts| counts.responses_5xx),
+        )?;
+        write(
+            Counter,
+            "origin_connect_errors",
+            "Times that no connection to the origin could be opened, failed lookups of its name \
+             included.",
+            |row| row.counts.map(|counts| counts.connect_errors),
+        )?;
+        write(
+            Gauge,
+            "origin_requests_in_flight",
+            "Requests that the origin was picked for and that have not ended there, those that \
+             wait for a connection included.",
+            |row| row.counts.map(|counts| counts.in_flight),
+        )
     }
 }
 
@@ -212,12 +309,15 @@ mod tests {
     fn the_documents_have_every_metric_as_it_is() {
         let documented = include_str!("../../../../docs/metrics.md");
         let metrics = Metrics::new(Vec::new(), LogSink::closed(), Arc::default());
-        let page = metrics.with_cache(Some(&cache())).page();
+        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {});
+        let page = metrics.with_origins(shared).with_cache(Some(&cache())).page();
         let of = |what: &str| -> Vec<(String, String)> {
             let lines = page.lines().filter_map(|line| line.strip_prefix(what)?.split_once(' '));
             lines.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
         };
-        let mut count = ["origin_ejected", "origin_failures", "origin_check_fails"].len();
+        // There is no origin, so none of its metrics is on the page.
+        let mut count = documented.lines().filter(|line| line.contains("| origin")).count();
+        assert_eq!(count, 7);
         for ((name, help), (_, kind)) in of("# HELP ").into_iter().zip(of("# TYPE ")) {
             let total = if kind == "counter" { "_total" } else { "" };
             let row = format!("| `{name}{total}` | {kind} |");

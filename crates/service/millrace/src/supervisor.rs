@@ -34,7 +34,7 @@ use crate::inherited::Beginning;
 use crate::metrics::Metrics;
 use crate::reload::{self, Force};
 use crate::source::Source;
-use crate::{restart, say, storage, thresholds, tracking};
+use crate::{outages, restart, say, storage, thresholds, tracking};
 use succession::Succession;
 
 /// How often it is looked whether a draining worker has ended. Decides how soon the process ends
@@ -138,6 +138,7 @@ impl Running {
         };
         // The takeover comes last: once it is done there is nobody else who could serve.
         let begun = health_checks::start(&running.force, &running.shared)
+            .and_then(|()| outages::start(&running.shared))
             .and_then(|()| running.start_admin(guard, desk.clone()))
             .and_then(|()| takeover.map_or(Ok(()), |takeover| takeover.finish(desk)));
         begun.inspect_err(|_| running.give_up())?;

@@ -7,25 +7,70 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use millrace_event::Instant;
 use millrace_http::ProxyHeader;
 
 use crate::config::{Config, HostSent, Origin, Role, Route, SendProxy, write_origin};
+use crate::counters::Counter;
 use crate::origin::{Change, EjectRules, Ejection, News};
+use crate::outage::{Bell, SharedOutage};
+
+pub use crate::outage::{Cause, Outage};
 
 /// The board of a process.
 #[derive(Debug, Default)]
 pub struct Board {
     /// Counts what changed for those who pick.
     version: AtomicU64,
+    /// At least 1, but for a default board.
+    workers: usize,
+    /// Rings at each failure and at the end of each outage.
+    bell: Bell,
     origins: Mutex<HashMap<Origin, Arc<OriginMark>>>,
     checks: Mutex<HashMap<Check, Arc<CheckMark>>>,
 }
 
 /// What is known of one origin.
+#[derive(Debug)]
+pub(crate) struct OriginMark {
+    told: Mutex<Told>,
+    outage: SharedOutage,
+    /// One a worker.
+    counters: Box<[OriginCounters]>,
+}
+
+/// What one worker counts of a configured origin. On cache lines of its own: workers write theirs
+/// for each request.
 #[derive(Debug, Default)]
-pub(crate) struct OriginMark(Mutex<Told>);
+#[repr(align(64))]
+pub(crate) struct OriginCounters {
+    pub(crate) requests: Counter,
+    pub(crate) responses_5xx: Counter,
+    pub(crate) connect_errors: Counter,
+    pub(crate) in_flight: Counter,
+}
+
+impl OriginMark {
+    fn new(workers: usize) -> Self {
+        let counters = (0..workers.max(1)).map(|_| OriginCounters::default()).collect();
+        Self { told: Mutex::default(), outage: SharedOutage::default(), counters }
+    }
+
+    pub(crate) fn outage(&self) -> &SharedOutage {
+        &self.outage
+    }
+
+    /// What a worker counts.
+    pub(crate) fn counters(&self, worker: usize) -> &OriginCounters {
+        &self.counters[worker]
+    }
+
+    fn sum(&self, of: impl Fn(&OriginCounters) -> &Counter) -> u64 {
+        self.counters.iter().map(|counters| of(counters).get()).sum()
+    }
+}
 
 /// What the workers told about an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -144,9 +189,57 @@ pub struct Shown {
     pub failures: u32,
     /// Ejections in a row.
     pub ejections: u32,
+    /// What the requests of clients counted; `None` of a check.
+    pub counts: Option<Counts>,
+}
+
+/// What all workers counted of a configured origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Requests that it was picked for, each try.
+    pub requests: u64,
+    /// Responses with a status from 500 on.
+    pub responses_5xx: u64,
+    /// Times that no connection could be opened.
+    pub connect_errors: u64,
+    /// Requests that it was picked for and that have not ended there.
+    pub in_flight: u64,
 }
 
 impl Board {
+    /// For `workers` workers.
+    pub(crate) fn new(workers: usize) -> Self {
+        Self { workers, ..Self::default() }
+    }
+
+    /// Notes that a request failed at an origin.
+    pub(crate) fn note_failed(&self, mark: &OriginMark, cause: Cause, now: Instant) {
+        mark.outage.fail(cause, now, &self.bell);
+    }
+
+    /// Notes that a request was answered by an origin that had failed.
+    pub(crate) fn note_responded(&self, mark: &OriginMark, now: Instant) {
+        mark.outage.respond(now, &self.bell);
+    }
+
+    /// Waits until requests failed, or an outage ended, since the last wait; or so long at most.
+    pub fn await_outages(&self, most: Duration) {
+        self.bell.wait(most);
+    }
+
+    /// The origins at which requests failed since the process started, in the order of their names.
+    pub fn outages(&self) -> Vec<(String, Outage)> {
+        let mut outages: Vec<_> = locked(&self.origins)
+            .iter()
+            .filter(|(_, mark)| is_held(mark))
+            .map(|(origin, mark)| (origin, mark.outage.read()))
+            .filter(|(_, outage)| outage.failed > 0)
+            .map(|(origin, outage)| (write_origin(origin), outage))
+            .collect();
+        outages.sort_by(|one, other| one.0.cmp(&other.0));
+        outages
+    }
+
     /// Rises with each change that matters to a pick.
     pub(crate) fn version(&self) -> u64 {
         // Pairs with the addition in `changed`: what was written before it is seen after this.
@@ -160,12 +253,12 @@ impl Board {
 
     /// What is known of an origin, from now on kept as long as somebody holds it.
     pub(crate) fn origin(&self, origin: &Origin) -> Arc<OriginMark> {
-        entry(&self.origins, origin)
+        entry(&self.origins, origin, || OriginMark::new(self.workers))
     }
 
     /// What a check found; well until it finds something else.
     pub(crate) fn check(&self, check: &Check) -> Arc<CheckMark> {
-        entry(&self.checks, check)
+        entry(&self.checks, check, CheckMark::default)
     }
 
     /// Says what a check found. One that nobody picks by is of no interest.
@@ -179,7 +272,7 @@ impl Board {
 
     /// Tells all workers what one of them found out at once.
     pub(crate) fn tell_change(&self, mark: &OriginMark, change: Change) {
-        let mut told = locked(&mark.0);
+        let mut told = locked(&mark.told);
         let ejection = match (change, told.ejection) {
             (Change::Ejected(new), Some(old)) if old.until > new.until => Some(old),
             (Change::Ejected(new), _) => Some(new),
@@ -199,7 +292,7 @@ impl Board {
         now: Instant,
         rules: &EjectRules,
     ) -> Told {
-        let mut told = locked(&mark.0);
+        let mut told = locked(&mark.told);
         if told.ejection.is_some() {
             return *told;
         }
@@ -231,6 +324,12 @@ impl Board {
                     up: told.ejection.is_none(),
                     failures: told.failures,
                     ejections: told.ejection.map_or(0, |ejection| ejection.count),
+                    counts: Some(Counts {
+                        requests: mark.sum(|counters| &counters.requests),
+                        responses_5xx: mark.sum(|counters| &counters.responses_5xx),
+                        connect_errors: mark.sum(|counters| &counters.connect_errors),
+                        in_flight: mark.sum(|counters| &counters.in_flight),
+                    }),
                 }
             })
             .collect::<Vec<_>>();
@@ -243,6 +342,7 @@ impl Board {
                 up: !mark.fails(),
                 failures: 0,
                 ejections: 0,
+                counts: None,
             })
             .collect::<Vec<_>>();
         let mut shown = [passive, active].concat();
@@ -259,19 +359,23 @@ impl Board {
 
 impl OriginMark {
     pub(crate) fn read(&self) -> Told {
-        *locked(&self.0)
+        *locked(&self.told)
     }
 }
 
 /// The entry of a key. Those that no snapshot holds any more are forgotten on the way, so that
 /// reloads do not add up.
-fn entry<K: Clone + Eq + Hash, M: Default>(all: &Mutex<HashMap<K, Arc<M>>>, key: &K) -> Arc<M> {
+fn entry<K: Clone + Eq + Hash, M>(
+    all: &Mutex<HashMap<K, Arc<M>>>,
+    key: &K,
+    make: impl FnOnce() -> M,
+) -> Arc<M> {
     let mut all = locked(all);
     if let Some(mark) = all.get(key) {
         return mark.clone();
     }
     all.retain(|_, mark| is_held(mark));
-    all.entry(key.clone()).or_default().clone()
+    all.entry(key.clone()).or_insert_with(|| Arc::new(make())).clone()
 }
 
 /// Whether anybody has a mark beside the board itself.
@@ -286,7 +390,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     const RULES: EjectRules = EjectRules {
         failures_max: 3,

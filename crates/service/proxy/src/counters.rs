@@ -1,7 +1,12 @@
 //! What a worker counts. Only the worker writes its counters; metrics, `demo` and other workers
 //! read.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::reason::Reason;
 
 /// A number that one thread writes and others read.
 #[derive(Debug, Default)]
@@ -20,10 +25,122 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Relaxed);
     }
 
+    /// Takes away from a gauge.
+    pub(crate) fn subtract(&self, less: u64) {
+        // Pairs with the load in `get`.
+        self.0.store(self.0.load(Ordering::Relaxed) - less, Ordering::Relaxed);
+    }
+
     /// Says what a gauge stands at.
     pub(crate) fn set(&self, value: u64) {
         // Pairs with the load in `get`.
         self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// A counter for each reason.
+#[derive(Debug)]
+pub struct PerReason([Counter; Reason::ALL.len()]);
+
+impl Default for PerReason {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl PerReason {
+    /// The number of a reason as it was a moment ago.
+    pub fn get(&self, reason: Reason) -> u64 {
+        self.0[reason as usize].get()
+    }
+
+    pub(crate) fn add(&self, reason: Reason) {
+        self.0[reason as usize].add(1);
+    }
+}
+
+/// A counter for each status that a client may be sent: its own for 100 to 599, one for all others,
+/// and one for requests that got no response.
+#[derive(Debug)]
+pub struct PerStatus([Counter; STATUSES + 2]);
+
+/// Statuses from 100 on that have a counter of their own.
+const STATUSES: usize = 500;
+
+impl Default for PerStatus {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl PerStatus {
+    /// What stands for each counter in a label, and its number as it was a moment ago.
+    pub fn all(&self) -> impl Iterator<Item = (StatusLabel, u64)> {
+        self.0.iter().enumerate().map(|(index, counter)| {
+            let label = match index {
+                0..STATUSES => StatusLabel::Status(index as u16 + 100),
+                STATUSES => StatusLabel::Other,
+                _ => StatusLabel::NoResponse,
+            };
+            (label, counter.get())
+        })
+    }
+
+    /// Counts a request that was sent this status; 0: none.
+    pub(crate) fn add(&self, status: u16) {
+        let index = match status {
+            100..600 => usize::from(status) - 100,
+            0 => STATUSES + 1,
+            _ => STATUSES,
+        };
+        self.0[index].add(1);
+    }
+}
+
+/// What a counter of [`PerStatus`] counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum StatusLabel {
+    /// Responses of this status.
+    Status(u16),
+    /// Responses of a status above 599.
+    Other,
+    /// Requests that ended without a response.
+    NoResponse,
+}
+
+impl fmt::Display for StatusLabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "{status}"),
+            Self::Other => f.write_str("other"),
+            Self::NoResponse => f.write_str("none"),
+        }
+    }
+}
+
+/// Requests of each service by the status that was sent, for each worker: kept by the service's
+/// name, so that a reload does not begin anew.
+#[derive(Debug, Default)]
+pub struct Requests(Mutex<BTreeMap<Arc<str>, Arc<[PerStatus]>>>);
+
+impl Requests {
+    /// The counters of a service, one a worker. Those of names that no snapshot holds any more are
+    /// dropped on the way, so that reloads do not add up.
+    pub(crate) fn of(&self, service: &str, workers: usize) -> Arc<[PerStatus]> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counters) = all.get(service) {
+            return counters.clone();
+        }
+        all.retain(|_, counters| Arc::strong_count(counters) > 1);
+        let new: Arc<[PerStatus]> = (0..workers).map(|_| PerStatus::default()).collect();
+        all.insert(service.into(), new.clone());
+        new
+    }
+
+    /// The counters of all services, by their names, one a worker.
+    pub fn all(&self) -> Vec<(Arc<str>, Arc<[PerStatus]>)> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|(name, counters)| (name.clone(), counters.clone())).collect()
     }
 }
 
@@ -33,6 +150,10 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: Counter,)*
+            /// Responses that millrace made itself to refuse a request.
+            pub responses_own: PerReason,
+            /// Exchanges that were cut short, or ended without a response.
+            pub exchanges_aborted: PerReason,
         }
 
         impl Counters {
@@ -158,4 +279,47 @@ counters! {
     Gauge snapshot;
     /// Configurations in use: the one in force, and those that something under way began with.
     Gauge snapshots_held;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_status_is_counted_under_its_label() {
+        let counters = PerStatus::default();
+        for status in [0, 100, 200, 200, 599, 600, 999] {
+            counters.add(status);
+        }
+        let counted = counters.all().filter(|(_, count)| *count > 0);
+        let counted: Vec<_> = counted.map(|(label, count)| (label.to_string(), count)).collect();
+        let expected = [("100", 1), ("200", 2), ("599", 1), ("other", 2), ("none", 1)];
+        assert_eq!(counted, expected.map(|(label, count)| (label.to_owned(), count)));
+    }
+
+    #[test]
+    fn each_reason_has_a_counter_of_its_own() {
+        let counters = PerReason::default();
+        for (index, reason) in Reason::ALL.iter().enumerate() {
+            (0..=index).for_each(|_| counters.add(*reason));
+        }
+        for (index, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(counters.get(*reason), index as u64 + 1);
+        }
+    }
+
+    #[test]
+    fn counters_of_a_service_outlive_reloads_and_not_its_name() {
+        let requests = Requests::default();
+        let names = |requests: &Requests| -> Vec<String> {
+            requests.all().into_iter().map(|(name, _)| name.to_string()).collect()
+        };
+        let one = requests.of("one", 2);
+        one[1].add(200);
+        let again = requests.of("one", 2);
+        assert!(Arc::ptr_eq(&one, &again));
+        drop((one, again));
+        let _other = requests.of("other", 2);
+        assert_eq!(names(&requests), ["other"]);
+    }
 }

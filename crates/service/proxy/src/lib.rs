@@ -29,6 +29,7 @@ pub mod limits;
 pub mod names;
 mod origin;
 mod origin_side;
+mod outage;
 mod pieces;
 pub mod reason;
 pub mod record;

@@ -50,9 +50,9 @@ pub struct Record<'a> {
     pub referer: Option<&'a [u8]>,
     /// The request's User-Agent, if it has one.
     pub user_agent: Option<&'a [u8]>,
-    /// From the request's first byte to the end of the exchange.
+    /// From the request's first byte to this record.
     pub duration: Duration,
-    /// The origin that was asked last, if one was.
+    /// The origin that was tried last, if one was: also one that refused or has no address.
     pub origin: Option<OriginAddress<'a>>,
     /// From the request's first byte to the first byte of the origin's final answer, if it came.
     pub origin_first_byte: Option<Duration>,
@@ -71,6 +71,8 @@ pub struct Record<'a> {
 pub enum OriginAddress<'a> {
     /// Over TCP.
     Tcp(SocketAddr),
+    /// Nowhere: its name, which was not resolved, and its port.
+    Name(&'a [u8], u16),
     /// On a Unix socket: the bytes of its path.
     Unix(&'a [u8]),
 }
@@ -232,6 +234,11 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     out.extend_from_slice(b",\"origin\":");
     match record.origin {
         Some(OriginAddress::Tcp(address)) => print(out, format_args!("\"{address}\"")),
+        Some(OriginAddress::Name(name, port)) => {
+            out.push(b'"');
+            escape_json(name, out);
+            print(out, format_args!(":{port}\""));
+        }
         Some(OriginAddress::Unix(path)) => {
             out.extend_from_slice(b"\"unix:");
             escape_json(path, out);

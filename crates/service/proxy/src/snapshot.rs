@@ -13,6 +13,7 @@ use crate::admission::AskRules;
 use crate::board::{Check, CheckMark};
 use crate::config::{Balance, CacheRoute, Config, Listener, Role, Route, SendProxy, Service};
 use crate::congestion::Setting;
+use crate::counters::PerStatus;
 use crate::exchange::Plan;
 use crate::limits::Limits;
 use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
@@ -43,6 +44,8 @@ pub(crate) struct Snapshot {
     pub(crate) own: Arc<[SocketAddr]>,
     /// Whether any service says Proxy-Status in what it passes on.
     tells_status: bool,
+    /// Of every service: its requests, counted by this worker and the others.
+    requests: Box<[Arc<[PerStatus]>]>,
     /// Of every service: what its clients' connections are given, and those to origins.
     congestion: Box<[(Setting, Setting)]>,
     /// Whether any route begins its connections with a PROXY header.
@@ -160,6 +163,11 @@ impl Snapshot {
                 format!("Via: {version} {}\r\n", shared.pseudonym).into_bytes().into()
             }),
             pseudonym: shared.pseudonym.clone(),
+            requests: config
+                .services
+                .iter()
+                .map(|service| shared.requests.of(service.name.as_str(), shared.counters.len()))
+                .collect(),
             own,
             congestion,
             tells_status: config.services.iter().any(|service| service.proxy_status),
@@ -197,6 +205,11 @@ impl Snapshot {
     /// The marks of the checks of all routes.
     pub(crate) fn checks(&self) -> impl Iterator<Item = &Arc<CheckMark>> {
         self.routes.iter().flatten().flat_map(|route| &route.checks)
+    }
+
+    /// Counts a request of a service that was sent this status by a worker; 0: no response.
+    pub(crate) fn count_request(&self, service: u16, worker: usize, status: u16) {
+        self.requests[service as usize][worker].add(status);
     }
 
     /// What a service's connections to origins are given.

@@ -24,7 +24,7 @@ use crate::caching::Collapsed;
 use crate::clients::{AllClients, Clients};
 use crate::config::Config;
 use crate::conn::{Conn, Standing};
-use crate::counters::Counters;
+use crate::counters::{Counters, Requests};
 use crate::exchange::Exchange;
 use crate::fill::Fill;
 use crate::house::HOUSEKEEPING;
@@ -78,6 +78,8 @@ pub struct Shared {
     pub notice: fn(&str),
     /// How the origins stand.
     pub board: Board,
+    /// Requests of the services, counted by status.
+    pub requests: Requests,
     /// What is stored, if anything is.
     pub cache: Option<Arc<Cache>>,
     pub(crate) all_clients: AllClients,
@@ -99,7 +101,8 @@ impl Shared {
             pseudonym: pseudonym.into(),
             system_congestion,
             notice,
-            board: Board::default(),
+            board: Board::new(workers),
+            requests: Requests::default(),
             cache,
             all_clients: AllClients::default(),
             said_pause: AtomicBool::new(false),
@@ -189,9 +192,11 @@ impl<E: Engine> Worker<E> {
         let descriptors = setup.descriptors - 2 * pipes_max;
         let descriptors = descriptors.clamp(2, u64::from(Token::SLOT_MAX)) as u32;
         let mut origins = Origins::new(descriptors, &setup.thresholds);
+        origins.worker = setup.index;
         let names = Names::new(setup.names, limits, engine.now());
         let now = engine.now();
         let snapshot = Rc::new(Snapshot::new(setup.config, now, &mut origins, &setup.shared));
+        origins.begin_counting();
         setup.mail.set_wake(&engine.waker());
         setup.inbox.set_wake(engine.waker());
         let gate = Gate::new(setup.desk);

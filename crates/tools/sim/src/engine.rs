@@ -125,6 +125,11 @@ impl Engine for Sim {
         self.kernel.borrow().engines[self.index].now
     }
 
+    /// Virtual time stands still within a turn.
+    fn read_clock(&self) -> Instant {
+        self.now()
+    }
+
     fn time_of_day(&self) -> Duration {
         TIME_OF_DAY_AT_ZERO + self.now().since(Instant::default())
     }

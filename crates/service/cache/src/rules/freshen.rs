@@ -5,6 +5,7 @@ use millrace_http::{AnswerHead, Name, NameSet, RequestHead, declared_length, for
 
 use super::directives::AnswerDirectives;
 use super::freshness::last_modified_s;
+use super::meta::Flags;
 use super::policy::{Policy, SetCookie};
 use super::refusal::Refusal;
 use super::store::{Receipt, Stored, check_request, keep};
@@ -101,7 +102,11 @@ pub(super) fn keep_merged(
     let merged = merge(kept, answer, status, is_updated);
     let directives = AnswerDirectives::of(&merged, &policy.targets);
     check_request(request, &directives, policy)?;
-    keep(&merged, &directives, receipt, policy)
+    let mut stored = keep(&merged, &directives, receipt, policy)?;
+    // The stored head says HTTP/1.1 whichever version it was received as.
+    let is_http10 = kept.meta.flags.has(Flags::RECEIVED_AS_HTTP10);
+    stored.meta.flags = stored.meta.flags.with(Flags::RECEIVED_AS_HTTP10, is_http10);
+    Ok(stored)
 }
 
 /// The head of a stored answer with the fields of a later one, RFC 9111 section 3.2: of each name

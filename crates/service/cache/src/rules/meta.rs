@@ -77,7 +77,10 @@ impl Flags {
     /// It names the fields that it depends on.
     pub const VARIES: Self = Self(16);
 
-    const ALL: u8 = 31;
+    /// It was received as HTTP/1.0, which Via tells whoever gets it (RFC 9110 section 7.6.3).
+    pub const RECEIVED_AS_HTTP10: Self = Self(32);
+
+    const ALL: u8 = 63;
 
     pub(super) fn bits(self) -> u8 {
         self.0

@@ -1,6 +1,6 @@
 //! Whether an answer is stored, and what is kept of it, RFC 9111 section 3.
 
-use millrace_http::{AnswerHead, Method, Name, RequestHead, destination};
+use millrace_http::{AnswerHead, Method, Name, RequestHead, Version, destination};
 
 use super::directives::{AnswerDirectives, RequestDirectives};
 use super::freshness::{self, Lifetime};
@@ -221,6 +221,7 @@ fn meta(
         .with(Flags::NO_CACHE, directives.no_cache)
         .with(Flags::NO_STALE, !may_be_stale || forbids_stale(directives))
         .with(Flags::IMMUTABLE, directives.immutable)
+        .with(Flags::RECEIVED_AS_HTTP10, answer.version() == Version::Http10)
         .with(Flags::MODIFIED_IS_STRONG, last_modified_s.is_some_and(is_strong));
     Meta {
         response_ms: receipt.response_ms,

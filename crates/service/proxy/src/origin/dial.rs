@@ -134,6 +134,7 @@ fn attempt<E: Engine>(worker: &mut Worker<E>, key: Key, address: &Address) -> Re
         Address::Tcp(address) | Address::Udp(address) => Some(*address),
         Address::Unix(_) => None,
     };
+    worker.exchange(key).transaction.address = address;
     worker.attempts.insert(Attempt { fd, address, exchange: key, timer });
     worker.dial(key).attempts.push(slot);
     Ok(())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use millrace_event::{Buffer, Instant, Key};
 use millrace_http::Host;
 
-use crate::board::{Board, OriginMark};
+use crate::board::{Board, OriginCounters, OriginMark};
 use crate::config::Origin;
 use crate::origin::{Health, Origins, Rules, RulesId};
 use crate::snapshot::Snapshot;
@@ -238,14 +238,36 @@ impl Origins {
 
     /// An exchange picks the origin; [`Origins::unpick`] follows.
     pub(crate) fn note_picked(&mut self, id: OriginId) {
-        self.known_mut(id).outstanding += 1;
+        let worker = self.worker;
+        let known = self.known_mut(id);
+        known.outstanding += 1;
+        if let Some(mark) = &known.mark {
+            let counters = mark.counters(worker);
+            counters.requests.add(1);
+            counters.in_flight.add(1);
+        }
+    }
+
+    /// What this worker counts of an origin that a configuration named.
+    pub(crate) fn counters(&self, id: OriginId) -> Option<&OriginCounters> {
+        self.known(id).mark.as_ref().map(|mark| mark.counters(self.worker))
+    }
+
+    /// Begins to count: a worker whose place this one takes may have left requests in flight.
+    pub(crate) fn begin_counting(&self) {
+        let marks = self.known.iter().flatten().filter_map(|known| known.mark.as_ref());
+        marks.for_each(|mark| mark.counters(self.worker).in_flight.set(0));
     }
 
     /// The exchange is done with the origin.
     pub(crate) fn unpick(&mut self, id: OriginId) {
+        let worker = self.worker;
         let known = self.known_mut(id);
         assert!(known.outstanding > 0, "picked before");
         known.outstanding -= 1;
+        if let Some(mark) = &known.mark {
+            mark.counters(worker).in_flight.subtract(1);
+        }
         self.forget_unused(id);
     }
 

@@ -3,12 +3,17 @@
 
 use millrace_event::Instant;
 
-use crate::board::Board;
+use crate::board::{Board, OriginMark};
 use crate::origin::{Change, EjectRules, Health, OriginId, Origins, Trial};
 
 impl Origins {
     pub(crate) fn health(&self, id: OriginId) -> &Health {
         &self.known(id).health
+    }
+
+    /// What all workers know of an origin, if a configuration ever named it.
+    pub(crate) fn mark(&self, id: OriginId) -> Option<&OriginMark> {
+        self.known(id).mark.as_deref()
     }
 
     pub(crate) fn health_mut(&mut self, id: OriginId) -> &mut Health {

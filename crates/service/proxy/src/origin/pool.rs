@@ -47,6 +47,8 @@ pub(crate) struct Origins {
     pub(super) lines: Vec<OriginId>,
     /// Those where there was a line when room was made.
     pub(super) ready: Vec<OriginId>,
+    /// Whose counters of an origin are written here.
+    pub(crate) worker: usize,
     pub(super) name: Vec<u8>,
     /// A body below this length may come with its head.
     pub(super) small_below: u64,
@@ -71,6 +73,7 @@ impl Origins {
             queued: 0,
             lines: Vec::new(),
             ready: Vec::new(),
+            worker: 0,
             name: Vec::new(),
             small_below: thresholds.small_below,
         }

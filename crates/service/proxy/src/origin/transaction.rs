@@ -43,7 +43,9 @@ pub(crate) struct Transaction {
     pub(crate) trial: Trial,
     /// The connection in use, from the time that it is open until its answer was read.
     pub(crate) connection: Option<Key>,
-    /// The address of that connection; `None`: a Unix socket, or none yet.
+    /// The configured origin that was picked last, which the exchange may have left since.
+    pub(crate) configured: Option<OriginId>,
+    /// The address of its connection, or the one tried last; `None`: a Unix socket, or none yet.
     pub(crate) address: Option<SocketAddr>,
     /// When the head of the final answer was there.
     pub(crate) answered: Option<Instant>,

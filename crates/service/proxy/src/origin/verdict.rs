@@ -7,7 +7,8 @@
 
 use millrace_event::{Engine, Key};
 
-use crate::exchange::Plan;
+use crate::board::Cause;
+use crate::exchange::{Exchange, Plan};
 use crate::origin::{EjectRules, OriginId, Trial};
 use crate::reason::Reason;
 use crate::worker::Worker;
@@ -20,12 +21,15 @@ pub(crate) fn note_failure<E: Engine>(worker: &mut Worker<E>, key: Key, reason: 
         return;
     };
     if counts(reason) && !(reason == Reason::OriginClosed && transaction.reused) {
-        fail(worker, key, id);
+        fail(worker, key, id, Cause::Reason(reason));
     }
 }
 
-fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, id: OriginId) {
+fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, id: OriginId, cause: Cause) {
     let now = worker.engine.now();
+    if let Some(mark) = worker.origins.mark(id) {
+        worker.shared.board.note_failed(mark, cause, now);
+    }
     let rules = EjectRules::new(worker.snapshot.limits());
     let trial = std::mem::take(&mut worker.exchange(key).transaction.trial);
     let Worker { origins, shared, counters, .. } = worker;
@@ -36,14 +40,17 @@ fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, id: OriginId) {
 
 /// The head of the final answer is there.
 pub(crate) fn note_answer<E: Engine>(worker: &mut Worker<E>, key: Key, id: OriginId) {
-    let exchange = worker.exchange(key);
-    if let Plan::Route(index) = exchange.plan
-        && matches!(exchange.answer.status(), 502..=504)
-    {
-        let route = exchange.snapshot().route(exchange.service, index);
-        if route.gateway_errors_fail {
-            return fail(worker, key, id);
+    let status = worker.exchange(key).answer.status();
+    if status >= 500 {
+        if let Some(counters) = worker.origins.counters(id) {
+            counters.responses_5xx.add(1);
         }
+        if is_failure(worker.exchange(key)) {
+            return fail(worker, key, id, Cause::Status(status));
+        }
+    }
+    if let Some(mark) = worker.origins.mark(id).filter(|mark| mark.outage().is_failing()) {
+        worker.shared.board.note_responded(mark, worker.engine.now());
     }
     if worker.origins.all_are_spotless() || worker.origins.health(id).is_spotless() {
         return;
@@ -53,6 +60,13 @@ pub(crate) fn note_answer<E: Engine>(worker: &mut Worker<E>, key: Key, id: Origi
     if origins.note_answer(id, trial, &shared.board) {
         counters.origin_readmissions.add(1);
     }
+}
+
+/// Whether the route takes the response for a failure of the origin.
+fn is_failure(exchange: &Exchange) -> bool {
+    let Plan::Route(index) = exchange.plan else { return false };
+    matches!(exchange.answer.status(), 502..=504)
+        && exchange.snapshot().route(exchange.service, index).gateway_errors_fail
 }
 
 /// The exchange leaves its origin. A probe without a verdict lets another one go.

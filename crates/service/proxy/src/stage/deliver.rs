@@ -61,6 +61,9 @@ fn write_own<E: Engine>(worker: &mut Worker<E>, key: Key, own: Own) {
     exchange.own_bytes = heads::write_own(out, exchange, own, exchange.persistent, date);
     exchange.download.start(Framing::None, false, now);
     counters.answers_own.add(1);
+    if let Own::Refusal(reason) = own {
+        counters.responses_own.add(reason);
+    }
     download(worker, key, true);
 }
 

@@ -35,7 +35,10 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     };
     worker.origins.note_picked(id);
     let exchange = worker.exchange(key);
-    (exchange.transaction.origin, exchange.transaction.trial) = (Some(id), trial);
+    let is_configured = matches!(exchange.plan, Plan::Route(_));
+    let transaction = &mut exchange.transaction;
+    (transaction.origin, transaction.trial) = (Some(id), trial);
+    (transaction.configured, transaction.address) = (is_configured.then_some(id), None);
     let is_tunnel = exchange.plan == Plan::Tunnel;
     let has_line = worker.origins.has_line(id);
     let kept = if has_line { None } else { worker.take_kept(key, id) };
@@ -411,8 +414,13 @@ pub(crate) fn connect_failed<E: Engine>(worker: &mut Worker<E>, key: Key, reason
             _ => Want::Lookup,
         };
         worker.leave_origin(key);
-        origin::wait_for_room(worker, key, want);
-    } else if has_other_origin(worker.exchange(key)) {
+        return origin::wait_for_room(worker, key, want);
+    }
+    let id = worker.exchange(key).transaction.origin;
+    if let Some(counters) = id.and_then(|id| worker.origins.counters(id)) {
+        counters.connect_errors.add(1);
+    }
+    if has_other_origin(worker.exchange(key)) {
         again(worker, key, reason);
     } else {
         fail(worker, key, reason);

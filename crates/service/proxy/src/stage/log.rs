@@ -8,6 +8,7 @@ use millrace_http::{Method, Name};
 use crate::auth::Access;
 use crate::caching::Answer;
 use crate::exchange::Exchange;
+use crate::origin::{Origins, Place};
 use crate::reason::Reason;
 use crate::record::{OriginAddress, Record, write_record};
 use crate::tally::Tally;
@@ -68,6 +69,12 @@ fn finish<E: Engine>(worker: &mut Worker<E>, key: Key) {
     worker.counters.bytes_copied.add(tally.copied);
     worker.counters.bytes_teed.add(tally.teed);
     worker.counters.transfer_calls.add(tally.calls);
+    exchange.snapshot().count_request(exchange.service, worker.index, exchange.status);
+    if let Some(reason) = exchange.reason
+        && (exchange.aborted || exchange.status == 0)
+    {
+        worker.counters.exchanges_aborted.add(reason);
+    }
     if exchange.snapshot().config.access_log.is_some() {
         record(worker, &exchange, tally);
     }
@@ -75,7 +82,7 @@ fn finish<E: Engine>(worker: &mut Worker<E>, key: Key) {
 }
 
 fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) {
-    let Worker { conns, records, dates, engine, .. } = worker;
+    let Worker { conns, records, dates, engine, origins, .. } = worker;
     let conn = conns.get(exchange.conn());
     let request = &exchange.request;
     let whole = exchange.request_is_whole;
@@ -85,13 +92,14 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) 
         true => (request.method_bytes(), request.target(), request.version().as_str().as_bytes()),
         false => (&b""[..], &b""[..], &b""[..]),
     };
+    let duration = engine.read_clock().since(started);
     let record = Record {
         client: conn.and_then(|conn| conn.client).map(|address| address.ip()),
         user: match &exchange.access {
             Access::Granted(user) => Some(user),
             Access::Unasked | Access::Waiting => None,
         },
-        time_of_day: engine.time_of_day(),
+        time_of_day: engine.time_of_day().saturating_sub(duration),
         method,
         target,
         version,
@@ -106,8 +114,8 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) 
         host: field(Name::Host),
         referer: field(Name::Referer),
         user_agent: field(Name::UserAgent),
-        duration: engine.now().since(started),
-        origin: exchange.transaction.address.map(OriginAddress::Tcp),
+        duration,
+        origin: origin_tried(origins, exchange),
         origin_first_byte: exchange.transaction.answered.map(|answered| answered.since(started)),
         client_path: conn.and_then(|conn| engine.path_estimate(&conn.fd)),
         cache: exchange.caching.word(),
@@ -116,4 +124,19 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) 
     let format = exchange.snapshot().config.access_log.as_ref().map(|log| log.format);
     let format = format.expect("the caller has seen that there is a log");
     write_record(format, &record, dates, records);
+}
+
+/// The address that was tried last, or the configured origin if there was none to try. What clients
+/// of a forward proxy asked for is in the target.
+fn origin_tried<'a>(origins: &'a Origins, exchange: &Exchange) -> Option<OriginAddress<'a>> {
+    let transaction = &exchange.transaction;
+    if let Some(address) = transaction.address {
+        return Some(OriginAddress::Tcp(address));
+    }
+    // The exchange holds the snapshot that names the origin: it is known.
+    Some(match origins.place(transaction.configured?) {
+        Place::Address(address) => OriginAddress::Tcp(*address),
+        Place::Name(name, port) => OriginAddress::Name(name, *port),
+        Place::Unix(path) => OriginAddress::Unix(path.as_os_str().as_encoded_bytes()),
+    })
 }

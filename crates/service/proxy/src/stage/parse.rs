@@ -74,10 +74,12 @@ fn begin<E: Engine>(
     let conn = worker.conns.get_mut(conn_key).expect("the caller's connection is open");
     conn.scan = HeadScan::default();
     exchange.conn = Some(conn_key);
+    // The head may have come in pieces: its first byte was there when `Head` began.
+    let started = if conn.standing == Standing::Head { conn.since } else { now };
     let listener = conn.listener;
     let (snapshot, service) = worker.serving(listener);
     (exchange.snapshot, exchange.service) = (Some(snapshot.clone()), service);
-    exchange.started = Some(now);
+    exchange.started = Some(started);
     let refused = refused.or_else(|| match request_framing(&exchange.request) {
         Ok(framing) => {
             exchange.framing = framing;

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use millrace_cache::Object;
 use millrace_cache::rules::{
-    ByteRange, Condition, Extent, FOR_ONE_CLIENT, HashKey, Multipart, Selection, condition, lines,
-    ranges, write_not_modified,
+    ByteRange, Condition, Extent, FOR_ONE_CLIENT, Flags, HashKey, Multipart, Selection, condition,
+    lines, ranges, write_not_modified,
 };
 use millrace_event::{Engine, Key, Kind};
 use millrace_http::{Framing, Method, Name, Version, forwarded_runs};
@@ -174,7 +174,11 @@ impl Start<'_> {
             forwarded_runs(&exchange.answer, |field| FOR_ONE_CLIENT.has(field.known))
                 .for_each(|run| run.write(out));
         }
-        heads::write_via(out, Version::Http11, snapshot);
+        let received = match meta.flags.has(Flags::RECEIVED_AS_HTTP10) {
+            true => Version::Http10,
+            false => Version::Http11,
+        };
+        heads::write_via(out, received, snapshot);
         let tells =
             snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status);
         if tells {
