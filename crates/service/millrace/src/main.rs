@@ -22,6 +22,7 @@ mod metrics;
 mod privileges;
 mod reload;
 mod restart;
+mod rings;
 mod say;
 mod site;
 mod source;
