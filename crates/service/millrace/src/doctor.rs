@@ -39,7 +39,7 @@ pub(crate) fn run(config: &Config) -> Result<(), Failure> {
             }
         }
     }
-    say::output(&page);
+    say::output(&page)?;
     match findings.iter().find(|finding| finding.verdict == Verdict::Bad) {
         None => Ok(()),
         Some(bad) => Err(Failure::Machine(format!("cannot run here: {}: {}", bad.name, bad.word))),

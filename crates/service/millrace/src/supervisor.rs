@@ -93,8 +93,9 @@ impl Running {
         let log = LogSink::closed();
         let asked_for = config.clone();
         let mut config = config;
+        let token = config.admin_token_file.as_deref();
         let guard = Guard {
-            token: config.admin_token_file.as_deref().map(Token::read).transpose()?,
+            token: token.map(|file| Token::read("admin-token-file", file)).transpose()?,
             name: config.admin_name.clone(),
         };
         let doors = Doors::open(&mut config.admin, &mut beginning.inherited)?;
