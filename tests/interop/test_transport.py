@@ -58,7 +58,7 @@ class Congestion(InteropCase):
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
             said = (
                 f'millrace: {option}: "cubic" needs CAP_NET_ADMIN, which millrace gives up or has '
-                "not (net.ipv4.tcp_allowed_congestion_control); allowed: system, auto, reno\n"
+                "not (net.ipv4.tcp_allowed_congestion_control) (expected: system, auto, reno)\n"
             )
             self.assertEqual((done.returncode, done.stderr), (2, said))
 

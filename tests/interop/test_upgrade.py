@@ -171,7 +171,8 @@ class Upgrade(InteropCase):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             at = f"127.0.0.1:{taken.getsockname()[1]}"
             self.fails(*service, "--listen", at, part="somebody else listens there")
-        self.fails(*service, "--access-log", self.folder, part="access log")
+        log = ("--listen", "127.0.0.1:0", "--access-log", self.folder)
+        self.fails(*service, *log, part="access log")
         self.fails("boost", "--origin", self.origin_url, "--upgrade", part="--upgrade: there is no")
         self.fails("boost", "--origin", "https://a", "--upgrade", *door, part="TLS")
         nobody = f"unix:{self.folder / 'nobody'}"

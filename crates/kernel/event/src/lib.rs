@@ -43,5 +43,5 @@ pub use table::{Key, Table};
 pub use time::Instant;
 pub use timers::{TimerId, Timers};
 pub use token::{Kind, Token};
-pub use uring::{Uring, UringWatch};
+pub use uring::{ReservedRing, Uring, UringWatch};
 pub use uselect::{Uselect, UselectWatch, is_tracked, track, wait_for_loss};

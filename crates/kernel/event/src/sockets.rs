@@ -101,7 +101,15 @@ impl<W: Watch> Sockets<W> {
     /// [`Error::OutOfDescriptors`], [`Error::OutOfMemory`]; [`Error::Unsupported`] when the kernel
     /// lacks or refuses what `W` is made of.
     pub fn new(options: EngineOptions) -> Result<Self, Error> {
-        Self::woken_by(EventWaker::new().map_err(Error::of)?, options)
+        Self::over(W::new()?, options)
+    }
+
+    /// As [`Sockets::new`], over a watch with nothing in it that the calling thread made.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDescriptors`], [`Error::OutOfMemory`].
+    pub fn over(watch: W, options: EngineOptions) -> Result<Self, Error> {
+        Self::of(watch, EventWaker::new().map_err(Error::of)?, options)
     }
 
     /// An engine that takes the place of one that was [broken off](Self::break_off): whoever had
@@ -110,8 +118,11 @@ impl<W: Watch> Sockets<W> {
     /// # Errors
     /// As [`Sockets::new`].
     pub fn woken_by(waker: EventWaker, options: EngineOptions) -> Result<Self, Error> {
+        Self::of(W::new()?, waker, options)
+    }
+
+    fn of(mut watch: W, waker: EventWaker, options: EngineOptions) -> Result<Self, Error> {
         sys::ignore_broken_pipe_signal();
-        let mut watch = W::new()?;
         // A wake that the engine before had not looked at is given anew by whoever is next.
         waker.rearm();
         watch.add_listener(waker.eventfd().as_fd(), WAKER).map_err(Error::of)?;

@@ -8,13 +8,42 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use millrace_sys::{Errno, Result, Ring, RingCompletion, Wanted};
+use millrace_sys::{DisabledRing, Errno, Result, Ring, RingCompletion, Wanted};
 
 use crate::limits::{COMPLETIONS_MAX, REQUESTS_MAX};
 use crate::{Buffer, Error, Found, Sockets, Unsupported, Watch};
 
 /// The engine over io_uring(7).
 pub type Uring = Sockets<UringWatch>;
+
+/// The kernel memory of one engine's ring. It may be reserved in one thread and used in another.
+#[derive(Debug)]
+pub struct ReservedRing(DisabledRing);
+
+impl ReservedRing {
+    /// Reserves a ring of the size that every engine has.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], if only RLIMIT_MEMLOCK has no room for it;
+    /// [`Error::OutOfDescriptors`]; [`Error::Unsupported`].
+    pub fn new() -> std::result::Result<Self, Error> {
+        DisabledRing::new(REQUESTS_MAX, COMPLETIONS_MAX).map(Self).map_err(refusal)
+    }
+
+    /// Bytes that it counts against RLIMIT_MEMLOCK, since Linux 6.14.
+    pub fn memory_bytes(&self) -> u64 {
+        self.0.memory_bytes() as u64
+    }
+
+    /// Binds the ring to the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; [`Error::Unsupported`] if a filter of system calls allowed the
+    /// reservation only.
+    pub fn into_watch(self) -> std::result::Result<UringWatch, Error> {
+        Ok(UringWatch { ring: self.0.enable().map_err(refusal)? })
+    }
+}
 
 /// A ring whose requests are watches.
 pub struct UringWatch {
@@ -36,8 +65,7 @@ impl UringWatch {
 
 impl Watch for UringWatch {
     fn new() -> std::result::Result<Self, Error> {
-        let ring = Ring::new(REQUESTS_MAX, COMPLETIONS_MAX).map_err(refusal)?;
-        Ok(Self { ring })
+        ReservedRing::new()?.into_watch()
     }
 
     fn add_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {

@@ -54,11 +54,23 @@ pub fn make_directory(path: &Path) -> Result<bool> {
 /// Opens a directory; closed on exec.
 ///
 /// # Errors
-/// ELOOP or ENOTDIR where the last part of `path` is a symbolic link or no directory; those of
-/// open(2).
+/// ELOOP or ENOTDIR where the last part of `path` is no directory, or a symbolic link that is not
+/// root's; those of open(2).
 pub fn open_directory(path: &Path) -> Result<OwnedFd> {
-    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(CWD, path, how, Mode::empty())
+    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::openat(CWD, path, how | OFlags::NOFOLLOW, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NOTDIR) if is_link_of_root(path) => {
+            rustix::fs::openat(CWD, path, how, Mode::empty())
+        }
+        opened => opened,
+    }
+}
+
+/// Whether this is a symbolic link that root owns. Only root can have made it, unless the directory
+/// around it belongs to somebody else, who could replace anything in it as well.
+fn is_link_of_root(path: &Path) -> bool {
+    let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
+    found.is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::Symlink && it.st_uid == 0)
 }
 
 /// Opens a file of a directory for reading and writing; closed on exec.
@@ -214,6 +226,10 @@ mod tests {
         assert_eq!(open_file(directory, "link", OpenFile::Any).unwrap_err(), Errno::LOOP);
         let link = std::env::temp_dir().join(format!("millrace-link-{}", std::process::id()));
         std::os::unix::fs::symlink(&path, &link).unwrap();
+        if crate::user() == 0 {
+            assert!(open_directory(&link).is_ok());
+            std::os::unix::fs::lchown(&link, Some(12345), None).unwrap();
+        }
         assert!(open_directory(&link).is_err());
         std::fs::remove_file(link).unwrap();
         remove_file(directory, "b").unwrap();

@@ -42,18 +42,20 @@ pub use handover::{
 };
 pub use landlock::{Grant, landlock_version, restrict_files};
 pub use levels::{LevelSet, PollSet, SelectSet, Wanted};
-pub use limits::{descriptor_limit, lower_descriptor_limit, raise_descriptor_limit};
+pub use limits::{
+    descriptor_limit, locked_memory_limit, lower_descriptor_limit, raise_descriptor_limit,
+};
 pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
 pub use memory::{HUGE_PAGE_BYTES, Region, memory_file, punch, send_file};
 pub use pipe::{pipe, read_pipe, splice, tee};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};
 pub use privileges::{
-    Identity, LOW_PORTS, Permission, access, capabilities, give_up_privileges, make_folder_of,
-    prepare_name_lookup, refuse_new_privileges, set_dumpable,
+    Identity, LOW_PORTS, Permission, access, capabilities, give_up_privileges, has_ipc_lock,
+    make_folder_of, prepare_name_lookup, refuse_new_privileges, set_dumpable,
 };
 pub use process::{descriptor_count, resident_bytes};
 pub use random::fill_random;
-pub use ring::{Ring, RingCompletion};
+pub use ring::{DisabledRing, Ring, RingCompletion};
 pub use rustix::io::Errno;
 pub use rustix::net::Shutdown;
 pub use seccomp::{Also, can_restrict_calls, restrict_calls};

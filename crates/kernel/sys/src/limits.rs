@@ -1,4 +1,4 @@
-//! The bound on open descriptors (getrlimit(2), RLIMIT_NOFILE).
+//! The bounds on open descriptors and on locked memory (getrlimit(2)).
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -27,6 +27,12 @@ pub fn raise_descriptor_limit() -> Result<u64> {
 /// EPERM when `count` is above the hard limit.
 pub fn lower_descriptor_limit(count: u64) -> Result<()> {
     setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum: Some(count) })
+}
+
+/// Bytes of memory that the kernel may lock for this process (RLIMIT_MEMLOCK); `None`: unlimited.
+/// What io_uring locks is counted per user, over all its processes.
+pub fn locked_memory_limit() -> Option<u64> {
+    getrlimit(Resource::Memlock).current
 }
 
 #[cfg(test)]

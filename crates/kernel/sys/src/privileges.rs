@@ -132,6 +132,12 @@ pub fn capabilities() -> Result<u64> {
     Ok(thread::capabilities(None)?.permitted.bits())
 }
 
+/// Whether the process has CAP_IPC_LOCK, with which RLIMIT_MEMLOCK does not bound it.
+pub fn has_ipc_lock() -> bool {
+    let set = thread::capabilities(None).map(|sets| sets.effective);
+    set.is_ok_and(|set| set.contains(CapabilitySet::IPC_LOCK))
+}
+
 /// From now on no program that is executed gains rights by its file (PR_SET_NO_NEW_PRIVS), which
 /// is also what lets an ordinary user restrict itself further.
 ///

@@ -1,7 +1,7 @@
 //! io_uring(7) as one thread uses it for itself: requests go in, one system call submits and waits,
 //! completions come out.
 //!
-//! The ring is set up so that only the thread that made it may use it (IORING_SETUP_SINGLE_ISSUER),
+//! The ring is set up so that only the thread that enabled it may use it (IORING_SETUP_SINGLE_ISSUER),
 //! and so that the kernel does nothing for its requests but inside [`Ring::enter`]
 //! (IORING_SETUP_DEFER_TASKRUN): no interrupt of the thread, and no work between its turns. Both
 //! together are the newest that is used; they came with Linux 6.1.
@@ -34,7 +34,7 @@ use rustix::time::Timespec;
 use crate::{Readiness, Result};
 use mapping::Mapping;
 
-/// A ring. It stays in the thread that made it: it is not `Send`, and the kernel holds it to that.
+/// A ring. It stays in the thread that enabled it: it is not `Send`, and the kernel holds it to that.
 ///
 /// `submitted <= queued <= submitted + entries`, as wrapping counts; likewise for completions.
 #[derive(Debug)]
@@ -146,15 +146,36 @@ pub enum RingCompletion {
     },
 }
 
-impl Ring {
-    /// A ring of this thread with room for `requests` between two submissions, and for
-    /// `completions` between two waits before the kernel has to allocate; each is rounded up to a
-    /// power of two.
+/// A ring that is set up and not enabled yet (IORING_SETUP_R_DISABLED). No thread owns it: it may be
+/// moved to the thread that enables it.
+///
+/// The kernel allocates a ring's memory at set-up, and since Linux 6.14 counts it against
+/// RLIMIT_MEMLOCK, per user, unless the process has CAP_IPC_LOCK. Rings that are set up together
+/// are therefore certain to be there later.
+#[derive(Debug)]
+pub struct DisabledRing {
+    fd: OwnedFd,
+    entries: Entries,
+    offsets: Offsets,
+    /// Where the kernel put the array of request indices.
+    request_array: usize,
+}
+
+/// Lengths of both queues: powers of two.
+#[derive(Clone, Copy, Debug)]
+struct Entries {
+    requests: u32,
+    completions: u32,
+}
+
+impl DisabledRing {
+    /// Sets up a ring with room for `requests` between two submissions, and for `completions`
+    /// between two waits before the kernel has to allocate; each is rounded up to a power of two.
     ///
     /// # Errors
     /// ENOSYS: the kernel has no io_uring, or a filter hides it. EPERM:
     /// /proc/sys/kernel/io_uring_disabled or a filter forbids it. EINVAL: older than Linux 6.1.
-    /// ENOMEM, EMFILE, ENFILE.
+    /// ENOMEM: no memory, or none within RLIMIT_MEMLOCK. EMFILE, ENFILE.
     pub fn new(requests: u32, completions: u32) -> Result<Self> {
         let mut parameters = io_uring_params::default();
         parameters.flags = IoringSetupFlags::SINGLE_ISSUER
@@ -172,32 +193,13 @@ impl Ring {
         if !parameters.features.contains(needed) {
             return Err(Errno::INVAL);
         }
-        Self::map(fd, &parameters)
-    }
-
-    fn map(fd: OwnedFd, parameters: &io_uring_params) -> Result<Self> {
         let (sq, cq) = (&parameters.sq_off, &parameters.cq_off);
-        let (sq_entries, cq_entries) = (parameters.sq_entries, parameters.cq_entries);
-        let sq_end = sq.array as usize + sq_entries as usize * size_of::<u32>();
-        let cq_end = cq.cqes as usize + cq_entries as usize * size_of::<Entry>();
-        let rings = Mapping::new(fd.as_fd(), IORING_OFF_SQ_RING, sq_end.max(cq_end))?;
-        let length = sq_entries as usize * size_of::<io_uring_sqe>();
-        let requests = Mapping::new(fd.as_fd(), IORING_OFF_SQES, length)?;
-        // The request at each place of the queue is the one at the same place of the block.
-        for index in 0..sq_entries {
-            let place = sq.array as usize + index as usize * size_of::<u32>();
-            rings.word(place).store(index, Ordering::Relaxed);
-        }
-        // Before it is restricted, which rules out what registers its descriptor.
-        let name = register(fd.as_fd()).unwrap_or((fd.as_raw_fd(), 0));
-        restriction::restrict(fd.as_fd())?;
-        let mut ring = Self {
-            name,
-            lent: Vec::new(),
-            places: Vec::new(),
-            queued: rings.word(sq.tail as usize).load(Ordering::Relaxed),
-            request_mask: sq_entries - 1,
-            completion_mask: cq_entries - 1,
+        Ok(Self {
+            fd,
+            entries: Entries {
+                requests: parameters.sq_entries,
+                completions: parameters.cq_entries,
+            },
             offsets: Offsets {
                 request_head: sq.head as usize,
                 request_tail: sq.tail as usize,
@@ -205,6 +207,50 @@ impl Ring {
                 completion_tail: cq.tail as usize,
                 completions: cq.cqes as usize,
             },
+            request_array: sq.array as usize,
+        })
+    }
+
+    /// Bytes that the kernel allocated for both queues and the requests: whole pages.
+    pub fn memory_bytes(&self) -> usize {
+        let page = rustix::param::page_size();
+        self.rings_bytes().next_multiple_of(page) + self.requests_bytes().next_multiple_of(page)
+    }
+
+    fn rings_bytes(&self) -> usize {
+        let Entries { requests, completions } = self.entries;
+        let array_end = self.request_array + requests as usize * size_of::<u32>();
+        array_end.max(self.offsets.completions + completions as usize * size_of::<Entry>())
+    }
+
+    fn requests_bytes(&self) -> usize {
+        self.entries.requests as usize * size_of::<io_uring_sqe>()
+    }
+
+    /// Enables the ring for the calling thread, which becomes its single issuer.
+    ///
+    /// # Errors
+    /// ENOMEM; what a filter of system calls returns that allowed the set-up.
+    pub fn enable(self) -> Result<Ring> {
+        let rings = Mapping::new(self.fd.as_fd(), IORING_OFF_SQ_RING, self.rings_bytes())?;
+        let requests = Mapping::new(self.fd.as_fd(), IORING_OFF_SQES, self.requests_bytes())?;
+        let Self { fd, entries, offsets, request_array } = self;
+        // The request at each place of the queue is the one at the same place of the block.
+        for index in 0..entries.requests {
+            let place = request_array + index as usize * size_of::<u32>();
+            rings.word(place).store(index, Ordering::Relaxed);
+        }
+        // Before it is restricted, which rules out what registers its descriptor.
+        let name = register(fd.as_fd()).unwrap_or((fd.as_raw_fd(), 0));
+        restriction::restrict(fd.as_fd())?;
+        let mut ring = Ring {
+            name,
+            lent: Vec::new(),
+            places: Vec::new(),
+            queued: rings.word(offsets.request_tail).load(Ordering::Relaxed),
+            request_mask: entries.requests - 1,
+            completion_mask: entries.completions - 1,
+            offsets,
             fd,
             rings,
             requests,
@@ -212,6 +258,16 @@ impl Ring {
         // A filter may allow the set-up and refuse this.
         ring.call(0, enter_flags::GETEVENTS, None)?;
         Ok(ring)
+    }
+}
+
+impl Ring {
+    /// A ring of this thread: [`DisabledRing::new`], enabled at once.
+    ///
+    /// # Errors
+    /// As [`DisabledRing::new`] and [`DisabledRing::enable`].
+    pub fn new(requests: u32, completions: u32) -> Result<Self> {
+        DisabledRing::new(requests, completions)?.enable()
     }
 
     /// Requests queued and not taken by the kernel yet.

@@ -22,15 +22,25 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// # Errors
 /// When nobody answers, or with a refusal.
 pub(crate) fn run(asking: &Asking) -> std::result::Result<(), Failure> {
-    let token = asking.token_file.as_deref().map(Token::read).transpose()?;
+    let token = asking.token_file.as_deref();
+    let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
     let request = request(asking, token.as_ref());
     let answer = exchange(&asking.admin, &request).and_then(|answer| read(&answer));
     let (status, body) = answer.map_err(|error| Failure::Machine(unanswered(asking, &error)))?;
     if status == 200 {
-        say::output(&body);
-        return Ok(());
+        say::output(&body)?;
+        return match asking.is_change && purged_nothing(&body) {
+            true => Err(Failure::NothingPurged),
+            false => Ok(()),
+        };
     }
     Err(Failure::Machine(body.lines().next().unwrap_or("refused without a word").to_owned()))
+}
+
+/// Whether a purge says that nothing stored matched, as text or as JSON. With disks it is not known.
+fn purged_nothing(body: &str) -> bool {
+    let counted = ["purged: 0", "made stale: 0"].contains(&body.trim_end());
+    counted || (body.starts_with("{\"purged\":0,") && !body.contains("\"durable\""))
 }
 
 /// Why nobody answers; where nobody listens, how it comes that somebody does.
@@ -132,5 +142,16 @@ mod tests {
         };
         assert_eq!(answer("2").unwrap(), (200, "ab".to_owned()));
         assert!(answer("3").is_err() && read(b"nonsense").is_err());
+    }
+
+    #[test]
+    fn a_purge_of_nothing_is_told_from_others() {
+        for body in ["purged: 0\n", "made stale: 0\n", "{\"purged\":0,\"soft\":true}\n"] {
+            assert!(purged_nothing(body), "{body}");
+        }
+        let durable = "{\"purged\":0,\"soft\":false,\"durable\":true}\n";
+        for body in ["purged: 10\n", "purged: 0 in memory; what\n", durable] {
+            assert!(!purged_nothing(body), "{body}");
+        }
     }
 }

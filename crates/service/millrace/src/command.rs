@@ -13,32 +13,29 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
     match config::command(words)? {
         Command::Serve(tables) => {
             let mut config = config::from_tables(&tables)?;
-            users::load(&mut config)?;
+            users::load(&mut config, &tables)?;
             congestion::check(&config, &tables)?;
-            host::check(&config)?;
+            host::check(&config, &tables)?;
             supervisor::run(config, None, tables.is_upgrade())
         }
         Command::Run { file, over } => {
             let (upgrade, source) = (over.is_upgrade(), Source { file, over });
             let config = source.read()?;
-            host::check(&config)?;
+            host::check(&config, &source.over)?;
             supervisor::run(config, Some(source), upgrade)
         }
         Command::Check { file, over } => {
-            let config = Source { file, over }.read()?;
-            host::check(&config)?;
-            say::output(&config::to_toml(&config));
+            let source = Source { file, over };
+            let config = source.read()?;
+            host::check(&config, &source.over)?;
             config::notes(&config).iter().for_each(|note| say::error(note));
-            Ok(())
+            say::output(&config::to_toml(&config))
         }
         Command::Doctor(tables) => doctor::run(&config::process_from_tables(&tables)?),
         Command::Demo => demo::run(),
         Command::Cache(asking) => ask::run(&asking),
         Command::Reference(name) => reference(&name),
-        Command::Print(text) => {
-            say::output(&text);
-            Ok(())
-        }
+        Command::Print(text) => say::output(&text),
     }
 }
 
@@ -52,6 +49,5 @@ fn reference(name: &str) -> Result<(), Failure> {
             allowed: names.join(", "),
         }));
     };
-    say::output(&page);
-    Ok(())
+    say::output(&page)
 }

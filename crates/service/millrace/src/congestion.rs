@@ -100,6 +100,6 @@ mod tests {
         let message = checked(second).unwrap_err().to_string();
         let place = "a.toml:5: origin-congestion: ";
         assert!(message.starts_with(&format!("{place}\"no-such-thing\" is nothing")), "{message}");
-        assert!(message.contains("allowed: system, auto, ") && message.contains("reno"));
+        assert!(message.contains("(expected: system, auto, ") && message.contains("reno"));
     }
 }

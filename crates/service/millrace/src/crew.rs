@@ -1,5 +1,6 @@
 //! The worker threads: how they are started, told things, and awaited.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,7 +10,7 @@ use std::time::Instant;
 use millrace_cache::disk;
 use millrace_event::{
     Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, Outbox, PollWatch,
-    SelectWatch, UringWatch, UselectWatch, Watch, mailbox, mesh,
+    ReservedRing, SelectWatch, UselectWatch, Watch, mailbox, mesh,
 };
 use millrace_proxy::config::Config;
 use millrace_proxy::names::Sources;
@@ -22,8 +23,8 @@ use crate::failure::Failure;
 use crate::listeners::Sockets;
 use crate::reload::Force;
 use crate::restart::{Restarts, survive};
-use crate::say;
 use crate::verifier::VerifierThread;
+use crate::{rings, say};
 
 type Post = Letter<OwnedFd>;
 
@@ -80,14 +81,14 @@ pub(crate) struct Crew {
 
 impl Crew {
     /// Starts a thread for each of `sockets`: a worker's listeners, by their numbers. The disks
-    /// reach the workers by `bell`.
+    /// reach the workers by `bell`. If the engine is uring, there is a ring for each thread.
     ///
     /// # Errors
     /// When a thread cannot be started, or its worker cannot.
     pub(crate) fn start(
         force: &Arc<Force>,
         shared: &Arc<Shared>,
-        (engine, thresholds): (Engine, Thresholds),
+        (engine, rings, thresholds): (Engine, Vec<ReservedRing>, Thresholds),
         log: &LogSink,
         sockets: Vec<Sockets>,
         bell: &Bell,
@@ -96,6 +97,7 @@ impl Crew {
         let config = force.config();
         let common = Arc::new(Common {
             force: Arc::clone(force),
+            engine,
             shared: Arc::clone(shared),
             names: Arc::new(Sources::parse(
                 &std::fs::read("/etc/hosts").unwrap_or_default(),
@@ -113,7 +115,7 @@ impl Crew {
         });
         let (ready, started) = channel();
         let (mut crew, mut posts) = (Self { threads: Vec::new() }, Posts::default());
-        let mut gates = Vec::new();
+        let (mut gates, mut rings) = (Vec::new(), rings.into_iter());
         // The disks are one more.
         let mut mails = mesh(count + 1, MAILBOX_LETTERS);
         bell.reach(mails.pop().expect("one of them at least"));
@@ -126,12 +128,15 @@ impl Crew {
             let seat = Seat { index, common: Arc::clone(&common) };
             let config = Arc::clone(&config);
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
+            let ring = rings.next();
+            let ring = move || ring.expect("each worker has a ring").into_watch();
+            let boxes = (inbox, mail);
             let work = move || match engine {
-                Engine::Epoll => seat.work::<EpollWatch>(config, listeners, inbox, mail, start),
-                Engine::Uring => seat.work::<UringWatch>(config, listeners, inbox, mail, start),
-                Engine::Uselect => seat.work::<UselectWatch>(config, listeners, inbox, mail, start),
-                Engine::Poll => seat.work::<PollWatch>(config, listeners, inbox, mail, start),
-                Engine::Select => seat.work::<SelectWatch>(config, listeners, inbox, mail, start),
+                Engine::Epoll => seat.work(EpollWatch::new, config, listeners, boxes, start),
+                Engine::Uring => seat.work(ring, config, listeners, boxes, start),
+                Engine::Uselect => seat.work(UselectWatch::new, config, listeners, boxes, start),
+                Engine::Poll => seat.work(PollWatch::new, config, listeners, boxes, start),
+                Engine::Select => seat.work(SelectWatch::new, config, listeners, boxes, start),
             };
             crew.threads.push(thread.spawn(work).map_err(failed)?);
         }
@@ -153,6 +158,7 @@ impl Crew {
 /// What all workers are made with.
 struct Common {
     force: Arc<Force>,
+    engine: Engine,
     shared: Arc<Shared>,
     names: Arc<Sources>,
     verifier: VerifierThread,
@@ -183,20 +189,33 @@ struct Start {
 
 type Working<W> = Worker<millrace_event::Sockets<W>>;
 
+/// How a worker is reached.
+type Boxes = (Inbox<Post, EventWaker>, Mail<Post, EventWaker>);
+
+/// The worker that takes a broken one's place.
+enum Replacement<W: Watch> {
+    /// It runs on the same engine.
+    Same(Working<W>),
+    /// The engine could not be had again.
+    OnEpoll(Working<EpollWatch>),
+    /// The process drains: there is none.
+    Ended,
+}
+
 impl Seat {
-    /// The life of the thread.
+    /// The life of the thread, on the engine over what `watch` makes.
     fn work<W: Watch>(
         self,
+        watch: impl FnOnce() -> Result<W, Error>,
         config: Arc<Config>,
         listeners: Sockets,
-        inbox: Inbox<Post, EventWaker>,
-        mail: Mail<Post, EventWaker>,
+        boxes: Boxes,
         start: Start,
     ) {
         // The supervisor waits for the word of every worker, so it is there to hear it.
-        let engine = millrace_event::Sockets::<W>::new(self.options());
-        let worker = engine.and_then(|engine| self.sit(engine, config, listeners, inbox, mail));
-        let mut worker = match worker {
+        let engine = watch().and_then(|it| millrace_event::Sockets::over(it, self.options()));
+        let worker = engine.and_then(|engine| self.sit(engine, config, listeners, boxes));
+        let worker = match worker {
             Ok(worker) => worker,
             Err(error) => {
                 let _ = start.ready.send(Err(error));
@@ -208,10 +227,20 @@ impl Seat {
         if start.open.recv().is_err() {
             return;
         }
+        let mut next = self.serve(worker);
+        while let Some(worker) = next {
+            next = self.serve(worker);
+        }
+    }
+
+    /// Runs a worker, and those that take its place, until the last one ends; returns the one that
+    /// goes on with epoll, if any.
+    fn serve<W: Watch>(&self, mut worker: Working<W>) -> Option<Working<EpollWatch>> {
         while survive(|| while worker.turn() {}).is_err() {
             match survive(|| self.replace(worker)) {
-                Ok(Ok(Some(another))) => worker = another,
-                Ok(Ok(None)) => return,
+                Ok(Ok(Replacement::Same(another))) => worker = another,
+                Ok(Ok(Replacement::OnEpoll(another))) => return Some(another),
+                Ok(Ok(Replacement::Ended)) => return None,
                 Ok(Err(why)) => self.end_process(&why),
                 Err(_) => self.end_process("it panicked again"),
             }
@@ -219,6 +248,7 @@ impl Seat {
         if survive(|| drop(worker.finish())).is_err() {
             self.end_process("it panicked at its end");
         }
+        None
     }
 
     /// A worker at this seat.
@@ -227,8 +257,7 @@ impl Seat {
         engine: millrace_event::Sockets<W>,
         config: Arc<Config>,
         listeners: Sockets,
-        inbox: Inbox<Post, EventWaker>,
-        mail: Mail<Post, EventWaker>,
+        (inbox, mail): Boxes,
     ) -> Result<Working<W>, Error> {
         let Common { shared, names, verifier, .. } = &*self.common;
         // Those that were opened since the start take from the share: the worker's and our copy.
@@ -248,8 +277,8 @@ impl Seat {
         Worker::new(engine, setup)
     }
 
-    /// Puts a new worker in the place of one that panicked; `None` while the process drains.
-    fn replace<W: Watch>(&self, broken: Working<W>) -> Result<Option<Working<W>>, String> {
+    /// Puts a new worker in the place of one that panicked.
+    fn replace<W: Watch>(&self, broken: Working<W>) -> Result<Replacement<W>, String> {
         let remains = broken.take_apart();
         // Before all that may fail: whatever follows, no client takes what it got for the whole.
         let waker = remains.engine.break_off();
@@ -257,19 +286,50 @@ impl Seat {
         let found = self.common.force.of_worker(index);
         let Some((config, listeners)) = found.map_err(|error| error.to_string())? else {
             say::error(&format!("worker {index} ended; {connections} connections were reset"));
-            return Ok(None);
+            return Ok(Replacement::Ended);
         };
         let max = config.limits.worker_restarts;
         if !self.common.restarts.allows(max, Instant::now()) {
             return Err(format!("more than {max} panics within a minute (limit worker_restarts)"));
         }
-        let engine = millrace_event::Sockets::<W>::woken_by(waker, self.options());
-        let worker = engine
-            .and_then(|engine| self.sit(engine, config, listeners, remains.inbox, remains.mail));
+        let (boxes, letters) = ((remains.inbox, remains.mail), remains.letters);
+        let restarted =
+            format!("worker {index} was restarted; {connections} connections were reset");
+        let error = match millrace_event::Sockets::<W>::woken_by(waker.clone(), self.options()) {
+            Ok(engine) => {
+                let worker = self.sit_again(engine, config, listeners, boxes, letters)?;
+                say::error(&restarted);
+                return Ok(Replacement::Same(worker));
+            }
+            Err(error) => error,
+        };
+        let engine = millrace_event::Sockets::<EpollWatch>::woken_by(waker, self.options());
+        let engine = engine.map_err(|error| error.to_string())?;
+        let worker = self.sit_again(engine, config, listeners, boxes, letters)?;
+        let name = self.common.engine.name();
+        let remedy = match (self.common.engine, error) {
+            (Engine::Uring, Error::OutOfMemory) => format!("; {}", rings::RAISE),
+            _ => String::new(),
+        };
+        say::error(&format!(
+            "{restarted}; it uses epoll, as engine {name} cannot be created again: {error}{remedy}"
+        ));
+        Ok(Replacement::OnEpoll(worker))
+    }
+
+    /// As [`Seat::sit`], with what the worker before had not read.
+    fn sit_again<W: Watch>(
+        &self,
+        engine: millrace_event::Sockets<W>,
+        config: Arc<Config>,
+        listeners: Sockets,
+        boxes: Boxes,
+        letters: VecDeque<Post>,
+    ) -> Result<Working<W>, String> {
+        let worker = self.sit(engine, config, listeners, boxes);
         let mut worker = worker.map_err(|error| error.to_string())?;
-        worker.take_over(remains.letters);
-        say::error(&format!("worker {index} was restarted; {connections} connections were reset"));
-        Ok(Some(worker))
+        worker.take_over(letters);
+        Ok(worker)
     }
 
     fn options(&self) -> EngineOptions {
@@ -306,7 +366,7 @@ pub(crate) fn files_of_disks(config: &Config) -> u64 {
 }
 
 /// Descriptors that one of `workers` may open, after what the process has open already, and `files`
-/// will be.
+/// will be. Rings that are reserved already count twice, which costs each worker one descriptor.
 pub(crate) fn descriptors_of_a_worker(workers: usize, files: u64) -> u64 {
     let workers = workers as u64;
     let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;

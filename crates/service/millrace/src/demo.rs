@@ -39,12 +39,13 @@ pub(crate) fn run() -> Result<(), Failure> {
     let [ListenAddress::Tcp(address)] = running.addresses()[..] else {
         unreachable!("the demo listens on one TCP address");
     };
-    say::output(&welcome(address, admin, origin_address));
+    // It serves on if nobody reads its lines.
+    let _ = say::output(&welcome(address, admin, origin_address));
     let mut before = Totals::default();
     running.wait(Some(LOOK_EVERY), |counters| {
         let now = Totals::of(counters);
         if let Some(line) = now.line_since(&before) {
-            say::output(&line);
+            let _ = say::output(&line);
             before = now;
         }
     })

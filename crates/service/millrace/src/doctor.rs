@@ -6,16 +6,17 @@ use std::fs;
 use std::num::NonZero;
 use std::path::Path;
 
+use millrace_event::ReservedRing;
 use millrace_proxy::config::{Config, EngineChoice};
 use millrace_proxy::pipes_max;
 use millrace_splice::limits::PIPE_BYTES;
 use uselect::{Backend, Tracker};
 
 use crate::crew::{descriptors_of_a_worker, files_of_disks};
-use crate::engines::{self, Engine::Epoll, Picked};
+use crate::engines::{self, Engine, Engine::Epoll, Picked};
 use crate::failure::Failure;
 use crate::privileges::outlook;
-use crate::{say, thresholds};
+use crate::{rings, say, thresholds};
 
 /// Prints the findings about this machine for a process with this configuration.
 ///
@@ -38,7 +39,7 @@ pub(crate) fn run(config: &Config) -> Result<(), Failure> {
             }
         }
     }
-    say::output(&page);
+    say::output(&page)?;
     match findings.iter().find(|finding| finding.verdict == Verdict::Bad) {
         None => Ok(()),
         Some(bad) => Err(Failure::Machine(format!("cannot run here: {}: {}", bad.name, bad.word))),
@@ -75,6 +76,10 @@ struct Machine {
     congestion_available: Option<String>,
     backlog: Option<u64>,
     pipe_pages: Option<u64>,
+    /// Bytes of RLIMIT_MEMLOCK, if it binds this process.
+    locked_memory: Option<u64>,
+    /// Bytes that a ring of io_uring counts against it.
+    ring_bytes: Option<u64>,
     tracking: Option<Tracking>,
 }
 
@@ -103,6 +108,9 @@ impl Machine {
             congestion_available: proc("sys/net/ipv4/tcp_available_congestion_control"),
             backlog: number("sys/net/core/somaxconn"),
             pipe_pages: number("sys/fs/pipe-user-pages-soft"),
+            locked_memory: millrace_sys::locked_memory_limit()
+                .filter(|_| !millrace_sys::has_ipc_lock()),
+            ring_bytes: ReservedRing::new().ok().map(|ring| ring.memory_bytes()),
             tracking: Some((tracker.backend(), missing)),
         }
     }
@@ -126,13 +134,15 @@ fn name_servers(resolv: &str) -> Vec<String> {
 
 fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
     let picked = engines::pick(config);
-    let bodies = thresholds::pick(config.splice, picked.as_ref().map_or(Epoll, |it| it.engine));
+    let used = picked.as_ref().map_or(Epoll, |it| it.engine);
+    let bodies = thresholds::pick(config.splice, used);
     let mut findings = vec![
         kernel(machine),
         engine(picked),
         workers(machine, config),
         descriptors(machine, config),
         memory(machine, config),
+        memlock(machine, config, used),
         moving(&bodies),
         pipes(machine, config, &bodies),
         names(machine),
@@ -243,6 +253,28 @@ fn memory(machine: &Machine, config: &Config) -> Finding {
         }
         _ => finding("memory", Verdict::Good, value, ""),
     }
+}
+
+/// Locked memory, which the io_uring rings of all workers need, and the engine that is used.
+fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
+    let workers = config.workers;
+    let limit = match machine.locked_memory {
+        Some(limit) => format!("{} for all processes of the user", say::bytes(limit)),
+        None => "not limited".to_owned(),
+    };
+    let needed = machine.ring_bytes.map(|bytes| bytes * workers as u64);
+    let needs = match needed {
+        Some(needed) => format!("{workers} workers need {} for io_uring", say::bytes(needed)),
+        None => "io_uring cannot be had".to_owned(),
+    };
+    let value = format!("{limit}; {needs}; engine {} is used", used.name());
+    let wants_rings = matches!(config.engine, EngineChoice::Auto | EngineChoice::Uring);
+    let is_short = machine.locked_memory.is_some_and(|limit| needed.is_some_and(|it| it > limit));
+    // A kernel before 6.14 does not count rings: there they are had in spite of the limit.
+    if wants_rings && is_short && used != Engine::Uring {
+        return finding("memlock", Verdict::Note, value, rings::RAISE);
+    }
+    finding("memlock", Verdict::Good, value, "")
 }
 
 /// How bodies are moved.
@@ -385,6 +417,27 @@ mod tests {
         assert_eq!(verdict_of("descriptors", &new, &small), Verdict::Good);
         assert_eq!(verdict_of("memory", &new, &small), Verdict::Good);
         assert_eq!(verdict_of("workers", &new, &small), Verdict::Note);
+    }
+
+    #[test]
+    fn memory_for_rings_is_compared_with_its_limit() {
+        let ring_bytes = Some(136 << 10);
+        let machine = Machine { locked_memory: Some(8 << 20), ring_bytes, ..Machine::default() };
+        let short = memlock(&machine, &config("forward --workers 64"), Epoll);
+        assert_eq!(short.verdict, Verdict::Note);
+        assert_eq!(
+            short.value,
+            "8.0 MB for all processes of the user; 64 workers need 8.5 MB for io_uring; engine \
+             epoll is used"
+        );
+        assert_eq!(short.word, rings::RAISE);
+        let verdict = |words: &str, used| memlock(&machine, &config(words), used).verdict;
+        assert_eq!(verdict("forward --workers 60", Epoll), Verdict::Good);
+        assert_eq!(verdict("forward --workers 64", Engine::Uring), Verdict::Good);
+        assert_eq!(verdict("forward --workers 64 --engine poll", Engine::Poll), Verdict::Good);
+        let free = Machine { ring_bytes, ..Machine::default() };
+        let free = memlock(&free, &config("forward --workers 64"), Epoll);
+        assert!(free.verdict == Verdict::Good && free.value.starts_with("not limited; 64 "));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use millrace_event::{Clock, EngineOptions, EpollWatch, Error, Uring, UringWatch};
+use millrace_event::{EpollWatch, Error, ReservedRing, Watch};
 use millrace_proxy::config::{Config, EngineChoice};
 
-use crate::calibrate;
 use crate::failure::Failure;
+use crate::{calibrate, rings};
 
 /// An engine of this program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,22 +32,25 @@ impl Engine {
 }
 
 /// The engine to run on, and why it is that one.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(crate) struct Picked {
     pub(crate) engine: Engine,
     pub(crate) reason: String,
+    /// One for each worker if they run on [`Engine::Uring`]; otherwise none.
+    pub(crate) rings: Vec<ReservedRing>,
 }
 
 /// Times that each engine is measured, in turn; the least counts, as everything that disturbs a
 /// measurement adds to it.
-const ROUNDS: u32 = 4;
+const ROUNDS: usize = 4;
 
 /// The engine that is asked for. To pick one for `auto` takes some 20 ms of CPU time.
 ///
 /// # Errors
 /// When the one that was asked for cannot be had here.
 pub(crate) fn pick(config: &Config) -> Result<Picked, Failure> {
-    let asked = |engine| Ok(Picked { engine, reason: "asked for".to_owned() });
+    let picked = |engine, rings| Picked { engine, reason: "asked for".to_owned(), rings };
+    let asked = |engine| Ok(picked(engine, Vec::new()));
     match config.engine {
         EngineChoice::Epoll => asked(Engine::Epoll),
         EngineChoice::Uselect => {
@@ -61,47 +64,55 @@ pub(crate) fn pick(config: &Config) -> Result<Picked, Failure> {
         }
         EngineChoice::Poll => asked(Engine::Poll),
         EngineChoice::Select => asked(Engine::Select),
-        EngineChoice::Uring => match probe() {
-            Ok(()) => asked(Engine::Uring),
-            Err(error) => Err(Failure::Machine(format!("--engine uring: {error}"))),
-        },
-        EngineChoice::Auto => Ok(match probe() {
-            Ok(()) => compared(measure()),
-            Err(error) => Picked { engine: Engine::Epoll, reason: format!("auto: {error}") },
+        EngineChoice::Uring => {
+            let refused = |why: String| Failure::Machine(format!("--engine uring: {why}"));
+            let mut rings = rings::reserve(config.workers, 1)
+                .map_err(|shortage| refused(shortage.to_string()))?;
+            // A filter of system calls may allow the set-up alone.
+            let probe = rings.pop().expect("one is spare").into_watch();
+            probe.map_err(|error| refused(error.to_string()))?;
+            Ok(picked(Engine::Uring, rings))
+        }
+        // Together: the kernel releases a ring some time after it is closed, so that one which was
+        // measured first could take the memory of a worker's.
+        EngineChoice::Auto => Ok(match rings::reserve(config.workers, ROUNDS) {
+            Ok(mut rings) => {
+                let measured = measure(rings.split_off(config.workers));
+                compared(measured, rings)
+            }
+            Err(shortage) => on_epoll(format!("auto: {shortage}")),
         }),
     }
 }
 
-/// Whether this kernel has what uring is made of, and lets this process have it.
-fn probe() -> Result<(), Error> {
-    let options = EngineOptions { budget_bytes: 1, log: None, clock: Clock::new() };
-    Uring::new(options).map(drop)
+fn on_epoll(reason: String) -> Picked {
+    Picked { engine: Engine::Epoll, reason, rings: Vec::new() }
 }
 
 /// CPU time of a message over (epoll, uring).
-fn measure() -> Result<(Duration, Duration), Error> {
+fn measure(rings: Vec<ReservedRing>) -> Result<(Duration, Duration), Error> {
     let mut least = (Duration::MAX, Duration::MAX);
-    for _ in 0..ROUNDS {
-        least.0 = least.0.min(calibrate::cost::<EpollWatch>()?);
-        least.1 = least.1.min(calibrate::cost::<UringWatch>()?);
+    for ring in rings {
+        least.0 = least.0.min(calibrate::cost(EpollWatch::new()?)?);
+        least.1 = least.1.min(calibrate::cost(ring.into_watch()?)?);
     }
     Ok(least)
 }
 
-fn compared(measured: Result<(Duration, Duration), Error>) -> Picked {
+fn compared(measured: Result<(Duration, Duration), Error>, rings: Vec<ReservedRing>) -> Picked {
     match measured {
         Ok((epoll, uring)) => {
-            let engine = if uring <= epoll { Engine::Uring } else { Engine::Epoll };
+            let is_uring = uring <= epoll;
             let us = |cost: Duration| cost.as_nanos() as f64 / 1000.0;
             let (uring, epoll) = (us(uring), us(epoll));
             let reason =
                 format!("auto: a message takes {uring:.2} us by uring and {epoll:.2} us by epoll");
-            Picked { engine, reason }
+            match is_uring {
+                true => Picked { engine: Engine::Uring, reason, rings },
+                false => on_epoll(reason),
+            }
         }
-        Err(error) => Picked {
-            engine: Engine::Epoll,
-            reason: format!("auto: the engines could not be compared: {error}"),
-        },
+        Err(error) => on_epoll(format!("auto: the engines could not be compared: {error}")),
     }
 }
 
@@ -117,11 +128,11 @@ mod tests {
         for (epoll, uring, expected) in
             [(3, 2, Engine::Uring), (3, 3, Engine::Uring), (2, 3, Engine::Epoll)]
         {
-            let picked = compared(Ok((us(epoll), us(uring))));
+            let picked = compared(Ok((us(epoll), us(uring))), Vec::new());
             assert_eq!(picked.engine, expected);
             assert!(picked.reason.contains(&format!("{epoll}.00 us by epoll")));
         }
-        let picked = compared(Err(Error::TimedOut));
+        let picked = compared(Err(Error::TimedOut), Vec::new());
         assert!(picked.engine == Engine::Epoll && picked.reason.contains("could not be compared"));
     }
 
@@ -135,8 +146,14 @@ mod tests {
             (EngineChoice::Select, Engine::Select),
         ] {
             match with(choice) {
-                Err(_) if engine == Engine::Uring && probe().is_err() => {}
-                picked => assert_eq!(picked.unwrap().engine, engine),
+                Err(_) if engine == Engine::Uring && ReservedRing::new().is_err() => {}
+                picked => {
+                    let picked = picked.unwrap();
+                    assert_eq!(picked.engine, engine);
+                    let workers = config().workers;
+                    let rings = if engine == Engine::Uring { workers } else { 0 };
+                    assert_eq!(picked.rings.len(), rings);
+                }
             }
         }
         assert!(with(EngineChoice::Auto).unwrap().reason.starts_with("auto: "));

@@ -11,6 +11,8 @@ pub(crate) enum Failure {
     Config(ConfigError),
     /// The machine refuses what is needed: a port, a file, a thread. Another try may go well.
     Machine(String),
+    /// A purge matched nothing that is stored.
+    NothingPurged,
     /// It was asked to end at once while requests were under way.
     Interrupted,
 }
@@ -21,6 +23,7 @@ impl Failure {
         match self {
             Self::Config(_) => 2,
             Self::Machine(_) => 1,
+            Self::NothingPurged => 3,
             // What shells report for a program that SIGINT ended: 128 and the signal's number.
             Self::Interrupted => 130,
         }
@@ -32,6 +35,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Config(error) => write!(f, "{error}"),
             Self::Machine(text) => f.write_str(text),
+            Self::NothingPurged => f.write_str("cache purge: nothing stored matched"),
             Self::Interrupted => f.write_str("ended at once; requests under way were cut off"),
         }
     }

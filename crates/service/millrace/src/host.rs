@@ -2,55 +2,62 @@
 //! tells what a start would fail by, in the same words and with the same status.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use millrace_proxy::config::{Config, ConfigError, ListenAddress};
+use millrace_proxy::config::{Config, ConfigError, ListenAddress, Tables};
 
 use crate::admin::Token;
 use crate::failure::Failure;
 use crate::privileges;
 
 /// Looks at the user, the token, and the folders of the access log, of disks and of Unix sockets.
+/// `tables` are what a command line has given of the configuration.
 ///
 /// # Errors
 /// The first thing that is not as it has to be.
-pub(crate) fn check(config: &Config) -> Result<(), Failure> {
+pub(crate) fn check(config: &Config, tables: &Tables) -> Result<(), Failure> {
     privileges::check_user(&config.user)?;
     if let Some(path) = &config.admin_token_file {
-        Token::read(path)?;
+        Token::read(&tables.name_of("admin-token-file"), path)?;
     }
-    Ok(check_folders(config)?)
+    Ok(check_folders(config, tables)?)
 }
 
 /// Looks at the folders alone, which a reload may name.
 ///
 /// # Errors
 /// The first one that is not there.
-pub(crate) fn check_folders(config: &Config) -> Result<(), ConfigError> {
+pub(crate) fn check_folders(config: &Config, tables: &Tables) -> Result<(), ConfigError> {
     if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
-        check_folder(&format!("access-log {}", log.path.display()), &log.path)?;
+        let place = format!("{} {}", tables.name_of("access-log"), log.path.display());
+        check_folder(&place, &log.path)?;
     }
     for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
-        check_disk(&disk.folder)?;
+        check_disk(&tables.name_of("disk"), &disk.folder)?;
     }
     let listeners = config.listeners.iter().map(|listener| ("listen", &listener.address));
     let admin = config.admin.iter().map(|address| ("admin", address));
     for (option, address) in listeners.chain(admin) {
         if let ListenAddress::Unix(path) = address {
-            check_folder(&format!("{option} {address}"), path)?;
+            check_folder(&format!("{} {address}", tables.name_of(option)), path)?;
         }
     }
     Ok(())
 }
 
 /// Whether the folder is there and nobody else's, or can be made in the one that it is in.
-fn check_disk(folder: &Path) -> Result<(), ConfigError> {
-    let place = format!("disk {}", folder.display());
-    let Ok(found) = fs::symlink_metadata(folder) else { return check_folder(&place, folder) };
+fn check_disk(option: &str, folder: &Path) -> Result<(), ConfigError> {
+    let place = format!("{option} {}", folder.display());
+    let Ok(mut found) = fs::symlink_metadata(folder) else { return check_folder(&place, folder) };
+    // One of root's is followed, as it is when the disk is opened: systemd makes one for the
+    // CacheDirectory= of a DynamicUser=.
+    if found.is_symlink() && found.uid() == 0 {
+        found = fs::metadata(folder).unwrap_or(found);
+    }
     let mode = found.permissions().mode() & 0o7777;
     let wrong = if found.is_symlink() {
-        format!("{} is a symbolic link", folder.display())
+        format!("{} is a symbolic link, and not root's", folder.display())
     } else if !found.is_dir() {
         format!("{} is no folder", folder.display())
     } else if mode & 0o077 != 0 {
@@ -87,7 +94,7 @@ mod tests {
     fn refusal(words: &[&str]) -> Option<String> {
         let words = [&["forward"], words].concat();
         let config = millrace_proxy::config::from_arguments(words).unwrap();
-        check(&config).err().map(|failure| failure.to_string())
+        check(&config, &Tables::default()).err().map(|failure| failure.to_string())
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod outages;
 mod privileges;
 mod reload;
 mod restart;
+mod rings;
 mod say;
 mod site;
 mod source;

@@ -1,17 +1,30 @@
-//! What the program says. Nobody may be listening any more, which is no reason to fail.
+//! What the program writes for people: lines on standard error, and results on standard output.
 
-use std::io::Write;
+use std::io::{ErrorKind, Result, Write};
 
-/// One line for the person who runs millrace, on standard error.
+use crate::failure::Failure;
+
+/// One line for the person who runs millrace, on standard error. A closed one is no reason to fail.
 pub(crate) fn error(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "millrace: {line}");
 }
 
-/// What was asked for, on standard output.
-pub(crate) fn output(text: &str) {
-    let mut output = std::io::stdout().lock();
-    let _ = output.write_all(text.as_bytes());
-    let _ = output.flush();
+/// Writes the result of a command to standard output.
+///
+/// # Errors
+/// When it could not be written. A reader that has closed its pipe got what it wanted.
+pub(crate) fn output(text: &str) -> std::result::Result<(), Failure> {
+    match written(&mut std::io::stdout().lock(), text) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::Machine(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn written(output: &mut impl Write, text: &str) -> Result<()> {
+    output.write_all(text.as_bytes())?;
+    output.flush()
 }
 
 /// A count of bytes for people: three digits or so, in powers of 1024.

@@ -32,7 +32,7 @@ impl Source {
             Ok(found) if !found.is_file() => Err(self.unreadable("is no file")),
             _ => {
                 let config = self.read()?;
-                host::check_folders(&config)?;
+                host::check_folders(&config, &self.over)?;
                 Ok(config)
             }
         }
@@ -60,7 +60,7 @@ impl Source {
         let text = String::from_utf8(bytes).map_err(|_| self.unreadable("is not UTF-8"))?;
         let tables = config::tables_of_toml(&name, &text, &self.over)?;
         let mut config = config::from_tables(&tables)?;
-        users::load(&mut config)?;
+        users::load(&mut config, &tables)?;
         congestion::check(&config, &tables)?;
         Ok(config)
     }

@@ -88,13 +88,14 @@ impl Running {
             say::error(&format!("the limit of descriptors stays as it is: {error}"));
         }
         let mut beginning = Beginning::of(&config, upgrade)?;
-        let engine = engines::pick(&config)?;
+        let mut engine = engines::pick(&config)?;
         let thresholds = thresholds::pick(config.splice, engine.engine);
         let log = LogSink::closed();
         let asked_for = config.clone();
         let mut config = config;
+        let token = config.admin_token_file.as_deref();
         let guard = Guard {
-            token: config.admin_token_file.as_deref().map(Token::read).transpose()?,
+            token: token.map(|file| Token::read("admin-token-file", file)).transpose()?,
             name: config.admin_name.clone(),
         };
         let doors = Doors::open(&mut config.admin, &mut beginning.inherited)?;
@@ -116,7 +117,8 @@ impl Running {
         let (bell, cache) = (Arc::new(Bell::default()), shared.cache.as_ref());
         let disks = Disks::open(&force.config(), cache, &bell, takeover.is_some());
         let disks = disks.inspect_err(|_| force.give_up())?;
-        let of_all = (engine.engine, thresholds.thresholds);
+        let rings = std::mem::take(&mut engine.rings);
+        let of_all = (engine.engine, rings, thresholds.thresholds);
         let started = Crew::start(&force, &shared, of_all, &log, sockets, &bell);
         let (crew, posts) = started.inspect_err(|_| force.give_up())?;
         force.set_posts(posts);
@@ -237,7 +239,7 @@ impl Running {
     }
 
     fn announce(&self) {
-        let engines::Picked { engine, reason } = &self.engine;
+        let engines::Picked { engine, reason, .. } = &self.engine;
         say::error(&format!("engine {} ({reason})", engine.name()));
         let config = self.force.config();
         if config.splice == Splice::Calibrated {

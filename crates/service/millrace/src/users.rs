@@ -8,20 +8,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use millrace_proxy::auth::{USERS_BYTES_MAX, Users};
-use millrace_proxy::config::{Config, ConfigError};
+use millrace_proxy::config::{Config, ConfigError, Tables};
 
 /// Whoever is neither the file's owner nor of its group.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
-/// Reads the file of each service of `config` that has one.
+/// Reads the file of each service of `config`, which `tables` mean, that has one.
 ///
 /// # Errors
 /// The first thing that is wrong, with the file's name, and the line's number where it is a line.
-pub(crate) fn load(config: &mut Config) -> Result<(), ConfigError> {
+pub(crate) fn load(config: &mut Config, tables: &Tables) -> Result<(), ConfigError> {
     for auth in config.services.iter_mut().filter_map(|service| service.auth.as_mut()) {
         let name = auth.path.display().to_string();
         let text = read(&auth.path).map_err(|wrong| ConfigError::Rule {
-            place: name.clone(),
+            place: format!("{} {name}", tables.name_of("auth-file")),
             wrong,
             allowed: format!(
                 "a file of up to {USERS_BYTES_MAX} bytes that can be read, and that only its owner \
@@ -61,7 +61,7 @@ mod tests {
     fn load_file(path: &Path) -> Result<Config, ConfigError> {
         let words = ["forward", "--auth-file", path.to_str().unwrap()];
         let mut config = millrace_proxy::config::from_arguments(words)?;
-        load(&mut config).map(|()| config)
+        load(&mut config, &Tables::default()).map(|()| config)
     }
 
     #[test]

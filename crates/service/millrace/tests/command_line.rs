@@ -38,23 +38,79 @@ fn a_wrong_option_is_one_line_that_says_what_is_allowed_and_status_2() {
         ("", &["no command", "forward, boost, run, check, doctor, demo"][..]),
         ("serve .", &["\"serve\" is not known"]),
         ("forwad", &["did you mean \"forward\"?"]),
-        ("forward --prot 1", &["\"--prot\" is not known", "--listen"]),
+        ("frwd", &["\"frwd\" is not known; did you mean \"forward\"? (expected: forward, boost,"]),
+        ("forward --prot 1", &["\"--prot\" is not known", "\"millrace forward --help\""]),
+        ("forward --lisen 1", &["did you mean \"--listen\"?", "\"millrace forward --help\""]),
+        (
+            "forward extra",
+            &["forward: \"extra\" is not known (expected: an option that \"millrace forward"],
+        ),
+        (
+            "forward --tls-cert x",
+            &["\"--tls-cert\" is not known (expected: an option that \"millrace"],
+        ),
+        ("forward --origin http://a", &["forward: --origin is an option of boost alone (expected"]),
+        ("boost --auth-file F", &["boost: --auth-file is an option of forward alone (expected:"]),
+        ("run --config x", &["run: \"--config\" is not known", "(expected: millrace run FILE)"]),
         ("forward --workers", &["--workers: has no value", "1 to 1024"]),
         ("forward --workers 0", &["--workers: \"0\" is too small", "1 to 1024"]),
         ("forward --workers 1 --workers 2", &["--workers: is given twice"]),
         ("forward --memory lots", &["--memory: \"lots\" is not a size"]),
         (
             "forward --engine kqueue",
-            &["--engine: \"kqueue\"", "allowed: auto, epoll, uring, uselect, poll, select"],
+            &["--engine: \"kqueue\"", "(expected: auto, epoll, uring, uselect, poll, select)"],
         ),
-        ("forward --listen 3128", &["--listen: \"3128\" has no port", "unix:PATH"]),
+        (
+            "forward --memory 1GB",
+            &["--memory: \"1GB\" has a unit of more", "(expected: 1G; in general"],
+        ),
+        ("forward --memory 512MiB", &["(expected: 512M; in general bytes"]),
+        (
+            "forward --cache-ttl 60",
+            &[
+                "--cache-ttl: \"60\" does not say whether",
+                "(expected: default 60s or override 60s; in",
+            ],
+        ),
+        (
+            "forward --cache=false",
+            &["--cache: \"false\" is neither on nor off (expected: on, off)"],
+        ),
+        ("forward --access-log=false", &["--access-log: \"false\" is neither a path nor off"]),
+        (
+            "forward --listen 3128",
+            &["\"3128\" is a port without an address (expected: 127.0.0.1:3128;"],
+        ),
+        (
+            "forward --listen 127.0.0.1:80a",
+            &["--listen: \"127.0.0.1:80a\" has a port that is not a"],
+        ),
         ("forward --listen 0.0.0.0:0", &["--listen", "other machines", "--allow-client CIDR"]),
         ("forward --allow-client 10.0.0.1/8", &["--allow-client", "ADDRESS/BITS"]),
         ("forward --allow-target x", &["--allow-target: \"x\""]),
         ("forward --allow-port 70000", &["--allow-port: \"70000\"", "1 to 65535"]),
         ("forward --limit idle_ms=0", &["--limit idle_ms: \"0\" is too small", "100ms to 24h"]),
         ("forward --limit nothing=1", &["--limit: \"nothing\" is not known", "idle_ms"]),
-        ("forward --admin 9180", &["--admin: \"9180\" has no port", "off"]),
+        (
+            "forward --admin 9180",
+            &["--admin: \"9180\" is a port without", "127.0.0.1:9180;", "off"],
+        ),
+        ("forward --auth-file /no/x", &["millrace: --auth-file /no/x: No such file"]),
+        ("forward --access-log /no/x", &["millrace: --access-log /no/x: /no: No such file"]),
+        (
+            "forward --admin-token-file /no/x",
+            &["millrace: --admin-token-file /no/x: cannot be read"],
+        ),
+        ("cache stat --token-file /no/x", &["millrace: --token-file /no/x: cannot be read"]),
+        (
+            "cache purge /a.html",
+            &["URL: \"/a.html\" is not a URL (expected: http://HOST[:PORT]/PATH)"],
+        ),
+        (
+            "cache list --limit 0",
+            &["--limit: \"0\" is too small (expected: a whole number from 1 to"],
+        ),
+        ("cache purge --group g", &["--group: needs --site (expected: --group GROUP --site http:"]),
         ("forward --log-format xml", &["--log-format: \"xml\"", "common, combined, json"]),
         ("boost", &["--origin is missing", "http://HOST"]),
         ("boost --origin https://a", &["--origin: \"https://a\"", "TLS", "http://HOST"]),
@@ -66,11 +122,44 @@ fn a_wrong_option_is_one_line_that_says_what_is_allowed_and_status_2() {
         ("boost --origin http://a --proxy-protocol", &["--proxy-protocol", "--trust CIDR"]),
         ("boost --origin http://a --listen [::1]:5 --admin [::1]:5", &["listened on twice"]),
         ("run", &["the file is missing"]),
-        ("demo --listen 0.0.0.0:80", &["\"--listen\" is not known"]),
+        ("demo --listen 0.0.0.0:80", &["demo: --listen is an option of forward, boost alone"]),
         ("reference latin", &["\"latin\" is not known", "man, toml, markdown"]),
     ] {
         refused(words, 2, parts);
     }
+}
+
+#[test]
+fn what_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() {
+    let folder = Folder::new("full");
+    let file = folder.file("a.toml", "[[forward]]\n");
+    for words in [&format!("check {file}")[..], "--help", "forward --help", "--version", "doctor"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let full = command(words).stdout(full).output().unwrap();
+        let said = String::from_utf8(full.stderr).unwrap();
+        assert_eq!(full.status.code(), Some(1), "{words}");
+        assert!(said.starts_with("millrace: cannot write to standard output: No space"), "{said}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let closed = command(words).stdout(writer).output().unwrap();
+        assert_eq!((closed.status.code(), &closed.stderr[..]), (Some(0), &b""[..]), "{words}");
+    }
+}
+
+#[test]
+fn help_may_be_asked_for_by_a_word() {
+    let page = output("help boost");
+    assert!(page.status.success() && page.stdout == output("boost --help").stdout);
+    assert!(output("help").stdout == output("--help").stdout);
+    refused("help nothing", 2, &["\"nothing\" is not known", "forward, boost"]);
+}
+
+#[test]
+fn the_first_table_that_is_one_too_many_is_named() {
+    let folder = Folder::new("tables");
+    let file = folder.file("big.toml", "[[boost]]\n".to_owned() + &"[[boost.route]]\n".repeat(300));
+    let part = "big.toml:258: route: is one of 300 tables with this name (expected: up to 256)";
+    refused(&format!("check {file}"), 2, &[part]);
 }
 
 #[test]

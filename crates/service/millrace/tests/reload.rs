@@ -117,12 +117,12 @@ fn what_is_wrong_is_refused_with_the_line_that_check_says() {
     for (top, listeners, wrong) in [
         ("workers = 'many'", &port[..], "workers: \"many\""),
         ("nonsense", &port, "TOML"),
-        ("workers = 2", &port, "workers: cannot become 2 while the process runs; allowed: 1, or"),
+        ("workers = 2", &port, "workers: cannot become 2 while the process runs (expected: 1, or"),
         ("memory = '1G'\nworkers = 1", &port, "memory: cannot become 1G while"),
         ("engine = 'epoll'\nworkers = 1", &port, "engine: cannot become epoll while"),
         ("sandbox = 'off'\nworkers = 1", &port, "sandbox: cannot become off while"),
         ("no-cache = true\nworkers = 1", &port, "cache-memory: cannot become 0 while"),
-        ("cache-memory = '64M'\nworkers = 1", &port, "64M while the process runs; allowed: 128M"),
+        ("cache-memory = '64M'\nworkers = 1", &port, "64M while the process runs (expected: 128M"),
         ("disk = '/tmp/no-such-disk:1G'\nworkers = 1", &port, "disk: cannot become"),
         ("workers = 1\ndisk = '/nowhere/a/b:1G'", &port, "disk /nowhere/a/b: /nowhere/a: No such"),
         ("workers = 1", &["0.0.0.0:0".to_owned()], "other machines can reach"),
@@ -168,7 +168,7 @@ fn what_would_be_waited_for_is_refused() {
     assert!(reload(&mut running)[0].contains("cannot open the access log"));
     assert_eq!(running.line(), not_reopened);
     pipe(&file);
-    assert!(reload(&mut running)[0].contains("is no file; allowed: a file that can be read"));
+    assert!(reload(&mut running)[0].contains("is no file (expected: a file that can be read"));
     assert_eq!(running.line(), not_reopened);
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();

@@ -7,7 +7,7 @@ mod support;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -148,13 +148,24 @@ fn engines() -> Vec<&'static str> {
     vec!["epoll"]
 }
 
-fn start(engine: &str, gate: &Gate, limits: &str) -> Running {
+fn words_of(engine: &str, gate: &Gate, limits: &str) -> String {
     let words = format!(
         "boost --origin http://{} --listen 127.0.0.1:0 --workers 2 --engine {engine} \
          --admin 127.0.0.1:0 --limit origin_idle_connections=0 {limits}",
         origin(gate)
     );
-    Running::start(&words, 1)
+    words.trim_end().to_owned()
+}
+
+fn start(engine: &str, gate: &Gate, limits: &str) -> Running {
+    Running::start(&words_of(engine, gate, limits), 1)
+}
+
+/// Whether this process has CAP_IPC_LOCK, as root has (capabilities(7)).
+fn has_ipc_lock() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(set.trim(), 16).unwrap() & (1 << 14) != 0
 }
 
 #[test]
@@ -367,6 +378,42 @@ fn who_reads_what_a_worker_receives_that_panics_is_told_that_it_ends() {
             client.read_exact(&mut [0; 4096]).unwrap();
         });
     }
+}
+
+/// Since this version the kernel counts rings against RLIMIT_MEMLOCK again.
+const COUNTS_SINCE: [u32; 2] = [6, 14];
+
+#[test]
+fn a_worker_without_memory_for_a_new_ring_goes_on_with_epoll() {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let version: Vec<u32> = release.split(['.', '-']).map_while(|it| it.parse().ok()).collect();
+    if version[..] < COUNTS_SINCE[..] {
+        return println!("skip: Linux {release} does not count rings against RLIMIT_MEMLOCK");
+    }
+    if !engines().contains(&"uring") || !has_ipc_lock() {
+        return println!("skip: a start without locked memory needs io_uring and CAP_IPC_LOCK");
+    }
+    // Its rings are not counted at the start; later it has given up that privilege.
+    let words = words_of("uring", &Gate::default(), "");
+    let mut limited = Command::new("prlimit");
+    limited.args(["--memlock=0:0", env!("CARGO_BIN_EXE_millrace")]).args(words.split(' '));
+    let mut running = Running::start_by(limited, 1);
+    have_panic(&running, 0);
+    assert!(running.line().contains("planted"));
+    let line = running.line();
+    let why = "it uses epoll, as engine uring cannot be created again: out of kernel memory; \
+               raise LimitMEMLOCK= of the unit or ulimit -l to use io_uring";
+    assert!(
+        line.starts_with("millrace: worker 0 was restarted; ") && line.ends_with(why),
+        "{line}"
+    );
+    // It serves, and is restarted as any other.
+    have_panic(&running, 0);
+    assert!(running.line().contains("planted"));
+    assert_eq!(running.line(), "millrace: worker 0 was restarted; 1 connections were reset");
+    ask_and_read(&mut connect(&running));
+    running.signal("TERM");
+    assert_eq!(running.end().0.code(), Some(0));
 }
 
 /// Waits until the clients and origins are gone and the descriptors are as `is_right` wants them;

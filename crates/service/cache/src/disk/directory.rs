@@ -24,7 +24,7 @@ pub struct Directory {
 /// Why a directory is not used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirectoryError {
-    /// The last part of its path is a symbolic link, or no directory.
+    /// The last part of its path is a symbolic link that is not root's, or no directory.
     NotADirectory,
     /// It belongs to another user: its number, and ours.
     Owner(u32, u32),
@@ -39,7 +39,9 @@ pub enum DirectoryError {
 impl fmt::Display for DirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotADirectory => f.write_str("it is a symbolic link or no directory"),
+            Self::NotADirectory => {
+                f.write_str("it is a symbolic link, and not root's, or no directory")
+            }
             Self::Owner(owner, own) => {
                 write!(f, "it belongs to user {owner}, and this process is user {own}")
             }
@@ -184,7 +186,7 @@ impl VolumeFile for File {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 
     use super::*;
 
@@ -214,11 +216,16 @@ mod tests {
         drop(directory);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o750)).unwrap();
         assert_eq!(Directory::open(&path).unwrap_err(), DirectoryError::Open(0o750));
-        symlink(&path, base.join("link")).unwrap();
-        for name in ["link", "cache/identity"] {
-            let refused = Directory::open(&base.join(name)).unwrap_err();
-            assert_eq!(refused, DirectoryError::NotADirectory, "{name}");
+        let refused = Directory::open(&base.join("cache/identity")).unwrap_err();
+        assert_eq!(refused, DirectoryError::NotADirectory);
+        let link = base.join("link");
+        symlink(&path, &link).unwrap();
+        if millrace_sys::user() == 0 {
+            // It is followed, and what is found there is not as it has to be.
+            assert_eq!(Directory::open(&link).unwrap_err(), DirectoryError::Open(0o750));
+            lchown(&link, Some(12345), None).unwrap();
         }
+        assert_eq!(Directory::open(&link).unwrap_err(), DirectoryError::NotADirectory);
         std::fs::remove_dir_all(base).unwrap();
     }
 }

@@ -47,6 +47,11 @@ impl Which {
         written_site(site).map(|site| Self::Tag(tag_hash(hash, Some(&site), text)))
     }
 
+    /// Whether this is a site as [`Which::group`] takes it.
+    pub fn is_site(site: &[u8]) -> bool {
+        written_site(site).is_some()
+    }
+
     /// Whether an answer with the text of this key and these tags is one of them.
     pub(super) fn has(&self, name: &[u8], tags: &[TagHash]) -> bool {
         match self {

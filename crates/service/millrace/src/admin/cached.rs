@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use millrace_cache::rules::Flags;
 use millrace_cache::{Cache, End, Object, Purged, Which};
+use millrace_proxy::config;
 
 use super::Admin;
 use super::answer::Answer;
@@ -16,7 +17,7 @@ use crate::stored::{ROWS, Unit};
 
 /// Answers that are listed where nobody says how many, and at most.
 const LIST_OBJECTS: usize = 100;
-const LIST_OBJECTS_MAX: usize = 10_000;
+const LIST_OBJECTS_MAX: usize = config::LIST_OBJECTS_MAX as usize;
 /// Answers of one URL that are shown.
 const SHOW_OBJECTS_MAX: usize = 100;
 /// Bytes of a list from which on it ends.
@@ -134,7 +135,9 @@ pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Answer {
             true => {
                 let disks = match is_durable {
                     None => "",
-                    Some(true) => " in memory, and all of it on disks",
+                    Some(true) => {
+                        " in memory; what disks have of it is not used again, and not counted"
+                    }
                     Some(false) => {
                         " in memory; a disk could not write it, and may have it again after a start"
                     }
@@ -179,7 +182,7 @@ fn which(cache: &Cache, query: &Query<'_>) -> Result<Which, Answer> {
     }
     if let (Some(site), Some(text)) = (query.get("site"), query.get("group")) {
         let group = Which::group(cache.hash(), site, text);
-        found.push(group.ok_or_else(|| refused("site is no URL; allowed: http://HOST[:PORT]"))?);
+        found.push(group.ok_or_else(|| refused("invalid site (expected: http://HOST[:PORT])"))?);
     }
     if query.flag("all")? {
         found.push(Which::All);
@@ -191,26 +194,26 @@ fn which(cache: &Cache, query: &Query<'_>) -> Result<Which, Answer> {
 }
 
 fn url(text: &[u8]) -> Result<Which, Answer> {
-    Which::url(text).ok_or_else(|| refused("url is none; allowed: http://HOST[:PORT]/PATH"))
+    Which::url(text).ok_or_else(|| refused("invalid url (expected: http://HOST[:PORT]/PATH)"))
 }
 
 fn prefix(text: &[u8]) -> Result<Which, Answer> {
-    let wrong = "prefix begins no URL; allowed: http://HOST[:PORT], and the beginning of a path";
+    let wrong = "invalid prefix (expected: http://HOST[:PORT], and the beginning of a path)";
     Which::prefix(text).ok_or_else(|| refused(wrong))
 }
 
 fn limit(text: &[u8]) -> Result<usize, Answer> {
     let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    number.filter(|number| (1..=LIST_OBJECTS_MAX).contains(number)).ok_or_else(|| {
-        refused(&format!("limit is no number that is allowed: 1 to {LIST_OBJECTS_MAX}"))
-    })
+    number
+        .filter(|number| (1..=LIST_OBJECTS_MAX).contains(number))
+        .ok_or_else(|| refused(&format!("invalid limit (expected: 1 to {LIST_OBJECTS_MAX})")))
 }
 
 fn is_text(query: &Query<'_>) -> Result<bool, Answer> {
     match query.get("format") {
         None | Some(b"json") => Ok(false),
         Some(b"text") => Ok(true),
-        Some(_) => Err(refused("format is not known; allowed: json, text")),
+        Some(_) => Err(refused("unknown format (expected: json, text)")),
     }
 }
 

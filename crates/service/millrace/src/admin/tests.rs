@@ -18,7 +18,7 @@ fn admin(token: bool) -> (Arc<Admin>, Errands) {
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.write(true).create(true).mode(0o600).open(&path).unwrap();
         file.write_all(b"0123456789abcdef\n").unwrap();
-        let token = Token::read(&path).unwrap();
+        let token = Token::read("admin-token-file", &path).unwrap();
         std::fs::remove_file(&path).unwrap();
         token
     });

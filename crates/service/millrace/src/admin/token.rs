@@ -27,9 +27,9 @@ impl Token {
     ///
     /// # Errors
     /// When the file cannot be read, is open to others, or holds no token.
-    pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
+    pub(crate) fn read(option: &str, path: &Path) -> Result<Self, ConfigError> {
         let refused = |wrong: String| ConfigError::Rule {
-            place: format!("admin-token-file {}", path.display()),
+            place: format!("{option} {}", path.display()),
             wrong,
             allowed: format!(
                 "a file of its owner's, not open to others (chmod 600), with one line of \
@@ -94,7 +94,7 @@ mod tests {
         let read = |text: &[u8], mode| {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            Token::read(&path).map_err(|error| error.to_string())
+            Token::read("file", &path).map_err(|error| error.to_string())
         };
         for (text, mode, wrong) in [
             (&b"0123456789abcde\n"[..], 0o600, "too short"),
@@ -121,7 +121,7 @@ mod tests {
                 assert!(!token.is_in(wrong), "{wrong}");
             }
         }
-        assert!(Token::read(Path::new("/nowhere")).is_err());
+        assert!(Token::read("file", Path::new("/nowhere")).is_err());
         std::fs::remove_file(&path).unwrap();
     }
 }

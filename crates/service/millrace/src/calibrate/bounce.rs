@@ -18,13 +18,13 @@ const MESSAGE_BYTES: usize = 1024;
 /// How long a measurement may take; a machine that is so busy tells nothing.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// CPU time of a message over `W`.
+/// CPU time of a message over `watch`, which has nothing in it.
 ///
 /// # Errors
 /// What the kernel refused: the engine, sockets, the loopback network; [`Error::TimedOut`] when
 /// the machine is too busy.
-pub(crate) fn cost<W: Watch>() -> Result<Duration, Error> {
-    let mut bouncing = Bouncing::<W>::connected()?;
+pub(crate) fn cost<W: Watch>(watch: W) -> Result<Duration, Error> {
+    let mut bouncing = Bouncing::connected(watch)?;
     let before = millrace_sys::cpu_time();
     bouncing.run(MESSAGES)?;
     let taken = millrace_sys::cpu_time() - before;
@@ -47,8 +47,8 @@ struct End {
 }
 
 impl<W: Watch> Bouncing<W> {
-    fn connected() -> Result<Self, Error> {
-        let mut loopback = Loopback::new(4 * PAIRS * MESSAGE_BYTES, PATIENCE)?;
+    fn connected(watch: W) -> Result<Self, Error> {
+        let mut loopback = Loopback::over(watch, 4 * PAIRS * MESSAGE_BYTES, PATIENCE)?;
         let mut others = Vec::new();
         let mut ends = Vec::new();
         for index in 0..PAIRS {
@@ -121,9 +121,12 @@ mod tests {
 
     #[test]
     fn each_engine_can_be_measured() {
-        for cost in
-            [cost::<EpollWatch>(), cost::<UringWatch>(), cost::<PollWatch>(), cost::<SelectWatch>()]
-        {
+        for cost in [
+            EpollWatch::new().and_then(cost),
+            UringWatch::new().and_then(cost),
+            PollWatch::new().and_then(cost),
+            SelectWatch::new().and_then(cost),
+        ] {
             match cost {
                 // The machine has no io_uring, or has no time: neither is what is tested.
                 Err(Error::Unsupported(_) | Error::TimedOut) => {}

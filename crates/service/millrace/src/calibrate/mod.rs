@@ -30,8 +30,13 @@ impl<W: Watch> Loopback<W> {
     /// No connection yet, on an engine whose worker may hold so many bytes. What is waited for has
     /// to come within `patience` from now.
     fn new(budget_bytes: usize, patience: Duration) -> Result<Self, Error> {
+        Self::over(W::new()?, budget_bytes, patience)
+    }
+
+    /// As [`Loopback::new`], over a watch with nothing in it.
+    fn over(watch: W, budget_bytes: usize, patience: Duration) -> Result<Self, Error> {
         let options = EngineOptions { budget_bytes, log: None, clock: Clock::new() };
-        let engine = Sockets::<W>::new(options)?;
+        let engine = Sockets::over(watch, options)?;
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = millrace_sys::listen_tcp(any, false).map_err(refused)?;
         let address = millrace_sys::local_address(listener.as_fd()).map_err(refused)?;

@@ -48,7 +48,12 @@ pub struct Running {
 impl Running {
     /// Starts it and reads until it listens on so many addresses.
     pub fn start(words: &str, addresses: usize) -> Self {
-        let mut child = command(words)
+        Self::start_by(command(words), addresses)
+    }
+
+    /// As [`Running::start`], by a command that starts it.
+    pub fn start_by(mut command: Command, addresses: usize) -> Self {
+        let mut child = command
             .stderr(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

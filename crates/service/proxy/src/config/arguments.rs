@@ -100,7 +100,6 @@ fn program() -> clap::Command {
         .about("An HTTP proxy: forward proxy and booster")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
-        .disable_help_subcommand(true)
         .subcommands(commands)
         .subcommand(reference)
 }
@@ -184,7 +183,7 @@ fn tables(command: &str, matches: &ArgMatches) -> Result<Tables, ConfigError> {
 /// The texts given for a row; a list in one word is taken apart.
 fn texts(row: &Row, matches: &ArgMatches) -> Vec<String> {
     if row.kind == Kind::Flag {
-        return if matches.get_flag(row.key) { vec!["true".to_owned()] } else { Vec::new() };
+        return if matches.get_flag(row.key) { vec!["on".to_owned()] } else { Vec::new() };
     }
     let words = matches.get_many::<String>(row.key).into_iter().flatten();
     match row.kind {
@@ -226,7 +225,7 @@ fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
                 true => context(ContextKind::InvalidSubcommand),
                 false => option,
             };
-            unknown(place, command, action, found)
+            unknown(place, command, action, &found)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
             if command == Some("cache") =>
@@ -258,29 +257,47 @@ fn command_names() -> Vec<&'static str> {
     COMMANDS.iter().map(|(name, _)| *name).collect()
 }
 
-fn unknown(
-    place: String,
-    command: Option<&str>,
-    action: Option<&str>,
-    found: String,
-) -> ConfigError {
+/// A word that is not known where it stands. Where few may stand, they are all named.
+fn unknown(place: String, command: Option<&str>, action: Option<&str>, found: &str) -> ConfigError {
     let allowed: Vec<String> = match command {
         None => {
-            command_names().into_iter().chain(["--help", "--version"]).map(str::to_owned).collect()
+            let others = ["help", "--help", "--version"];
+            command_names().into_iter().chain(others).map(str::to_owned).collect()
         }
         Some("cache") => asking::allowed(action),
-        Some(command) => Row::TABLE
-            .iter()
-            .filter(|row| row.is_of_command(command))
-            .filter_map(|row| Some(format!("--{}", row.flag?)))
-            .chain(["--help".to_owned()])
-            .collect(),
+        Some(command) => return unknown_to_command(place, command, found),
     };
     ConfigError::Unknown {
         place,
-        nearest: nearest(&found, allowed.iter().map(String::as_str)),
-        found,
+        found: found.to_owned(),
+        nearest: nearest(found, allowed.iter().map(String::as_str)),
         allowed: allowed.join(", "),
+    }
+}
+
+/// A word that a command with many options does not know.
+fn unknown_to_command(place: String, command: &str, found: &str) -> ConfigError {
+    let name = found.strip_prefix("--").unwrap_or_default();
+    let help = format!("an option that \"millrace {command} --help\" lists");
+    if matches!(command, "run" | "check") && matches!(name, "config" | "file") {
+        let allowed = format!("millrace {command} FILE");
+        return rule(place, &format!("\"{found}\" is not known"), allowed);
+    }
+    if let Some(row) = Row::TABLE.iter().find(|row| row.flag == Some(name)) {
+        let commands = command_names().into_iter().filter(|command| row.is_of_command(command));
+        let commands = commands.collect::<Vec<_>>().join(", ");
+        return rule(place, &format!("{found} is an option of {commands} alone"), help);
+    }
+    let rows = Row::TABLE.iter().filter(|row| row.is_of_command(command));
+    let flags = rows.filter_map(|row| Some(format!("--{}", row.flag?)));
+    let flags: Vec<_> = flags.collect();
+    ConfigError::Unknown {
+        place,
+        found: found.to_owned(),
+        // A word without dashes was not meant as an option.
+        nearest: nearest(found, flags.iter().map(String::as_str))
+            .filter(|_| found.starts_with('-')),
+        allowed: help,
     }
 }
 

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches};
+use millrace_cache::Which;
 
-use super::ListenAddress;
 use super::error::{ConfigError, rule};
 use super::given::Given;
-use super::value;
+use super::options::Kind;
+use super::{ListenAddress, value};
 
 /// What is asked of the cache of a running process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -136,6 +137,8 @@ const COMMON: &[Word] = &[
 ];
 
 const ADMIN: &str = "unix:/run/millrace/admin.sock";
+/// The most that one list has.
+pub const LIST_OBJECTS_MAX: u64 = 10_000;
 
 /// The command for clap, as `millrace NAME` is to be.
 pub(super) fn command(name: &'static str, about: &'static str) -> clap::Command {
@@ -175,6 +178,7 @@ pub(super) fn read(matches: &ArgMatches) -> Result<Asking, ConfigError> {
             _ => text(word.name).map(|value| (word.name, value)),
         })
         .collect();
+    check_query(action, &query)?;
     if action.is_change {
         check_purge(&query)?;
     }
@@ -197,11 +201,46 @@ pub(super) fn read(matches: &ArgMatches) -> Result<Asking, ConfigError> {
     })
 }
 
+/// Refuses the values that the running process would refuse.
+fn check_query(action: &Action, query: &[(&'static str, String)]) -> Result<(), ConfigError> {
+    const SITE: &str = "http://HOST[:PORT]";
+    const LIMIT: Kind = Kind::Number { least: 1, most: LIST_OBJECTS_MAX };
+    for (name, text) in query {
+        let bytes = text.as_bytes();
+        let (wrong, allowed) = match *name {
+            "url" if Which::url(bytes).is_none() => ("is not a URL", format!("{SITE}/PATH")),
+            "prefix" if Which::prefix(bytes).is_none() => {
+                ("is not the beginning of a URL", format!("{SITE}, and the beginning of a path"))
+            }
+            "site" if !Which::is_site(bytes) => ("is not a site", SITE.to_owned()),
+            "limit" => match value::number(text) {
+                Ok(number) if (1..=LIST_OBJECTS_MAX).contains(&number) => continue,
+                Ok(0) => ("is too small", LIMIT.allowed()),
+                Ok(_) => ("is too large", LIMIT.allowed()),
+                Err(wrong) => (wrong, LIMIT.allowed()),
+            },
+            _ => continue,
+        };
+        let is_option = |word: &&Word| word.name == *name && matches!(word.form, Form::Option(_));
+        let option = action.words.iter().find(is_option);
+        let place = option.map_or("URL".to_owned(), |word| format!("--{}", word.name));
+        return Err(Given { place, text: text.clone() }.error(wrong, allowed));
+    }
+    Ok(())
+}
+
 /// Says at once what the running process would: that one thing has to be named.
 fn check_purge(query: &[(&'static str, String)]) -> Result<(), ConfigError> {
     let has = |name: &str| query.iter().any(|(other, _)| *other == name);
+    for (given, missing) in [("group", "site"), ("site", "group")] {
+        if has(given) && !has(missing) {
+            let wrong = format!("needs --{missing}");
+            let allowed = "--group GROUP --site http://HOST[:PORT]".to_owned();
+            return Err(rule(format!("--{given}"), &wrong, allowed));
+        }
+    }
     let named = ["url", "prefix", "tag", "group", "all"].into_iter().filter(|name| has(name));
-    if named.count() == 1 && has("group") == has("site") {
+    if named.count() == 1 {
         return Ok(());
     }
     Err(rule(
@@ -298,8 +337,16 @@ mod tests {
             ("cache list --tags a", &["\"--tags\" is not known", "--limit"]),
             ("cache purge", &["cache purge: ", "--group GROUP with --site URL"]),
             ("cache purge a/b --all", &["one of URL"]),
-            ("cache purge --group a", &["--site"]),
-            ("cache stat --admin 9180", &["--admin: \"9180\" has no port", "unix:PATH"]),
+            ("cache purge --group a", &["--group: needs --site (expected: --group GROUP --site"]),
+            ("cache purge --site http://a", &["--site: needs --group "]),
+            ("cache purge --group a --site /", &["--site: \"/\" is not a site (expected: http:"]),
+            ("cache purge /a.html", &["URL: \"/a.html\" is not a URL (expected: http://HOST"]),
+            ("cache show /", &["URL: \"/\" is not a URL"]),
+            ("cache purge --prefix /", &["--prefix: \"/\" is not the beginning of a URL"]),
+            ("cache list --limit 0", &["--limit: \"0\" is too small (expected: a whole number"]),
+            ("cache list --limit 10001", &["--limit: \"10001\" is too large", "1 to 10000"]),
+            ("cache list --limit all", &["--limit: \"all\" is not a whole number"]),
+            ("cache stat --admin 9180", &["--admin: \"9180\" is a port without", "unix:PATH"]),
         ] {
             let line = asked(&format!("millrace {words}")).unwrap_err();
             for part in parts {

@@ -97,7 +97,7 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
         user: process.one_or_default("user", scope, value::user)?,
         sandbox: process.one_or_default("sandbox", scope, |text| match text {
             "auto" => Ok(true),
-            "off" | "false" => Ok(false),
+            "off" => Ok(false),
             _ => Err("is neither auto nor off"),
         })?,
         sandbox_folders: process.all("sandbox-folder", value::file_path)?,
@@ -119,7 +119,9 @@ fn access_log(process: &Values) -> Result<Option<AccessLog>, ConfigError> {
         _ => Err("is not a form of the access log"),
     })?;
     let path = process.one_or_default("access-log", Scope::Process, |text| match text {
-        "off" | "false" => Ok(None),
+        "off" => Ok(None),
+        // A file of such a name is written ./false.
+        "true" | "false" => Err("is neither a path nor off"),
         _ => value::file_path(text).map(Some),
     })?;
     Ok(path.map(|path: PathBuf| AccessLog { path, format }))
@@ -127,7 +129,7 @@ fn access_log(process: &Values) -> Result<Option<AccessLog>, ConfigError> {
 
 fn admin(text: &str) -> Result<Option<ListenAddress>, Wrong> {
     match text {
-        "off" | "false" => Ok(None),
+        "off" => Ok(None),
         _ => value::listen_address(text).map(Some),
     }
 }

@@ -80,8 +80,8 @@ mod tests {
         let message = check_change("a.toml", &old, &other).unwrap_err().to_string();
         assert_eq!(
             message,
-            "a.toml: engine: cannot become auto while the process runs; \
-             allowed: epoll, or a restart"
+            "a.toml: engine: cannot become auto while the process runs \
+             (expected: epoll, or a restart)"
         );
         let fixed = [
             ("splice", Config { splice: Splice::Never, ..old.clone() }),

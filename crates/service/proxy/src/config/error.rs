@@ -50,20 +50,20 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value { place, found, wrong, allowed } => {
-                write!(f, "{}: {} {wrong}; allowed: {allowed}", plain(place), quoted(found))
+                write!(f, "{}: {} {wrong} (expected: {allowed})", plain(place), quoted(found))
             }
             Self::Unknown { place, found, nearest, allowed } => {
                 write!(f, "{}: {} is not known", plain(place), quoted(found))?;
                 if let Some(nearest) = nearest {
-                    write!(f, " (did you mean \"{nearest}\"?)")?;
+                    write!(f, "; did you mean \"{nearest}\"?")?;
                 }
-                write!(f, "; allowed: {allowed}")
+                write!(f, " (expected: {allowed})")
             }
             Self::Rule { place, wrong, allowed } => {
-                write!(f, "{}: {}; allowed: {}", plain(place), plain(wrong), plain(allowed))
+                write!(f, "{}: {} (expected: {})", plain(place), plain(wrong), plain(allowed))
             }
             Self::Syntax { place, wrong } => {
-                write!(f, "{}: {}; allowed: TOML", plain(place), plain(wrong))
+                write!(f, "{}: {} (expected: TOML)", plain(place), plain(wrong))
             }
         }
     }
@@ -102,8 +102,8 @@ fn cut(text: &str, characters_max: usize) -> String {
     out
 }
 
-/// The one of `allowed` that `found` was probably meant to be: it begins like it, or at most a
-/// third of its letters differ. Ties go to the first.
+/// The one of `allowed` that `found` was probably meant to be: it begins like it, is an abbreviation
+/// of it, or at most a third of its letters differ. Ties go to the first.
 pub(super) fn nearest<'a>(
     found: &str,
     allowed: impl IntoIterator<Item = &'a str>,
@@ -115,7 +115,8 @@ pub(super) fn nearest<'a>(
     let distance = |name: &str| {
         let name = name.trim_start_matches('-').replace('_', "-");
         let is_beginning = found.len() >= 3 && name.starts_with(&found);
-        if is_beginning { 1 } else { edits(&found, &name) }
+        let is_short = 2 * found.len() >= name.len() && abbreviates(&found, &name);
+        if is_beginning || is_short { 1 } else { edits(&found, &name) }
     };
     allowed
         .into_iter()
@@ -123,6 +124,14 @@ pub(super) fn nearest<'a>(
         .filter(|(distance, name)| 3 * distance <= name.len().max(3))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name.to_owned())
+}
+
+/// Whether `short` begins like `name`, and has some of its other bytes in their order.
+fn abbreviates(short: &str, name: &str) -> bool {
+    let mut bytes = name.bytes();
+    short.len() >= 3
+        && short.as_bytes()[0] == *name.as_bytes().first().unwrap_or(&0)
+        && short.bytes().all(|wanted| bytes.any(|byte| byte == wanted))
 }
 
 /// Insertions, deletions and replacements of bytes that turn `from` into `into` (Levenshtein).
@@ -157,6 +166,8 @@ mod tests {
         assert_eq!(nearest("--lisen", allowed).as_deref(), Some("listen"));
         assert_eq!(nearest("allow_client", allowed).as_deref(), Some("allow-client"));
         assert_eq!(nearest("allow", allowed).as_deref(), Some("allow-client"));
+        assert_eq!(nearest("wrkrs", allowed).as_deref(), Some("workers"));
+        assert_eq!(nearest("frwd", ["forward", "boost"]).as_deref(), Some("forward"));
         assert_eq!(nearest("colour", allowed), None);
         assert_eq!(nearest(&"x".repeat(100_000), allowed), None);
     }

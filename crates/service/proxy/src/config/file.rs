@@ -101,7 +101,15 @@ impl File<'_> {
         };
         match value.get_ref() {
             DeValue::Table(table) => Ok(vec![Spanned::new(value.span(), table)]),
-            DeValue::Array(list) if list.len() <= TABLES_MAX => list
+            DeValue::Array(list) if list.len() > TABLES_MAX => {
+                let first = &list[TABLES_MAX];
+                Err(ConfigError::Rule {
+                    place: format!("{}: {}", self.place(first.span().start), key.get_ref()),
+                    wrong: format!("is one of {} tables with this name", list.len()),
+                    allowed: format!("up to {TABLES_MAX}"),
+                })
+            }
+            DeValue::Array(list) => list
                 .iter()
                 .map(|entry| match entry.get_ref() {
                     DeValue::Table(table) => Ok(Spanned::new(entry.span(), table)),
@@ -176,13 +184,13 @@ impl File<'_> {
                 }
                 for entry in list.iter() {
                     let place = format!("{}: {}", self.place(entry.span().start), key.get_ref());
-                    let text = self.text(&place, entry, row.kind.allowed())?;
+                    let text = self.text_of(row, &place, entry)?;
                     values.add(row, Given { place, text })?;
                 }
                 Ok(())
             }
             _ => {
-                let text = self.text(&place, value, row.kind.allowed())?;
+                let text = self.text_of(row, &place, value)?;
                 values.add(row, Given { place, text })
             }
         }
@@ -206,6 +214,17 @@ impl File<'_> {
             })
         };
         in_order(table).into_iter().map(given).collect()
+    }
+
+    /// A value of a row as text: a Boolean as the word that it means there.
+    fn text_of(&self, row: &Row, place: &str, value: &Value<'_>) -> Result<String, ConfigError> {
+        match value.get_ref() {
+            DeValue::Boolean(switch) => match row.kind.word_of(*switch) {
+                Some(word) => Ok(word.to_owned()),
+                None => Ok(switch.to_string()),
+            },
+            _ => self.text(place, value, row.kind.allowed()),
+        }
     }
 
     /// A value that is not a list or a table, as text.

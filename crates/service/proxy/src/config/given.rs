@@ -4,7 +4,7 @@
 
 use super::error::ConfigError;
 use super::options::{Row, Scope};
-use super::value::Wrong;
+use super::value::{self, Wrong};
 
 /// One value as it was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,6 +63,18 @@ impl Tables {
     /// Whether the process is to take over from a running one.
     pub fn is_upgrade(&self) -> bool {
         self.process.given.iter().any(|(row, _)| row.key == "upgrade")
+    }
+
+    /// What messages call an option of the process or of any service: `--access-log`, if a command
+    /// line has given it, else `access-log`.
+    pub fn name_of<'a>(&self, key: &'a str) -> std::borrow::Cow<'a, str> {
+        let tables =
+            std::iter::once(&self.process).chain(self.services.iter().map(|it| &it.values));
+        let given = tables.flat_map(|values| &values.given).find(|(row, _)| row.key == key);
+        match given {
+            Some((_, given)) if given.place.starts_with("--") => given.place.clone().into(),
+            _ => key.into(),
+        }
     }
 
     /// Where an option of a service was written, as messages call it: `--congestion`, or
@@ -189,7 +201,10 @@ impl Given {
     }
 
     /// An error about this value.
-    pub(super) fn error(&self, wrong: Wrong, allowed: String) -> ConfigError {
+    pub(super) fn error(&self, wrong: Wrong, mut allowed: String) -> ConfigError {
+        if let Some(meant) = value::meant(&self.text, wrong) {
+            allowed = format!("{meant}; in general {allowed}");
+        }
         ConfigError::Value { place: self.place.clone(), found: self.text.clone(), wrong, allowed }
     }
 }

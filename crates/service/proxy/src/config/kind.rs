@@ -94,6 +94,17 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The word that a Boolean of a file means where such a value stands; `None`: none.
+    pub fn word_of(&self, switch: bool) -> Option<&'static str> {
+        let is_off = match self {
+            Self::Flag | Self::Switch => return Some(if switch { "on" } else { "off" }),
+            Self::Admin | Self::Log | Self::Check | Self::Field => true,
+            Self::Choice(words) => words.contains(&"off"),
+            _ => false,
+        };
+        (is_off && !switch).then_some("off")
+    }
+
     /// What `--help` shows in place of a value.
     pub fn placeholder(&self) -> &'static str {
         match self {

@@ -33,7 +33,7 @@ use crate::auth::Auth;
 use crate::limits::Limits;
 
 pub use arguments::{Command, help};
-pub use asking::Asking;
+pub use asking::{Asking, LIST_OBJECTS_MAX};
 pub use cache::{CacheRoute, CacheSettings, Disk};
 pub use change::check_change;
 pub use error::ConfigError;

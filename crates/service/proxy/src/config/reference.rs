@@ -113,8 +113,11 @@ standard error, and nothing changes.
 .B SIGUSR1
 Reopen the access log.
 .SH EXIT STATUS
-0 after a drain; 1 when the machine refuses what is needed (a port in use, say); 2 for an option or
-file that is wrong; 130 after a second SIGINT. One line on standard error explains each but 0.
+0 after a drain; 1 when the machine refuses what is needed (a port in use, say), or the result cannot
+be written; 2 for an option or file that is wrong; 3 after
+.B millrace cache purge
+if nothing stored matched (with disks, whose objects are not counted, it is 0); 130 after a second
+SIGINT. One line on standard error explains each but 0.
 .SH SEE ALSO
 .BR millrace.toml (5)
 ";

@@ -94,7 +94,7 @@ fn value(kind: Kind) -> String {
     const TIME: &str = "([0-9]+[smhd]|0)";
     const TOKEN: &str = "[!#$%&'*+.^_`|~0-9A-Za-z-]+";
     match kind {
-        Kind::Flag | Kind::Switch => choice(&["on", "off", "true", "false"], true),
+        Kind::Flag | Kind::Switch => choice(&["on", "off"], true),
         Kind::Number { least, most } => number(least, most, ""),
         Kind::Size { least, most } => number(least, most, "[KMGTkmgt]?"),
         Kind::Choice(words) => choice(words, false),
@@ -102,7 +102,7 @@ fn value(kind: Kind) -> String {
         Kind::Admin => any(&[
             pattern(SOCKET),
             pattern("^unix:.+$"),
-            choice(&["off", "false"], false),
+            choice(&["off"], false),
             constant("false"),
         ]),
         Kind::Service => pattern("^[A-Za-z0-9._-]{1,64}$"),
@@ -124,9 +124,7 @@ fn value(kind: Kind) -> String {
         Kind::Realm => pattern("^[ !#-\\[\\]-~]{1,100}$"),
         Kind::Path => pattern("^/[!\"$->@-~]*$"),
         Kind::PassField => pattern(&format!("^{TOKEN}$")),
-        Kind::Check => {
-            any(&[pattern("^/[!\"$-~]*$"), choice(&["off", "false"], false), constant("false")])
-        }
+        Kind::Check => any(&[pattern("^/[!\"$-~]*$"), choice(&["off"], false), constant("false")]),
         Kind::Statuses => any(&[number(200, 599, ""), pattern("^[2-5][0-9]{2}-[2-5][0-9]{2}$")]),
         Kind::Share { most, .. } => {
             any(&[number(0, most, "[KMGTkmgt]?"), pattern("^[0-9]{1,2}%$")])

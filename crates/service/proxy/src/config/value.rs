@@ -14,6 +14,11 @@ use super::{Cidr, Congestion, ListenAddress, Origin, User};
 /// What is wrong with a text, to be read after the text itself: "is not a number".
 pub(super) type Wrong = &'static str;
 
+/// Wrongs for which [`meant`] has a suggestion.
+const PORT_ALONE: Wrong = "is a port without an address";
+const LONG_UNIT: Wrong = "has a unit of more than one letter";
+pub(super) const TIME_ALONE: Wrong = "does not say whether it is default or override";
+
 /// The longest path that the address of a Unix socket can hold with its closing zero (unix(7)).
 const UNIX_PATH_BYTES_MAX: usize = 107;
 /// RFC 1035 section 2.3.4: the longest name and the longest label of one.
@@ -39,9 +44,32 @@ pub(super) fn size(text: &str) -> Result<u64, Wrong> {
         .unwrap_or((text, 0));
     let count = number(digits).map_err(|wrong| match wrong {
         "is too large" => wrong,
+        _ if of_one_letter(text).is_some() => LONG_UNIT,
         _ => "is not a size",
     })?;
     count.checked_mul(1 << shift).ok_or("is too large")
+}
+
+/// A size whose unit has more than one letter, such as 1GB or 512MiB, as [`size`] reads it.
+fn of_one_letter(text: &str) -> Option<String> {
+    let number_and_letter = ["iB", "B"].iter().find_map(|end| strip_suffix_any_case(text, end))?;
+    let has_letter = number_and_letter.ends_with(|last: char| last.is_ascii_alphabetic());
+    (has_letter && size(number_and_letter).is_ok()).then(|| number_and_letter.to_ascii_uppercase())
+}
+
+/// What was probably meant by a text with this wrong.
+pub(super) fn meant(text: &str, wrong: Wrong) -> Option<String> {
+    match wrong {
+        PORT_ALONE => Some(format!("127.0.0.1:{text}")),
+        LONG_UNIT => of_one_letter(text),
+        TIME_ALONE => {
+            let (statuses, time) = text.split_at(text.rfind(' ').map_or(0, |space| space + 1));
+            let unit = if time.ends_with(|last: char| last.is_ascii_digit()) { "s" } else { "" };
+            let written = |way| format!("{statuses}{way} {time}{unit}");
+            Some(format!("{} or {}", written("default"), written("override")))
+        }
+        _ => None,
+    }
 }
 
 /// Milliseconds: a whole number, or one with ms, s, m or h behind it.
@@ -58,11 +86,11 @@ pub(super) fn milliseconds(text: &str) -> Result<u64, Wrong> {
     count.checked_mul(factor).ok_or("is too large")
 }
 
-/// `on` or `off`; the `true` and `false` of TOML mean the same.
+/// `on` or `off`. The Booleans of TOML come as these words: [`word_of`](super::options::Kind::word_of).
 pub(super) fn switch(text: &str) -> Result<bool, Wrong> {
     match text {
-        "on" | "true" => Ok(true),
-        "off" | "false" => Ok(false),
+        "on" => Ok(true),
+        "off" => Ok(false),
         _ => Err("is neither on nor off"),
     }
 }
@@ -92,13 +120,18 @@ pub(super) fn socket_address(text: &str) -> Result<SocketAddr, Wrong> {
     if let Some(port) = text.strip_prefix("localhost:") {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port_or_zero(port)?)));
     }
-    let (_, port) = text.rsplit_once(':').ok_or("has no port")?;
+    let Some((_, port)) = text.rsplit_once(':') else {
+        return Err(if number(text).is_ok() { PORT_ALONE } else { "has no port" });
+    };
     port_or_zero(port)?;
     text.parse().map_err(|_| "is not an address with a port")
 }
 
 fn port_or_zero(text: &str) -> Result<u16, Wrong> {
-    let port = number(text).map_err(|_| "has no port")?;
+    if text.is_empty() {
+        return Err("has no port");
+    }
+    let port = number(text).map_err(|_| "has a port that is not a number")?;
     u16::try_from(port).map_err(|_| "has a port above 65535")
 }
 
@@ -307,7 +340,7 @@ pub(super) fn pass_field(text: &str) -> Result<Box<[u8]>, Wrong> {
 
 /// What a health check asks for, a path with perhaps a query, or `off`.
 pub(super) fn check_path(text: &str) -> Result<Option<String>, Wrong> {
-    if matches!(text, "off" | "false") {
+    if text == "off" {
         return Ok(None);
     }
     if !text.starts_with('/') {
@@ -428,7 +461,8 @@ mod tests {
     #[test]
     fn checks_ask_for_targets_and_expect_ranges() {
         assert_eq!(check_path("/health?full=1"), Ok(Some("/health?full=1".to_owned())));
-        assert_eq!((check_path("off"), check_path("false")), (Ok(None), Ok(None)));
+        assert_eq!(check_path("off"), Ok(None));
+        assert!(check_path("false").is_err());
         assert!(check_path("health").is_err() && check_path("/a b").is_err());
         assert!(check_path("/a\r\nX: y").is_err() && check_path("/a#b").is_err());
         assert_eq!((statuses("204"), statuses("200-299")), (Ok((204, 204)), Ok((200, 299))));
@@ -443,8 +477,17 @@ mod tests {
         assert_eq!(size("0"), Ok(0));
         assert_eq!(size("256M"), Ok(256 << 20));
         assert_eq!(size("3g"), Ok(3 << 30));
-        for text in ["", "M", "-1", "1.5G", "1MB", " 1", "+1"] {
+        for text in ["", "M", "-1", "1.5G", "1XB", "1B", "B", "iB", " 1", "+1"] {
             assert_eq!(size(text), Err("is not a size"), "{text}");
+        }
+        for (text, short) in [("1GB", "1G"), ("512MiB", "512M"), ("3kb", "3K")] {
+            assert_eq!(size(text), Err(LONG_UNIT), "{text}");
+            assert_eq!(meant(text, LONG_UNIT).as_deref(), Some(short));
+        }
+        for (text, meaning) in
+            [("60", "default 60s or override 60s"), ("404 1m", "404 default 1m or 404 override 1m")]
+        {
+            assert_eq!(meant(text, TIME_ALONE).as_deref(), Some(meaning));
         }
         assert_eq!(size("18446744073709551615K"), Err("is too large"));
         assert_eq!(milliseconds("500"), Ok(500));
@@ -474,6 +517,9 @@ mod tests {
         assert_eq!(listen_address("localhost:80"), tcp("127.0.0.1:80"));
         assert_eq!(listen_address("unix:/run/a"), Ok(ListenAddress::Unix("/run/a".into())));
         assert_eq!(listen_address("127.0.0.1"), Err("has no port"));
+        assert_eq!(listen_address("127.0.0.1:"), Err("has no port"));
+        assert_eq!(listen_address("3128"), Err(PORT_ALONE));
+        assert_eq!(listen_address("127.0.0.1:80a"), Err("has a port that is not a number"));
         assert_eq!(listen_address("127.0.0.1:65536"), Err("has a port above 65535"));
         assert_eq!(listen_address("example.org:80"), Err("is not an address with a port"));
         assert_eq!(listen_address("unix:"), Err("has no path"));

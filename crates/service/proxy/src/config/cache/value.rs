@@ -5,7 +5,7 @@ use millrace_cache::rules::{SetCookie, Ttl};
 use millrace_http::Name;
 
 use super::Disk;
-use crate::config::value::{Wrong, file_path, number, size, statuses, write_statuses};
+use crate::config::value::{TIME_ALONE, Wrong, file_path, number, size, statuses, write_statuses};
 
 /// The longest time that an option takes: ten years, far below where numbers of HTTP end.
 const SECONDS_MAX: u32 = 3650 * 86_400;
@@ -74,7 +74,7 @@ fn ttl(text: &str) -> Result<Ttl, Wrong> {
     match text.split_once(' ') {
         Some(("default", time)) => seconds(time).map(Ttl::Default),
         Some(("override", time)) => seconds(time).map(Ttl::Override),
-        _ if seconds(text).is_ok() => Err("does not say whether it is default or override"),
+        _ if seconds(text).is_ok() || number(text).is_ok() => Err(TIME_ALONE),
         _ => Err("does not say who decides"),
     }
 }
@@ -138,7 +138,8 @@ pub(super) fn disk(text: &str) -> Result<Disk, Wrong> {
 /// A name of a field in lower case, or `off`.
 pub(super) fn field_or_off(text: &str) -> Result<Option<Box<[u8]>>, Wrong> {
     match text {
-        "off" | "false" => Ok(None),
+        "off" => Ok(None),
+        "true" | "false" => Err("is neither a field's name nor off"),
         _ => field(text).map(Some),
     }
 }
