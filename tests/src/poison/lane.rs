@@ -1,0 +1,211 @@
+//! Two programs of one configuration: one that is attacked, and its control.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+
+use super::client::Client;
+use super::mutant::{Class, Mutant, Probe, Service};
+use super::program::Program;
+use crate::corpus::literal::escaped;
+use crate::strict::{Field, Message, Start};
+
+/// Both programs, and the connections of innocent clients to them.
+pub(super) struct Lane {
+    attacked: Side,
+    control: Side,
+}
+
+struct Side {
+    program: Program,
+    /// Connections that go on from batch to batch.
+    clients: HashMap<(Service, Ipv4Addr), Client>,
+}
+
+/// What a client sees of a response, apart from what depends on time and on the cache's state.
+type Shown = Result<String, String>;
+
+/// Requests of one connection under way at once: few enough that no buffer fills up.
+const PIPELINED_MAX: usize = 8;
+
+impl Lane {
+    /// Starts the real program twice.
+    pub(super) fn start(engine: &str) -> Self {
+        Self::of(|| Program::start(engine))
+    }
+
+    /// Starts a cache twice that makes every mistake.
+    pub(super) fn naive() -> Self {
+        Self::of(Program::naive)
+    }
+
+    fn of(start: impl Fn() -> Program) -> Self {
+        let side = || Side { program: start(), clients: HashMap::new() };
+        Self { attacked: side(), control: side() }
+    }
+
+    /// Whether a program has ended, which it must not.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        let ended = self.attacked.program.ended();
+        ended.or_else(|| self.control.program.ended())
+    }
+
+    /// Plays mutants, each by the name that stands beside it; gives for each what an innocent
+    /// client got in place of what it should have.
+    pub(super) fn play(&mut self, mutants: &[(String, &Mutant)]) -> Vec<Option<String>> {
+        for side in [&mut self.attacked, &mut self.control] {
+            for (token, mutant) in mutants {
+                side.program.origins.register(token.clone(), mutant.model.clone());
+            }
+            side.requests(mutants, |mutant| &mutant.before);
+        }
+        let failed: Vec<_> = mutants.iter().map(|(token, it)| self.attack(token, it)).collect();
+        let got = self.attacked.requests(mutants, |mutant| &mutant.after);
+        let expected = self.control.requests(mutants, |mutant| &mutant.after);
+        for side in [&self.attacked, &self.control] {
+            mutants.iter().for_each(|(token, _)| side.program.origins.forget(token));
+        }
+        let sides = got.into_iter().zip(expected).zip(failed);
+        sides.map(|((got, expected), failed)| failed.or_else(|| difference(&got, &expected))).collect()
+    }
+
+    /// Sends what the attacker sends, and waits for the end of the connection.
+    fn attack(&mut self, token: &str, mutant: &Mutant) -> Option<String> {
+        let attack = &mutant.attack;
+        let program = &self.attacked.program;
+        if mutant.class == Class::Early {
+            self.attacked.clients.retain(|(service, _), _| *service != Service::Early);
+            program.origins.end_early();
+        }
+        let origin = program.origins.modelled.to_string();
+        let talk = || -> Result<(), String> {
+            let mut client = Client::connect(attack.from, program.address(attack.service))?;
+            for request in &attack.requests {
+                let (header, body) = request.bytes(attack.service, token, &origin);
+                let early = request.early.map(|early| early.min(body.len().saturating_sub(1)));
+                let (first, rest) = body.split_at(early.unwrap_or(body.len()));
+                client.send(&[&header, first].concat());
+                if early.is_some() {
+                    client.response(&request.method)?;
+                    client.send(rest);
+                }
+            }
+            client.finish()
+        };
+        talk().err().map(|why| format!("the attack did not come to its end: {why}"))
+    }
+}
+
+impl Side {
+    /// Sends the innocent requests of all mutants, the first of each before the second of any.
+    fn requests(
+        &mut self,
+        mutants: &[(String, &Mutant)],
+        of: impl Fn(&Mutant) -> &[Probe],
+    ) -> Vec<Vec<Shown>> {
+        let mut shown: Vec<Vec<Shown>> = mutants.iter().map(|_| Vec::new()).collect();
+        let rounds = mutants.iter().map(|(_, mutant)| of(mutant).len()).max().unwrap_or(0);
+        let origin = self.program.origins.modelled.to_string();
+        for round in 0..rounds {
+            let mut groups: BTreeMap<(Service, Ipv4Addr), Vec<(usize, Vec<u8>)>> = BTreeMap::new();
+            for (at, (token, mutant)) in mutants.iter().enumerate() {
+                if let Some(Probe { service, from, request }) = of(mutant).get(round) {
+                    let (header, body) = request.bytes(*service, token, &origin);
+                    let bytes = [header, body].concat();
+                    groups.entry((*service, *from)).or_default().push((at, bytes));
+                }
+            }
+            for (whose, requests) in groups {
+                for part in requests.chunks(PIPELINED_MAX) {
+                    let bytes: Vec<&[u8]> = part.iter().map(|(_, bytes)| &bytes[..]).collect();
+                    let responses = self.pipeline(whose, &bytes);
+                    for ((at, _), response) in part.iter().zip(responses) {
+                        shown[*at].push(response.map(|message| show(&message)));
+                    }
+                }
+            }
+        }
+        shown
+    }
+
+    /// The responses to requests that are sent at once. Those that a connection ends before are
+    /// sent again on another one.
+    fn pipeline(
+        &mut self,
+        whose: (Service, Ipv4Addr),
+        requests: &[&[u8]],
+    ) -> Vec<Result<Message, String>> {
+        let address = self.program.address(whose.0);
+        let mut responses: Vec<Result<Message, String>> = Vec::new();
+        while responses.len() < requests.len() {
+            let kept = self.clients.remove(&whose);
+            let is_new = kept.is_none();
+            let client = kept.map_or_else(|| Client::connect(whose.1, address), Ok);
+            let count = responses.len();
+            match client.and_then(|client| take(client, &requests[count..], &mut responses)) {
+                Ok(Some(client)) => drop(self.clients.insert(whose, client)),
+                Ok(None) if is_new && responses.len() == count => {
+                    responses.push(Err("no response".to_owned()));
+                }
+                Ok(None) => {}
+                Err(why) => responses.push(Err(why)),
+            }
+        }
+        responses
+    }
+}
+
+/// Sends requests at once and takes their responses; gives the client back if its connection goes
+/// on.
+fn take(
+    mut client: Client,
+    requests: &[&[u8]],
+    responses: &mut Vec<Result<Message, String>>,
+) -> Result<Option<Client>, String> {
+    client.send(&requests.concat());
+    for _ in requests {
+        match client.response("GET")? {
+            Some(message) => responses.push(Ok(message)),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(client))
+}
+
+/// A response as text, without the fields that depend on time and on the cache's state.
+fn show(message: &Message) -> String {
+    let Start::Answer { status, reason } = &message.start else { return String::new() };
+    let mut text = format!("{status} {}\n", escaped(reason));
+    // The order of fields with different names says nothing, RFC 9110 section 5.3.
+    let mut fields: Vec<&Field> = message.fields.iter().collect();
+    fields.sort_by_key(|field| field.name.to_ascii_lowercase());
+    for Field { name, value } in fields {
+        if !["age", "date", "cache-status"].contains(&&*name.to_ascii_lowercase()) {
+            text.push_str(&format!("{name}: {}\n", without_pseudonym(&escaped(value))));
+        }
+    }
+    text + "\n" + &escaped(&message.body)
+}
+
+/// Via names a program by a random number of its own.
+fn without_pseudonym(value: &str) -> String {
+    const NAME: &str = "millrace-";
+    match value.find(NAME).map(|at| at + NAME.len()) {
+        Some(at) if value[at..].len() >= 16 => format!("{}{}", &value[..at], &value[at + 16..]),
+        _ => value.to_owned(),
+    }
+}
+
+fn difference(got: &[Shown], expected: &[Shown]) -> Option<String> {
+    let differing = got.iter().zip(expected).position(|(got, expected)| got != expected)?;
+    let say = |shown: &Shown| match shown {
+        Ok(text) => text.replace('\n', "\n      "),
+        Err(why) => why.clone(),
+    };
+    Some(format!(
+        "innocent request {} got\n      {}\n    instead of\n      {}",
+        differing + 1,
+        say(&got[differing]),
+        say(&expected[differing])
+    ))
+}
