@@ -92,17 +92,25 @@ fn link_value(random: &mut Random, name: &str) -> String {
             ";;host=evil.example",
             "",
         ],
-        "X-Forwarded-Proto" | "X-Forwarded-Scheme" | "X-Forwarded-Protocol"
+        "X-Forwarded-Proto"
+        | "X-Forwarded-Scheme"
+        | "X-Forwarded-Protocol"
         | "X-Original-Proto" => &["https", "http", "HTTPS", "https, http", "http,https", "", "wss"],
         "X-Forwarded-Ssl" | "Front-End-Https" => &["on", "off", "1", ""],
         "X-Forwarded-Port" => &["443", "80", "8443", "1", ""],
         "X-HTTP-Method" | "X-HTTP-Method-Override" | "X-Method-Override" => {
             &["POST", "DELETE", "HEAD", "GET", ""]
         }
-        "X-Forwarded-For" | "X-Real-Ip" | "X-Client-IP" | "True-Client-IP"
-        | "CF-Connecting-IP" => &["192.0.2.1", "127.0.0.2", "192.0.2.1, 10.0.0.1", "", "x"],
-        "X-Forwarded-Path" | "X-Forwarded-Prefix" | "X-Original-URL" | "X-Rewrite-URL"
-        | "X-Rewrite-Path" | "X-Forwarded-Uri" | "X-Forwarded-Context" => {
+        "X-Forwarded-For" | "X-Real-Ip" | "X-Client-IP" | "True-Client-IP" | "CF-Connecting-IP" => {
+            &["192.0.2.1", "127.0.0.2", "192.0.2.1, 10.0.0.1", "", "x"]
+        }
+        "X-Forwarded-Path"
+        | "X-Forwarded-Prefix"
+        | "X-Original-URL"
+        | "X-Rewrite-URL"
+        | "X-Rewrite-Path"
+        | "X-Forwarded-Uri"
+        | "X-Forwarded-Context" => {
             &["/admin", "/evil", "/", "//evil.example", "", "/static/../account"]
         }
         _ => &["evil.example", "evil.example:80", "evil.example, {T}.test", "{T}.test", ""],
@@ -156,13 +164,17 @@ pub(super) fn near(random: &mut Random, value: Option<&str>) -> Option<String> {
         match random.below(11) {
             0 => value.push(','),
             1 => value.insert_str(0, ", "),
-            2 => value.insert_str(at, random.choose(&[",", ", ", " ,", ",,", ";", " ", "\t", "\""])),
+            2 => {
+                value.insert_str(at, random.choose(&[",", ", ", " ,", ",,", ";", " ", "\t", "\""]))
+            }
             3 => value = value.replace(", ", random.choose(&[",", " , ", ",, ", "; ", ",\t"])),
             4 => value = value.replace("; ", random.choose(&[";", ", ", " ; "])),
             5 => value = value.to_ascii_uppercase(),
             6 => value.clear(),
             7 => return None,
-            8 => value = value.split([',', ';']).rev().map(str::trim).collect::<Vec<_>>().join(", "),
+            8 => {
+                value = value.split([',', ';']).rev().map(str::trim).collect::<Vec<_>>().join(", ")
+            }
             9 => value.push_str(random.choose(&[";q=1", ";q=0", "; q=0.001", "=", "x"])),
             _ => value = format!("{value}, {value}"),
         }
@@ -196,7 +208,9 @@ fn spelt(random: &mut Random, name: &str) -> String {
 /// A line by which clients change what caches and proxies do with a request.
 pub(super) fn control(random: &mut Random, used: &[Line]) -> Line {
     let (name, choices): (&str, &[&str]) = match random.below(9) {
-        0 | 1 => ("Cache-Control", &["no-cache", "max-age=0", "no-store", "max-stale", "min-fresh=1"]),
+        0 | 1 => {
+            ("Cache-Control", &["no-cache", "max-age=0", "no-store", "max-stale", "min-fresh=1"])
+        }
         2 => ("Pragma", &["no-cache"]),
         3 => ("If-None-Match", &["\"other\"", "*", "W/\"a\""]),
         4 => ("If-Modified-Since", &["Thu, 01 Jan 2026 00:00:00 GMT", "x"]),

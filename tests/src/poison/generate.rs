@@ -21,8 +21,9 @@ impl Mutant {
     /// The mutant of these random numbers. `index` spreads attackers over addresses, so that no
     /// address runs out of ports.
     pub(super) fn new(class: Class, random: &mut Random, index: u64) -> Self {
+        let overlaps = class != Class::Early && random.below(8) == 0;
         let maker = Maker { random, index };
-        match class {
+        let mutant = match class {
             Class::Path => maker.path(),
             Class::Trusted => maker.links(class, Service::Trusting),
             Class::Unkeyed => maker.links(class, Service::Plain),
@@ -35,7 +36,9 @@ impl Mutant {
             Class::Cookies => maker.cookies(),
             Class::Private => maker.private(),
             Class::Early => maker.early(),
-        }
+        };
+        let model = Model { is_slow: overlaps, ..mutant.model };
+        Self { model, overlaps, ..mutant }
     }
 }
 
@@ -72,6 +75,7 @@ impl Maker<'_> {
         if self.one_in(12) {
             request.method = self.random.choose(&["HEAD", "POST", "OPTIONS"]).to_owned();
         }
+        request.is_old = self.one_in(12);
     }
 
     /// A link leads somebody with a session to a path; then the path is requested without it.
@@ -91,7 +95,7 @@ impl Maker<'_> {
         }
         let after = after.into_iter().map(|it| self.probe(Service::Paths, CLIENT, it)).collect();
         let attack = self.attack(Service::Paths, false, vec![lured]);
-        Mutant { class: Class::Path, model, before: Vec::new(), attack, after }
+        Mutant { class: Class::Path, model, before: Vec::new(), attack, overlaps: false, after }
     }
 
     /// Fields from which origins build links, schemes, paths and methods.
@@ -110,6 +114,9 @@ impl Maker<'_> {
                 request.fields.push(line);
             }
             self.spice(&mut request);
+            if self.one_in(10) {
+                request.body = "a=evil".to_owned();
+            }
             attacks.push(request);
         }
         let is_trusted = service == Service::Trusting && self.one_in(2);
@@ -119,7 +126,7 @@ impl Maker<'_> {
         }
         let before = if self.one_in(3) { vec![self.innocent(service)] } else { Vec::new() };
         let attack = self.attack(service, is_trusted, attacks);
-        Mutant { class, model, before, attack, after }
+        Mutant { class, model, before, attack, overlaps: false, after }
     }
 
     fn innocent(&mut self, service: Service) -> Probe {
@@ -127,6 +134,9 @@ impl Maker<'_> {
         let mut request = Request::get("/page");
         if is_behind || self.one_in(6) {
             request.fields = innocent_link(self.random);
+        }
+        if self.one_in(8) {
+            request.method = "HEAD".to_owned();
         }
         self.probe(service, if is_behind { BALANCER } else { CLIENT }, request)
     }
@@ -150,7 +160,8 @@ impl Maker<'_> {
         let (mut clean, mut near_it) = (Request::get("/page"), Request::get("/page"));
         for name in names {
             let value = innocent_value(self.random, name);
-            let changed = if self.one_in(3) { value.clone() } else { near(self.random, value.as_deref()) };
+            let changed =
+                if self.one_in(3) { value.clone() } else { near(self.random, value.as_deref()) };
             if let Some(changed) = changed {
                 // How an origin reads a weight that is none is not what is asked here.
                 let lines = match is_negotiated(name) {
@@ -172,7 +183,7 @@ impl Maker<'_> {
         };
         let attack = self.attack(service, is_trusted, vec![near_it]);
         let after = vec![self.probe(service, from, clean)];
-        Mutant { class: Class::Vary, model, before, attack, after }
+        Mutant { class: Class::Vary, model, before, attack, overlaps: false, after }
     }
 
     /// Host, and the target's host, in other letters and with a port.
@@ -191,7 +202,7 @@ impl Maker<'_> {
         let is_trusted = self.one_in(2);
         let after = vec![self.probe(service, CLIENT, Request::get("/page"))];
         let attack = self.attack(service, is_trusted, vec![request]);
-        Mutant { class: Class::Host, model, before: Vec::new(), attack, after }
+        Mutant { class: Class::Host, model, before: Vec::new(), attack, overlaps: false, after }
     }
 
     /// HEAD for a page that is stored.
@@ -215,7 +226,7 @@ impl Maker<'_> {
         let before = vec![self.probe(service, OTHER, page.clone())];
         let after = vec![self.probe(service, CLIENT, page)];
         let attack = self.attack(service, false, vec![request]);
-        Mutant { class: Class::Head, model, before, attack, after }
+        Mutant { class: Class::Head, model, before, attack, overlaps: false, after }
     }
 
     /// An unsafe request to one service, about a group that another one has stored.
@@ -241,7 +252,7 @@ impl Maker<'_> {
         let before = vec![self.probe(there, OTHER, page.clone())];
         let after = vec![self.probe(there, CLIENT, page)];
         let attack = self.attack(here, false, vec![request]);
-        Mutant { class: Class::Groups, model, before, attack, after }
+        Mutant { class: Class::Groups, model, before, attack, overlaps: false, after }
     }
 
     /// A request that the origin refuses, with a response that says how long it is fresh.
@@ -266,7 +277,7 @@ impl Maker<'_> {
         };
         let after = vec![self.probe(service, CLIENT, page)];
         let attack = self.attack(service, false, vec![request]);
-        Mutant { class: Class::Errors, model, before, attack, after }
+        Mutant { class: Class::Errors, model, before, attack, overlaps: false, after }
     }
 
     /// Fields for one client in a full response, a 304, or a response to HEAD.
@@ -297,7 +308,7 @@ impl Maker<'_> {
         };
         let after = vec![self.probe(service, CLIENT, page("bob"))];
         let attack = self.attack(service, false, vec![request]);
-        Mutant { class: Class::Cookies, model, before, attack, after }
+        Mutant { class: Class::Cookies, model, before, attack, overlaps: false, after }
     }
 
     fn cookie_name(&mut self) -> &'static str {
@@ -320,7 +331,7 @@ impl Maker<'_> {
         let before = vec![self.probe(service, OTHER, page.clone())];
         let after = vec![self.probe(service, CLIENT, page)];
         let attack = self.attack(service, false, vec![request]);
-        Mutant { class: Class::Private, model, before, attack, after }
+        Mutant { class: Class::Private, model, before, attack, overlaps: false, after }
     }
 
     /// The end of a body that the origin takes for the next request on its connection.
@@ -345,7 +356,14 @@ impl Maker<'_> {
         let victims = ["/victim", "/page"].map(Request::get);
         let after = victims.map(|it| self.probe(Service::Early, CLIENT, it)).into();
         let attack = self.attack(Service::Early, false, vec![request]);
-        Mutant { class: Class::Early, model: Model::default(), before: Vec::new(), attack, after }
+        Mutant {
+            class: Class::Early,
+            model: Model::default(),
+            before: Vec::new(),
+            attack,
+            overlaps: false,
+            after,
+        }
     }
 
     fn shared_service(&mut self) -> Service {
@@ -360,4 +378,3 @@ fn random_host(random: &mut Random) -> String {
     let port = random.choose(&["", ":80", ":80", ":8080", ":443"]);
     format!("{name}{port}")
 }
-

@@ -59,18 +59,38 @@ impl Lane {
             }
             side.requests(mutants, |mutant| &mutant.before);
         }
-        let failed: Vec<_> = mutants.iter().map(|(token, it)| self.attack(token, it)).collect();
+        let begun: Vec<_> = mutants.iter().map(|(token, it)| self.attack(token, it)).collect();
+        // An attack that overlaps ends later, those of others here.
+        let mut ended = Vec::new();
+        for (client, (_, mutant)) in begun.into_iter().zip(mutants) {
+            let is_over = !mutant.overlaps;
+            ended.push(client.and_then(|client| {
+                if is_over { client.finish().map(|()| None) } else { Ok(Some(client)) }
+            }));
+        }
         let got = self.attacked.requests(mutants, |mutant| &mutant.after);
+        let failed: Vec<_> = ended
+            .into_iter()
+            .map(|client| match client {
+                Ok(Some(client)) => client.finish().err(),
+                Ok(None) => None,
+                Err(why) => Some(why),
+            })
+            .collect();
         let expected = self.control.requests(mutants, |mutant| &mutant.after);
         for side in [&self.attacked, &self.control] {
             mutants.iter().for_each(|(token, _)| side.program.origins.forget(token));
         }
         let sides = got.into_iter().zip(expected).zip(failed);
-        sides.map(|((got, expected), failed)| failed.or_else(|| difference(&got, &expected))).collect()
+        let judge = |((got, expected), failed): ((Vec<Shown>, Vec<Shown>), Option<String>)| {
+            let failed = failed.map(|why| format!("the attack did not come to its end: {why}"));
+            failed.or_else(|| difference(&got, &expected))
+        };
+        sides.map(judge).collect()
     }
 
-    /// Sends what the attacker sends, and waits for the end of the connection.
-    fn attack(&mut self, token: &str, mutant: &Mutant) -> Option<String> {
+    /// Sends what the attacker sends.
+    fn attack(&mut self, token: &str, mutant: &Mutant) -> Result<Client, String> {
         let attack = &mutant.attack;
         let program = &self.attacked.program;
         if mutant.class == Class::Early {
@@ -78,21 +98,18 @@ impl Lane {
             program.origins.end_early();
         }
         let origin = program.origins.modelled.to_string();
-        let talk = || -> Result<(), String> {
-            let mut client = Client::connect(attack.from, program.address(attack.service))?;
-            for request in &attack.requests {
-                let (header, body) = request.bytes(attack.service, token, &origin);
-                let early = request.early.map(|early| early.min(body.len().saturating_sub(1)));
-                let (first, rest) = body.split_at(early.unwrap_or(body.len()));
-                client.send(&[&header, first].concat());
-                if early.is_some() {
-                    client.response(&request.method)?;
-                    client.send(rest);
-                }
+        let mut client = Client::connect(attack.from, program.address(attack.service))?;
+        for request in &attack.requests {
+            let (header, body) = request.bytes(attack.service, token, &origin);
+            let early = request.early.map(|early| early.min(body.len().saturating_sub(1)));
+            let (first, rest) = body.split_at(early.unwrap_or(body.len()));
+            client.send(&[&header, first].concat());
+            if early.is_some() {
+                client.response(&request.method)?;
+                client.send(rest);
             }
-            client.finish()
-        };
-        talk().err().map(|why| format!("the attack did not come to its end: {why}"))
+        }
+        Ok(client)
     }
 }
 
@@ -107,18 +124,19 @@ impl Side {
         let rounds = mutants.iter().map(|(_, mutant)| of(mutant).len()).max().unwrap_or(0);
         let origin = self.program.origins.modelled.to_string();
         for round in 0..rounds {
-            let mut groups: BTreeMap<(Service, Ipv4Addr), Vec<(usize, Vec<u8>)>> = BTreeMap::new();
+            let mut groups: BTreeMap<(Service, Ipv4Addr), Vec<(usize, (String, Vec<u8>))>> =
+                BTreeMap::new();
             for (at, (token, mutant)) in mutants.iter().enumerate() {
                 if let Some(Probe { service, from, request }) = of(mutant).get(round) {
                     let (header, body) = request.bytes(*service, token, &origin);
-                    let bytes = [header, body].concat();
-                    groups.entry((*service, *from)).or_default().push((at, bytes));
+                    let sent = (request.method.clone(), [header, body].concat());
+                    groups.entry((*service, *from)).or_default().push((at, sent));
                 }
             }
             for (whose, requests) in groups {
                 for part in requests.chunks(PIPELINED_MAX) {
-                    let bytes: Vec<&[u8]> = part.iter().map(|(_, bytes)| &bytes[..]).collect();
-                    let responses = self.pipeline(whose, &bytes);
+                    let sent: Vec<_> = part.iter().map(|(_, sent)| sent).collect();
+                    let responses = self.pipeline(whose, &sent);
                     for ((at, _), response) in part.iter().zip(responses) {
                         shown[*at].push(response.map(|message| show(&message)));
                     }
@@ -128,12 +146,12 @@ impl Side {
         shown
     }
 
-    /// The responses to requests that are sent at once. Those that a connection ends before are
+    /// The responses to requests, each with its method, that are sent at once. Those that a connection ends before are
     /// sent again on another one.
     fn pipeline(
         &mut self,
         whose: (Service, Ipv4Addr),
-        requests: &[&[u8]],
+        requests: &[&(String, Vec<u8>)],
     ) -> Vec<Result<Message, String>> {
         let address = self.program.address(whose.0);
         let mut responses: Vec<Result<Message, String>> = Vec::new();
@@ -159,12 +177,13 @@ impl Side {
 /// on.
 fn take(
     mut client: Client,
-    requests: &[&[u8]],
+    requests: &[&(String, Vec<u8>)],
     responses: &mut Vec<Result<Message, String>>,
 ) -> Result<Option<Client>, String> {
-    client.send(&requests.concat());
-    for _ in requests {
-        match client.response("GET")? {
+    let bytes: Vec<&[u8]> = requests.iter().map(|(_, bytes)| &bytes[..]).collect();
+    client.send(&bytes.concat());
+    for (method, _) in requests {
+        match client.response(method)? {
             Some(message) => responses.push(Ok(message)),
             None => return Ok(None),
         }

@@ -26,7 +26,7 @@ pub struct Model {
     pub accounts: bool,
     /// With `accounts`: even personal pages have `max-age`.
     pub is_careless: bool,
-    /// Pages contain Host and every field that [`is_reflected`] names.
+    /// Pages contain Host, the body of the request, and every field that [`is_reflected`] names.
     pub reflects: bool,
     /// Requests that X-Forwarded-Proto does not call https are redirected.
     pub forces_https: bool,
@@ -44,6 +44,8 @@ pub struct Model {
     pub private_to_cookies: bool,
     /// Responses to HEAD have fields that those to GET do not have.
     pub head_differs: bool,
+    /// It takes its time, so that other requests for the same page come meanwhile.
+    pub is_slow: bool,
     /// Pages contain how often the page was requested from this origin.
     pub counts: bool,
 }
@@ -124,16 +126,16 @@ impl Model {
             if let Some(rest) = forwarded(request) {
                 reflected.push(format!("forwarded: {rest}"));
             }
+            if !request.body.is_empty() {
+                reflected.push(format!("a body: {}", text(&request.body)));
+            }
             reflected.sort();
             body.push_str(&reflected.join("\n").replace(place, "origin"));
             body.push('\n');
         }
         for name in &self.vary {
-            let value = if is_negotiated(name) {
-                preferred(request, name)
-            } else {
-                lines(request, name)
-            };
+            let value =
+                if is_negotiated(name) { preferred(request, name) } else { lines(request, name) };
             body.push_str(&format!("varies by {name}: {value}\n"));
         }
         body

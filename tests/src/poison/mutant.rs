@@ -94,6 +94,8 @@ pub(super) struct Request {
     pub(super) is_absolute: bool,
     pub(super) fields: Vec<Line>,
     pub(super) body: String,
+    /// It is of HTTP/1.0.
+    pub(super) is_old: bool,
     /// So many bytes of the body are sent at once, the others after the response.
     pub(super) early: Option<usize>,
 }
@@ -121,7 +123,8 @@ impl Request {
             (_, true) => format!("http://{host}{}", self.path),
             (_, false) => self.path.clone(),
         };
-        let mut header = format!("{} {target} HTTP/1.1\r\nHost: {host}\r\n", self.method);
+        let version = if self.is_old { "HTTP/1.0" } else { "HTTP/1.1" };
+        let mut header = format!("{} {target} {version}\r\nHost: {host}\r\n", self.method);
         for (name, value) in &self.fields {
             header.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -159,6 +162,8 @@ pub struct Mutant {
     /// What innocent clients request before the attack.
     pub(super) before: Vec<Probe>,
     pub(super) attack: Attack,
+    /// The innocent requests after it are sent before its responses have come.
+    pub(super) overlaps: bool,
     /// What innocent clients request after it.
     pub(super) after: Vec<Probe>,
 }
@@ -182,8 +187,9 @@ impl Mutant {
             }),
             // A body that is sent whole before the response is the next request to such an origin,
             // whatever a proxy does.
-            Class::Early => requests
-                .all(|request| request.early.is_none_or(|early| early < request.body.len())),
+            Class::Early => {
+                requests.all(|request| request.early.is_none_or(|early| early < request.body.len()))
+            }
             _ => true,
         }
     }
@@ -204,7 +210,8 @@ impl fmt::Display for Mutant {
         }
         for request in &attack.requests {
             let Attack { service, from, .. } = attack;
-            writeln!(f, "  attack, {from} to {service:?}: {}", line(request, *service))?;
+            let note = if self.overlaps { " at the same time" } else { "" };
+            writeln!(f, "  attack{note}, {from} to {service:?}: {}", line(request, *service))?;
         }
         for Probe { service, from, request } in after {
             writeln!(f, "  after, {from} to {service:?}: {}", line(request, *service))?;

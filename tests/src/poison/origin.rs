@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
+use std::time::Duration;
 
 use super::model::Model;
 use crate::strict::{self, Message};
@@ -67,6 +68,9 @@ impl Origins {
     }
 }
 
+/// How long a slow origin takes. No verdict depends on it.
+const SLOW: Duration = Duration::from_millis(3);
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread of an origin panics")
 }
@@ -110,6 +114,11 @@ fn respond(request: &Message, place: &str, shared: &Shared) -> Vec<u8> {
     let host = request.fields.iter().find(|field| field.is("host"));
     let host = host.map_or(String::new(), |field| String::from_utf8_lossy(&field.value).into());
     let token = token(&host).or_else(|| token(request.target()));
+    let is_slow = |entry: &Entry| entry.model.is_slow;
+    let is_slow = token.as_ref().and_then(|it| lock(&shared.models).get(it).map(is_slow));
+    if is_slow == Some(true) {
+        thread::sleep(SLOW);
+    }
     let mut models = lock(&shared.models);
     match token.and_then(|token| models.get_mut(&token)) {
         Some(Entry { model, pages }) => model.respond(request, place, || {

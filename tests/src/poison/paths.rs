@@ -45,9 +45,8 @@ pub(super) fn path(random: &mut Random) -> String {
 }
 
 /// Parts that lead to the folder above, to some readers.
-const UPS: [&str; 12] = [
-    "..", "..", "%2e%2e", ".%2e", "%2E.", "..;", "..;x=1", "%2e%2e;", ".", "%2e", "...", "..%20",
-];
+const UPS: [&str; 12] =
+    ["..", "..", "%2e%2e", ".%2e", "%2E.", "..;", "..;x=1", "%2e%2e;", ".", "%2e", "...", "..%20"];
 
 fn separator(random: &mut Random) -> String {
     let choices = ["/", "/", "%2f", "%2F", "%5c", "%5C", "\\", "//", "/./", ";/", "/;/", ";a=b/"];
@@ -60,8 +59,10 @@ fn change(random: &mut Random, path: &mut String) {
     match random.below(8) {
         0 | 1 => encode(random, path),
         2 => path.insert(at, '/'),
-        3 => path.insert_str(at, random.choose(&["/./", "/../", ";", ";x", "%2f", "%5c", "\\", "%00"])),
-        4 => path.push_str(random.choose(&[";.css", "%2f", "/", "/.", "/..", ";", "%3b.js", "%00.js"])),
+        3 => path
+            .insert_str(at, random.choose(&["/./", "/../", ";", ";x", "%2f", "%5c", "\\", "%00"])),
+        4 => path
+            .push_str(random.choose(&[";.css", "%2f", "/", "/.", "/..", ";", "%3b.js", "%00.js"])),
         5 => *path = path.replace("%2", "%252"),
         6 => path.insert(0, '/'),
         _ => *path = path.replacen('/', "\\", 1 + random.below(2)).replacen('\\', "/", 1),

@@ -56,8 +56,7 @@ impl Program {
                 said.push_back(line);
             }
         });
-        let mut program =
-            Self { addresses: HashMap::new(), origins, child: Some(child), said };
+        let mut program = Self { addresses: HashMap::new(), origins, child: Some(child), said };
         let begun = Instant::now();
         while program.addresses.len() < SERVICES.len() {
             let left = PATIENCE.saturating_sub(begun.elapsed());

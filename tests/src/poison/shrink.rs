@@ -60,8 +60,9 @@ fn without(mutant: &Mutant, mut at: usize) -> Option<Mutant> {
         return Some(smaller);
     }
     at -= smaller.model.vary.len();
-    let Mutant { model, .. } = &mut smaller;
+    let model = &mut smaller.model;
     let switches = [
+        &mut smaller.overlaps,
         &mut model.validates,
         &mut model.forces_https,
         &mut model.head_differs,
