@@ -13,7 +13,7 @@ pub mod campaign;
 mod client;
 mod fields;
 mod generate;
-mod lane;
+pub mod lane;
 pub mod model;
 pub mod mutant;
 mod naive;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::thread;
 
-use super::lane::Lane;
+use super::lane::{Innocent, Lane};
 use super::mutant::{Class, Mutant};
 use super::shrink::shrink;
 use crate::corpus::random::Random;
@@ -53,6 +53,8 @@ pub struct Plan<'a> {
     pub mutants: u64,
     /// Only this one of them.
     pub only: Option<u64>,
+    /// Only those of this class.
+    pub class: Option<Class>,
 }
 
 /// The sum of the results of mutants.
@@ -60,6 +62,8 @@ pub struct Plan<'a> {
 pub struct Tally {
     /// How many mutants of each class were played, and how many changed another client's response.
     pub classes: BTreeMap<Class, (u64, u64)>,
+    /// What innocent clients got after attacks.
+    pub innocent: Innocent,
     /// The failures that were made small, with the seed and the number of the mutant.
     pub failures: Vec<String>,
 }
@@ -88,6 +92,7 @@ impl Tally {
             sum.0 += played;
             sum.1 += changed;
         }
+        self.innocent.join(other.innocent);
         self.failures.extend(other.failures);
     }
 }
@@ -101,7 +106,8 @@ impl fmt::Display for Tally {
             let comma = if at == 0 { "" } else { ", " };
             write!(f, "{comma}{class:?} {changed} of {played}")?;
         }
-        f.write_str(")")
+        let Innocent { responses, hits, refused } = self.innocent;
+        write!(f, "); {responses} innocent responses, {hits} from the cache, {refused} refused")
     }
 }
 
@@ -140,6 +146,10 @@ fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> Tally {
         let mut batch: Vec<(u64, Mutant)> = Vec::new();
         while index < end && batch.len() < BATCH {
             let mutant = mutant(plan.seed, index);
+            if plan.class.is_some_and(|class| class != mutant.class) {
+                index += lanes;
+                continue;
+            }
             // What one of these leaves behind must not meet another one.
             let is_alone = mutant.class == Class::Early;
             if is_alone && !batch.is_empty() {
@@ -177,6 +187,7 @@ fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> Tally {
             lane = start();
         }
     }
+    tally.innocent = lane.innocent;
     tally
 }
 

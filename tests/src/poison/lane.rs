@@ -14,16 +14,45 @@ use crate::strict::{Field, Message, Start};
 pub(super) struct Lane {
     attacked: Side,
     control: Side,
+    /// What innocent clients of the attacked program got so far, after attacks.
+    pub(super) innocent: Innocent,
+}
+
+/// Counts responses to innocent clients. A program that stores nothing, or refuses everything, would
+/// pass the judge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Innocent {
+    /// All of them.
+    pub responses: u64,
+    /// Those from the cache, which have Age.
+    pub hits: u64,
+    /// Those with status 400.
+    pub refused: u64,
 }
 
 struct Side {
     program: Program,
     /// Connections that go on from batch to batch.
-    clients: HashMap<(Service, Ipv4Addr), Client>,
+    clients: HashMap<Whose, Client>,
 }
 
+/// The service of an innocent client, and its address.
+type Whose = (Service, Ipv4Addr);
+
+/// The method of a request, and its bytes.
+type Sent = (String, Vec<u8>);
+
 /// What a client sees of a response, apart from what depends on time and on the cache's state.
-type Shown = Result<String, String>;
+#[derive(Debug)]
+struct Shown {
+    text: String,
+    /// A response from the cache.
+    is_hit: bool,
+    status: u16,
+}
+
+/// Or why there is none.
+type Seen = Result<Shown, String>;
 
 /// Requests of one connection under way at once: few enough that no buffer fills up.
 const PIPELINED_MAX: usize = 8;
@@ -41,7 +70,7 @@ impl Lane {
 
     fn of(start: impl Fn() -> Program) -> Self {
         let side = || Side { program: start(), clients: HashMap::new() };
-        Self { attacked: side(), control: side() }
+        Self { attacked: side(), control: side(), innocent: Innocent::default() }
     }
 
     /// Whether a program has ended, which it must not.
@@ -59,30 +88,28 @@ impl Lane {
             }
             side.requests(mutants, |mutant| &mutant.before);
         }
-        let begun: Vec<_> = mutants.iter().map(|(token, it)| self.attack(token, it)).collect();
-        // An attack that overlaps ends later, those of others here.
-        let mut ended = Vec::new();
-        for (client, (_, mutant)) in begun.into_iter().zip(mutants) {
-            let is_over = !mutant.overlaps;
-            ended.push(client.and_then(|client| {
-                if is_over { client.finish().map(|()| None) } else { Ok(Some(client)) }
-            }));
+        let attacks: Vec<_> = mutants.iter().map(|(token, it)| self.attack(token, it)).collect();
+        let (mut failed, mut open) = (Vec::new(), Vec::new());
+        for (client, (_, mutant)) in attacks.into_iter().zip(mutants) {
+            let (client, why) = match client {
+                Ok(client) if mutant.overlaps => (Some(client), None),
+                Ok(client) => (None, client.finish().err()),
+                Err(why) => (None, Some(why)),
+            };
+            open.push(client);
+            failed.push(why);
         }
         let got = self.attacked.requests(mutants, |mutant| &mutant.after);
-        let failed: Vec<_> = ended
-            .into_iter()
-            .map(|client| match client {
-                Ok(Some(client)) => client.finish().err(),
-                Ok(None) => None,
-                Err(why) => Some(why),
-            })
-            .collect();
+        for (client, why) in open.into_iter().zip(&mut failed) {
+            *why = why.take().or(client.and_then(|client| client.finish().err()));
+        }
         let expected = self.control.requests(mutants, |mutant| &mutant.after);
+        self.innocent.add(&got);
         for side in [&self.attacked, &self.control] {
             mutants.iter().for_each(|(token, _)| side.program.origins.forget(token));
         }
         let sides = got.into_iter().zip(expected).zip(failed);
-        let judge = |((got, expected), failed): ((Vec<Shown>, Vec<Shown>), Option<String>)| {
+        let judge = |((got, expected), failed): ((Vec<Seen>, Vec<Seen>), Option<String>)| {
             let failed = failed.map(|why| format!("the attack did not come to its end: {why}"));
             failed.or_else(|| difference(&got, &expected))
         };
@@ -119,13 +146,12 @@ impl Side {
         &mut self,
         mutants: &[(String, &Mutant)],
         of: impl Fn(&Mutant) -> &[Probe],
-    ) -> Vec<Vec<Shown>> {
-        let mut shown: Vec<Vec<Shown>> = mutants.iter().map(|_| Vec::new()).collect();
+    ) -> Vec<Vec<Seen>> {
+        let mut shown: Vec<Vec<Seen>> = mutants.iter().map(|_| Vec::new()).collect();
         let rounds = mutants.iter().map(|(_, mutant)| of(mutant).len()).max().unwrap_or(0);
         let origin = self.program.origins.modelled.to_string();
         for round in 0..rounds {
-            let mut groups: BTreeMap<(Service, Ipv4Addr), Vec<(usize, (String, Vec<u8>))>> =
-                BTreeMap::new();
+            let mut groups: BTreeMap<Whose, Vec<(usize, Sent)>> = BTreeMap::new();
             for (at, (token, mutant)) in mutants.iter().enumerate() {
                 if let Some(Probe { service, from, request }) = of(mutant).get(round) {
                     let (header, body) = request.bytes(*service, token, &origin);
@@ -146,13 +172,9 @@ impl Side {
         shown
     }
 
-    /// The responses to requests, each with its method, that are sent at once. Those that a connection ends before are
-    /// sent again on another one.
-    fn pipeline(
-        &mut self,
-        whose: (Service, Ipv4Addr),
-        requests: &[&(String, Vec<u8>)],
-    ) -> Vec<Result<Message, String>> {
+    /// The responses to requests that are sent at once. Requests that the connection ends before
+    /// are sent again on another one.
+    fn pipeline(&mut self, whose: Whose, requests: &[&Sent]) -> Vec<Result<Message, String>> {
         let address = self.program.address(whose.0);
         let mut responses: Vec<Result<Message, String>> = Vec::new();
         while responses.len() < requests.len() {
@@ -177,7 +199,7 @@ impl Side {
 /// on.
 fn take(
     mut client: Client,
-    requests: &[&(String, Vec<u8>)],
+    requests: &[&Sent],
     responses: &mut Vec<Result<Message, String>>,
 ) -> Result<Option<Client>, String> {
     let bytes: Vec<&[u8]> = requests.iter().map(|(_, bytes)| &bytes[..]).collect();
@@ -192,9 +214,12 @@ fn take(
 }
 
 /// A response as text, without the fields that depend on time and on the cache's state.
-fn show(message: &Message) -> String {
-    let Start::Answer { status, reason } = &message.start else { return String::new() };
-    let mut text = format!("{status} {}\n", escaped(reason));
+fn show(message: &Message) -> Shown {
+    let reason = match &message.start {
+        Start::Answer { reason, .. } => escaped(reason),
+        Start::Request { .. } => String::new(),
+    };
+    let mut text = format!("{} {reason}\n", message.status());
     // The order of fields with different names says nothing, RFC 9110 section 5.3.
     let mut fields: Vec<&Field> = message.fields.iter().collect();
     fields.sort_by_key(|field| field.name.to_ascii_lowercase());
@@ -203,7 +228,9 @@ fn show(message: &Message) -> String {
             text.push_str(&format!("{name}: {}\n", without_pseudonym(&escaped(value))));
         }
     }
-    text + "\n" + &escaped(&message.body)
+    text = text + "\n" + &escaped(&message.body);
+    let is_hit = message.fields.iter().any(|field| field.is("age"));
+    Shown { text, is_hit, status: message.status() }
 }
 
 /// Via names a program by a random number of its own.
@@ -215,10 +242,15 @@ fn without_pseudonym(value: &str) -> String {
     }
 }
 
-fn difference(got: &[Shown], expected: &[Shown]) -> Option<String> {
-    let differing = got.iter().zip(expected).position(|(got, expected)| got != expected)?;
-    let say = |shown: &Shown| match shown {
-        Ok(text) => text.replace('\n', "\n      "),
+/// Says where an innocent client got another response than it should have, or none.
+fn difference(got: &[Seen], expected: &[Seen]) -> Option<String> {
+    let differs = |(got, expected): (&Seen, &Seen)| match (got, expected) {
+        (Ok(got), Ok(expected)) => got.text != expected.text,
+        _ => true,
+    };
+    let differing = got.iter().zip(expected).position(differs)?;
+    let say = |seen: &Seen| match seen {
+        Ok(shown) => shown.text.replace('\n', "\n      "),
         Err(why) => why.clone(),
     };
     Some(format!(
@@ -227,4 +259,21 @@ fn difference(got: &[Shown], expected: &[Shown]) -> Option<String> {
         say(&got[differing]),
         say(&expected[differing])
     ))
+}
+
+impl Innocent {
+    fn add(&mut self, seen: &[Vec<Seen>]) {
+        for shown in seen.iter().flatten().flatten() {
+            self.responses += 1;
+            self.hits += u64::from(shown.is_hit);
+            self.refused += u64::from(shown.status == 400);
+        }
+    }
+
+    /// Adds the counts of another lane.
+    pub(super) fn join(&mut self, other: Self) {
+        self.responses += other.responses;
+        self.hits += other.hits;
+        self.refused += other.refused;
+    }
 }

@@ -151,6 +151,9 @@ impl Model {
         if !self.vary.is_empty() {
             response.field("Vary", &self.vary.join(", "));
         }
+        if self.vary.iter().any(|name| name == "Accept-Language") {
+            response.field("Content-Language", &preferred(request, "Accept-Language"));
+        }
         if self.groups {
             response.field("Cache-Groups", "\"g\"");
         }
@@ -214,8 +217,9 @@ fn lines(request: &Message, name: &str) -> String {
 fn preferred(request: &Message, name: &str) -> String {
     let offered: &[&str] = match name {
         "Accept-Encoding" => &["br", "gzip"],
-        _ => &["en", "de", "fr"],
+        _ => &["de", "en", "fr"],
     };
+    let default = if name == "Accept-Encoding" { "identity" } else { "en" };
     let list = values(request, name).map(text).collect::<Vec<_>>().join(",").to_lowercase();
     let weight = |offered: &str| {
         let members = list.split(',').map(str::trim).filter_map(|member| {
@@ -225,7 +229,7 @@ fn preferred(request: &Message, name: &str) -> String {
         });
         members.fold(0.0, f32::max)
     };
-    let mut best = ("none", 0.0);
+    let mut best = (default, 0.0);
     for offer in offered {
         if weight(offer) > best.1 {
             best = (offer, weight(offer));
@@ -316,9 +320,12 @@ mod tests {
     #[test]
     fn negotiation_prefers_by_weight() {
         let model = Model { vary: vec!["Accept-Encoding".to_owned()], ..Model::default() };
-        for (value, choice) in
-            [("gzip", "gzip"), ("br;q=0.1, gzip", "gzip"), ("gzip, br", "br"), ("gzip;q=0", "none")]
-        {
+        for (value, choice) in [
+            ("gzip", "gzip"),
+            ("br;q=0.1, gzip", "gzip"),
+            ("gzip, br", "br"),
+            ("gzip;q=0", "identity"),
+        ] {
             let page = response(&model, &format!("Accept-Encoding: {value}\r\n"));
             assert!(page.ends_with(&format!("varies by Accept-Encoding: {choice}\n")), "{page}");
         }

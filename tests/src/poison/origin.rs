@@ -39,7 +39,7 @@ impl Origins {
     /// If there is no loopback port to be had.
     pub(super) fn start() -> Self {
         let shared = Arc::new(Shared::default());
-        let modelled = listen(&shared, |stream, place, shared| serve(stream, place, shared));
+        let modelled = listen(&shared, serve);
         let early = listen(&shared, |stream, _, shared| {
             if let Ok(clone) = stream.try_clone() {
                 lock(&shared.early).push(clone);

@@ -7,12 +7,13 @@ use crate::corpus::random::Random;
 pub(super) fn reading(random: &mut Random) -> Reading {
     let mut often = || random.below(4) > 0;
     let (encoded_slash, backslash, merges, removes_dots) = (often(), often(), often(), often());
+    let (merges_last, cuts_decoded) = (!often(), !often());
     let cut = match random.below(4) {
         0 => Cut::Nowhere,
         1 => Cut::End,
         _ => Cut::Segment,
     };
-    Reading { encoded_slash, backslash, merges, removes_dots, cut }
+    Reading { encoded_slash, backslash, merges, merges_last, removes_dots, cut, cuts_decoded }
 }
 
 /// A path that may be another page to the origin than it looks, with a query now and then.

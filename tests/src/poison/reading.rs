@@ -21,31 +21,40 @@ pub struct Reading {
     pub backslash: bool,
     /// Several slashes are one.
     pub merges: bool,
+    /// It merges slashes after it has removed dot segments, not before.
+    pub merges_last: bool,
     /// Dot segments are removed, RFC 3986 section 5.2.4.
     pub removes_dots: bool,
     /// Where semicolons end something.
     pub cut: Cut,
+    /// It cuts after it has decoded slashes, not before.
+    pub cuts_decoded: bool,
 }
 
 impl Reading {
     /// The page that a target asks for.
     pub fn page(&self, target: &str) -> String {
         let path = target.split('?').next().unwrap_or_default();
-        let path = match self.cut {
-            Cut::Nowhere => path.to_owned(),
-            Cut::Segment => {
-                let segments = path.split('/').map(|one| one.split(';').next().unwrap_or_default());
-                segments.collect::<Vec<_>>().join("/")
-            }
-            Cut::End => path.split(';').next().unwrap_or_default().to_owned(),
+        let mut path = match self.cuts_decoded {
+            true => self.cut(&self.decode(path)),
+            false => self.decode(&self.cut(path)),
         };
-        let mut path = self.decode(&path);
-        if self.merges {
-            while path.contains("//") {
-                path = path.replace("//", "/");
-            }
+        if self.merges && !self.merges_last {
+            path = merged(path);
         }
-        if self.removes_dots { without_dots(&path) } else { path }
+        if self.removes_dots {
+            path = without_dots(&path);
+        }
+        if self.merges { merged(path) } else { path }
+    }
+
+    fn cut(&self, path: &str) -> String {
+        let before = |text: &str| text.split(';').next().unwrap_or_default().to_owned();
+        match self.cut {
+            Cut::Nowhere => path.to_owned(),
+            Cut::Segment => path.split('/').map(before).collect::<Vec<_>>().join("/"),
+            Cut::End => before(path),
+        }
     }
 
     fn decode(&self, path: &str) -> String {
@@ -73,6 +82,13 @@ impl Reading {
         }
         page
     }
+}
+
+fn merged(mut path: String) -> String {
+    while path.contains("//") {
+        path = path.replace("//", "/");
+    }
+    path
 }
 
 /// RFC 3986 section 5.2.4.
@@ -104,8 +120,10 @@ mod tests {
         encoded_slash: true,
         backslash: true,
         merges: true,
+        merges_last: false,
         removes_dots: true,
         cut: Cut::Segment,
+        cuts_decoded: false,
     };
 
     #[test]
@@ -136,6 +154,12 @@ mod tests {
         assert_eq!(merges.page("/a///b"), "/a/b");
         let dots = Reading { removes_dots: true, ..plain };
         assert_eq!(dots.page("/a//../b"), "/a/b");
+        let last = Reading { merges: true, merges_last: true, ..dots };
+        assert_eq!(last.page("/a//../b"), "/a/b");
+        assert_eq!(Reading { merges_last: false, ..last }.page("/a//../b"), "/b");
+        let decodes = Reading { encoded_slash: true, cut: Cut::Segment, ..plain };
+        assert_eq!(decodes.page("/a;b%2fc"), "/a");
+        assert_eq!(Reading { cuts_decoded: true, ..decodes }.page("/a;b%2fc"), "/a/c");
         let end = Reading { cut: Cut::End, ..plain };
         assert_eq!(end.page("/a;b/../c"), "/a");
         let segment = Reading { cut: Cut::Segment, ..plain };
