@@ -121,13 +121,32 @@ fn link_value(random: &mut Random, name: &str) -> String {
 /// What innocent clients send, and what trusted peers add on their behalf.
 pub(super) fn innocent_link(random: &mut Random) -> Vec<Line> {
     let line = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    match random.below(6) {
+    match random.below(9) {
         0 | 1 => Vec::new(),
+        6 => vec![line("X-Forwarded-Proto", "https"), line("X-Forwarded-Port", "443")],
+        7 => vec![line("X-Forwarded-Ssl", "on"), line("X-Forwarded-Scheme", "https")],
+        8 => vec![line("X-Original-Host", "{T}.test"), line("Front-End-Https", "on")],
         2 => vec![line("X-Forwarded-Proto", "https")],
         3 => vec![line("X-Forwarded-For", "198.51.100.7"), line("X-Forwarded-Proto", "https")],
         4 => vec![line("X-Forwarded-Host", "{T}.test"), line("X-Forwarded-Proto", "http")],
         _ => vec![line("Forwarded", "for=198.51.100.7;proto=https")],
     }
+}
+
+/// Lines close to those of an innocent client, in another order now and then.
+pub(super) fn near_lines(random: &mut Random, lines: &[Line]) -> Vec<Line> {
+    let mut changed = Vec::new();
+    for (name, value) in lines {
+        let value = match random.below(3) {
+            0 => near(random, Some(value)),
+            _ => Some(value.clone()),
+        };
+        for line in value.map_or_else(Vec::new, |value| in_lines(random, name, &value)) {
+            let at = random.below(changed.len() + 1);
+            changed.insert(at, line);
+        }
+    }
+    changed
 }
 
 /// What an innocent client sends in a field that a page varies by; nothing in half of the cases

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::fields::{
-    VARIED, control, in_lines, innocent_link, innocent_value, is_negotiated, link, near,
+    VARIED, control, in_lines, innocent_link, innocent_value, is_negotiated, link, near, near_lines,
 };
 use super::model::{CookieOn, Model};
 use super::mutant::{Attack, Class, LONG, Mutant, Probe, Request, Service};
@@ -106,10 +106,17 @@ impl Maker<'_> {
             validates: self.one_in(3),
             ..Model::default()
         };
+        let mut after = vec![self.innocent(service)];
+        if self.one_in(2) {
+            after.push(self.innocent(service));
+        }
         let mut attacks = Vec::new();
         for _ in 0..=self.random.below(2) {
             let mut request = Request::get("/page");
-            for _ in 0..=self.random.below(3) {
+            if self.one_in(3) {
+                request.fields = near_lines(self.random, &after[0].request.fields);
+            }
+            for _ in 0..self.random.below(4) {
                 let line = link(self.random);
                 request.fields.push(line);
             }
@@ -120,10 +127,6 @@ impl Maker<'_> {
             attacks.push(request);
         }
         let is_trusted = service == Service::Trusting && self.one_in(2);
-        let mut after = vec![self.innocent(service)];
-        if self.one_in(2) {
-            after.push(self.innocent(service));
-        }
         let before = if self.one_in(3) { vec![self.innocent(service)] } else { Vec::new() };
         let attack = self.attack(service, is_trusted, attacks);
         Mutant { class, model, before, attack, overlaps: false, after }
