@@ -80,6 +80,7 @@ const LEFT_BEHIND: NameSet = NameSet::of(&[
     Name::ProxyAuthenticationInfo,
     Name::Disguised,
     Name::ContentLength,
+    Name::Proxy,
 ]);
 
 /// What the `Connection` fields of a head say.
@@ -142,7 +143,7 @@ pub fn forwarded_fields(fields: &Fields) -> impl Iterator<Item = &Field> {
 }
 
 #[inline]
-fn goes_on(fields: &Fields, field: &Field) -> bool {
+pub(crate) fn goes_on(fields: &Fields, field: &Field) -> bool {
     let may_be_named = field.known == Name::Other && fields.options.others;
     let is_left = LEFT_BEHIND.has(field.known);
     !(is_left || may_be_named && is_named_by_connection(fields, field))
@@ -186,10 +187,10 @@ impl Run<'_> {
 /// `keep` may be asked more than once about a field.
 pub fn forwarded_runs<'a>(
     fields: &'a Fields,
-    keep: impl Fn(Name) -> bool + 'a,
+    keep: impl Fn(&Field) -> bool + 'a,
 ) -> impl Iterator<Item = Run<'a>> {
     let mut rest = fields.fields();
-    let is_kept = move |field: &Field| goes_on(fields, field) && keep(field.known);
+    let is_kept = move |field: &Field| goes_on(fields, field) && keep(field);
     std::iter::from_fn(move || {
         let start = rest.iter().position(&is_kept)?;
         let first = &rest[start];
@@ -335,7 +336,8 @@ mod tests {
                      Etag: 9\r\nCookie: 10\r\nAge: 11\r\n\r\n";
         let head = request(lines).unwrap();
         let runs: Vec<_> =
-            forwarded_runs(&head, |name| name != Name::Host && name != Name::Cookie).collect();
+            forwarded_runs(&head, |field| !matches!(field.known, Name::Host | Name::Cookie))
+                .collect();
         let field = |name, value| Run::Field { name, value };
         let expected = [
             Run::Lines(b"X-A: 1\r\nX-B: \r\n"),

@@ -24,10 +24,13 @@ mod limits;
 mod line;
 mod method;
 mod name;
+mod origin_request;
+pub mod path;
 mod proxy_header;
 mod request;
 mod scan;
 pub mod target;
+pub mod text;
 mod trailer;
 
 #[cfg(any(test, feature = "corpus"))]
@@ -47,6 +50,9 @@ pub use framing::{Framing, FramingError, answer_framing, declared_length, reques
 pub use head::{Field, Fields, HeadLimits, HeadScan, Span};
 pub use method::{Method, Version};
 pub use name::{Name, NameSet};
+pub use origin_request::{
+    DESCRIPTIONS, Forwarding, METHOD_OVERRIDES, OriginRequest, REMOVED_UNLESS_TRUSTED,
+};
 pub use proxy_header::{ProxyHeader, ProxyHeaderError, fuzz_proxy_header, parse_proxy_header};
 pub use request::{RequestHead, fuzz_request_head};
 pub use target::{Authority, Destination, Host, TargetError, TargetForm, destination};

@@ -4,6 +4,8 @@
 //! last eight bytes as two numbers: one multiplication gives the only name that it can be, one
 //! comparison says whether it is.
 
+use crate::class::is_token;
+
 /// Declares [`Name`] and the table behind it from one list.
 macro_rules! names {
     ($($variant:ident = $text:literal,)*) => {
@@ -15,6 +17,9 @@ macro_rules! names {
             /// Becomes a known name when `_` is read as `-`. Gateways in the manner of CGI cannot
             /// tell the two apart, so it could pass for a field that was checked or removed here.
             Disguised,
+            /// Any other name that begins with `x-forwarded-`, `x-original-` or `x-rewrite-`. Gateways
+            /// describe the client's request by such fields, and origins build URLs from them.
+            Gateway,
             /// Any other token.
             #[default]
             Other,
@@ -34,10 +39,12 @@ names! {
     Host = "host",
     Vary = "vary",
     Allow = "allow",
+    Proxy = "proxy",
     Range = "range",
     Accept = "accept",
     Cookie = "cookie",
     Expect = "expect",
+    XHost = "x-host",
     Origin = "origin",
     Pragma = "pragma",
     Server = "server",
@@ -57,7 +64,9 @@ names! {
     KeepAlive = "keep-alive",
     SetCookie = "set-cookie",
     UserAgent = "user-agent",
+    SetCookie2 = "set-cookie2",
     RetryAfter = "retry-after",
+    XClientIp = "x-client-ip",
     CacheGroups = "cache-groups",
     CacheStatus = "cache-status",
     ContentType = "content-type",
@@ -66,32 +75,33 @@ names! {
     Authorization = "authorization",
     CacheControl = "cache-control",
     ContentRange = "content-range",
+    XHttpMethod = "x-http-method",
     IfNoneMatch = "if-none-match",
     LastModified = "last-modified",
     SurrogateKey = "surrogate-key",
-    XRewriteUrl = "x-rewrite-url",
     ContentLength = "content-length",
+    TrueClientIp = "true-client-ip",
     Http2Settings = "http2-settings",
-    XOriginalUrl = "x-original-url",
     AcceptEncoding = "accept-encoding",
     AcceptLanguage = "accept-language",
+    ClearSiteData = "clear-site-data",
     XForwardedFor = "x-forwarded-for",
     ContentEncoding = "content-encoding",
     ContentLanguage = "content-language",
     ContentLocation = "content-location",
     ProxyConnection = "proxy-connection",
+    FrontEndHttps = "front-end-https",
     WwwAuthenticate = "www-authenticate",
     XForwardedHost = "x-forwarded-host",
-    XForwardedPort = "x-forwarded-port",
+    CfConnectingIp = "cf-connecting-ip",
     IfModifiedSince = "if-modified-since",
     SecWebsocketKey = "sec-websocket-key",
     TransferEncoding = "transfer-encoding",
     CdnCacheControl = "cdn-cache-control",
     XForwardedProto = "x-forwarded-proto",
     ProxyAuthenticate = "proxy-authenticate",
-    XForwardedPrefix = "x-forwarded-prefix",
-    XForwardedServer = "x-forwarded-server",
     AuthenticationInfo = "authentication-info",
+    XMethodOverride = "x-method-override",
     IfUnmodifiedSince = "if-unmodified-since",
     ProxyAuthorization = "proxy-authorization",
     SecWebsocketAccept = "sec-websocket-accept",
@@ -112,17 +122,25 @@ impl Name {
         if key.is_same(&KEYS[row]) && is_same_middle(TABLE[row].0.as_bytes(), bytes) {
             return TABLE[row].1;
         }
-        if bytes.contains(&b'_') { Self::of_underscored(bytes) } else { Self::Other }
+        if bytes.contains(&b'_') {
+            Self::of_underscored(bytes)
+        } else if is_gateway(bytes) {
+            Self::Gateway
+        } else {
+            Self::Other
+        }
     }
 
     fn of_underscored(bytes: &[u8]) -> Self {
         let is_disguise = |(text, _): &(&str, Name)| {
             text.len() == bytes.len() && text.bytes().zip(bytes).all(is_same_to_cgi)
         };
-        if TABLE.iter().any(is_disguise) { Self::Disguised } else { Self::Other }
+        let is_disguised = TABLE.iter().any(is_disguise) || is_gateway(bytes);
+        if is_disguised { Self::Disguised } else { Self::Other }
     }
 
-    /// In lower case; empty for [`Name::Disguised`] and [`Name::Other`], which are many.
+    /// In lower case; empty for [`Name::Disguised`], [`Name::Gateway`] and [`Name::Other`], which are
+    /// many names each.
     pub fn as_str(self) -> &'static str {
         TABLE.get(self as usize).map_or("", |(text, _)| text)
     }
@@ -159,6 +177,11 @@ impl NameSet {
         self.bits[0] & other.bits[0] | self.bits[1] & other.bits[1] != 0
     }
 
+    /// The names of both.
+    pub const fn with(self, other: &Self) -> Self {
+        Self { bits: [self.bits[0] | other.bits[0], self.bits[1] | other.bits[1]] }
+    }
+
     /// Adds a name.
     #[inline]
     pub(crate) const fn insert(&mut self, name: Name) {
@@ -167,6 +190,17 @@ impl NameSet {
 }
 
 const _: () = assert!((Name::Other as usize) < 128, "each name has its bit, the last one too");
+
+/// Whether a token begins like those of [`Name::Gateway`] when `_` is read as `-`.
+#[inline]
+fn is_gateway(bytes: &[u8]) -> bool {
+    const FAMILIES: [&str; 3] = ["x-forwarded-", "x-original-", "x-rewrite-"];
+    let begins_like =
+        |family: &&str| bytes.len() > family.len() && family.bytes().zip(bytes).all(is_same_to_cgi);
+    matches!(bytes, [b'x' | b'X', b'-' | b'_', ..])
+        && FAMILIES.iter().any(begins_like)
+        && is_token(bytes)
+}
 
 fn is_same_to_cgi((known, &byte): (u8, &u8)) -> bool {
     known == if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }
@@ -334,7 +368,16 @@ mod tests {
             let disguised = |(text, _): &(&str, Name)| {
                 text.len() == bytes.len() && text.bytes().zip(bytes).all(is_same_to_cgi)
             };
-            let other = if TABLE.iter().any(disguised) { Name::Disguised } else { Name::Other };
+            let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
+            let is_gateway = is_token(bytes)
+                && ["x-forwarded-", "x-original-", "x-rewrite-"].iter().any(|family| {
+                    text.replace('_', "-").strip_prefix(family).is_some_and(|it| !it.is_empty())
+                });
+            let other = match text.contains('_') {
+                true if TABLE.iter().any(disguised) || is_gateway => Name::Disguised,
+                false if is_gateway => Name::Gateway,
+                _ => Name::Other,
+            };
             TABLE.iter().find(same).map_or(other, |(_, name)| *name)
         };
         for (text, _) in TABLE {
@@ -349,6 +392,22 @@ mod tests {
                 assert_eq!(Name::of(&text.as_bytes()[..at]), searched(&text.as_bytes()[..at]));
             }
         }
+    }
+
+    #[test]
+    fn fields_of_gateways_are_known_by_how_they_begin() {
+        for name in ["X-Forwarded-Scheme", "x-original-url", "X-REWRITE-URL", "x-forwarded-a_b"] {
+            let expected = if name.contains('_') { Name::Disguised } else { Name::Gateway };
+            assert_eq!(Name::of(name.as_bytes()), expected, "{name}");
+            let disguised = name.replace('-', "_");
+            assert_eq!(Name::of(disguised.as_bytes()), Name::Disguised);
+        }
+        for name in
+            ["X-Forwarded", "X-Forwarded-", "X-Originals", "Y-Original-URL", "x-forwarded-\r"]
+        {
+            assert_eq!(Name::of(name.as_bytes()), Name::Other, "{name}");
+        }
+        assert_eq!(Name::of(b"X-Forwarded-Host"), Name::XForwardedHost);
     }
 
     #[test]

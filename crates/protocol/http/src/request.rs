@@ -1,5 +1,6 @@
 //! The head of a request: its line, and the fields after it.
 
+use std::borrow::Cow;
 use std::ops::Deref;
 
 use memchr::{memchr, memchr2};
@@ -10,7 +11,7 @@ use crate::limits::METHOD_BYTES_MAX;
 use crate::line::{bare_cr_or, version};
 use crate::target::{self, Located};
 use crate::{
-    Fields, HeadError, HeadLimits, HeadScan, Method, Span, TargetError, TargetForm, Version,
+    Fields, HeadError, HeadLimits, HeadScan, Method, Span, TargetError, TargetForm, Version, path,
 };
 
 /// A request head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps
@@ -158,6 +159,23 @@ impl RequestHead {
     /// The version.
     pub fn version(&self) -> Version {
         self.version
+    }
+
+    /// Replaces the path of the destination by its normal form ([`path::normalise`]); the query stays
+    /// as it is. [`target`](Self::target) is still the target as received.
+    pub fn normalise_path(&mut self) {
+        let Ok(located) = &mut self.destination else { return };
+        let path_and_query = located.path_and_query();
+        let target = path_and_query.of(&self.fields.bytes);
+        let (path, query) = path::split_query(target);
+        if path.starts_with(b"/")
+            && let Cow::Owned(normal) = path::normalise(path)
+        {
+            let target = [&normal, query].concat();
+            let start = self.fields.bytes.len();
+            self.fields.bytes.extend_from_slice(&target);
+            located.set_path_and_query(Span::new(start..self.fields.bytes.len()));
+        }
     }
 
     /// What [`destination`](crate::destination) gives, in ranges for [`view`](Self::view).

@@ -6,8 +6,8 @@
 //! are controls, spaces, `" < > #` and bytes above 127.
 //!
 //! Percent-encoding is passed on as it came, even where it is malformed (`%zz`, a `%` at the end)
-//! or hides a `/`: it is not undone here, so what the origin reads is what the client sent. Empty
-//! and dot segments, too, are the origin's business.
+//! or hides a `/`: it is not undone here, so what the origin reads is what the client sent. So are
+//! empty and dot segments. How origins read such paths is the subject of [`crate::path`].
 //!
 //! Hosts are strict, because an access rule, a resolver and an origin have to read the same one.
 //! Valid by RFC 3986, yet refused: user information, percent-encoding and sub-delimiters in a name,
@@ -79,6 +79,16 @@ pub(crate) struct Located {
     authority: Option<AuthorityAt>,
     /// In the bytes of the head, perhaps behind those that were received.
     path_and_query: Span,
+}
+
+impl Located {
+    pub(crate) fn path_and_query(&self) -> Span {
+        self.path_and_query
+    }
+
+    pub(crate) fn set_path_and_query(&mut self, at: Span) {
+        self.path_and_query = at;
+    }
 }
 
 /// What an [`Authority`] is a view of.

@@ -68,8 +68,7 @@ impl Trailers {
 /// Whether a trailer may go on, RFC 9110 section 6.5.1. Every field that this crate knows frames,
 /// routes, authenticates or controls something; so do the families of names below.
 fn may_be_trailer(name: &[u8], known: Name) -> bool {
-    const FAMILIES: [&str; 7] =
-        ["access-control-", "content-", "if-", "proxy-", "sec-", "x-forwarded-", "x-original-"];
+    const FAMILIES: [&str; 5] = ["access-control-", "content-", "if-", "proxy-", "sec-"];
     let is_of = |family: &&str| {
         name.get(..family.len()).is_some_and(|start| start.eq_ignore_ascii_case(family.as_bytes()))
     };

@@ -268,7 +268,7 @@ fn a_head_keeps_or_spoils_what_is_stored_section_4_3_5() {
     story.wait_s(3);
     let same = format!("{FRESH}ETag: \"a\"\r\nContent-Length: 3\r\nTest: A\r\n");
     story.send("HEAD /", "", Some(("200 OK", &same, "")));
-    assert_eq!(story.hit("").field("Test").as_deref(), Some("A"));
+    assert_eq!(story.hit("").field("Test"), None, "only freshness is taken over");
     story.wait_s(60);
     let other = format!("{FRESH}ETag: \"b\"\r\n");
     story.send("HEAD /", "", Some(("200 OK", &other, "")));
@@ -278,7 +278,7 @@ fn a_head_keeps_or_spoils_what_is_stored_section_4_3_5() {
 #[test]
 fn what_was_fetched_with_a_strange_field_is_not_for_others() {
     let mut story = Story::new();
-    story.get("X-Original-URL: /admin\r\n", FRESH, "poison");
+    story.get("X-HTTP-Method-Override: PUT\r\n", FRESH, "poison");
     story.miss("");
     story.send("GET /", "Content-Length: 3\r\n", Some(("200 OK", FRESH, "fat")));
     story.miss("");

@@ -284,6 +284,7 @@ mod tests {
             auth: None,
             trusted: Vec::new(),
             proxy_status: false,
+            path_strict: true,
             congestion: Congestion::System,
             origin_congestion: Congestion::System,
             cache: None,

@@ -12,7 +12,7 @@ use millrace_cache::rules::{
 use millrace_cache::{Cache, Claim, Object, Waiter};
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Instant, Key, Kind, Token};
-use millrace_http::{RequestHead, destination};
+use millrace_http::{OriginRequest, destination};
 
 use crate::fill;
 use crate::flow::{self, Stage};
@@ -52,6 +52,9 @@ pub(crate) struct Caching {
     pub(crate) forward: Option<Forward>,
     /// What the origin said, where the client is told something else.
     pub(crate) forward_status: Option<u16>,
+    /// Whether the client gets fields of the origin's 304 that are meant for it alone and are not
+    /// stored: `FOR_ONE_CLIENT`.
+    pub(crate) adds_fields_for_client: bool,
     /// Whether it is an answer that is not fresh any more.
     pub(crate) is_stale: bool,
     /// Whether what the origin said was stored.
@@ -139,8 +142,12 @@ impl Caching {
 }
 
 /// The key that a request asks for, as a GET; `None` where nobody can say which site it is of.
-pub(crate) fn key_of(hash: &HashKey, request: &RequestHead, parts: &KeyParts) -> Option<CacheKey> {
-    let destination = destination(request).ok()?;
+pub(crate) fn key_of(
+    hash: &HashKey,
+    request: &OriginRequest<'_>,
+    parts: &KeyParts,
+) -> Option<CacheKey> {
+    let destination = destination(request.head()).ok()?;
     let site = Site { scheme: Scheme::Http, authority: destination.authority? };
     Some(CacheKey::of(hash, &site, destination.path_and_query, request, parts))
 }

@@ -1,9 +1,12 @@
 //! One request and its answer, from the end of the request head to the log record.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use millrace_event::{Charge, Instant, Key};
-use millrace_http::{AnswerHead, Expectation, Framing, Name, RequestHead, expectation};
+use millrace_http::{
+    AnswerHead, Expectation, Forwarding, Framing, Name, OriginRequest, RequestHead, expectation,
+};
 
 use crate::auth::Access;
 use crate::caching::Caching;
@@ -41,6 +44,15 @@ pub(crate) enum Own {
     Trace,
 }
 
+/// The client as the origin is told of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sender {
+    /// Its address; `None`: a Unix socket.
+    pub(crate) client: Option<IpAddr>,
+    /// Whether the peer is believed in what it says of the request.
+    pub(crate) is_trusted: bool,
+}
+
 /// An exchange. Recycled with the memory of its heads: see [`Exchange::reset`].
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
@@ -54,6 +66,8 @@ pub(crate) struct Exchange {
     /// Index into the configuration's services.
     pub(crate) service: u16,
     pub(crate) plan: Plan,
+    /// Set when it is routed. A refresh has that of the exchange that caused it.
+    pub(crate) sender: Sender,
     pub(crate) request: RequestHead,
     /// Whether `request` holds a head; not so where the head was refused.
     pub(crate) request_is_whole: bool,
@@ -94,6 +108,7 @@ impl Exchange {
             snapshot,
             service,
             plan,
+            sender,
             request,
             request_is_whole,
             framing,
@@ -118,6 +133,7 @@ impl Exchange {
         *snapshot = None;
         *service = Default::default();
         *plan = Default::default();
+        *sender = Default::default();
         request.clear();
         *request_is_whole = Default::default();
         *framing = Default::default();
@@ -179,8 +195,28 @@ impl Exchange {
         self.conn.is_none()
     }
 
+    /// The request as its origin receives it.
+    pub(crate) fn origin_request(&self) -> OriginRequest<'_> {
+        origin_request(&self.request, self.sender, self.service, self.plan, self.snapshot())
+    }
+
     /// The configuration in force for this exchange.
     pub(crate) fn snapshot(&self) -> &Rc<Snapshot> {
         self.snapshot.as_ref().expect("set when the exchange begins, never taken")
     }
+}
+
+/// The request as its origin receives it, of an exchange whose parts are borrowed apart.
+pub(crate) fn origin_request<'a>(
+    request: &'a RequestHead,
+    Sender { client, is_trusted }: Sender,
+    service: u16,
+    plan: Plan,
+    snapshot: &'a Snapshot,
+) -> OriginRequest<'a> {
+    let forwarding = match snapshot.route_of(service, plan) {
+        Some(route) => Forwarding::Gateway { client, is_trusted, passed: &route.pass_fields },
+        None => Forwarding::Proxy,
+    };
+    OriginRequest::new(request, forwarding)
 }

@@ -1,40 +1,28 @@
 //! Heads as they leave: what of a received head goes on, in its order, and what is added.
 //! Hop-by-hop fields never go on; the framing is always written here, in one form.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use millrace_cache::Object;
 use millrace_cache::rules::write_validation;
+use millrace_http::text::{write_ip_host, write_number, write_port};
 use millrace_http::{
-    Authority, Framing, Method, Name, RequestHead, TargetForm, Version, decimal, declared_length,
-    destination, forwarded_runs, has_token, items, upgrade_protocols,
+    Framing, Method, Name, RequestHead, Version, decimal, declared_length, destination,
+    forwarded_runs, items, upgrade_protocols,
 };
 
 use crate::auth;
-use crate::config::{HostSent, Role};
+use crate::config::HostSent;
 use crate::exchange::{Exchange, Own, Plan};
 use crate::origin::Place;
 use crate::reason::{Reason, phrase};
 use crate::record::Dates;
 use crate::snapshot::Snapshot;
-use crate::text::{write_authority, write_ip, write_ip_host, write_number, write_port};
-
-/// Where a request comes from, as far as the origin is told.
-pub(crate) struct Sender {
-    pub(crate) client: Option<IpAddr>,
-    /// Whether what it says of those before it is believed.
-    pub(crate) trusted: bool,
-}
 
 /// Writes the request for the origin at `place`. Gives whether an Upgrade goes with it.
-pub(crate) fn write_request(
-    out: &mut Vec<u8>,
-    exchange: &mut Exchange,
-    place: &Place,
-    sender: &Sender,
-) -> bool {
-    let request = &exchange.request;
+pub(crate) fn write_request(out: &mut Vec<u8>, exchange: &mut Exchange, place: &Place) -> bool {
+    let sent = exchange.origin_request();
+    let request = sent.head();
     let snapshot = exchange.snapshot();
     let destination = destination(request).expect("the route stage has read it");
     let boosting = matches!(exchange.plan, Plan::Route(_));
@@ -43,23 +31,15 @@ pub(crate) fn write_request(
     out.push(b' ');
     out.extend_from_slice(destination.path_and_query);
     out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-    let host = request.find(Name::Host).filter(|_| request.form() == TargetForm::Origin);
-    match (host_sent(exchange, snapshot), host, &destination.authority) {
-        (HostSent::Client, Some(host), Some(_)) => out.extend_from_slice(request.value_of(host)),
-        (HostSent::Client, None, Some(authority)) => write_authority(out, authority),
+    match (host_sent(exchange, snapshot), destination.authority) {
+        (HostSent::Client, Some(_)) => sent.write_host(out),
         _ => write_place(out, place),
     }
     out.extend_from_slice(b"\r\n");
     // A booster has what others wait for whole, whatever this client has of it already.
     let is_whole = stored.is_some() || (boosting && exchange.caching.claim.is_some());
     let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
-    forwarded_runs(request, |name| match name {
-        Name::Host => false,
-        Name::Expect => request.version() != Version::Http10,
-        Name::Forwarded | Name::XForwardedFor | Name::XForwardedProto | Name::XForwardedHost => {
-            !boosting
-        }
-        Name::XForwardedPort | Name::XRealIp => !boosting || sender.trusted,
+    sent.lines(move |name| match name {
         Name::MaxForwards => !counts_hops,
         Name::IfNoneMatch | Name::IfModifiedSince | Name::IfRange | Name::Range => !is_whole,
         _ => true,
@@ -69,9 +49,7 @@ pub(crate) fn write_request(
         let left = decimal(request.value_of(hops)).map_or(0, |count| count.saturating_sub(1));
         write_number_field(out, b"Max-Forwards: ", left);
     }
-    if boosting {
-        write_forwarded(out, request, sender, destination.authority);
-    }
+    sent.write_added(out);
     let rest = exchange.caching.completes.as_ref();
     if let Some(rest) = rest {
         write_field(out, b"Range", &rest.range);
@@ -81,10 +59,8 @@ pub(crate) fn write_request(
     let validates = rest.is_none() && stored.is_some_and(asks);
     write_via(out, request.version(), snapshot);
     write_framing(out, exchange.framing, exchange.framing == Framing::Chunked);
-    let takes_trailers = request.version() == Version::Http11
-        && request.values(Name::Te).any(|te| has_token(te, b"trailers"));
     let upgrade = upgrade_to_send(exchange);
-    match (upgrade, takes_trailers) {
+    match (upgrade, sent.takes_trailers()) {
         (true, _) => write_upgrade(out, request),
         (false, true) => out.extend_from_slice(b"TE: trailers\r\nConnection: TE\r\n"),
         (false, false) => {}
@@ -96,10 +72,8 @@ pub(crate) fn write_request(
 }
 
 fn host_sent(exchange: &Exchange, snapshot: &Snapshot) -> HostSent {
-    match (&snapshot.service(exchange.service).role, exchange.plan) {
-        (Role::Boost(routes), Plan::Route(index)) => routes[index as usize].host_sent,
-        _ => HostSent::Client,
-    }
+    let route = snapshot.route_of(exchange.service, exchange.plan);
+    route.map_or(HostSent::Client, |route| route.host_sent)
 }
 
 fn write_place(out: &mut Vec<u8>, place: &Place) {
@@ -116,68 +90,6 @@ fn write_place(out: &mut Vec<u8>, place: &Place) {
                 write_port(out, address.port());
             }
         }
-    }
-}
-
-/// RFC 7239 and its predecessors. What was there before is kept only from a trusted sender.
-fn write_forwarded(
-    out: &mut Vec<u8>,
-    request: &RequestHead,
-    sender: &Sender,
-    host: Option<Authority<'_>>,
-) {
-    write_list_before(out, b"X-Forwarded-For", Name::XForwardedFor, request, sender);
-    match sender.client {
-        Some(client) => write_ip(out, client),
-        None => out.extend_from_slice(b"unknown"),
-    }
-    out.extend_from_slice(b"\r\n");
-    write_list_before(out, b"Forwarded", Name::Forwarded, request, sender);
-    out.extend_from_slice(b"for=");
-    match sender.client {
-        Some(client @ IpAddr::V4(_)) => write_ip(out, client),
-        Some(client @ IpAddr::V6(_)) => {
-            out.push(b'"');
-            write_ip_host(out, client);
-            out.push(b'"');
-        }
-        None => out.extend_from_slice(b"unknown"),
-    }
-    out.extend_from_slice(b";proto=http");
-    if let Some(host) = &host {
-        out.extend_from_slice(b";host=\"");
-        write_authority(out, host);
-        out.push(b'"');
-    }
-    out.extend_from_slice(b"\r\n");
-    // The next two have one value: the first proxy's, if it is believed.
-    let before = |known| request.values(known).next().filter(|_| sender.trusted);
-    write_field(out, b"X-Forwarded-Proto", before(Name::XForwardedProto).unwrap_or(b"http"));
-    match (before(Name::XForwardedHost), host) {
-        (Some(first), _) => write_field(out, b"X-Forwarded-Host", first),
-        (None, Some(host)) => {
-            out.extend_from_slice(b"X-Forwarded-Host: ");
-            write_authority(out, &host);
-            out.extend_from_slice(b"\r\n");
-        }
-        (None, None) => {}
-    }
-}
-
-/// Begins a list field with the members that it had, where they are believed.
-fn write_list_before(
-    out: &mut Vec<u8>,
-    name: &[u8],
-    known: Name,
-    request: &RequestHead,
-    sender: &Sender,
-) {
-    out.extend_from_slice(name);
-    out.extend_from_slice(b": ");
-    let before = request.values(known).filter(|value| sender.trusted && !value.is_empty());
-    for value in before {
-        out.extend_from_slice(value);
-        out.extend_from_slice(b", ");
     }
 }
 

@@ -40,7 +40,6 @@ mod snapshot;
 mod snapshots;
 mod stage;
 pub mod tally;
-mod text;
 mod transfer;
 mod tunnel;
 mod worker;

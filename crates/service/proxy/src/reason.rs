@@ -40,6 +40,9 @@ reasons! {
         "The length of the request body is not stated in one clear way.";
     /// RFC 9112 section 7.1: a chunk breaks the grammar.
     MalformedBody = 400 "malformed-body" "The chunked request body is malformed.";
+    /// Origins may read the path as one of another route, and `path-strict` is on.
+    AmbiguousPath = 400 "ambiguous-path"
+        "The path of the request can be read as the path of another route.";
     /// RFC 9112 sections 3.2 and 3.3: no destination can be read from target and Host.
     MalformedTarget = 400 "malformed-target" "The request target or Host field is malformed.";
     /// The connection does not begin with the PROXY protocol header that its listener asks for.

@@ -35,6 +35,8 @@ pub(crate) fn begin<E: Engine>(
     // Not read again: the limits of its snapshot may be others than those it was read within.
     exchange.request.clone_from(&asked.request);
     (exchange.service, exchange.plan) = (asked.service, asked.plan);
+    // The key and the variant are those of a request by this client.
+    exchange.sender = asked.sender;
     exchange.snapshot = Some(snapshot);
     exchange.request_is_whole = true;
     exchange.framing = Framing::None;

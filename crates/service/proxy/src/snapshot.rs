@@ -11,7 +11,7 @@ use millrace_http::HeadLimits;
 
 use crate::admission::AskRules;
 use crate::board::{Check, CheckMark};
-use crate::config::{Balance, CacheRoute, Config, Listener, Role, SendProxy, Service};
+use crate::config::{Balance, CacheRoute, Config, Listener, Role, Route, SendProxy, Service};
 use crate::congestion::Setting;
 use crate::exchange::Plan;
 use crate::limits::Limits;
@@ -212,6 +212,14 @@ impl Snapshot {
     /// Which targets may be asked for, of a forward proxy.
     pub(crate) fn ask_rules(&self, service: u16) -> &AskRules {
         self.ask_rules[service as usize].as_ref().expect("the service is a forward proxy")
+    }
+
+    /// The route of a booster that was picked; `None` where no route was.
+    pub(crate) fn route_of(&self, service: u16, plan: Plan) -> Option<&Route> {
+        match (&self.service(service).role, plan) {
+            (Role::Boost(routes), Plan::Route(index)) => routes.get(index as usize),
+            _ => None,
+        }
     }
 
     /// What is done with the answers of a service, or of the route that was picked; `None`: they go

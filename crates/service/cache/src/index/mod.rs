@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iolite::{Aggregate, Refusal, Slab};
-use millrace_http::{AnswerHead, RequestHead};
+use millrace_http::{AnswerHead, OriginRequest};
 
 use beneath::Beneath;
 pub use beneath::Waker;
@@ -33,8 +33,8 @@ use crate::disk::Subject;
 use crate::evict::{Eviction, PASSES_MAX};
 use crate::object::Object;
 use crate::rules::{
-    Forward, Freshened, HashKey, Key, Policy, Receipt, RequestDirectives, Reuse, Stored, TagHash,
-    VariantKey, freshen_by_head, reuse, updated_tags,
+    Forward, Freshened, HashKey, Key, Policy, Receipt, RequestDirectives, Reuse, Space, Stored,
+    TagHash, VariantKey, VaryNames, freshen_by_head, reuse, updated_tags,
 };
 
 /// The stored answers of a process. Shared by its workers.
@@ -83,8 +83,8 @@ pub struct Bounds {
 pub struct Question<'a> {
     /// What is asked for.
     pub key: Key,
-    /// The request, for the fields that objects vary by.
-    pub request: &'a RequestHead,
+    /// The request as its origin would receive it, for the fields that objects vary by.
+    pub request: &'a OriginRequest<'a>,
     /// What it asks of caches; the default where the route does not heed that.
     pub asked: &'a RequestDirectives,
     /// The time of day, milliseconds since 1970.
@@ -520,7 +520,7 @@ impl Cache {
         key: Key,
         old: &Arc<Object>,
         stored: Stored,
-        (request, answer): (&RequestHead, &AnswerHead),
+        (request, answer): (&OriginRequest<'_>, &AnswerHead),
         since: u64,
     ) -> Arc<Object> {
         let mut new = old.with(stored);
@@ -528,7 +528,8 @@ impl Cache {
             let vary = new.stored.vary.as_ref();
             new.variant = vary.map(|names| names.key_of_answer(&self.hash, request, answer));
         }
-        if let Some(tags) = updated_tags(&self.hash, request, answer, new.head()) {
+        let space = Space::in_text(&old.name);
+        if let Some(tags) = updated_tags(&self.hash, &space, request.head(), answer, new.head()) {
             new.tags = tags;
         }
         let new = Arc::new(new);
@@ -605,7 +606,7 @@ impl Cache {
     pub fn update_by_head(
         &self,
         key: Key,
-        (request, answer): (&RequestHead, &AnswerHead),
+        (request, answer): (&OriginRequest<'_>, &AnswerHead),
         since: u64,
         receipt: &Receipt,
         policy: &Policy,
@@ -616,9 +617,15 @@ impl Cache {
         let old = slot.object.clone();
         drop(shard);
         let Some(length) = old.length() else { return };
-        let stored = match freshen_by_head(request, &old.view(), length, answer, receipt, policy) {
+        let head = request.head();
+        let freshened = freshen_by_head(head, &old.view(), length, answer, receipt, policy);
+        let is_same_vary = || match VaryNames::of(answer) {
+            Ok(vary) => vary.is_none() || vary == old.stored.vary,
+            Err(_) => false,
+        };
+        let stored = match freshened {
             // It does not undo what came while it was under way.
-            Freshened::Updated(mut stored) if stored.vary == old.stored.vary => {
+            Freshened::Updated(mut stored) if is_same_vary() => {
                 if self.shard(key).outdated.has(&[key], since) {
                     stored.meta.invalidate();
                 }

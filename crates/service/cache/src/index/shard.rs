@@ -9,7 +9,7 @@ use crate::body::{Body, Waiter};
 use crate::evict::{Eviction, NEVER};
 use crate::object::Object;
 use crate::rules::{HashKey, Key, VariantKey, VaryNames};
-use millrace_http::RequestHead;
+use millrace_http::OriginRequest;
 
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -213,7 +213,7 @@ impl Entry {
     }
 
     /// The object that fits a request: a whole one before a part, a newer one before an older.
-    pub(super) fn find(&self, hash: &HashKey, request: &RequestHead) -> Option<&Slot> {
+    pub(super) fn find(&self, hash: &HashKey, request: &OriginRequest<'_>) -> Option<&Slot> {
         let mut words = Words { hash, request, last: None };
         let mut part = None;
         for slot in self.objects.iter().rev() {
@@ -229,7 +229,7 @@ impl Entry {
     }
 
     /// What a request says in the fields by which the newest object varies.
-    pub(super) fn words(&self, hash: &HashKey, request: &RequestHead) -> Option<u128> {
+    pub(super) fn words(&self, hash: &HashKey, request: &OriginRequest<'_>) -> Option<u128> {
         let newest = self.objects.iter().rev().find_map(|slot| slot.object.stored.vary.as_ref());
         newest.map(|names| names.words(hash, request))
     }
@@ -251,7 +251,7 @@ impl Entry {
 /// mostly are the same.
 struct Words<'a> {
     hash: &'a HashKey,
-    request: &'a RequestHead,
+    request: &'a OriginRequest<'a>,
     last: Option<(&'a VaryNames, VariantKey)>,
 }
 

@@ -4,7 +4,7 @@ mod disks;
 mod operate;
 
 use iolite::Slab;
-use millrace_http::{AnswerHead, HeadLimits, HeadScan};
+use millrace_http::{AnswerHead, HeadLimits, HeadScan, RequestHead};
 
 use super::*;
 use crate::body::{Read, Reader};
@@ -53,7 +53,7 @@ fn ask_at(
     let request = request(fields);
     let asked = RequestDirectives::of(&request);
     let (claims, refreshes, asks_disks) = (true, true, true);
-    let request = &request;
+    let request = &OriginRequest::as_received(&request);
     let asked = &asked;
     cache.lookup(&Question { key, request, asked, now_ms, waiter, claims, refreshes, asks_disks })
 }
@@ -72,7 +72,10 @@ fn draft(wants: &str, says: &str, declared: Option<u64>) -> Draft {
     let receipt =
         Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
     let stored = store(&request, &answer, &receipt, &Policy::default()).unwrap();
-    let variant = stored.vary.as_ref().map(|names| names.key_of_answer(&HASH, &request, &answer));
+    let variant = stored
+        .vary
+        .as_ref()
+        .map(|names| names.key_of_answer(&HASH, &OriginRequest::as_received(&request), &answer));
     let name = b"http://a/"[..].into();
     Draft { stored, variant, declared, name, tags: Arc::new([]), since: 0, own_change: 0 }
 }
@@ -381,7 +384,7 @@ fn a_head_that_was_on_its_way_does_not_undo_what_was_made_invalid() {
     let receipt =
         Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
     let head = |since| {
-        let heads = (&heads.0, &heads.1);
+        let heads = (&OriginRequest::as_received(&heads.0), &heads.1);
         cache.update_by_head(key(1), heads, since, &receipt, &Policy::default());
     };
     head(since);
@@ -398,7 +401,7 @@ fn a_validated_object_shares_its_body() {
         key(1),
         &old,
         draft("", "X: new\r\n", None).stored,
-        (&request(""), &answer("")),
+        (&OriginRequest::as_received(&request("")), &answer("")),
         0,
     );
     assert!(Arc::ptr_eq(&old.body, &new.body));
@@ -421,7 +424,7 @@ fn a_304_that_brings_vary_holds_for_who_asked_section_4_1() {
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let german = request("Accept-Language: de\r\n");
     let (stored, answer) = by(&german, "ETag: \"a\"\r\nVary: Accept-Language\r\n");
-    cache.update(key(1), &old, stored, (&german, &answer), 0);
+    cache.update(key(1), &old, stored, (&OriginRequest::as_received(&german), &answer), 0);
     let ask = |fields| ask(&cache, key(1), fields, None);
     assert!(matches!(ask("Accept-Language: de\r\n"), Found::Stored(_)));
     for other in ["Accept-Language: fr\r\n", ""] {
@@ -436,7 +439,8 @@ fn a_head_that_brings_vary_has_all_ask_again() {
     let answer = answer("ETag: \"a\"\r\nContent-Length: 4\r\nVary: Accept-Language\r\n");
     let receipt =
         Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
-    let heads = (&request("Accept-Language: de\r\n"), &answer);
+    let request = request("Accept-Language: de\r\n");
+    let heads = (&OriginRequest::as_received(&request), &answer);
     cache.update_by_head(key(1), heads, cache.number(), &receipt, &Policy::default());
     let found = ask(&cache, key(1), "Accept-Language: de\r\n", None);
     assert!(matches!(found, Found::Validate { .. }), "{found:?}");
@@ -453,7 +457,13 @@ fn what_a_304_says_of_tags_holds() {
             panic!("not stored")
         };
         let (stored, answer) = by(&request, says);
-        cache.update(key(1), &old, stored, (&request, &answer), cache.number())
+        cache.update(
+            key(1),
+            &old,
+            stored,
+            (&OriginRequest::as_received(&request), &answer),
+            cache.number(),
+        )
     };
     let tag = |text: &[u8]| tag_hash(&HASH, None, text);
     let is_fresh = || matches!(ask(&cache, key(1), "", None), Found::Stored(_));
@@ -477,7 +487,7 @@ fn a_head_that_grows_counts() {
     let request = request("");
     let (stored, answer) = by(&request, &format!("X: {}\r\n", "x".repeat(4000)));
     let grown = (stored.head.len() - old.head().len()) as u64;
-    cache.update(key(1), &old, stored, (&request, &answer), 0);
+    cache.update(key(1), &old, stored, (&OriginRequest::as_received(&request), &answer), 0);
     assert_eq!(cache.held.load(Ordering::Relaxed), before + grown);
 }
 

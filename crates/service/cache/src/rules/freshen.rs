@@ -1,11 +1,11 @@
 //! Stored answers brought up to date by what the origin says later, RFC 9111 sections 3.2, 4.3.4
 //! and 4.3.5.
 
-use millrace_http::{AnswerHead, Name, RequestHead, declared_length, forwarded_fields};
+use millrace_http::{AnswerHead, Name, NameSet, RequestHead, declared_length, forwarded_fields};
 
 use super::directives::AnswerDirectives;
 use super::freshness::last_modified_s;
-use super::policy::Policy;
+use super::policy::{Policy, SetCookie};
 use super::refusal::Refusal;
 use super::store::{Receipt, Stored, check_request, keep};
 use super::stored_head::{lines, read_again, write_line, write_status_line};
@@ -22,6 +22,17 @@ pub enum Freshened {
     Unchanged,
 }
 
+/// The response by which a stored one is updated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum UpdatedBy {
+    /// 304 Not Modified.
+    NotModified,
+    /// 206 Partial Content.
+    Part,
+    /// The response to a HEAD.
+    Head,
+}
+
 /// Makes of a stored answer and the 304 that selected it ([`selected`](super::selected)) what is
 /// stored from now on. `request` is the client's, whose answer it is as well.
 ///
@@ -35,14 +46,17 @@ pub fn freshen(
     receipt: &Receipt,
     policy: &Policy,
 ) -> Result<Stored, Refusal> {
-    let mut stored = keep_merged(request, kept, answer, kept.meta.status, receipt, policy)?;
+    let by = UpdatedBy::NotModified;
+    let mut stored = keep_merged(request, kept, (answer, by), kept.meta.status, receipt, policy)?;
     stored.meta.extent = kept.meta.extent;
     stored.meta.range_tag = kept.meta.range_tag;
     Ok(stored)
 }
 
 /// Says what the answer to a HEAD means for the stored answer that a GET would have got, RFC 9111
-/// section 4.3.5. `length` is that of the stored body.
+/// section 4.3.5. `length` is that of the stored body. Only fields that set how long the response is
+/// fresh are taken over: any client can send a HEAD at any time, and what the origin responds may
+/// depend on fields that are in no key.
 pub fn freshen_by_head(
     request: &RequestHead,
     kept: &StoredView<'_>,
@@ -66,7 +80,7 @@ pub fn freshen_by_head(
     if !(is_same_length && is_same_tag && is_same_date) {
         return Freshened::Stale;
     }
-    match freshen(request, kept, answer, receipt, policy) {
+    match keep_merged(request, kept, (answer, UpdatedBy::Head), 200, receipt, policy) {
         Ok(stored) => Freshened::Updated(stored),
         Err(refusal) if refusal.drops_stored(200) => Freshened::Stale,
         Err(_) => Freshened::Unchanged,
@@ -78,12 +92,13 @@ pub fn freshen_by_head(
 pub(super) fn keep_merged(
     request: &RequestHead,
     kept: &StoredView<'_>,
-    answer: &AnswerHead,
+    (answer, by): (&AnswerHead, UpdatedBy),
     status: u16,
     receipt: &Receipt,
     policy: &Policy,
 ) -> Result<Stored, Refusal> {
-    let merged = merge(kept, answer, status);
+    let is_updated = |known: Name, name: &[u8]| is_updated(by, policy, known, name);
+    let merged = merge(kept, answer, status, is_updated);
     let directives = AnswerDirectives::of(&merged, &policy.targets);
     check_request(request, &directives, policy)?;
     keep(&merged, &directives, receipt, policy)
@@ -92,7 +107,12 @@ pub(super) fn keep_merged(
 /// The head of a stored answer with the fields of a later one, RFC 9111 section 3.2: of each name
 /// that the later one has, its lines replace all those that are stored. `Age` and `Date` are always
 /// the later one's, since they tell when it was made.
-fn merge(kept: &StoredView<'_>, answer: &AnswerHead, status: u16) -> AnswerHead {
+fn merge(
+    kept: &StoredView<'_>,
+    answer: &AnswerHead,
+    status: u16,
+    is_updated: impl Fn(Name, &[u8]) -> bool,
+) -> AnswerHead {
     let mut bytes = Vec::with_capacity(kept.head.len() + answer.bytes().len());
     let (status_line, stored) = kept.head.split_at(kept.meta.lines_at as usize);
     if status == kept.meta.status {
@@ -122,8 +142,18 @@ fn merge(kept: &StoredView<'_>, answer: &AnswerHead, status: u16) -> AnswerHead 
 /// Whether a later answer replaces a field, RFC 9111 section 3.2. Not those that say what the
 /// stored bytes are, and how they are checked; and the entity tag that was validated is the one
 /// that holds. `Content-Type` is replaced: nothing was made of the body by it.
-fn is_updated(known: Name, name: &[u8]) -> bool {
+///
+/// Fields for the client of this one request enter a stored response only where the operator shares
+/// cookies.
+fn is_updated(by: UpdatedBy, policy: &Policy, known: Name, name: &[u8]) -> bool {
     match known {
+        _ if FOR_ONE_CLIENT.has(known) && by != UpdatedBy::Part => {
+            policy.set_cookie == SetCookie::Explicit
+        }
+        _ if by == UpdatedBy::Head => {
+            let is_target = |target: &Box<[u8]>| name.eq_ignore_ascii_case(target);
+            FRESHNESS.has(known) || policy.targets.iter().any(is_target)
+        }
         Name::ContentEncoding
         | Name::ContentLength
         | Name::ContentRange
@@ -133,6 +163,14 @@ fn is_updated(known: Name, name: &[u8]) -> bool {
         _ => true,
     }
 }
+
+/// Fields that set how long a response is fresh, beside those of [`Policy::targets`].
+const FRESHNESS: NameSet =
+    NameSet::of(&[Name::Age, Name::CacheControl, Name::Date, Name::Expires, Name::Pragma]);
+
+/// Response fields that are meant for the client that caused the response.
+pub const FOR_ONE_CLIENT: NameSet =
+    NameSet::of(&[Name::SetCookie, Name::SetCookie2, Name::ClearSiteData]);
 
 #[cfg(test)]
 mod tests {
@@ -197,15 +235,27 @@ mod tests {
             "Content-Type",
             "Content-Location",
             "Expires",
-            "Set-Cookie",
             "X-Frame-Options",
             "Content-Security-Policy",
             "Content-Foo",
-            "Clear-Site-Data",
         ] {
             let stored = freshened(&format!("{TAGGED}{name}: A\r\n"), &format!("{name}: B\r\n"));
             let text = text(stored.unwrap());
             assert!(text.contains(&format!("{name}: B\r\n")) && !text.contains(": A"), "{text}");
+        }
+    }
+
+    #[test]
+    fn fields_for_one_client_are_stored_only_where_cookies_are_shared() {
+        for name in ["Set-Cookie", "Set-Cookie2", "Clear-Site-Data"] {
+            let update = format!("{name}: B\r\n");
+            let text = text(freshened(TAGGED, &update).unwrap());
+            assert!(!text.contains(name), "{text}");
+            let stored = kept(&format!("{DATE}{TAGGED}"));
+            let kept = StoredView { meta: &stored.meta, head: &stored.head };
+            let policy = Policy { set_cookie: SetCookie::Explicit, ..Policy::default() };
+            let shared = freshen(&get(""), &kept, &answer(304, &update), &LATER, &policy);
+            assert!(super::tests::text(shared.unwrap()).contains(&update));
         }
     }
 
@@ -242,13 +292,17 @@ mod tests {
     #[test]
     fn a_head_updates_what_is_the_same_section_4_3_5() {
         for fields in [
-            "A: 2\r\n",
-            "A: 2\r\nETag: \"a\"\r\nContent-Length: 5\r\n",
-            "A: 2\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n",
+            "",
+            "ETag: \"a\"\r\nContent-Length: 5\r\n",
+            "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n",
         ] {
-            let Freshened::Updated(stored) = by_head(200, fields) else { panic!("{fields}") };
+            let fields = format!("A: 2\r\nLink: x\r\nCache-Control: max-age=9\r\n{fields}");
+            let Freshened::Updated(stored) = by_head(200, &fields) else { panic!("{fields}") };
             assert!(stored.meta.is_fresh(LATER.response_ms));
-            assert!(text(stored).contains("A: 2\r\n"));
+            assert_eq!(stored.meta.lifetime_s, 9);
+            let text = text(stored);
+            assert!(text.contains("A: 1\r\n") && !text.contains("Link"), "{text}");
+            assert!(text.contains("Cache-Control: max-age=9\r\n"), "{text}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! Any bytes against all rules.
 
 use millrace_http::{
-    AnswerHead, HeadLimits, HeadScan, Method, Name, NameSet, RequestHead, destination,
+    AnswerHead, HeadLimits, HeadScan, Method, Name, NameSet, OriginRequest, RequestHead,
+    destination,
 };
 
 use super::{
@@ -63,6 +64,7 @@ fn fuzz_site(request: &RequestHead, answer: &AnswerHead) {
     let parts = KeyParts { ignored_parameters, fields, cookies, ..KeyParts::default() };
     for parts in [&KeyParts::default(), &parts] {
         let mut text = Vec::new();
+        let request = &OriginRequest::as_received(request);
         Key::write(&mut text, &site, destination.path_and_query, request, parts);
         let key = Key::of(&HASH, &site, destination.path_and_query, request, parts);
         assert_eq!(key, Key::of_text(&HASH, &text));
@@ -107,8 +109,9 @@ fn fuzz_stored(request: &RequestHead, stored: &Stored, policy: &Policy) {
 
 fn fuzz_variant(request: &RequestHead, answer: &AnswerHead, stored: &Stored) {
     let Some(names) = &stored.vary else { return };
-    let key = names.key_of_answer(&HASH, request, answer);
-    assert!(key.fits(&names.key(&HASH, request)));
+    let request = OriginRequest::as_received(request);
+    let key = names.key_of_answer(&HASH, &request, answer);
+    assert!(key.fits(&names.key(&HASH, &request)));
 }
 
 /// What is sent of a body of ten bytes is of these ten.
@@ -119,7 +122,7 @@ fn fuzz_use(request: &RequestHead, stored: &Stored) {
     if let Reuse::Fresh { age_s } = reused {
         assert!(meta.is_fresh(now_ms) && age_s < meta.lifetime_s);
     }
-    let is_lookup = lookup(request) == Lookup::Cache;
+    let is_lookup = lookup(request, &Policy::default()) == Lookup::Cache;
     condition(request, &meta, head);
     write_not_modified(&mut Vec::new(), &meta, head);
     let status = CacheStatus { ttl_s: Some(meta.ttl_s(now_ms)), ..CacheStatus::default() };

@@ -1,20 +1,21 @@
 //! Cache keys, RFC 9111 section 2: what is asked for, as text for people and the disk, and as a
 //! hash for the index.
 //!
-//! The path and query are taken as they are sent, byte for byte. RFC 3986 section 6.2.2 would make
-//! `%7E` and `~` one, and resolve `..`; but what is sent to the origin is what the client wrote,
-//! and an origin that reads the two differently would have one answered with the other. Only the
-//! host is normalised (its case, the notation of an address), and the default port.
+//! A key contains what the origin receives, byte for byte: the path and query, fields from which
+//! origins build URLs ([`OriginRequest::key_fields`]), and what the operator adds. RFC 3986 section
+//! 6.2.2 would make `%7E` and `~` one, and resolve `..`; but an origin that reads the two
+//! differently would have one request answered with the other's response. Only the host is
+//! normalised (its case, the notation of an address), and the default port; the origin receives it
+//! in the same form.
 
 use std::fmt::{self, Write};
 use std::hash::Hasher;
 
-use memchr::memchr;
-use millrace_http::{Authority, Host, RequestHead};
+use memchr::{memchr, memmem};
+use millrace_http::{Authority, Host, Name, OriginRequest};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::features::put_cookies;
-use super::structured::lines_named;
 
 /// What keys are hashed with: random and secret, so that nobody can prepare two keys that meet.
 /// SipHash-1-3 with 128 bits. Variants and ranges are known by their hashes alone, so a cache that
@@ -132,6 +133,18 @@ pub struct KeyParts {
 pub struct Space(Box<[u8]>);
 
 impl Space {
+    /// The space that the text of a key ends with.
+    pub fn in_text(text: &[u8]) -> Self {
+        let start = memmem::rfind(text, b"\n@");
+        Self(start.map_or(&b""[..], |start| &text[start..]).into())
+    }
+
+    pub(super) fn put(&self, sink: &mut impl Sink) {
+        if !self.0.is_empty() {
+            sink.put(&self.0);
+        }
+    }
+
     /// The space of this name, which has no line end in it.
     pub fn of(name: &str) -> Self {
         // As it stands in a key, in one piece. No name of a field has an @.
@@ -140,13 +153,13 @@ impl Space {
 }
 
 impl Key {
-    /// The key of a GET of this path and query. `request` is looked at for [`KeyParts::fields`]
-    /// and [`KeyParts::cookies`] only. Allocates nothing.
+    /// The key of a GET of this path and query. `request` is looked at for its fields only.
+    /// Allocates nothing unless a trusted peer describes the client's request.
     pub fn of(
         hash: &HashKey,
         site: &Site<'_>,
         path_and_query: &[u8],
-        request: &RequestHead,
+        request: &OriginRequest<'_>,
         parts: &KeyParts,
     ) -> Self {
         let mut sink = hash.hasher();
@@ -167,7 +180,7 @@ impl Key {
         out: &mut Vec<u8>,
         site: &Site<'_>,
         path_and_query: &[u8],
-        request: &RequestHead,
+        request: &OriginRequest<'_>,
         parts: &KeyParts,
     ) {
         put(out, site, path_and_query, request, parts);
@@ -222,7 +235,7 @@ fn put(
     sink: &mut impl Sink,
     site: &Site<'_>,
     path_and_query: &[u8],
-    request: &RequestHead,
+    request: &OriginRequest<'_>,
     parts: &KeyParts,
 ) {
     site.put(sink);
@@ -236,19 +249,24 @@ fn put(
         sink.put(path_and_query);
     }
     for name in &parts.fields {
-        for value in lines_named(request, name) {
-            // No value has a line end, so that no value looks like two.
-            for part in [b"\n", &name[..], b":", value] {
-                sink.put(part);
-            }
-        }
+        let known = Name::of(name);
+        let written = request.written(known);
+        let values = written.as_deref().into_iter().chain(request.values(known, name));
+        values.for_each(|value| put_field(sink, name, value));
     }
+    request.key_fields(|name, value| put_field(sink, name, value));
     if !parts.cookies.is_empty() {
-        put_cookies(sink, request, &parts.cookies);
+        put_cookies(sink, request.head(), &parts.cookies);
     }
-    if !parts.space.0.is_empty() {
-        sink.put(&parts.space.0);
-    }
+    parts.space.put(sink);
+}
+
+/// Puts a field as a line. No value has a line end, so that no value looks like two.
+fn put_field(sink: &mut impl Sink, name: &[u8], value: &[u8]) {
+    sink.put(b"\n");
+    put_lower(sink, b"", name);
+    sink.put(b":");
+    sink.put(value);
 }
 
 fn put_query(sink: &mut impl Sink, query: &[u8], ignored: &[Box<[u8]>]) {
@@ -273,6 +291,8 @@ fn is_ignored(parameter: &[u8], ignored: &[Box<[u8]>]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use millrace_http::Forwarding;
+
     use super::super::samples::{HASH, get};
     use super::*;
 
@@ -282,6 +302,7 @@ mod tests {
 
     fn text(scheme: Scheme, authority: &str, path: &str, parts: &KeyParts) -> String {
         let request = get("X-Kind: a\r\nx-kind: b\r\n");
+        let request = OriginRequest::as_received(&request);
         let site = site(scheme, authority);
         let mut text = Vec::new();
         Key::write(&mut text, &site, path.as_bytes(), &request, parts);
@@ -336,6 +357,24 @@ mod tests {
     }
 
     #[test]
+    fn a_field_counts_as_the_origin_receives_it() {
+        let parts =
+            KeyParts { fields: vec![(*b"x-forwarded-proto").into()], ..KeyParts::default() };
+        let of = |is_trusted, parts: &KeyParts| {
+            let head = get("X-Forwarded-Proto: https\r\nX-Host: B\r\n");
+            let forwarding = Forwarding::Gateway { client: None, is_trusted, passed: &[] };
+            let request = OriginRequest::new(&head, forwarding);
+            let mut text = Vec::new();
+            Key::write(&mut text, &site(Scheme::Http, "a"), b"/", &request, parts);
+            String::from_utf8(text).unwrap()
+        };
+        assert_eq!(of(false, &KeyParts::default()), "http://a/");
+        assert_eq!(of(false, &parts), "http://a/\nx-forwarded-proto:http");
+        let believed = "http://a/\nx-forwarded-proto:https\nx-host:B";
+        assert_eq!(of(true, &KeyParts::default()), believed);
+    }
+
+    #[test]
     fn two_services_have_keys_of_their_own() {
         let of = |space| {
             let parts = KeyParts { space, ..KeyParts::default() };
@@ -344,11 +383,15 @@ mod tests {
         assert_eq!(of(Space::of("x:1")), "http://a/b?c\n@x:1");
         assert_eq!(of(Space::of("x:2")), "http://a/b?c\n@x:2");
         assert_eq!(of(Space::default()), "http://a/b?c");
+        for space in [Space::of("x:1"), Space::default()] {
+            assert_eq!(Space::in_text(of(space.clone()).as_bytes()), space);
+        }
     }
 
     #[test]
     fn an_operator_may_add_cookies() {
-        let request = get("Cookie: a=1; lang=de\r\n");
+        let head = get("Cookie: a=1; lang=de\r\n");
+        let request = OriginRequest::as_received(&head);
         let parts = KeyParts { cookies: vec![(*b"lang").into()], ..KeyParts::default() };
         let site = site(Scheme::Http, "a");
         let mut text = Vec::new();

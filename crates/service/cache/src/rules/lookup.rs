@@ -2,7 +2,7 @@
 
 use millrace_http::{Method, Name, RequestHead, connection_options};
 
-use super::policy::OVERRIDES;
+use super::policy::Policy;
 
 /// What to do with a request before anything is looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,8 +22,8 @@ pub enum Bypass {
     Body,
     /// It wants to switch to another protocol, which only the origin can.
     Upgrade,
-    /// A field that some origins take for a part of the request line.
-    Override,
+    /// A field that may change the response and is in no key: [`Policy::unkeyed`].
+    Unkeyed,
     /// `If-Match` or `If-Unmodified-Since`: for the origin, and not for caches (RFC 9111 section
     /// 4.3.2).
     Precondition,
@@ -33,15 +33,15 @@ pub enum Bypass {
 ///
 /// RFC 9111 section 4.3.2 calls `If-Match` and `If-Unmodified-Since` not applicable to caches,
 /// which would let one answer 200 where the origin would say 412: such a request is sent on.
-pub fn lookup(request: &RequestHead) -> Lookup {
+pub fn lookup(request: &RequestHead, policy: &Policy) -> Lookup {
     if !matches!(request.method(), Method::Get | Method::Head) {
         return Lookup::Origin(Bypass::Method);
     }
     if has_body(request) {
         return Lookup::Origin(Bypass::Body);
     }
-    if OVERRIDES.into_iter().any(|name| request.find(name).is_some()) {
-        return Lookup::Origin(Bypass::Override);
+    if policy.has_unkeyed(request) {
+        return Lookup::Origin(Bypass::Unkeyed);
     }
     if request.find(Name::Upgrade).is_some() && connection_options(request).upgrade {
         return Lookup::Origin(Bypass::Upgrade);
@@ -74,7 +74,10 @@ mod tests {
             ("M-SEARCH", Lookup::Origin(Bypass::Method)),
             ("get", Lookup::Origin(Bypass::Method)),
         ] {
-            assert_eq!(lookup(&request(&format!("{method} / HTTP/1.1"), "")), expected);
+            assert_eq!(
+                lookup(&request(&format!("{method} / HTTP/1.1"), ""), &Policy::default()),
+                expected
+            );
         }
     }
 
@@ -84,21 +87,24 @@ mod tests {
             ("Content-Length: 0\r\n", Lookup::Cache),
             ("Content-Length: 1\r\n", Lookup::Origin(Bypass::Body)),
             ("Transfer-Encoding: chunked\r\n", Lookup::Origin(Bypass::Body)),
-            ("X-HTTP-Method-Override: PUT\r\n", Lookup::Origin(Bypass::Override)),
-            ("X-Original-URL: /admin\r\n", Lookup::Origin(Bypass::Override)),
-            ("X-Rewrite-URL: /admin\r\n", Lookup::Origin(Bypass::Override)),
+            ("X-HTTP-Method-Override: PUT\r\n", Lookup::Origin(Bypass::Unkeyed)),
+            ("X-HTTP-Method: PUT\r\n", Lookup::Origin(Bypass::Unkeyed)),
+            ("X-Method-Override: PUT\r\n", Lookup::Origin(Bypass::Unkeyed)),
             ("Upgrade: a\r\nConnection: upgrade\r\n", Lookup::Origin(Bypass::Upgrade)),
             ("Upgrade: a\r\n", Lookup::Cache),
             ("Range: bytes=0-1\r\nCookie: a\r\nIf-None-Match: *\r\n", Lookup::Cache),
         ] {
-            assert_eq!(lookup(&get(fields)), expected, "{fields}");
+            assert_eq!(lookup(&get(fields), &Policy::default()), expected, "{fields}");
         }
     }
 
     #[test]
     fn preconditions_of_the_origin_are_not_ours_section_4_3_2() {
         for field in ["If-Match: *\r\n", "If-Unmodified-Since: x\r\n"] {
-            assert_eq!(lookup(&get(field)), Lookup::Origin(Bypass::Precondition));
+            assert_eq!(
+                lookup(&get(field), &Policy::default()),
+                Lookup::Origin(Bypass::Precondition)
+            );
         }
     }
 }

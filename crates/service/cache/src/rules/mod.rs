@@ -52,7 +52,7 @@ pub use date::http_date;
 pub use directives::{AnswerDirectives, RequestDirectives};
 pub use etag::Etag;
 pub use features::Features;
-pub use freshen::{Freshened, freshen, freshen_by_head};
+pub use freshen::{FOR_ONE_CLIENT, Freshened, freshen, freshen_by_head};
 pub use fuzz::fuzz_rules;
 pub use invalidate::invalidated;
 pub use key::{HashKey, Key, KeyParts, Scheme, Site, Space};
@@ -61,13 +61,15 @@ pub use meta::{EtagAt, Extent, Flags, Meta};
 pub use meta_bytes::META_BYTES;
 pub use multipart::Multipart;
 pub use partial::{Remainder, combine, extent_of, finish, remainder};
-pub use policy::{Policy, SetCookie, StatusTtl, Ttl};
+pub use policy::{Policy, SetCookie, StatusTtl, Ttl, Unkeyed};
 pub use ranges::{ByteRange, Ranges, Selection, ranges};
 pub use refusal::Refusal;
 pub use reuse::{Reuse, is_failure, reuse};
 pub use store::{Receipt, Stored, may_claim, store};
 pub use stored_head::{Line, lines};
-pub use tags::{Tag, TagHash, group_invalidations, tag_hash, tag_hashes, tags, updated_tags};
+pub use tags::{
+    Tag, TagHash, group_hash, group_invalidations, tag_hash, tag_hashes, tags, updated_tags,
+};
 pub use validate::{StoredView, selected, write_validation};
 pub use vary::{VariantKey, VaryNames};
 pub use written::{written_site, written_url};

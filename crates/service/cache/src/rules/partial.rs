@@ -4,7 +4,7 @@
 use millrace_http::{AnswerHead, Name, RequestHead, decimal, declared_length};
 
 use super::directives::AnswerDirectives;
-use super::freshen::keep_merged;
+use super::freshen::{UpdatedBy, keep_merged};
 use super::meta::{Extent, Meta};
 use super::policy::Policy;
 use super::refusal::Refusal;
@@ -139,7 +139,8 @@ pub fn combine(
     }
     let is_all = extent.first == 0 && extent.complete == Some(extent.last + 1);
     let status = if is_all { 200 } else { kept.meta.status };
-    let mut stored = keep_merged(request, kept, answer, status, receipt, policy)?;
+    let mut stored =
+        keep_merged(request, kept, (answer, UpdatedBy::Part), status, receipt, policy)?;
     stored.meta.extent = if is_all { None } else { Some(extent) };
     Ok(stored)
 }

@@ -1,6 +1,6 @@
 //! What an operator may decide for a route. The defaults are those of RFC 9111.
 
-use millrace_http::{Name, NameSet};
+use millrace_http::{DESCRIPTIONS, Field, METHOD_OVERRIDES, NameSet, RequestHead};
 
 /// How a route's answers are kept and reused. Made when a configuration is read, and shared.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,9 +32,8 @@ pub struct Policy {
     pub set_cookie: SetCookie,
     /// Whether the `Cache-Control` and `Pragma` of requests count, RFC 9111 section 5.2.1.
     pub heeds_requests: bool,
-    /// Request fields that make an answer unfit for others: the origin may have used them, and they
-    /// are in no key.
-    pub unkeyed: NameSet,
+    /// Request fields with which a request is not answered from the cache, nor its response stored.
+    pub unkeyed: Unkeyed,
 }
 
 /// Who says how long an answer is fresh. What the operator says is counted from when the answer was
@@ -66,45 +65,50 @@ pub struct StatusTtl {
 pub enum SetCookie {
     /// Those that say for how long. Never by heuristics or by the operator's word alone: an origin
     /// that does not speak of caches did not think of them either.
-    #[default]
     Explicit,
     /// Those that speak to shared caches: `public`, `s-maxage`, or a targeted field.
     Shared,
     /// None.
+    #[default]
     Never,
 }
 
-/// Fields that some origins take for a part of the request line.
-pub(super) const OVERRIDES: [Name; 3] =
-    [Name::XHttpMethodOverride, Name::XOriginalUrl, Name::XRewriteUrl];
+/// Request fields that may change a response and are in no key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unkeyed {
+    names: NameSet,
+    /// Names in lower case that are in the key by the operator's choice.
+    keyed: Vec<Box<[u8]>>,
+}
+
+impl Unkeyed {
+    /// Behind a gateway: what else describes the request is removed, or it is in the key.
+    pub fn of_gateway() -> Self {
+        Self { names: METHOD_OVERRIDES, keyed: Vec::new() }
+    }
+
+    /// Behind a forward proxy, which passes on what any client says of its request. `keyed` are the
+    /// [`KeyParts::fields`](super::KeyParts::fields).
+    pub fn of_forward_proxy(keyed: &[Box<[u8]>]) -> Self {
+        Self { names: METHOD_OVERRIDES.with(&DESCRIPTIONS), keyed: keyed.to_vec() }
+    }
+}
 
 impl Policy {
-    /// What to refuse in [`Policy::unkeyed`] where `X-Forwarded-*` come from anybody, as in a
-    /// forward proxy: origins build links from them.
-    pub const UNKEYED_UNTRUSTED: NameSet = NameSet::of(&[
-        Name::XHttpMethodOverride,
-        Name::XOriginalUrl,
-        Name::XRewriteUrl,
-        Name::XForwardedHost,
-        Name::XForwardedPort,
-        Name::XForwardedPrefix,
-        Name::XForwardedProto,
-        Name::XForwardedServer,
-    ]);
+    /// Whether a request has a field of [`Policy::unkeyed`]. One without costs one test.
+    pub fn has_unkeyed(&self, request: &RequestHead) -> bool {
+        let Unkeyed { names, keyed } = &self.unkeyed;
+        let is_unkeyed = |field: &Field| {
+            let name = request.name_of(field);
+            names.has(field.known) && !keyed.iter().any(|key| name.eq_ignore_ascii_case(key))
+        };
+        request.has_any(names) && request.fields().iter().any(is_unkeyed)
+    }
 
     /// Who says how long answers of a status are fresh, if the operator names it.
     pub(super) fn named_ttl(&self, status: u16) -> Option<Ttl> {
         let is_of = |named: &&StatusTtl| (named.statuses.0..=named.statuses.1).contains(&status);
         self.status_ttls.iter().find(is_of).map(|named| named.ttl)
-    }
-
-    /// [`Policy::UNKEYED_UNTRUSTED`], but for what the keys of a route have: what is in the key
-    /// keeps answers apart, and they may be kept. `sent` are those that origins get as anybody
-    /// wrote them, `keyed` the [`KeyParts::fields`](super::KeyParts::fields).
-    pub fn unkeyed(sent: &[Name], keyed: &[Box<[u8]>]) -> NameSet {
-        let is_keyed = |name: &&Name| keyed.iter().any(|key| **key == *name.as_str().as_bytes());
-        let sent = sent.iter().filter(|name| !is_keyed(name));
-        NameSet::of(&OVERRIDES.iter().chain(sent).copied().collect::<Vec<_>>())
     }
 }
 
@@ -119,29 +123,34 @@ impl Default for Policy {
             heuristic_s_max: 86_400,
             stale_if_error_s: 0,
             stale_while_revalidate_s: 0,
-            set_cookie: SetCookie::Explicit,
+            set_cookie: SetCookie::Never,
             heeds_requests: true,
-            unkeyed: NameSet::of(&OVERRIDES),
+            unkeyed: Unkeyed::of_gateway(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::samples::get;
     use super::*;
 
     #[test]
-    fn what_is_in_the_key_is_not_refused() {
-        let sent = [
-            Name::XForwardedHost,
-            Name::XForwardedPort,
-            Name::XForwardedPrefix,
-            Name::XForwardedProto,
-            Name::XForwardedServer,
-        ];
-        assert_eq!(Policy::unkeyed(&sent, &[]), Policy::UNKEYED_UNTRUSTED);
-        assert_eq!(Policy::unkeyed(&[], &[]), Policy::default().unkeyed);
-        let keyed = Policy::unkeyed(&sent, &[(*b"x-forwarded-host").into()]);
-        assert!(!keyed.has(Name::XForwardedHost) && keyed.has(Name::XForwardedProto));
+    fn a_field_in_the_key_does_not_count_as_unkeyed() {
+        let has = |unkeyed: Unkeyed, field: &str| {
+            let policy = Policy { unkeyed, ..Policy::default() };
+            policy.has_unkeyed(&get(&format!("{field}: a\r\n")))
+        };
+        for field in ["X-HTTP-Method-Override", "X-Http-Method", "X-Method-Override"] {
+            assert!(has(Unkeyed::of_gateway(), field), "{field}");
+        }
+        for field in ["X-Forwarded-Host", "X-Forwarded-For", "Forwarded", "X-Host", "X-Real-Ip"] {
+            assert!(!has(Unkeyed::of_gateway(), field), "{field}: removed, or in the key");
+            assert!(has(Unkeyed::of_forward_proxy(&[]), field), "{field}");
+        }
+        let keyed = [(*b"x-forwarded-tenant").into()];
+        let unkeyed = Unkeyed::of_forward_proxy(&keyed);
+        assert!(!has(unkeyed.clone(), "X-Forwarded-Tenant"));
+        assert!(has(unkeyed, "X-Forwarded-Scheme"));
     }
 }

@@ -16,6 +16,14 @@ pub(super) fn is_understood(status: u16) -> bool {
     )
 }
 
+/// Whether a status may be about the one request and not about its target, so that a response with
+/// it is stored only if the operator names the status in `cache-ttl`. Origins respond 400 to fields
+/// that they find too long or too odd, 401 to missing credentials, and 429 to one client: such a
+/// response with a lifetime of its own would lock everybody out.
+pub(super) fn needs_operator(status: u16) -> bool {
+    matches!(status, 400 | 401 | 429)
+}
+
 /// Whether an answer of this status is about what was asked for, and not about how this one request
 /// was made: its connection, its body, its conditions, its range, its size. Such an answer is
 /// nobody else's, whatever it says of caches; what it depends on is in no key.
@@ -45,5 +53,7 @@ mod tests {
     fn some_statuses_are_about_the_request() {
         assert!([200, 206, 299, 400, 404, 499, 599].into_iter().all(is_of_resource));
         assert!(![100, 103, 304, 407, 412, 416, 431].into_iter().any(is_of_resource));
+        assert!([400, 401, 429].into_iter().all(needs_operator));
+        assert!(![200, 403, 404, 410, 500].into_iter().any(needs_operator));
     }
 }

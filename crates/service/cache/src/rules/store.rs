@@ -104,11 +104,7 @@ fn is_located_at_target(request: &RequestHead, answer: &AnswerHead, scheme: Sche
 /// for the same may wait for it. With credentials that is for the answer to say, and most do not.
 /// `asked`: what it asks of caches, as far as that is heeded.
 pub fn may_claim(request: &RequestHead, asked: &RequestDirectives, policy: &Policy) -> bool {
-    !asked.no_store && !has_unkeyed(request, policy) && request.find(Name::Authorization).is_none()
-}
-
-fn has_unkeyed(request: &RequestHead, policy: &Policy) -> bool {
-    request.has_any(&policy.unkeyed)
+    !asked.no_store && !policy.has_unkeyed(request) && request.find(Name::Authorization).is_none()
 }
 
 /// What a request may have against it, whatever its method.
@@ -117,7 +113,7 @@ pub(super) fn check_request(
     directives: &AnswerDirectives,
     policy: &Policy,
 ) -> Result<(), Refusal> {
-    if has_unkeyed(request, policy) {
+    if policy.has_unkeyed(request) {
         return Err(Refusal::RequestField);
     }
     if policy.heeds_requests && RequestDirectives::of(request).no_store {
@@ -139,11 +135,13 @@ pub(super) fn keep(
     receipt: &Receipt,
     policy: &Policy,
 ) -> Result<Stored, Refusal> {
-    check_answer(answer, directives)?;
+    check_answer(answer, directives, policy)?;
     let vary = VaryNames::of(answer)?;
     let received_s = receipt.response_ms / 1000;
     let lifetime = freshness::lifetime(answer, directives, received_s, policy);
-    let has_cookie = answer.find(Name::SetCookie).is_some() && !directives.omits(b"set-cookie");
+    let is_kept =
+        |name: &Name| answer.find(*name).is_some() && !directives.omits(name.as_str().as_bytes());
+    let has_cookie = [Name::SetCookie, Name::SetCookie2].iter().any(is_kept);
     if has_cookie && !freshness::allows_cookie(answer, directives, received_s, policy.set_cookie) {
         return Err(Refusal::SetCookie);
     }
@@ -161,8 +159,14 @@ pub(super) fn keep(
 
 /// RFC 9111 section 3, what an answer itself may have against it. Section 5.2.2.3: a cache that
 /// understands the status of an answer with `must-understand` does not heed its `no-store`.
-fn check_answer(answer: &AnswerHead, directives: &AnswerDirectives) -> Result<(), Refusal> {
-    if !status::is_of_resource(answer.status()) {
+fn check_answer(
+    answer: &AnswerHead,
+    directives: &AnswerDirectives,
+    policy: &Policy,
+) -> Result<(), Refusal> {
+    let status = answer.status();
+    let is_refused = status::needs_operator(status) && policy.named_ttl(status).is_none();
+    if is_refused || !status::is_of_resource(status) {
         return Err(Refusal::Status);
     }
     if directives.must_understand && !status::is_understood(answer.status()) {
@@ -266,7 +270,7 @@ fn windows(directives: &AnswerDirectives, policy: &Policy) -> (u32, u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::policy::{SetCookie, Ttl};
+    use super::super::policy::{SetCookie, StatusTtl, Ttl, Unkeyed};
     use super::super::samples::{DATE, NOW_MS, RECEIPT, answer, get, request, stored};
     use super::*;
 
@@ -283,7 +287,7 @@ mod tests {
     #[test]
     fn explicit_freshness_is_enough_for_any_final_status_section_3() {
         for status in [
-            200, 203, 204, 299, 301, 302, 303, 307, 308, 400, 404, 410, 499, 500, 502, 503, 504,
+            200, 203, 204, 299, 301, 302, 303, 307, 308, 403, 404, 410, 499, 500, 502, 503, 504,
             599,
         ] {
             assert_eq!(to(&get(""), status, FRESH), None, "{status}");
@@ -291,8 +295,19 @@ mod tests {
         assert_eq!(to(&get(""), 302, "ETag: \"a\"\r\n"), Some(Refusal::Useless));
         assert_eq!(to(&get(""), 200, "ETag: \"a\"\r\n"), None);
         assert_eq!(to(&get(""), 599, "ETag: \"a\"\r\nCache-Control: public\r\n"), None);
-        for status in [304, 407, 412, 416, 417, 431] {
+        for status in [304, 400, 401, 407, 412, 416, 417, 429, 431] {
             assert_eq!(to(&get(""), status, FRESH), Some(Refusal::Status));
+        }
+    }
+
+    #[test]
+    fn statuses_about_one_request_are_stored_if_the_operator_names_them() {
+        for status in [400, 401, 429] {
+            let ttl = Ttl::Default(10);
+            let named = StatusTtl { statuses: (status, status), ttl };
+            let policy = Policy { status_ttls: vec![named], ..Policy::default() };
+            assert!(store(&get(""), &answer(status, FRESH), &RECEIPT, &policy).is_ok());
+            assert!(store(&get(""), &answer(status, ""), &RECEIPT, &policy).is_ok());
         }
     }
 
@@ -379,7 +394,8 @@ mod tests {
             ("Cache-Control: max-age=5\r\n", true),
         ] {
             let answer = answer(200, &format!("{DATE}ETag: \"a\"\r\nSet-Cookie: a=b\r\n{fields}"));
-            let policy = Policy { ttl: Ttl::Override(60), ..Policy::default() };
+            let set_cookie = SetCookie::Explicit;
+            let policy = Policy { ttl: Ttl::Override(60), set_cookie, ..Policy::default() };
             let stored = store(&get(""), &answer, &RECEIPT, &policy);
             assert_eq!(stored.is_ok(), is_kept, "{fields}");
         }
@@ -392,11 +408,11 @@ mod tests {
 
     #[test]
     fn unkeyed_fields_keep_an_answer_from_others() {
-        let asked = get("X-Original-URL: /x\r\n");
+        let asked = get("X-Method-Override: PUT\r\n");
         assert_eq!(to(&asked, 200, FRESH), Some(Refusal::RequestField));
         let asked = get("X-Forwarded-Host: evil\r\n");
         assert_eq!(to(&asked, 200, FRESH), None);
-        let strict = Policy { unkeyed: Policy::UNKEYED_UNTRUSTED, ..Policy::default() };
+        let strict = Policy { unkeyed: Unkeyed::of_forward_proxy(&[]), ..Policy::default() };
         let refused = store(&asked, &answer(200, FRESH), &RECEIPT, &strict);
         assert_eq!(refused.err(), Some(Refusal::RequestField));
     }

@@ -126,13 +126,13 @@ mod tests {
 
     #[test]
     fn end_to_end_fields_are_stored_section_3_1() {
-        let fields = "Test: 1\r\nContent-Type: text/plain\r\nSet-Cookie: a=b\r\n\
+        let fields = "Test: 1\r\nContent-Type: text/plain\r\nLink: a=b\r\n\
                       Content-Range: x\r\nContent-MD5:x\r\nETag:  \"a\" \r\n\
-                      Set-Cookie: c=d\r\nEmpty:\r\n";
+                      Link: c=d\r\nEmpty:\r\n";
         let expected = format!(
             "HTTP/1.1 200 Reason\r\n{DATE}Cache-Control: max-age=9\r\nTest: 1\r\n\
-             Content-Type: text/plain\r\nSet-Cookie: a=b\r\nContent-Range: x\r\nContent-MD5: x\r\n\
-             ETag: \"a\"\r\nSet-Cookie: c=d\r\nEmpty: \r\n"
+             Content-Type: text/plain\r\nLink: a=b\r\nContent-Range: x\r\nContent-MD5: x\r\n\
+             ETag: \"a\"\r\nLink: c=d\r\nEmpty: \r\n"
         );
         assert_eq!(head(fields), expected);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use millrace_http::{AnswerHead, Name, RequestHead, destination, tokens};
 use siphasher::sip128::Hasher128;
 
-use super::key::{HashKey, Scheme, Sink, Site};
+use super::key::{HashKey, Scheme, Sink, Site, Space};
 use super::limits::{TAG_BYTES_MAX, TAGS_MAX};
 use super::stored_head::read_again;
 use super::structured::{combined, strings};
@@ -60,28 +60,39 @@ pub fn tags(answer: &AnswerHead) -> Vec<Tag> {
     tags
 }
 
-/// The hashes of an answer's tags.
-pub fn tag_hashes(hash: &HashKey, request: &RequestHead, answer: &AnswerHead) -> Arc<[TagHash]> {
+/// The hashes of a response's tags: one for each tag of the operator's, and two for each group. An
+/// operator purges the group of a site wherever it is stored ([`tag_hash`]); an origin invalidates it
+/// in its own service alone ([`group_hash`]).
+pub fn tag_hashes(
+    hash: &HashKey,
+    space: &Space,
+    request: &RequestHead,
+    answer: &AnswerHead,
+) -> Arc<[TagHash]> {
     let authority = destination(request).ok().and_then(|it| it.authority);
     let site = authority.map(|authority| Site { scheme: Scheme::Http, authority });
-    let hash = |tag: Tag| match &tag {
-        Tag::Group(group) => tag_hash(hash, site.as_ref(), group),
-        Tag::Key(key) => tag_hash(hash, None, key),
+    let hashes = |tag: Tag| match (&tag, &site) {
+        (Tag::Group(group), Some(site)) => {
+            let of_service = group_hash(hash, space, site, group);
+            [Some(tag_hash(hash, Some(site), group)), Some(of_service)]
+        }
+        (Tag::Key(text) | Tag::Group(text), _) => [Some(tag_hash(hash, None, text)), None],
     };
-    tags(answer).into_iter().map(hash).collect()
+    tags(answer).into_iter().flat_map(hashes).flatten().collect()
 }
 
 /// The hashes of the tags of a stored answer whose `head` a later answer to the request has
 /// updated; `None` where that says nothing of tags.
 pub fn updated_tags(
     hash: &HashKey,
+    space: &Space,
     request: &RequestHead,
     answer: &AnswerHead,
     head: &[u8],
 ) -> Option<Arc<[TagHash]>> {
     let names = [Name::CacheGroups, Name::SurrogateKey, Name::CacheTag];
     let tells = names.into_iter().any(|name| answer.find(name).is_some());
-    tells.then(|| tag_hashes(hash, request, &read_again(head)))
+    tells.then(|| tag_hashes(hash, space, request, &read_again(head)))
 }
 
 /// The groups of the answer's origin that a request makes invalid, RFC 9875 section 3: with any
@@ -95,7 +106,7 @@ pub fn group_invalidations(request: &RequestHead, answer: &AnswerHead) -> Vec<Ve
     groups
 }
 
-/// The hash that an answer is found by: of a tag without `site`, and of a group with its site too.
+/// The hash by which operators find a response: of a tag without `site`, of a group with its site.
 pub fn tag_hash(hash: &HashKey, site: Option<&Site<'_>>, text: &[u8]) -> TagHash {
     let mut sink = hash.hasher();
     sink.write_u8(u8::from(site.is_some()));
@@ -104,6 +115,19 @@ pub fn tag_hash(hash: &HashKey, site: Option<&Site<'_>>, text: &[u8]) -> TagHash
         sink.put(b"\n");
     }
     sink.put(text);
+    TagHash(sink.finish128().as_u128())
+}
+
+/// The hash by which an origin finds the responses of a group: of the same site (RFC 9875 section
+/// 2.1) and the same service, because two services may know different origins by one site.
+pub fn group_hash(hash: &HashKey, space: &Space, site: &Site<'_>, group: &[u8]) -> TagHash {
+    let mut sink = hash.hasher();
+    sink.write_u8(2);
+    space.put(&mut sink);
+    sink.put(b"\n");
+    site.put(&mut sink);
+    sink.put(b"\n");
+    sink.put(group);
     TagHash(sink.finish128().as_u128())
 }
 
@@ -163,5 +187,19 @@ mod tests {
         assert_eq!(hash(Some("A.example:80")), hash(Some("a.example")));
         assert_ne!(hash(Some("a.example")), hash(Some("b.example")));
         assert_ne!(hash(Some("a.example")), hash(None));
+    }
+
+    #[test]
+    fn a_group_is_invalidated_in_one_service_and_purged_in_all() {
+        let request = request("GET / HTTP/1.1", "");
+        let answer = answer(200, "Cache-Groups: \"a\"\r\nCache-Tag: t\r\n");
+        let of = |space: &str| tag_hashes(&HASH, &Space::of(space), &request, &answer);
+        let (one, other) = (of("one"), of("other"));
+        assert_eq!((one.len(), one[0], one[2]), (3, other[0], other[2]));
+        assert_ne!(one[1], other[1]);
+        let site =
+            Site { scheme: Scheme::Http, authority: Authority::parse(b"example.com").unwrap() };
+        assert_eq!(one[0], tag_hash(&HASH, Some(&site), b"a"));
+        assert_eq!(one[1], group_hash(&HASH, &Space::of("one"), &site, b"a"));
     }
 }

@@ -2,6 +2,7 @@
 
 use memchr::memchr;
 use millrace_http::Authority;
+use millrace_http::path::{remove_dot_segments, split_query};
 
 use super::key::{Scheme, Site};
 
@@ -19,13 +20,13 @@ pub(super) fn resolve(reference: &[u8], site: &Site<'_>, base: &[u8]) -> Option<
     let (base_path, _) = split_query(base);
     let (path, query) = split_query(local);
     let mut target = match path {
-        [b'/', ..] => remove_dots(path),
+        [b'/', ..] => remove_dot_segments(path),
         [] if local.len() < reference.len() => b"/".to_vec(),
         [] if query.is_empty() => return Some(base.to_vec()),
         [] => base_path.to_vec(),
         path => {
             let folder_len = base_path.iter().rposition(|&byte| byte == b'/')? + 1;
-            remove_dots(&[&base_path[..folder_len], path].concat())
+            remove_dot_segments(&[&base_path[..folder_len], path].concat())
         }
     };
     target.extend_from_slice(query);
@@ -53,36 +54,6 @@ fn scheme_of(reference: &[u8]) -> Option<Scheme> {
 fn has_scheme(reference: &[u8]) -> bool {
     let end = reference.iter().position(|byte| b":/?".contains(byte));
     end.is_some_and(|end| reference[end] == b':')
-}
-
-fn split_query(path_and_query: &[u8]) -> (&[u8], &[u8]) {
-    let query_at = memchr(b'?', path_and_query).unwrap_or(path_and_query.len());
-    path_and_query.split_at(query_at)
-}
-
-/// RFC 3986 section 5.2.4, of a path that begins with `/`.
-fn remove_dots(path: &[u8]) -> Vec<u8> {
-    let mut out: Vec<u8> = Vec::with_capacity(path.len());
-    let mut segments = path[1..].split(|&byte| byte == b'/').peekable();
-    while let Some(segment) = segments.next() {
-        let is_last = segments.peek().is_none();
-        match segment {
-            b"." if is_last => out.push(b'/'),
-            b"." => {}
-            b".." => {
-                let parent_len = out.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
-                out.truncate(parent_len);
-                if is_last {
-                    out.push(b'/');
-                }
-            }
-            segment => {
-                out.push(b'/');
-                out.extend_from_slice(segment);
-            }
-        }
-    }
-    if out.is_empty() { b"/".to_vec() } else { out }
 }
 
 #[cfg(test)]

@@ -1,18 +1,19 @@
 //! `Vary`: which stored answer of a URI fits a request, RFC 9111 section 4.1.
 //!
-//! The fields that an answer names are normalised as far as their meaning allows, and hashed: lines
-//! of one field are joined, blanks around the members of lists do not count; and of the fields of
-//! content negotiation neither does case, the order of members with their own weight, nor how a
-//! weight is written. So many ways to say one thing find one answer.
+//! The fields that a response names count as the origin receives them. They are normalised as far as
+//! their definition allows, and hashed: lines of one field are joined; of fields that an RFC defines
+//! as lists, empty members and blanks around members do not count; and of the fields of content
+//! negotiation neither does case, the order of members with their own weight, nor how a weight is
+//! written. Every other field is compared byte by byte: to its origin `lang=en,` may be another
+//! cookie than `lang=en`.
 
 use memchr::memchr;
-use millrace_http::{AnswerHead, Name, RequestHead, items, tokens};
+use millrace_http::{AnswerHead, Name, NameSet, OriginRequest, items, tokens};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::key::{HashKey, Sink, put_lower};
 use super::limits::VARY_NAMES_MAX;
 use super::refusal::Refusal;
-use super::structured::lines_known;
 
 /// The request fields that choose among the answers of a URI.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -81,21 +82,27 @@ impl VaryNames {
 
     /// A hash of the very words that a request has in these fields. Requests with the same words
     /// have the same [`VaryNames::key`], which costs about four times as much: so this is what an
-    /// index looks for first, and remembers of those that it answered.
-    pub fn words(&self, hash: &HashKey, request: &RequestHead) -> u128 {
+    /// index looks for first, and remembers of those that it answered. Absent and empty fields have
+    /// different words.
+    pub fn words(&self, hash: &HashKey, request: &OriginRequest<'_>) -> u128 {
         let mut sink = hash.hasher();
         for (name, &known) in self.iter() {
-            for value in lines_known(request, known, name) {
+            if let Some(value) = request.written(known) {
+                sink.put(&value);
+                sink.put(b"\n");
+            }
+            for value in request.values(known, name) {
                 sink.put(value);
                 sink.put(b"\n");
             }
-            sink.put(b"\n");
+            // No value has a NUL or a line end, so that no two lists of values are the same text.
+            sink.put(b"\0");
         }
         sink.finish128().as_u128()
     }
 
-    /// What a request says. Allocates nothing.
-    pub fn key(&self, hash: &HashKey, request: &RequestHead) -> VariantKey {
+    /// What a request says. Allocates nothing unless the proxy writes one of the fields itself.
+    pub fn key(&self, hash: &HashKey, request: &OriginRequest<'_>) -> VariantKey {
         let language = if self.has_language() { preferred_language(request) } else { None };
         self.key_in(hash, request, language)
     }
@@ -104,7 +111,7 @@ impl VaryNames {
     pub fn key_of_answer(
         &self,
         hash: &HashKey,
-        request: &RequestHead,
+        request: &OriginRequest<'_>,
         answer: &AnswerHead,
     ) -> VariantKey {
         let mut languages = answer.values(Name::ContentLanguage).flat_map(tokens);
@@ -113,7 +120,12 @@ impl VaryNames {
         self.key_in(hash, request, language)
     }
 
-    fn key_in(&self, hash: &HashKey, request: &RequestHead, language: Option<&[u8]>) -> VariantKey {
+    fn key_in(
+        &self,
+        hash: &HashKey,
+        request: &OriginRequest<'_>,
+        language: Option<&[u8]>,
+    ) -> VariantKey {
         VariantKey {
             exact: self.hash(hash, request, None),
             by_language: language.map(|tag| self.hash(hash, request, Some(tag))),
@@ -128,7 +140,7 @@ impl VaryNames {
         self.text.split(|&byte| byte == b',').zip(&self.known)
     }
 
-    fn hash(&self, hash: &HashKey, request: &RequestHead, language: Option<&[u8]>) -> u128 {
+    fn hash(&self, hash: &HashKey, request: &OriginRequest<'_>, language: Option<&[u8]>) -> u128 {
         let mut sink = hash.hasher();
         for (name, &known) in self.iter() {
             sink.put(name);
@@ -140,7 +152,10 @@ impl VaryNames {
                     put_weighted(&mut sink, request, (known, name));
                 }
                 _ if name == b"accept-charset" => put_weighted(&mut sink, request, (known, name)),
-                _ => put_list(&mut sink, request, (known, name)),
+                _ if LISTS.has(known) || name == b"prefer" => {
+                    put_list(&mut sink, request, (known, name));
+                }
+                _ => put_lines(&mut sink, request, (known, name)),
             }
             // No value has a line end, so that no two lists of values are the same text.
             sink.put(b"\n");
@@ -149,9 +164,33 @@ impl VaryNames {
     }
 }
 
-/// Puts the members of any field. One that is there and empty is not one that is not there.
-fn put_list(sink: &mut SipHasher13, request: &RequestHead, (known, name): (Name, &[u8])) {
-    let mut values = lines_known(request, known, name).peekable();
+/// Request fields that RFCs define as lists, beside `Prefer` (RFC 7240) and those of content
+/// negotiation, and that go to the origin as received.
+const LISTS: NameSet = NameSet::of(&[
+    Name::CacheControl,
+    Name::CdnLoop,
+    Name::ContentEncoding,
+    Name::ContentLanguage,
+    Name::IfMatch,
+    Name::IfNoneMatch,
+    Name::Pragma,
+    Name::Via,
+]);
+
+/// Puts the lines of a field byte by byte, joined as RFC 9110 section 5.3 allows. One that is there
+/// and empty is not one that is not there.
+fn put_lines(sink: &mut SipHasher13, request: &OriginRequest<'_>, (known, name): (Name, &[u8])) {
+    let written = request.written(known);
+    let lines = written.as_deref().into_iter().chain(request.values(known, name));
+    for (at, line) in lines.enumerate() {
+        sink.put(if at == 0 { b"\n:" } else { b", " });
+        sink.put(line);
+    }
+}
+
+/// Puts the members of a list. One that is there and empty is not one that is not there.
+fn put_list(sink: &mut SipHasher13, request: &OriginRequest<'_>, (known, name): (Name, &[u8])) {
+    let mut values = request.values(known, name).peekable();
     if values.peek().is_some() {
         sink.put(b"\n:");
     }
@@ -164,10 +203,10 @@ fn put_list(sink: &mut SipHasher13, request: &RequestHead, (known, name): (Name,
 /// Puts the members of a field of content negotiation, RFC 9110 section 12.5. Each has its weight
 /// with it, so their order says nothing, and they are put in one of ours. A list that is longer
 /// than anybody needs is put as it is.
-fn put_weighted(sink: &mut SipHasher13, request: &RequestHead, (known, name): (Name, &[u8])) {
+fn put_weighted(sink: &mut SipHasher13, request: &OriginRequest<'_>, (known, name): (Name, &[u8])) {
     let mut list = [Weighted::default(); WEIGHTED_MAX];
     let mut count = 0;
-    let mut values = lines_known(request, known, name).peekable();
+    let mut values = request.values(known, name).peekable();
     let is_there = values.peek().is_some();
     for member in values.flat_map(items).map(Weighted::of) {
         let Some(place) = list.get_mut(count) else {
@@ -252,10 +291,10 @@ fn weight_of(parameter: &[u8]) -> Option<u16> {
 }
 
 /// The language that a request wants before all others; `None` where it has no such one.
-fn preferred_language(request: &RequestHead) -> Option<&[u8]> {
+fn preferred_language<'a>(request: &OriginRequest<'a>) -> Option<&'a [u8]> {
     let mut best: Option<(&[u8], u16)> = None;
     let mut is_alone = false;
-    for member in request.values(Name::AcceptLanguage).flat_map(items) {
+    for member in request.head().values(Name::AcceptLanguage).flat_map(items) {
         let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
         let language = parts.next()?;
         let weight = parts.next().map_or(Some(WEIGHT_MAX), weight_of)?;
@@ -276,6 +315,8 @@ fn preferred_language(request: &RequestHead) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use millrace_http::Forwarding;
+
     use super::super::samples::{HASH, answer, get};
     use super::*;
 
@@ -286,8 +327,10 @@ mod tests {
     /// Whether what was stored for one request fits another.
     fn fits(vary: &str, stored: &str, fields: &str, asked: &str) -> bool {
         let names = names(vary).unwrap().unwrap();
-        let stored = names.key_of_answer(&HASH, &get(stored), &answer(200, fields));
-        stored.fits(&names.key(&HASH, &get(asked)))
+        let (stored, asked) = (get(stored), get(asked));
+        let stored = OriginRequest::as_received(&stored);
+        let stored = names.key_of_answer(&HASH, &stored, &answer(200, fields));
+        stored.fits(&names.key(&HASH, &OriginRequest::as_received(&asked)))
     }
 
     fn same(field: &str, one: &str, other: &str) -> bool {
@@ -325,10 +368,27 @@ mod tests {
 
     #[test]
     fn lists_are_joined_and_blanks_do_not_count_section_4_1() {
-        assert!(same("Foo", "1, 2", "1\r\nFoo: 2"));
-        assert!(same("Foo", "1,2", " 1, 2 ") && same("Foo", "1,,2", "1 ,\t2"));
-        assert!(!same("Foo", "1, 2", "2, 1") && !same("Foo", "\"1, 2\"", "\"1,2\""));
-        assert!(!same("Foo", "1", "1\r\nFoo: 1"));
+        for list in ["Prefer", "Cache-Control", "If-None-Match"] {
+            let twice = |one: &str, other: &str| format!("{one}\r\n{list}: {other}");
+            assert!(same(list, "1, 2", &twice("1", "2")));
+            assert!(same(list, "1,2", " 1, 2 ") && same(list, "1,,2", "1 ,\t2"));
+            assert!(!same(list, "1, 2", "2, 1") && !same(list, "\"1, 2\"", "\"1,2\""));
+            assert!(!same(list, "1", &twice("1", "1")));
+        }
+    }
+
+    #[test]
+    fn other_fields_are_compared_byte_by_byte_section_4_1() {
+        for (name, one, other) in [
+            ("Cookie", "lang=en", "lang=en,"),
+            ("Cookie", "a=1,2", "a=1, 2"),
+            ("User-Agent", "a,b", "a, b"),
+            ("X-Tenant", "a", "a,"),
+            ("Authorization", "a ,b", "a,b"),
+        ] {
+            assert!(!same(name, one, other), "{name}: {one}");
+        }
+        assert!(same("Foo", "1, 2", "1\r\nFoo: 2"), "RFC 9110 section 5.3");
     }
 
     #[test]
@@ -363,7 +423,7 @@ mod tests {
     #[test]
     fn the_same_words_have_the_same_hash() {
         let names = names("Foo, Bar").unwrap().unwrap();
-        let words = |fields: &str| names.words(&HASH, &get(fields));
+        let words = |fields: &str| names.words(&HASH, &OriginRequest::as_received(&get(fields)));
         assert_eq!(words("Foo: 1\r\nX: y\r\nbar: 2\r\n"), words("bar: 2\r\nfoo: 1\r\n"));
         for other in ["Foo: 1\r\n", "Foo: 2\r\nBar: 1\r\n", "Foo: 1\r\nFoo: 2\r\n", ""] {
             assert_ne!(words("Foo: 1\r\nBar: 2\r\n"), words(other), "{other}");
@@ -371,6 +431,37 @@ mod tests {
         assert_ne!(words("Foo: 1\r\n"), words("Bar: 1\r\n"));
         assert_ne!(words("Foo: 1\r\nFoo: 2\r\n"), words("Foo: 1\r\nBar: 2\r\n"));
         assert_ne!(words("Foo:\r\n"), words(""));
+        assert_ne!(words("Foo:\r\n"), words("Bar:\r\n"), "empty values are told apart");
+        let all = ["", "Foo:\r\n", "Foo:\r\nFoo:\r\n", "Bar:\r\nBar:\r\n", "Foo:\r\nBar:\r\n"];
+        for (at, one) in all.iter().enumerate() {
+            assert!(all[..at].iter().all(|other| words(one) != words(other)), "{one}");
+            assert!(all[..at].iter().all(|other| !fits("Foo, Bar", one, "", other)), "{one}");
+        }
+    }
+
+    #[test]
+    fn a_field_counts_as_the_origin_receives_it() {
+        let sent = |vary: &str, client: &str, is_trusted, fields: &str| {
+            let names = names(vary).unwrap().unwrap();
+            let (head, client) = (get(fields), client.parse().ok());
+            let forwarding = Forwarding::Gateway { client, is_trusted, passed: &[] };
+            let request = OriginRequest::new(&head, forwarding);
+            (names.words(&HASH, &request), names.key(&HASH, &request).exact)
+        };
+        for vary in ["X-Forwarded-For", "Forwarded"] {
+            let one = sent(vary, "192.0.2.1", false, "");
+            assert_ne!(one, sent(vary, "192.0.2.9", false, ""), "{vary}: another client");
+            let written = "X-Forwarded-For: 192.0.2.9\r\nForwarded: for=192.0.2.9\r\n";
+            assert_eq!(one, sent(vary, "192.0.2.1", false, written), "{vary}: not believed");
+            assert_ne!(one, sent(vary, "192.0.2.1", true, written), "{vary}: believed");
+        }
+        let scheme = |is_trusted| {
+            sent("X-Forwarded-Proto", "192.0.2.1", is_trusted, "X-Forwarded-Proto: https\r\n")
+        };
+        assert_eq!(scheme(false), sent("X-Forwarded-Proto", "192.0.2.2", true, ""));
+        assert_ne!(scheme(false), scheme(true));
+        let removed = "Connection: x-own\r\nX-Own: 1\r\n";
+        assert_eq!(sent("X-Own", "::", false, removed), sent("X-Own", "::", false, ""));
     }
 
     #[test]

@@ -11,7 +11,8 @@ use millrace_cache::rules::{
     write_validation,
 };
 use millrace_http::{
-    AnswerHead, HeadLimits, HeadScan, Method, Name, RequestHead, destination, forwarded_runs,
+    AnswerHead, HeadLimits, HeadScan, Method, Name, OriginRequest, RequestHead, destination,
+    forwarded_runs,
 };
 
 /// What an origin says: a head, and as much of the body as came.
@@ -84,7 +85,7 @@ impl Model {
         let authority = destination.authority.unwrap();
         let site = Site { scheme: Scheme::Http, authority };
         let key = self.key(&site, destination.path_and_query, request);
-        if lookup(request) != Lookup::Cache {
+        if lookup(request, &self.policy) != Lookup::Cache {
             let reply = self.fetch(request, key, Forward::Method, origin);
             return reply.unwrap_or_else(|| own(502, "fwd=method"));
         }
@@ -123,6 +124,7 @@ impl Model {
     }
 
     fn key(&self, site: &Site<'_>, path: &[u8], request: &RequestHead) -> Key {
+        let request = &OriginRequest::as_received(request);
         Key::of(&HASH, site, path, request, &KeyParts::default())
     }
 
@@ -130,7 +132,9 @@ impl Model {
     fn find(&self, key: Key, request: &RequestHead) -> Option<usize> {
         let variants = self.variants.get(&key)?;
         let fits = |variant: &Variant| match (&variant.stored.vary, variant.key) {
-            (Some(names), Some(stored)) => stored.fits(&names.key(&HASH, request)),
+            (Some(names), Some(stored)) => {
+                stored.fits(&names.key(&HASH, &OriginRequest::as_received(request)))
+            }
             _ => true,
         };
         let whole = |variant: &Variant| variant.stored.meta.extent.is_none() && fits(variant);
@@ -331,8 +335,9 @@ impl Model {
         if ended.is_err() {
             return false;
         }
-        let variant_key =
-            stored.vary.as_ref().map(|names| names.key_of_answer(&HASH, request, &answer.head));
+        let variant_key = stored.vary.as_ref().map(|names| {
+            names.key_of_answer(&HASH, &OriginRequest::as_received(request), &answer.head)
+        });
         let variants = self.variants.entry(key).or_default();
         let is_part = stored.meta.extent.is_some();
         variants.retain(|old| {
@@ -354,7 +359,7 @@ impl Model {
 fn forwarded(request: &RequestHead, extra: &[u8], keeps_conditions: bool) -> Vec<u8> {
     let target = destination(request).unwrap().path_and_query;
     let mut head = [request.method_bytes(), b" ", target, b" HTTP/1.1\r\n"].concat();
-    forwarded_runs(request, |name| match name {
+    forwarded_runs(request, |field| match field.known {
         Name::IfNoneMatch | Name::IfModifiedSince | Name::IfRange | Name::Range => keeps_conditions,
         _ => true,
     })

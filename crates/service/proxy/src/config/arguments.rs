@@ -166,7 +166,7 @@ fn tables(command: &str, matches: &ArgMatches) -> Result<Tables, ConfigError> {
             }
             let values = match row.scope {
                 Scope::Process | Scope::Start => &mut tables.process,
-                Scope::Service | Scope::Forward | Scope::Cache => &mut service,
+                Scope::Service | Scope::Forward | Scope::Boost | Scope::Cache => &mut service,
                 Scope::Route => &mut route,
             };
             values.add(row, Given { place: place.clone(), text })?;

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 use millrace_cache::rules::Space;
 
-use super::cache::{self, Links};
+use super::cache;
 use super::error::{ConfigError, nearest};
 use super::given::{LimitGiven, ServiceGiven, Tables, Values};
 use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
 use super::value::{self, Wrong};
 use super::{
-    AccessLog, Balance, Config, EngineChoice, HostSent, ListenAddress, Listener, LogFormat, Role,
-    Route, RouteCheck, SendProxy, Service, Splice, TargetRules,
+    AccessLog, Balance, Config, EngineChoice, HostSent, ListenAddress, Listener, LogFormat,
+    PathForward, Role, Route, RouteCheck, SendProxy, Service, Splice, TargetRules,
 };
 use crate::auth::Auth;
 use crate::limits::{Limit, Limits};
@@ -234,18 +234,17 @@ fn build_service(
             });
         }
         Some(routes) => {
-            let links = if trusted.is_empty() { Links::Ours } else { Links::Believed };
             let space = cache::space(addresses, number, None);
             // Wrong here is wrong, if every route says it anew, too.
-            cache::route(values, links, &space)?;
-            let of_route = |given: &Values| route(&given.with_cache_of(values), links, &space);
+            cache::route(values, true, &space)?;
+            let of_route = |given: &Values| route(&given.with_cache_of(values), &space);
             Role::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
         }
     };
     let cache = match &role {
         Role::Forward(rules) => {
             let space = cache::space(addresses, number, Some(rules));
-            cache::route(values, Links::Anybodys, &space)?
+            cache::route(values, false, &space)?
         }
         Role::Boost(_) => None,
     };
@@ -257,6 +256,7 @@ fn build_service(
         auth: auth(values)?,
         trusted,
         proxy_status: values.one_or_default("proxy-status", Scope::Service, value::switch)?,
+        path_strict: values.one_or_default("path-strict", Scope::Boost, value::switch)?,
         congestion: congestion("congestion")?,
         origin_congestion: congestion("origin-congestion")?,
         cache,
@@ -302,7 +302,7 @@ fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError
     })
 }
 
-fn route(values: &Values, links: Links, space: &Space) -> Result<Route, ConfigError> {
+fn route(values: &Values, space: &Space) -> Result<Route, ConfigError> {
     let scope = Scope::Route;
     let origins = values.all("origins", value::origin)?;
     if origins.is_empty() {
@@ -326,6 +326,12 @@ fn route(values: &Values, links: Links, space: &Space) -> Result<Route, ConfigEr
             "origin" => Ok(HostSent::Origin),
             _ => Err("is not a choice of Host"),
         })?,
+        path_forward: values.one_or_default("path-forward", scope, |text| match text {
+            "as-sent" => Ok(PathForward::AsSent),
+            "normalised" => Ok(PathForward::Normalised),
+            _ => Err("is not a form of the path"),
+        })?,
+        pass_fields: values.all("pass-fields", value::pass_field)?,
         gateway_errors_fail: values.one_or_default("eject-on-errors", scope, value::switch)?,
         check: route_check(values)?,
         send_proxy: values.one_or_default("send-proxy", scope, |text| match text {
@@ -334,7 +340,7 @@ fn route(values: &Values, links: Links, space: &Space) -> Result<Route, ConfigEr
             "v2" => Ok(SendProxy::V2),
             _ => Err("is not a version of the PROXY protocol"),
         })?,
-        cache: cache::route(values, links, space)?,
+        cache: cache::route(values, true, space)?,
     })
 }
 

@@ -16,7 +16,7 @@ pub(super) const TABLES_MAX: usize = 256;
 
 /// What `[[forward]]`, `[[boost]]` and `[[boost.route]]` take.
 pub(super) const FORWARD: &[Scope] = &[Scope::Service, Scope::Forward, Scope::Cache];
-pub(super) const BOOST: &[Scope] = &[Scope::Service, Scope::Cache];
+pub(super) const BOOST: &[Scope] = &[Scope::Service, Scope::Boost, Scope::Cache];
 pub(super) const ROUTE: &[Scope] = &[Scope::Route, Scope::Cache];
 
 const PROCESS_TABLES: &[&str] = &["limits", "forward", "boost"];

@@ -49,6 +49,8 @@ pub enum Kind {
     Realm,
     /// The beginning of a path to match.
     Path,
+    /// A field that is removed from the requests of untrusted peers.
+    PassField,
     /// The path of a health check, or `off`.
     Check,
     /// A status or a range of statuses.
@@ -110,6 +112,7 @@ impl Kind {
             Self::File => "FILE",
             Self::Realm => "TEXT",
             Self::Path => "PATH",
+            Self::PassField => "NAME",
             Self::Check => "PATH|off",
             Self::Statuses => "STATUS",
             Self::Congestion => "NAME",
@@ -153,7 +156,14 @@ impl Kind {
             Self::Realm => {
                 "1 to 100 printable ASCII characters without quotes and backslashes".to_owned()
             }
-            Self::Path => "a path from its slash on, without ? and #".to_owned(),
+            Self::Path => "a path from its slash on, without ? and #, in normal form: without \
+                           //, . and .. segments, a % that begins no escape, escapes of letters, \
+                           digits, -, ., _ and ~, and lower-case hexadecimal digits in others"
+                .to_owned(),
+            Self::PassField => "X-Real-Ip, X-Client-IP, True-Client-IP, CF-Connecting-IP, X-Host, \
+                                Front-End-Https, X-Original-NAME, X-Rewrite-NAME, X-Forwarded-NAME \
+                                but for -For, -Host and -Proto"
+                .to_owned(),
             Self::Check => "a path from its slash on, with ? if need be; off".to_owned(),
             Self::Statuses => {
                 "a status from 200 to 599, or a range of them like 200-299".to_owned()

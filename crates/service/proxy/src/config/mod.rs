@@ -15,6 +15,7 @@ mod given;
 mod kind;
 pub mod options;
 mod reference;
+mod route_notes;
 mod schema;
 mod value;
 mod write;
@@ -317,6 +318,8 @@ pub struct Service {
     pub trusted: Vec<Cidr>,
     /// Whether answers that are passed on tell by Proxy-Status that they came through here.
     pub proxy_status: bool,
+    /// Whether a booster refuses paths that its origins may read as another route's.
+    pub path_strict: bool,
     /// How congestion control is chosen for the connections of clients.
     pub congestion: Congestion,
     /// The same for connections to origins.
@@ -402,6 +405,10 @@ pub struct Route {
     pub balance: Balance,
     /// What the origin sees as Host.
     pub host_sent: HostSent,
+    /// The path that the origin receives.
+    pub path_forward: PathForward,
+    /// Names in lower case of fields that are passed on from peers that are not trusted.
+    pub pass_fields: Vec<Box<[u8]>>,
     /// Whether answers 502, 503 and 504 are failures of the origin.
     pub gateway_errors_fail: bool,
     /// How it is found out which origins are well, beside what clients' requests show.
@@ -438,6 +445,15 @@ pub enum HostSent {
     Client,
     /// The origin's own name and port, as configured.
     Origin,
+}
+
+/// The path that the origin receives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathForward {
+    /// As the client sent it.
+    AsSent,
+    /// Its normal form, by which the route was selected.
+    Normalised,
 }
 
 /// Which PROXY protocol header a connection to an origin begins with.

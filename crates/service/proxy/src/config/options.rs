@@ -35,6 +35,8 @@ pub enum Scope {
     Service,
     /// One forward proxy: `forward`; `[[forward]]`.
     Forward,
+    /// One booster: `boost`; `[[boost]]`.
+    Boost,
     /// One route of a booster: `boost`; `[[boost.route]]`.
     Route,
     /// What is kept of the answers of a forward proxy or of a route: `forward` and `boost`;
@@ -62,7 +64,7 @@ impl Row {
                 Scope::Start => matches!(command, "forward" | "boost" | "run"),
                 Scope::Service | Scope::Cache => matches!(command, "forward" | "boost"),
                 Scope::Forward => command == "forward",
-                Scope::Route => command == "boost",
+                Scope::Boost | Scope::Route => command == "boost",
             }
     }
 
@@ -74,6 +76,7 @@ impl Row {
             Scope::Start => "in no file",
             Scope::Service => "[[forward]] and [[boost]]",
             Scope::Forward => "[[forward]]",
+            Scope::Boost => "[[boost]]",
             Scope::Route => "[[boost.route]]",
             Scope::Cache => "[[forward]], [[boost]] and [[boost.route]]",
         }
@@ -179,9 +182,44 @@ impl Row {
                 Kind::Path,
                 "/",
                 1,
-                "Take requests whose path begins with this only.",
+                "Match requests whose path begins with this. The path is compared in its normal form: \
+                 escapes of letters, digits, -, ., _ and ~ decoded, slashes merged, . and .. \
+                 segments removed.",
             )
         },
+        Row {
+            flag: None,
+            ..row(
+                "path-strict",
+                Scope::Boost,
+                Kind::Switch,
+                "on",
+                1,
+                "Where a route has a path other than /: refuse a path (400) that origins may read \
+                 as the path of another route, because they decode %2f or %5c, merge slashes, remove \
+                 . and .. segments, or cut at a semicolon; and one with %00 or an encoded . or .. \
+                 segment.",
+            )
+        },
+        row(
+            "path-forward",
+            Scope::Route,
+            Kind::Choice(&["as-sent", "normalised"]),
+            "as-sent",
+            1,
+            "Send the origin the path as the client sent it, or in its normal form. The key of a \
+             cached response contains the same form.",
+        ),
+        row(
+            "pass-fields",
+            Scope::Route,
+            Kind::PassField,
+            "(none)",
+            32,
+            "Pass this field on from peers outside trust too. Without it a booster removes fields \
+             by which a client could describe itself or its request to the origin. The field \
+             becomes a part of the cache key.",
+        ),
         row(
             "eject-on-errors",
             Scope::Route,
@@ -320,7 +358,9 @@ impl Row {
             1024,
             "Believe the Forwarded, X-Forwarded-* and PROXY headers that come from these \
              addresses. A booster sends Forwarded, X-Forwarded-For, -Proto and -Host to its \
-             origins: after what these addresses said, and in the place of what others did.",
+             origins: after what these addresses said, and in the place of what others did. From \
+             these addresses it passes on other fields that describe the request too, such as \
+             X-Forwarded-Prefix and X-Original-URL; they are a part of the cache key.",
         ),
         row(
             "proxy-protocol",
@@ -377,7 +417,8 @@ impl Row {
                  default: where it says nothing, so long. override: so long, whatever it says; \
                  what must not be stored is not stored all the same, and what must be validated \
                  each time is. Without a status it is about those that may be cached without \
-                 being asked for: 200, 203, 204, 206, 300, 301, 308, 404, 405, 410, 414 and 501.",
+                 being asked for: 200, 203, 204, 206, 300, 301, 308, 404, 405, 410, 414 and 501. \
+                 Responses with 400, 401 and 429 are stored only if a status or a range names them.",
             )
         },
         cached(
@@ -416,10 +457,11 @@ impl Row {
         cached(
             "cache-set-cookie",
             Kind::Choice(&["explicit", "shared", "never"]),
-            "explicit",
-            "Which answers with Set-Cookie are stored, and given with it to others. explicit: \
-             those that say how long they are fresh. shared: those that speak to shared caches \
-             (public, s-maxage, a field of cache-target). never: none.",
+            "never",
+            "Which responses with Set-Cookie are stored, and sent with it to other clients. never: \
+             none. explicit: those that say how long they are fresh; the cookies of a validation \
+             (304) are stored too. shared: those that speak to shared caches (public, s-maxage, a \
+             field of cache-target).",
         ),
         cached(
             "cache-heed-requests",
@@ -443,10 +485,9 @@ impl Row {
             ..cached(
                 "cache-key",
                 Kind::Feature,
-                "(the URL alone; with trust of a booster the X-Forwarded-* fields of links, too)",
-                "Keep the answers to requests apart that differ in this field or cookie, though \
-                 their origin does not say so by Vary. The fields of links are X-Forwarded-Host, \
-                 -Port, -Prefix, -Proto and -Server.",
+                "(the URL alone, with the fields that trusted peers describe a request by)",
+                "Keep the responses to requests apart that differ in this field or cookie, though \
+                 their origin does not say so by Vary. A field counts as the origin receives it.",
             )
         },
         Row {
@@ -667,7 +708,8 @@ mod tests {
     fn names_are_told_apart_and_sentences_end() {
         for (index, row) in Row::TABLE.iter().enumerate() {
             assert!(row.text.ends_with('.'), "{}", row.key);
-            assert!(row.flag.is_some() || row.scope == Scope::Route, "{}", row.key);
+            let is_for_files = matches!(row.scope, Scope::Boost | Scope::Route);
+            assert!(row.flag.is_some() || is_for_files, "{}", row.key);
             for other in &Row::TABLE[index + 1..] {
                 assert!(row.key != other.key || row.scope != other.scope, "{}", row.key);
                 assert!(row.flag.is_none() || row.flag != other.flag, "{}", row.key);

@@ -122,6 +122,7 @@ fn value(kind: Kind) -> String {
         Kind::User => pattern("^.+$"),
         Kind::Realm => pattern("^[ !#-\\[\\]-~]{1,100}$"),
         Kind::Path => pattern("^/[!\"$->@-~]*$"),
+        Kind::PassField => pattern(&format!("^{TOKEN}$")),
         Kind::Check => {
             any(&[pattern("^/[!\"$-~]*$"), choice(&["off", "false"], false), constant("false")])
         }

@@ -6,6 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use millrace_http::path::normalise;
+use millrace_http::{Name, REMOVED_UNLESS_TRUSTED};
+
 use super::{Cidr, Congestion, ListenAddress, Origin, User};
 
 /// What is wrong with a text, to be read after the text itself: "is not a number".
@@ -268,7 +271,8 @@ pub(super) fn realm(text: &str) -> Result<String, Wrong> {
     }
 }
 
-/// A prefix of a path: printable ASCII from a slash on, without query or fragment.
+/// A prefix of a path: printable ASCII from a slash on, without query or fragment, in the normal form
+/// of the paths that it is compared with.
 pub(super) fn path_prefix(text: &str) -> Result<String, Wrong> {
     if !text.starts_with('/') {
         return Err("does not begin with a slash");
@@ -276,7 +280,18 @@ pub(super) fn path_prefix(text: &str) -> Result<String, Wrong> {
     if !text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'?' && byte != b'#') {
         return Err("holds what a path cannot");
     }
+    if *normalise(text.as_bytes()) != *text.as_bytes() {
+        return Err("is not in normal form");
+    }
     Ok(text.to_owned())
+}
+
+/// The name of a field that a booster removes unless a trusted peer sends it, in lower case.
+pub(super) fn pass_field(text: &str) -> Result<Box<[u8]>, Wrong> {
+    if !REMOVED_UNLESS_TRUSTED.has(Name::of(text.as_bytes())) {
+        return Err("is not a field that is removed");
+    }
+    Ok(text.to_ascii_lowercase().into_bytes().into())
 }
 
 /// What a health check asks for, a path with perhaps a query, or `off`.
@@ -538,6 +553,20 @@ mod tests {
         assert!(path_prefix("/a").is_ok());
         assert!(path_prefix("a").is_err());
         assert!(path_prefix("/a?b").is_err());
+        for text in ["/a/../b", "//a", "/a/.", "/%61", "/a%2f", "/a%"] {
+            assert_eq!(path_prefix(text), Err("is not in normal form"), "{text}");
+        }
+        assert!(path_prefix("/a%2F").is_ok());
+    }
+
+    #[test]
+    fn fields_that_may_be_passed_are_those_that_are_removed() {
+        for text in ["X-Real-IP", "x-forwarded-scheme", "X-Original-URL", "CF-Connecting-IP"] {
+            assert_eq!(pass_field(text), Ok(text.to_ascii_lowercase().into_bytes().into()));
+        }
+        for text in ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "Proxy", "Cookie", ""] {
+            assert!(pass_field(text).is_err(), "{text}");
+        }
     }
 
     #[test]

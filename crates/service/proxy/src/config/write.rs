@@ -6,8 +6,8 @@ use std::fmt::Write;
 use super::cache;
 use super::value::{write_origin, write_port, write_statuses};
 use super::{
-    Balance, Cidr, Config, EngineChoice, HostSent, Listener, LogFormat, Role, Route, SendProxy,
-    Service, Splice, TargetRules,
+    Balance, Cidr, Config, EngineChoice, HostSent, Listener, LogFormat, PathForward, Role, Route,
+    SendProxy, Service, Splice, TargetRules,
 };
 use crate::limits::Limits;
 
@@ -109,7 +109,10 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
             target_rules(out, rules);
             cache::write_route(out, service.cache.as_deref());
         }
-        Role::Boost(routes) => routes.iter().for_each(|route| write_route(out, route)),
+        Role::Boost(routes) => {
+            line(out, "path-strict", service.path_strict);
+            routes.iter().for_each(|route| write_route(out, route));
+        }
     }
 }
 
@@ -140,6 +143,13 @@ fn write_route(out: &mut String, route: &Route) {
         HostSent::Origin => "origin",
     };
     line(out, "host-sent", quoted(host_sent));
+    let path_forward = match route.path_forward {
+        PathForward::AsSent => "as-sent",
+        PathForward::Normalised => "normalised",
+    };
+    line(out, "path-forward", quoted(path_forward));
+    let fields = route.pass_fields.iter().map(|name| String::from_utf8_lossy(name).into_owned());
+    line(out, "pass-fields", list(fields));
     line(out, "eject-on-errors", route.gateway_errors_fail);
     if let Some(check) = &route.check {
         line(out, "check", quoted(&check.path));

@@ -14,7 +14,7 @@ use millrace_http::{
 use crate::caching::now_ms;
 use crate::exchange::{Exchange, Plan};
 use crate::flow::{self, Stage, Step};
-use crate::heads::{self, Sender};
+use crate::heads;
 use crate::names::{Answered, NameError};
 use crate::origin::{self, INTERIM_MAX, OriginId, Phase, Place, Probing, Share, Trial, Want, pick};
 use crate::origin_side::RECEIVE_AHEAD_MAX;
@@ -151,7 +151,6 @@ pub(crate) fn connected<E: Engine>(worker: &mut Worker<E>, key: Key) {
         flow::run(worker, key);
         return;
     }
-    let sender = sender(worker, key);
     let asked_ms = now_ms(&worker.engine);
     worker.exchange(key).caching.request_ms = asked_ms;
     worker.out.clear();
@@ -161,7 +160,7 @@ pub(crate) fn connected<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let exchange = worker.exchanges.get_mut(key).expect("a connection is for a live exchange");
     let id = exchange.transaction.origin.expect("picked before it was connected to");
     let place = worker.origins.place(id);
-    let upgrade = heads::write_request(&mut worker.out, exchange, place, &sender);
+    let upgrade = heads::write_request(&mut worker.out, exchange, place);
     let transaction = &mut exchange.transaction;
     transaction.upgrade_sent = upgrade;
     transaction.phase = Phase::Asked;
@@ -170,20 +169,6 @@ pub(crate) fn connected<E: Engine>(worker: &mut Worker<E>, key: Key) {
     exchange.upload.start(exchange.framing, exchange.framing == Framing::Chunked, now);
     worker.receive_origin(key);
     upload(worker, key, true);
-}
-
-fn sender<E: Engine>(worker: &mut Worker<E>, key: Key) -> Sender {
-    let Some(conn) = worker.exchange(key).conn else {
-        return Sender { client: None, trusted: false };
-    };
-    let conn = worker.conn(conn);
-    let (client, peer) = (conn.client, conn.peer);
-    let exchange = worker.exchange(key);
-    let service = exchange.snapshot().service(exchange.service);
-    Sender {
-        client: client.map(|address| address.ip()),
-        trusted: crate::admission::is_trusted(service, peer.map(|address| address.ip())),
-    }
 }
 
 /// Moves the request on: `with_head`, the head in `worker.out` goes first.

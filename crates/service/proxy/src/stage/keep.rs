@@ -4,18 +4,20 @@
 use std::sync::Arc;
 
 use millrace_cache::rules::{
-    self, Condition, Forward, Receipt, Refusal, Scheme, Site, Stored, combine, condition,
-    extent_of, freshen, group_invalidations, invalidated, is_failure, tag_hash, tag_hashes,
-    updated_tags,
+    self, AnswerDirectives, Condition, Forward, Receipt, Refusal, Scheme, SetCookie, Site, Stored,
+    combine, condition, extent_of, freshen, group_hash, group_invalidations, invalidated,
+    is_failure, tag_hashes, updated_tags,
 };
 use millrace_cache::{BRIEFLY_MS, Cache, Draft, Filling, Object, Unkept};
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key, Kind};
-use millrace_http::{Framing, Method, Name, destination};
+use millrace_http::{
+    AnswerHead, Framing, Method, Name, NameSet, OriginRequest, RequestHead, destination,
+};
 
 use crate::caching::{Answer, now_ms};
 use crate::config::CacheRoute;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, origin_request};
 use crate::fill;
 use crate::worker::Worker;
 
@@ -97,19 +99,19 @@ fn passed<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> 
     }
     if exchange.caching.asks_for_all && exchange.answer.status() == 206 {
         // A part, and nobody has asked for one.
-        return refused(worker, key, cache, Refusal::Range);
+        return refused(worker, key, arrival, Refusal::Range);
     }
     let stored = match rules::store(&exchange.request, &exchange.answer, receipt, &route.policy) {
         // Trailers are not stored, and whoever announces some means them to arrive.
         Ok(_) if exchange.answer.find(Name::Trailer).is_some() => {
-            return refused(worker, key, cache, Refusal::Trailer);
+            return refused(worker, key, arrival, Refusal::Trailer);
         }
         // An early answer to a POST: the connection is needed for the rest of the request.
         Ok(_) if !exchange.request_was_taken() || exchange.upload.in_pipe() > 0 => {
-            return refused(worker, key, cache, Refusal::RequestBody);
+            return refused(worker, key, arrival, Refusal::RequestBody);
         }
         Ok(stored) => stored,
-        Err(refusal) => return refused(worker, key, cache, refusal),
+        Err(refusal) => return refused(worker, key, arrival, refusal),
     };
     let declared = match exchange.transaction.framing {
         Framing::Length(length) => Some(length),
@@ -117,7 +119,7 @@ fn passed<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> 
         Framing::Chunked | Framing::UntilClose => None,
     };
     if declared.is_some_and(|bytes| cache.is_too_long(bytes)) {
-        return refused(worker, key, cache, Refusal::TooLong);
+        return refused(worker, key, arrival, Refusal::TooLong);
     }
     let draft = draft(exchange, arrival, stored, declared);
     let Some(filling) = publish(worker, key, arrival, draft) else { return Kept::No };
@@ -190,14 +192,16 @@ fn draft(
     if planted(Fault::VariantLost) {
         stored.vary = None;
     }
-    let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), request, answer));
+    let sent = &exchange.origin_request();
+    let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), sent, answer));
+    let space = &route.key.space;
     let old = caching.object.as_deref().filter(|_| answer.status() == 206);
     let tags = match old {
-        None => tag_hashes(cache.hash(), request, answer),
-        Some(old) => updated_tags(cache.hash(), request, answer, &stored.head)
+        None => tag_hashes(cache.hash(), space, request, answer),
+        Some(old) => updated_tags(cache.hash(), space, request, answer, &stored.head)
             .unwrap_or_else(|| old.tags.clone()),
     };
-    let name = name(request, route);
+    let name = name(sent, route);
     let (since, own_change) = (caching.since, caching.own_change);
     Draft { stored, variant, declared, name, tags, since, own_change }
 }
@@ -236,7 +240,9 @@ fn validated<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) 
     let Arrival { cache, route, receipt } = arrival;
     let waiter = worker.waiter(key, Kind::Exchange);
     let exchange = worker.exchange(key);
-    let Exchange { request, answer, caching, .. } = exchange;
+    let Exchange { request, answer, caching, snapshot, service, plan, sender, .. } = exchange;
+    let snapshot = snapshot.as_ref().expect("set when the exchange begins");
+    let sent = origin_request(request, *sender, *service, *plan, snapshot);
     let object = caching.object.clone().expect("what is validated is at hand");
     let kept = [object.view()];
     let holds = rules::selected(answer, &kept) == Some(0);
@@ -245,13 +251,15 @@ fn validated<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) 
     }
     let asked_for = caching.key.expect("the caller has found it");
     caching.forward_status = Some(304);
+    caching.adds_fields_for_client = true;
     match freshen(request, &kept[0], answer, receipt, &route.policy) {
         Ok(stored) => {
-            let (heads, since) = ((&*request, &*answer), caching.since);
+            let (heads, since) = ((&sent, &*answer), caching.since);
             caching.object = Some(cache.update(asked_for, &object, stored, heads, since));
             caching.is_stored = true;
+            caching.adds_fields_for_client = route.policy.set_cookie != SetCookie::Explicit;
         }
-        Err(refusal) if refusal.drops_stored(object.meta().status) => {
+        Err(refusal) if drops_stored(refusal, object.meta().status, (request, answer), route) => {
             cache.remove(asked_for);
         }
         Err(_) => {}
@@ -290,24 +298,50 @@ fn release_claim<E: Engine>(worker: &mut Worker<E>, key: Key) {
     worker.wake(released.into_iter().flatten());
 }
 
+/// Whether what is stored must not be used any more, after a response that is not stored.
+///
+/// A response that is `private` for a request with credentials is that client's alone, and says
+/// nothing about what others get: otherwise any client could evict a shared response.
+fn drops_stored(
+    refusal: Refusal,
+    status: u16,
+    (request, response): (&RequestHead, &AnswerHead),
+    route: &CacheRoute,
+) -> bool {
+    let is_personal = || {
+        request.has_any(&CREDENTIALS)
+            && AnswerDirectives::of(response, &route.policy.targets).private
+    };
+    refusal.drops_stored(status) && !is_personal()
+}
+
+/// Fields by which a request is some client's own.
+const CREDENTIALS: NameSet = NameSet::of(&[Name::Authorization, Name::Cookie]);
+
 fn refused<E: Engine>(
     worker: &mut Worker<E>,
     key: Key,
-    cache: &Arc<Cache>,
+    Arrival { cache, route, .. }: Arrival<'_>,
     refusal: Refusal,
 ) -> Kept {
     let now_ms = now_ms(&worker.engine);
     let exchange = worker.exchange(key);
     let pass_ms = exchange.snapshot().limits().uncacheable_ms;
-    let (status, caching) = (exchange.answer.status(), &mut exchange.caching);
+    let Exchange { request, answer, caching, .. } = exchange;
+    let status = answer.status();
     caching.detail = Some(refusal.as_str());
     let asked_for = caching.key.expect("the caller has found it");
-    if exchange.request.method() == Method::Get && refusal.drops_stored(status) {
+    let drops_stored = drops_stored(refusal, status, (request, answer), route);
+    if request.method() == Method::Get && drops_stored {
         cache.remove(asked_for);
     }
+    let is_personal = refusal.drops_stored(status) && !drops_stored;
     // The next answer may well be stored; until then nobody waits, or all would, one after the other.
     // What is said of conditions is of the request too: the client's own, as others were not sent.
-    let is_passing = refusal.is_of_request() || matches!(status, 304 | 412 | 416) || status >= 500;
+    let is_passing = is_personal
+        || refusal.is_of_request()
+        || matches!(status, 304 | 412 | 416)
+        || status >= 500;
     let pass_ms = if is_passing { pass_ms.min(BRIEFLY_MS) } else { pass_ms };
     let woken = caching.claim.take().map(|claim| claim.pass(now_ms.saturating_add(pass_ms)));
     worker.wake(woken.into_iter().flatten());
@@ -316,35 +350,37 @@ fn refused<E: Engine>(
 
 /// RFC 9111 section 4.4, RFC 9875 section 3.
 fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
-    let Exchange { request, answer, caching, .. } = exchange;
+    let Exchange { request, answer, caching, snapshot, service, plan, sender, .. } = exchange;
     if request.method().is_safe() || planted(Fault::InvalidKept) {
         return;
     }
+    let snapshot = snapshot.as_ref().expect("set when the exchange begins");
+    let sent = origin_request(request, *sender, *service, *plan, snapshot);
     let Some(authority) = destination(request).ok().and_then(|it| it.authority) else { return };
     let site = Site { scheme: Scheme::Http, authority };
     for path in invalidated(request, answer, &site) {
-        let key = rules::Key::of(cache.hash(), &site, &path, request, &route.key);
+        let key = rules::Key::of(cache.hash(), &site, &path, &sent, &route.key);
         let number = cache.invalidate(key, caching.since.max(caching.own_change));
         if caching.key == Some(key) {
             caching.own_change = number;
         }
     }
     for group in group_invalidations(request, answer) {
-        cache.invalidate_tag(tag_hash(cache.hash(), Some(&site), &group));
+        cache.invalidate_tag(group_hash(cache.hash(), &route.key.space, &site, &group));
     }
 }
 
 /// RFC 9111 section 4.3.5.
 fn update_by_head(exchange: &Exchange, Arrival { cache, route, receipt }: Arrival<'_>) {
-    let Exchange { request, answer, caching, .. } = exchange;
+    let Exchange { answer, caching, .. } = exchange;
     let asked_for = caching.key.expect("the caller has found it");
-    let heads = (request, answer);
+    let heads = (&exchange.origin_request(), answer);
     cache.update_by_head(asked_for, heads, caching.since, receipt, &route.policy);
 }
 
-fn name(request: &millrace_http::RequestHead, route: &CacheRoute) -> Arc<[u8]> {
+fn name(request: &OriginRequest<'_>, route: &CacheRoute) -> Arc<[u8]> {
     let mut name = Vec::with_capacity(NAME_BYTES);
-    if let Ok(destination) = destination(request)
+    if let Ok(destination) = destination(request.head())
         && let Some(authority) = destination.authority
     {
         let site = Site { scheme: Scheme::Http, authority };

@@ -14,7 +14,7 @@ use millrace_event::{Engine, Instant, Key, Kind};
 use millrace_http::{Method, Name, RequestHead};
 
 use crate::caching::{key_of, now_ms};
-use crate::exchange::{Exchange, Plan};
+use crate::exchange::{Exchange, Plan, origin_request};
 use crate::flow::{Stage, Step};
 use crate::origin;
 use crate::reason::Reason;
@@ -145,15 +145,16 @@ fn find(
     now_ms: u64,
 ) -> Option<Found> {
     let is_bound = origin::binds(exchange);
-    let Exchange { request, caching, snapshot, service, plan, .. } = exchange;
+    let Exchange { request, caching, snapshot, service, plan, sender, .. } = exchange;
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
+    let sent = origin_request(request, *sender, *service, *plan, snapshot);
     let route = snapshot.cache(*service, *plan)?;
     if route.bypass.is_any_in(request) {
         caching.forward = Some(Forward::Bypass);
         return None;
     }
     if caching.key.is_none() {
-        caching.key = key_of(cache.hash(), request, &route.key);
+        caching.key = key_of(cache.hash(), &sent, &route.key);
     }
     let Some(key) = caching.key else {
         // Nothing tells it from others.
@@ -161,7 +162,7 @@ fn find(
         return None;
     };
     caching.since = cache.number();
-    if let Lookup::Origin(bypass) = lookup(request) {
+    if let Lookup::Origin(bypass) = lookup(request, &route.policy) {
         let is_method = bypass == Bypass::Method;
         caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
         return None;
@@ -177,8 +178,16 @@ fn find(
     let claims = refreshes && is_first && may_claim(request, &asked, &route.policy);
     let asks_disks = !caching.has_asked_disks;
     let asked = &asked;
-    let question = Question { key, request, asked, now_ms, waiter, claims, refreshes, asks_disks };
-    Some(cache.lookup(&question))
+    Some(cache.lookup(&Question {
+        key,
+        request: &sent,
+        asked,
+        now_ms,
+        waiter,
+        claims,
+        refreshes,
+        asks_disks,
+    }))
 }
 
 /// Whether what is stored is a part of what is asked for, and not enough of it; or enough for

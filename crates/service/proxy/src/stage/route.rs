@@ -3,13 +3,13 @@
 use millrace_event::{Engine, Key};
 use millrace_http::{
     Destination, Expectation, Framing, Host, Method, Name, TargetError, TargetForm, decimal,
-    destination, expectation, items,
+    destination, expectation, items, path,
 };
 
 use crate::admission;
 use crate::auth;
-use crate::config::{Role, Route};
-use crate::exchange::{Exchange, Own, Plan};
+use crate::config::{PathForward, Role, Route, Service};
+use crate::exchange::{Exchange, Own, Plan, Sender};
 use crate::flow::{Stage, Step};
 use crate::reason::Reason;
 use crate::snapshot::Snapshot;
@@ -17,12 +17,14 @@ use crate::worker::Worker;
 
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let conn = worker.exchange(key).conn();
-    let client = worker.conn(conn).client.map(|address| address.ip());
+    let (client, peer) = (worker.conn(conn).client, worker.conn(conn).peer);
+    let [client, peer] = [client, peer].map(|address| address.map(|address| address.ip()));
     let exchange = worker.exchange(key);
     #[cfg(feature = "planted-faults")]
     assert!(!exchange.request.target().ends_with(PANIC_WORD), "a planted panic");
     let snapshot = exchange.snapshot().clone();
     let service = snapshot.service(exchange.service);
+    exchange.sender = Sender { client, is_trusted: admission::is_trusted(service, peer) };
     if !admission::may_use(service, client) {
         return Step::Refuse(Reason::ClientDenied);
     }
@@ -47,6 +49,10 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     match plan(exchange, &snapshot) {
         Ok(plan) => {
             exchange.plan = plan;
+            let route = snapshot.route_of(exchange.service, plan);
+            if route.is_some_and(|route| route.path_forward == PathForward::Normalised) {
+                exchange.request.normalise_path();
+            }
             Step::Go(if plan == Plan::Tunnel { Stage::Fetch } else { Stage::Lookup })
         }
         Err(reason) => Step::Refuse(reason),
@@ -65,12 +71,10 @@ fn plan(exchange: &Exchange, snapshot: &Snapshot) -> Result<Plan, Reason> {
         TargetError::SchemeUnsupported => Reason::SchemeUnsupported,
         _ => Reason::MalformedTarget,
     })?;
-    match &snapshot.service(exchange.service).role {
+    let service = snapshot.service(exchange.service);
+    match &service.role {
         Role::Boost(_) if request.method() == Method::Connect => Err(Reason::ConnectRefused),
-        Role::Boost(routes) => {
-            let found = routes.iter().position(|route| matches(route, &destination));
-            found.map(|index| Plan::Route(index as u16)).ok_or(Reason::NoRoute)
-        }
+        Role::Boost(routes) => select(routes, service, &destination).map(Plan::Route),
         Role::Forward(rules) => {
             let plan = match request.form() {
                 TargetForm::Authority => Plan::Tunnel,
@@ -84,14 +88,40 @@ fn plan(exchange: &Exchange, snapshot: &Snapshot) -> Result<Plan, Reason> {
     }
 }
 
-fn matches(route: &Route, destination: &Destination<'_>) -> bool {
-    let path = destination.path_and_query;
-    let path_matches = path.starts_with(route.path.as_bytes()) || path == b"*";
-    path_matches
-        && route.host.as_ref().is_none_or(|wanted| {
-            let host = destination.authority.as_ref().map(|authority| authority.host);
-            host.is_some_and(|host| host_matches(wanted, host))
-        })
+/// Selects the first route that matches host and path. Where routes are selected by path, that is the
+/// normal form of the path; and with `path-strict` a request is refused whose origin might read the
+/// path as another route's.
+fn select(
+    routes: &[Route],
+    service: &Service,
+    destination: &Destination<'_>,
+) -> Result<u16, Reason> {
+    let host = destination.authority.map(|authority| authority.host);
+    let find = |path: &[u8]| routes.iter().position(|route| matches(route, host, path));
+    let is_by_path = routes.iter().any(|route| route.path != "/");
+    let (path, _) = path::split_query(destination.path_and_query);
+    let found = match is_by_path && !path::is_plain(path) {
+        false => find(path),
+        true => {
+            let found = find(&path::normalise(path));
+            let is_other = |reading: &Vec<u8>| find(reading) != found;
+            let is_ambiguous =
+                || path::hides_segments(path) || path::readings(path).iter().any(is_other);
+            if service.path_strict && is_ambiguous() {
+                return Err(Reason::AmbiguousPath);
+            }
+            found
+        }
+    };
+    found.map(|index| index as u16).ok_or(Reason::NoRoute)
+}
+
+fn matches(route: &Route, host: Option<Host<'_>>, path: &[u8]) -> bool {
+    (path.starts_with(route.path.as_bytes()) || path == b"*")
+        && route
+            .host
+            .as_ref()
+            .is_none_or(|wanted| host.is_some_and(|host| host_matches(wanted, host)))
 }
 
 fn host_matches(wanted: &str, host: Host<'_>) -> bool {

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 
 use millrace_cache::Object;
 use millrace_cache::rules::{
-    ByteRange, Condition, Extent, HashKey, Multipart, Selection, condition, lines, ranges,
-    write_not_modified,
+    ByteRange, Condition, Extent, FOR_ONE_CLIENT, HashKey, Multipart, Selection, condition, lines,
+    ranges, write_not_modified,
 };
 use millrace_event::{Engine, Key, Kind};
-use millrace_http::{Framing, Method, Name, Version};
+use millrace_http::{Framing, Method, Name, Version, forwarded_runs};
 
 use crate::caching::now_ms;
 use crate::exchange::Exchange;
@@ -169,6 +169,10 @@ impl Start<'_> {
         let out = &mut *self.out;
         if caching.forward.is_none() || age_s > 0 {
             heads::write_number_field(out, b"Age: ", age_s.into());
+        }
+        if caching.adds_fields_for_client {
+            forwarded_runs(&exchange.answer, |field| FOR_ONE_CLIENT.has(field.known))
+                .for_each(|run| run.write(out));
         }
         heads::write_via(out, Version::Http11, snapshot);
         let tells =

@@ -77,7 +77,8 @@ impl Story {
         let request = request(fields);
         let asked = RequestDirectives::of(&request);
         let (key, waiter) = (key(number), Some(who));
-        let (request, asked, now_ms) = (&request, &asked, NOW_MS);
+        let request = &OriginRequest::as_received(&request);
+        let (asked, now_ms) = (&asked, NOW_MS);
         let (claims, refreshes) = (true, true);
         self.cache.lookup(&Question {
             key,
@@ -319,7 +320,8 @@ fn variants_are_told_apart_on_a_disk() {
 #[test]
 fn purges_and_what_is_made_invalid_hold_for_disks_too() {
     let (asked, nothing) = (RequestDirectives::default(), request(""));
-    let (request, waiter, now_ms) = (&nothing, Some(ME), NOW_MS);
+    let request = &OriginRequest::as_received(&nothing);
+    let (waiter, now_ms) = (Some(ME), NOW_MS);
     let question = |key| Question {
         key,
         request,
@@ -409,7 +411,13 @@ fn a_304_counts_after_a_restart() {
     let object = story.put(1, "", "ETag: \"a\"\r\n", b"one");
     let mut stored = object.stored.clone();
     stored.meta.response_ms += 1234;
-    story.cache.update(key(1), &object, stored, (&request(""), &answer("")), 0);
+    story.cache.update(
+        key(1),
+        &object,
+        stored,
+        (&OriginRequest::as_received(&request("")), &answer("")),
+        0,
+    );
     let story = story.restart();
     let Found::Stored(found) = story.found(1, "") else { panic!("it is there") };
     assert_eq!(found.meta().response_ms, object.meta().response_ms + 1234);
@@ -466,7 +474,13 @@ fn disks_of_another_cache_are_not_used() {
 fn validated(story: &Story, object: &Arc<Object>, more_ms: u64) -> Arc<Object> {
     let mut stored = object.stored.clone();
     stored.meta.response_ms += more_ms;
-    let updated = story.cache.update(key(1), object, stored, (&request(""), &answer("")), 0);
+    let updated = story.cache.update(
+        key(1),
+        object,
+        stored,
+        (&OriginRequest::as_received(&request("")), &answer("")),
+        0,
+    );
     story.work();
     updated
 }
@@ -525,7 +539,13 @@ fn a_304_that_is_left_out_leaves_nothing() {
     stored.meta.invalidate();
     // Something is in the queue.
     story.cache.invalidate_tag(TagHash(3));
-    story.cache.update(key(1), &found, stored, (&request(""), &answer("")), 0);
+    story.cache.update(
+        key(1),
+        &found,
+        stored,
+        (&OriginRequest::as_received(&request("")), &answer("")),
+        0,
+    );
     assert!(story.restart().is_missed(1));
 }
 
@@ -536,7 +556,13 @@ fn a_304_that_cannot_be_written_leaves_nothing() {
     story.volume.set_faults(SimFaults { write_errors: 1, ..SimFaults::default() });
     let mut stored = object.stored.clone();
     stored.meta.invalidate();
-    story.cache.update(key(1), &object, stored, (&request(""), &answer("")), 0);
+    story.cache.update(
+        key(1),
+        &object,
+        stored,
+        (&OriginRequest::as_received(&request("")), &answer("")),
+        0,
+    );
     story.work();
     let _ = story.cache.clear();
     assert!(story.is_missed(1));

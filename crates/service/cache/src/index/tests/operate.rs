@@ -130,7 +130,13 @@ fn a_304_from_before_does_not_undo_what_was_made_invalid() {
     let key = put_named(&cache, "http://a/", &[]);
     let Found::Stored(old) = ask(&cache, key, "", None) else { panic!("not stored") };
     cache.invalidate(key, cache.number());
-    let new = cache.update(key, &old, draft("", "", None).stored, (&request(""), &answer("")), 0);
+    let new = cache.update(
+        key,
+        &old,
+        draft("", "", None).stored,
+        (&OriginRequest::as_received(&request("")), &answer("")),
+        0,
+    );
     assert!(new.meta().is_fresh(NOW_MS), "whoever asked for it has it");
     assert!(!is_fresh(&cache, key));
 }
@@ -163,7 +169,13 @@ fn a_group_is_made_invalid_in_its_site_and_once_rfc_9875_section_3() {
     assert_eq!(keys.map(|key| is_fresh(&cache, key)), [false, true]);
     // Validated, it is fresh again.
     let Found::Validate { object, .. } = ask(&cache, keys[0], "", None) else { panic!("fresh") };
-    cache.update(keys[0], &object, draft("", "", None).stored, (&request(""), &answer("")), 0);
+    cache.update(
+        keys[0],
+        &object,
+        draft("", "", None).stored,
+        (&OriginRequest::as_received(&request("")), &answer("")),
+        0,
+    );
     cache.invalidate_tag(group("c"));
     assert!(is_fresh(&cache, keys[0]));
     // A fetch that was under way is not.

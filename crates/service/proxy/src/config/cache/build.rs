@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
-use millrace_cache::rules::{Features, KeyParts, Policy, Space, StatusTtl, Ttl};
-use millrace_http::Name;
+use millrace_cache::rules::{Features, KeyParts, Policy, Space, StatusTtl, Ttl, Unkeyed};
 use sha2::{Digest, Sha256};
 
 use super::value::{self, Feature, Share};
@@ -14,46 +13,6 @@ use crate::config::given::Values;
 use crate::config::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
 use crate::config::value::{Wrong, number, switch, write_size};
 use crate::config::{Cidr, ListenAddress, TargetRules};
-
-/// Whose `X-Forwarded-*` fields an origin gets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::config) enum Links {
-    /// Those that anybody sent: behind a forward proxy.
-    Anybodys,
-    /// Our own, behind a booster that believes nobody; a few that no booster writes are passed on.
-    Ours,
-    /// Those of the peers that a booster trusts, where they sent some.
-    Believed,
-}
-
-impl Links {
-    /// What goes into the key of its own accord. A trusted peer says by these fields what the
-    /// client asked it for: one answer for `https` and another for `http`, say.
-    fn keyed(self) -> &'static [Name] {
-        match self {
-            Self::Believed => &LINKS,
-            Self::Anybodys | Self::Ours => &[],
-        }
-    }
-
-    /// What the origin gets as anybody sent it.
-    fn unchecked(self) -> &'static [Name] {
-        match self {
-            Self::Anybodys => &LINKS,
-            Self::Ours => &[Name::XForwardedPrefix, Name::XForwardedServer],
-            Self::Believed => &[],
-        }
-    }
-}
-
-/// What origins build links from.
-const LINKS: [Name; 5] = [
-    Name::XForwardedHost,
-    Name::XForwardedPort,
-    Name::XForwardedPrefix,
-    Name::XForwardedProto,
-    Name::XForwardedServer,
-];
 
 /// What the cache of a process may take, of so much memory for so many workers; `None`: there is no
 /// cache.
@@ -202,18 +161,18 @@ fn fingerprint(rules: &TargetRules) -> String {
 }
 
 /// What is done with the answers of a forward proxy or a route; `None`: nothing, they go past the
-/// cache. `space` is that of the service.
+/// cache. `space` is that of the service; a gateway decides itself what describes a request.
 pub(in crate::config) fn route(
     values: &Values,
-    links: Links,
+    is_gateway: bool,
     space: &Space,
 ) -> Result<Option<Arc<CacheRoute>>, ConfigError> {
     let switch = |key| values.one_or_default(key, Scope::Cache, switch);
-    let mut keyed = features(values, "cache-key")?;
-    for name in links.keyed() {
-        add(&mut keyed.fields, name.as_str().as_bytes().into());
-    }
-    let unkeyed = Policy::unkeyed(links.unchecked(), &keyed.fields);
+    let keyed = features(values, "cache-key")?;
+    let unkeyed = match is_gateway {
+        true => Unkeyed::of_gateway(),
+        false => Unkeyed::of_forward_proxy(&keyed.fields),
+    };
     let route = CacheRoute {
         policy: Policy { unkeyed, ..policy(values)? },
         key: key_parts(values, keyed, space)?,
@@ -407,7 +366,6 @@ cache = false
             stale_while_revalidate_s: 30,
             set_cookie: SetCookie::Shared,
             heeds_requests: false,
-            unkeyed: first.policy.unkeyed,
             ..Policy::default()
         };
         assert_eq!(first.policy, expected);
@@ -435,7 +393,7 @@ cache = false
             let all = routes(&config);
             let [Some(route)] = &*all else { panic!("{all:?}") };
             let policy = Policy {
-                unkeyed: route.policy.unkeyed,
+                unkeyed: route.policy.unkeyed.clone(),
                 ttl_s_max: 3650 * 86_400,
                 ..Policy::default()
             };
@@ -448,20 +406,16 @@ cache = false
     }
 
     #[test]
-    fn what_origins_build_links_from_is_in_the_key_or_refused() {
+    fn what_any_client_may_write_is_in_the_key_or_bypasses_the_cache() {
         let of = |line: &str| routes(&words(line).unwrap())[0].clone().unwrap();
-        assert_eq!(of("forward").policy.unkeyed, Policy::UNKEYED_UNTRUSTED);
-        let keyed = of("forward --cache-key field:x-forwarded-host");
-        assert!(!keyed.policy.unkeyed.has(Name::XForwardedHost));
-        assert!(keyed.policy.unkeyed.has(Name::XForwardedProto));
-        let alone = of("boost --origin http://a");
-        assert!(alone.policy.unkeyed.has(Name::XForwardedPrefix));
-        assert!(!alone.policy.unkeyed.has(Name::XForwardedHost), "a booster writes it anew");
-        let behind = of("boost --origin http://a --trust 10.0.0.1 --cache-key cookie:a");
-        assert!(behind.key.fields.contains(&(*b"x-forwarded-proto").into()));
-        assert_eq!(behind.policy.unkeyed, Policy::default().unkeyed);
-        let written = to_toml(&words("boost --origin http://a --trust 10.0.0.1").unwrap());
-        fuzz_configuration(written.as_bytes());
+        assert_eq!(of("forward").policy.unkeyed, Unkeyed::of_forward_proxy(&[]));
+        let keyed = of("forward --cache-key field:X-Forwarded-Host");
+        let fields = names(&["x-forwarded-host"]);
+        assert_eq!(keyed.policy.unkeyed, Unkeyed::of_forward_proxy(&fields));
+        for trust in ["", "--trust 10.0.0.1"] {
+            let boost = of(&format!("boost --origin http://a {trust}"));
+            assert_eq!(boost.policy.unkeyed, Unkeyed::of_gateway());
+        }
     }
 
     #[test]

@@ -5,10 +5,10 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 
-use millrace_http::{Authority, Host};
+use crate::{Authority, Host};
 
 /// Appends a number in decimal.
-pub(crate) fn write_number(out: &mut Vec<u8>, mut number: u64) {
+pub fn write_number(out: &mut Vec<u8>, mut number: u64) {
     // u64::MAX has 20 digits.
     let mut digits = [0; 20];
     let mut start = digits.len();
@@ -24,7 +24,7 @@ pub(crate) fn write_number(out: &mut Vec<u8>, mut number: u64) {
 }
 
 /// Appends an address as it stands alone: no brackets around one of IPv6.
-pub(crate) fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
+pub fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     match ip {
         IpAddr::V4(ip) => write_ipv4(out, ip),
         IpAddr::V6(ip) => write!(out, "{ip}").expect("a Vec takes every byte"),
@@ -32,7 +32,7 @@ pub(crate) fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
 }
 
 /// Appends an address as it stands before a port or in a Host field: in brackets if of IPv6.
-pub(crate) fn write_ip_host(out: &mut Vec<u8>, ip: IpAddr) {
+pub fn write_ip_host(out: &mut Vec<u8>, ip: IpAddr) {
     if ip.is_ipv4() {
         write_ip(out, ip);
     } else {
@@ -43,7 +43,7 @@ pub(crate) fn write_ip_host(out: &mut Vec<u8>, ip: IpAddr) {
 }
 
 /// Appends a host, and its port if it has one.
-pub(crate) fn write_authority(out: &mut Vec<u8>, authority: &Authority<'_>) {
+pub fn write_authority(out: &mut Vec<u8>, authority: &Authority<'_>) {
     match authority.host {
         Host::Name(name) => out.extend_from_slice(name),
         Host::V4(ip) => write_ip_host(out, ip.into()),
@@ -54,8 +54,17 @@ pub(crate) fn write_authority(out: &mut Vec<u8>, authority: &Authority<'_>) {
     }
 }
 
+/// Appends an authority in its normal form: the host in lower case, the port unless it is the
+/// default one (RFC 9110 section 4.2.3). Cache keys have the same form.
+pub fn write_normal_authority(out: &mut Vec<u8>, authority: &Authority<'_>, default_port: u16) {
+    let start = out.len();
+    let port = authority.port.filter(|&port| port != default_port);
+    write_authority(out, &Authority { port, ..*authority });
+    out[start..].make_ascii_lowercase();
+}
+
 /// Appends a port and the colon before it.
-pub(crate) fn write_port(out: &mut Vec<u8>, port: u16) {
+pub fn write_port(out: &mut Vec<u8>, port: u16) {
     out.push(b':');
     write_number(out, port.into());
 }
@@ -106,5 +115,19 @@ mod tests {
         write_authority(&mut out, &name);
         wanted.extend_from_slice(b"a.test:8080");
         assert_eq!(String::from_utf8(out), String::from_utf8(wanted));
+    }
+
+    #[test]
+    fn a_normal_authority_is_in_lower_case_and_without_the_default_port() {
+        for (text, expected) in [
+            ("SHOP:80", "shop"),
+            ("Shop.Example:8080", "shop.example:8080"),
+            ("[2001:DB8::1]:80", "[2001:db8::1]"),
+            ("127.0.0.1", "127.0.0.1"),
+        ] {
+            let mut out = b"Host: A".to_vec();
+            write_normal_authority(&mut out, &Authority::parse(text.as_bytes()).unwrap(), 80);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("Host: A{expected}"));
+        }
     }
 }

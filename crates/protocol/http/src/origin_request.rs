@@ -1,0 +1,472 @@
+//! The fields of a request as its origin receives them. Whatever depends on what the origin saw (the
+//! request that is written, cache keys, the words of `Vary`) asks the same [`OriginRequest`], so that
+//! none of them can see another value than the origin does.
+//!
+//! It leaves out what the proxy adds for its own sake: conditions, ranges, `Via`, framing.
+
+use std::net::IpAddr;
+
+use crate::fields::goes_on;
+use crate::text::{write_ip, write_ip_host, write_normal_authority};
+use crate::{
+    Destination, Field, Name, NameSet, RequestHead, Run, Version, destination, forwarded_runs,
+    has_token, items,
+};
+
+/// What a proxy does with the fields that describe the client and its request.
+#[derive(Clone, Copy, Debug)]
+pub enum Forwarding<'a> {
+    /// A forward proxy: they are sent as received.
+    Proxy,
+    /// A gateway: it says itself by which client, scheme and host it was asked, and believes only
+    /// the peers that it trusts.
+    Gateway {
+        /// The client's address; `None` on a Unix socket.
+        client: Option<IpAddr>,
+        /// Whether the peer's own `Forwarded`, `X-Forwarded-*` and the like are believed.
+        is_trusted: bool,
+        /// Names in lower case of fields that are passed on from every peer.
+        passed: &'a [Box<[u8]>],
+    },
+}
+
+/// A request head as its origin receives it.
+#[derive(Clone, Copy, Debug)]
+pub struct OriginRequest<'a> {
+    head: &'a RequestHead,
+    forwarding: Forwarding<'a>,
+}
+
+/// Fields that a gateway writes itself.
+const WRITTEN: NameSet = NameSet::of(&[
+    Name::Forwarded,
+    Name::XForwardedFor,
+    Name::XForwardedHost,
+    Name::XForwardedProto,
+]);
+
+/// Fields that name the client and no more: an origin builds no URL from them.
+const OF_CLIENT: NameSet =
+    NameSet::of(&[Name::XRealIp, Name::XClientIp, Name::TrueClientIp, Name::CfConnectingIp]);
+
+/// Other fields from which origins build URLs or select what they respond with.
+const OF_URL: NameSet = NameSet::of(&[Name::XHost, Name::FrontEndHttps, Name::Gateway]);
+
+/// Fields that some origins take for the request's method.
+pub const METHOD_OVERRIDES: NameSet =
+    NameSet::of(&[Name::XHttpMethodOverride, Name::XHttpMethod, Name::XMethodOverride]);
+
+/// Fields that a gateway removes from the requests of peers that it does not trust.
+pub const REMOVED_UNLESS_TRUSTED: NameSet = OF_CLIENT.with(&OF_URL);
+
+/// All fields that describe the client or its request to an origin. Whoever may write them decides
+/// what an origin responds with.
+pub const DESCRIPTIONS: NameSet = WRITTEN.with(&REMOVED_UNLESS_TRUSTED);
+
+/// Scheme and default port of what clients ask for.
+const DEFAULT_PORT: u16 = 80;
+
+impl<'a> OriginRequest<'a> {
+    /// A request, and what becomes of its fields on the way to the origin.
+    pub fn new(head: &'a RequestHead, forwarding: Forwarding<'a>) -> Self {
+        Self { head, forwarding }
+    }
+
+    /// A request that is sent on as received, as by a forward proxy.
+    pub fn as_received(head: &'a RequestHead) -> Self {
+        Self::new(head, Forwarding::Proxy)
+    }
+
+    /// The request as the client sent it.
+    pub fn head(&self) -> &'a RequestHead {
+        self.head
+    }
+
+    /// The received lines that the origin gets, less those for which `keep` says no. `Host` is
+    /// never among them: [`OriginRequest::write_host`].
+    pub fn lines(&self, keep: impl Fn(Name) -> bool + 'a) -> impl Iterator<Item = Run<'a>> {
+        let this = *self;
+        forwarded_runs(this.head, move |field| this.is_kept(field) && keep(field.known))
+    }
+
+    /// Whether the line of an end-to-end field is sent as received.
+    fn is_kept(&self, field: &Field) -> bool {
+        match (field.known, self.forwarding) {
+            (Name::Host, _) => false,
+            (Name::Expect, _) => self.head.version() != Version::Http10,
+            (known, Forwarding::Gateway { .. }) if WRITTEN.has(known) => false,
+            (known, Forwarding::Gateway { is_trusted, .. })
+                if REMOVED_UNLESS_TRUSTED.has(known) =>
+            {
+                is_trusted || self.is_passed(field)
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether an option of the gateway has the field passed on.
+    fn is_passed(&self, field: &Field) -> bool {
+        let Forwarding::Gateway { passed, .. } = self.forwarding else { return false };
+        let name = self.head.name_of(field);
+        passed.iter().any(|other| name.eq_ignore_ascii_case(other))
+    }
+
+    /// Appends the authority of the request's URL in its normal form; nothing if it has none.
+    pub fn write_host(&self, out: &mut Vec<u8>) {
+        if let Some(authority) = self.destination().authority {
+            write_normal_authority(out, &authority, DEFAULT_PORT);
+        }
+    }
+
+    /// Appends the lines that a gateway writes itself: RFC 7239 and its predecessors. A forward proxy
+    /// writes none.
+    pub fn write_added(&self, out: &mut Vec<u8>) {
+        if let Forwarding::Proxy = self.forwarding {
+            return;
+        }
+        for (name, known) in [
+            (&b"X-Forwarded-For: "[..], Name::XForwardedFor),
+            (b"Forwarded: ", Name::Forwarded),
+            (b"X-Forwarded-Proto: ", Name::XForwardedProto),
+            (b"X-Forwarded-Host: ", Name::XForwardedHost),
+        ] {
+            let start = out.len();
+            out.extend_from_slice(name);
+            match self.write_value(known, out) {
+                true => out.extend_from_slice(b"\r\n"),
+                false => out.truncate(start),
+            }
+        }
+    }
+
+    /// Appends the value that is sent of a field which the proxy writes anew. `false` if nothing
+    /// was appended, because the field is not sent or is sent as received.
+    fn write_value(&self, known: Name, out: &mut Vec<u8>) -> bool {
+        match (known, self.forwarding) {
+            (Name::Te, _) => {
+                let takes_trailers = self.takes_trailers();
+                out.extend_from_slice(if takes_trailers { b"trailers" } else { b"" });
+                takes_trailers
+            }
+            (Name::XForwardedFor, Forwarding::Gateway { client, .. }) => {
+                self.write_earlier_members(known, out);
+                write_client(out, client, write_ip);
+                true
+            }
+            (Name::Forwarded, Forwarding::Gateway { client, .. }) => {
+                self.write_earlier_members(known, out);
+                out.extend_from_slice(b"for=");
+                write_client(out, client, |out, ip| match ip {
+                    IpAddr::V4(_) => write_ip(out, ip),
+                    IpAddr::V6(_) => {
+                        out.push(b'"');
+                        write_ip_host(out, ip);
+                        out.push(b'"');
+                    }
+                });
+                out.extend_from_slice(b";proto=http");
+                if self.destination().authority.is_some() {
+                    out.extend_from_slice(b";host=\"");
+                    self.write_host(out);
+                    out.push(b'"');
+                }
+                true
+            }
+            (Name::XForwardedProto, Forwarding::Gateway { .. }) => {
+                out.extend_from_slice(self.believed(known).unwrap_or(b"http"));
+                true
+            }
+            (Name::XForwardedHost, Forwarding::Gateway { .. }) => {
+                match self.believed(known) {
+                    Some(first) => out.extend_from_slice(first),
+                    None => self.write_host(out),
+                }
+                self.believed(known).is_some() || self.destination().authority.is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Appends the members that a list had when it arrived from a trusted peer.
+    fn write_earlier_members(&self, known: Name, out: &mut Vec<u8>) {
+        let values = self.head.values(known).filter(|value| self.is_trusted() && !value.is_empty());
+        for value in values {
+            out.extend_from_slice(value);
+            out.extend_from_slice(b", ");
+        }
+    }
+
+    /// The first value that a trusted peer sent of a field with one value: the first proxy's.
+    fn believed(&self, known: Name) -> Option<&'a [u8]> {
+        self.head.values(known).next().filter(|_| self.is_trusted())
+    }
+
+    fn is_trusted(&self) -> bool {
+        matches!(self.forwarding, Forwarding::Gateway { is_trusted: true, .. })
+    }
+
+    fn destination(&self) -> Destination<'a> {
+        destination(self.head).expect("a request without a destination is sent nowhere")
+    }
+
+    /// Whether the origin may send trailers.
+    pub fn takes_trailers(&self) -> bool {
+        self.head.version() == Version::Http11
+            && self.head.values(Name::Te).any(|te| has_token(te, b"trailers"))
+    }
+
+    /// The values of a field that are sent as received, in their order. `name` matters for names
+    /// that are not known one by one. Finding none of a known name costs one test.
+    pub fn values(&self, known: Name, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+        let this = *self;
+        let is_of_many = matches!(known, Name::Other | Name::Gateway);
+        let is_named = move |field: &&Field| {
+            (!is_of_many || this.head.name_of(field).eq_ignore_ascii_case(name))
+                && goes_on(this.head, field)
+                && this.is_kept(field)
+        };
+        this.head.fields_of(known).filter(is_named).map(move |field| this.head.value_of(field))
+    }
+
+    /// The value that the proxy writes in place of the received ones; `None` where it writes none.
+    /// Of `Host`, which the URL has, there is none. Allocates where there is a value.
+    pub fn written(&self, known: Name) -> Option<Vec<u8>> {
+        let mut value = Vec::new();
+        self.write_value(known, &mut value).then_some(value)
+    }
+
+    /// Calls `put` with name and value of each field that has to be part of a cache key, because
+    /// origins build URLs from it and this client may decide its value: what trusted peers say, and
+    /// what is passed on from every peer. Values that this proxy would write itself are left out, so
+    /// that a request has the same key with and without them.
+    pub fn key_fields(&self, mut put: impl FnMut(&'a [u8], &[u8])) {
+        let Forwarding::Gateway { is_trusted, .. } = self.forwarding else { return };
+        if !self.head.has_any(&DESCRIPTIONS) {
+            return;
+        }
+        let mut has_host = false;
+        let mut has_scheme = false;
+        for field in self.head.fields() {
+            let (known, name, value) =
+                (field.known, self.head.name_of(field), self.head.value_of(field));
+            match known {
+                _ if !DESCRIPTIONS.has(known) => {}
+                Name::Forwarded if is_trusted => {
+                    let kept = url_parameters(value);
+                    if !kept.is_empty() {
+                        put(name, &kept);
+                    }
+                }
+                // One value of each is sent.
+                Name::XForwardedHost if is_trusted && !has_host => {
+                    has_host = true;
+                    if !self.is_own_host(value) {
+                        put(name, value);
+                    }
+                }
+                Name::XForwardedProto if is_trusted && !has_scheme => {
+                    has_scheme = true;
+                    if value != b"http" {
+                        put(name, value);
+                    }
+                }
+                _ if WRITTEN.has(known) => {}
+                _ if (is_trusted && OF_URL.has(known)) || self.is_passed(field) => put(name, value),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a value is what this gateway writes as `X-Forwarded-Host` without it.
+    fn is_own_host(&self, value: &[u8]) -> bool {
+        let mut own = Vec::new();
+        self.write_host(&mut own);
+        own == value
+    }
+}
+
+fn write_client(
+    out: &mut Vec<u8>,
+    client: Option<IpAddr>,
+    write: impl FnOnce(&mut Vec<u8>, IpAddr),
+) {
+    match client {
+        Some(ip) => write(out, ip),
+        None => out.extend_from_slice(b"unknown"),
+    }
+}
+
+/// What a value of `Forwarded` says beside the addresses that its requests passed (RFC 7239 section
+/// 5.1 and 5.2): its members without `for` and `by`; empty if none says anything else. A parameter
+/// that readers may take apart in another way is left in.
+fn url_parameters(value: &[u8]) -> Vec<u8> {
+    let names_address = |parameter: &[u8]| {
+        let [a, b, c, rest @ ..] = parameter else { return false };
+        let address = match [a, b, c].map(u8::to_ascii_lowercase) {
+            [b'f', b'o', b'r'] => rest.strip_prefix(b"="),
+            [b'b', b'y', b'='] => parameter.get(3..),
+            _ => None,
+        };
+        address.is_some_and(|address| {
+            let address = match address {
+                [b'"', quoted @ .., b'"'] => quoted,
+                token => token,
+            };
+            address.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-:[]".contains(byte))
+        })
+    };
+    let mut kept = Vec::new();
+    let mut says_more = false;
+    for (at, member) in items(value).enumerate() {
+        kept.extend_from_slice(if at == 0 { b"" } else { b"," });
+        let parameters = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+        for parameter in parameters.filter(|parameter| !names_address(parameter)) {
+            says_more |= !parameter.is_empty();
+            kept.push(b';');
+            kept.extend_from_slice(parameter);
+        }
+    }
+    if says_more { kept } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::request;
+
+    fn client() -> Option<IpAddr> {
+        Some("192.0.2.1".parse().unwrap())
+    }
+
+    fn head(fields: &str) -> RequestHead {
+        request(format!("GET /a HTTP/1.1\r\nHost: SHOP:80\r\n{fields}\r\n")).unwrap()
+    }
+
+    /// The fields that an origin receives, as lines.
+    fn sent(head: &RequestHead, forwarding: Forwarding<'_>) -> String {
+        let request = OriginRequest::new(head, forwarding);
+        let mut out = Vec::new();
+        request.lines(|_| true).for_each(|run| run.write(&mut out));
+        request.write_added(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn keyed(head: &RequestHead, forwarding: Forwarding<'_>) -> Vec<String> {
+        let mut fields = Vec::new();
+        OriginRequest::new(head, forwarding).key_fields(|name, value| {
+            fields.push(String::from_utf8([name, b":", value].concat()).unwrap());
+        });
+        fields
+    }
+
+    const DESCRIBED: &str = "Forwarded: for=1.2.3.4;host=evil;proto=https\r\nX-Real-Ip: 1.2.3.4\r\n\
+         X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Proto: https\r\n\
+         X-Forwarded-Scheme: https\r\nX-Forwarded-Prefix: /evil\r\nX-Host: evil\r\n\
+         X-Original-URL: /admin\r\nX-Rewrite-URL: /admin\r\nFront-End-Https: on\r\nProxy: evil\r\n\
+         True-Client-IP: 1.2.3.4\r\nCF-Connecting-IP: 1.2.3.4\r\nX-Client-IP: 1.2.3.4\r\n";
+
+    const OWN: &str = "X-Forwarded-For: 192.0.2.1\r\n\
+         Forwarded: for=192.0.2.1;proto=http;host=\"shop\"\r\n\
+         X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop\r\n";
+
+    #[test]
+    fn a_gateway_removes_what_it_does_not_believe() {
+        let head = head(&format!("{DESCRIBED}X-HTTP-Method: PUT\r\nCookie: a\r\n"));
+        let untrusted = Forwarding::Gateway { client: client(), is_trusted: false, passed: &[] };
+        let expected = format!("X-HTTP-Method: PUT\r\nCookie: a\r\n{OWN}");
+        assert_eq!(sent(&head, untrusted), expected);
+        assert!(keyed(&head, untrusted).is_empty());
+    }
+
+    #[test]
+    fn a_gateway_passes_on_what_trusted_peers_say_and_keys_it() {
+        let head = head(DESCRIBED);
+        let trusted = Forwarding::Gateway { client: client(), is_trusted: true, passed: &[] };
+        let text = sent(&head, trusted);
+        assert!(text.contains("X-Forwarded-For: 1.2.3.4, 192.0.2.1\r\n"), "{text}");
+        assert!(text.contains("Forwarded: for=1.2.3.4;host=evil;proto=https, for=192.0.2.1;"));
+        assert!(text.contains("X-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\n"));
+        assert!(text.contains("X-Real-Ip: 1.2.3.4\r\n") && !text.contains("Proxy:"));
+        let expected = [
+            "Forwarded:;host=evil;proto=https",
+            "X-Forwarded-Host:evil",
+            "X-Forwarded-Proto:https",
+            "X-Forwarded-Scheme:https",
+            "X-Forwarded-Prefix:/evil",
+            "X-Host:evil",
+            "X-Original-URL:/admin",
+            "X-Rewrite-URL:/admin",
+            "Front-End-Https:on",
+        ];
+        assert_eq!(keyed(&head, trusted), expected);
+    }
+
+    #[test]
+    fn what_a_gateway_would_write_itself_is_not_keyed() {
+        let head =
+            head("X-Forwarded-Host: shop\r\nX-Forwarded-Proto: http\r\nForwarded: for=a\r\n");
+        let trusted = Forwarding::Gateway { client: None, is_trusted: true, passed: &[] };
+        assert!(keyed(&head, trusted).is_empty());
+        assert!(sent(&head, trusted).starts_with("X-Forwarded-For: unknown\r\nForwarded: for=a, "));
+    }
+
+    #[test]
+    fn fields_that_are_passed_are_keyed_for_every_peer() {
+        let head = head(DESCRIBED);
+        let passed = [(*b"x-real-ip").into(), (*b"x-forwarded-prefix").into()];
+        let forwarding =
+            Forwarding::Gateway { client: client(), is_trusted: false, passed: &passed };
+        let text = sent(&head, forwarding);
+        assert_eq!(text, format!("X-Real-Ip: 1.2.3.4\r\nX-Forwarded-Prefix: /evil\r\n{OWN}"));
+        let expected = ["X-Real-Ip:1.2.3.4", "X-Forwarded-Prefix:/evil"];
+        assert_eq!(keyed(&head, forwarding), expected);
+    }
+
+    #[test]
+    fn a_forward_proxy_changes_no_description() {
+        let head = head(DESCRIBED);
+        let expected = DESCRIBED.replace("Proxy: evil\r\n", "");
+        assert_eq!(sent(&head, Forwarding::Proxy), expected);
+        assert!(keyed(&head, Forwarding::Proxy).is_empty());
+    }
+
+    #[test]
+    fn a_value_is_what_the_origin_receives() {
+        let head = head(&format!(
+            "{DESCRIBED}TE: gzip, trailers\r\nConnection: te, x-own\r\n\
+                                  X-Own: 1\r\nX-Other: 2\r\n"
+        ));
+        let of = |forwarding, name: &str| {
+            let request = OriginRequest::new(&head, forwarding);
+            let known = Name::of(name.as_bytes());
+            let written = request.written(known);
+            let received = request.values(known, name.as_bytes()).map(<[u8]>::to_vec);
+            let all: Vec<_> = written.into_iter().chain(received).collect();
+            String::from_utf8(all.join(&b"|"[..])).unwrap()
+        };
+        let untrusted = Forwarding::Gateway { client: client(), is_trusted: false, passed: &[] };
+        assert_eq!(of(untrusted, "x-forwarded-for"), "192.0.2.1");
+        assert_eq!(of(untrusted, "x-forwarded-scheme"), "");
+        assert_eq!(of(Forwarding::Proxy, "x-forwarded-for"), "1.2.3.4");
+        assert_eq!(of(Forwarding::Proxy, "x-forwarded-scheme"), "https");
+        for forwarding in [untrusted, Forwarding::Proxy] {
+            assert_eq!(of(forwarding, "te"), "trailers");
+            assert_eq!(of(forwarding, "x-own"), "", "removed by Connection");
+            assert_eq!(of(forwarding, "x-other"), "2");
+            assert_eq!(of(forwarding, "host"), "", "part of the URL");
+        }
+    }
+
+    #[test]
+    fn parameters_of_forwarded_are_kept_unless_they_name_an_address_rfc_7239_section_5() {
+        let of = |value: &str| String::from_utf8(url_parameters(value.as_bytes())).unwrap();
+        assert_eq!(of("for=1.2.3.4, For=\"[2001:db8::1]:47\";by=_gazonk"), "");
+        assert_eq!(of("for=a;proto=https, for=b"), ";proto=https,");
+        assert_eq!(of("for=b, for=a;proto=https"), ",;proto=https", "order counts");
+        assert_eq!(of("for=\"a;proto=https\""), ";for=\"a;proto=https\"", "read in two ways");
+        assert_eq!(of("for = a; host=x"), ";for = a;host=x");
+        assert_eq!(of("for=\"a"), ";for=\"a");
+        assert_eq!(of("host=\"a,b\";for=c"), ";host=\"a,b\"");
+        assert_eq!(of("fork=1"), ";fork=1");
+    }
+}
