@@ -134,8 +134,11 @@ impl Model {
             body.push('\n');
         }
         for name in &self.vary {
-            let value =
-                if is_negotiated(name) { preferred(request, name) } else { lines(request, name) };
+            let value = match &**name {
+                name if is_negotiated(name) => preferred(request, name),
+                "Forwarded" => members(request, name),
+                name => lines(request, name),
+            };
             body.push_str(&format!("varies by {name}: {value}\n"));
         }
         body
@@ -207,9 +210,23 @@ fn reflection(field: &Field) -> String {
     format!("{}: {}", field.name.to_ascii_lowercase(), text(&field.value))
 }
 
-/// The lines of a field, each apart. A field that is there and empty is not one that is missing.
+/// The lines of a field, each apart; those of an unknown field joined, as RFC 9110 section 5.3 reads
+/// them. A field that is there and empty is not one that is missing.
 fn lines(request: &Message, name: &str) -> String {
-    values(request, name).map(|value| format!("[{}]", text(value))).collect()
+    let lines: Vec<String> = values(request, name).map(text).collect();
+    match (name, lines.is_empty()) {
+        (_, true) => String::new(),
+        ("X-Tenant", false) => format!("[{}]", lines.join(", ")),
+        _ => lines.iter().map(|line| format!("[{line}]")).collect(),
+    }
+}
+
+/// The members of a field that an RFC defines as a list.
+fn members(request: &Message, name: &str) -> String {
+    let list = values(request, name).map(text).collect::<Vec<_>>().join(",");
+    let Some(members) = split(&list, ',') else { return lines(request, name) };
+    let members = members.into_iter().map(str::trim).filter(|member| !member.is_empty());
+    members.map(|member| format!("[{member}]")).collect()
 }
 
 /// The member of a field of content negotiation that the client prefers, of those that this origin

@@ -60,9 +60,11 @@ fn without(mutant: &Mutant, mut at: usize) -> Option<Mutant> {
         return Some(smaller);
     }
     at -= smaller.model.vary.len();
-    let model = &mut smaller.model;
+    let Mutant { model, attack, overlaps, .. } = &mut smaller;
+    let requests = attack.requests.iter_mut();
+    let of_requests = requests.flat_map(|it| [&mut it.is_old, &mut it.is_absolute]);
     let switches = [
-        &mut smaller.overlaps,
+        overlaps,
         &mut model.validates,
         &mut model.forces_https,
         &mut model.head_differs,
@@ -71,8 +73,10 @@ fn without(mutant: &Mutant, mut at: usize) -> Option<Mutant> {
         &mut model.reading.merges,
         &mut model.reading.encoded_slash,
         &mut model.reading.removes_dots,
+        &mut model.reading.merges_last,
+        &mut model.reading.cuts_decoded,
     ];
-    let switch = switches.into_iter().filter(|switch| **switch).nth(at)?;
+    let switch = switches.into_iter().chain(of_requests).filter(|switch| **switch).nth(at)?;
     *switch = false;
     Some(smaller)
 }
