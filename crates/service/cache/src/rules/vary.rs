@@ -1,11 +1,11 @@
 //! `Vary`: which stored answer of a URI fits a request, RFC 9111 section 4.1.
 //!
 //! The fields that a response names count as the origin receives them. They are normalised as far as
-//! their definition allows, and hashed: lines of one field are joined; of fields that an RFC defines
-//! as lists, empty members and blanks around members do not count; and of the fields of content
-//! negotiation neither does case, the order of members with their own weight, nor how a weight is
-//! written. Every other field is compared byte by byte: to its origin `lang=en,` may be another
-//! cookie than `lang=en`.
+//! their definition allows, and hashed: lines of a list and of an unknown field are joined; of fields
+//! that an RFC defines as lists, empty members and blanks around members do not count; and of the
+//! fields of content negotiation neither does case, the order of members with their own weight, nor
+//! how a weight is written. Every other field is compared byte by byte: to its origin `lang=en,` may
+//! be another cookie than `lang=en`.
 
 use memchr::memchr;
 use millrace_http::{AnswerHead, Name, NameSet, OriginRequest, items, tokens};
@@ -177,13 +177,14 @@ const LISTS: NameSet = NameSet::of(&[
     Name::Via,
 ]);
 
-/// Puts the lines of a field byte by byte, joined as RFC 9110 section 5.3 allows. One that is there
-/// and empty is not one that is not there.
+/// Puts the lines of a field byte by byte. Lines of an unknown field are joined, as RFC 9110 section
+/// 5.3 allows. Of a known field that is no list, origins read the first line or the last, so two
+/// lines are not one with a comma. One that is there and empty is not one that is not there.
 fn put_lines(sink: &mut SipHasher13, request: &OriginRequest<'_>, (known, name): (Name, &[u8])) {
     let written = request.written(known);
     let lines = written.as_deref().into_iter().chain(request.values(known, name));
     for (at, line) in lines.enumerate() {
-        sink.put(if at == 0 { b"\n:" } else { b", " });
+        sink.put(if at > 0 && known == Name::Other { b", " } else { b"\n:" });
         sink.put(line);
     }
 }
@@ -385,6 +386,8 @@ mod tests {
             ("User-Agent", "a,b", "a, b"),
             ("X-Tenant", "a", "a,"),
             ("Authorization", "a ,b", "a,b"),
+            ("User-Agent", "a (b, c)", "a (b\r\nUser-Agent: c)"),
+            ("Cookie", "a=\"x, y\"", "a=\"x\r\nCookie: y\""),
         ] {
             assert!(!same(name, one, other), "{name}: {one}");
         }
