@@ -93,6 +93,41 @@ class Disk(ShopCase):
         self.assertEqual(status, 304)
         self.assertEqual(sum(map(self.shop.count, bodies)), len(bodies))
 
+    def run_file(self, text):
+        """A process that runs this file, on the disk."""
+        self.door.unlink(missing_ok=True)
+        file = self.folder / "millrace.toml"
+        head = f'disk = "{self.disk}:64M"\nmemory = "256M"\nworkers = 2\nadmin = "unix:{self.door}"\n'
+        file.write_text(head + text)
+        proxy = self.millrace("run", file)
+        self.wait_until("what is stored is found", lambda: not self.stat("disk_recovering"))
+        return proxy
+
+    def test_another_listen_address_keeps_what_is_stored(self):
+        proxy = self.start()
+        self.fill(proxy, {"/a": b"one"})
+        self.assertEqual(proxy.stop(), 0)
+        route = f"[[boost.route]]\norigins = '{self.shop.url}'\n"
+        proxy = self.run_file(f"[[boost]]\nlisten = '127.0.0.2:0'\n{route}")
+        self.assert_from_disk(proxy, "/a", b"one")
+        self.assertEqual([line for line in proxy.lines if "stored responses" in line], [])
+
+    def test_a_start_says_how_many_stored_responses_match_no_service(self):
+        named = "[[boost]]\nname = '{}'\nlisten = '127.0.0.1:0'\n[[boost.route]]\norigins = '{}'\n"
+        proxy = self.run_file(named.format("shop", self.shop.url))
+        self.fill(proxy, {"/a": b"one", "/b": b"two", "/c": LONG})
+        self.kill(proxy)
+        proxy = self.run_file(named.format("store", self.shop.url))
+        said = "millrace: 3 stored responses on disk match no service"
+        self.wait_until("it says so", lambda: any(line.startswith(said) for line in proxy.lines))
+        self.fill(proxy, {"/a": b"one"})
+        self.assertEqual(self.shop.count("/a"), 2, "it is not found under the new name")
+        self.assertEqual(proxy.stop(), 0)
+        proxy = self.run_file(named.format("shop", self.shop.url))
+        self.assert_from_disk(proxy, "/a", b"one")
+        said = "millrace: 1 stored response on disk matches no service"
+        self.wait_until("it says so", lambda: any(line.startswith(said) for line in proxy.lines))
+
     def test_operators_see_and_purge_what_only_a_disk_has(self):
         paths = ("/a", "/b", "/c/1", "/c/2", "/tagged", "/left")
         proxy = self.start()

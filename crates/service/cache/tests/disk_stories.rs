@@ -14,7 +14,7 @@ use millrace_cache::disk::{
     Answered, Candidate, Contents, Directory, Disks, Error, Fetch, Host, Id, Marks, Miss, Options,
     SimFaults, SimVolume, Subject, Volume, limits,
 };
-use millrace_cache::rules::{HashKey, Key, META_BYTES, TagHash, VariantKey};
+use millrace_cache::rules::{HashKey, Key, META_BYTES, Space, TagHash, VariantKey};
 
 const MB: u64 = 1 << 20;
 
@@ -479,4 +479,31 @@ fn what_could_not_be_read_at_a_start_does_not_come_back_at_the_next() {
     let story = open(&[&volume], 30 * MB);
     story.work();
     assert!(story.find(id(1)).is_none());
+}
+
+#[test]
+fn recovery_counts_the_responses_whose_space_is_not_known_any_more() {
+    let volume = SimVolume::new(1, 40 * MB);
+    let story = open(&[&volume], 30 * MB);
+    for (number, space) in [(1, "\n@old"), (2, "\n@old"), (3, "\n@new"), (4, "")] {
+        let mut answer = host::answer(&story.slab, id(number), 1, 10);
+        answer.name = [&host::name_of(id(number).key), space.as_bytes()].concat().into();
+        assert!(story.disks.store(answer).is_ok());
+    }
+    story.work();
+    assert_eq!(story.disks.recovered_outside(&[]), 0, "this run stored them");
+    // A kill leaves a segment without a summary, an orderly end one with it.
+    volume.die_after(0);
+    drop(story.disks);
+    volume.restart(false);
+    for _ in 0..2 {
+        let story = open(&[&volume], 30 * MB);
+        story.work();
+        let of =
+            |names: &[&str]| -> Vec<_> { names.iter().map(|name| Space::of(name).tag()).collect() };
+        assert_eq!(story.disks.recovered_outside(&of(&["new"])), 3);
+        assert_eq!(story.disks.recovered_outside(&of(&["old", "new"])), 1);
+        assert_eq!(story.disks.recovered_outside(&[Space::default().tag()]), 3);
+        drop(story.disks);
+    }
 }

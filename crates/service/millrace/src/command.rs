@@ -28,6 +28,7 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
             let config = Source { file, over }.read()?;
             host::check(&config)?;
             say::output(&config::to_toml(&config));
+            config::notes(&config).iter().for_each(|note| say::error(note));
             Ok(())
         }
         Command::Doctor(tables) => doctor::run(&config::process_from_tables(&tables)?),

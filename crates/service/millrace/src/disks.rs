@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use millrace_cache::disk::{Contents, Directory, DirectoryError, Options, Volume};
+use millrace_cache::rules::SpaceTag;
 use millrace_cache::{Cache, Waiter, Waker};
 use millrace_event::{EventWaker, Mail, Token};
 use millrace_proxy::Letter;
@@ -87,7 +88,13 @@ impl Disks {
         match lock(&settings.disks) {
             Ok(volumes) => {
                 use_them(cache, volumes, &settings.disks, bell);
-                await_contents(cache);
+                let report = Report { cache: cache.clone(), spaces: spaces(config) };
+                if is_recovered_by(cache, Some(Instant::now() + FIND)) {
+                    report.say();
+                } else {
+                    let thread = std::thread::Builder::new().name("disk-report".to_owned());
+                    thread.spawn(move || report.say_once_recovered()).map_err(no_thread)?;
+                }
             }
             Err((_, DirectoryError::Locked)) if has_predecessor => {
                 cache.await_disks();
@@ -96,11 +103,10 @@ impl Disks {
                     cache: cache.clone(),
                     bell: bell.clone(),
                     is_over: all.is_over.clone(),
+                    spaces: spaces(config),
                 };
                 let thread = std::thread::Builder::new().name("disk-wait".to_owned());
-                thread.spawn(move || seeker.seek()).map_err(|error| {
-                    Failure::Machine(format!("cannot start a thread for the disks: {error}"))
-                })?;
+                thread.spawn(move || seeker.seek()).map_err(no_thread)?;
             }
             Err((disk, error)) => return Err(Failure::Machine(refusal(disk, error))),
         }
@@ -132,13 +138,18 @@ struct Seeker {
     cache: Arc<Cache>,
     bell: Arc<Bell>,
     is_over: Arc<AtomicBool>,
+    spaces: Vec<SpaceTag>,
 }
 
 impl Seeker {
     fn seek(self) {
         while !self.is_over.load(Ordering::Acquire) {
             match lock(&self.disks) {
-                Ok(volumes) => return use_them(&self.cache, volumes, &self.disks, &self.bell),
+                Ok(volumes) => {
+                    use_them(&self.cache, volumes, &self.disks, &self.bell);
+                    let report = Report { cache: self.cache, spaces: self.spaces };
+                    return report.say_once_recovered();
+                }
                 Err((_, DirectoryError::Locked)) => sleep(LOOK),
                 Err((disk, error)) => {
                     say::error(&format!("{}; the cache goes on without", refusal(disk, error)));
@@ -149,11 +160,52 @@ impl Seeker {
     }
 }
 
-fn await_contents(cache: &Cache) {
-    let deadline = Instant::now() + FIND;
-    while cache.disk_counters().iter().any(|disk| disk.is_recovering) && Instant::now() < deadline {
-        sleep(TRY);
+/// Reports stored responses that no service of the configuration finds any more.
+struct Report {
+    cache: Arc<Cache>,
+    /// Those of the configuration.
+    spaces: Vec<SpaceTag>,
+}
+
+impl Report {
+    fn say(&self) {
+        let what = match self.cache.recovered_outside(&self.spaces) {
+            0 => return,
+            1 => "1 stored response on disk matches no service".to_owned(),
+            count => format!("{count} stored responses on disk match no service"),
+        };
+        say::error(&format!(
+            "{what}: its name or its target rules have changed (they stay unused until the disk \
+             needs their room)"
+        ));
     }
+
+    fn say_once_recovered(&self) {
+        is_recovered_by(&self.cache, None);
+        self.say();
+    }
+}
+
+fn spaces(config: &Config) -> Vec<SpaceTag> {
+    config.services.iter().map(|service| service.name.space().tag()).collect()
+}
+
+/// Waits until the contents of all disks are known; `false` if they are not by the deadline.
+fn is_recovered_by(cache: &Cache, deadline: Option<Instant>) -> bool {
+    let is_recovering = || cache.disk_counters().iter().any(|disk| disk.is_recovering);
+    let mut pause = TRY;
+    while is_recovering() {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return false;
+        }
+        sleep(pause);
+        pause = (pause * 2).min(FIND);
+    }
+    true
+}
+
+fn no_thread(error: std::io::Error) -> Failure {
+    Failure::Machine(format!("cannot start a thread for the disks: {error}"))
 }
 
 type Volumes = Vec<(Arc<dyn Volume>, u64)>;

@@ -315,6 +315,12 @@ impl State {
     ) -> u64 {
         let opened: Vec<String> = change.opened().map(ToString::to_string).collect();
         let (mut sockets, removed) = self.listeners.commit(change);
+        for name in config::lost_names(&self.config, &config) {
+            say::error(&format!(
+                "no service finds any more what \"{name}\" stored in the cache: its name or its \
+                 target rules have changed"
+            ));
+        }
         let (number, config) = (config.number, Arc::new(config));
         (self.config, self.asked_for) = (config.clone(), asked_for);
         sockets.reverse();

@@ -254,3 +254,21 @@ fn the_access_log_follows() {
     assert!(a.lines().count() == 1 && a.contains("\"GET /1 HTTP/1.1\" 400"), "{a}");
     assert!(b.lines().count() == 1 && b.starts_with('{') && b.contains("/2"), "{b}");
 }
+
+#[test]
+fn a_reload_names_the_services_that_lose_what_they_stored() {
+    let folder = Folder::new("reload-renamed");
+    let file = folder.0.join("run.toml");
+    let named = |name: &str| {
+        let text = format!("[[forward]]\nlisten = '127.0.0.1:0'\nname = '{name}'\n");
+        std::fs::write(&file, text).unwrap();
+    };
+    named("one");
+    let mut running = Running::start(&format!("run {}", file.display()), 1);
+    named("two");
+    let said = reload(&mut running);
+    let lost = "no service finds any more what \"one\" stored in the cache: its name or its target \
+                rules have changed";
+    assert_eq!(said, [lost, "configuration 2 is in force"]);
+    assert_eq!(reload(&mut running), ["configuration 3 is in force"]);
+}

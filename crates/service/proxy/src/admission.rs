@@ -251,7 +251,6 @@ const CLASSES: &[(Cidr, Class)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Congestion, Role};
 
     fn block(text: &str) -> Cidr {
         let (network, prefix) = text.split_once('/').unwrap();
@@ -277,18 +276,8 @@ mod tests {
     }
 
     fn open_service() -> Service {
-        Service {
-            role: Role::Boost(Vec::new()),
-            clients: Vec::new(),
-            denied_clients: Vec::new(),
-            auth: None,
-            trusted: Vec::new(),
-            proxy_status: false,
-            path_strict: true,
-            congestion: Congestion::System,
-            origin_congestion: Congestion::System,
-            cache: None,
-        }
+        let config = crate::config::from_arguments(["boost", "--origin", "http://a"]);
+        config.unwrap().services.remove(0)
     }
 
     #[test]

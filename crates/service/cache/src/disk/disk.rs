@@ -1,5 +1,6 @@
 //! One disk: its parts, and what may be asked of it from any thread.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use super::threads::take_turn;
 use super::tier::Options;
 use super::volume::{IoResult, Volume};
 use crate::body::Waiter;
-use crate::rules::{Key, META_BYTES};
+use crate::rules::{Key, META_BYTES, SpaceTag};
 
 /// What all who work for a disk share.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(super) struct Shared {
     pub(super) segments: Segments,
     pub(super) queue: Queue,
     pub(super) tally: Tally,
+    /// How many responses of each space recovery has found so far.
+    pub(super) recovered: Mutex<BTreeMap<SpaceTag, u64>>,
     pub(super) host: Arc<dyn Host>,
     /// Its place among the disks.
     pub(super) place: usize,
@@ -176,6 +179,7 @@ impl Disk {
             segments,
             queue: Queue::new(options.marks, options.readers == 0),
             tally: Tally::default(),
+            recovered: Mutex::default(),
             host: host.clone(),
             place,
             is_recovering: AtomicBool::new(!past.is_empty()),
@@ -341,6 +345,13 @@ impl Disk {
             rewritten: count(&tally.rewritten),
             lost_purges: count(&tally.lost_purges),
         }
+    }
+
+    /// Returns how many of the responses that recovery has found so far belong to none of `spaces`.
+    pub(super) fn recovered_outside(&self, spaces: &[SpaceTag]) -> u64 {
+        let recovered = self.shared.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+        let outside = recovered.iter().filter(|(space, _)| !spaces.contains(space));
+        outside.map(|(_, count)| count).sum()
     }
 
     /// No more is fetched: those who wait for what was to be are told.

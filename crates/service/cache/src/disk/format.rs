@@ -15,7 +15,7 @@ use super::limits::{
     BODY_BYTES_MAX, CHUNK_BYTES, HEAD_BYTES_MAX, NAME_BYTES_MAX, SUMMARY_BYTES_MAX, TAGS_MAX, UNIT,
     VARY_BYTES_MAX,
 };
-use crate::rules::{HashKey, Key, META_BYTES, TagHash, VariantKey};
+use crate::rules::{HashKey, Key, META_BYTES, SpaceTag, TagHash, VariantKey};
 
 /// Which stored answer: of all under a key, one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -85,6 +85,8 @@ pub(super) struct Fixed {
     pub(super) purges: u64,
     /// Of an update: the answer.
     pub(super) target: Position,
+    /// Of a stored response: the space that its key's text names.
+    pub(super) space: SpaceTag,
     pub(super) id: Id,
 }
 
@@ -98,9 +100,9 @@ pub(super) const HEADER_BYTES: usize = 64;
 /// Bytes of what ends a segment that is closed.
 pub(super) const TAIL_BYTES: usize = 64;
 
-const RECORD: [u8; 4] = *b"rec\x01";
-const SEGMENT: [u8; 8] = *b"mr-seg\x01\n";
-const SUMMARY: [u8; 8] = *b"mr-sum\x01\n";
+const RECORD: [u8; 4] = *b"rec\x02";
+const SEGMENT: [u8; 8] = *b"mr-seg\x02\n";
+const SUMMARY: [u8; 8] = *b"mr-sum\x02\n";
 
 const HAS_VARIANT: u8 = 1;
 const HAS_LANGUAGE: u8 = 2;
@@ -121,6 +123,7 @@ impl Fixed {
             body_bytes: 0,
             purges,
             target: Position::default(),
+            space: SpaceTag::default(),
             id,
         }
     }
@@ -139,6 +142,7 @@ impl Fixed {
         bytes[16..20].copy_from_slice(&self.name_bytes.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.target.segment.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.target.unit.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.space.0.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.body_bytes.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.purges.to_le_bytes());
         bytes[48..64].copy_from_slice(&self.id.key.0.to_le_bytes());
@@ -161,6 +165,7 @@ impl Fixed {
                 segment: u32::from_le_bytes(part(bytes, 20)),
                 unit: u32::from_le_bytes(part(bytes, 24)),
             },
+            space: SpaceTag(u32::from_le_bytes(part(bytes, 28))),
             body_bytes: u64::from_le_bytes(part(bytes, 32)),
             purges: u64::from_le_bytes(part(bytes, 40)),
             id: Id {
@@ -180,6 +185,7 @@ impl Fixed {
             && self.body_bytes <= BODY_BYTES_MAX
             && (self.has_variant || !self.has_language)
             && (self.kind == Kind::Answer || self.body_bytes == 0)
+            && (self.kind == Kind::Answer || self.space == SpaceTag::default())
             && (self.kind != Kind::Purge(Purged::Tag) || self.tags == 1)
     }
 
@@ -516,6 +522,7 @@ mod tests {
         (fixed.has_variant, fixed.has_language, fixed.tags) = (true, true, 2);
         (fixed.vary_bytes, fixed.head_bytes, fixed.name_bytes) = (3, 4, 5);
         fixed.body_bytes = CHUNK_BYTES as u64 + 1;
+        fixed.space = SpaceTag(0x0102_0304);
         fixed
     }
 

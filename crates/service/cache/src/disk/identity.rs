@@ -34,7 +34,7 @@ pub(super) const IDENTITY_BYTES_MAX: usize = 64 + 8 * MEMBERS_MAX;
 /// Directories of one cache.
 pub(super) const MEMBERS_MAX: usize = 64;
 
-const MAGIC: [u8; 8] = *b"mr-dir\x01\n";
+const MAGIC: [u8; 8] = *b"mr-dir\x02\n";
 
 impl Identity {
     pub(super) fn to_bytes(&self) -> Vec<u8> {

@@ -9,7 +9,7 @@ use super::format::{Fixed, Id, Kind};
 use super::index::Known;
 use super::limits::CHUNK_BYTES;
 use crate::body::{Filler, Waiter};
-use crate::rules::{META_BYTES, TagHash, VariantKey};
+use crate::rules::{META_BYTES, Space, TagHash, VariantKey};
 
 /// An answer to be stored. Everything is held by count: nothing is copied before it is written.
 #[derive(Clone, Debug)]
@@ -43,6 +43,7 @@ impl Answer {
         fixed.head_bytes = self.head.len().try_into().ok()?;
         fixed.name_bytes = self.name.len().try_into().ok()?;
         fixed.body_bytes = self.body.len();
+        fixed.space = Space::tag_of(&self.name);
         fixed.is_sound().then_some(fixed)
     }
 

@@ -6,8 +6,8 @@
 //! how many purges were written before it, so a purge that was lost is noticed. What it was about
 //! nobody knows: then everything that is older goes.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use millrace_sys::Errno;
 
@@ -279,15 +279,22 @@ impl Log {
             items.push(item);
         }
         let mut ids: Vec<Id> = Vec::new();
+        let mut spaces = Vec::new();
         let is_kept = |item: &&Item<'_>| found.lost_before.is_none_or(|lost| item.unit >= lost);
         for item in items.iter().rev().filter(is_kept) {
             if let Some((subject, is_soft)) = subject(item) {
                 let at = Position { segment: segment.number, unit: item.unit };
                 self.shared.rules.learn(&subject, is_soft, at);
-            } else {
-                ids.extend(self.shared.index.learn(segment.number, item));
+            } else if let Some(id) = self.shared.index.learn(segment.number, item) {
+                spaces.push(item.fixed.space);
+                ids.push(id);
             }
         }
+        let mut recovered = self.shared.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+        for space in spaces {
+            *recovered.entry(space).or_default() += 1;
+        }
+        drop(recovered);
         ids.reverse();
         segment.set_ids(ids);
     }

@@ -21,7 +21,7 @@ use super::segments::Segment;
 use super::threads::Threads;
 use super::volume::{IoResult, Volume, read_exactly};
 use crate::body::Waiter;
-use crate::rules::{HashKey, Key, META_BYTES};
+use crate::rules::{HashKey, Key, META_BYTES, SpaceTag};
 
 /// How disks are worked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -240,6 +240,12 @@ impl Disks {
     /// What each disk did, and has.
     pub fn counters(&self) -> Vec<Counters> {
         self.disks.iter().map(Disk::counters).collect()
+    }
+
+    /// Returns how many of the responses that recovery has found so far belong to none of `spaces`:
+    /// their keys name a service that is not configured. Final once no disk is recovering.
+    pub fn recovered_outside(&self, spaces: &[SpaceTag]) -> u64 {
+        self.disks.iter().map(|disk| disk.recovered_outside(spaces)).sum()
     }
 
     /// Without threads: does one piece of the work of each disk, reading before writing. `false`:

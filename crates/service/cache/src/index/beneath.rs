@@ -32,6 +32,7 @@ use bring::Coming;
 use super::Cache;
 use crate::body::Waiter;
 use crate::disk::{Answered, Contents, Counters, Disks, Error, Host, Options, Subject, Volume};
+use crate::rules::SpaceTag;
 
 /// How those are woken who wait for something that a disk brings. Called on the disks' threads.
 pub trait Waker: Send + Sync + std::fmt::Debug {
@@ -206,6 +207,14 @@ impl Cache {
     /// Of disks without threads: does a piece of their work. `false`: there was none.
     pub fn work_disks(&self) -> bool {
         self.beneath.with(|open| open.disks.work()).unwrap_or(false)
+    }
+
+    /// Returns how many of the responses that recovery has found on disks so far belong to none of
+    /// `spaces`; see [`Disks::recovered_outside`].
+    ///
+    /// [`Disks::recovered_outside`]: crate::disk::Disks::recovered_outside
+    pub fn recovered_outside(&self, spaces: &[SpaceTag]) -> u64 {
+        self.beneath.with(|open| open.disks.recovered_outside(spaces)).unwrap_or(0)
     }
 
     /// What each disk did, and has.

@@ -11,7 +11,7 @@
 use std::fmt::{self, Write};
 use std::hash::Hasher;
 
-use memchr::{memchr, memmem};
+use memchr::{memchr, memrchr};
 use millrace_http::{Authority, Host, Name, OriginRequest};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
@@ -135,8 +135,7 @@ pub struct Space(Box<[u8]>);
 impl Space {
     /// The space that the text of a key ends with.
     pub fn in_text(text: &[u8]) -> Self {
-        let start = memmem::rfind(text, b"\n@");
-        Self(start.map_or(&b""[..], |start| &text[start..]).into())
+        Self(Self::line_in(text).into())
     }
 
     pub(super) fn put(&self, sink: &mut impl Sink) {
@@ -150,7 +149,31 @@ impl Space {
         // As it stands in a key, in one piece. No name of a field has an @.
         Self(format!("\n@{name}").into_bytes().into())
     }
+
+    /// The line of the space that a key's text ends with; empty for the default space.
+    fn line_in(text: &[u8]) -> &[u8] {
+        let line = memrchr(b'\n', text).map_or(&b""[..], |at| &text[at..]);
+        if line.starts_with(b"\n@") { line } else { b"" }
+    }
+
+    /// Returns the tag of the space; 0 for the default space.
+    pub fn tag(&self) -> SpaceTag {
+        Self::tag_of(&self.0)
+    }
+
+    /// Returns the tag of the space that a key's text, written by [`Key::write`], ends with.
+    pub fn tag_of(text: &[u8]) -> SpaceTag {
+        match Self::line_in(text) {
+            [] => SpaceTag::default(),
+            line => SpaceTag(crc32c::crc32c(&line[2..]).max(1)),
+        }
+    }
 }
+
+/// A short checksum of a space's name, by which disks count stored responses per space. Two names
+/// may share a tag: no response is ever selected by it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct SpaceTag(pub(crate) u32);
 
 impl Key {
     /// The key of a GET of this path and query. `request` is looked at for its fields only.
@@ -386,6 +409,12 @@ mod tests {
         for space in [Space::of("x:1"), Space::default()] {
             assert_eq!(Space::in_text(of(space.clone()).as_bytes()), space);
         }
+        for space in [Space::of("x:1"), Space::of("x:2"), Space::default()] {
+            assert_eq!(Space::tag_of(of(space.clone()).as_bytes()), space.tag());
+        }
+        assert_ne!(Space::of("x:1").tag(), Space::of("x:2").tag());
+        assert_eq!(Space::default().tag(), SpaceTag::default());
+        assert_eq!(Space::tag_of(b"http://a/\nfield:@x:1"), SpaceTag::default());
     }
 
     #[test]

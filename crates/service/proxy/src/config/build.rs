@@ -11,6 +11,7 @@ use super::cache;
 use super::error::{ConfigError, nearest};
 use super::given::{LimitGiven, ServiceGiven, Tables, Values};
 use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
+use super::service_name::{self, ServiceName};
 use super::value::{self, Wrong};
 use super::{
     AccessLog, Balance, Config, EngineChoice, HostSent, ListenAddress, Listener, LogFormat,
@@ -23,10 +24,13 @@ use crate::limits::{Limit, Limits};
 pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
     let process = &tables.process;
     let mut config = process_only(tables)?;
-    for (service, given) in tables.services.iter().enumerate() {
-        let addresses = listen_addresses(given)?;
+    let addresses: Vec<_> =
+        tables.services.iter().map(listen_addresses).collect::<Result<_, _>>()?;
+    let names = service_name::names(&tables.services, &addresses)?;
+    let services = tables.services.iter().zip(names).zip(addresses);
+    for (service, ((given, name), addresses)) in services.enumerate() {
         let proxy_protocol = given.values.one("proxy-protocol", value::switch)?.unwrap_or_default();
-        config.services.push(build_service(given, &addresses, proxy_protocol, service)?);
+        config.services.push(build_service(given, name, &addresses, proxy_protocol)?);
         for address in addresses {
             let number = config.listeners.len() as u16;
             config.listeners.push(Listener { address, number, service, proxy_protocol });
@@ -203,9 +207,9 @@ fn listen_addresses(given: &ServiceGiven) -> Result<Vec<ListenAddress>, ConfigEr
 
 fn build_service(
     given: &ServiceGiven,
+    name: ServiceName,
     addresses: &[ListenAddress],
     proxy_protocol: bool,
-    number: usize,
 ) -> Result<Service, ConfigError> {
     let values = &given.values;
     let clients = values.all("allow-client", value::cidr)?;
@@ -234,22 +238,24 @@ fn build_service(
             });
         }
         Some(routes) => {
-            let space = cache::space(addresses, number, None);
+            let space = name.space();
             // Wrong here is wrong, if every route says it anew, too.
-            cache::route(values, true, &space)?;
-            let of_route = |given: &Values| route(&given.with_cache_of(values), &space);
+            cache::route(values, true, space)?;
+            let of_route = |given: &Values| route(&given.with_cache_of(values), space);
             Role::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
         }
     };
-    let cache = match &role {
+    let (name, cache) = match &role {
         Role::Forward(rules) => {
-            let space = cache::space(addresses, number, Some(rules));
-            cache::route(values, false, &space)?
+            let name = name.with_rules(rules);
+            let cache = cache::route(values, false, name.space())?;
+            (name, cache)
         }
-        Role::Boost(_) => None,
+        Role::Boost(_) => (name, None),
     };
     let congestion = |key| values.one_or_default(key, Scope::Service, value::congestion);
     Ok(Service {
+        name,
         role,
         clients,
         denied_clients,

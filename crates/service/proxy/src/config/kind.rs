@@ -29,6 +29,8 @@ pub enum Kind {
     Listen,
     /// An address to listen on, or `off`.
     Admin,
+    /// The name of a service.
+    Service,
     /// The name of a host.
     Name,
     /// A file to append to, `-` for standard output, or `off`.
@@ -102,6 +104,7 @@ impl Kind {
             Self::Choice(_) => "WORD",
             Self::Listen => "ADDRESS",
             Self::Admin => "ADDRESS",
+            Self::Service => "NAME",
             Self::Name => "NAME",
             Self::Log => "FILE|off",
             Self::Origin => "URL",
@@ -143,6 +146,7 @@ impl Kind {
             Self::Choice(words) => words.join(", "),
             Self::Listen => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH".to_owned(),
             Self::Admin => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off".to_owned(),
+            Self::Service => "1 to 64 letters, digits, -, _ and .".to_owned(),
             Self::Name => "a host name".to_owned(),
             Self::Log => "a file's path, - for standard output, off".to_owned(),
             Self::Origin => "http://HOST[:PORT], http://[IPV6][:PORT], unix:PATH".to_owned(),

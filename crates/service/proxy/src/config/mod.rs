@@ -17,6 +17,7 @@ pub mod options;
 mod reference;
 mod route_notes;
 mod schema;
+mod service_name;
 mod value;
 mod write;
 
@@ -39,6 +40,7 @@ pub use error::ConfigError;
 pub use file::FILE_BYTES_MAX;
 pub use given::Tables;
 pub use reference::{PAGES, page};
+pub use service_name::{ServiceName, lost_names};
 pub(crate) use value::write_origin;
 pub use write::to_toml;
 
@@ -110,6 +112,11 @@ pub fn from_tables(tables: &Tables) -> Result<Config, ConfigError> {
 /// The first thing that is wrong, on one line with the option's name.
 pub fn process_from_tables(tables: &Tables) -> Result<Config, ConfigError> {
     build::process_only(tables)
+}
+
+/// What an operator should know about a configuration that is valid, a line each.
+pub fn notes(config: &Config) -> Vec<String> {
+    service_name::notes(config).chain(route_notes::notes(config)).collect()
 }
 
 /// Reads any bytes as a file and checks what must hold of the outcome; for fuzzing.
@@ -306,6 +313,8 @@ impl fmt::Display for ListenAddress {
 /// What is done with requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Service {
+    /// What it is called; no other service has the same name.
+    pub name: ServiceName,
     /// Forward proxy or booster.
     pub role: Role,
     /// Clients that may use the service; empty: every client.

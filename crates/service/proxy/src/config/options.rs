@@ -124,6 +124,20 @@ const fn row(
 impl Row {
     /// The rows, in the order of the reference.
     pub const TABLE: &'static [Self] = &[
+        Row {
+            flag: None,
+            ..row(
+                "name",
+                Scope::Service,
+                Kind::Service,
+                "(the role, forward or boost, if the process has one service of it; else the \
+                 first listen address)",
+                1,
+                "Call the service by this name in the keys of cached responses and in metrics. No \
+                 other service may have it. A service whose name changes finds nothing of what it \
+                 stored before.",
+            )
+        },
         row(
             "listen",
             Scope::Service,
@@ -708,7 +722,9 @@ mod tests {
     fn names_are_told_apart_and_sentences_end() {
         for (index, row) in Row::TABLE.iter().enumerate() {
             assert!(row.text.ends_with('.'), "{}", row.key);
-            let is_for_files = matches!(row.scope, Scope::Boost | Scope::Route);
+            let is_for_files =
+                matches!(row.scope, Scope::Boost | Scope::Route) || row.key == "name";
+            assert!(row.flag.is_some() || is_for_files, "{}", row.key);
             assert!(row.flag.is_some() || is_for_files, "{}", row.key);
             for other in &Row::TABLE[index + 1..] {
                 assert!(row.key != other.key || row.scope != other.scope, "{}", row.key);

@@ -105,6 +105,7 @@ fn value(kind: Kind) -> String {
             choice(&["off", "false"], false),
             constant("false"),
         ]),
+        Kind::Service => pattern("^[A-Za-z0-9._-]{1,64}$"),
         Kind::Name => pattern(&format!("^{NAME}$")),
         Kind::Log => any(&[path(), constant("false")]),
         Kind::Origin => {

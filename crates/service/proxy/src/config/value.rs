@@ -67,6 +67,17 @@ pub(super) fn switch(text: &str) -> Result<bool, Wrong> {
     }
 }
 
+/// The name of a service: it stands in cache keys and labels of metrics as it is.
+pub(super) fn service_name(text: &str) -> Result<String, Wrong> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    match text.len() {
+        0 => Err("is empty"),
+        65.. => Err("is too long"),
+        _ if text.bytes().all(is_plain) => Ok(text.to_owned()),
+        _ => Err("has a character that no name may have"),
+    }
+}
+
 /// An address to listen on: `ADDRESS:PORT`, `[ADDRESS]:PORT`, `localhost:PORT`, `unix:PATH`.
 pub(super) fn listen_address(text: &str) -> Result<ListenAddress, Wrong> {
     if let Some(path) = text.strip_prefix("unix:") {

@@ -90,6 +90,9 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
         Role::Forward(_) => "\n[[forward]]\n",
         Role::Boost(_) => "\n[[boost]]\n",
     });
+    if let Some(name) = service.name.given() {
+        line(out, "name", quoted(name));
+    }
     let addresses = listeners.iter().map(|listener| listener.address.to_string());
     line(out, "listen", list(addresses));
     line(out, "allow-client", blocks(&service.clients));

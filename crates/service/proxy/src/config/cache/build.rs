@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
 use millrace_cache::rules::{Features, KeyParts, Policy, Space, StatusTtl, Ttl, Unkeyed};
-use sha2::{Digest, Sha256};
 
 use super::value::{self, Feature, Share};
 use super::{CacheRoute, CacheSettings, Disk};
@@ -12,7 +11,6 @@ use crate::config::error::ConfigError;
 use crate::config::given::Values;
 use crate::config::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
 use crate::config::value::{Wrong, number, switch, write_size};
-use crate::config::{Cidr, ListenAddress, TargetRules};
 
 /// What the cache of a process may take, of so much memory for so many workers; `None`: there is no
 /// cache.
@@ -124,40 +122,6 @@ fn disks(process: &Values) -> Result<Vec<Disk>, ConfigError> {
 
 fn kind_of(key: &str, scope: Scope) -> Kind {
     Row::of_key(key, &[scope]).expect("the key is one of the table").kind
-}
-
-/// Whose the answers of a service are, in its keys: its first address, which no other service has
-/// and which stays what it is when services come and go. Where the kernel picks the port, the
-/// service's place in the configuration has to do.
-///
-/// Where a forward proxy may go is judged by addresses when it connects, which a hit does not: so
-/// what was stored under other rules is not found any more.
-pub(in crate::config) fn space(
-    addresses: &[ListenAddress],
-    service: usize,
-    rules: Option<&TargetRules>,
-) -> Space {
-    let mut name = match addresses.first() {
-        Some(ListenAddress::Tcp(address)) if address.port() == 0 => format!("{address}#{service}"),
-        address => address.map(ToString::to_string).unwrap_or_default(),
-    };
-    if let Some(rules) = rules {
-        name.push_str(&fingerprint(rules));
-    }
-    Space::of(&name)
-}
-
-/// Stands for the rules about addresses and ports; names are judged before the cache is asked. The
-/// same in each run, as it is in the keys of what disks have.
-fn fingerprint(rules: &TargetRules) -> String {
-    let TargetRules { private, allowed, denied, ports, denied_ports, .. } = rules;
-    let blocks = |blocks: &[Cidr]| {
-        let each = blocks.iter().map(|block| format!("{}/{}", block.network, block.prefix));
-        each.collect::<Vec<_>>().join(",")
-    };
-    let (allowed, denied) = (blocks(allowed), blocks(denied));
-    let text = format!("{private} {allowed} {denied} {ports:?} {denied_ports:?}");
-    Sha256::digest(text)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What is done with the answers of a forward proxy or a route; `None`: nothing, they go past the
@@ -374,7 +338,7 @@ cache = false
             ignores_query: false,
             fields: names(&["x-device"]),
             cookies: names(&["Lang"]),
-            space: Space::of("127.0.0.1:8080"),
+            space: Space::of("boost"),
         };
         assert_eq!(first.key, parts);
         assert_eq!(first.bypass.fields, names(&["authorization"]));

@@ -13,7 +13,7 @@ use millrace_cache::rules::{Features, KeyParts, Policy};
 use super::{Role, Service};
 use crate::limits::Limits;
 
-pub(super) use build::{route, settings, space};
+pub(super) use build::{route, settings};
 pub(super) use write::{memory_written, reads_written, write_disk, write_route, write_settings};
 
 /// What the cache may take of the machine. None of it can change while the process runs.
