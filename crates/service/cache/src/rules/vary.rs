@@ -246,8 +246,8 @@ impl<'a> Weighted<'a> {
         let value = value.trim_ascii();
         // RFC 9110 section 8.4.1.3: the two are one coding.
         let value = if value.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { value };
-        let weight = split_parameters(parameters).filter_map(weight_of).last();
-        Self { value, parameters, weight: weight.unwrap_or(WEIGHT_MAX) }
+        let weight = only_weight(parameters).unwrap_or(WEIGHT_MAX);
+        Self { value, parameters, weight }
     }
 
     fn is_before(&self, other: &Self) -> bool {
@@ -260,8 +260,9 @@ impl<'a> Weighted<'a> {
     fn put(&self, sink: &mut SipHasher13) {
         let [high, low] = self.weight.to_be_bytes();
         put_lower(sink, &[b'\n', high, low], self.value);
+        let has_weight = only_weight(self.parameters).is_some();
         for parameter in split_parameters(self.parameters) {
-            if weight_of(parameter).is_none() {
+            if !has_weight || weight_of(parameter).is_none() {
                 sink.put(b";");
                 sink.put(parameter);
             }
@@ -271,6 +272,13 @@ impl<'a> Weighted<'a> {
 
 fn split_parameters(parameters: &[u8]) -> impl Iterator<Item = &[u8]> {
     parameters.split(|&byte| byte == b';').skip(1).map(<[u8]>::trim_ascii)
+}
+
+/// The weight among the parameters of a member. `None` where there are two, of which some origins
+/// take the first and some the last.
+fn only_weight(parameters: &[u8]) -> Option<u16> {
+    let mut weights = split_parameters(parameters).filter_map(weight_of);
+    weights.next().filter(|_| weights.next().is_none())
 }
 
 const WEIGHT_MAX: u16 = 1000;
@@ -414,6 +422,8 @@ mod tests {
         assert!(!same("Accept-Encoding", "gzip", "gzip;q=0"));
         assert!(!same("Accept", "a/b;c=D", "a/b;c=d"));
         assert!(!same("Accept-Encoding", "gzip;q=2", "gzip;q=3"), "what is malformed is compared");
+        assert!(!same("Accept-Encoding", "gzip", "gzip;q=0;q=1"), "two weights");
+        assert!(!same("Accept-Encoding", "gzip;q=1;q=0", "gzip;q=0;q=1"), "two weights");
         assert!(!same("Accept-Encoding", "a, a", "a"));
         let many = |count: usize, from: usize| {
             (0..count).map(|at| format!("a{},", (at + from) % count)).collect::<String>()
