@@ -26,7 +26,7 @@ impl Mutant {
         let mutant = match class {
             Class::Path => maker.path(),
             Class::Trusted => maker.links(class, Service::Trusting),
-            Class::Unkeyed => maker.links(class, Service::Plain),
+            Class::Unkeyed => maker.unkeyed(),
             Class::Forwarded => maker.links(class, Service::Forward),
             Class::Vary => maker.vary(),
             Class::Host => maker.host(),
@@ -91,11 +91,17 @@ impl Maker<'_> {
             after.push(Request::get("/account").with("Cookie", "session=bob"));
         }
         if self.one_in(3) {
-            after.push(Request::get("/static/app.js"));
+            after.push(Request::get(self.random.choose(&["/static/app.js", "/news"])));
         }
-        let after = after.into_iter().map(|it| self.probe(Service::Paths, CLIENT, it)).collect();
-        let attack = self.attack(Service::Paths, false, vec![lured]);
+        let service = if self.one_in(3) { Service::Normalised } else { Service::Paths };
+        let after = after.into_iter().map(|it| self.probe(service, CLIENT, it)).collect();
+        let attack = self.attack(service, false, vec![lured]);
         Mutant { class: Class::Path, model, before: Vec::new(), attack, overlaps: false, after }
+    }
+
+    fn unkeyed(mut self) -> Mutant {
+        let service = if self.one_in(3) { Service::Passing } else { Service::Plain };
+        self.links(Class::Unkeyed, service)
     }
 
     /// Fields from which origins build links, schemes, paths and methods.
@@ -135,7 +141,7 @@ impl Maker<'_> {
     fn innocent(&mut self, service: Service) -> Probe {
         let is_behind = service == Service::Trusting && self.one_in(2);
         let mut request = Request::get("/page");
-        if is_behind || self.one_in(6) {
+        if is_behind || service == Service::Passing || self.one_in(6) {
             request.fields = innocent_link(self.random);
         }
         if self.one_in(8) {

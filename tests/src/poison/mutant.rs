@@ -59,8 +59,12 @@ pub const CLASSES: [Class; 12] = [
 pub(super) enum Service {
     /// A booster with a route for each path, and lifetimes of the operator's.
     Paths,
+    /// The same, with `path-forward = "normalised"`.
+    Normalised,
     /// A booster that trusts nobody.
     Plain,
+    /// A booster that trusts nobody and passes a few fields on (`pass-fields`).
+    Passing,
     /// A booster that trusts 127.1.0.0/16.
     Trusting,
     /// A second booster before the same origin.
@@ -71,9 +75,11 @@ pub(super) enum Service {
     Forward,
 }
 
-pub(super) const SERVICES: [Service; 6] = [
+pub(super) const SERVICES: [Service; 8] = [
     Service::Paths,
+    Service::Normalised,
     Service::Plain,
+    Service::Passing,
     Service::Trusting,
     Service::Second,
     Service::Early,

@@ -144,7 +144,8 @@ fn respond(
         }
     }
     let has_lifetime = values(&response, "cache-control").contains("max-age");
-    let is_static = service == Service::Paths && !request.target().starts_with("/account");
+    let has_routes = matches!(service, Service::Paths | Service::Normalised);
+    let is_static = has_routes && !request.target().starts_with("/account");
     if method == "GET" && response.status() != 304 {
         stored.remove(&key);
         if has_lifetime || is_static {

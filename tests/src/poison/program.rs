@@ -119,6 +119,16 @@ fn number(service: Service) -> u8 {
     11 + u8::try_from(at).expect("few services")
 }
 
+/// What [`Service::Passing`] passes on.
+const PASSED: [&str; 6] = [
+    "X-Host",
+    "Front-End-Https",
+    "X-Forwarded-Port",
+    "X-Forwarded-Scheme",
+    "X-Original-URL",
+    "X-Real-Ip",
+];
+
 fn configuration(origins: &Origins) -> String {
     let mut text = "workers = 1\nmemory = \"128M\"\n".to_owned();
     let Origins { modelled, early, .. } = origins;
@@ -131,12 +141,17 @@ fn configuration(origins: &Origins) -> String {
         if service == Service::Trusting {
             text.push_str("trust = [\"127.1.0.0/16\"]\n");
         }
+        let normal = "path-forward = \"normalised\"\n";
+        let normal = if service == Service::Normalised { normal } else { "" };
         match service {
             Service::Forward => {}
-            Service::Paths => text.push_str(&format!(
-                "[[boost.route]]\npath = \"/static/\"\ncache-ttl = \"override 7d\"\n{origin}\n\
-                 [[boost.route]]\npath = \"/account\"\ncache = false\n{origin}\n\
-                 [[boost.route]]\ncache-ttl = \"default 1m\"\n{origin}\n"
+            Service::Paths | Service::Normalised => text.push_str(&format!(
+                "[[boost.route]]\npath = \"/static/\"\ncache-ttl = \"override 7d\"\n{normal}{origin}\n\
+                 [[boost.route]]\npath = \"/account\"\ncache = false\n{normal}{origin}\n\
+                 [[boost.route]]\ncache-ttl = \"default 1m\"\n{normal}{origin}\n"
+            )),
+            Service::Passing => text.push_str(&format!(
+                "[[boost.route]]\npass-fields = {PASSED:?}\n{origin}\n"
             )),
             _ => text.push_str(&format!("[[boost.route]]\n{origin}\n")),
         }
