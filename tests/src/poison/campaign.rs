@@ -134,7 +134,7 @@ fn mutant(seed: u64, index: u64) -> Mutant {
     Mutant::new(class, &mut Random::of(seed, index), index)
 }
 
-/// Plays each mutant of the plan whose number leaves `first` when divided by `lanes`.
+/// Plays the mutants of the plan with numbers that leave `first` when divided by `lanes`.
 fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> Tally {
     let start = || plan.engine.map_or_else(Lane::naive, Lane::start);
     let mut lane = start();

@@ -78,7 +78,7 @@ impl Maker<'_> {
         request.is_old = self.one_in(12);
     }
 
-    /// A link leads somebody with a session to a path; then the path is requested without it.
+    /// A link leads a client with a session to a path; then the path is requested without one.
     fn path(mut self) -> Mutant {
         let is_careless = self.one_in(4);
         let reading = paths::reading(self.random);

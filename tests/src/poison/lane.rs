@@ -33,11 +33,11 @@ pub struct Innocent {
 struct Side {
     program: Program,
     /// Connections that go on from batch to batch.
-    clients: HashMap<Whose, Client>,
+    clients: HashMap<ClientKey, Client>,
 }
 
 /// The service of an innocent client, and its address.
-type Whose = (Service, Ipv4Addr);
+type ClientKey = (Service, Ipv4Addr);
 
 /// The method of a request, and its bytes.
 type Sent = (String, Vec<u8>);
@@ -151,7 +151,7 @@ impl Side {
         let rounds = mutants.iter().map(|(_, mutant)| of(mutant).len()).max().unwrap_or(0);
         let origin = self.program.origins.modelled.to_string();
         for round in 0..rounds {
-            let mut groups: BTreeMap<Whose, Vec<(usize, Sent)>> = BTreeMap::new();
+            let mut groups: BTreeMap<ClientKey, Vec<(usize, Sent)>> = BTreeMap::new();
             for (at, (token, mutant)) in mutants.iter().enumerate() {
                 if let Some(Probe { service, from, request }) = of(mutant).get(round) {
                     let (header, body) = request.bytes(*service, token, &origin);
@@ -159,10 +159,10 @@ impl Side {
                     groups.entry((*service, *from)).or_default().push((at, sent));
                 }
             }
-            for (whose, requests) in groups {
+            for (client_key, requests) in groups {
                 for part in requests.chunks(PIPELINED_MAX) {
                     let sent: Vec<_> = part.iter().map(|(_, sent)| sent).collect();
-                    let responses = self.pipeline(whose, &sent);
+                    let responses = self.pipeline(client_key, &sent);
                     for ((at, _), response) in part.iter().zip(responses) {
                         shown[*at].push(response.map(|message| show(&message)));
                     }
@@ -174,16 +174,20 @@ impl Side {
 
     /// The responses to requests that are sent at once. Requests that the connection ends before
     /// are sent again on another one.
-    fn pipeline(&mut self, whose: Whose, requests: &[&Sent]) -> Vec<Result<Message, String>> {
-        let address = self.program.address(whose.0);
+    fn pipeline(
+        &mut self,
+        client_key: ClientKey,
+        requests: &[&Sent],
+    ) -> Vec<Result<Message, String>> {
+        let address = self.program.address(client_key.0);
         let mut responses: Vec<Result<Message, String>> = Vec::new();
         while responses.len() < requests.len() {
-            let kept = self.clients.remove(&whose);
+            let kept = self.clients.remove(&client_key);
             let is_new = kept.is_none();
-            let client = kept.map_or_else(|| Client::connect(whose.1, address), Ok);
+            let client = kept.map_or_else(|| Client::connect(client_key.1, address), Ok);
             let count = responses.len();
             match client.and_then(|client| take(client, &requests[count..], &mut responses)) {
-                Ok(Some(client)) => drop(self.clients.insert(whose, client)),
+                Ok(Some(client)) => drop(self.clients.insert(client_key, client)),
                 Ok(None) if is_new && responses.len() == count => {
                     responses.push(Err("no response".to_owned()));
                 }

@@ -1,5 +1,5 @@
-//! What an origin of the campaign answers: a function of the request that reached it, and of nothing
-//! else unless the model counts.
+//! The responses of the origins. A response is a function of the request that reached the origin, and
+//! of nothing else unless the model counts.
 
 use super::fields::{is_negotiated, is_reflected};
 use super::reading::Reading;
@@ -16,7 +16,7 @@ pub enum CookieOn {
     NotModified,
 }
 
-/// How the origin behaves towards one mutant. The default answers every GET with a page that caches
+/// How the origin behaves towards one mutant. The default responds to every GET with a page that caches
 /// may store for ten minutes.
 #[derive(Clone, Debug, Default)]
 pub struct Model {

@@ -1,4 +1,4 @@
-//! One mutant: what innocent clients and one attacker send.
+//! One mutant: the requests of innocent clients and of one attacker.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -16,7 +16,7 @@ pub enum Class {
     Path,
     /// Fields that build links, where some peers are trusted.
     Trusted,
-    /// The same, where nobody is.
+    /// The same, where no peer is trusted.
     Unkeyed,
     /// The same, through a forward proxy.
     Forwarded,
@@ -61,9 +61,9 @@ pub(super) enum Service {
     Paths,
     /// The same, with `path-forward = "normalised"`.
     Normalised,
-    /// A booster that trusts nobody.
+    /// A booster that trusts no peer.
     Plain,
-    /// A booster that trusts nobody and passes a few fields on (`pass-fields`).
+    /// A booster that trusts no peer and passes a few fields on (`pass-fields`).
     Passing,
     /// A booster that trusts 127.1.0.0/16.
     Trusting,

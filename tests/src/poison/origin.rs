@@ -49,7 +49,7 @@ impl Origins {
         Self { modelled, early, shared }
     }
 
-    /// From now on, requests of this mutant are answered as the model says.
+    /// From now on, the model gives the responses to requests of this mutant.
     pub(super) fn register(&self, token: String, model: Model) {
         lock(&self.shared.models).insert(token, Entry { model, pages: 0 });
     }
