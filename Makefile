@@ -103,7 +103,7 @@ else
 	cargo run --quiet --release -p millrace-lab -- $(or $(OBJECTS),100000) $(if $(TRACE),"$(TRACE)")
 endif
 
-attack: ## Hostile messages on both engines, literal and mutated: MUTANTS=100000 SEED=1.
+attack: ## Hostile messages and cache poisoning, on both engines: MUTANTS=100000 SEED=1.
 	@scripts/setup build
 	cargo build --quiet -p millrace
 	MUTANTS=$(or $(MUTANTS),100000) SEED=$(or $(SEED),1) scripts/attack
@@ -119,7 +119,7 @@ soak: ## Many more of each: SEEDS=5000 STORIES=200000 MUTANTS=1000000 TRANSFERS=
 	SEEDS=$(or $(SEEDS),5000) cargo test -p millrace-tests --test scenarios
 	SEEDS=$(or $(STORIES),200000) cargo test --quiet --profile sim -p millrace-tests --test sim \
 		stories -- --nocapture
-	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus
+	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus --test poison
 	SEEDS=20000 TRANSFERS=$(or $(TRANSFERS),10000) cargo test --quiet -p millrace-splice
 	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-cache --test disk_seeds
 	DISK_KILLS=$(or $(DISK_KILLS),200) cargo test --quiet -p millrace-cache --test disk_kill

@@ -5,6 +5,7 @@ pub mod connection;
 pub mod corpus;
 pub mod counts;
 pub mod differential;
+pub mod poison;
 pub mod real;
 pub mod scenario;
 pub mod simulated;

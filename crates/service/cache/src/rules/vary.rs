@@ -1,11 +1,11 @@
 //! `Vary`: which stored answer of a URI fits a request, RFC 9111 section 4.1.
 //!
 //! The fields that a response names count as the origin receives them. They are normalised as far as
-//! their definition allows, and hashed: lines of one field are joined; of fields that an RFC defines
-//! as lists, empty members and blanks around members do not count; and of the fields of content
-//! negotiation neither does case, the order of members with their own weight, nor how a weight is
-//! written. Every other field is compared byte by byte: to its origin `lang=en,` may be another
-//! cookie than `lang=en`.
+//! their definition allows, and hashed: lines of a list and of an unknown field are joined; of fields
+//! that an RFC defines as lists, empty members and blanks around members do not count; and of the
+//! fields of content negotiation neither does case, the order of members with their own weight, nor
+//! how a weight is written. Every other field is compared byte by byte: to its origin `lang=en,` may
+//! be another cookie than `lang=en`.
 
 use memchr::memchr;
 use millrace_http::{AnswerHead, Name, NameSet, OriginRequest, items, tokens};
@@ -177,13 +177,14 @@ const LISTS: NameSet = NameSet::of(&[
     Name::Via,
 ]);
 
-/// Puts the lines of a field byte by byte, joined as RFC 9110 section 5.3 allows. One that is there
-/// and empty is not one that is not there.
+/// Puts the lines of a field byte by byte. Lines of an unknown field are joined, as RFC 9110 section
+/// 5.3 allows. Of a known field that is no list, origins read the first line or the last, so two
+/// lines are not one with a comma. One that is there and empty is not one that is not there.
 fn put_lines(sink: &mut SipHasher13, request: &OriginRequest<'_>, (known, name): (Name, &[u8])) {
     let written = request.written(known);
     let lines = written.as_deref().into_iter().chain(request.values(known, name));
     for (at, line) in lines.enumerate() {
-        sink.put(if at == 0 { b"\n:" } else { b", " });
+        sink.put(if at > 0 && known == Name::Other { b", " } else { b"\n:" });
         sink.put(line);
     }
 }
@@ -245,8 +246,8 @@ impl<'a> Weighted<'a> {
         let value = value.trim_ascii();
         // RFC 9110 section 8.4.1.3: the two are one coding.
         let value = if value.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { value };
-        let weight = split_parameters(parameters).filter_map(weight_of).last();
-        Self { value, parameters, weight: weight.unwrap_or(WEIGHT_MAX) }
+        let weight = only_weight(parameters).unwrap_or(WEIGHT_MAX);
+        Self { value, parameters, weight }
     }
 
     fn is_before(&self, other: &Self) -> bool {
@@ -259,8 +260,9 @@ impl<'a> Weighted<'a> {
     fn put(&self, sink: &mut SipHasher13) {
         let [high, low] = self.weight.to_be_bytes();
         put_lower(sink, &[b'\n', high, low], self.value);
+        let has_weight = only_weight(self.parameters).is_some();
         for parameter in split_parameters(self.parameters) {
-            if weight_of(parameter).is_none() {
+            if !has_weight || weight_of(parameter).is_none() {
                 sink.put(b";");
                 sink.put(parameter);
             }
@@ -270,6 +272,13 @@ impl<'a> Weighted<'a> {
 
 fn split_parameters(parameters: &[u8]) -> impl Iterator<Item = &[u8]> {
     parameters.split(|&byte| byte == b';').skip(1).map(<[u8]>::trim_ascii)
+}
+
+/// The weight among the parameters of a member. `None` where there are two, of which some origins
+/// take the first and some the last.
+fn only_weight(parameters: &[u8]) -> Option<u16> {
+    let mut weights = split_parameters(parameters).filter_map(weight_of);
+    weights.next().filter(|_| weights.next().is_none())
 }
 
 const WEIGHT_MAX: u16 = 1000;
@@ -385,6 +394,8 @@ mod tests {
             ("User-Agent", "a,b", "a, b"),
             ("X-Tenant", "a", "a,"),
             ("Authorization", "a ,b", "a,b"),
+            ("User-Agent", "a (b, c)", "a (b\r\nUser-Agent: c)"),
+            ("Cookie", "a=\"x, y\"", "a=\"x\r\nCookie: y\""),
         ] {
             assert!(!same(name, one, other), "{name}: {one}");
         }
@@ -411,6 +422,8 @@ mod tests {
         assert!(!same("Accept-Encoding", "gzip", "gzip;q=0"));
         assert!(!same("Accept", "a/b;c=D", "a/b;c=d"));
         assert!(!same("Accept-Encoding", "gzip;q=2", "gzip;q=3"), "what is malformed is compared");
+        assert!(!same("Accept-Encoding", "gzip", "gzip;q=0;q=1"), "two weights");
+        assert!(!same("Accept-Encoding", "gzip;q=1;q=0", "gzip;q=0;q=1"), "two weights");
         assert!(!same("Accept-Encoding", "a, a", "a"));
         let many = |count: usize, from: usize| {
             (0..count).map(|at| format!("a{},", (at + from) % count)).collect::<String>()

@@ -1,0 +1,24 @@
+//! Cache poisoning and deception: does one client's request change another client's response?
+//!
+//! A *mutant* is what an attacker sends on one connection, with what innocent clients request before
+//! and after it. It is played against one program with a cache; a second program of the same
+//! configuration, the *control*, gets the innocent requests alone. Every response to an innocent
+//! client must be the same from both, apart from Age, Date and Cache-Status.
+//!
+//! The origins behind both programs are models ([`model`]): a response is a function of the request
+//! that reached the origin, so a difference can only come from the program between them.
+//! docs/design/attack.md has the classes, the services and what the judge does not ask for.
+
+pub mod campaign;
+mod client;
+mod fields;
+mod generate;
+pub mod lane;
+pub mod model;
+pub mod mutant;
+mod naive;
+mod origin;
+mod paths;
+mod program;
+mod reading;
+mod shrink;

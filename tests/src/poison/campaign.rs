@@ -1,0 +1,212 @@
+//! Many mutants, in lanes side by side, and the sum of their results.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::thread;
+
+use super::lane::{Innocent, Lane};
+use super::mutant::{Class, Mutant};
+use super::shrink::shrink;
+use crate::corpus::random::Random;
+
+/// Lanes side by side: some always wait for the kernel.
+const LANES: u64 = 3;
+
+/// Mutants that are played together.
+const BATCH: usize = 24;
+
+/// Failures of one class that a lane makes small and describes; all are counted.
+const DESCRIBED_MAX: u64 = 2;
+
+/// The classes of mutants by number. Those with more ways to go wrong come more often.
+const ORDER: [Class; 20] = [
+    Class::Path,
+    Class::Trusted,
+    Class::Unkeyed,
+    Class::Vary,
+    Class::Path,
+    Class::Forwarded,
+    Class::Vary,
+    Class::Trusted,
+    Class::Host,
+    Class::Path,
+    Class::Cookies,
+    Class::Vary,
+    Class::Unkeyed,
+    Class::Head,
+    Class::Path,
+    Class::Errors,
+    Class::Trusted,
+    Class::Groups,
+    Class::Private,
+    Class::Early,
+];
+
+/// Which mutants to play.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// Of the program; `None` for the cache that makes every mistake.
+    pub engine: Option<&'a str>,
+    /// Where the random sequences begin.
+    pub seed: u64,
+    /// How many.
+    pub mutants: u64,
+    /// Only this one of them.
+    pub only: Option<u64>,
+    /// Only those of this class.
+    pub class: Option<Class>,
+}
+
+/// The sum of the results of mutants.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// How many mutants of each class were played, and how many changed another client's response.
+    pub classes: BTreeMap<Class, (u64, u64)>,
+    /// What innocent clients got after attacks.
+    pub innocent: Innocent,
+    /// The failures that were made small, with the seed and the number of the mutant.
+    pub failures: Vec<String>,
+}
+
+impl Tally {
+    /// How many mutants changed another client's response.
+    pub fn changed(&self) -> u64 {
+        self.classes.values().map(|(_, changed)| changed).sum()
+    }
+
+    /// How many mutants of a class changed another client's response.
+    pub fn changed_by(&self, class: Class) -> u64 {
+        self.classes.get(&class).map_or(0, |(_, changed)| *changed)
+    }
+
+    fn count(&mut self, class: Class, has_changed: bool) -> u64 {
+        let (played, changed) = self.classes.entry(class).or_default();
+        *played += 1;
+        *changed += u64::from(has_changed);
+        *changed
+    }
+
+    fn add(&mut self, other: Self) {
+        for (class, (played, changed)) in other.classes {
+            let sum = self.classes.entry(class).or_default();
+            sum.0 += played;
+            sum.1 += changed;
+        }
+        self.innocent.join(other.innocent);
+        self.failures.extend(other.failures);
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let played: u64 = self.classes.values().map(|(played, _)| played).sum();
+        let changed = self.changed();
+        write!(f, "{played} poisoning mutants, {changed} changed another client's response (")?;
+        for (at, (class, (played, changed))) in self.classes.iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{class:?} {changed} of {played}")?;
+        }
+        let Innocent { responses, hits, refused } = self.innocent;
+        write!(f, "); {responses} innocent responses, {hits} from the cache, {refused} refused")
+    }
+}
+
+/// Plays the mutants of a plan.
+///
+/// # Panics
+/// If a program cannot be started.
+pub fn run(plan: Plan<'_>) -> Tally {
+    let lanes = if plan.only.is_some() { 1 } else { LANES };
+    thread::scope(|scope| {
+        let lane = |first: u64| scope.spawn(move || run_lane(plan, first, lanes));
+        let lanes: Vec<_> = (0..lanes).map(lane).collect();
+        let mut all = Tally::default();
+        for lane in lanes {
+            all.add(lane.join().expect("a lane's thread ends"));
+        }
+        all
+    })
+}
+
+/// The mutant of this number.
+fn mutant(seed: u64, index: u64) -> Mutant {
+    let class = ORDER[usize::try_from(index % 20).expect("below 20")];
+    Mutant::new(class, &mut Random::of(seed, index), index)
+}
+
+/// Plays the mutants of the plan with numbers that leave `first` when divided by `lanes`.
+fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> Tally {
+    let start = || plan.engine.map_or_else(Lane::naive, Lane::start);
+    let mut lane = start();
+    let mut tally = Tally::default();
+    let mut attempts = 0;
+    let end = plan.only.map_or(plan.mutants, |only| only + 1);
+    let mut index = plan.only.unwrap_or(first);
+    while index < end {
+        let mut batch: Vec<(u64, Mutant)> = Vec::new();
+        while index < end && batch.len() < BATCH {
+            let mutant = mutant(plan.seed, index);
+            if plan.class.is_some_and(|class| class != mutant.class) {
+                index += lanes;
+                continue;
+            }
+            // What one of these leaves behind must not meet another one.
+            let is_alone = mutant.class == Class::Early;
+            if is_alone && !batch.is_empty() {
+                break;
+            }
+            batch.push((index, mutant));
+            index += lanes;
+            if is_alone {
+                break;
+            }
+        }
+        let named = batch.iter().map(|(index, mutant)| (format!("t{index}x0"), mutant));
+        let results = lane.play(&named.collect::<Vec<_>>());
+        for ((index, mutant), result) in batch.iter().zip(results) {
+            let changed = tally.count(mutant.class, result.is_some());
+            let Some(why) = result.filter(|_| changed <= DESCRIBED_MAX) else { continue };
+            let mut again = |mutant: &Mutant| {
+                attempts += 1;
+                let token = format!("t{index}x{attempts}");
+                lane.play(&[(token, mutant)]).remove(0)
+            };
+            let small = shrink(mutant, |smaller| again(smaller).is_some());
+            let (why, note) = match again(&small) {
+                Some(why) => (why, ""),
+                None => (why, " (not again when played alone)"),
+            };
+            let engine = plan.engine.unwrap_or("none");
+            tally.failures.push(format!(
+                "ENGINE={engine} SEED={} MUTANT={index}, {:?}{note}:\n{small}    {why}",
+                plan.seed, mutant.class
+            ));
+        }
+        if let Some(why) = lane.ended() {
+            tally.failures.push(why);
+            lane = start();
+        }
+    }
+    tally.innocent = lane.innocent;
+    tally
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mutant::CLASSES;
+    use super::*;
+
+    #[test]
+    fn every_class_has_its_turn() {
+        assert!(CLASSES.iter().all(|class| ORDER.contains(class)));
+    }
+
+    #[test]
+    fn a_mutant_is_made_from_its_seed_and_number_alone() {
+        for index in 0..200 {
+            let [one, other] = [0, 1].map(|_| mutant(7, index).to_string());
+            assert_eq!(one, other);
+            assert!(mutant(7, index).is_fair(), "{one}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! One mutant: the requests of innocent clients and of one attacker.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use super::model::Model;
+
+/// A field line, name and value. `{T}` stands for the mutant's own name, `{O}` for the address of
+/// the origin.
+pub(super) type Line = (String, String);
+
+/// What a mutant tries; the names follow the audit's points.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Class {
+    /// A path that selects another route than the page that the origin gives.
+    Path,
+    /// Fields that build links, where some peers are trusted.
+    Trusted,
+    /// The same, where no peer is trusted.
+    Unkeyed,
+    /// The same, through a forward proxy.
+    Forwarded,
+    /// Values close to those of another client, in fields that the page varies by.
+    Vary,
+    /// Another spelling of Host.
+    Host,
+    /// HEAD, and what it changes in a stored response to GET.
+    Head,
+    /// Invalidation of a group of another service.
+    Groups,
+    /// Errors about one request, with a lifetime.
+    Errors,
+    /// Fields that are for one client alone.
+    Cookies,
+    /// Responses that are private to clients with a cookie.
+    Private,
+    /// Origins that respond before they have the request's body, and never read it.
+    Early,
+}
+
+/// All classes.
+pub const CLASSES: [Class; 12] = [
+    Class::Path,
+    Class::Trusted,
+    Class::Unkeyed,
+    Class::Forwarded,
+    Class::Vary,
+    Class::Host,
+    Class::Head,
+    Class::Groups,
+    Class::Errors,
+    Class::Cookies,
+    Class::Private,
+    Class::Early,
+];
+
+/// A listener of the program under test.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) enum Service {
+    /// A booster with a route for each path, and lifetimes of the operator's.
+    Paths,
+    /// The same, with `path-forward = "normalised"`.
+    Normalised,
+    /// A booster that trusts no peer.
+    Plain,
+    /// A booster that trusts no peer and passes a few fields on (`pass-fields`).
+    Passing,
+    /// A booster that trusts 127.1.0.0/16.
+    Trusting,
+    /// A second booster before the same origin.
+    Second,
+    /// A booster before an origin that never reads the body of a request.
+    Early,
+    /// A forward proxy.
+    Forward,
+}
+
+pub(super) const SERVICES: [Service; 8] = [
+    Service::Paths,
+    Service::Normalised,
+    Service::Plain,
+    Service::Passing,
+    Service::Trusting,
+    Service::Second,
+    Service::Early,
+    Service::Forward,
+];
+
+/// The length of a field that origins find too long.
+pub(super) const LONG: usize = 5_000;
+
+/// A request with its marks.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Request {
+    pub(super) method: String,
+    pub(super) path: String,
+    /// As the client writes it; forward proxies' clients name the origin.
+    pub(super) host: String,
+    /// The target has scheme and host; always so for a forward proxy.
+    pub(super) is_absolute: bool,
+    pub(super) fields: Vec<Line>,
+    pub(super) body: String,
+    /// It is of HTTP/1.0.
+    pub(super) is_old: bool,
+    /// So many bytes of the body are sent at once, the others after the response.
+    pub(super) early: Option<usize>,
+}
+
+impl Request {
+    pub(super) fn get(path: &str) -> Self {
+        Self {
+            method: "GET".to_owned(),
+            path: path.to_owned(),
+            host: "{T}.test".to_owned(),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn with(mut self, name: &str, value: &str) -> Self {
+        self.fields.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The header and the body.
+    pub(super) fn bytes(&self, service: Service, token: &str, origin: &str) -> (Vec<u8>, Vec<u8>) {
+        let host = if service == Service::Forward { "{O}" } else { &self.host };
+        let target = match (service, self.is_absolute) {
+            (Service::Forward, _) => format!("http://{{O}}/{{T}}{}", self.path),
+            (_, true) => format!("http://{host}{}", self.path),
+            (_, false) => self.path.clone(),
+        };
+        let version = if self.is_old { "HTTP/1.0" } else { "HTTP/1.1" };
+        let mut header = format!("{} {target} {version}\r\nHost: {host}\r\n", self.method);
+        for (name, value) in &self.fields {
+            header.push_str(&format!("{name}: {value}\r\n"));
+        }
+        let fill = |text: &str| text.replace("{T}", token).replace("{O}", origin).into_bytes();
+        let body = fill(&self.body);
+        if !body.is_empty() {
+            header.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        (fill(&(header + "\r\n")), body)
+    }
+}
+
+/// A request of an innocent client.
+#[derive(Clone, Debug)]
+pub(super) struct Probe {
+    pub(super) service: Service,
+    pub(super) from: Ipv4Addr,
+    pub(super) request: Request,
+}
+
+/// What an attacker sends on one connection.
+#[derive(Clone, Debug)]
+pub(super) struct Attack {
+    pub(super) service: Service,
+    pub(super) from: Ipv4Addr,
+    pub(super) requests: Vec<Request>,
+}
+
+/// One mutant.
+#[derive(Clone, Debug)]
+pub struct Mutant {
+    /// What it tries.
+    pub class: Class,
+    pub(super) model: Model,
+    /// What innocent clients request before the attack.
+    pub(super) before: Vec<Probe>,
+    pub(super) attack: Attack,
+    /// The innocent requests after it are sent before its responses have come.
+    pub(super) overlaps: bool,
+    /// What innocent clients request after it.
+    pub(super) after: Vec<Probe>,
+}
+
+impl Mutant {
+    /// Whether the origin's own words would make the difference, so that nothing is proved.
+    pub(super) fn is_fair(&self) -> bool {
+        let mut requests = self.attack.requests.iter();
+        // A page that counts is the same for two clients only if it is stored.
+        if self.model.counts && self.before.is_empty() {
+            return false;
+        }
+        match self.class {
+            // Without a cookie the page is for everybody, and replaces what is stored.
+            Class::Private => requests.all(|request| {
+                let is_cookie = |(name, _): &Line| name == "Cookie";
+                let hides = |(name, value): &Line| {
+                    name == "Connection" && value.eq_ignore_ascii_case("cookie")
+                };
+                request.fields.iter().any(is_cookie) && !request.fields.iter().any(hides)
+            }),
+            // A body that is sent whole before the response is the next request to such an origin,
+            // whatever a proxy does.
+            Class::Early => {
+                requests.all(|request| request.early.is_none_or(|early| early < request.body.len()))
+            }
+            _ => true,
+        }
+    }
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { model, before, attack, after, .. } = self;
+        writeln!(f, "  origin: {model:?}")?;
+        let line = |request: &Request, service| {
+            let (header, body) = request.bytes(service, "{T}", "{O}");
+            let early = request.early.map_or(String::new(), |early| format!(" early={early}"));
+            let text = format!("{:?}{early}", String::from_utf8_lossy(&[header, body].concat()));
+            text.replace(&"a".repeat(LONG), "{LONG}")
+        };
+        for Probe { service, from, request } in before {
+            writeln!(f, "  before, {from} to {service:?}: {}", line(request, *service))?;
+        }
+        for request in &attack.requests {
+            let Attack { service, from, .. } = attack;
+            let note = if self.overlaps { " at the same time" } else { "" };
+            writeln!(f, "  attack{note}, {from} to {service:?}: {}", line(request, *service))?;
+        }
+        for Probe { service, from, request } in after {
+            writeln!(f, "  after, {from} to {service:?}: {}", line(request, *service))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! Paths that two programs may read differently.
+
+use super::reading::{Cut, Reading};
+use crate::corpus::random::Random;
+
+/// How an origin of the campaign reads paths: each step of [`Reading`] or not.
+pub(super) fn reading(random: &mut Random) -> Reading {
+    let mut often = || random.below(4) > 0;
+    let (encoded_slash, backslash, merges, removes_dots) = (often(), often(), often(), often());
+    let (merges_last, cuts_decoded) = (!often(), !often());
+    let cut = match random.below(4) {
+        0 => Cut::Nowhere,
+        1 => Cut::End,
+        _ => Cut::Segment,
+    };
+    Reading { encoded_slash, backslash, merges, merges_last, removes_dots, cut, cuts_decoded }
+}
+
+/// A path that may be another page to the origin than it looks, with a query now and then.
+pub(super) fn path(random: &mut Random) -> String {
+    let page = random.choose(&["account", "account", "account/settings", "static/app.js", "news"]);
+    let mut path = match random.below(5) {
+        0 => format!("/{page}"),
+        1 => format!("/{page}{}{}", separator(random), random.choose(&["app.js", "x", ""])),
+        _ => {
+            let mut path = String::new();
+            for _ in 0..=random.below(2) {
+                let folder = random.choose(&["static", "static", "account", "news", "a"]);
+                path.push_str(&format!("/{folder}"));
+                path.push_str(random.choose(&["", "", "/b"]));
+            }
+            for _ in 0..=random.below(2) {
+                path.push_str(&separator(random));
+                path.push_str(random.choose(&UPS));
+            }
+            format!("{path}{}{page}", separator(random))
+        }
+    };
+    for _ in 0..random.below(3) {
+        change(random, &mut path);
+    }
+    if random.below(8) == 0 {
+        path.push_str(random.choose(&["?", "?a=1", "?/static/", "?x=/../account"]));
+    }
+    path
+}
+
+/// Parts that lead to the folder above, to some readers.
+const UPS: [&str; 12] =
+    ["..", "..", "%2e%2e", ".%2e", "%2E.", "..;", "..;x=1", "%2e%2e;", ".", "%2e", "...", "..%20"];
+
+fn separator(random: &mut Random) -> String {
+    let choices = ["/", "/", "%2f", "%2F", "%5c", "%5C", "\\", "//", "/./", ";/", "/;/", ";a=b/"];
+    random.choose(&choices).to_owned()
+}
+
+fn change(random: &mut Random, path: &mut String) {
+    let at = 1 + random.below(path.len().max(1));
+    let at = at.min(path.len());
+    match random.below(8) {
+        0 | 1 => encode(random, path),
+        2 => path.insert(at, '/'),
+        3 => path
+            .insert_str(at, random.choose(&["/./", "/../", ";", ";x", "%2f", "%5c", "\\", "%00"])),
+        4 => path
+            .push_str(random.choose(&[";.css", "%2f", "/", "/.", "/..", ";", "%3b.js", "%00.js"])),
+        5 => *path = path.replace("%2", "%252"),
+        6 => path.insert(0, '/'),
+        _ => *path = path.replacen('/', "\\", 1 + random.below(2)).replacen('\\', "/", 1),
+    }
+}
+
+/// Writes one letter of the path as an escape.
+fn encode(random: &mut Random, path: &mut String) {
+    let letters: Vec<usize> =
+        path.char_indices().filter(|(_, it)| it.is_ascii_alphabetic()).map(|(at, _)| at).collect();
+    if letters.is_empty() {
+        return;
+    }
+    let at = letters[random.below(letters.len())];
+    // A digit of an escape must stay one.
+    let before = path[..at].bytes().rev().take(2);
+    if before.into_iter().any(|byte| byte == b'%') {
+        return;
+    }
+    let byte = path.as_bytes()[at];
+    let escape = if random.below(2) == 0 { format!("%{byte:02x}") } else { format!("%{byte:02X}") };
+    path.replace_range(at..=at, &escape);
+}
