@@ -1,6 +1,7 @@
 //! Black-box tests of millrace, and what they are made of.
 #![forbid(unsafe_code)]
 
+pub mod border;
 pub mod connection;
 pub mod corpus;
 pub mod counts;

@@ -4,7 +4,6 @@
 //! Without arguments: counts and compares. `--accept`: writes the baseline. `play SCRIPT COUNT`:
 //! what runs under callgrind.
 
-mod border;
 mod count;
 mod play;
 mod script;
