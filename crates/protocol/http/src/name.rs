@@ -122,6 +122,11 @@ impl Name {
         if TABLE.iter().any(is_disguise) { Self::Disguised } else { Self::Other }
     }
 
+    /// The names that have a meaning here, in lower case.
+    pub fn known() -> impl Iterator<Item = &'static str> {
+        TABLE.iter().map(|(text, _)| *text)
+    }
+
     /// In lower case; empty for [`Name::Disguised`] and [`Name::Other`], which are many.
     pub fn as_str(self) -> &'static str {
         TABLE.get(self as usize).map_or("", |(text, _)| text)
