@@ -13,8 +13,10 @@ use millrace_proxy::Worker;
 use millrace_sim::{Sim, SimDetached, SimWaker};
 
 /// The functions whose entries and exits switch collecting, as callgrind's patterns.
-pub const SWITCHES: [&str; 2] =
-    ["millrace_tests::border::turn", "<millrace_tests::border::Border as millrace_event::engine::Engine>::*"];
+pub const SWITCHES: [&str; 2] = [
+    "millrace_tests::border::turn",
+    "<millrace_tests::border::Border as millrace_event::engine::Engine>::*",
+];
 
 /// A simulated engine behind functions that are never inlined into the worker.
 pub struct Border(pub Sim);

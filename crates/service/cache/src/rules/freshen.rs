@@ -5,6 +5,7 @@ use millrace_http::{AnswerHead, Name, RequestHead, declared_length, forwarded_fi
 
 use super::directives::AnswerDirectives;
 use super::freshness::last_modified_s;
+use super::names::Names;
 use super::policy::Policy;
 use super::refusal::Refusal;
 use super::store::{Receipt, Stored, check_request, keep};
@@ -100,14 +101,10 @@ fn merge(kept: &StoredView<'_>, answer: &AnswerHead, status: u16) -> AnswerHead 
     } else {
         write_status_line(&mut bytes, status, b"OK");
     }
-    let updates = || {
-        let fields = forwarded_fields(answer).map(|field| (field.known, answer.name_of(field)));
-        fields.filter(|&(known, name)| is_updated(known, name))
-    };
+    let names = forwarded_fields(answer).map(|field| (field.known, answer.name_of(field)));
+    let updates = Names::of(names.filter(|&(known, name)| is_updated(known, name)).map(|it| it.1));
     for line in lines(stored) {
-        let is_replaced = line.known == Name::Date
-            || updates().any(|(_, name)| name.eq_ignore_ascii_case(line.name));
-        if !is_replaced {
+        if line.known != Name::Date && !updates.has(line.name) {
             bytes.extend_from_slice(line.bytes);
         }
     }
