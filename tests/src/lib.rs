@@ -6,6 +6,7 @@ pub mod connection;
 pub mod corpus;
 pub mod counts;
 pub mod differential;
+pub mod growth;
 pub mod real;
 pub mod scenario;
 pub mod simulated;
