@@ -1,10 +1,12 @@
 //! Black-box tests of millrace, and what they are made of.
 #![forbid(unsafe_code)]
 
+pub mod border;
 pub mod connection;
 pub mod corpus;
 pub mod counts;
 pub mod differential;
+pub mod growth;
 pub mod poison;
 pub mod real;
 pub mod scenario;

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::border;
+use millrace_tests::border;
+
 use crate::script::Script;
 
 /// What the counts depend on beside the code: the compiler, the C library and the instruction sets

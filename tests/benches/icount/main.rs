@@ -1,11 +1,13 @@
 //! Counts the instructions that a request costs in the proxy's own stages, by fixed scripts over
 //! the simulator under callgrind, and compares with the baseline (docs/measuring/cost.md).
 //!
-//! Without arguments: counts and compares. `--accept`: writes the baseline. `play SCRIPT COUNT`:
-//! what runs under callgrind.
+//! Then counts messages at half and at full size, to see that the work for them is linear.
+//!
+//! Without arguments: both. `--accept`: writes the baseline. `--linear`: the second only. `play
+//! SCRIPT COUNT` and `play-linear`: what runs under callgrind.
 
-mod border;
 mod count;
+mod linear;
 mod play;
 mod script;
 
@@ -18,11 +20,17 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        [] => compare(false),
+        [] => {
+            let codes = [compare(false), linear::check()];
+            let failed = codes.into_iter().find(|code| *code != ExitCode::SUCCESS);
+            failed.unwrap_or(ExitCode::SUCCESS)
+        }
         ["--accept"] => compare(true),
+        ["--linear"] => linear::check(),
+        [linear::PLAY] => linear::play(),
         ["play", name, exchanges] => play_one(name, exchanges),
         _ => {
-            eprintln!("icount: takes nothing, or --accept");
+            eprintln!("icount: takes nothing, --accept or --linear");
             ExitCode::from(2)
         }
     }

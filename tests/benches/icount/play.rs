@@ -15,8 +15,8 @@ use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
+use millrace_tests::border::{self, Border};
 
-use crate::border::{self, Border};
 use crate::script::{NUMBER, PING, Script};
 
 /// Virtual time that a script may take.

@@ -80,7 +80,14 @@ faults! {
     InvalidKept;
     /// Who fills what is only passed on is not told that a reader has gone on (`download_kept`).
     RoomUntold;
+    /// Each member of a list is searched for in the whole list again (`has_passed_here`).
+    ListReread;
 }
+
+/// Those that change nothing but the work for a message: a test counts it
+/// (`tests/tests/growth.rs`), since the simulator cannot see it.
+#[cfg(feature = "planted-faults")]
+pub const COSTLY: &[Fault] = &[Fault::ListReread];
 
 #[cfg(feature = "planted-faults")]
 mod picked {

@@ -49,8 +49,11 @@ pub enum HeadError {
     NameInvalid,
     /// A field value with a control byte.
     ValueInvalid,
-    /// More than 32 options in the `Connection` fields.
+    /// More than 32 options, or more than 32 empty members, in the `Connection` fields.
     ConnectionOptionsTooMany,
+    /// More than 8 protocols, or more than 32 empty members, in the `Upgrade` fields of a head
+    /// whose `Connection` has the option `upgrade`.
+    UpgradeProtocolsTooMany,
 }
 
 impl fmt::Display for HeadError {
@@ -78,6 +81,7 @@ impl fmt::Display for HeadError {
             Self::NameInvalid => "a field name is not a token",
             Self::ValueInvalid => "a field value has a control byte",
             Self::ConnectionOptionsTooMany => "the Connection field has too many options",
+            Self::UpgradeProtocolsTooMany => "the Upgrade field has too many protocols",
         })
     }
 }

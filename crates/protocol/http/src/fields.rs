@@ -3,13 +3,17 @@
 use memchr::memchr3;
 
 use crate::class::{is_token, trim};
-use crate::limits::CONNECTION_OPTIONS_MAX;
+use crate::limits::{CONNECTION_OPTIONS_MAX, EMPTY_MEMBERS_MAX, UPGRADE_PROTOCOLS_MAX};
 use crate::{AnswerHead, Field, Fields, HeadError, Method, Name, NameSet, RequestHead, Version};
 
 /// The members of a comma-separated list of tokens, trimmed, without the empty ones (RFC 9110
 /// section 5.6.1). For fields whose members may be quoted there is [`items`].
 pub fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value.split(|&byte| byte == b',').map(trim).filter(|member| !member.is_empty())
+    value.split(is_comma).map(trim).filter(|member| !member.is_empty())
+}
+
+fn is_comma(byte: &u8) -> bool {
+    *byte == b','
 }
 
 /// The members of a comma-separated list, trimmed, without the empty ones. A comma in a quoted
@@ -94,8 +98,6 @@ pub struct ConnectionOptions {
     pub upgrade: bool,
     /// `te`: the `TE` field counts.
     pub te: bool,
-    /// Names of other fields, which may have to be removed.
-    pub others: bool,
 }
 
 impl ConnectionOptions {
@@ -103,24 +105,63 @@ impl ConnectionOptions {
     pub fn is_persistent(self, version: Version) -> bool {
         !self.close && (version == Version::Http11 || self.keep_alive)
     }
+}
 
-    /// Reads the `Connection` fields of a whole head.
-    pub(crate) fn of(fields: &Fields) -> Result<Self, HeadError> {
-        let mut options = Self::default();
-        let mut left = CONNECTION_OPTIONS_MAX;
-        for option in fields.values(Name::Connection).flat_map(tokens) {
-            left = left.checked_sub(1).ok_or(HeadError::ConnectionOptionsTooMany)?;
-            let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
-            match option.len() {
-                5 if is("close") => options.close = true,
-                10 if is("keep-alive") => options.keep_alive = true,
-                7 if is("upgrade") => options.upgrade = true,
-                2 if is("te") => options.te = true,
-                _ => options.others = true,
+/// The `Connection` fields of a whole head, read once.
+pub(crate) struct Connection<'a> {
+    pub(crate) options: ConnectionOptions,
+    /// The other options: names of fields, which may have to be removed.
+    list: [&'a [u8]; CONNECTION_OPTIONS_MAX],
+    /// How many there are: `count <= list.len()`.
+    count: usize,
+}
+
+impl<'a> Connection<'a> {
+    pub(crate) fn of(bytes: &'a [u8], fields: &[Field]) -> Result<Self, HeadError> {
+        let mut connection =
+            Self { options: ConnectionOptions::default(), list: Default::default(), count: 0 };
+        let fields = fields.iter().filter(|field| field.known == Name::Connection);
+        for option in bounded(fields.map(|field| field.value.of(bytes)), CONNECTION_OPTIONS_MAX) {
+            connection.add(option.ok_or(HeadError::ConnectionOptionsTooMany)?);
+        }
+        Ok(connection)
+    }
+
+    fn add(&mut self, option: &'a [u8]) {
+        let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
+        match option.len() {
+            5 if is("close") => self.options.close = true,
+            10 if is("keep-alive") => self.options.keep_alive = true,
+            7 if is("upgrade") => self.options.upgrade = true,
+            2 if is("te") => self.options.te = true,
+            _ => {
+                self.list[self.count] = option;
+                self.count += 1;
             }
         }
-        Ok(options)
     }
+
+    /// Whether it names this field.
+    pub(crate) fn names(&self, field: &[u8]) -> bool {
+        self.list[..self.count].iter().any(|option| option.eq_ignore_ascii_case(field))
+    }
+}
+
+/// The members of a comma-separated list as [`tokens`] gives them; `None` in the place of the first
+/// that is one too many, and for one empty member too many.
+fn bounded<'a>(
+    values: impl Iterator<Item = &'a [u8]>,
+    members_max: usize,
+) -> impl Iterator<Item = Option<&'a [u8]>> {
+    let (mut members, mut empty) = (0, 0);
+    values.flat_map(|value| value.split(is_comma)).map(trim).filter_map(move |member| {
+        if member.is_empty() {
+            empty += 1;
+            return (empty > EMPTY_MEMBERS_MAX).then_some(None);
+        }
+        members += 1;
+        Some((members <= members_max).then_some(member))
+    })
 }
 
 /// What the `Connection` fields of a head say; it was read with the head.
@@ -139,19 +180,12 @@ pub fn connection_options(fields: &Fields) -> ConnectionOptions {
 /// it removes only fields that this crate does not know; all that frame, route, authenticate,
 /// attest or control caches are known, and stay.
 pub fn forwarded_fields(fields: &Fields) -> impl Iterator<Item = &Field> {
-    fields.fields().iter().filter(|field| goes_on(fields, field))
+    fields.fields().iter().filter(|field| goes_on(field))
 }
 
 #[inline]
-pub(crate) fn goes_on(fields: &Fields, field: &Field) -> bool {
-    let may_be_named = field.known == Name::Other && fields.options.others;
-    let is_left = LEFT_BEHIND.has(field.known);
-    !(is_left || may_be_named && is_named_by_connection(fields, field))
-}
-
-fn is_named_by_connection(fields: &Fields, field: &Field) -> bool {
-    let name = fields.name_of(field);
-    fields.values(Name::Connection).any(|value| has_token(value, name))
+pub(crate) fn goes_on(field: &Field) -> bool {
+    !(LEFT_BEHIND.has(field.known) || field.is_nominated)
 }
 
 /// What goes on of a head, in pieces as long as they can be.
@@ -190,7 +224,7 @@ pub fn forwarded_runs<'a>(
     keep: impl Fn(&Field) -> bool + 'a,
 ) -> impl Iterator<Item = Run<'a>> {
     let mut rest = fields.fields();
-    let is_kept = move |field: &Field| goes_on(fields, field) && keep(field);
+    let is_kept = move |field: &Field| goes_on(field) && keep(field);
     std::iter::from_fn(move || {
         let start = rest.iter().position(&is_kept)?;
         let first = &rest[start];
@@ -232,13 +266,20 @@ pub fn expectation(head: &RequestHead) -> Expectation {
     }
 }
 
-/// The protocols that a head offers or accepts to switch to, each a token with perhaps `/` and
-/// another. None unless `Connection` says `upgrade` (RFC 9110 section 7.8), and none when one of
-/// them is malformed: what it means to the other side is not certain.
+/// The protocols that a head offers or accepts to switch to, at most 8, each a token with perhaps
+/// `/` and another. None unless `Connection` says `upgrade` (RFC 9110 section 7.8), and none when
+/// one of them is malformed: what it means to the other side is not certain.
 pub fn upgrade_protocols(fields: &Fields) -> impl Iterator<Item = &[u8]> {
-    let protocols = || fields.values(Name::Upgrade).flat_map(tokens);
-    let is_meant = connection_options(fields).upgrade && protocols().all(is_protocol);
-    protocols().filter(move |_| is_meant)
+    fields.values(Name::Upgrade).flat_map(tokens).filter(|_| fields.offers_upgrade)
+}
+
+/// Whether all protocols in the `Upgrade` fields of a whole head are well-formed.
+pub(crate) fn are_upgrade_protocols(fields: &Fields) -> Result<bool, HeadError> {
+    let mut are_valid = true;
+    for protocol in bounded(fields.values(Name::Upgrade), UPGRADE_PROTOCOLS_MAX) {
+        are_valid &= is_protocol(protocol.ok_or(HeadError::UpgradeProtocolsTooMany)?);
+    }
+    Ok(are_valid)
 }
 
 fn is_protocol(bytes: &[u8]) -> bool {
@@ -259,12 +300,14 @@ pub fn is_websocket_upgrade(head: &RequestHead) -> bool {
 /// Whether an answer switches to what its request offered: status 101, and only protocols that the
 /// request named.
 pub fn upgrade_accepted(request: &RequestHead, answer: &AnswerHead) -> bool {
+    let mut offered: [&[u8]; UPGRADE_PROTOCOLS_MAX] = Default::default();
+    let places = offered.iter_mut().zip(upgrade_protocols(request));
+    let count = places.map(|(place, protocol)| *place = protocol).count();
     let is_offered = |protocol: &[u8]| {
-        upgrade_protocols(request).any(|offered| offered.eq_ignore_ascii_case(protocol))
+        offered[..count].iter().any(|offered| offered.eq_ignore_ascii_case(protocol))
     };
-    answer.status() == 101
-        && upgrade_protocols(answer).next().is_some()
-        && upgrade_protocols(answer).all(is_offered)
+    let mut accepted = upgrade_protocols(answer).peekable();
+    answer.status() == 101 && accepted.peek().is_some() && accepted.all(is_offered)
 }
 
 #[cfg(test)]

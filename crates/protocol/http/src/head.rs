@@ -6,6 +6,7 @@ use std::ops::Range;
 use memchr::memchr;
 
 use crate::class::trim;
+use crate::fields::{Connection, are_upgrade_protocols};
 use crate::line::{field, plain_field};
 use crate::{ConnectionOptions, HeadError, Name, NameSet};
 
@@ -41,6 +42,9 @@ pub struct Field {
     /// Whether its line was received in canonical form: after the colon one space, and nothing but
     /// the value before the line end.
     pub(crate) is_canonical: bool,
+    /// Whether `Connection` names it, and it is not known: such a field is for the next hop only.
+    /// Set once the head is whole.
+    pub(crate) is_nominated: bool,
 }
 
 impl Field {
@@ -196,6 +200,9 @@ pub struct Fields {
     present: NameSet,
     /// What those named `Connection` say, once the head is whole.
     pub(crate) options: ConnectionOptions,
+    /// Whether those named `Upgrade` count: `Connection` has the option `upgrade`, and each
+    /// protocol is well-formed.
+    pub(crate) offers_upgrade: bool,
 }
 
 impl Fields {
@@ -206,6 +213,7 @@ impl Fields {
         self.list.clear();
         self.present = NameSet::default();
         self.options = ConnectionOptions::default();
+        self.offers_upgrade = false;
     }
 
     /// Reads field lines until the empty line. Gives the length of the head with it, counted from
@@ -269,7 +277,14 @@ impl Fields {
         self.bytes.extend_from_slice(head);
         self.received = head.len();
         if self.present.has(Name::Connection) {
-            self.options = ConnectionOptions::of(self)?;
+            let connection = Connection::of(&self.bytes, &self.list)?;
+            self.options = connection.options;
+            for field in self.list.iter_mut().filter(|field| field.known == Name::Other) {
+                field.is_nominated = connection.names(field.name.of(&self.bytes));
+            }
+        }
+        if self.options.upgrade && self.present.has(Name::Upgrade) {
+            self.offers_upgrade = are_upgrade_protocols(self)?;
         }
         Ok(())
     }

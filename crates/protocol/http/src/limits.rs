@@ -9,6 +9,15 @@ pub(crate) const METHOD_BYTES_MAX: usize = 32;
 /// `HeadError::ConnectionOptionsTooMany`.
 pub(crate) const CONNECTION_OPTIONS_MAX: usize = 32;
 
+/// Protocols in all `Upgrade` fields of a head. Each one of a response is compared with each one of
+/// its request. Above: `HeadError::UpgradeProtocolsTooMany`.
+pub(crate) const UPGRADE_PROTOCOLS_MAX: usize = 8;
+
+/// Empty members in all `Connection` fields of a head, and in all its `Upgrade` fields: RFC 9110
+/// section 5.6.1.2 asks a recipient to ignore a reasonable number. Above: as for members that are
+/// not empty.
+pub(crate) const EMPTY_MEMBERS_MAX: usize = 32;
+
 /// Bytes of a host name, RFC 1035 section 2.3.4. Above: `TargetError::HostInvalid`.
 pub(crate) const HOST_BYTES_MAX: usize = 253;
 

@@ -38,6 +38,7 @@ pub(crate) fn plain_field(head: &[u8], start: usize) -> Option<(Field, usize)> {
         value: Span { start: value_start as u32, len: value_len as u32 },
         known,
         is_canonical,
+        is_nominated: false,
     };
     Some((field, value_start + value_len + 2))
 }
@@ -71,6 +72,7 @@ pub(crate) fn field(line: &[u8], offset: usize) -> Result<Field, HeadError> {
         value: Span::new(value_start..value_start + value.len()),
         known: Name::of(name),
         is_canonical: rest.starts_with(b" ") && value.len() + 1 == rest.len(),
+        is_nominated: false,
     })
 }
 

@@ -139,6 +139,11 @@ impl Name {
         if is_disguised { Self::Disguised } else { Self::Other }
     }
 
+    /// The names that have a meaning here, in lower case.
+    pub fn known() -> impl Iterator<Item = &'static str> {
+        TABLE.iter().map(|(text, _)| *text)
+    }
+
     /// In lower case; empty for [`Name::Disguised`], [`Name::Gateway`] and [`Name::Other`], which are
     /// many names each.
     pub fn as_str(self) -> &'static str {

@@ -222,7 +222,7 @@ impl<'a> OriginRequest<'a> {
         let is_of_many = matches!(known, Name::Other | Name::Gateway);
         let is_named = move |field: &&Field| {
             (!is_of_many || this.head.name_of(field).eq_ignore_ascii_case(name))
-                && goes_on(this.head, field)
+                && goes_on(field)
                 && this.is_kept(field)
         };
         this.head.fields_of(known).filter(is_named).map(move |field| this.head.value_of(field))

@@ -513,6 +513,23 @@ mod tests {
         let head = |count| format!("GET / HTTP/1.1\r\nConnection: {}\r\n\r\n", "a,".repeat(count));
         assert!(request(head(32)).is_ok());
         assert_eq!(request(head(33)).err(), Some(HeadError::ConnectionOptionsTooMany));
+        let empty = |count| format!("GET / HTTP/1.1\r\nConnection: a{}\r\n\r\n", ",".repeat(count));
+        assert!(request(empty(32)).is_ok());
+        assert_eq!(request(empty(33)).err(), Some(HeadError::ConnectionOptionsTooMany));
+    }
+
+    #[test]
+    fn upgrade_protocols_are_bounded_where_they_count() {
+        let head = |connection: &str, list: String| {
+            request(format!(
+                "GET / HTTP/1.1\r\nConnection: {connection}\r\nUpgrade: {list}\r\n\r\n"
+            ))
+        };
+        assert!(head("upgrade", "a,".repeat(8)).is_ok());
+        let refused = Some(HeadError::UpgradeProtocolsTooMany);
+        assert_eq!(head("upgrade", "a,".repeat(9)).err(), refused);
+        assert_eq!(head("upgrade", format!("a{}", ",".repeat(33))).err(), refused);
+        assert!(head("close", "a,".repeat(9)).is_ok());
     }
 
     #[test]

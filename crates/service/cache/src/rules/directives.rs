@@ -6,9 +6,10 @@
 //! 4.2.1), or widens what is forbidden; and of one that is there twice the first counts (the same
 //! section). What is not known is ignored.
 
-use millrace_http::{AnswerHead, Name, RequestHead, decimal, has_token, items};
+use millrace_http::{AnswerHead, Name, RequestHead, decimal, has_token, items, tokens};
 
 use super::limits::DELTA_S_MAX;
+use super::names::Names;
 use super::structured::{self, Member};
 
 /// What a request asks of caches, RFC 9111 section 5.2.1. The default asks for nothing.
@@ -98,9 +99,9 @@ pub struct AnswerDirectives {
     /// Whether they come from a targeted field, RFC 9213: then `Expires` counts as little as
     /// `Cache-Control`.
     pub is_targeted: bool,
-    /// The fields that `no-cache` and `private` name, with commas between: not to be stored,
-    /// sections 5.2.2.4 and 5.2.2.7.
-    pub omitted: Vec<u8>,
+    /// The fields that `no-cache` and `private` name: not to be stored, sections 5.2.2.4 and
+    /// 5.2.2.7.
+    pub(super) omitted: Names,
 }
 
 impl AnswerDirectives {
@@ -109,10 +110,10 @@ impl AnswerDirectives {
     pub fn of(answer: &AnswerHead, targets: &[Box<[u8]>]) -> Self {
         let targeted = |name: &[u8]| {
             let value = structured::combined(structured::lines_named(answer, name))?;
-            structured::dictionary(&value)
+            structured::dictionary(&value).map(|members| Self::of_members(&members))
         };
-        if let Some(members) = targets.iter().find_map(|name| targeted(name)) {
-            return Self::of_members(&members);
+        if let Some(directives) = targets.iter().find_map(|name| targeted(name)) {
+            return directives;
         }
         let mut directives = Self::default();
         for item in answer.values(Name::CacheControl).flat_map(items) {
@@ -121,14 +122,15 @@ impl AnswerDirectives {
             // What else stands in a string without an end might have been meant.
             directives.no_store |= has_open_string(item);
         }
+        directives.omitted.sort();
         directives
     }
 
-    fn of_members(members: &[(String, Member)]) -> Self {
+    fn of_members(members: &[(String, Member<'_>)]) -> Self {
         let mut directives = Self { is_targeted: true, ..Self::default() };
         for (name, member) in members {
-            let argument = match member {
-                Member::Integer(number) => Argument::Number(*number),
+            let argument = match *member {
+                Member::Integer(number) => Argument::Number(number),
                 Member::True => Argument::None,
                 Member::False => continue,
                 Member::Text(text) => Argument::Text(text),
@@ -136,12 +138,13 @@ impl AnswerDirectives {
             };
             directives.apply(name.as_bytes(), argument);
         }
+        directives.omitted.sort();
         directives
     }
 
     /// Whether a field of this name is not to be stored.
     pub fn omits(&self, name: &[u8]) -> bool {
-        !self.omitted.is_empty() && has_token(&self.omitted, name)
+        self.omitted.has(name)
     }
 
     fn apply(&mut self, name: &[u8], argument: Argument<'_>) {
@@ -175,8 +178,7 @@ impl AnswerDirectives {
         if items(names).next().is_none() {
             return false;
         }
-        self.omitted.extend_from_slice(names);
-        self.omitted.push(b',');
+        tokens(names).for_each(|name| self.omitted.add(name));
         true
     }
 }
@@ -306,7 +308,7 @@ mod tests {
             must_understand: true,
             immutable: true,
             is_targeted: false,
-            omitted: Vec::new(),
+            omitted: Names::default(),
         };
         assert_eq!(all, expected);
     }
@@ -357,7 +359,7 @@ mod tests {
         assert!(named.omits(b"A") && named.omits(b"b") && named.omits(b"C") && !named.omits(b"d"));
         for whole in ["no-cache=\"\"", "no-cache=", "no-cache =\"a\"", "no-cache=\"a\\,b\""] {
             let whole = allowed(&format!("Cache-Control: {whole}\r\n"));
-            assert!(whole.no_cache && whole.omitted.is_empty(), "{whole:?}");
+            assert!(whole.no_cache && whole.omitted == Names::default(), "{whole:?}");
         }
         let both = allowed("Cache-Control: no-cache, no-cache=a\r\n");
         assert!(both.no_cache && both.omits(b"a"));

@@ -6,6 +6,7 @@ use millrace_http::{AnswerHead, Name, NameSet, RequestHead, declared_length, for
 use super::directives::AnswerDirectives;
 use super::freshness::last_modified_s;
 use super::meta::Flags;
+use super::names::Names;
 use super::policy::{Policy, SetCookie};
 use super::refusal::Refusal;
 use super::store::{Receipt, Stored, check_request, keep};
@@ -125,14 +126,10 @@ fn merge(
     } else {
         write_status_line(&mut bytes, status, b"OK");
     }
-    let updates = || {
-        let fields = forwarded_fields(answer).map(|field| (field.known, answer.name_of(field)));
-        fields.filter(|&(known, name)| is_updated(known, name))
-    };
+    let names = forwarded_fields(answer).map(|field| (field.known, answer.name_of(field)));
+    let updates = Names::of(names.filter(|&(known, name)| is_updated(known, name)).map(|it| it.1));
     for line in lines(stored) {
-        let is_replaced = line.known == Name::Date
-            || updates().any(|(_, name)| name.eq_ignore_ascii_case(line.name));
-        if !is_replaced {
+        if line.known != Name::Date && !updates.has(line.name) {
             bytes.extend_from_slice(line.bytes);
         }
     }
@@ -156,8 +153,8 @@ fn is_updated(by: UpdatedBy, policy: &Policy, known: Name, name: &[u8]) -> bool 
             policy.set_cookie == SetCookie::Explicit
         }
         _ if by == UpdatedBy::Head => {
-            let is_target = |target: &Box<[u8]>| name.eq_ignore_ascii_case(target);
-            FRESHNESS.has(known) || policy.targets.iter().any(is_target)
+            let mut targets = policy.targets.iter();
+            FRESHNESS.has(known) || targets.any(|target| name.eq_ignore_ascii_case(target))
         }
         Name::ContentEncoding
         | Name::ContentLength

@@ -28,6 +28,7 @@ mod lookup;
 mod meta;
 mod meta_bytes;
 mod multipart;
+mod names;
 mod partial;
 mod policy;
 mod ranges;

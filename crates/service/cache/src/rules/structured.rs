@@ -39,21 +39,21 @@ pub(super) fn lines_known<'a>(
 }
 
 /// A member of a dictionary, without its parameters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Member {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Member<'a> {
     Integer(i64),
     True,
     False,
     /// A string or a token, as it is written between its quotes.
-    Text(Vec<u8>),
+    Text(&'a [u8]),
     /// Of a type that no directive has, or a string with escapes, which no directive needs.
     Odd,
 }
 
-/// Reads a dictionary: the last of several members of one name counts. `None` for what is none, and
-/// for an empty one.
-pub(super) fn dictionary(value: &[u8]) -> Option<Vec<(String, Member)>> {
-    let mut members: Vec<(String, Member)> = Vec::new();
+/// Reads a dictionary, sorted by names: the last of several members of one name counts. `None` for
+/// what is none, and for an empty one.
+pub(super) fn dictionary(value: &[u8]) -> Option<Vec<(String, Member<'_>)>> {
+    let mut members: Vec<(String, Member<'_>)> = Vec::new();
     let mut parser = Parser::new(value);
     while let Some((name, member)) = parser.parse_dict().ok()? {
         let member = match member {
@@ -61,15 +61,17 @@ pub(super) fn dictionary(value: &[u8]) -> Option<Vec<(String, Member)>> {
             Value::Bool(true) => Member::True,
             Value::Bool(false) => Member::False,
             Value::String { range, escape: false } | Value::Token(range) => {
-                Member::Text(value[range].to_vec())
+                Member::Text(&value[range])
             }
             _ => Member::Odd,
         };
-        match members.iter_mut().find(|(known, _)| known == name) {
-            Some((_, before)) => *before = member,
-            None => members.push((name.to_owned(), member)),
-        }
+        members.push((name.to_owned(), member));
     }
+    // Stable, so that the members of one name stay in their order; reversed, so that the last one
+    // is the first one, which `dedup_by` keeps.
+    members.reverse();
+    members.sort_by(|(one, _), (other, _)| one.cmp(other));
+    members.dedup_by(|(one, _), (other, _)| one == other);
     (!members.is_empty()).then_some(members)
 }
 
@@ -96,13 +98,12 @@ mod tests {
     #[test]
     fn a_dictionary_is_read_or_ignored_as_a_whole_rfc_9213_section_2_1() {
         let read = dictionary(b"max-age=60;x=1, no-store, private=?0, a=\"b, c\", d=e, max-age=7");
-        let text = |text: &[u8]| Member::Text(text.to_vec());
         let expected = [
+            ("a", Member::Text(b"b, c")),
+            ("d", Member::Text(b"e")),
             ("max-age", Member::Integer(7)),
             ("no-store", Member::True),
             ("private", Member::False),
-            ("a", text(b"b, c")),
-            ("d", text(b"e")),
         ];
         assert_eq!(read.unwrap(), expected.map(|(name, member)| (name.to_owned(), member)));
         let odd = dictionary(b"a=1.5, b=(x y), c=\"\\\"\"").unwrap();

@@ -42,20 +42,26 @@ pub struct TagHash(pub u128);
 /// RFC promises 32 of them.
 pub fn tags(answer: &AnswerHead) -> Vec<Tag> {
     let mut tags: Vec<Tag> = Vec::new();
-    let mut add = |tag: Tag| {
-        let is_sound = (1..=TAG_BYTES_MAX).contains(&tag.as_bytes().len());
-        if is_sound && tags.len() < TAGS_MAX && !tags.contains(&tag) {
-            tags.push(tag);
+    // Those of `tags`, in order: a member that is there already costs a search among 128.
+    let mut sorted: Vec<(bool, Vec<u8>)> = Vec::new();
+    let mut add = |is_group: bool, text: &[u8]| {
+        if !(1..=TAG_BYTES_MAX).contains(&text.len()) || tags.len() == TAGS_MAX {
+            return;
+        }
+        let place =
+            sorted.binary_search_by(|(kind, known)| (*kind, &known[..]).cmp(&(is_group, text)));
+        if let Err(at) = place {
+            sorted.insert(at, (is_group, text.to_vec()));
+            tags.push(if is_group { Tag::Group(text.to_vec()) } else { Tag::Key(text.to_vec()) });
         }
     };
     let groups = list(answer, Name::CacheGroups);
-    groups.into_iter().for_each(|group| add(Tag::Group(group)));
+    groups.iter().for_each(|group| add(true, group));
     for value in answer.values(Name::SurrogateKey) {
-        let members = value.split(|byte| byte.is_ascii_whitespace());
-        members.for_each(|member| add(Tag::Key(member.to_vec())));
+        value.split(|byte| byte.is_ascii_whitespace()).for_each(|member| add(false, member));
     }
     for value in answer.values(Name::CacheTag) {
-        tokens(value).for_each(|member| add(Tag::Key(member.to_vec())));
+        tokens(value).for_each(|member| add(false, member));
     }
     tags
 }

@@ -58,15 +58,16 @@ impl VaryNames {
             if name == b"*" {
                 return Err(Refusal::VaryAny);
             }
+            if names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                continue;
+            }
+            if names.len() == VARY_NAMES_MAX {
+                return Err(Refusal::VaryTooMany);
+            }
             names.push(name.to_ascii_lowercase());
         }
         names.sort_unstable();
-        names.dedup();
-        match names.len() {
-            0 => Ok(None),
-            1..=VARY_NAMES_MAX => Ok(Self::from_bytes(&names.join(&b','))),
-            _ => Err(Refusal::VaryTooMany),
-        }
+        Ok(Self::from_bytes(&names.join(&b',')))
     }
 
     /// The names as they are kept, for the disk and for people.

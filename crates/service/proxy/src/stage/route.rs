@@ -1,5 +1,6 @@
 //! Stage route: what is done with a request, by what its head alone says.
 
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key};
 use millrace_http::{
     Destination, Expectation, Framing, Host, Method, Name, TargetError, TargetForm, decimal,
@@ -156,10 +157,15 @@ fn ends_here(exchange: &Exchange) -> Option<Own> {
 
 /// RFC 9110 section 7.6.3: our own name in Via says that the request goes round in a circle.
 fn has_passed_here(exchange: &Exchange, pseudonym: &str) -> bool {
-    exchange.request.values(Name::Via).flat_map(items).any(|hop| {
+    let hops = || exchange.request.values(Name::Via).flat_map(items);
+    let is_ours = |hop: &[u8]| {
         let mut words = hop.split(|byte| byte.is_ascii_whitespace());
         words.nth(1) == Some(pseudonym.as_bytes())
-    })
+    };
+    if planted(Fault::ListReread) {
+        return (0..hops().count()).any(|at| hops().nth(at).is_some_and(is_ours));
+    }
+    hops().any(is_ours)
 }
 
 /// A target that ends so makes its worker panic, where faults are planted for tests.

@@ -13,15 +13,17 @@ use millrace_proxy::Worker;
 use millrace_sim::{Sim, SimDetached, SimWaker};
 
 /// The functions whose entries and exits switch collecting, as callgrind's patterns.
-pub(crate) const SWITCHES: [&str; 2] =
-    ["icount::border::turn", "<icount::border::Border as millrace_event::engine::Engine>::*"];
+pub const SWITCHES: [&str; 2] = [
+    "millrace_tests::border::turn",
+    "<millrace_tests::border::Border as millrace_event::engine::Engine>::*",
+];
 
 /// A simulated engine behind functions that are never inlined into the worker.
-pub(crate) struct Border(pub(crate) Sim);
+pub struct Border(pub Sim);
 
 /// A worker's turn, collected.
 #[inline(never)]
-pub(crate) fn turn(worker: &mut Worker<Border>) -> bool {
+pub fn turn(worker: &mut Worker<Border>) -> bool {
     worker.turn()
 }
 

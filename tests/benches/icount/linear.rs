@@ -1,0 +1,63 @@
+//! Whether the work for a message is linear in the bytes received.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use millrace_tests::growth::{self, Cost, Kind, Size};
+
+/// The argument of the runs under callgrind.
+pub(crate) const PLAY: &str = "play-linear";
+
+/// Of each kind of message, so many cases are counted at the default limits too: the most
+/// expensive.
+const EXPENSIVE: usize = 3;
+
+/// What callgrind runs.
+pub(crate) fn play() -> ExitCode {
+    growth::play_asked();
+    ExitCode::SUCCESS
+}
+
+/// Counts every case at small sizes, and the most expensive ones at the default limits.
+pub(crate) fn check() -> ExitCode {
+    match count() {
+        Err(why) => {
+            eprintln!("icount: {why}");
+            ExitCode::FAILURE
+        }
+        Ok(costs) if costs.iter().any(Cost::is_too_much) => {
+            let too_much = costs.iter().filter(|cost| cost.is_too_much());
+            too_much.for_each(|cost| eprintln!("icount: {cost}"));
+            eprintln!(
+                "icount: a message may cost {} times more at twice the size, and {} instructions",
+                growth::GROWTH_MAX,
+                growth::INSTRUCTIONS_MAX
+            );
+            ExitCode::FAILURE
+        }
+        Ok(_) => ExitCode::SUCCESS,
+    }
+}
+
+/// Counts, and prints the most that each kind of message costs and grows by.
+fn count() -> Result<Vec<Cost>, String> {
+    let all: Vec<usize> = (0..growth::cases().len()).collect();
+    let mut costs = growth::measure(&[PLAY], &all, Size::SMALL)?;
+    let mut expensive = BTreeSet::new();
+    for kind in Kind::ALL {
+        let mut of_kind: Vec<&Cost> = costs.iter().filter(|cost| cost.kind == kind).collect();
+        of_kind.sort_by_key(|cost| std::cmp::Reverse(cost.full));
+        expensive.extend(of_kind.iter().take(EXPENSIVE).map(|cost| cost.case));
+    }
+    let expensive: Vec<usize> = expensive.into_iter().collect();
+    let largest = growth::measure(&[PLAY], &expensive, Size::DEFAULT)?;
+    println!("the most that a message of each kind costs, at the default limits:");
+    for kind in Kind::ALL {
+        let most = largest.iter().filter(|cost| cost.kind == kind).max_by_key(|cost| cost.full);
+        most.into_iter().for_each(|cost| println!("  {cost}"));
+    }
+    costs.extend(largest);
+    let most = costs.iter().max_by(|one, other| one.growth().total_cmp(&other.growth()));
+    most.into_iter().for_each(|cost| println!("{} messages; most growth: {cost}", costs.len()));
+    Ok(costs)
+}

@@ -1,0 +1,193 @@
+//! Field values of any size: which fields, and in which shapes.
+
+use std::fmt::Write;
+
+use millrace_http::Name;
+use millrace_proxy::config::options::{Kind, Row};
+
+/// How the value of a field is built. Quadratic work depends on the shape of a list: on empty
+/// members, on members that all differ, on other fields that the members name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// `,,,,`
+    Empty,
+    /// `a,a,a`
+    Same,
+    /// `1,1,1`
+    Digits,
+    /// `k0,k1,k2`
+    Distinct,
+    /// `"k0","k1"`
+    Quoted,
+    /// `k0=1,k1=1`
+    Pairs,
+    /// `k0;k1;k2`: one member with many parameters.
+    Parameters,
+    /// `k0;q=0.1,k1;q=0.1`
+    Weighted,
+    /// `k0 k1 k2`
+    Blanks,
+    /// `/../a/../a`
+    Dots,
+    /// `bytes=0-0,1-1,2-2`
+    Ranges,
+    /// Backslashes in a string that does not end.
+    Open,
+    /// A line for each member.
+    Lines,
+    /// Half of the bytes are `k0,k1,k2`, the other half fields of these names.
+    Crossed,
+    /// Half of the bytes are `,,,,` behind one name, the other half fields of other names.
+    CrossedEmpty,
+    /// `no-cache="k0,k1"` in half of the bytes, and fields of these names in the other half.
+    Argument,
+}
+
+impl Shape {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::Empty,
+        Self::Same,
+        Self::Digits,
+        Self::Distinct,
+        Self::Quoted,
+        Self::Pairs,
+        Self::Parameters,
+        Self::Weighted,
+        Self::Blanks,
+        Self::Dots,
+        Self::Ranges,
+        Self::Open,
+        Self::Lines,
+        Self::Crossed,
+        Self::CrossedEmpty,
+        Self::Argument,
+    ];
+
+    /// Appends lines of the field `name` with `bytes` bytes in all, line ends included, or a few
+    /// less.
+    pub(super) fn write(self, out: &mut String, name: &str, bytes: usize) {
+        let end = out.len() + bytes;
+        let half = out.len() + bytes / 2;
+        match self {
+            Self::Empty => line(out, name, "", end, |out, _| out.push(',')),
+            Self::Same => line(out, name, "", end, |out, _| out.push_str("a,")),
+            Self::Digits => line(out, name, "1", end, |out, _| out.push_str(",1")),
+            Self::Distinct => line(out, name, "", end, |out, at| put(out, "", at, ",")),
+            Self::Quoted => {
+                line(out, name, "\"a\"", end, |out, at| put(out, ",\"", at, "\""));
+            }
+            Self::Pairs => line(out, name, "a=1", end, |out, at| put(out, ",", at, "=1")),
+            Self::Parameters => line(out, name, "a", end, |out, at| put(out, ";", at, "")),
+            Self::Weighted => {
+                line(out, name, "a", end, |out, at| put(out, ",", at, ";q=0.1"));
+            }
+            Self::Blanks => line(out, name, "a", end, |out, at| put(out, " ", at, "")),
+            Self::Dots => line(out, name, "/", end, |out, _| out.push_str("../a/")),
+            Self::Ranges => line(out, name, "bytes=0-0", end, |out, at| {
+                let _ = write!(out, ",{at}-{at}");
+            }),
+            Self::Open => line(out, name, "a=\"", end, |out, _| out.push_str("\\\"")),
+            Self::Lines => {
+                let mut at = 0;
+                while out.len() + name.len() + 16 < end {
+                    let _ = write!(out, "{name}: ");
+                    put(out, "", at, "\r\n");
+                    at += 1;
+                }
+            }
+            Self::Crossed => {
+                line(out, name, "", half, |out, at| put(out, "", at, ","));
+                fields(out, end);
+            }
+            Self::CrossedEmpty => {
+                line(out, name, "x", half, |out, _| out.push(','));
+                fields(out, end);
+            }
+            Self::Argument => {
+                let _ = write!(out, "{name}: no-cache=\"a");
+                let mut at = 0;
+                while out.len() + 16 < half {
+                    put(out, ",", at, "");
+                    at += 1;
+                }
+                out.push_str("\"\r\n");
+                fields(out, end);
+            }
+        }
+    }
+}
+
+/// Appends one line whose value is `begin` and as many `member`s as fit before `end`.
+fn line(
+    out: &mut String,
+    name: &str,
+    begin: &str,
+    end: usize,
+    member: impl Fn(&mut String, usize),
+) {
+    let _ = write!(out, "{name}: {begin}");
+    let mut at = 0;
+    while out.len() + 16 < end {
+        member(out, at);
+        at += 1;
+    }
+    out.push_str("\r\n");
+}
+
+/// Appends the member with this number.
+fn put(out: &mut String, before: &str, number: usize, after: &str) {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    out.push_str(before);
+    out.push('k');
+    let mut left = number;
+    loop {
+        out.push(char::from(DIGITS[left % 36]));
+        left /= 36;
+        if left == 0 {
+            break;
+        }
+    }
+    out.push_str(after);
+}
+
+/// Appends empty fields with the names of the members, up to `end`.
+fn fields(out: &mut String, end: usize) {
+    let mut at = 0;
+    while out.len() + 16 < end {
+        put(out, "", at, ":\r\n");
+        at += 1;
+    }
+}
+
+/// The name that stands for the query of a request's target.
+pub(super) const QUERY: &str = "(query)";
+
+/// The names of fields: all that the parser knows, those that options make the cache read, and one
+/// that is unknown; and [`QUERY`].
+pub(super) fn names() -> Vec<String> {
+    let known = Name::known().map(str::to_owned);
+    let named = named_by_options().into_iter().map(|(_, _, name)| name);
+    let others = ["x-unknown", QUERY].map(str::to_owned);
+    known.chain(named).chain(others).collect()
+}
+
+/// The options that take the name of a field, each with its type and such a name.
+fn named_by_options() -> Vec<(&'static Row, &'static str, String)> {
+    let rows = Row::TABLE.iter().filter(|row| row.is_of_command("boost"));
+    rows.filter(|row| matches!(row.kind, Kind::Field | Kind::Feature))
+        .filter_map(|row| Some((row, row.flag?, format!("x-of-{}", row.key))))
+        .collect()
+}
+
+/// The options that name all these fields, and those that name cookies and parameters as the
+/// shapes have them.
+pub(super) fn options() -> Vec<String> {
+    let mut words =
+        ["--cache-key", "cookie:k*", "--cache-ignore-query", "k1*"].map(str::to_owned).to_vec();
+    for (row, flag, name) in named_by_options() {
+        let value = if row.kind == Kind::Feature { format!("field:{name}") } else { name };
+        words.extend([format!("--{flag}"), value]);
+    }
+    words
+}

@@ -1,0 +1,217 @@
+//! Whether the work for a message grows with its bytes, not with their square.
+//!
+//! Each list-valued field that the code may read is played in every kind of message and in many
+//! shapes, at half and at full size, through the proxy's own worker over the simulator. Callgrind
+//! counts the instructions of each exchange (docs/measuring/cost.md).
+
+mod count;
+mod exchange;
+mod message;
+mod play;
+mod site;
+
+use std::fmt;
+use std::thread;
+
+use count::Run;
+use exchange::{Case, Exchange};
+use message::names;
+
+pub use exchange::Kind;
+pub use message::Shape;
+pub use play::{Seen, play};
+
+/// What the instructions of a message may grow by when its size doubles.
+pub const GROWTH_MAX: f64 = 2.3;
+
+/// The instructions that one message may cost, at the default limits: about 10 ms.
+pub const INSTRUCTIONS_MAX: u64 = 30_000_000;
+
+/// Bytes of the headers that are played.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size {
+    /// Of a request.
+    pub request: usize,
+    /// Of a response.
+    pub response: usize,
+}
+
+impl Size {
+    /// What most cases are played at. Quadratic work is far above everything else here already.
+    pub const SMALL: Self = Self { request: 4096, response: 4096 };
+    /// The limits that apply unless an operator sets others.
+    pub const DEFAULT: Self = Self { request: 32_768, response: 65_536 };
+
+    fn half(self) -> Self {
+        Self { request: self.request / 2, response: self.response / 2 }
+    }
+}
+
+/// What one message cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cost {
+    /// The number of its case: a field in a shape.
+    pub case: usize,
+    /// The path that it took.
+    pub kind: Kind,
+    /// Instructions at half of the size.
+    pub half: u64,
+    /// Instructions at the full size.
+    pub full: u64,
+}
+
+impl Cost {
+    /// How often `half` is in `full`.
+    pub fn growth(&self) -> f64 {
+        self.full as f64 / self.half as f64
+    }
+
+    /// Whether it cost more than a message may.
+    pub fn is_too_much(&self) -> bool {
+        self.growth() > GROWTH_MAX || self.full > INSTRUCTIONS_MAX
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, shape) = &cases()[self.case];
+        let Self { kind, half, full, .. } = self;
+        write!(f, "{name} {shape:?} {kind:?}: {half} -> {full} ({:.2} times)", self.growth())
+    }
+}
+
+/// Every field in every shape.
+pub fn cases() -> Vec<(String, Shape)> {
+    let shapes = |name: String| Shape::ALL.map(|shape| (name.clone(), shape));
+    names().into_iter().flat_map(shapes).collect()
+}
+
+/// The exchanges of these cases: of each one all kinds at half of the size, then all at full size.
+pub fn exchanges(numbers: &[usize], size: Size) -> Vec<Exchange> {
+    let cases = cases();
+    let of = |&number: &usize| {
+        let (name, shape) = &cases[number];
+        [size.half(), size].into_iter().flat_map(|size| {
+            let (request_bytes, response_bytes) = (size.request, size.response);
+            Case { name, shape: *shape, request_bytes, response_bytes }.exchanges()
+        })
+    };
+    numbers.iter().flat_map(of).collect()
+}
+
+/// The variable that says what [`play_asked`] plays.
+const PLAYED: &str = "GROWTH_PLAYED";
+
+/// Counts the instructions of these cases at this size and at its half. This program, run with the
+/// arguments `player`, calls [`play_asked`]; there is one run for each processor.
+///
+/// # Errors
+/// What failed.
+pub fn measure(player: &[&str], numbers: &[usize], size: Size) -> Result<Vec<Cost>, String> {
+    let runs = thread::available_parallelism().map_or(1, usize::from);
+    let shares: Vec<&[usize]> = numbers.chunks(numbers.len().div_ceil(runs)).collect();
+    let start = |(index, share): (usize, &&[usize])| {
+        let numbers: String = share.iter().map(|number| format!(" {number}")).collect();
+        let played = format!("{} {}{numbers}", size.request, size.response);
+        Run::start(player, (PLAYED, &played), index)
+    };
+    let runs: Vec<Result<Run, String>> = shares.iter().enumerate().map(start).collect();
+    let mut costs = Vec::new();
+    for (share, run) in shares.iter().zip(runs) {
+        let counts = run?.end()?;
+        let exchanges = share.len() * 2 * Kind::ALL.len();
+        if counts.len() < exchanges {
+            return Err(format!("{} of {exchanges} exchanges were counted", counts.len()));
+        }
+        costs.extend(paired(share, &counts));
+    }
+    Ok(costs)
+}
+
+/// Plays what [`measure`] asked this process for.
+///
+/// # Panics
+/// When it was not asked.
+pub fn play_asked() {
+    let played = std::env::var(PLAYED).expect("`measure` sets it");
+    let words = played.split(' ').map(|word| word.parse().expect("`measure` writes numbers"));
+    let words: Vec<usize> = words.collect();
+    let [request, response, ref numbers @ ..] = words[..] else { panic!("two sizes come first") };
+    let size = Size { request, response };
+    play(exchanges(numbers, size), size);
+}
+
+/// The costs of these cases, from the counts in the order of [`exchanges`].
+fn paired<'a>(numbers: &'a [usize], counts: &'a [u64]) -> impl Iterator<Item = Cost> + 'a {
+    let count = Kind::ALL.len();
+    numbers.iter().zip(counts.chunks(2 * count)).flat_map(move |(&case, counts)| {
+        let (half, full) = counts.split_at(count);
+        let both = half.iter().zip(full).zip(Kind::ALL);
+        both.map(move |((&half, &full), kind)| Cost { case, kind, half, full })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::message::QUERY;
+    use super::*;
+
+    fn number_of(name: &str, shape: Shape) -> usize {
+        let is_it = |case: &(String, Shape)| case.0 == name && case.1 == shape;
+        cases().iter().position(is_it).expect("there is such a case")
+    }
+
+    #[test]
+    fn each_kind_takes_its_path() {
+        let numbers = [number_of("x-unknown", Shape::Distinct)];
+        let seen = play(exchanges(&numbers, Size::DEFAULT), Size::DEFAULT);
+        let of = |status, asked| Seen { status, asked };
+        let expected = [
+            (Kind::Request, of(200, 1)),
+            (Kind::RequestHit, of(200, 0)),
+            (Kind::Upgrade, of(101, 1)),
+            (Kind::Response, of(103, 1)),
+            (Kind::Validated, of(200, 1)),
+            (Kind::Hit, of(200, 0)),
+            (Kind::Head, of(200, 1)),
+            (Kind::Post, of(200, 1)),
+        ];
+        assert_eq!(expected.map(|(kind, _)| kind), Kind::ALL);
+        for seen in seen.chunks(Kind::ALL.len()) {
+            assert_eq!(seen, expected.map(|(_, seen)| seen));
+        }
+    }
+
+    #[test]
+    fn messages_have_the_size_that_is_asked_for() {
+        let size = Size::SMALL;
+        for number in 0..cases().len() {
+            let (name, shape) = &cases()[number];
+            let all = exchanges(&[number], size);
+            let longest = all.iter().map(|exchange| exchange.request.len()).max();
+            let longest = longest.expect("there are some");
+            assert!(longest <= size.request && longest + 64 > size.request, "{name} {shape:?}");
+            let responses = all.iter().flat_map(|exchange| &exchange.responses);
+            let longest = responses.map(Vec::len).max().expect("there are some");
+            let is_long = *name == QUERY || longest + 64 > size.response;
+            assert!(longest <= size.response + 2 && is_long, "{name} {shape:?}: {longest}");
+        }
+    }
+
+    #[test]
+    fn names_come_from_the_code() {
+        let names = names();
+        for name in ["connection", "upgrade", "vary", "x-of-cache-target", "x-of-cache-key", QUERY]
+        {
+            assert!(names.iter().any(|known| known == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_message_may_grow_a_little_more_than_its_size() {
+        let cost = |half, full| Cost { case: 0, kind: Kind::Hit, half, full };
+        assert!(!cost(100, 230).is_too_much() && cost(100, 231).is_too_much());
+        assert!(!cost(20_000_000, 30_000_000).is_too_much());
+        assert!(cost(20_000_000, 30_000_001).is_too_much());
+    }
+}

@@ -1,0 +1,322 @@
+//! Plays exchanges: one client and one origin in the simulated world, the proxy's own worker between
+//! them. Nothing new happens for a while after each exchange, so that all its work is done before
+//! the next one begins.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iolite::Slab;
+use millrace_cache::rules::HashKey;
+use millrace_cache::{Bounds, Cache};
+use millrace_event::{Address, Instant, mailbox, mesh};
+use millrace_proxy::config::{self, Config, ListenAddress};
+use millrace_proxy::names::Sources;
+use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_splice::Thresholds;
+
+use super::exchange::Exchange;
+use super::site::{SITES, site};
+use super::{Size, message};
+use crate::border::Border;
+
+/// What a client and the origin saw of an exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    /// The first status that the client received; 0: none.
+    pub status: u16,
+    /// Requests that reached the origin.
+    pub asked: u32,
+}
+
+/// Virtual time between the beginnings of two exchanges. Everything that one causes ends before.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Virtual time between a start line and the fields after it. Whatever the size of a message, it
+/// arrives in more than one receive, so that the number of receives does not look like growth.
+const GAP: Duration = Duration::from_micros(200);
+/// Virtual time that all exchanges may take.
+const TIME: Duration = Duration::from_secs(10_000);
+/// Bytes of the cache: room for a few of the largest responses.
+const CACHE_BYTES: usize = 4 << 20;
+/// Messages that a mailbox of the worker holds.
+const LETTERS: usize = 16;
+
+/// Callgrind enters this before every [`SITES`] exchanges: it writes a part of its profile, and
+/// counts from 0 again.
+#[inline(never)]
+fn part_ends() {
+    std::hint::black_box(());
+}
+
+/// The name of that function in a profile.
+pub(super) const PART_ENDS: &str = "millrace_tests::growth::play::part_ends";
+
+/// What the actors and the worker share.
+struct Stage {
+    exchanges: Vec<Exchange>,
+    /// The exchange that is played: `at <= exchanges.len()`.
+    at: Cell<usize>,
+    seen: RefCell<Vec<Seen>>,
+}
+
+impl Stage {
+    fn is_over(&self) -> bool {
+        self.at.get() == self.exchanges.len()
+    }
+}
+
+/// Plays the exchanges, with the header limits of this size.
+///
+/// # Panics
+/// When the configuration is refused, or the simulated world ends before the exchanges.
+pub fn play(exchanges: Vec<Exchange>, size: Size) -> Vec<Seen> {
+    let world = World::new(1, Faults::None);
+    let listener = world.actor_listen(&Address::Tcp(local()));
+    let seen = RefCell::new(vec![Seen::default(); exchanges.len()]);
+    let stage = Rc::new(Stage { exchanges, at: Cell::new(0), seen });
+    let (config, proxy) = configure(&world, &world.local_address(listener), size);
+    let cache = cache();
+    let worker = worker(&world, config, proxy, cache.clone());
+    let mut worker = Counted { worker, stage: stage.clone() };
+    let mut client =
+        Client { stage: stage.clone(), cache, proxy: Address::Tcp(proxy), played: None };
+    let mut origin = Origin { stage: stage.clone(), listener, connections: Vec::new() };
+    let mut workers: [&mut dyn Turn; 1] = [&mut worker];
+    let mut actors: [&mut dyn Actor; 2] = [&mut client, &mut origin];
+    let ended = run(&world, &mut workers, &mut actors, TIME, &mut |_| stage.is_over());
+    assert_eq!(ended, Ended::Done, "at exchange {}", stage.at.get());
+    stage.seen.take()
+}
+
+/// The worker: its turns are counted for the exchange that is played.
+struct Counted {
+    worker: Worker<Border>,
+    stage: Rc<Stage>,
+}
+
+impl Turn for Counted {
+    fn turn(&mut self) -> bool {
+        site(self.stage.at.get() % SITES)(&mut self.worker)
+    }
+}
+
+/// A booster that trusts its client and has every part that reads lists.
+fn configure(world: &World, origin: &Address, size: Size) -> (Config, SocketAddr) {
+    let Size { request, response } = size;
+    let line = format!(
+        "boost --origin http://{origin} --listen 127.0.0.1:0 --workers 1 --trust 0.0.0.0/0 \
+         --access-log access.log --proxy-status on --limit fields=4096 \
+         --limit request_head_bytes={request} --limit answer_head_bytes={response} \
+         --limit target_bytes=65536"
+    );
+    let words = line.split_whitespace().map(str::to_owned).chain(message::options());
+    let words: Vec<String> = words.collect();
+    let mut config = config::from_arguments(words).expect("the command is sound");
+    let picked = world.actor_listen(&Address::Tcp(local()));
+    let Address::Tcp(proxy) = world.local_address(picked) else { panic!("it listens on TCP") };
+    config.listeners[0].address = ListenAddress::Tcp(proxy);
+    world.close(picked);
+    (config, proxy)
+}
+
+fn cache() -> Arc<Cache> {
+    let slab = Slab::on_heap(CACHE_BYTES).expect("enough for some blocks");
+    let (bytes, object_bytes) = (CACHE_BYTES as u64, CACHE_BYTES as u64 / 8);
+    let bounds = Bounds { bytes, object_bytes, variants: 16, tends: true };
+    Cache::new(slab, HashKey::new([1; 16]), bounds)
+}
+
+fn worker(world: &World, config: Config, proxy: SocketAddr, cache: Arc<Cache>) -> Worker<Border> {
+    let (_, inbox) = mailbox::<Letter<SimDetached>, SimWaker>(LETTERS);
+    let mail = mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
+    let engine = Border(world.engine(config.memory_bytes as usize));
+    let setup = Setup {
+        config: Arc::new(config),
+        index: 0,
+        listeners: vec![(0, world.listen(&Address::Tcp(proxy)))],
+        inbox,
+        mail,
+        shared: Shared::new(1, "millrace-counted".to_owned(), None, Some(cache), |_| {}),
+        names: Arc::new(Sources::parse(b"", b"", &[])),
+        desk: millrace_proxy::auth::Desk::empty(),
+        descriptors: 1000,
+        thresholds: Thresholds::FIXED,
+    };
+    Worker::new(engine, setup).expect("a simulated engine takes its listener")
+}
+
+fn local() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// The client: a connection for each exchange.
+struct Client {
+    stage: Rc<Stage>,
+    cache: Arc<Cache>,
+    proxy: Address,
+    played: Option<Played>,
+}
+
+/// The exchange that is played, as the client sees it.
+struct Played {
+    socket: Socket,
+    outbox: Outbox,
+    /// The first bytes of the response.
+    beginning: Vec<u8>,
+    until: Instant,
+}
+
+/// What is still to be sent on a connection: each message in two pieces, with a gap after each.
+#[derive(Default)]
+struct Outbox {
+    pieces: VecDeque<Vec<u8>>,
+    next: Instant,
+}
+
+impl Outbox {
+    fn add(&mut self, message: &[u8]) {
+        let line = message.iter().position(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let (line, rest) = message.split_at(line);
+        self.pieces.extend([line.to_vec(), rest.to_vec()]);
+    }
+
+    /// Sends the next piece if its time has come; gives the time of the one after it.
+    fn send(&mut self, world: &World, socket: Socket) -> Option<Instant> {
+        if world.now() >= self.next
+            && let Some(piece) = self.pieces.pop_front()
+        {
+            assert_eq!(world.write(socket, &piece), Ok(piece.len()));
+            self.next = world.now() + GAP;
+        }
+        (!self.pieces.is_empty()).then_some(self.next)
+    }
+}
+
+impl Actor for Client {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        if self.played.as_ref().is_some_and(|played| world.now() >= played.until) {
+            self.end(world);
+        }
+        if self.stage.is_over() {
+            return None;
+        }
+        if self.played.is_none() {
+            self.begin(world);
+        }
+        let played = self.played.as_mut()?;
+        let look = played.go_on(world).unwrap_or(played.until);
+        Some(look.min(played.until))
+    }
+}
+
+impl Client {
+    fn begin(&mut self, world: &World) {
+        let at = self.stage.at.get();
+        let exchange = &self.stage.exchanges[at];
+        if exchange.is_first {
+            self.cache.clear();
+        }
+        if at.is_multiple_of(SITES) {
+            part_ends();
+        }
+        let mut outbox = Outbox::default();
+        outbox.add(&exchange.request);
+        self.played = Some(Played {
+            socket: world.connect(&self.proxy, None),
+            outbox,
+            beginning: Vec::new(),
+            until: world.now() + PAUSE,
+        });
+    }
+
+    fn end(&mut self, world: &World) {
+        let Some(played) = self.played.take() else { return };
+        world.close(played.socket);
+        let at = self.stage.at.get();
+        self.stage.seen.borrow_mut()[at].status = status(&played.beginning);
+        self.stage.at.set(at + 1);
+    }
+}
+
+impl Played {
+    fn go_on(&mut self, world: &World) -> Option<Instant> {
+        world.connected(self.socket)?.ok()?;
+        while let Read::Bytes(bytes) = world.read(self.socket, usize::MAX) {
+            if self.beginning.is_empty() {
+                self.beginning = bytes;
+            }
+        }
+        self.outbox.send(world, self.socket)
+    }
+}
+
+fn status(response: &[u8]) -> u16 {
+    let digits = response.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok());
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or_default()
+}
+
+/// The origin: sends what the exchange says, to each request that is whole.
+struct Origin {
+    stage: Rc<Stage>,
+    listener: Socket,
+    connections: Vec<Connection>,
+}
+
+/// A connection of the proxy's to the origin.
+struct Connection {
+    socket: Socket,
+    inbox: Vec<u8>,
+    outbox: Outbox,
+}
+
+impl Actor for Origin {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        while let Some((socket, _)) = world.accept(self.listener) {
+            let (inbox, outbox) = Default::default();
+            self.connections.push(Connection { socket, inbox, outbox });
+        }
+        let stage = &self.stage;
+        self.connections.retain_mut(|connection| connection.receive(world, stage));
+        self.connections.iter_mut().filter_map(|it| it.outbox.send(world, it.socket)).min()
+    }
+}
+
+impl Connection {
+    /// Receives what has come, and responds to a request that is whole. False: it was closed.
+    fn receive(&mut self, world: &World, stage: &Stage) -> bool {
+        loop {
+            match world.read(self.socket, usize::MAX) {
+                Read::Bytes(bytes) => self.inbox.extend(bytes),
+                Read::Nothing => return true,
+                Read::End | Read::Failed(_) => {
+                    world.close(self.socket);
+                    return false;
+                }
+            }
+            // No request has a body.
+            if self.inbox.ends_with(b"\r\n\r\n") && !stage.is_over() {
+                self.respond(stage);
+            }
+        }
+    }
+
+    fn respond(&mut self, stage: &Stage) {
+        const CONDITION: &[u8] = b"If-None-Match: \"e\"\r\n";
+        let at = stage.at.get();
+        stage.seen.borrow_mut()[at].asked += 1;
+        let exchange = &stage.exchanges[at];
+        // The proxy writes the condition after the fields of the client.
+        let end = &self.inbox[self.inbox.len().saturating_sub(256)..];
+        match &exchange.validated {
+            Some(validated) if end.windows(CONDITION.len()).any(|line| line == CONDITION) => {
+                self.outbox.add(validated);
+            }
+            _ => exchange.responses.iter().for_each(|response| self.outbox.add(response)),
+        }
+        self.inbox.clear();
+    }
+}

@@ -1,0 +1,56 @@
+//! Places that the worker's turns are called from. Callgrind counts the calls from each function
+//! separately, so that one profile has the counts of as many exchanges as there are functions here.
+
+use millrace_proxy::Worker;
+
+use crate::border::Border;
+
+/// Calls a turn of the worker.
+pub(super) type Site = fn(&mut Worker<Border>) -> bool;
+
+macro_rules! row {
+    ($($name:ident)*) => {
+        $(#[inline(never)]
+        pub(super) fn $name(worker: &mut Worker<Border>) -> bool {
+            let goes_on = border::turn(worker);
+            // What is different in each function keeps the compiler from making one of them.
+            black_box(concat!(module_path!(), stringify!($name)));
+            goes_on
+        })*
+
+        pub(super) const ROW: [Site; 8] = [$($name),*];
+    };
+}
+
+macro_rules! rows {
+    ($($name:ident)*) => {
+        $(mod $name {
+            use std::hint::black_box;
+
+            use super::{Border, Site, Worker};
+            use crate::border;
+
+            row! { at0 at1 at2 at3 at4 at5 at6 at7 }
+        })*
+
+        const ROWS: [[Site; 8]; 8] = [$($name::ROW),*];
+    };
+}
+
+rows! { row0 row1 row2 row3 row4 row5 row6 row7 }
+
+/// How many there are.
+pub(super) const SITES: usize = 64;
+
+/// The site of a number below [`SITES`].
+pub(super) fn site(number: usize) -> Site {
+    ROWS[number / 8][number % 8]
+}
+
+/// The number of the site whose function has this name in a profile.
+pub(super) fn number_of(function: &str) -> Option<usize> {
+    let (row, at) = function.strip_prefix(PREFIX)?.split_once("::at")?;
+    Some(row.parse::<usize>().ok()? * 8 + at.parse::<usize>().ok()?)
+}
+
+const PREFIX: &str = "millrace_tests::growth::site::row";

@@ -1,0 +1,39 @@
+//! Proves that `make icount` finds a parser whose work grows with the square of a message: one is
+//! planted, and counted as every field is.
+
+use millrace_event::planted::{Fault, plant};
+use millrace_tests::growth::{Cost, Kind, Size, cases, measure, play_asked};
+
+#[test]
+#[ignore = "run under callgrind by the other test"]
+fn play_sound() {
+    play_asked();
+}
+
+#[test]
+#[ignore = "run under callgrind by the other test"]
+fn play_faulty() {
+    plant(Some(Fault::ListReread));
+    play_asked();
+}
+
+/// What `Via` costs in every shape, in the runs of this test.
+fn costs(player: &str) -> Vec<Cost> {
+    let all = cases().into_iter().enumerate();
+    let via: Vec<usize> = all.filter(|(_, (name, _))| name == "via").map(|(at, _)| at).collect();
+    let player = ["--exact", player, "--ignored", "--test-threads=1"];
+    measure(&player, &via, Size::SMALL).expect("callgrind counts")
+}
+
+#[test]
+fn a_quadratic_parser_is_found() {
+    let sound = costs("play_sound");
+    assert!(!sound.iter().any(Cost::is_too_much), "{:?}", sound.iter().find(|it| it.is_too_much()));
+    let faulty = costs("play_faulty");
+    let found: Vec<&Cost> = faulty.iter().filter(|cost| cost.is_too_much()).collect();
+    found.iter().for_each(|cost| println!("{cost}"));
+    for kind in [Kind::Request, Kind::RequestHit, Kind::Upgrade] {
+        assert!(found.iter().any(|cost| cost.kind == kind), "not found in {kind:?}");
+    }
+    assert!(found.iter().all(|cost| cost.growth() < 4.5), "a square is no more than 4 times");
+}
