@@ -123,12 +123,10 @@ impl Name {
             return TABLE[row].1;
         }
         if bytes.contains(&b'_') {
-            Self::of_underscored(bytes)
-        } else if is_gateway(bytes) {
-            Self::Gateway
-        } else {
-            Self::Other
+            return Self::of_underscored(bytes);
         }
+        let is_gateway = matches!(bytes, [b'x' | b'X', b'-', ..]) && is_gateway(bytes);
+        if is_gateway { Self::Gateway } else { Self::Other }
     }
 
     fn of_underscored(bytes: &[u8]) -> Self {
@@ -197,14 +195,12 @@ impl NameSet {
 const _: () = assert!((Name::Other as usize) < 128, "each name has its bit, the last one too");
 
 /// Whether a token begins like those of [`Name::Gateway`] when `_` is read as `-`.
-#[inline]
+#[cold]
 fn is_gateway(bytes: &[u8]) -> bool {
     const FAMILIES: [&str; 3] = ["x-forwarded-", "x-original-", "x-rewrite-"];
     let begins_like =
         |family: &&str| bytes.len() > family.len() && family.bytes().zip(bytes).all(is_same_to_cgi);
-    matches!(bytes, [b'x' | b'X', b'-' | b'_', ..])
-        && FAMILIES.iter().any(begins_like)
-        && is_token(bytes)
+    FAMILIES.iter().any(begins_like) && is_token(bytes)
 }
 
 fn is_same_to_cgi((known, &byte): (u8, &u8)) -> bool {
