@@ -142,6 +142,11 @@ impl Name {
         TABLE.iter().map(|(text, _)| *text)
     }
 
+    /// Whether it stands for many names, which only their bytes tell apart.
+    pub fn is_of_many(self) -> bool {
+        matches!(self, Self::Disguised | Self::Gateway | Self::Other)
+    }
+
     /// In lower case; empty for [`Name::Disguised`], [`Name::Gateway`] and [`Name::Other`], which are
     /// many names each.
     pub fn as_str(self) -> &'static str {

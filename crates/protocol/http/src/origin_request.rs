@@ -212,7 +212,7 @@ impl<'a> OriginRequest<'a> {
     /// that are not known one by one. Finding none of a known name costs one test.
     pub fn values(&self, known: Name, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
         let this = *self;
-        let is_of_many = matches!(known, Name::Other | Name::Gateway);
+        let is_of_many = known.is_of_many();
         let left_out = self.left_out();
         let is_named = move |field: &&Field| {
             (!is_of_many || this.head.name_of(field).eq_ignore_ascii_case(name))
@@ -251,29 +251,28 @@ impl<'a> OriginRequest<'a> {
         if !self.head.has_any(&DESCRIPTIONS) {
             return;
         }
-        let mut has_host = false;
-        let mut has_scheme = false;
+        let mut seen = NameSet::default();
         for field in self.head.fields() {
             let (known, name, value) =
                 (field.known, self.head.name_of(field), self.head.value_of(field));
             match known {
                 _ if !DESCRIPTIONS.has(known) => {}
-                Name::Forwarded if is_trusted => {
-                    let kept = url_parameters(value);
+                // All lines are sent as one list; of the other two the first value is sent.
+                _ if WRITTEN.has(known) && (!is_trusted || seen.has(known)) => {}
+                Name::Forwarded => {
+                    seen = seen.with(&NameSet::of(&[known]));
+                    let kept = self.url_parameters();
                     if !kept.is_empty() {
                         put(name, &kept);
                     }
                 }
-                // One value of each is sent.
-                Name::XForwardedHost if is_trusted && !has_host => {
-                    has_host = true;
-                    if !self.is_own_host(value) {
-                        put(name, value);
-                    }
-                }
-                Name::XForwardedProto if is_trusted && !has_scheme => {
-                    has_scheme = true;
-                    if value != b"http" {
+                Name::XForwardedHost | Name::XForwardedProto => {
+                    seen = seen.with(&NameSet::of(&[known]));
+                    let is_own = match known {
+                        Name::XForwardedHost => self.is_own_host(value),
+                        _ => value == b"http",
+                    };
+                    if !is_own {
                         put(name, value);
                     }
                 }
@@ -286,9 +285,20 @@ impl<'a> OriginRequest<'a> {
 
     /// Whether a value is what this gateway writes as `X-Forwarded-Host` without it.
     fn is_own_host(&self, value: &[u8]) -> bool {
-        let mut own = Vec::new();
+        let mut own = Vec::with_capacity(value.len());
         self.authority().iter().for_each(|authority| Self::write_host(&mut own, authority));
         own == value
+    }
+
+    /// The parameters of all lines of `Forwarded`, as one list, that do not name an address.
+    fn url_parameters(&self) -> Vec<u8> {
+        let mut lines = self.head.values(Name::Forwarded);
+        let first = lines.next().unwrap_or_default();
+        let rest: Vec<&[u8]> = lines.collect();
+        if rest.is_empty() {
+            return url_parameters(first);
+        }
+        url_parameters(&[&[first][..], &rest].concat().join(&b", "[..]))
     }
 }
 
@@ -398,7 +408,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gateway_would_write_itself_is_not_keyed() {
+    fn the_lines_of_forwarded_are_one_list() {
+        let trusted = Forwarding::Gateway { client: client(), is_trusted: true, passed: &[] };
+        let of = |fields: &str| keyed(&head(fields), trusted);
+        let before = of("Forwarded: for=x\r\nForwarded: host=evil\r\n");
+        assert_eq!(before, of("Forwarded: for=x, host=evil\r\n"));
+        assert_ne!(before, of("Forwarded: host=evil\r\nForwarded: for=x\r\n"));
+        assert_ne!(before, of("Forwarded: host=evil\r\n"));
+    }
+
+    #[test]
+    fn own_values_are_not_keyed() {
         let head =
             head("X-Forwarded-Host: shop\r\nX-Forwarded-Proto: http\r\nForwarded: for=a\r\n");
         let trusted = Forwarding::Gateway { client: None, is_trusted: true, passed: &[] };

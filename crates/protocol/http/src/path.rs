@@ -5,7 +5,8 @@
 //! parameters off. [`normalise`] returns the one form that is compared, and [`readings`] the forms
 //! that origins may make of the same bytes.
 //!
-//! A path begins with `/` and ends before the query.
+//! A path begins with `/` and ends before the query. A raw `\` is read with `%5c`: no request has one in
+//! its path ([`crate::target`]).
 
 use std::borrow::Cow;
 
@@ -48,6 +49,9 @@ pub fn hides_segments(path: &[u8]) -> bool {
     path.windows(3).any(|escape| escape == b"%00")
         || segments.any(|segment| is_hidden_dots(before_semicolon(segment)))
 }
+
+/// The longest path whose [`readings`] are worth their work: some 10 million instructions.
+pub const READ_BYTES_MAX: usize = 4096;
 
 /// Returns every form that an origin may make of a path, each once, the normal form among them.
 ///

@@ -20,15 +20,14 @@ use crate::worker::Worker;
 
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let conn = worker.exchange(key).conn();
-    let conn = worker.conn(conn);
-    let client = conn.client.map(|address| address.ip());
-    let peer = conn.peer.map(|address| address.ip());
+    let client = worker.conn(conn).client.map(|address| address.ip());
     let exchange = worker.exchange(key);
     #[cfg(feature = "planted-faults")]
     assert!(!exchange.request.target().ends_with(PANIC_WORD), "a planted panic");
     let snapshot = exchange.snapshot().clone();
     let service = snapshot.service(exchange.service);
-    exchange.sender = Sender { client, is_trusted: admission::is_trusted(service, peer) };
+    // Behind a PROXY header the client that it names wrote the request, not the trusted peer.
+    exchange.sender = Sender { client, is_trusted: admission::is_trusted(service, client) };
     if !admission::may_use(service, client) {
         return Step::Refuse(Reason::ClientDenied);
     }
@@ -114,7 +113,11 @@ fn select(
     // All readings of a plain path are the path itself.
     let is_plain = matches!(normal, Cow::Borrowed(_));
     let is_other = |reading: &Vec<u8>| find(reading) != selected;
-    let is_ambiguous = || path::hides_segments(path) || path::readings(path).iter().any(is_other);
+    let is_ambiguous = || {
+        path.len() > path::READ_BYTES_MAX
+            || path::hides_segments(path)
+            || path::readings(path).iter().any(is_other)
+    };
     if service.path_strict && !is_plain && is_ambiguous() {
         return Err(Reason::AmbiguousPath);
     }
