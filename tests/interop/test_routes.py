@@ -35,7 +35,7 @@ DISGUISED = (
     "/%61ccount",
     "/static/..//account",
 )
-REFUSED = ("/static/a%00b", "/static/%2e/a", "/static/x;/../account", "/static/..%5caccount")
+REFUSED = ("/static/a%00b", "/static/%2e/a", "/static/..;/account", "/static/..%5caccount")
 
 
 class Routes(InteropCase):
@@ -89,7 +89,7 @@ class Routes(InteropCase):
     def test_routes_without_a_path_refuse_none(self):
         routes = '[[boost]]\nlisten = "127.0.0.1:0"\n[[boost.route]]\norigins = "{origin}"\n'
         proxy = self.proxy(routes=routes)
-        for path in ("/@scope%2fpackage", "/a/..%2fb", "/%2e%2e/a", "/a;b/../c"):
+        for path in ("/@scope%2fpackage", "/a/..%2fb", "/a/%2e%2e/b", "/a;b/../c"):
             self.assertEqual(self.get(proxy, path).status, 404, path)
 
     def test_the_normal_form_is_sent_and_keyed(self):
