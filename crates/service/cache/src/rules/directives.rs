@@ -104,13 +104,29 @@ pub struct AnswerDirectives {
     pub(super) omitted: Names,
 }
 
+/// The names of what [`AnswerDirectives`] has.
+const DIRECTIVES: [&str; 12] = [
+    "max-age",
+    "s-maxage",
+    "stale-while-revalidate",
+    "stale-if-error",
+    "no-store",
+    "no-cache",
+    "private",
+    "public",
+    "must-revalidate",
+    "proxy-revalidate",
+    "must-understand",
+    "immutable",
+];
+
 impl AnswerDirectives {
     /// Reads an answer's. `targets` are the names of targeted fields in lower case: the first that
     /// is there, is a dictionary and is not empty counts alone, RFC 9213 section 2.2.
     pub fn of(answer: &AnswerHead, targets: &[Box<[u8]>]) -> Self {
         let targeted = |name: &[u8]| {
             let value = structured::combined(structured::lines_named(answer, name))?;
-            structured::dictionary(&value).map(|members| Self::of_members(&members))
+            structured::dictionary(&value, &DIRECTIVES).map(Self::of_members)
         };
         if let Some(directives) = targets.iter().find_map(|name| targeted(name)) {
             return directives;
@@ -126,10 +142,11 @@ impl AnswerDirectives {
         directives
     }
 
-    fn of_members(members: &[(String, Member<'_>)]) -> Self {
+    fn of_members(members: [Option<Member<'_>>; DIRECTIVES.len()]) -> Self {
         let mut directives = Self { is_targeted: true, ..Self::default() };
-        for (name, member) in members {
-            let argument = match *member {
+        for (name, member) in DIRECTIVES.iter().zip(members) {
+            let Some(member) = member else { continue };
+            let argument = match member {
                 Member::Integer(number) => Argument::Number(number),
                 Member::True => Argument::None,
                 Member::False => continue,
@@ -255,6 +272,17 @@ mod tests {
 
     fn allowed(fields: &str) -> AnswerDirectives {
         AnswerDirectives::of(&answer(200, fields), &[(*b"cdn-cache-control").into()])
+    }
+
+    #[test]
+    fn a_targeted_field_has_every_directive() {
+        let targeted = |value: &str| allowed(&format!("CDN-Cache-Control: {value}\r\n"));
+        let none = targeted("other");
+        assert!(none.is_targeted);
+        for name in DIRECTIVES {
+            let value = if name.contains("age") || name.contains("stale") { "=1" } else { "" };
+            assert_ne!(targeted(&format!("a, {name}{value}, z")), none, "{name}");
+        }
     }
 
     fn max_age(value: &str) -> Option<u32> {

@@ -50,13 +50,21 @@ pub(super) enum Member<'a> {
     Odd,
 }
 
-/// Reads a dictionary, sorted by names: the last of several members of one name counts. `None` for
-/// what is none, and for an empty one.
-pub(super) fn dictionary(value: &[u8]) -> Option<Vec<(String, Member<'_>)>> {
-    let mut members: Vec<(String, Member<'_>)> = Vec::new();
+/// Reads a dictionary, and gives its members of these names, in the order of the names: the last of
+/// several members of one name counts. Members of other names are read and dropped, so that a
+/// dictionary takes no memory, however many members it has. `None` for what is none, and for an
+/// empty one.
+pub(super) fn dictionary<'a, const COUNT: usize>(
+    value: &'a [u8],
+    names: &[&str; COUNT],
+) -> Option<[Option<Member<'a>>; COUNT]> {
+    let mut members = [None; COUNT];
     let mut parser = Parser::new(value);
+    let mut is_empty = true;
     while let Some((name, member)) = parser.parse_dict().ok()? {
-        let member = match member {
+        is_empty = false;
+        let Some(place) = names.iter().position(|known| *known == name) else { continue };
+        members[place] = Some(match member {
             Value::Integer(number) => Member::Integer(number),
             Value::Bool(true) => Member::True,
             Value::Bool(false) => Member::False,
@@ -64,15 +72,9 @@ pub(super) fn dictionary(value: &[u8]) -> Option<Vec<(String, Member<'_>)>> {
                 Member::Text(&value[range])
             }
             _ => Member::Odd,
-        };
-        members.push((name.to_owned(), member));
+        });
     }
-    // Stable, so that the members of one name stay in their order; reversed, so that the last one
-    // is the first one, which `dedup_by` keeps.
-    members.reverse();
-    members.sort_by(|(one, _), (other, _)| one.cmp(other));
-    members.dedup_by(|(one, _), (other, _)| one == other);
-    (!members.is_empty()).then_some(members)
+    (!is_empty).then_some(members)
 }
 
 /// Reads a list of strings, escapes undone, parameters left out. `None` for anything else.
@@ -97,19 +99,22 @@ mod tests {
 
     #[test]
     fn a_dictionary_is_read_or_ignored_as_a_whole_rfc_9213_section_2_1() {
-        let read = dictionary(b"max-age=60;x=1, no-store, private=?0, a=\"b, c\", d=e, max-age=7");
+        const NAMES: [&str; 6] = ["max-age", "no-store", "private", "a", "d", "public"];
+        let value = b"max-age=60;x=1, no-store, private=?0, a=\"b, c\", d=e, max-age=7, other";
         let expected = [
-            ("a", Member::Text(b"b, c")),
-            ("d", Member::Text(b"e")),
-            ("max-age", Member::Integer(7)),
-            ("no-store", Member::True),
-            ("private", Member::False),
+            Some(Member::Integer(7)),
+            Some(Member::True),
+            Some(Member::False),
+            Some(Member::Text(b"b, c")),
+            Some(Member::Text(b"e")),
+            None,
         ];
-        assert_eq!(read.unwrap(), expected.map(|(name, member)| (name.to_owned(), member)));
-        let odd = dictionary(b"a=1.5, b=(x y), c=\"\\\"\"").unwrap();
-        assert!(odd.iter().all(|(_, member)| *member == Member::Odd), "{odd:?}");
+        assert_eq!(dictionary(value, &NAMES), Some(expected));
+        let odd = dictionary(b"a=1.5, d=(x y), public=\"\\\"\"", &NAMES).unwrap();
+        assert_eq!(odd[3..], [Some(Member::Odd); 3]);
+        assert_eq!(dictionary(b"other", &NAMES), Some([None; 6]));
         for bad in ["", "max-age =60", "max-age= 60", "MAX-AGE=60", "max-age=60,", "max-age=60 b"] {
-            assert_eq!(dictionary(bad.as_bytes()), None, "{bad}");
+            assert_eq!(dictionary(bad.as_bytes(), &NAMES), None, "{bad}");
         }
     }
 
