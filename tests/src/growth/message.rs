@@ -33,9 +33,10 @@ pub enum Shape {
     Ranges,
     /// Backslashes in a string that does not end.
     Open,
-    /// A line for each member.
+    /// A line for each member, long enough that no message has more than [`FIELDS_MAX`] fields.
     Lines,
-    /// Half of the bytes are `k0,k1,k2`, the other half fields of these names.
+    /// Half of the bytes are `k0,k1,k2`, the other half fields of these names. They have a value of
+    /// one byte, again because of [`FIELDS_MAX`].
     Crossed,
     /// Half of the bytes are `,,,,` behind one name, the other half fields of other names.
     CrossedEmpty,
@@ -90,9 +91,9 @@ impl Shape {
             Self::Open => line(out, name, "a=\"", end, |out, _| out.push_str("\\\"")),
             Self::Lines => {
                 let mut at = 0;
-                while out.len() + name.len() + 16 < end {
+                while out.len() + name.len() + 32 < end {
                     let _ = write!(out, "{name}: ");
-                    put(out, "", at, "\r\n");
+                    put(out, "", at, "-long-token\r\n");
                     at += 1;
                 }
             }
@@ -151,14 +152,18 @@ fn put(out: &mut String, before: &str, number: usize, after: &str) {
     out.push_str(after);
 }
 
-/// Appends empty fields with the names of the members, up to `end`.
+/// Appends short fields with the names of the members, up to `end`.
 fn fields(out: &mut String, end: usize) {
     let mut at = 0;
     while out.len() + 16 < end {
-        put(out, "", at, ":\r\n");
+        put(out, "", at, ": 0\r\n");
         at += 1;
     }
 }
+
+/// The most fields that a header may have: the largest limit that an operator can set. A message
+/// with more is refused early, and its cost would be that of a refusal.
+pub(super) const FIELDS_MAX: usize = 4096;
 
 /// The name that stands for the query of a request's target.
 pub(super) const QUERY: &str = "(query)";

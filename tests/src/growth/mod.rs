@@ -198,6 +198,21 @@ mod tests {
         }
     }
 
+    /// A message of the shortest name has the most fields.
+    #[test]
+    fn no_message_is_refused_for_the_number_of_its_fields() {
+        let shortest = names().into_iter().map(|name| name.len()).min();
+        assert_eq!(shortest, Some("te".len()));
+        let all = cases().into_iter().enumerate();
+        let cases = all.filter(|(_, (name, _))| name == "te").map(|(number, _)| number);
+        for exchange in exchanges(&cases.collect::<Vec<_>>(), Size::DEFAULT) {
+            for message in exchange.responses.iter().chain([&exchange.request]) {
+                let lines = message.iter().filter(|&&byte| byte == b'\n').count();
+                assert!(lines <= message::FIELDS_MAX, "{lines} lines");
+            }
+        }
+    }
+
     #[test]
     fn names_come_from_the_code() {
         let names = names();

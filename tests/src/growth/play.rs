@@ -108,9 +108,10 @@ impl Turn for Counted {
 /// A booster that trusts its client and has every part that reads lists.
 fn configure(world: &World, origin: &Address, size: Size) -> (Config, SocketAddr) {
     let Size { request, response } = size;
+    let fields = message::FIELDS_MAX;
     let line = format!(
         "boost --origin http://{origin} --listen 127.0.0.1:0 --workers 1 --trust 0.0.0.0/0 \
-         --access-log access.log --proxy-status on --limit fields=4096 \
+         --access-log access.log --proxy-status on --limit fields={fields} \
          --limit request_head_bytes={request} --limit answer_head_bytes={response} \
          --limit target_bytes=65536"
     );
