@@ -197,12 +197,13 @@ impl Kernel {
         own.error.is_some() || own.reset || own.out.sent.len() < capacity
     }
 
-    /// Moves what has arrived for a reader to `take`, which is given at most `max` bytes.
+    /// Moves what has arrived for a reader to `take`, which is given at most `max` bytes, in up to
+    /// two pieces.
     pub(crate) fn read(
         &mut self,
         number: u32,
         max: usize,
-        take: &mut dyn FnMut(&mut dyn Iterator<Item = u8>),
+        take: &mut dyn FnMut(&[u8]),
     ) -> Readable {
         let (index, side) = self.stream_of(number);
         let mut readable = self.connections[index].readable(side);
@@ -211,7 +212,7 @@ impl Kernel {
             if self.random.chance(self.plan.short) {
                 *arrived = self.random.length(*arrived);
             }
-            take(&mut self.connections[index].incoming(side).arrived.drain(..*arrived));
+            move_front(&mut self.connections[index].incoming(side).arrived, *arrived, take);
             self.send_segment(index, 1 - side);
         }
         readable
@@ -340,7 +341,7 @@ impl Kernel {
         if segment > 1 && self.random.chance(self.plan.short) {
             count = self.random.length(segment);
         }
-        out.arrived.extend(out.sent.drain(..count));
+        move_front(&mut out.sent, count, &mut |bytes| out.arrived.extend(bytes));
         out.carried += count as u64;
         let joined = count == 0 || self.random.chance(500);
         if out.finished && out.sent.is_empty() && joined {
@@ -465,4 +466,14 @@ fn loopback(family: IpAddr) -> IpAddr {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
     }
+}
+
+/// Moves the first `count` bytes to `take`, in up to two pieces: whole pieces cost far less than
+/// bytes one by one.
+fn move_front(bytes: &mut VecDeque<u8>, count: usize, take: &mut dyn FnMut(&[u8])) {
+    let (first, second) = bytes.as_slices();
+    let first = &first[..first.len().min(count)];
+    take(first);
+    take(&second[..count - first.len()]);
+    bytes.drain(..count);
 }

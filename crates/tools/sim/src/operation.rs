@@ -252,8 +252,10 @@ impl Kernel {
                 }
             },
             _ => {
+                let mut at = 0;
                 let readable = self.read(number, max, &mut |bytes| {
-                    block.iter_mut().zip(bytes).for_each(|(into, byte)| *into = byte);
+                    block[at..at + bytes.len()].copy_from_slice(bytes);
+                    at += bytes.len();
                 });
                 count_of(readable)
             }
@@ -311,9 +313,10 @@ impl Kernel {
         if !is_readable || self.random.chance(self.plan.wait) {
             return None;
         }
-        let mut room = memory.iter_mut();
-        let read = self.read(socket, room.len(), &mut |bytes| {
-            bytes.zip(room.by_ref()).for_each(|(byte, place)| *place = byte);
+        let mut at = 0;
+        let read = self.read(socket, memory.len(), &mut |bytes| {
+            memory[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
         });
         Some(count_of(read))
     }
@@ -346,7 +349,7 @@ impl Kernel {
         let index = self.pipe_of(pipe);
         let room = self.pipes[index].capacity.min(max);
         let mut moved = Vec::new();
-        let count = count_of(self.read(socket, room, &mut |bytes| moved.extend(bytes)))?;
+        let count = count_of(self.read(socket, room, &mut |bytes| moved.extend_from_slice(bytes)))?;
         self.pipes[index].bytes.extend(moved);
         Ok(count)
     }

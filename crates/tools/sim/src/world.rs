@@ -231,7 +231,7 @@ impl World {
     /// Reads up to `max` bytes that have arrived.
     pub fn read(&self, socket: Socket, max: usize) -> Read {
         let mut read = Vec::new();
-        let take = &mut |bytes: &mut dyn Iterator<Item = u8>| read.extend(bytes);
+        let take = &mut |bytes: &[u8]| read.extend_from_slice(bytes);
         match self.kernel.borrow_mut().read(socket.0, max, take) {
             Readable::Bytes(_) => Read::Bytes(read),
             Readable::End => Read::End,
