@@ -9,11 +9,12 @@ use crate::{AnswerHead, Field, Fields, HeadError, Method, Name, NameSet, Request
 /// The members of a comma-separated list of tokens, trimmed, without the empty ones (RFC 9110
 /// section 5.6.1). For fields whose members may be quoted there is [`items`].
 pub fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value.split(is_comma).map(trim).filter(|member| !member.is_empty())
+    members(value).filter(|member| !member.is_empty())
 }
 
-fn is_comma(byte: &u8) -> bool {
-    *byte == b','
+/// The members of a comma-separated list of tokens, trimmed, with the empty ones.
+fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b',').map(trim)
 }
 
 /// The members of a comma-separated list, trimmed, without the empty ones. A comma in a quoted
@@ -98,6 +99,8 @@ pub struct ConnectionOptions {
     pub upgrade: bool,
     /// `te`: the `TE` field counts.
     pub te: bool,
+    /// Names of other fields, which may have to be removed.
+    pub others: bool,
 }
 
 impl ConnectionOptions {
@@ -105,64 +108,56 @@ impl ConnectionOptions {
     pub fn is_persistent(self, version: Version) -> bool {
         !self.close && (version == Version::Http11 || self.keep_alive)
     }
-}
 
-/// The `Connection` fields of a whole header, read once.
-#[derive(Default)]
-pub(crate) struct Connection<'a> {
-    pub(crate) options: ConnectionOptions,
-    /// The other options, names of fields that may have to be removed: at most
-    /// [`CONNECTION_OPTIONS_MAX`]. Allocates only where there are some.
-    names: Vec<&'a [u8]>,
-}
-
-impl<'a> Connection<'a> {
-    pub(crate) fn of(bytes: &'a [u8], fields: &[Field]) -> Result<Self, HeadError> {
-        let mut connection = Self::default();
-        let fields = fields.iter().filter(|field| field.known == Name::Connection);
-        for option in bounded(fields.map(|field| field.value.of(bytes)), CONNECTION_OPTIONS_MAX) {
-            connection.add(option.ok_or(HeadError::ConnectionOptionsTooMany)?);
+    /// Reads the `Connection` fields of a whole head.
+    pub(crate) fn of(fields: &Fields) -> Result<Self, HeadError> {
+        let mut options = Self::default();
+        let mut bound = MemberBound { left: CONNECTION_OPTIONS_MAX, left_empty: EMPTY_MEMBERS_MAX };
+        for value in fields.values(Name::Connection) {
+            for option in members(value) {
+                bound.count(option).ok_or(HeadError::ConnectionOptionsTooMany)?;
+                let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
+                match option.len() {
+                    5 if is("close") => options.close = true,
+                    10 if is("keep-alive") => options.keep_alive = true,
+                    7 if is("upgrade") => options.upgrade = true,
+                    2 if is("te") => options.te = true,
+                    0 => {}
+                    _ => options.others = true,
+                }
+            }
         }
-        Ok(connection)
-    }
-
-    fn add(&mut self, option: &'a [u8]) {
-        let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
-        match option.len() {
-            5 if is("close") => self.options.close = true,
-            10 if is("keep-alive") => self.options.keep_alive = true,
-            7 if is("upgrade") => self.options.upgrade = true,
-            2 if is("te") => self.options.te = true,
-            _ => self.names.push(option),
-        }
-    }
-
-    /// Whether it names any field that is not known.
-    pub(crate) fn has_names(&self) -> bool {
-        !self.names.is_empty()
-    }
-
-    /// Whether it names this field.
-    pub(crate) fn names(&self, field: &[u8]) -> bool {
-        self.names.iter().any(|option| option.eq_ignore_ascii_case(field))
+        Ok(options)
     }
 }
 
-/// The members of a comma-separated list as [`tokens`] gives them; `None` in the place of the first
-/// that is one too many, and for one empty member too many.
-fn bounded<'a>(
-    values: impl Iterator<Item = &'a [u8]>,
-    members_max: usize,
-) -> impl Iterator<Item = Option<&'a [u8]>> {
-    let (mut members, mut empty) = (0, 0);
-    values.flat_map(|value| value.split(is_comma)).map(trim).filter_map(move |member| {
-        if member.is_empty() {
-            empty += 1;
-            return (empty > EMPTY_MEMBERS_MAX).then_some(None);
-        }
-        members += 1;
-        Some((members <= members_max).then_some(member))
-    })
+/// Marks the unknown fields among `fields`, which are ranges of `bytes`, that the options of
+/// `Connection` name. [`ConnectionOptions::of`] has bounded the options.
+#[cold]
+pub(crate) fn nominate(bytes: &[u8], fields: &mut [Field]) {
+    let mut names: [&[u8]; CONNECTION_OPTIONS_MAX] = Default::default();
+    let connection = fields.iter().filter(|field| field.known == Name::Connection);
+    let options = connection.flat_map(|field| tokens(field.value.of(bytes)));
+    let count = names.iter_mut().zip(options).map(|(name, option)| *name = option).count();
+    for field in fields.iter_mut().filter(|field| field.known == Name::Other) {
+        let name = field.name.of(bytes);
+        field.is_nominated = names[..count].iter().any(|option| option.eq_ignore_ascii_case(name));
+    }
+}
+
+/// How many more members a list may have.
+struct MemberBound {
+    left: usize,
+    left_empty: usize,
+}
+
+impl MemberBound {
+    /// Counts a member; `None`: it is one too many.
+    fn count(&mut self, member: &[u8]) -> Option<()> {
+        let left = if member.is_empty() { &mut self.left_empty } else { &mut self.left };
+        *left = left.checked_sub(1)?;
+        Some(())
+    }
 }
 
 /// What the `Connection` fields of a head say; it was read with the head.
@@ -277,8 +272,10 @@ pub fn upgrade_protocols(fields: &Fields) -> impl Iterator<Item = &[u8]> {
 /// Whether all protocols in the `Upgrade` fields of a whole head are well-formed.
 pub(crate) fn are_upgrade_protocols(fields: &Fields) -> Result<bool, HeadError> {
     let mut are_valid = true;
-    for protocol in bounded(fields.values(Name::Upgrade), UPGRADE_PROTOCOLS_MAX) {
-        are_valid &= is_protocol(protocol.ok_or(HeadError::UpgradeProtocolsTooMany)?);
+    let mut bound = MemberBound { left: UPGRADE_PROTOCOLS_MAX, left_empty: EMPTY_MEMBERS_MAX };
+    for protocol in fields.values(Name::Upgrade).flat_map(members) {
+        bound.count(protocol).ok_or(HeadError::UpgradeProtocolsTooMany)?;
+        are_valid &= protocol.is_empty() || is_protocol(protocol);
     }
     Ok(are_valid)
 }

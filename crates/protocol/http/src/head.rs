@@ -6,7 +6,7 @@ use std::ops::Range;
 use memchr::memchr;
 
 use crate::class::trim;
-use crate::fields::{Connection, are_upgrade_protocols};
+use crate::fields::{are_upgrade_protocols, nominate};
 use crate::line::{field, plain_field};
 use crate::{ConnectionOptions, HeadError, Name, NameSet};
 
@@ -277,12 +277,9 @@ impl Fields {
         self.bytes.extend_from_slice(head);
         self.received = head.len();
         if self.present.has(Name::Connection) {
-            let connection = Connection::of(&self.bytes, &self.list)?;
-            self.options = connection.options;
-            if connection.has_names() {
-                for field in self.list.iter_mut().filter(|field| field.known == Name::Other) {
-                    field.is_nominated = connection.names(field.name.of(&self.bytes));
-                }
+            self.options = ConnectionOptions::of(self)?;
+            if self.options.others {
+                nominate(&self.bytes, &mut self.list);
             }
         }
         if self.options.upgrade && self.present.has(Name::Upgrade) {
