@@ -10,7 +10,7 @@ pub(crate) const PLAY: &str = "play-linear";
 
 /// Of each kind of message, so many cases are counted at the default limits too: the most
 /// expensive.
-const EXPENSIVE: usize = 3;
+const EXPENSIVE: usize = 2;
 
 /// What callgrind runs.
 pub(crate) fn play() -> ExitCode {

@@ -112,11 +112,11 @@ mod tests {
         let profile = format!(
             "version: 1\npart: 1\nfn=(1) main\n5 7\n\
              part: 2\nfn=(2) {site}::row0::at1\ncfn=(3) turn\ncalls=2 0\n12 40\n+1 2\n\
-             fn=(3)\n3 99\nfn=(1)\ncfn=(4) {site}::row7::at7\ncalls=1 1\n4 5\n\ntotals: 99\n\
+             fn=(3)\n3 99\nfn=(1)\ncfn=(4) {site}::row15::at15\ncalls=1 1\n4 5\n\ntotals: 99\n\
              part: 3\nfn=(4)\ncfn=(3)\ncalls=1 0\n* 8\ntotals: 8\n"
         );
         let counts = counts(&profile);
         assert_eq!(counts.len(), 2 * SITES);
-        assert_eq!((counts[1], counts[63], counts[64], counts[127]), (42, 0, 0, 8));
+        assert_eq!((counts[1], counts[255], counts[256], counts[511]), (42, 0, 0, 8));
     }
 }

@@ -21,11 +21,13 @@ pub enum Kind {
     Head,
     /// In the response to a request that is not safe.
     Post,
+    /// In a request through a forward proxy, and in its response.
+    Forward,
 }
 
 impl Kind {
     /// All of them, in the order in which they are played.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Request,
         Self::RequestHit,
         Self::Upgrade,
@@ -34,6 +36,7 @@ impl Kind {
         Self::Hit,
         Self::Head,
         Self::Post,
+        Self::Forward,
     ];
 }
 
@@ -48,87 +51,97 @@ pub struct Exchange {
     pub validated: Option<Vec<u8>>,
     /// Whether the cache is cleared before.
     pub is_first: bool,
+    /// Whether the request is sent to the forward proxy, not to the booster.
+    pub is_forwarded: bool,
 }
 
-/// A field in a shape, in messages of these sizes.
-#[derive(Clone, Copy, Debug)]
+/// A field in a shape, in messages of a size.
+#[derive(Clone, Debug)]
 pub(super) struct Case<'a> {
-    /// The field's name, or [`QUERY`].
-    pub name: &'a str,
-    /// How its value is built.
-    pub shape: Shape,
-    /// Bytes of a request header.
-    pub request_bytes: usize,
-    /// Bytes of a response header.
-    pub response_bytes: usize,
+    name: &'a str,
+    /// The lines of the field in a request.
+    request_lines: String,
+    /// The lines of the field in a response.
+    response_lines: String,
+    /// The field as a query with its `?`, if it is [`QUERY`].
+    query: String,
 }
+
+/// Where the origin listens, in the simulated world.
+pub(super) const ORIGIN: &str = "127.0.0.1:8000";
+/// The token of the one user of the forward proxy.
+const TOKEN: &str = "token-of-the-build-machine-0123456789";
+/// That user, as in a file of users.
+pub(super) const USER: &str =
+    "build:token:b9811f5832444e38b517890ea2b80edd7716052dbfeebf73ecd6d1415b9c9ef2\n";
 
 const FRESH: &str = "Cache-Control: max-age=600\r\nETag: \"e\"\r\n";
 const STALE: &str = "Cache-Control: max-age=0\r\nETag: \"e\"\r\n";
 const UPGRADE: &str = "Connection: upgrade\r\nUpgrade: a\r\n";
 const LENGTH: &str = "Content-Length: 2\r\n";
 
-impl Case<'_> {
+impl<'a> Case<'a> {
+    /// A case with so many bytes of the field in a request and in a response.
+    pub(super) fn new(name: &'a str, shape: Shape, request: usize, response: usize) -> Self {
+        if name == QUERY {
+            // Shapes of names and values, as parameters of a query.
+            let lines = shape.lines("q", request);
+            let value = lines.split("\r\n").next().unwrap_or_default();
+            let parameters = value.replace(',', "&").replace(['"', ' ', '\\', ':'], "+");
+            let (request_lines, response_lines) = Default::default();
+            return Self { name, request_lines, response_lines, query: format!("?{parameters}") };
+        }
+        Self {
+            name,
+            request_lines: shape.lines(name, request),
+            response_lines: shape.lines(name, response),
+            query: String::new(),
+        }
+    }
+
     /// One exchange of each of [`Kind::ALL`].
     pub(super) fn exchanges(&self) -> Vec<Exchange> {
-        let big = self.request("GET", "/r", "");
+        let host = if self.name == "host" { "" } else { HOST };
+        let get = self.request("GET /r", host);
         let varying = response("200 OK", &format!("{FRESH}{LENGTH}Vary: {}\r\n", self.name));
         let unchanged = response("304 Not Modified", "");
+        let upgrade = self.request("GET /u", &format!("{host}{UPGRADE}"));
+        let switched = self.response("101 Switching Protocols", UPGRADE);
+        let plain = request("GET /a HTTP/1.1", HOST);
         let interim = self.response("103 Early Hints", "");
         let stale = self.response("200 OK", &format!("{STALE}{LENGTH}"));
-        let get = request("GET", "/a", "");
+        let fresh = self.response("200 OK", &format!("{FRESH}{LENGTH}"));
         let other = response("200 OK", &format!("{FRESH}{LENGTH}"));
-        let head = self.response("200 OK", &format!("{FRESH}{LENGTH}"));
-        let head = head.strip_suffix(BODY).expect("it has a body").to_vec();
-        let head_request = request("HEAD", "/a", "Cache-Control: no-cache\r\n");
-        let post = request("POST", "/a", "Content-Length: 0\r\n");
-        let upgrade = self.request("GET", "/u", UPGRADE);
-        let switched = self.response("101 Switching Protocols", UPGRADE);
         let validated = self.response("304 Not Modified", FRESH);
+        let head = request("HEAD /a HTTP/1.1", &format!("{HOST}Cache-Control: no-cache\r\n"));
+        let header = fresh.strip_suffix(BODY).expect("it has a body");
+        let post = request("POST /a HTTP/1.1", &format!("{HOST}Content-Length: 0\r\n"));
+        let posted = self.response("200 OK", LENGTH);
+        let host = if self.name == "host" { "" } else { "Host: 127.0.0.1:8000\r\n" };
+        let credentials = format!("{host}Proxy-Authorization: Bearer {TOKEN}\r\n");
+        let forwarded = self.request(&format!("GET http://{ORIGIN}/f"), &credentials);
         vec![
-            Exchange { is_first: true, ..Exchange::new(&big, &[&varying]) },
-            Exchange::new(&big, &[&varying]).validated(&unchanged),
+            Exchange { is_first: true, ..Exchange::new(&get, &[&varying]) },
+            Exchange::new(&get, &[&varying]).validated(&unchanged),
             Exchange::new(&upgrade, &[&switched]),
-            Exchange::new(&get, &[&interim, &stale]),
-            Exchange::new(&get, &[&other]).validated(&validated),
-            Exchange::new(&get, &[&other]).validated(&unchanged),
-            Exchange::new(&head_request, &[&head]),
-            Exchange::new(&post, &[&self.response("200 OK", LENGTH)]),
+            Exchange::new(&plain, &[&interim, &stale]),
+            Exchange::new(&plain, &[&other]).validated(&validated),
+            Exchange::new(&plain, &[&other]).validated(&unchanged),
+            Exchange::new(&head, &[header]),
+            Exchange::new(&post, &[&posted]),
+            Exchange { is_forwarded: true, ..Exchange::new(&forwarded, &[&fresh]) },
         ]
     }
 
     /// A request with the field.
-    fn request(&self, method: &str, path: &str, lines: &str) -> Vec<u8> {
-        if self.name == QUERY {
-            return request(method, &format!("{path}?{}", self.query()), lines);
-        }
-        let host = if self.name == "host" { "" } else { HOST };
-        self.fill(format!("{method} {path} HTTP/1.1\r\n{host}{lines}"), self.request_bytes)
+    fn request(&self, start: &str, lines: &str) -> Vec<u8> {
+        let Self { request_lines, query, .. } = self;
+        request(&format!("{start}{query} HTTP/1.1"), &format!("{lines}{request_lines}"))
     }
 
     /// A response with the field.
     fn response(&self, status: &str, lines: &str) -> Vec<u8> {
-        if self.name == QUERY {
-            return response(status, lines);
-        }
-        let mut bytes = self.fill(format!("HTTP/1.1 {status}\r\n{lines}"), self.response_bytes);
-        bytes.extend_from_slice(body_of(status));
-        bytes
-    }
-
-    fn fill(&self, mut header: String, bytes: usize) -> Vec<u8> {
-        let left = bytes - header.len() - 2;
-        self.shape.write(&mut header, self.name, left);
-        header.push_str("\r\n");
-        header.into_bytes()
-    }
-
-    /// The value as parameters of a query.
-    fn query(&self) -> String {
-        let mut lines = String::new();
-        self.shape.write(&mut lines, "q", self.request_bytes - 128);
-        let value = lines.split("\r\n").next().unwrap_or_default();
-        value.replace(',', "&").replace(['"', ' ', '\\', ':'], "+")
+        response(status, &format!("{lines}{}", self.response_lines))
     }
 }
 
@@ -146,8 +159,8 @@ impl Exchange {
 const HOST: &str = "Host: a.example\r\n";
 const BODY: &[u8] = b"ok";
 
-fn request(method: &str, target: &str, lines: &str) -> Vec<u8> {
-    format!("{method} {target} HTTP/1.1\r\n{HOST}{lines}\r\n").into_bytes()
+fn request(start: &str, lines: &str) -> Vec<u8> {
+    format!("{start}\r\n{lines}\r\n").into_bytes()
 }
 
 fn response(status: &str, lines: &str) -> Vec<u8> {

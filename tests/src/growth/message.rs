@@ -13,8 +13,6 @@ pub enum Shape {
     Empty,
     /// `a,a,a`
     Same,
-    /// `1,1,1`
-    Digits,
     /// `k0,k1,k2`
     Distinct,
     /// `"k0","k1"`
@@ -46,10 +44,9 @@ pub enum Shape {
 
 impl Shape {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 15] = [
         Self::Empty,
         Self::Same,
-        Self::Digits,
         Self::Distinct,
         Self::Quoted,
         Self::Pairs,
@@ -65,15 +62,18 @@ impl Shape {
         Self::Argument,
     ];
 
-    /// Appends lines of the field `name` with `bytes` bytes in all, line ends included, or a few
-    /// less.
-    pub(super) fn write(self, out: &mut String, name: &str, bytes: usize) {
-        let end = out.len() + bytes;
-        let half = out.len() + bytes / 2;
+    /// Lines of the field `name` with `bytes` bytes in all, line ends included, or a few less.
+    pub(super) fn lines(self, name: &str, bytes: usize) -> String {
+        let mut out = String::with_capacity(bytes);
+        self.write(&mut out, name, bytes, bytes / 2);
+        out
+    }
+
+    /// Writes lines up to `end`; what has two parts up to `half`, then up to `end`.
+    fn write(self, out: &mut String, name: &str, end: usize, half: usize) {
         match self {
             Self::Empty => line(out, name, "", end, |out, _| out.push(',')),
             Self::Same => line(out, name, "", end, |out, _| out.push_str("a,")),
-            Self::Digits => line(out, name, "1", end, |out, _| out.push_str(",1")),
             Self::Distinct => line(out, name, "", end, |out, at| put(out, "", at, ",")),
             Self::Quoted => {
                 line(out, name, "\"a\"", end, |out, at| put(out, ",\"", at, "\""));

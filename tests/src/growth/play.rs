@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,22 @@ use iolite::Slab;
 use millrace_cache::rules::HashKey;
 use millrace_cache::{Bounds, Cache};
 use millrace_event::{Address, Instant, mailbox, mesh};
-use millrace_proxy::config::{self, Config, ListenAddress};
+use millrace_proxy::auth::{Auth, Desk, Users};
+use millrace_proxy::config::{self, Config, Listener, Service};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 
-use super::exchange::Exchange;
+use super::exchange::{Exchange, ORIGIN, USER};
 use super::site::{SITES, site};
 use super::{Size, message};
 use crate::border::Border;
+
+/// Where the booster listens, in the simulated world.
+const BOOSTER: &str = "127.0.0.1:8001";
+/// Where the forward proxy listens, in the simulated world.
+const FORWARD_PROXY: &str = "127.0.0.1:8002";
 
 /// What a client and the origin saw of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,15 +82,15 @@ impl Stage {
 /// When the configuration is refused, or the simulated world ends before the exchanges.
 pub fn play(exchanges: Vec<Exchange>, size: Size) -> Vec<Seen> {
     let world = World::new(1, Faults::None);
-    let listener = world.actor_listen(&Address::Tcp(local()));
+    let [origin, booster, forward_proxy] = [ORIGIN, BOOSTER, FORWARD_PROXY].map(address);
+    let listener = world.actor_listen(&origin);
     let seen = RefCell::new(vec![Seen::default(); exchanges.len()]);
     let stage = Rc::new(Stage { exchanges, at: Cell::new(0), seen });
-    let (config, proxy) = configure(&world, &world.local_address(listener), size);
     let cache = cache();
-    let worker = worker(&world, config, proxy, cache.clone());
+    let worker = worker(&world, configure(size), cache.clone());
     let mut worker = Counted { worker, stage: stage.clone() };
-    let mut client =
-        Client { stage: stage.clone(), cache, proxy: Address::Tcp(proxy), played: None };
+    let proxies = [booster, forward_proxy];
+    let mut client = Client { stage: stage.clone(), cache, proxies, played: None };
     let mut origin = Origin { stage: stage.clone(), listener, connections: Vec::new() };
     let mut workers: [&mut dyn Turn; 1] = [&mut worker];
     let mut actors: [&mut dyn Actor; 2] = [&mut client, &mut origin];
@@ -105,24 +111,38 @@ impl Turn for Counted {
     }
 }
 
-/// A booster that trusts its client and has every part that reads lists.
-fn configure(world: &World, origin: &Address, size: Size) -> (Config, SocketAddr) {
+/// A booster that trusts its client and has every part that reads lists, and a forward proxy with
+/// a user.
+fn configure(size: Size) -> Config {
     let Size { request, response } = size;
     let fields = message::FIELDS_MAX;
-    let line = format!(
-        "boost --origin http://{origin} --listen 127.0.0.1:0 --workers 1 --trust 0.0.0.0/0 \
-         --access-log access.log --proxy-status on --limit fields={fields} \
-         --limit request_head_bytes={request} --limit answer_head_bytes={response} \
-         --limit target_bytes=65536"
+    let limits = format!(
+        "--limit fields={fields} --limit request_head_bytes={request} \
+         --limit answer_head_bytes={response} --limit target_bytes=65536"
     );
-    let words = line.split_whitespace().map(str::to_owned).chain(message::options());
-    let words: Vec<String> = words.collect();
-    let mut config = config::from_arguments(words).expect("the command is sound");
-    let picked = world.actor_listen(&Address::Tcp(local()));
-    let Address::Tcp(proxy) = world.local_address(picked) else { panic!("it listens on TCP") };
-    config.listeners[0].address = ListenAddress::Tcp(proxy);
-    world.close(picked);
-    (config, proxy)
+    let booster = format!(
+        "boost --origin http://{ORIGIN} --listen {BOOSTER} --workers 1 --trust 0.0.0.0/0 \
+         --access-log access.log --proxy-status on {limits}"
+    );
+    let forward_proxy = format!("forward --listen {FORWARD_PROXY} --workers 1 {limits}");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let read = |words: Vec<String>| config::from_arguments(words).expect("the command is sound");
+    let mut config = read([words(&booster), message::options()].concat());
+    let other = read(words(&forward_proxy));
+    config.listeners.extend(other.listeners.into_iter().map(|listener| Listener {
+        number: 1,
+        service: 1,
+        ..listener
+    }));
+    config.services.extend(other.services.into_iter().map(|service| Service {
+        auth: Some(Auth {
+            path: PathBuf::new(),
+            realm: "realm".to_owned(),
+            users: Some(Arc::new(Users::parse("users", USER).expect("one user"))),
+        }),
+        ..service
+    }));
+    config
 }
 
 fn cache() -> Arc<Cache> {
@@ -132,34 +152,38 @@ fn cache() -> Arc<Cache> {
     Cache::new(slab, HashKey::new([1; 16]), bounds)
 }
 
-fn worker(world: &World, config: Config, proxy: SocketAddr, cache: Arc<Cache>) -> Worker<Border> {
+fn worker(world: &World, config: Config, cache: Arc<Cache>) -> Worker<Border> {
     let (_, inbox) = mailbox::<Letter<SimDetached>, SimWaker>(LETTERS);
     let mail = mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
     let engine = Border(world.engine(config.memory_bytes as usize));
     let setup = Setup {
         config: Arc::new(config),
         index: 0,
-        listeners: vec![(0, world.listen(&Address::Tcp(proxy)))],
+        listeners: vec![
+            (0, world.listen(&address(BOOSTER))),
+            (1, world.listen(&address(FORWARD_PROXY))),
+        ],
         inbox,
         mail,
         shared: Shared::new(1, "millrace-counted".to_owned(), None, Some(cache), |_| {}),
         names: Arc::new(Sources::parse(b"", b"", &[])),
-        desk: millrace_proxy::auth::Desk::empty(),
+        desk: Desk::empty(),
         descriptors: 1000,
         thresholds: Thresholds::FIXED,
     };
     Worker::new(engine, setup).expect("a simulated engine takes its listener")
 }
 
-fn local() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
+fn address(text: &str) -> Address {
+    Address::Tcp(text.parse().expect("an address and a port"))
 }
 
 /// The client: a connection for each exchange.
 struct Client {
     stage: Rc<Stage>,
     cache: Arc<Cache>,
-    proxy: Address,
+    /// The booster and the forward proxy.
+    proxies: [Address; 2],
     played: Option<Played>,
 }
 
@@ -172,7 +196,7 @@ struct Played {
     until: Instant,
 }
 
-/// What is still to be sent on a connection: each message in two halves, with a gap after each.
+/// What is still to be sent on a connection: each message in two halves, with a [`GAP`] after each.
 #[derive(Default)]
 struct Outbox {
     pieces: VecDeque<Vec<u8>>,
@@ -182,7 +206,7 @@ struct Outbox {
 impl Outbox {
     fn add(&mut self, message: &[u8]) {
         let (first, second) = message.split_at(message.len() / 2);
-        self.pieces.extend([first.to_vec(), second.to_vec()]);
+        self.pieces.extend([first, second].map(<[u8]>::to_vec));
     }
 
     /// Sends the next piece if its time has come; gives the time of the one after it.
@@ -227,7 +251,7 @@ impl Client {
         let mut outbox = Outbox::default();
         outbox.add(&exchange.request);
         self.played = Some(Played {
-            socket: world.connect(&self.proxy, None),
+            socket: world.connect(&self.proxies[usize::from(exchange.is_forwarded)], None),
             outbox,
             beginning: Vec::new(),
             until: world.now() + PAUSE,

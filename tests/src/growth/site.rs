@@ -18,7 +18,7 @@ macro_rules! row {
             goes_on
         })*
 
-        pub(super) const ROW: [Site; 8] = [$($name),*];
+        pub(super) const ROW: [Site; 16] = [$($name),*];
     };
 }
 
@@ -30,27 +30,29 @@ macro_rules! rows {
             use super::{Border, Site, Worker};
             use crate::border;
 
-            row! { at0 at1 at2 at3 at4 at5 at6 at7 }
+            row! { at0 at1 at2 at3 at4 at5 at6 at7 at8 at9 at10 at11 at12 at13 at14 at15 }
         })*
 
-        const ROWS: [[Site; 8]; 8] = [$($name::ROW),*];
+        const ROWS: [[Site; 16]; 16] = [$($name::ROW),*];
     };
 }
 
-rows! { row0 row1 row2 row3 row4 row5 row6 row7 }
+rows! {
+    row0 row1 row2 row3 row4 row5 row6 row7 row8 row9 row10 row11 row12 row13 row14 row15
+}
 
 /// How many there are.
-pub(super) const SITES: usize = 64;
+pub(super) const SITES: usize = 256;
 
 /// The site of a number below [`SITES`].
 pub(super) fn site(number: usize) -> Site {
-    ROWS[number / 8][number % 8]
+    ROWS[number / 16][number % 16]
 }
 
 /// The number of the site whose function has this name in a profile.
 pub(super) fn number_of(function: &str) -> Option<usize> {
     let (row, at) = function.strip_prefix(PREFIX)?.split_once("::at")?;
-    Some(row.parse::<usize>().ok()? * 8 + at.parse::<usize>().ok()?)
+    Some(row.parse::<usize>().ok()? * 16 + at.parse::<usize>().ok()?)
 }
 
 const PREFIX: &str = "millrace_tests::growth::site::row";
