@@ -123,12 +123,11 @@ impl Case<'_> {
         header.into_bytes()
     }
 
-    /// The value as parameters of a query.
+    /// The lines as parameters of a query. It leaves room for the rest of the longest request.
     fn query(&self) -> String {
         let mut lines = String::new();
-        self.shape.write(&mut lines, "q", self.request_bytes - 128);
-        let value = lines.split("\r\n").next().unwrap_or_default();
-        value.replace(',', "&").replace(['"', ' ', '\\', ':'], "+")
+        self.shape.write(&mut lines, "q", self.request_bytes - 72);
+        lines.replace("\r\n", "+&").replace(',', "&").replace(['"', ' ', '\\', ':'], "+")
     }
 }
 
