@@ -1,7 +1,9 @@
 """What an outcome of the suite is worth: counts, misses, and what is wrong with a run. No I/O.
 
 A test is a dictionary with `id`, `suite`, `name`, `kind` (required, optimal, check), `browser`
-(only for caches of browsers), `verdict` and `detail`, as suite.mjs prints it.
+(only for caches of browsers), `verdict` and `detail`, as suite.mjs prints it. A test that was run
+once more, with the options of its `opted_in` entry, also has `by_default`: the verdict of the first
+run.
 """
 
 OPTIMAL_SHARE_MIN = 0.95
@@ -10,6 +12,7 @@ OPTIMAL_SHARE_MIN = 0.95
 UNBARRED = {"surrogate-control"}
 # A check asks how a cache does it; neither answer is wrong.
 PASSED = {"pass", "yes"}
+LISTS = ("unsatisfiable", "opted_in", "miss")
 
 
 def asked(tests, known):
@@ -35,11 +38,34 @@ def entries(known, kind, subject):
             yield from ((name, entry) for name in entry["tests"])
 
 
+def option_sets(known, subject):
+    """The names of the tests that run with more options, by these options."""
+    sets = {}
+    for name, entry in entries(known, "opted_in", subject):
+        sets.setdefault(entry["options"], []).append(name)
+    return sets
+
+
+def adopt(tests, again, ids):
+    """Gives the tests `ids` the outcome of their second run and keeps the first verdict."""
+    outcomes = {test["id"]: test for test in again if test["id"] in ids}
+    for test in tests:
+        if outcome := outcomes.get(test["id"]):
+            first = test["verdict"]
+            test.update(verdict=outcome["verdict"], detail=outcome["detail"], by_default=first)
+
+
+def by_default(tests):
+    """The tests with the verdicts of the run with the default options."""
+    return [dict(test, verdict=test.get("by_default", test["verdict"])) for test in tests]
+
+
 def complaints(tests, known, subject):
     """What is wrong with the outcome of `subject`, a sentence each; nothing if it conforms.
 
-    `known` has two lists, `miss` and `unsatisfiable`, of dictionaries with `tests`, `section`,
-    `reason` and, if they hold for some subjects only, `on`.
+    `known` has three lists, `miss`, `opted_in` and `unsatisfiable`, of dictionaries with `tests`,
+    `section`, `reason` and, if they hold for some subjects only, `on`. Entries of `opted_in` also
+    have `options`, and their tests must fail without these.
     """
     said = []
     by_id = {test["id"]: test for test in tests}
@@ -47,16 +73,21 @@ def complaints(tests, known, subject):
     if not barred:
         return ["the suite ran no test"]
     may_be_missed = {test["id"] for test in barred}
-    listed = set()
-    for kind in ("unsatisfiable", "miss"):
+    listed, excused = set(), set()
+    for kind in LISTS:
         for name, entry in entries(known, kind, subject):
             if not entry.get("section") or not entry.get("reason"):
                 said.append(f"{name} is listed without a section or a reason")
             if name in listed:
                 said.append(f"{name} is listed twice")
             listed.add(name)
-            if name not in by_id or (kind == "miss" and name not in may_be_missed):
+            if kind == "miss":
+                excused.add(name)
+            if name not in by_id or (kind != "unsatisfiable" and name not in may_be_missed):
                 said.append(f"{name} is listed, and no test that a bar holds for has this name")
+            elif kind == "opted_in":
+                if by_id[name].get("by_default", "pass") in PASSED:
+                    said.append(f"{name} is listed as opted_in and passes by default")
             elif by_id[name]["verdict"] in PASSED:
                 said.append(f"{name} is listed as {kind} and passes")
     for kind, least in (("required", 1.0), ("optimal", OPTIMAL_SHARE_MIN)):
@@ -64,7 +95,7 @@ def complaints(tests, known, subject):
         if share(of_kind) < least:
             said.append(f"{share(of_kind):.1%} of the {kind} tests pass, not {least:.0%}")
         for test in of_kind:
-            if test["verdict"] not in PASSED and test["id"] not in listed:
+            if test["verdict"] not in PASSED and test["id"] not in excused:
                 said.append(f"{test['id']} ({kind}) is missed and has no reason in known.toml")
     return said
 
@@ -103,6 +134,8 @@ def table(tests, known):
     impossible = {name for entry in known.get("unsatisfiable", []) for name in entry["tests"]}
     groups = [(kind, [test for test in barred if test["kind"] == kind])
               for kind in ("required", "optimal")]
+    if any("by_default" in test for test in tests):
+        groups += [(f"{kind}, default options", by_default(group)) for kind, group in groups]
     groups += [("check (yes, no)", [test for test in shared if test["kind"] == "check"
                                     and test["suite"] not in UNBARRED])]
     groups += [(f"{suite}, no bar", [test for test in shared if test["suite"] == suite])
@@ -120,7 +153,7 @@ def names(tests, known, subject):
     """Markdown: every test by name under its verdict, misses with what was seen and why."""
     reasons = {
         name: f"{entry['section']}: {entry['reason']}"
-        for kind in ("unsatisfiable", "miss") for name, entry in entries(known, kind, subject)
+        for kind in LISTS for name, entry in entries(known, kind, subject)
     }
     parts = []
     shared = [test for test in tests if not test["browser"]]
@@ -133,6 +166,8 @@ def names(tests, known, subject):
             for test in group:
                 detail = f": {test['detail']}" if test["detail"] else ""
                 reason = reasons.get(test["id"])
-                parts.append(f"- `{test['id']}`{detail}" + (f" ({reason})" if reason else ""))
+                first = f", {test['by_default']} by default" if "by_default" in test else ""
+                told = f" ({reason})" if reason else ""
+                parts.append(f"- `{test['id']}`{first}{detail}{told}")
             parts.append("")
     return "\n".join(parts)

@@ -1,7 +1,10 @@
 // The public suite `http-cache-tests`, driven through one cache.
 //
 //   node suite.mjs origin              the suite's origin on 127.0.0.1; prints its port
-//   node suite.mjs tests BASE [PROXY]  asks for BASE, through PROXY if given; prints the outcome
+//   node suite.mjs tests BASE [PROXY] [ID...]
+//                                      asks for BASE, through PROXY if given; prints the outcome.
+//                                      With IDs: of these tests and those that they depend on. An
+//                                      empty PROXY is none.
 //
 // The tests, the client that plays them, the origin's answers and the rules that make a verdict of
 // a result are the suite's own, unchanged. Here is only what its command line cannot do: an origin
@@ -76,8 +79,21 @@ function verdicts (suites, results) {
   return found
 }
 
-async function tests (url, proxy) {
-  const suites = [...base, surrogate]
+// The suites with the tests of these names and those that they depend on, or with all if none is
+// named.
+function selected (suites, ids) {
+  if (ids.length === 0) return suites
+  const all = new Map(suites.flatMap(suite => suite.tests.map(test => [test.id, test])))
+  const wanted = new Set(ids)
+  for (const id of wanted) {
+    for (const other of all.get(id)?.depends_on ?? []) wanted.add(other)
+  }
+  return suites.map(suite => ({ ...suite, tests: suite.tests.filter(test => wanted.has(test.id)) }))
+}
+
+async function tests (url, proxy, ...ids) {
+  const everything = [...base, surrogate]
+  const suites = selected(everything, ids)
   // A connection for each request: an idle one that the cache closes just when it is used again
   // would fail a test that has nothing to do with it.
   const agent = proxy ? new ProxyAgent(proxy) : new http.Agent()
@@ -97,7 +113,7 @@ async function tests (url, proxy) {
   for (const { file, version } of index) {
     const text = readFileSync(new URL(`node_modules/http-cache-tests/results/${file}`, import.meta.url))
     const product = file.replace('.json', '')
-    published[product] = { version, verdicts: verdicts(suites, JSON.parse(text)) }
+    published[product] = { version, verdicts: verdicts(everything, JSON.parse(text)) }
   }
   console.log(JSON.stringify({ tests: rows, published }))
 }

@@ -82,6 +82,20 @@ class Complaints(unittest.TestCase):
         self.assertTrue(self.said(tests, {"unsatisfiable": [entry("a", reason="")]}))
         self.assertTrue(self.said(tests, {**known, **misses("a")}))
 
+    def test_opted_in_tests_fail_by_default_and_pass_with_their_options(self):
+        known = {"opted_in": [entry("a", options="--b c")]}
+        tests = [test("a"), test("d"), *OPTIMAL]
+        self.assertEqual(self.said([dict(tests[0], by_default="fail"), *tests[1:]], known), [])
+        self.assertEqual(self.said([dict(tests[0], by_default="pass"), *tests[1:]], known),
+                         ["a is listed as opted_in and passes by default"])
+        self.assertTrue(self.said(tests, known), "a never ran with the options")
+        refused = test("a", verdict="fail")
+        self.assertEqual(len(self.said([dict(refused, by_default="fail"), *tests[1:]], known)), 2)
+        self.assertTrue(self.said([dict(refused, by_default="fail"), *tests[1:]],
+                                  {**known, **misses("a")}))
+        self.assertTrue(self.said([test("e", "check", "no"), *tests],
+                                  {"opted_in": [entry("e", options="--b c")]}))
+
     def test_no_bar_for_browsers_checks_and_surrogates(self):
         tests = [
             test("a"), *OPTIMAL,
@@ -90,6 +104,22 @@ class Complaints(unittest.TestCase):
             test("d", verdict="fail", suite="surrogate-control"),
         ]
         self.assertEqual(self.said(tests, {}), [])
+
+
+class SecondRun(unittest.TestCase):
+    def test_options_of_the_subject(self):
+        known = {"opted_in": [
+            entry("a", options="--b c"), entry("d", options="--b c"), entry("e", options="--f"),
+            entry("g", options="--f", on=["forward"]),
+        ]}
+        self.assertEqual(judge.option_sets(known, "boost"), {"--b c": ["a", "d"], "--f": ["e"]})
+        self.assertEqual(judge.option_sets({}, "boost"), {})
+
+    def test_only_the_named_tests_take_the_second_outcome(self):
+        tests = [test("a", verdict="fail"), test("b", verdict="fail")]
+        judge.adopt(tests, [test("a"), test("b")], ["a"])
+        self.assertEqual(tests, [test("a") | {"by_default": "fail"}, test("b", verdict="fail")])
+        self.assertEqual([t["verdict"] for t in judge.by_default(tests)], ["fail", "fail"])
 
 
 class Differences(unittest.TestCase):
@@ -118,6 +148,10 @@ class Text(unittest.TestCase):
                  test("d", "check", "no"), test("e", verdict="untested", browser=True)]
         self.assertIn("| required | 1 | 1 | 1 | 3 |", judge.table(tests, {}))
         self.assertIn("| check (yes, no) | 0 | 1 | 0 | 1 |", judge.table(tests, {}))
+        self.assertNotIn("default options", judge.table(tests, {}))
+        judge.adopt(tests, [test("b")], ["b"])
+        self.assertIn("| required | 2 | 0 | 1 | 3 |", judge.table(tests, {}))
+        self.assertIn("| required, default options | 1 | 1 | 1 | 3 |", judge.table(tests, {}))
 
     def test_names_carry_the_reason(self):
         tests, known = failed(1)

@@ -43,6 +43,7 @@ impl Class {
 }
 
 /// Whether the bytes are a token: at least one, all in [`TOKEN`].
+#[inline(always)]
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && TOKEN.has_all(bytes)
 }

@@ -107,19 +107,18 @@ impl ConnectionOptions {
     }
 }
 
-/// The `Connection` fields of a whole head, read once.
+/// The `Connection` fields of a whole header, read once.
+#[derive(Default)]
 pub(crate) struct Connection<'a> {
     pub(crate) options: ConnectionOptions,
-    /// The other options: names of fields, which may have to be removed.
-    list: [&'a [u8]; CONNECTION_OPTIONS_MAX],
-    /// How many there are: `count <= list.len()`.
-    count: usize,
+    /// The other options, names of fields that may have to be removed: at most
+    /// [`CONNECTION_OPTIONS_MAX`]. Allocates only where there are some.
+    names: Vec<&'a [u8]>,
 }
 
 impl<'a> Connection<'a> {
     pub(crate) fn of(bytes: &'a [u8], fields: &[Field]) -> Result<Self, HeadError> {
-        let mut connection =
-            Self { options: ConnectionOptions::default(), list: Default::default(), count: 0 };
+        let mut connection = Self::default();
         let fields = fields.iter().filter(|field| field.known == Name::Connection);
         for option in bounded(fields.map(|field| field.value.of(bytes)), CONNECTION_OPTIONS_MAX) {
             connection.add(option.ok_or(HeadError::ConnectionOptionsTooMany)?);
@@ -134,16 +133,18 @@ impl<'a> Connection<'a> {
             10 if is("keep-alive") => self.options.keep_alive = true,
             7 if is("upgrade") => self.options.upgrade = true,
             2 if is("te") => self.options.te = true,
-            _ => {
-                self.list[self.count] = option;
-                self.count += 1;
-            }
+            _ => self.names.push(option),
         }
+    }
+
+    /// Whether it names any field that is not known.
+    pub(crate) fn has_names(&self) -> bool {
+        !self.names.is_empty()
     }
 
     /// Whether it names this field.
     pub(crate) fn names(&self, field: &[u8]) -> bool {
-        self.list[..self.count].iter().any(|option| option.eq_ignore_ascii_case(field))
+        self.names.iter().any(|option| option.eq_ignore_ascii_case(field))
     }
 }
 

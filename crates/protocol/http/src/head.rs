@@ -279,8 +279,10 @@ impl Fields {
         if self.present.has(Name::Connection) {
             let connection = Connection::of(&self.bytes, &self.list)?;
             self.options = connection.options;
-            for field in self.list.iter_mut().filter(|field| field.known == Name::Other) {
-                field.is_nominated = connection.names(field.name.of(&self.bytes));
+            if connection.has_names() {
+                for field in self.list.iter_mut().filter(|field| field.known == Name::Other) {
+                    field.is_nominated = connection.names(field.name.of(&self.bytes));
+                }
             }
         }
         if self.options.upgrade && self.present.has(Name::Upgrade) {

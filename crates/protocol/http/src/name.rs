@@ -123,12 +123,10 @@ impl Name {
             return TABLE[row].1;
         }
         if bytes.contains(&b'_') {
-            Self::of_underscored(bytes)
-        } else if is_gateway(bytes) {
-            Self::Gateway
-        } else {
-            Self::Other
+            return Self::of_underscored(bytes);
         }
+        let is_gateway = matches!(bytes, [b'x' | b'X', b'-', ..]) && is_gateway(bytes);
+        if is_gateway { Self::Gateway } else { Self::Other }
     }
 
     fn of_underscored(bytes: &[u8]) -> Self {
@@ -142,6 +140,11 @@ impl Name {
     /// The names that have a meaning here, in lower case.
     pub fn known() -> impl Iterator<Item = &'static str> {
         TABLE.iter().map(|(text, _)| *text)
+    }
+
+    /// Whether it stands for many names, which only their bytes tell apart.
+    pub fn is_of_many(self) -> bool {
+        matches!(self, Self::Disguised | Self::Gateway | Self::Other)
     }
 
     /// In lower case; empty for [`Name::Disguised`], [`Name::Gateway`] and [`Name::Other`], which are
@@ -197,14 +200,12 @@ impl NameSet {
 const _: () = assert!((Name::Other as usize) < 128, "each name has its bit, the last one too");
 
 /// Whether a token begins like those of [`Name::Gateway`] when `_` is read as `-`.
-#[inline]
+#[cold]
 fn is_gateway(bytes: &[u8]) -> bool {
     const FAMILIES: [&str; 3] = ["x-forwarded-", "x-original-", "x-rewrite-"];
     let begins_like =
         |family: &&str| bytes.len() > family.len() && family.bytes().zip(bytes).all(is_same_to_cgi);
-    matches!(bytes, [b'x' | b'X', b'-' | b'_', ..])
-        && FAMILIES.iter().any(begins_like)
-        && is_token(bytes)
+    FAMILIES.iter().any(begins_like) && is_token(bytes)
 }
 
 fn is_same_to_cgi((known, &byte): (u8, &u8)) -> bool {

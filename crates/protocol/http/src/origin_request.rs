@@ -1,15 +1,17 @@
-//! The fields of a request as its origin receives them. Whatever depends on what the origin saw (the
-//! request that is written, cache keys, the words of `Vary`) asks the same [`OriginRequest`], so that
-//! none of them can see another value than the origin does.
+//! The fields of a request as its origin receives them. The request that is sent, cache keys and the
+//! words of `Vary` are all made of one [`OriginRequest`], so that none of them can see another value
+//! than the origin does.
 //!
 //! It leaves out what the proxy adds for its own sake: conditions, ranges, `Via`, framing.
 
 use std::net::IpAddr;
 
+use memchr::memmem;
+
 use crate::fields::goes_on;
-use crate::text::{write_ip, write_ip_host, write_normal_authority};
+use crate::text::{write_ip, write_normal_authority};
 use crate::{
-    Destination, Field, Name, NameSet, RequestHead, Run, Version, destination, forwarded_runs,
+    Authority, Field, Name, NameSet, RequestHead, Run, Version, destination, forwarded_runs,
     has_token, items,
 };
 
@@ -18,8 +20,8 @@ use crate::{
 pub enum Forwarding<'a> {
     /// A forward proxy: they are sent as received.
     Proxy,
-    /// A gateway: it says itself by which client, scheme and host it was asked, and believes only
-    /// the peers that it trusts.
+    /// A gateway: it writes client, scheme and host of the request itself, and believes only the
+    /// peers that it trusts.
     Gateway {
         /// The client's address; `None` on a Unix socket.
         client: Option<IpAddr>,
@@ -59,8 +61,8 @@ pub const METHOD_OVERRIDES: NameSet =
 /// Fields that a gateway removes from the requests of peers that it does not trust.
 pub const REMOVED_UNLESS_TRUSTED: NameSet = OF_CLIENT.with(&OF_URL);
 
-/// All fields that describe the client or its request to an origin. Whoever may write them decides
-/// what an origin responds with.
+/// All fields that describe the client or its request to an origin. A client that may set one can
+/// change the response.
 pub const DESCRIPTIONS: NameSet = WRITTEN.with(&REMOVED_UNLESS_TRUSTED);
 
 /// Scheme and default port of what clients ask for.
@@ -82,23 +84,40 @@ impl<'a> OriginRequest<'a> {
         self.head
     }
 
-    /// The received lines that the origin gets, less those for which `keep` says no. `Host` is
-    /// never among them: [`OriginRequest::write_host`].
-    pub fn lines(&self, keep: impl Fn(Name) -> bool + 'a) -> impl Iterator<Item = Run<'a>> {
+    /// The received lines that the origin gets, less those with a name in `left_out`. `Host` is never
+    /// among them: [`OriginRequest::write_host`].
+    pub fn lines(&self, left_out: NameSet) -> impl Iterator<Item = Run<'a>> {
         let this = *self;
-        forwarded_runs(this.head, move |field| this.is_kept(field) && keep(field.known))
+        let left_out = left_out.with(&self.left_out());
+        // Few requests have a field that is looked at by itself.
+        let is_alike = !self.head.has_any(&REMOVED_UNLESS_TRUSTED);
+        forwarded_runs(this.head, move |field| {
+            !left_out.has(field.known) && (is_alike || this.is_believed_or_passed(field))
+        })
     }
 
-    /// Whether the line of an end-to-end field is sent as received.
-    fn is_kept(&self, field: &Field) -> bool {
-        match (field.known, self.forwarding) {
-            (Name::Host, _) => false,
-            (Name::Expect, _) => self.head.version() != Version::Http10,
-            (known, Forwarding::Gateway { .. }) if WRITTEN.has(known) => false,
-            (known, Forwarding::Gateway { is_trusted, .. })
-                if REMOVED_UNLESS_TRUSTED.has(known) =>
+    /// The names of which no received line is sent.
+    #[inline]
+    fn left_out(&self) -> NameSet {
+        const HOST: NameSet = NameSet::of(&[Name::Host]);
+        const EXPECT: NameSet = NameSet::of(&[Name::Expect]);
+        let left_out = match self.forwarding {
+            Forwarding::Proxy => HOST,
+            Forwarding::Gateway { .. } => HOST.with(&WRITTEN),
+        };
+        match self.head.version() {
+            Version::Http10 => left_out.with(&EXPECT),
+            Version::Http11 => left_out,
+        }
+    }
+
+    /// Whether the line of a field is sent as received, if its name is not left out.
+    fn is_believed_or_passed(&self, field: &Field) -> bool {
+        match self.forwarding {
+            Forwarding::Gateway { is_trusted: false, .. }
+                if REMOVED_UNLESS_TRUSTED.has(field.known) =>
             {
-                is_trusted || self.is_passed(field)
+                self.is_passed(field)
             }
             _ => true,
         }
@@ -111,86 +130,59 @@ impl<'a> OriginRequest<'a> {
         passed.iter().any(|other| name.eq_ignore_ascii_case(other))
     }
 
-    /// Appends the authority of the request's URL in its normal form; nothing if it has none.
-    pub fn write_host(&self, out: &mut Vec<u8>) {
-        if let Some(authority) = self.destination().authority {
-            write_normal_authority(out, &authority, DEFAULT_PORT);
-        }
+    /// Appends an authority in the form that cache keys have.
+    pub fn write_host(out: &mut Vec<u8>, authority: &Authority<'_>) {
+        write_normal_authority(out, authority, DEFAULT_PORT);
     }
 
     /// Appends the lines that a gateway writes itself: RFC 7239 and its predecessors. A forward proxy
-    /// writes none.
-    pub fn write_added(&self, out: &mut Vec<u8>) {
-        if let Forwarding::Proxy = self.forwarding {
-            return;
+    /// writes none. `authority` is that of the request's destination.
+    pub fn write_added(&self, out: &mut Vec<u8>, authority: Option<&Authority<'_>>) {
+        let Forwarding::Gateway { client, .. } = self.forwarding else { return };
+        out.extend_from_slice(b"X-Forwarded-For: ");
+        self.write_earlier_members(Name::XForwardedFor, out);
+        let client_at = out.len();
+        match client {
+            Some(ip) => write_ip(out, ip),
+            None => out.extend_from_slice(b"unknown"),
         }
-        for (name, known) in [
-            (&b"X-Forwarded-For: "[..], Name::XForwardedFor),
-            (b"Forwarded: ", Name::Forwarded),
-            (b"X-Forwarded-Proto: ", Name::XForwardedProto),
-            (b"X-Forwarded-Host: ", Name::XForwardedHost),
-        ] {
+        let client_at = client_at..out.len();
+        out.extend_from_slice(b"\r\nForwarded: ");
+        self.write_earlier_members(Name::Forwarded, out);
+        out.extend_from_slice(b"for=");
+        let is_v6 = client.is_some_and(|ip| ip.is_ipv6());
+        out.extend_from_slice(if is_v6 { b"\"[" } else { b"" });
+        out.extend_from_within(client_at);
+        out.extend_from_slice(if is_v6 { b"]\";proto=http" } else { b";proto=http" });
+        let host_at = authority.map(|authority| {
+            out.extend_from_slice(b";host=\"");
             let start = out.len();
-            out.extend_from_slice(name);
-            match self.write_value(known, out) {
-                true => out.extend_from_slice(b"\r\n"),
-                false => out.truncate(start),
-            }
-        }
-    }
-
-    /// Appends the value that is sent of a field which the proxy writes anew. `false` if nothing
-    /// was appended, because the field is not sent or is sent as received.
-    fn write_value(&self, known: Name, out: &mut Vec<u8>) -> bool {
-        match (known, self.forwarding) {
-            (Name::Te, _) => {
-                let takes_trailers = self.takes_trailers();
-                out.extend_from_slice(if takes_trailers { b"trailers" } else { b"" });
-                takes_trailers
-            }
-            (Name::XForwardedFor, Forwarding::Gateway { client, .. }) => {
-                self.write_earlier_members(known, out);
-                write_client(out, client, write_ip);
-                true
-            }
-            (Name::Forwarded, Forwarding::Gateway { client, .. }) => {
-                self.write_earlier_members(known, out);
-                out.extend_from_slice(b"for=");
-                write_client(out, client, |out, ip| match ip {
-                    IpAddr::V4(_) => write_ip(out, ip),
-                    IpAddr::V6(_) => {
-                        out.push(b'"');
-                        write_ip_host(out, ip);
-                        out.push(b'"');
-                    }
-                });
-                out.extend_from_slice(b";proto=http");
-                if self.destination().authority.is_some() {
-                    out.extend_from_slice(b";host=\"");
-                    self.write_host(out);
-                    out.push(b'"');
-                }
-                true
-            }
-            (Name::XForwardedProto, Forwarding::Gateway { .. }) => {
-                out.extend_from_slice(self.believed(known).unwrap_or(b"http"));
-                true
-            }
-            (Name::XForwardedHost, Forwarding::Gateway { .. }) => {
-                match self.believed(known) {
+            Self::write_host(out, authority);
+            let host_at = start..out.len();
+            out.push(b'"');
+            host_at
+        });
+        out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
+        out.extend_from_slice(self.believed(Name::XForwardedProto).unwrap_or(b"http"));
+        match (self.believed(Name::XForwardedHost), host_at) {
+            (None, None) => {}
+            (first, host_at) => {
+                out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
+                match first {
                     Some(first) => out.extend_from_slice(first),
-                    None => self.write_host(out),
+                    None => out.extend_from_within(host_at.unwrap_or_default()),
                 }
-                self.believed(known).is_some() || self.destination().authority.is_some()
             }
-            _ => false,
         }
+        out.extend_from_slice(b"\r\n");
     }
 
     /// Appends the members that a list had when it arrived from a trusted peer.
     fn write_earlier_members(&self, known: Name, out: &mut Vec<u8>) {
-        let values = self.head.values(known).filter(|value| self.is_trusted() && !value.is_empty());
-        for value in values {
+        if !self.is_trusted() {
+            return;
+        }
+        for value in self.head.values(known).filter(|value| !value.is_empty()) {
             out.extend_from_slice(value);
             out.extend_from_slice(b", ");
         }
@@ -198,18 +190,19 @@ impl<'a> OriginRequest<'a> {
 
     /// The first value that a trusted peer sent of a field with one value: the first proxy's.
     fn believed(&self, known: Name) -> Option<&'a [u8]> {
-        self.head.values(known).next().filter(|_| self.is_trusted())
+        if self.is_trusted() { self.head.values(known).next() } else { None }
     }
 
     fn is_trusted(&self) -> bool {
         matches!(self.forwarding, Forwarding::Gateway { is_trusted: true, .. })
     }
 
-    fn destination(&self) -> Destination<'a> {
-        destination(self.head).expect("a request without a destination is sent nowhere")
+    fn authority(&self) -> Option<Authority<'a>> {
+        destination(self.head).ok()?.authority
     }
 
     /// Whether the origin may send trailers.
+    #[inline]
     pub fn takes_trailers(&self) -> bool {
         self.head.version() == Version::Http11
             && self.head.values(Name::Te).any(|te| has_token(te, b"trailers"))
@@ -219,11 +212,13 @@ impl<'a> OriginRequest<'a> {
     /// that are not known one by one. Finding none of a known name costs one test.
     pub fn values(&self, known: Name, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
         let this = *self;
-        let is_of_many = matches!(known, Name::Other | Name::Gateway);
+        let is_of_many = known.is_of_many();
+        let left_out = self.left_out();
         let is_named = move |field: &&Field| {
             (!is_of_many || this.head.name_of(field).eq_ignore_ascii_case(name))
                 && goes_on(field)
-                && this.is_kept(field)
+                && !left_out.has(known)
+                && this.is_believed_or_passed(field)
         };
         this.head.fields_of(known).filter(is_named).map(move |field| this.head.value_of(field))
     }
@@ -231,8 +226,20 @@ impl<'a> OriginRequest<'a> {
     /// The value that the proxy writes in place of the received ones; `None` where it writes none.
     /// Of `Host`, which the URL has, there is none. Allocates where there is a value.
     pub fn written(&self, known: Name) -> Option<Vec<u8>> {
-        let mut value = Vec::new();
-        self.write_value(known, &mut value).then_some(value)
+        if known == Name::Te {
+            return self.takes_trailers().then(|| b"trailers".to_vec());
+        }
+        if !WRITTEN.has(known) {
+            return None;
+        }
+        let mut added = Vec::new();
+        self.write_added(&mut added, self.authority().as_ref());
+        let mut lines = added.split(|&byte| byte == b'\n');
+        let value = lines.find_map(|line| {
+            let (name, value) = line.split_at(memmem::find(line, b": ")?);
+            (Name::of(name) == known).then_some(&value[2..])
+        });
+        value.map(|value| value.trim_ascii_end().to_vec())
     }
 
     /// Calls `put` with name and value of each field that has to be part of a cache key, because
@@ -244,29 +251,28 @@ impl<'a> OriginRequest<'a> {
         if !self.head.has_any(&DESCRIPTIONS) {
             return;
         }
-        let mut has_host = false;
-        let mut has_scheme = false;
+        let mut seen = NameSet::default();
         for field in self.head.fields() {
             let (known, name, value) =
                 (field.known, self.head.name_of(field), self.head.value_of(field));
             match known {
                 _ if !DESCRIPTIONS.has(known) => {}
-                Name::Forwarded if is_trusted => {
-                    let kept = url_parameters(value);
+                // All lines are sent as one list; of the other two the first value is sent.
+                _ if WRITTEN.has(known) && (!is_trusted || seen.has(known)) => {}
+                Name::Forwarded => {
+                    seen = seen.with(&NameSet::of(&[known]));
+                    let kept = self.url_parameters();
                     if !kept.is_empty() {
                         put(name, &kept);
                     }
                 }
-                // One value of each is sent.
-                Name::XForwardedHost if is_trusted && !has_host => {
-                    has_host = true;
-                    if !self.is_own_host(value) {
-                        put(name, value);
-                    }
-                }
-                Name::XForwardedProto if is_trusted && !has_scheme => {
-                    has_scheme = true;
-                    if value != b"http" {
+                Name::XForwardedHost | Name::XForwardedProto => {
+                    seen = seen.with(&NameSet::of(&[known]));
+                    let is_own = match known {
+                        Name::XForwardedHost => self.is_own_host(value),
+                        _ => value == b"http",
+                    };
+                    if !is_own {
                         put(name, value);
                     }
                 }
@@ -279,26 +285,26 @@ impl<'a> OriginRequest<'a> {
 
     /// Whether a value is what this gateway writes as `X-Forwarded-Host` without it.
     fn is_own_host(&self, value: &[u8]) -> bool {
-        let mut own = Vec::new();
-        self.write_host(&mut own);
+        let mut own = Vec::with_capacity(value.len());
+        self.authority().iter().for_each(|authority| Self::write_host(&mut own, authority));
         own == value
     }
-}
 
-fn write_client(
-    out: &mut Vec<u8>,
-    client: Option<IpAddr>,
-    write: impl FnOnce(&mut Vec<u8>, IpAddr),
-) {
-    match client {
-        Some(ip) => write(out, ip),
-        None => out.extend_from_slice(b"unknown"),
+    /// The parameters of all lines of `Forwarded`, as one list, that do not name an address.
+    fn url_parameters(&self) -> Vec<u8> {
+        let mut lines = self.head.values(Name::Forwarded);
+        let first = lines.next().unwrap_or_default();
+        let rest: Vec<&[u8]> = lines.collect();
+        if rest.is_empty() {
+            return url_parameters(first);
+        }
+        url_parameters(&[&[first][..], &rest].concat().join(&b", "[..]))
     }
 }
 
-/// What a value of `Forwarded` says beside the addresses that its requests passed (RFC 7239 section
-/// 5.1 and 5.2): its members without `for` and `by`; empty if none says anything else. A parameter
-/// that readers may take apart in another way is left in.
+/// Returns the members of a value of `Forwarded` without the addresses that the request passed (`for`
+/// and `by`, RFC 7239 sections 5.1 and 5.2); empty if they have no other parameter. A parameter that
+/// readers may take apart in another way is left in.
 fn url_parameters(value: &[u8]) -> Vec<u8> {
     let names_address = |parameter: &[u8]| {
         let [a, b, c, rest @ ..] = parameter else { return false };
@@ -346,8 +352,8 @@ mod tests {
     fn sent(head: &RequestHead, forwarding: Forwarding<'_>) -> String {
         let request = OriginRequest::new(head, forwarding);
         let mut out = Vec::new();
-        request.lines(|_| true).for_each(|run| run.write(&mut out));
-        request.write_added(&mut out);
+        request.lines(NameSet::default()).for_each(|run| run.write(&mut out));
+        request.write_added(&mut out, request.authority().as_ref());
         String::from_utf8(out).unwrap()
     }
 
@@ -402,7 +408,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gateway_would_write_itself_is_not_keyed() {
+    fn the_lines_of_forwarded_are_one_list() {
+        let trusted = Forwarding::Gateway { client: client(), is_trusted: true, passed: &[] };
+        let of = |fields: &str| keyed(&head(fields), trusted);
+        let before = of("Forwarded: for=x\r\nForwarded: host=evil\r\n");
+        assert_eq!(before, of("Forwarded: for=x, host=evil\r\n"));
+        assert_ne!(before, of("Forwarded: host=evil\r\nForwarded: for=x\r\n"));
+        assert_ne!(before, of("Forwarded: host=evil\r\n"));
+    }
+
+    #[test]
+    fn own_values_are_not_keyed() {
         let head =
             head("X-Forwarded-Host: shop\r\nX-Forwarded-Proto: http\r\nForwarded: for=a\r\n");
         let trusted = Forwarding::Gateway { client: None, is_trusted: true, passed: &[] };

@@ -5,7 +5,8 @@
 //! parameters off. [`normalise`] returns the one form that is compared, and [`readings`] the forms
 //! that origins may make of the same bytes.
 //!
-//! A path begins with `/` and ends before the query.
+//! A path begins with `/` and ends before the query. A raw `\` is read with `%5c`: no request has one in
+//! its path ([`crate::target`]).
 
 use std::borrow::Cow;
 
@@ -49,10 +50,13 @@ pub fn hides_segments(path: &[u8]) -> bool {
         || segments.any(|segment| is_hidden_dots(before_semicolon(segment)))
 }
 
+/// The longest path whose [`readings`] are worth their work: some 10 million instructions.
+pub const READ_BYTES_MAX: usize = 4096;
+
 /// Returns every form that an origin may make of a path, each once, the normal form among them.
 ///
-/// Unreserved characters are decoded in all of them. The forms differ in whether `%2f`, and whether
-/// `%5c` and `\`, are slashes; whether slashes are merged, before or after dot segments are removed;
+/// Unreserved characters are decoded in all of them. The forms differ in whether `%2f` is a slash;
+/// whether `%5c` and `\` are; whether slashes are merged, before or after dot segments are removed;
 /// whether dot segments are removed; and whether what begins with `;` is cut from each segment,
 /// before or after slashes are decoded, or to the end. There are at most 80.
 pub fn readings(path: &[u8]) -> Vec<Vec<u8>> {

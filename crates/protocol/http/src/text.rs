@@ -60,7 +60,9 @@ pub fn write_normal_authority(out: &mut Vec<u8>, authority: &Authority<'_>, defa
     let start = out.len();
     let port = authority.port.filter(|&port| port != default_port);
     write_authority(out, &Authority { port, ..*authority });
-    out[start..].make_ascii_lowercase();
+    if let Host::Name(_) = authority.host {
+        out[start..].make_ascii_lowercase();
+    }
 }
 
 /// Appends a port and the colon before it.

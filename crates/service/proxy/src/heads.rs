@@ -7,8 +7,8 @@ use millrace_cache::Object;
 use millrace_cache::rules::write_validation;
 use millrace_http::text::{write_ip_host, write_number, write_port};
 use millrace_http::{
-    Framing, Method, Name, RequestHead, Version, decimal, declared_length, destination,
-    forwarded_runs, items, upgrade_protocols,
+    Framing, Method, Name, NameSet, OriginRequest, RequestHead, Version, decimal, declared_length,
+    destination, forwarded_runs, items, upgrade_protocols,
 };
 
 use crate::auth;
@@ -32,24 +32,26 @@ pub(crate) fn write_request(out: &mut Vec<u8>, exchange: &mut Exchange, place: &
     out.extend_from_slice(destination.path_and_query);
     out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
     match (host_sent(exchange, snapshot), destination.authority) {
-        (HostSent::Client, Some(_)) => sent.write_host(out),
+        (HostSent::Client, Some(authority)) => OriginRequest::write_host(out, &authority),
         _ => write_place(out, place),
     }
     out.extend_from_slice(b"\r\n");
     // A booster has what others wait for whole, whatever this client has of it already.
     let is_whole = stored.is_some() || (boosting && exchange.caching.claim.is_some());
     let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
-    sent.lines(move |name| match name {
-        Name::MaxForwards => !counts_hops,
-        Name::IfNoneMatch | Name::IfModifiedSince | Name::IfRange | Name::Range => !is_whole,
-        _ => true,
-    })
-    .for_each(|run| run.write(out));
+    let mut left_out = NameSet::default();
+    if is_whole {
+        left_out = left_out.with(&CONDITIONS);
+    }
+    if counts_hops {
+        left_out = left_out.with(&NameSet::of(&[Name::MaxForwards]));
+    }
+    sent.lines(left_out).for_each(|run| run.write(out));
     if let Some(hops) = request.find(Name::MaxForwards).filter(|_| counts_hops) {
         let left = decimal(request.value_of(hops)).map_or(0, |count| count.saturating_sub(1));
         write_number_field(out, b"Max-Forwards: ", left);
     }
-    sent.write_added(out);
+    sent.write_added(out, destination.authority.as_ref());
     let rest = exchange.caching.completes.as_ref();
     if let Some(rest) = rest {
         write_field(out, b"Range", &rest.range);
@@ -70,6 +72,10 @@ pub(crate) fn write_request(out: &mut Vec<u8>, exchange: &mut Exchange, place: &
     exchange.caching.asks_for_all = is_whole;
     upgrade
 }
+
+/// Fields by which a request asks for less than all.
+const CONDITIONS: NameSet =
+    NameSet::of(&[Name::IfNoneMatch, Name::IfModifiedSince, Name::IfRange, Name::Range]);
 
 fn host_sent(exchange: &Exchange, snapshot: &Snapshot) -> HostSent {
     let route = snapshot.route_of(exchange.service, exchange.plan);

@@ -92,6 +92,13 @@ mod tests {
     }
 
     #[test]
+    fn fields_of_one_family_are_told_apart() {
+        let features = Features { fields: names(&["x-forwarded-debug"]), ..Features::default() };
+        assert!(features.is_any_in(&get("X-Forwarded-Debug: 1\r\n")));
+        assert!(!features.is_any_in(&get("X-Forwarded-Port: 443\r\nX-Original-Foo: 1\r\n")));
+    }
+
+    #[test]
     fn cookies_that_count_are_those_named() {
         let cookie = "Cookie: a=1; Lang=de; b=2;lang=en; langs=x\r\n";
         assert_eq!(put(cookie, &["lang"]), "|Lang=de|lang=en");

@@ -9,7 +9,7 @@ use super::meta::Flags;
 use super::names::Names;
 use super::policy::{Policy, SetCookie};
 use super::refusal::Refusal;
-use super::store::{Receipt, Stored, check_request, keep};
+use super::store::{Receipt, Stored, check_request, is_personal, keep};
 use super::stored_head::{lines, read_again, write_line, write_status_line};
 use super::validate::StoredView;
 
@@ -67,7 +67,8 @@ pub fn freshen_by_head(
     receipt: &Receipt,
     policy: &Policy,
 ) -> Freshened {
-    if answer.status() != 200 || kept.meta.status != 200 || kept.meta.extent.is_some() {
+    let is_other = answer.status() != 200 || kept.meta.status != 200;
+    if is_other || kept.meta.extent.is_some() || is_personal(request, answer, policy) {
         return Freshened::Unchanged;
     }
     let received_s = receipt.response_ms / 1000;
@@ -149,9 +150,7 @@ fn merge(
 /// cookies.
 fn is_updated(by: UpdatedBy, policy: &Policy, known: Name, name: &[u8]) -> bool {
     match known {
-        _ if FOR_ONE_CLIENT.has(known) && by != UpdatedBy::Part => {
-            policy.set_cookie == SetCookie::Explicit
-        }
+        _ if FOR_ONE_CLIENT.has(known) => policy.set_cookie == SetCookie::Explicit,
         _ if by == UpdatedBy::Head => {
             let mut targets = policy.targets.iter();
             FRESHNESS.has(known) || targets.any(|target| name.eq_ignore_ascii_case(target))
@@ -321,5 +320,18 @@ mod tests {
             assert_eq!(by_head(200, fields), Freshened::Stale, "{fields}");
         }
         assert_eq!(by_head(404, "ETag: \"b\"\r\n"), Freshened::Unchanged);
+    }
+
+    #[test]
+    fn a_personal_head_says_nothing_about_the_shared_response() {
+        let stored = kept(&format!("{DATE}{TAGGED}"));
+        let kept = StoredView { meta: &stored.meta, head: &stored.head };
+        let private = answer(200, "Cache-Control: private\r\nETag: \"b\"\r\n");
+        let of = |fields: &str| {
+            let head = request("HEAD / HTTP/1.1", fields);
+            freshen_by_head(&head, &kept, 5, &private, &LATER, &Policy::default())
+        };
+        assert_eq!(of("Cookie: sid=1\r\n"), Freshened::Unchanged);
+        assert_eq!(of(""), Freshened::Stale);
     }
 }

@@ -1,6 +1,6 @@
 //! Whether the cache is asked at all.
 
-use millrace_http::{Method, Name, RequestHead, connection_options};
+use millrace_http::{Method, Name, NameSet, RequestHead, connection_options};
 
 use super::policy::Policy;
 
@@ -43,15 +43,27 @@ pub fn lookup(request: &RequestHead, policy: &Policy) -> Lookup {
     if policy.has_unkeyed(request) {
         return Lookup::Origin(Bypass::Unkeyed);
     }
-    if request.find(Name::Upgrade).is_some() && connection_options(request).upgrade {
+    if is_upgrade(request) {
         return Lookup::Origin(Bypass::Upgrade);
     }
-    let conditions = [Name::IfMatch, Name::IfUnmodifiedSince];
-    if conditions.into_iter().any(|name| request.find(name).is_some()) {
+    if request.has_any(&PRECONDITIONS) {
         return Lookup::Origin(Bypass::Precondition);
     }
     Lookup::Cache
 }
+
+/// Whether what the request asks for is in no key: its response is for no other request, and no
+/// stored response is for it.
+pub(super) fn is_unkeyed(request: &RequestHead, policy: &Policy) -> bool {
+    policy.has_unkeyed(request) || is_upgrade(request) || request.has_any(&PRECONDITIONS)
+}
+
+fn is_upgrade(request: &RequestHead) -> bool {
+    request.find(Name::Upgrade).is_some() && connection_options(request).upgrade
+}
+
+/// Conditions that only the origin can judge.
+const PRECONDITIONS: NameSet = NameSet::of(&[Name::IfMatch, Name::IfUnmodifiedSince]);
 
 /// Whether a request announces a body. `Content-Length: 0` announces none.
 pub(super) fn has_body(request: &RequestHead) -> bool {

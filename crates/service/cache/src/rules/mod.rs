@@ -66,7 +66,7 @@ pub use policy::{Policy, SetCookie, StatusTtl, Ttl, Unkeyed};
 pub use ranges::{ByteRange, Ranges, Selection, ranges};
 pub use refusal::Refusal;
 pub use reuse::{Reuse, is_failure, reuse};
-pub use store::{Receipt, Stored, may_claim, store};
+pub use store::{Receipt, Stored, is_personal, may_claim, store};
 pub use stored_head::{Line, lines};
 pub use tags::{
     Tag, TagHash, group_hash, group_invalidations, tag_hash, tag_hashes, tags, updated_tags,

@@ -82,6 +82,15 @@ pub struct Unkeyed {
 }
 
 impl Unkeyed {
+    #[cold]
+    fn is_any_in(&self, request: &RequestHead) -> bool {
+        request.fields().iter().any(|field: &Field| {
+            let name = request.name_of(field);
+            let is_keyed = self.keyed.iter().any(|key| name.eq_ignore_ascii_case(key));
+            self.names.has(field.known) && !is_keyed
+        })
+    }
+
     /// Behind a gateway: what else describes the request is removed, or it is in the key.
     pub fn of_gateway() -> Self {
         Self { names: METHOD_OVERRIDES, keyed: Vec::new() }
@@ -96,13 +105,9 @@ impl Unkeyed {
 
 impl Policy {
     /// Whether a request has a field of [`Policy::unkeyed`]. One without costs one test.
+    #[inline]
     pub fn has_unkeyed(&self, request: &RequestHead) -> bool {
-        let Unkeyed { names, keyed } = &self.unkeyed;
-        let is_unkeyed = |field: &Field| {
-            let name = request.name_of(field);
-            names.has(field.known) && !keyed.iter().any(|key| name.eq_ignore_ascii_case(key))
-        };
-        request.has_any(names) && request.fields().iter().any(is_unkeyed)
+        request.has_any(&self.unkeyed.names) && self.unkeyed.is_any_in(request)
     }
 
     /// Who says how long answers of a status are fresh, if the operator names it.

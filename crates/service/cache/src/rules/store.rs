@@ -1,12 +1,12 @@
 //! Whether an answer is stored, and what is kept of it, RFC 9111 section 3.
 
-use millrace_http::{AnswerHead, Method, Name, RequestHead, Version, destination};
+use millrace_http::{AnswerHead, Method, Name, NameSet, RequestHead, Version, destination};
 
 use super::directives::{AnswerDirectives, RequestDirectives};
 use super::freshness::{self, Lifetime};
 use super::key::{HashKey, Scheme, Site};
 use super::limits::DELTA_S_MAX;
-use super::lookup::has_body;
+use super::lookup::{has_body, is_unkeyed};
 use super::meta::{Flags, Meta};
 use super::partial;
 use super::policy::Policy;
@@ -107,13 +107,20 @@ pub fn may_claim(request: &RequestHead, asked: &RequestDirectives, policy: &Poli
     !asked.no_store && !policy.has_unkeyed(request) && request.find(Name::Authorization).is_none()
 }
 
+/// Whether a response is that client's alone and says nothing about what others get: it is `private`,
+/// for a request with credentials. Otherwise any client could evict a shared response.
+pub fn is_personal(request: &RequestHead, response: &AnswerHead, policy: &Policy) -> bool {
+    const CREDENTIALS: NameSet = NameSet::of(&[Name::Authorization, Name::Cookie]);
+    request.has_any(&CREDENTIALS) && AnswerDirectives::of(response, &policy.targets).private
+}
+
 /// What a request may have against it, whatever its method.
 pub(super) fn check_request(
     request: &RequestHead,
     directives: &AnswerDirectives,
     policy: &Policy,
 ) -> Result<(), Refusal> {
-    if policy.has_unkeyed(request) {
+    if is_unkeyed(request, policy) {
         return Err(Refusal::RequestField);
     }
     if policy.heeds_requests && RequestDirectives::of(request).no_store {
@@ -400,6 +407,16 @@ mod tests {
             let stored = store(&get(""), &answer, &RECEIPT, &policy);
             assert_eq!(stored.is_ok(), is_kept, "{fields}");
         }
+        let cookie2 = format!("{FRESH}Set-Cookie2: a=b\r\n");
+        assert_eq!(refusal(&cookie2), Some(Refusal::SetCookie));
+    }
+
+    #[test]
+    fn what_only_the_origin_can_do_is_in_no_key() {
+        for fields in ["Connection: upgrade\r\nUpgrade: x\r\n", "If-Match: *\r\n"] {
+            assert_eq!(to(&get(fields), 200, FRESH), Some(Refusal::RequestField), "{fields}");
+        }
+        assert_eq!(to(&get("Upgrade: x\r\n"), 200, FRESH), None, "not forwarded");
     }
 
     #[test]

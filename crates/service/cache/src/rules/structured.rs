@@ -31,9 +31,9 @@ pub(super) fn lines_known<'a>(
 ) -> impl Iterator<Item = &'a [u8]> {
     let all =
         if known == Name::Other || fields.find(known).is_some() { fields.fields() } else { &[] };
+    let is_of_many = known.is_of_many();
     let is_named = move |field: &&millrace_http::Field| {
-        field.known == known
-            && (known != Name::Other || fields.name_of(field).eq_ignore_ascii_case(name))
+        field.known == known && (!is_of_many || fields.name_of(field).eq_ignore_ascii_case(name))
     };
     all.iter().filter(is_named).map(|field| fields.value_of(field))
 }

@@ -375,7 +375,8 @@ impl Row {
              addresses. A booster sends Forwarded, X-Forwarded-For, -Proto and -Host to its \
              origins: after what these addresses said, and in the place of what others did. From \
              these addresses it passes on other fields that describe the request too, such as \
-             X-Forwarded-Prefix and X-Original-URL; they are a part of the cache key.",
+             X-Forwarded-Prefix and X-Original-URL; they are a part of the cache key. Where a \
+             PROXY header names a client, that client's address decides about fields.",
         ),
         row(
             "proxy-protocol",

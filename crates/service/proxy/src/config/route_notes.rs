@@ -1,9 +1,33 @@
 //! Routes that no request reaches: valid, and hardly what the operator meant.
 
+use millrace_http::path::readings;
+
 use super::{Config, Role, Route};
 
-/// A note for each route that an earlier route of its booster hides.
+/// A note for each route that no request reaches.
 pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
+    hidden(config).chain(refused(config))
+}
+
+/// A note for each route whose own path `path-strict` refuses.
+fn refused(config: &Config) -> impl Iterator<Item = String> {
+    let strict = config.services.iter().filter(|service| service.path_strict);
+    let routes = strict.flat_map(|service| match &service.role {
+        Role::Boost(routes) => &routes[..],
+        Role::Forward(_) => &[],
+    });
+    let is_refused = |route: &&Route| readings(route.path.as_bytes()).len() > 1;
+    routes.filter(is_refused).map(|route| {
+        format!(
+            "note: no request reaches route path {}: origins may read it in several ways, which \
+             path-strict refuses (expected: another path, or path-strict off)",
+            route.path
+        )
+    })
+}
+
+/// A note for each route that an earlier route of its booster hides.
+fn hidden(config: &Config) -> impl Iterator<Item = String> {
     let boosters = config.services.iter().enumerate().filter_map(|(service, it)| match &it.role {
         Role::Boost(routes) => Some((service, routes)),
         Role::Forward(_) => None,
@@ -86,5 +110,7 @@ mod tests {
             assert_eq!(notes(&[second, first]).len(), 0, "{second} {first}");
         }
         assert_eq!(notes(&["path = '/api/'", "host = 'a'", "path = '/'"]).len(), 0);
+        let noted = notes(&["path = '/a%2Fb'", "path = '/a/'"]);
+        assert!(noted.len() == 1 && noted[0].contains("route path /a%2Fb"), "{noted:?}");
     }
 }

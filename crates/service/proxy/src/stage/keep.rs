@@ -4,19 +4,17 @@
 use std::sync::Arc;
 
 use millrace_cache::rules::{
-    self, AnswerDirectives, Condition, Forward, Receipt, Refusal, Scheme, SetCookie, Site, Stored,
-    combine, condition, extent_of, freshen, group_hash, group_invalidations, invalidated,
-    is_failure, tag_hashes, updated_tags,
+    self, Condition, Forward, Receipt, Refusal, Scheme, SetCookie, Site, Stored, combine,
+    condition, extent_of, freshen, group_hash, group_invalidations, invalidated, is_failure,
+    tag_hashes, updated_tags,
 };
-use millrace_cache::{BRIEFLY_MS, Cache, Draft, Filling, Object, Unkept};
+use millrace_cache::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key, Kind};
-use millrace_http::{
-    AnswerHead, Framing, Method, Name, NameSet, OriginRequest, RequestHead, destination,
-};
+use millrace_http::{Framing, Method, Name, OriginRequest, destination, path};
 
 use crate::caching::{Answer, now_ms};
-use crate::config::CacheRoute;
+use crate::config::{CacheRoute, PathForward};
 use crate::exchange::{Exchange, origin_request};
 use crate::fill;
 use crate::worker::Worker;
@@ -171,6 +169,7 @@ fn joined<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> 
     worker.wake(woken);
     let caching = &mut worker.exchange(key).caching;
     (caching.answer, caching.forward_status) = (Answer::Stored, Some(206));
+    caching.adds_fields_for_client = route.policy.set_cookie != SetCookie::Explicit;
     fill::begin(worker, key, filling, Some(after));
     Kept::Yes
 }
@@ -252,6 +251,7 @@ fn validated<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) 
     let asked_for = caching.key.expect("the caller has found it");
     caching.forward_status = Some(304);
     caching.adds_fields_for_client = true;
+    let mut is_personal = false;
     match freshen(request, &kept[0], answer, receipt, &route.policy) {
         Ok(stored) => {
             let (heads, since) = ((&sent, &*answer), caching.since);
@@ -259,15 +259,23 @@ fn validated<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) 
             caching.is_stored = true;
             caching.adds_fields_for_client = route.policy.set_cookie != SetCookie::Explicit;
         }
-        Err(refusal) if drops_stored(refusal, object.meta().status, (request, answer), route) => {
-            cache.remove(asked_for);
+        Err(refusal) => {
+            is_personal = rules::is_personal(request, answer, &route.policy);
+            if refusal.drops_stored(object.meta().status) && !is_personal {
+                cache.remove(asked_for);
+            }
         }
-        Err(_) => {}
     }
+    let claim = caching.claim.take();
     worker.counters.cache_validated.add(1);
+    // Others that have to validate it would get a response of their own too: none waits for another.
+    let woken = match is_personal {
+        true => claim.map(|claim| claim.pass(receipt.response_ms + BRIEFLY_MS)),
+        false => claim.map(Claim::release),
+    };
+    worker.wake(woken.into_iter().flatten());
     worker.release_origin(key);
     end_upload(worker, key);
-    release_claim(worker, key);
     Kept::Yes
 }
 
@@ -298,26 +306,6 @@ fn release_claim<E: Engine>(worker: &mut Worker<E>, key: Key) {
     worker.wake(released.into_iter().flatten());
 }
 
-/// Whether what is stored must not be used any more, after a response that is not stored.
-///
-/// A response that is `private` for a request with credentials is that client's alone, and says
-/// nothing about what others get: otherwise any client could evict a shared response.
-fn drops_stored(
-    refusal: Refusal,
-    status: u16,
-    (request, response): (&RequestHead, &AnswerHead),
-    route: &CacheRoute,
-) -> bool {
-    let is_personal = || {
-        request.has_any(&CREDENTIALS)
-            && AnswerDirectives::of(response, &route.policy.targets).private
-    };
-    refusal.drops_stored(status) && !is_personal()
-}
-
-/// Fields by which a request is some client's own.
-const CREDENTIALS: NameSet = NameSet::of(&[Name::Authorization, Name::Cookie]);
-
 fn refused<E: Engine>(
     worker: &mut Worker<E>,
     key: Key,
@@ -331,11 +319,11 @@ fn refused<E: Engine>(
     let status = answer.status();
     caching.detail = Some(refusal.as_str());
     let asked_for = caching.key.expect("the caller has found it");
-    let drops_stored = drops_stored(refusal, status, (request, answer), route);
-    if request.method() == Method::Get && drops_stored {
+    let drops_stored = refusal.drops_stored(status);
+    let is_personal = drops_stored && rules::is_personal(request, answer, &route.policy);
+    if request.method() == Method::Get && drops_stored && !is_personal {
         cache.remove(asked_for);
     }
-    let is_personal = refusal.drops_stored(status) && !drops_stored;
     // The next answer may well be stored; until then nobody waits, or all would, one after the other.
     // What is said of conditions is of the request too: the client's own, as others were not sent.
     let is_passing = is_personal
@@ -358,7 +346,14 @@ fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute)
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
     let Some(authority) = destination(request).ok().and_then(|it| it.authority) else { return };
     let site = Site { scheme: Scheme::Http, authority };
-    for path in invalidated(request, answer, &site) {
+    let is_normalised = snapshot
+        .route_of(*service, *plan)
+        .is_some_and(|route| route.path_forward == PathForward::Normalised);
+    for mut path in invalidated(request, answer, &site) {
+        if is_normalised {
+            let (bare, query) = path::split_query(&path);
+            path = [&path::normalise(bare), query].concat();
+        }
         let key = rules::Key::of(cache.hash(), &site, &path, &sent, &route.key);
         let number = cache.invalidate(key, caching.since.max(caching.own_change));
         if caching.key == Some(key) {

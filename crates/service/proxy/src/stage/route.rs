@@ -1,6 +1,8 @@
 //! Stage route: what is done with a request, by what its head alone says.
 
 use millrace_event::planted::{Fault, planted};
+use std::borrow::Cow;
+
 use millrace_event::{Engine, Key};
 use millrace_http::{
     Destination, Expectation, Framing, Host, Method, Name, TargetError, TargetForm, decimal,
@@ -18,14 +20,14 @@ use crate::worker::Worker;
 
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let conn = worker.exchange(key).conn();
-    let (client, peer) = (worker.conn(conn).client, worker.conn(conn).peer);
-    let [client, peer] = [client, peer].map(|address| address.map(|address| address.ip()));
+    let client = worker.conn(conn).client.map(|address| address.ip());
     let exchange = worker.exchange(key);
     #[cfg(feature = "planted-faults")]
     assert!(!exchange.request.target().ends_with(PANIC_WORD), "a planted panic");
     let snapshot = exchange.snapshot().clone();
     let service = snapshot.service(exchange.service);
-    exchange.sender = Sender { client, is_trusted: admission::is_trusted(service, peer) };
+    // Behind a PROXY header the client that it names wrote the request, not the trusted peer.
+    exchange.sender = Sender { client, is_trusted: admission::is_trusted(service, client) };
     if !admission::may_use(service, client) {
         return Step::Refuse(Reason::ClientDenied);
     }
@@ -47,11 +49,12 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
         exchange.plan = Plan::Here(own);
         return Step::Go(Stage::Deliver);
     }
-    match plan(exchange, &snapshot) {
+    match plan(exchange, service, &snapshot) {
         Ok(plan) => {
             exchange.plan = plan;
-            let route = snapshot.route_of(exchange.service, plan);
-            if route.is_some_and(|route| route.path_forward == PathForward::Normalised) {
+            if let (Role::Boost(routes), Plan::Route(index)) = (&service.role, plan)
+                && routes[index as usize].path_forward == PathForward::Normalised
+            {
                 exchange.request.normalise_path();
             }
             Step::Go(if plan == Plan::Tunnel { Stage::Fetch } else { Stage::Lookup })
@@ -66,13 +69,12 @@ fn is_for_a_proxy(exchange: &Exchange) -> bool {
     matches!(exchange.request.form(), TargetForm::Authority | TargetForm::Absolute)
 }
 
-fn plan(exchange: &Exchange, snapshot: &Snapshot) -> Result<Plan, Reason> {
+fn plan(exchange: &Exchange, service: &Service, snapshot: &Snapshot) -> Result<Plan, Reason> {
     let request = &exchange.request;
     let destination = destination(request).map_err(|error| match error {
         TargetError::SchemeUnsupported => Reason::SchemeUnsupported,
         _ => Reason::MalformedTarget,
     })?;
-    let service = snapshot.service(exchange.service);
     match &service.role {
         Role::Boost(_) if request.method() == Method::Connect => Err(Reason::ConnectRefused),
         Role::Boost(routes) => select(routes, service, &destination).map(Plan::Route),
@@ -97,32 +99,42 @@ fn select(
     service: &Service,
     destination: &Destination<'_>,
 ) -> Result<u16, Reason> {
-    let host = destination.authority.map(|authority| authority.host);
-    let find = |path: &[u8]| routes.iter().position(|route| matches(route, host, path));
-    let is_by_path = routes.iter().any(|route| route.path != "/");
-    let (path, _) = path::split_query(destination.path_and_query);
-    let found = match is_by_path && !path::is_plain(path) {
-        false => find(path),
-        true => {
-            let found = find(&path::normalise(path));
-            let is_other = |reading: &Vec<u8>| find(reading) != found;
-            let is_ambiguous =
-                || path::hides_segments(path) || path::readings(path).iter().any(is_other);
-            if service.path_strict && is_ambiguous() {
-                return Err(Reason::AmbiguousPath);
-            }
-            found
-        }
+    let host = || destination.authority.map(|authority| authority.host);
+    if routes.iter().all(|route| route.path == "/") {
+        return found(routes.iter().position(|route| matches_host(route, host)));
+    }
+    let find = |path: &[u8]| {
+        let is_it = |route: &Route| matches_path(route, path) && matches_host(route, host);
+        found(routes.iter().position(is_it))
     };
-    found.map(|index| index as u16).ok_or(Reason::NoRoute)
+    let (path, _) = path::split_query(destination.path_and_query);
+    let normal = path::normalise(path);
+    let selected = find(&normal);
+    // All readings of a plain path are the path itself.
+    let is_plain = matches!(normal, Cow::Borrowed(_));
+    let is_other = |reading: &Vec<u8>| find(reading) != selected;
+    let is_ambiguous = || {
+        path.len() > path::READ_BYTES_MAX
+            || path::hides_segments(path)
+            || path::readings(path).iter().any(is_other)
+    };
+    if service.path_strict && !is_plain && is_ambiguous() {
+        return Err(Reason::AmbiguousPath);
+    }
+    selected
 }
 
-fn matches(route: &Route, host: Option<Host<'_>>, path: &[u8]) -> bool {
-    (path.starts_with(route.path.as_bytes()) || path == b"*")
-        && route
-            .host
-            .as_ref()
-            .is_none_or(|wanted| host.is_some_and(|host| host_matches(wanted, host)))
+fn found(index: Option<usize>) -> Result<u16, Reason> {
+    index.map(|index| index as u16).ok_or(Reason::NoRoute)
+}
+
+fn matches_path(route: &Route, path: &[u8]) -> bool {
+    path.starts_with(route.path.as_bytes()) || path == b"*"
+}
+
+fn matches_host<'a>(route: &Route, host: impl Fn() -> Option<Host<'a>>) -> bool {
+    let is_it = |wanted: &String| host().is_some_and(|host| host_matches(wanted, host));
+    route.host.as_ref().is_none_or(is_it)
 }
 
 fn host_matches(wanted: &str, host: Host<'_>) -> bool {
