@@ -84,10 +84,9 @@ impl<'a> Case<'a> {
     /// A case with so many bytes of the field in a request and in a response.
     pub(super) fn new(name: &'a str, shape: Shape, request: usize, response: usize) -> Self {
         if name == QUERY {
-            // Shapes of names and values, as parameters of a query.
-            let lines = shape.lines("q", request);
-            let value = lines.split("\r\n").next().unwrap_or_default();
-            let parameters = value.replace(',', "&").replace(['"', ' ', '\\', ':'], "+");
+            // The lines as parameters of a query.
+            let lines = shape.lines("q", request).replace("\r\n", "+&").replace(',', "&");
+            let parameters = lines.replace(['"', ' ', '\\', ':'], "+");
             let (request_lines, response_lines) = Default::default();
             return Self { name, request_lines, response_lines, query: format!("?{parameters}") };
         }

@@ -91,7 +91,7 @@ impl Shape {
             Self::Open => line(out, name, "a=\"", end, |out, _| out.push_str("\\\"")),
             Self::Lines => {
                 let mut at = 0;
-                while out.len() + name.len() + 32 < end {
+                while out.len() + name.len() + 20 < end {
                     let _ = write!(out, "{name}: ");
                     put(out, "", at, "-long-token\r\n");
                     at += 1;

@@ -196,12 +196,11 @@ mod tests {
             let all = exchanges(&[number], size);
             let longest = all.iter().map(|exchange| exchange.request.len()).max();
             let longest = longest.expect("there are some");
-            let is_query = *name == QUERY;
-            let is_long = is_query || longest + 300 > size.request;
+            let is_long = longest + 300 > size.request;
             assert!(longest <= size.request && is_long, "{name} {shape:?}: {longest}");
             let responses = all.iter().flat_map(|exchange| &exchange.responses);
             let longest = responses.map(Vec::len).max().expect("there are some");
-            let is_long = is_query || longest + 300 > size.response;
+            let is_long = *name == QUERY || longest + 300 > size.response;
             assert!(longest <= size.response && is_long, "{name} {shape:?}: {longest}");
         }
     }

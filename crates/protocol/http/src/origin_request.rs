@@ -1,6 +1,6 @@
-//! The fields of a request as its origin receives them. Whatever depends on what the origin saw (the
-//! request that is written, cache keys, the words of `Vary`) asks the same [`OriginRequest`], so that
-//! none of them can see another value than the origin does.
+//! The fields of a request as its origin receives them. The request that is sent, cache keys and the
+//! words of `Vary` are all made of one [`OriginRequest`], so that none of them can see another value
+//! than the origin does.
 //!
 //! It leaves out what the proxy adds for its own sake: conditions, ranges, `Via`, framing.
 
@@ -20,8 +20,8 @@ use crate::{
 pub enum Forwarding<'a> {
     /// A forward proxy: they are sent as received.
     Proxy,
-    /// A gateway: it says itself by which client, scheme and host it was asked, and believes only
-    /// the peers that it trusts.
+    /// A gateway: it writes client, scheme and host of the request itself, and believes only the
+    /// peers that it trusts.
     Gateway {
         /// The client's address; `None` on a Unix socket.
         client: Option<IpAddr>,
@@ -61,8 +61,8 @@ pub const METHOD_OVERRIDES: NameSet =
 /// Fields that a gateway removes from the requests of peers that it does not trust.
 pub const REMOVED_UNLESS_TRUSTED: NameSet = OF_CLIENT.with(&OF_URL);
 
-/// All fields that describe the client or its request to an origin. Whoever may write them decides
-/// what an origin responds with.
+/// All fields that describe the client or its request to an origin. A client that may set one can
+/// change the response.
 pub const DESCRIPTIONS: NameSet = WRITTEN.with(&REMOVED_UNLESS_TRUSTED);
 
 /// Scheme and default port of what clients ask for.
@@ -302,9 +302,9 @@ impl<'a> OriginRequest<'a> {
     }
 }
 
-/// What a value of `Forwarded` says beside the addresses that its requests passed (RFC 7239 section
-/// 5.1 and 5.2): its members without `for` and `by`; empty if none says anything else. A parameter
-/// that readers may take apart in another way is left in.
+/// Returns the members of a value of `Forwarded` without the addresses that the request passed (`for`
+/// and `by`, RFC 7239 sections 5.1 and 5.2); empty if they have no other parameter. A parameter that
+/// readers may take apart in another way is left in.
 fn url_parameters(value: &[u8]) -> Vec<u8> {
     let names_address = |parameter: &[u8]| {
         let [a, b, c, rest @ ..] = parameter else { return false };

@@ -55,8 +55,8 @@ pub const READ_BYTES_MAX: usize = 4096;
 
 /// Returns every form that an origin may make of a path, each once, the normal form among them.
 ///
-/// Unreserved characters are decoded in all of them. The forms differ in whether `%2f`, and whether
-/// `%5c` and `\`, are slashes; whether slashes are merged, before or after dot segments are removed;
+/// Unreserved characters are decoded in all of them. The forms differ in whether `%2f` is a slash;
+/// whether `%5c` and `\` are; whether slashes are merged, before or after dot segments are removed;
 /// whether dot segments are removed; and whether what begins with `;` is cut from each segment,
 /// before or after slashes are decoded, or to the end. There are at most 80.
 pub fn readings(path: &[u8]) -> Vec<Vec<u8>> {

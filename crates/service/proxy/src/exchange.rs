@@ -44,7 +44,7 @@ pub(crate) enum Own {
     Trace,
 }
 
-/// The client as the origin is told of it.
+/// The client's address, and whether its description of the request is believed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sender {
     /// Its address; `None`: a Unix socket.

@@ -19,7 +19,7 @@ pub(super) fn is_understood(status: u16) -> bool {
 /// Whether a status may be about the one request and not about its target, so that a response with
 /// it is stored only if the operator names the status in `cache-ttl`. Origins respond 400 to fields
 /// that they find too long or too odd, 401 to missing credentials, and 429 to one client: such a
-/// response with a lifetime of its own would lock everybody out.
+/// response with a lifetime of its own would deny the page to all clients.
 pub(super) fn needs_operator(status: u16) -> bool {
     matches!(status, 400 | 401 | 429)
 }

@@ -102,7 +102,8 @@ impl VaryNames {
         sink.finish128().as_u128()
     }
 
-    /// What a request says. Allocates nothing unless the proxy writes one of the fields itself.
+    /// Returns the variant key of a request. Allocates nothing unless the proxy writes one of the fields
+    /// itself.
     pub fn key(&self, hash: &HashKey, request: &OriginRequest<'_>) -> VariantKey {
         let language = if self.has_language() { preferred_language(request) } else { None };
         self.key_in(hash, request, language)
