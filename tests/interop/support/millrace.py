@@ -78,6 +78,19 @@ class Millrace:
         with open(f"/proc/{self.process.pid}/smaps_rollup") as rollup:
             return next(int(line.split()[1]) for line in rollup if line.startswith("Rss:")) * 1024
 
+    def descriptors(self):
+        """How many descriptors it has open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def pause(self):
+        """Stops all of its threads, until `resume`."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)
+
+    def resume(self):
+        """Continues its threads."""
+        self.process.send_signal(signal.SIGCONT)
+
     def terminate(self):
         """Asks it to drain and end, without waiting."""
         self.process.send_signal(signal.SIGTERM)
