@@ -28,6 +28,7 @@ use std::sync::Arc;
 use millrace_event::{Engine, Key};
 use millrace_http::{Framing, Method, Name, connection_options};
 
+use crate::conn::Conn;
 use crate::exchange::Exchange;
 use crate::flow::{self, Step};
 use crate::reason::Reason;
@@ -104,8 +105,7 @@ pub(crate) fn admit<E: Engine>(worker: &mut Worker<E>, key: Key) -> Result<(), S
             Err(Step::Wait)
         }
         Err(reason) => {
-            let nothing_follows = conn.input.is_empty();
-            refused(exchange, nothing_follows, reason);
+            refused(exchange, nothing_follows(engine, conn), reason);
             Err(Step::Refuse(reason))
         }
     }
@@ -118,10 +118,16 @@ fn only_value(exchange: &Exchange) -> Option<&[u8]> {
     value.filter(|_| values.next().is_none())
 }
 
-/// RFC 9110 section 11.7.1: a client is expected to ask again, so it may do so on the connection
-/// that it has. That of a CONNECT otherwise ends with a refusal, since what follows was meant for a
-/// tunnel; after this one nothing may follow that the refusal does not reach first. What follows
-/// while the refusal is sent ends the connection later, in `stage/log.rs`.
+/// Whether no byte has arrived behind the request. Bytes that arrive after the refusal was sent
+/// are the next request: a client may send it as soon as it has read the refusal, before the
+/// engine reports that the refusal was sent.
+fn nothing_follows<E: Engine>(engine: &E, conn: &Conn) -> bool {
+    conn.input.is_empty() && !engine.is_announced(&conn.fd)
+}
+
+/// RFC 9110 section 11.7.1: a client is expected to repeat the request with credentials, so it may
+/// do so on the same connection. Any other refusal of a CONNECT ends the connection, because bytes
+/// behind the request were meant for the tunnel. So does this one if bytes have arrived already.
 fn refused(exchange: &mut Exchange, nothing_follows: bool, reason: Reason) {
     let is_connect = exchange.request.method() == Method::Connect;
     if is_connect && reason.status() == 407 && nothing_follows {
@@ -158,7 +164,7 @@ pub(crate) fn give_up<E: Engine>(worker: &mut Worker<E>) {
 }
 
 fn go_on<E: Engine>(worker: &mut Worker<E>, key: Key, result: Result<Arc<[u8]>, Reason>) {
-    let Worker { exchanges, conns, .. } = worker;
+    let Worker { exchanges, conns, engine, .. } = worker;
     // Its client may have left.
     let Some(exchange) = exchanges.get_mut(key) else { return };
     if !matches!(exchange.access, Access::Waiting) {
@@ -169,8 +175,7 @@ fn go_on<E: Engine>(worker: &mut Worker<E>, key: Key, result: Result<Arc<[u8]>, 
         Err(reason) => {
             exchange.access = Access::Unasked;
             let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
-            let nothing_follows = conn.input.is_empty();
-            refused(exchange, nothing_follows, reason);
+            refused(exchange, nothing_follows(engine, conn), reason);
             deliver::refuse(worker, key, reason);
         }
     }

@@ -3,7 +3,7 @@
 
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key};
-use millrace_http::{Method, Name};
+use millrace_http::Name;
 
 use crate::auth::Access;
 use crate::caching::Answer;
@@ -22,9 +22,6 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
     // the rest of what was malformed: it must not turn the refusal into a reset.
     let refused = exchange.reason.is_some();
     let unread = !exchange.tunnel && (refused || !exchange.request_was_taken());
-    let is_refused_tunnel =
-        refused && exchange.request_is_whole && exchange.request.method() == Method::Connect;
-    let persistent = persistent && !(is_refused_tunnel && has_bytes(worker, conn));
     finish(worker, key);
     if aborted && !planted(Fault::CutLooksWhole) {
         worker.reset_conn(conn);
@@ -35,14 +32,6 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
     } else {
         worker.close_conn(conn);
     }
-}
-
-/// Whether bytes have come that no exchange has taken. Those behind a CONNECT that was refused may
-/// be a tunnel's first ones, and are no request.
-fn has_bytes<E: Engine>(worker: &mut Worker<E>, conn: Key) -> bool {
-    let Worker { conns, engine, .. } = worker;
-    let conn = conns.get(conn).expect("an exchange has its connection");
-    !conn.input.is_empty() || engine.is_announced(&conn.fd)
 }
 
 /// Ends an exchange that was begun ahead of its turn, because its connection ends.
