@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use millrace_event::Token;
 
 use crate::config::Config;
+use crate::worker::Shared;
 
 /// A message to a worker; `D` is its engine's detached descriptor.
 #[derive(Debug)]
@@ -43,5 +45,28 @@ pub enum Letter<D> {
         /// The number of the sender's snapshot, which knows the listener. A receiver that is behind
         /// hears of it first.
         snapshot: u64,
+        /// Counts it at the receiver until this letter is read.
+        counted: HandedOver,
     },
+}
+
+/// A connection on its way to another worker, counted there until this is dropped.
+#[derive(Debug)]
+pub struct HandedOver {
+    shared: Arc<Shared>,
+    worker: usize,
+}
+
+impl HandedOver {
+    /// Counts a connection on its way to `worker`.
+    pub fn new(shared: &Arc<Shared>, worker: usize) -> Self {
+        shared.handed_over[worker].fetch_add(1, Ordering::Relaxed);
+        Self { shared: shared.clone(), worker }
+    }
+}
+
+impl Drop for HandedOver {
+    fn drop(&mut self) {
+        self.shared.handed_over[self.worker].fetch_sub(1, Ordering::Relaxed);
+    }
 }

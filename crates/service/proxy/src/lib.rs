@@ -47,6 +47,6 @@ mod worker;
 
 pub use clients::Client;
 pub use fill::DIRECT_BYTES;
-pub use letter::Letter;
+pub use letter::{HandedOver, Letter};
 pub use remains::Remains;
 pub use worker::{Setup, Shared, Worker, pipes_max};

@@ -42,14 +42,24 @@ impl<E: Engine> Worker<E> {
 
     /// Whether a further client may be accepted.
     pub(crate) fn has_room_for_clients(&self) -> bool {
-        self.conns.len() < self.connections_max() && self.taken() < self.descriptors() * 7 / 8
+        self.clients() < self.connections_max() && self.taken() < self.descriptors_for_clients()
+    }
+
+    /// The most descriptors that clients may take: the others are for origins.
+    pub(crate) fn descriptors_for_clients(&self) -> usize {
+        self.descriptors() * 7 / 8
+    }
+
+    /// Client connections: the admitted ones, and those that other workers have handed over.
+    fn clients(&self) -> usize {
+        self.conns.len() + self.shared.handed_over_to(self.index)
     }
 
     /// Descriptors that clients have taken. Those who are served hold an origin connection each, or
     /// soon will: they count twice. Kept origin connections make room for whoever comes.
     fn taken(&self) -> usize {
         let in_use = self.origins.connections.len() - self.origins.idle_count();
-        self.conns.len() + in_use + self.attempts.len()
+        self.clients() + in_use + self.attempts.len()
     }
 
     /// A client came: kept origin connections, and then those who stand still, make room for the
@@ -122,6 +132,7 @@ impl<E: Engine> Worker<E> {
         if self.lacks_room() {
             self.room.forgiven.lessen();
             self.shed(self.helped().count());
+            self.refuse_newest();
             self.room.missed.requests = 0;
             let memory_missed = self.memory_missed();
             if std::mem::replace(&mut self.room.memory_missed, memory_missed) != memory_missed {
@@ -175,6 +186,21 @@ impl<E: Engine> Worker<E> {
         }
     }
 
+    /// Refuses the newest request that waits for an origin connection if clients hold every
+    /// descriptor and all of them wait for the origin. None of them stands still and no origin
+    /// connection can become idle, so that all would wait in vain for as long as they may.
+    fn refuse_newest(&mut self) {
+        let is_full = self.room_for_origins() == 0
+            && self.origins.connections.is_empty()
+            && self.attempts.is_empty();
+        let newest = self.waiting.iter().rev().find(|waiter| waiter.wants_connection());
+        let Some(key) = newest.filter(|_| is_full).map(|waiter| waiter.key) else { return };
+        let now = self.engine.now();
+        if self.conns.iter().all(|(_, conn)| self.stood_still(conn, now).is_none()) {
+            fetch::fail(self, key, Reason::Overloaded);
+        }
+    }
+
     /// A body has found no memory in the cache. Of the clients that read what is not stored any more
     /// the one that has stood still longest goes: one at a time, as it may have had most of it.
     fn shed_reader(&mut self) {
@@ -205,9 +231,7 @@ impl<E: Engine> Worker<E> {
         let now = self.engine.now();
         let (mut still, mut leaving) = (Vec::new(), 0);
         for (key, conn) in self.conns.iter() {
-            let first = conn.first.and_then(|first| self.exchanges.get(first)).map(Box::as_ref);
-            let unsent = self.engine.unsent(&conn.fd);
-            let Some(stood) = stands_still(conn, first, unsent, now) else { continue };
+            let Some(stood) = self.stood_still(conn, now) else { continue };
             let is_over = conn.standing == Standing::Lingering;
             if stood >= self.room.forgiven.0 {
                 still.push(((is_over, stood), key));
@@ -217,6 +241,12 @@ impl<E: Engine> Worker<E> {
         }
         still.sort_unstable_by_key(|(order, _)| std::cmp::Reverse(*order));
         (still, leaving)
+    }
+
+    /// How long a connection has stood still for what it is, if its client is the cause.
+    fn stood_still(&self, conn: &Conn, now: Instant) -> Option<Duration> {
+        let first = conn.first.and_then(|first| self.exchanges.get(first)).map(Box::as_ref);
+        stands_still(conn, first, self.engine.unsent(&conn.fd), now)
     }
 
     /// Closes an eighth of the kept origin connections. Gives how many that were.
@@ -232,7 +262,7 @@ impl<E: Engine> Worker<E> {
 
     /// Whether less room is left than [`Worker::shed`] makes, when so many `leaving` have gone.
     fn is_short(&self, leaving: usize) -> bool {
-        self.conns.len() - leaving >= self.connections_max() - self.connections_max() / 64
+        self.clients() - leaving >= self.connections_max() - self.connections_max() / 64
             || self.taken() - leaving >= self.descriptors() * 55 / 64
     }
 

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use millrace_event::{
@@ -83,6 +83,8 @@ pub struct Shared {
     /// What is stored, if anything is.
     pub cache: Option<Arc<Cache>>,
     pub(crate) all_clients: AllClients,
+    /// Connections handed over to each worker that it has not admitted yet.
+    pub(crate) handed_over: Box<[AtomicUsize]>,
     /// The operator was told that accepting pauses.
     pub(crate) said_pause: AtomicBool,
 }
@@ -105,8 +107,15 @@ impl Shared {
             requests: Requests::default(),
             cache,
             all_clients: AllClients::default(),
+            handed_over: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             said_pause: AtomicBool::new(false),
         })
+    }
+
+    /// Connections handed over to a worker that it has not admitted yet. They hold descriptors.
+    pub(crate) fn handed_over_to(&self, worker: usize) -> usize {
+        // Relaxed: a bound of admission, on which no other memory depends.
+        self.handed_over[worker].load(Ordering::Relaxed)
     }
 }
 
@@ -378,7 +387,8 @@ impl<E: Engine> Worker<E> {
                 Letter::Beat => self.counters.beats.add(1),
                 Letter::Stop => self.stop(),
                 Letter::Wake(token) => self.woken_here.push_back(token),
-                Letter::Connection { socket, peer, listener, .. } => {
+                Letter::Connection { socket, peer, listener, counted, .. } => {
+                    drop(counted);
                     if let Ok(fd) = self.engine.adopt(socket) {
                         accept::admit(self, fd, peer, listener);
                     }

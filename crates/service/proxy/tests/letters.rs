@@ -9,7 +9,7 @@ use std::time::Duration;
 use millrace_event::{Address, Engine, Event, Fd, Kind, Mail, Outbox, Token, mailbox, mesh};
 use millrace_proxy::config::{Config, ListenAddress, from_arguments};
 use millrace_proxy::names::Sources;
-use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_proxy::{HandedOver, Letter, Setup, Shared, Worker};
 use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 
@@ -76,7 +76,8 @@ impl Stage {
         let setup = setup(&world, &shared, &config, inbox, own);
         let receiver = Receiver(Worker::new(world.engine(1 << 20), setup).unwrap());
         let socket = donor.engine.detach(donor.accepted.take().unwrap());
-        let letter = Letter::Connection { socket, peer: None, listener: 1, snapshot: 2 };
+        let counted = HandedOver::new(&shared, 0);
+        let letter = Letter::Connection { socket, peer: None, listener: 1, snapshot: 2, counted };
         assert!(mail.send(0, letter).is_ok());
         mail.flush();
         Self { world, donor, receiver, shared, config, outbox, _mail: mail, client }

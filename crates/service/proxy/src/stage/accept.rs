@@ -9,7 +9,7 @@ use millrace_http::{HeadScan, parse_proxy_header};
 use crate::clients::Client;
 use crate::conn::{Conn, Standing};
 use crate::input::Input;
-use crate::letter::Letter;
+use crate::letter::{HandedOver, Letter};
 use crate::stage::parse;
 use crate::worker::Worker;
 
@@ -115,15 +115,17 @@ fn hand_over<E: Engine>(
     if worker.draining || least == worker.index || mine < open(least) * 5 / 4 + HAND_OVER_LEAD {
         return Some(fd);
     }
-    // Those on their way count as well: a worker that is slow to read its letters is not to find
+    // Those on their way count as well: a worker that is slow to read its letters must not find
     // more of them than it has room for.
-    let theirs = open(least) + worker.mail.unread(least);
-    if mine < theirs * 5 / 4 + HAND_OVER_LEAD || theirs >= worker.connections_max() {
+    let theirs = open(least) + worker.shared.handed_over_to(least);
+    let most = worker.connections_max().min(worker.descriptors_for_clients());
+    if mine < theirs * 5 / 4 + HAND_OVER_LEAD || theirs >= most {
         return Some(fd);
     }
     let socket = worker.engine.detach(fd);
     let snapshot = worker.snapshot.config.number;
-    let letter = Letter::Connection { socket, peer, listener, snapshot };
+    let counted = HandedOver::new(&worker.shared, least);
+    let letter = Letter::Connection { socket, peer, listener, snapshot, counted };
     match worker.mail.send(least, letter) {
         Ok(()) => {
             worker.counters.connections_handed_over.add(1);
