@@ -150,13 +150,10 @@ impl VaryNames {
                 (Name::AcceptLanguage, Some(tag)) => {
                     put_lower(&mut sink, b"\n=", tag);
                 }
-                (Name::AcceptLanguage | Name::AcceptEncoding | Name::Accept, _) => {
+                _ if WEIGHTED_LISTS.has(known) => {
                     put_weighted(&mut sink, request, (known, name));
                 }
-                _ if name == b"accept-charset" => put_weighted(&mut sink, request, (known, name)),
-                _ if LISTS.has(known) || name == b"prefer" => {
-                    put_list(&mut sink, request, (known, name));
-                }
+                _ if LISTS.has(known) => put_list(&mut sink, request, (known, name)),
                 _ => put_lines(&mut sink, request, (known, name)),
             }
             // No value has a line end, so that no two lists of values are the same text.
@@ -166,8 +163,16 @@ impl VaryNames {
     }
 }
 
-/// Request fields that RFCs define as lists, beside `Prefer` (RFC 7240) and those of content
-/// negotiation, and that go to the origin as received.
+/// Request fields of content negotiation: lists whose members have weights.
+const WEIGHTED_LISTS: NameSet = NameSet::of(&[
+    Name::Accept,
+    Name::AcceptCharset,
+    Name::AcceptEncoding,
+    Name::AcceptLanguage,
+]);
+
+/// Other request fields that RFCs define as lists, and that go to the origin as received. `Prefer` is
+/// one by RFC 7240.
 const LISTS: NameSet = NameSet::of(&[
     Name::CacheControl,
     Name::CdnLoop,
@@ -176,6 +181,7 @@ const LISTS: NameSet = NameSet::of(&[
     Name::IfMatch,
     Name::IfNoneMatch,
     Name::Pragma,
+    Name::Prefer,
     Name::Via,
 ]);
 
