@@ -4,7 +4,7 @@ use super::mutant::Line;
 use crate::corpus::random::Random;
 
 /// Fields from which origins build links, redirects, paths or methods, or take a scheme.
-const LINKS: [&str; 24] = [
+const LINKS: [&str; 29] = [
     "Forwarded",
     "X-Forwarded-Host",
     "X-Forwarded-Proto",
@@ -29,11 +29,24 @@ const LINKS: [&str; 24] = [
     "Front-End-Https",
     "Proxy",
     "X-Forwarded",
+    "X-Forward-Host",
+    "X-HTTP-Host-Override",
+    "X-Scheme",
+    "X-Url-Scheme",
+    "X-Script-Name",
 ];
 
 /// Fields that only name the client. Origins of the campaign do not reflect them.
-const CLIENTS: [&str; 5] =
-    ["X-Forwarded-For", "X-Real-Ip", "X-Client-IP", "True-Client-IP", "CF-Connecting-IP"];
+const CLIENTS: [&str; 8] = [
+    "X-Forwarded-For",
+    "X-Real-Ip",
+    "X-Client-IP",
+    "True-Client-IP",
+    "CF-Connecting-IP",
+    "Client-IP",
+    "Fastly-Client-IP",
+    "X-Cluster-Client-IP",
+];
 
 /// Fields by which pages may vary.
 pub(super) const VARIED: [&str; 11] = [
@@ -50,15 +63,16 @@ pub(super) const VARIED: [&str; 11] = [
     "Forwarded",
 ];
 
-/// Whether a page that reflects contains the field. `Forwarded` has a reading of its own. CGI turns
-/// `_` into `-`, so both spellings count.
+/// Whether a page that reflects contains the field. `Forwarded` has a reading of its own. CGI
+/// cannot tell `-` from other separators, so all spellings count.
 pub(super) fn is_reflected(name: &str) -> bool {
-    let name = name.to_ascii_lowercase().replace('_', "-");
+    let name = name.to_ascii_lowercase().replace(['_', '.', '~'], "-");
     let begins = |prefix: &str| name.starts_with(prefix);
     let is_named = ["x-host", "x-http-method", "x-http-method-override", "x-method-override"]
         .contains(&&*name)
-        || ["front-end-https", "proxy"].contains(&&*name);
-    let is_family = begins("x-forwarded-") || begins("x-original-") || begins("x-rewrite-");
+        || ["front-end-https", "proxy", "x-http-host-override"].contains(&&*name)
+        || ["x-scheme", "x-url-scheme", "x-script-name"].contains(&&*name);
+    let is_family = begins("x-forward") || begins("x-original-") || begins("x-rewrite-");
     (is_named || is_family) && name != "x-forwarded-for"
 }
 
@@ -215,11 +229,13 @@ pub(super) fn in_lines(random: &mut Random, name: &str, value: &str) -> Vec<Line
 
 /// A name as written, in other letters, or with underscores.
 fn spelt(random: &mut Random, name: &str) -> String {
-    match random.below(12) {
+    match random.below(14) {
         0 => name.to_ascii_lowercase(),
         1 => name.to_ascii_uppercase(),
         2 => name.replace('-', "_"),
         3 => name.replacen('-', "_", 1),
+        4 => name.replace('-', "."),
+        5 => name.replacen('-', "~", 1),
         _ => name.to_owned(),
     }
 }

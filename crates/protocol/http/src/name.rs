@@ -14,10 +14,11 @@ macro_rules! names {
         #[expect(missing_docs, reason = "the names are the fields")]
         pub enum Name {
             $($variant,)*
-            /// Becomes a known name when `_` is read as `-`. Gateways in the manner of CGI cannot
-            /// tell the two apart, so it could pass for a field that was checked or removed here.
+            /// Becomes a known name when other separators, such as `_` and `.`, are read as `-`.
+            /// CGI (RFC 3875) and servers like it write each of them as `_`, so the field could
+            /// pass for one that was checked or removed here.
             Disguised,
-            /// Any other name that begins with `x-forwarded-`, `x-original-` or `x-rewrite-`. Gateways
+            /// Any other name that begins with `x-forward`, `x-original-` or `x-rewrite-`. Gateways
             /// describe the client's request by such fields, and origins build URLs from them.
             Gateway,
             /// Any other token.
@@ -58,9 +59,11 @@ names! {
     IfMatch = "if-match",
     IfRange = "if-range",
     Location = "location",
+    XScheme = "x-scheme",
     CacheTag = "cache-tag",
     Forwarded = "forwarded",
     XRealIp = "x-real-ip",
+    ClientIp = "client-ip",
     Connection = "connection",
     KeepAlive = "keep-alive",
     SetCookie = "set-cookie",
@@ -72,6 +75,7 @@ names! {
     CacheStatus = "cache-status",
     ContentType = "content-type",
     MaxForwards = "max-forwards",
+    XUrlScheme = "x-url-scheme",
     AcceptRanges = "accept-ranges",
     Authorization = "authorization",
     CacheControl = "cache-control",
@@ -80,6 +84,7 @@ names! {
     IfNoneMatch = "if-none-match",
     LastModified = "last-modified",
     SurrogateKey = "surrogate-key",
+    XScriptName = "x-script-name",
     ContentLength = "content-length",
     TrueClientIp = "true-client-ip",
     AcceptCharset = "accept-charset",
@@ -96,6 +101,7 @@ names! {
     WwwAuthenticate = "www-authenticate",
     XForwardedHost = "x-forwarded-host",
     CfConnectingIp = "cf-connecting-ip",
+    FastlyClientIp = "fastly-client-ip",
     IfModifiedSince = "if-modified-since",
     SecWebsocketKey = "sec-websocket-key",
     TransferEncoding = "transfer-encoding",
@@ -106,7 +112,9 @@ names! {
     XMethodOverride = "x-method-override",
     IfUnmodifiedSince = "if-unmodified-since",
     ProxyAuthorization = "proxy-authorization",
+    XClusterClientIp = "x-cluster-client-ip",
     SecWebsocketAccept = "sec-websocket-accept",
+    XHttpHostOverride = "x-http-host-override",
     SecWebsocketVersion = "sec-websocket-version",
     SecWebsocketProtocol = "sec-websocket-protocol",
     XHttpMethodOverride = "x-http-method-override",
@@ -124,14 +132,14 @@ impl Name {
         if key.is_same(&KEYS[row]) && is_same_middle(TABLE[row].0.as_bytes(), bytes) {
             return TABLE[row].1;
         }
-        if bytes.contains(&b'_') {
-            return Self::of_underscored(bytes);
+        if bytes.iter().any(is_other_separator) {
+            return Self::of_separated(bytes);
         }
         let is_gateway = matches!(bytes, [b'x' | b'X', b'-', ..]) && is_gateway(bytes);
         if is_gateway { Self::Gateway } else { Self::Other }
     }
 
-    fn of_underscored(bytes: &[u8]) -> Self {
+    fn of_separated(bytes: &[u8]) -> Self {
         let is_disguise = |(text, _): &(&str, Name)| {
             text.len() == bytes.len() && text.bytes().zip(bytes).all(is_same_to_cgi)
         };
@@ -201,17 +209,23 @@ impl NameSet {
 
 const _: () = assert!((Name::Other as usize) < 128, "each name has its bit, the last one too");
 
-/// Whether a token begins like those of [`Name::Gateway`] when `_` is read as `-`.
+/// Whether a token begins like those of [`Name::Gateway`] when other separators are read as `-`.
 #[cold]
 fn is_gateway(bytes: &[u8]) -> bool {
-    const FAMILIES: [&str; 3] = ["x-forwarded-", "x-original-", "x-rewrite-"];
-    let begins_like =
-        |family: &&str| bytes.len() > family.len() && family.bytes().zip(bytes).all(is_same_to_cgi);
+    const FAMILIES: [&str; 3] = ["x-forward", "x-original-", "x-rewrite-"];
+    let begins_like = |family: &&str| {
+        bytes.len() >= family.len() && family.bytes().zip(bytes).all(is_same_to_cgi)
+    };
     FAMILIES.iter().any(begins_like) && is_token(bytes)
 }
 
-fn is_same_to_cgi((known, &byte): (u8, &u8)) -> bool {
-    known == if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() }
+fn is_same_to_cgi((known, byte): (u8, &u8)) -> bool {
+    known == if is_other_separator(byte) { b'-' } else { byte.to_ascii_lowercase() }
+}
+
+/// Whether a byte may stand in a name, and is neither a letter, a digit nor `-`.
+fn is_other_separator(byte: &u8) -> bool {
+    !byte.is_ascii_alphanumeric() && *byte != b'-' && is_token(std::slice::from_ref(byte))
 }
 
 /// What a name is looked up by. Names of up to 16 bytes are the same if their keys are.
@@ -306,8 +320,8 @@ const fn keys() -> [Key; TABLE.len()] {
     keys
 }
 
-/// Eight slots a name: so few names meet that a multiplier is found after some tries.
-const SLOT_BITS: u32 = (TABLE.len() * 8).ilog2();
+/// At least eight slots a name: so few names meet that a multiplier is found after some tries.
+const SLOT_BITS: u32 = (TABLE.len() * 8).next_power_of_two().ilog2();
 
 /// What gives each name a slot of its own.
 const MULTIPLIER: u64 = multiplier();
@@ -360,8 +374,10 @@ mod tests {
             assert_eq!(name.as_str(), *text);
             assert_eq!(Name::of(text.as_bytes()), *name);
             assert_eq!(Name::of(text.to_uppercase().as_bytes()), *name);
-            if text.contains('-') {
-                assert_eq!(Name::of(text.replacen('-', "_", 1).as_bytes()), Name::Disguised);
+            for separator in ["_", ".", "~", "!"] {
+                let disguised = text.replacen('-', separator, 1);
+                let expected = if disguised == *text { *name } else { Name::Disguised };
+                assert_eq!(Name::of(disguised.as_bytes()), expected);
             }
         }
         assert_eq!(Name::of(b"TRANSFER_ENCODING"), Name::Disguised);
@@ -377,11 +393,12 @@ mod tests {
                 text.len() == bytes.len() && text.bytes().zip(bytes).all(is_same_to_cgi)
             };
             let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
+            let separators = "!#$%&'*+.^_`|~";
             let is_gateway = is_token(bytes)
-                && ["x-forwarded-", "x-original-", "x-rewrite-"].iter().any(|family| {
-                    text.replace('_', "-").strip_prefix(family).is_some_and(|it| !it.is_empty())
+                && ["x-forward", "x-original-", "x-rewrite-"].iter().any(|family| {
+                    text.replace(|it| separators.contains(it), "-").starts_with(family)
                 });
-            let other = match text.contains('_') {
+            let other = match text.contains(|it| separators.contains(it)) {
                 true if TABLE.iter().any(disguised) || is_gateway => Name::Disguised,
                 false if is_gateway => Name::Gateway,
                 _ => Name::Other,
@@ -410,9 +427,10 @@ mod tests {
             let disguised = name.replace('-', "_");
             assert_eq!(Name::of(disguised.as_bytes()), Name::Disguised);
         }
-        for name in
-            ["X-Forwarded", "X-Forwarded-", "X-Originals", "Y-Original-URL", "x-forwarded-\r"]
-        {
+        for name in ["X-Forwarded", "X-Forwarded-", "X-Forward-Proto"] {
+            assert_eq!(Name::of(name.as_bytes()), Name::Gateway, "{name}");
+        }
+        for name in ["X-Forwar", "X-Originals", "Y-Original-URL", "x-forwarded-\r"] {
             assert_eq!(Name::of(name.as_bytes()), Name::Other, "{name}");
         }
         assert_eq!(Name::of(b"X-Forwarded-Host"), Name::XForwardedHost);

@@ -48,11 +48,26 @@ const WRITTEN: NameSet = NameSet::of(&[
 ]);
 
 /// Fields that name the client and no more: an origin builds no URL from them.
-const OF_CLIENT: NameSet =
-    NameSet::of(&[Name::XRealIp, Name::XClientIp, Name::TrueClientIp, Name::CfConnectingIp]);
+const OF_CLIENT: NameSet = NameSet::of(&[
+    Name::XRealIp,
+    Name::XClientIp,
+    Name::TrueClientIp,
+    Name::CfConnectingIp,
+    Name::ClientIp,
+    Name::FastlyClientIp,
+    Name::XClusterClientIp,
+]);
 
 /// Other fields from which origins build URLs or select what they respond with.
-const OF_URL: NameSet = NameSet::of(&[Name::XHost, Name::FrontEndHttps, Name::Gateway]);
+const OF_URL: NameSet = NameSet::of(&[
+    Name::XHost,
+    Name::XHttpHostOverride,
+    Name::XScheme,
+    Name::XScriptName,
+    Name::XUrlScheme,
+    Name::FrontEndHttps,
+    Name::Gateway,
+]);
 
 /// Fields that some origins take for the request's method.
 pub const METHOD_OVERRIDES: NameSet =

@@ -164,12 +164,8 @@ impl VaryNames {
 }
 
 /// Request fields of content negotiation: lists whose members have weights.
-const WEIGHTED_LISTS: NameSet = NameSet::of(&[
-    Name::Accept,
-    Name::AcceptCharset,
-    Name::AcceptEncoding,
-    Name::AcceptLanguage,
-]);
+const WEIGHTED_LISTS: NameSet =
+    NameSet::of(&[Name::Accept, Name::AcceptCharset, Name::AcceptEncoding, Name::AcceptLanguage]);
 
 /// Other request fields that RFCs define as lists, and that go to the origin as received. `Prefer` is
 /// one by RFC 7240.

@@ -175,9 +175,11 @@ impl Kind {
                            //, . and .. segments, a % that begins no escape, escapes of letters, \
                            digits, -, ., _ and ~, and lower-case hexadecimal digits in others"
                 .to_owned(),
-            Self::PassField => "X-Real-Ip, X-Client-IP, True-Client-IP, CF-Connecting-IP, X-Host, \
-                                Front-End-Https, X-Original-NAME, X-Rewrite-NAME, X-Forwarded-NAME \
-                                but for -For, -Host and -Proto"
+            Self::PassField => "X-Real-Ip, X-Client-IP, Client-IP, True-Client-IP, \
+                                CF-Connecting-IP, Fastly-Client-IP, X-Cluster-Client-IP, X-Host, \
+                                X-HTTP-Host-Override, X-Scheme, X-Url-Scheme, X-Script-Name, \
+                                Front-End-Https, X-Original-NAME, X-Rewrite-NAME, names that \
+                                begin with X-Forward but for X-Forwarded-For, -Host and -Proto"
                 .to_owned(),
             Self::Check => "a path from its slash on, with ? if need be; off".to_owned(),
             Self::Statuses => {
