@@ -71,6 +71,10 @@ pub fn freshen_by_head(
     if is_other || kept.meta.extent.is_some() || is_personal(request, answer, policy) {
         return Freshened::Unchanged;
     }
+    // Before anything else: a request whose response is never stored must change nothing.
+    if check_request(request, &AnswerDirectives::of(answer, &policy.targets), policy).is_err() {
+        return Freshened::Unchanged;
+    }
     let received_s = receipt.response_ms / 1000;
     let is_same_length = match declared_length(answer) {
         Ok(declared) => declared.is_none_or(|declared| declared == length),

@@ -107,11 +107,16 @@ pub fn may_claim(request: &RequestHead, asked: &RequestDirectives, policy: &Poli
     !asked.no_store && !policy.has_unkeyed(request) && request.find(Name::Authorization).is_none()
 }
 
-/// Whether a response is that client's alone and says nothing about what others get: it is `private`,
-/// for a request with credentials. Otherwise any client could evict a shared response.
+/// Whether a response is for that client alone, and does not affect what is stored for others: it
+/// is `private` or `no-store`, for a request with credentials. Otherwise any client could evict a
+/// shared response.
 pub fn is_personal(request: &RequestHead, response: &AnswerHead, policy: &Policy) -> bool {
     const CREDENTIALS: NameSet = NameSet::of(&[Name::Authorization, Name::Cookie]);
-    request.has_any(&CREDENTIALS) && AnswerDirectives::of(response, &policy.targets).private
+    if !request.has_any(&CREDENTIALS) {
+        return false;
+    }
+    let directives = AnswerDirectives::of(response, &policy.targets);
+    directives.private || directives.no_store
 }
 
 /// What a request may have against it, whatever its method.
