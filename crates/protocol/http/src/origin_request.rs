@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::fields::goes_on;
 use crate::text::{write_ip, write_normal_authority};
 use crate::{
-    Authority, Field, Name, NameSet, RequestHead, Run, Version, destination, forwarded_runs,
+    Authority, Field, Host, Name, NameSet, RequestHead, Run, Version, destination, forwarded_runs,
     has_token, items,
 };
 
@@ -178,7 +178,7 @@ impl<'a> OriginRequest<'a> {
             host_at
         });
         out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
-        out.extend_from_slice(self.believed(Name::XForwardedProto).unwrap_or(b"http"));
+        out.extend_from_slice(self.scheme());
         match (self.believed(Name::XForwardedHost), host_at) {
             (None, None) => {}
             (first, host_at) => {
@@ -206,6 +206,15 @@ impl<'a> OriginRequest<'a> {
     /// The first value that a trusted peer sent of a field with one value: the first proxy's.
     fn believed(&self, known: Name) -> Option<&'a [u8]> {
         if self.is_trusted() { self.head.values(known).next() } else { None }
+    }
+
+    /// The scheme that a gateway says: that of a trusted peer's client, or its own.
+    fn scheme(&self) -> &'a [u8] {
+        self.believed(Name::XForwardedProto).unwrap_or(b"http")
+    }
+
+    fn is_gateway(&self) -> bool {
+        matches!(self.forwarding, Forwarding::Gateway { .. })
     }
 
     fn is_trusted(&self) -> bool {
@@ -238,23 +247,27 @@ impl<'a> OriginRequest<'a> {
         this.head.fields_of(known).filter(is_named).map(move |field| this.head.value_of(field))
     }
 
-    /// The value that the proxy writes in place of the received ones; `None` where it writes none.
-    /// Of `Host`, which the URL has, there is none. Allocates where there is a value.
-    pub fn written(&self, known: Name) -> Option<Vec<u8>> {
-        if known == Name::Te {
-            return self.takes_trailers().then(|| b"trailers".to_vec());
+    /// Calls `put` with the value that the proxy writes in place of the received ones, if it writes
+    /// one. It writes none for `Host`, which the URL has. Allocates for a value that is made of
+    /// several pieces: an address, a host, or a list with its earlier members.
+    pub fn written(&self, known: Name, put: impl FnOnce(&[u8])) {
+        match known {
+            Name::Te if self.takes_trailers() => put(b"trailers"),
+            Name::XForwardedProto if self.is_gateway() => put(self.scheme()),
+            _ if WRITTEN.has(known) && self.is_gateway() => {
+                let mut added = Vec::with_capacity(ADDED_BYTES);
+                self.write_added(&mut added, self.authority().as_ref());
+                let mut lines = added.split(|&byte| byte == b'\n');
+                let value = lines.find_map(|line| {
+                    let (name, value) = line.split_at(memmem::find(line, b": ")?);
+                    (Name::of(name) == known).then(|| value[2..].trim_ascii_end())
+                });
+                if let Some(value) = value {
+                    put(value);
+                }
+            }
+            _ => {}
         }
-        if !WRITTEN.has(known) {
-            return None;
-        }
-        let mut added = Vec::new();
-        self.write_added(&mut added, self.authority().as_ref());
-        let mut lines = added.split(|&byte| byte == b'\n');
-        let value = lines.find_map(|line| {
-            let (name, value) = line.split_at(memmem::find(line, b": ")?);
-            (Name::of(name) == known).then_some(&value[2..])
-        });
-        value.map(|value| value.trim_ascii_end().to_vec())
     }
 
     /// Calls `put` with name and value of each field that has to be part of a cache key, because
@@ -300,9 +313,18 @@ impl<'a> OriginRequest<'a> {
 
     /// Whether a value is what this gateway writes as `X-Forwarded-Host` without it.
     fn is_own_host(&self, value: &[u8]) -> bool {
-        let mut own = Vec::with_capacity(value.len());
-        self.authority().iter().for_each(|authority| Self::write_host(&mut own, authority));
-        own == value
+        match self.authority() {
+            // Most hosts, compared without a copy.
+            Some(Authority { host: Host::Name(name), port: None | Some(DEFAULT_PORT) }) => {
+                value.iter().copied().eq(name.iter().map(u8::to_ascii_lowercase))
+            }
+            Some(authority) => {
+                let mut own = Vec::with_capacity(value.len());
+                Self::write_host(&mut own, &authority);
+                own == value
+            }
+            None => value.is_empty(),
+        }
     }
 
     /// The parameters of all lines of `Forwarded`, as one list, that do not name an address.
@@ -319,36 +341,46 @@ impl<'a> OriginRequest<'a> {
 
 /// Returns the members of a value of `Forwarded` without the addresses that the request passed (`for`
 /// and `by`, RFC 7239 sections 5.1 and 5.2); empty if they have no other parameter. A parameter that
-/// readers may take apart in another way is left in.
+/// readers may take apart in another way is left in. Allocates nothing if it returns nothing.
 fn url_parameters(value: &[u8]) -> Vec<u8> {
-    let names_address = |parameter: &[u8]| {
-        let [a, b, c, rest @ ..] = parameter else { return false };
-        let address = match [a, b, c].map(u8::to_ascii_lowercase) {
-            [b'f', b'o', b'r'] => rest.strip_prefix(b"="),
-            [b'b', b'y', b'='] => parameter.get(3..),
-            _ => None,
-        };
-        address.is_some_and(|address| {
-            let address = match address {
-                [b'"', quoted @ .., b'"'] => quoted,
-                token => token,
-            };
-            address.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-:[]".contains(byte))
-        })
-    };
     let mut kept = Vec::new();
-    let mut says_more = false;
+    if items(value).flat_map(parameters_of_url).all(<[u8]>::is_empty) {
+        return kept;
+    }
     for (at, member) in items(value).enumerate() {
         kept.extend_from_slice(if at == 0 { b"" } else { b"," });
-        let parameters = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
-        for parameter in parameters.filter(|parameter| !names_address(parameter)) {
-            says_more |= !parameter.is_empty();
+        for parameter in parameters_of_url(member) {
             kept.push(b';');
             kept.extend_from_slice(parameter);
         }
     }
-    if says_more { kept } else { Vec::new() }
+    kept
 }
+
+/// The parameters of a member that do not name an address.
+fn parameters_of_url(member: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let parameters = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+    parameters.filter(|parameter| !names_address(parameter))
+}
+
+fn names_address(parameter: &[u8]) -> bool {
+    let [a, b, c, rest @ ..] = parameter else { return false };
+    let address = match [a, b, c].map(u8::to_ascii_lowercase) {
+        [b'f', b'o', b'r'] => rest.strip_prefix(b"="),
+        [b'b', b'y', b'='] => parameter.get(3..),
+        _ => None,
+    };
+    address.is_some_and(|address| {
+        let address = match address {
+            [b'"', quoted @ .., b'"'] => quoted,
+            token => token,
+        };
+        address.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-:[]".contains(byte))
+    })
+}
+
+/// Room for the lines of most requests that a gateway adds.
+const ADDED_BYTES: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -442,6 +474,24 @@ mod tests {
     }
 
     #[test]
+    fn a_host_is_our_own_only_byte_by_byte() {
+        let is_own = |host: &str, value: &str| {
+            let text =
+                format!("GET /a HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-Host: {value}\r\n\r\n");
+            let trusted = Forwarding::Gateway { client: None, is_trusted: true, passed: &[] };
+            keyed(&request(text).unwrap(), trusted).is_empty()
+        };
+        for host in ["shop", "SHOP", "Shop:80"] {
+            assert!(is_own(host, "shop"));
+            for other in ["SHOP", "shop:80", "sho", "shops", ""] {
+                assert!(!is_own(host, other), "{host}: {other}");
+            }
+        }
+        assert!(is_own("SHOP:8080", "shop:8080") && !is_own("shop:8080", "shop"));
+        assert!(is_own("127.0.0.1:80", "127.0.0.1") && !is_own("127.0.0.1", "127.0.0.1:80"));
+    }
+
+    #[test]
     fn fields_that_are_passed_are_keyed_for_every_peer() {
         let head = head(DESCRIBED);
         let passed = [(*b"x-real-ip").into(), (*b"x-forwarded-prefix").into()];
@@ -470,13 +520,18 @@ mod tests {
         let of = |forwarding, name: &str| {
             let request = OriginRequest::new(&head, forwarding);
             let known = Name::of(name.as_bytes());
-            let written = request.written(known);
-            let received = request.values(known, name.as_bytes()).map(<[u8]>::to_vec);
-            let all: Vec<_> = written.into_iter().chain(received).collect();
+            let mut all = Vec::new();
+            request.written(known, |value| all.push(value.to_vec()));
+            all.extend(request.values(known, name.as_bytes()).map(<[u8]>::to_vec));
             String::from_utf8(all.join(&b"|"[..])).unwrap()
         };
         let untrusted = Forwarding::Gateway { client: client(), is_trusted: false, passed: &[] };
         assert_eq!(of(untrusted, "x-forwarded-for"), "192.0.2.1");
+        assert_eq!(of(untrusted, "x-forwarded-host"), "shop");
+        assert_eq!(of(untrusted, "x-forwarded-proto"), "http");
+        let trusted = Forwarding::Gateway { client: client(), is_trusted: true, passed: &[] };
+        assert_eq!(of(trusted, "x-forwarded-proto"), "https");
+        assert_eq!(of(Forwarding::Proxy, "x-forwarded-proto"), "https");
         assert_eq!(of(untrusted, "x-forwarded-scheme"), "");
         assert_eq!(of(Forwarding::Proxy, "x-forwarded-for"), "1.2.3.4");
         assert_eq!(of(Forwarding::Proxy, "x-forwarded-scheme"), "https");

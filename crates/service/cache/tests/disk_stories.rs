@@ -507,3 +507,19 @@ fn recovery_counts_the_responses_whose_space_is_not_known_any_more() {
         drop(story.disks);
     }
 }
+
+#[test]
+fn the_count_of_responses_without_a_space_is_an_upper_bound() {
+    let volume = SimVolume::new(1, 40 * MB);
+    let story = open(&[&volume], 30 * MB);
+    let mut answer = host::answer(&story.slab, id(1), 1, 10);
+    answer.name = [&host::name_of(id(1).key), &b"\n@old"[..]].concat().into();
+    assert!(story.disks.store(answer).is_ok());
+    story.work();
+    let name = host::name_of(id(1).key);
+    assert!(story.purge(&Subject::Prefix(name[..].into()), false));
+    drop(story.disks);
+    let story = open(&[&volume], 30 * MB);
+    story.work();
+    assert_eq!(story.disks.recovered_outside(&[]), 1, "the purge is not applied yet");
+}

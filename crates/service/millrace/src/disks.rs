@@ -171,8 +171,8 @@ impl Report {
     fn say(&self) {
         let what = match self.cache.recovered_outside(&self.spaces) {
             0 => return,
-            1 => "1 stored response on disk matches no service".to_owned(),
-            count => format!("{count} stored responses on disk match no service"),
+            1 => "up to 1 stored response on disk matches no service".to_owned(),
+            count => format!("up to {count} stored responses on disk match no service"),
         };
         say::error(&format!(
             "{what}: its name or its target rules have changed (they stay unused until the disk \

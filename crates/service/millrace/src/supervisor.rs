@@ -81,23 +81,14 @@ impl Running {
         source: Option<Source>,
         upgrade: bool,
     ) -> Result<Self, Failure> {
-        // Before any thread: signals go to whichever thread does not block them.
-        let signals = Signals::block().map_err(|error| machine("signals", error))?;
-        restart::end_on_panic();
-        if let Err(error) = millrace_sys::raise_descriptor_limit() {
-            say::error(&format!("the limit of descriptors stays as it is: {error}"));
-        }
+        let signals = prepare_process()?;
         let mut beginning = Beginning::of(&config, upgrade)?;
         let mut engine = engines::pick(&config)?;
         let thresholds = thresholds::pick(config.splice, engine.engine);
         let log = LogSink::closed();
         let asked_for = config.clone();
         let mut config = config;
-        let token = config.admin_token_file.as_deref();
-        let guard = Guard {
-            token: token.map(|file| Token::read("admin-token-file", file)).transpose()?,
-            name: config.admin_name.clone(),
-        };
+        let guard = guard(&config)?;
         let doors = Doors::open(&mut config.admin, &mut beginning.inherited)?;
         let shared = shared(&config)?;
         let Beginning { inherited, takeover, systemd } = beginning;
@@ -321,6 +312,26 @@ impl Running {
         self.log.close();
         self.disks.close();
     }
+}
+
+/// Prepares the process itself. It has one thread so far: a signal goes to any thread that does not
+/// block it.
+fn prepare_process() -> Result<Signals, Failure> {
+    let signals = Signals::block().map_err(|error| machine("signals", error))?;
+    restart::end_on_panic();
+    if let Err(error) = millrace_sys::raise_descriptor_limit() {
+        say::error(&format!("the limit of descriptors stays as it is: {error}"));
+    }
+    Ok(signals)
+}
+
+/// Returns what a request to the admin address has to show.
+fn guard(config: &Config) -> Result<Guard, Failure> {
+    let token = config.admin_token_file.as_deref();
+    Ok(Guard {
+        token: token.map(|file| Token::read("admin-token-file", file)).transpose()?,
+        name: config.admin_name.clone(),
+    })
 }
 
 /// What all workers share. The process's name in Via (RFC 9110 section 7.6.3) is random, so that

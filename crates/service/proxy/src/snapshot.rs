@@ -10,7 +10,7 @@ use millrace_event::Instant;
 use millrace_http::HeadLimits;
 
 use crate::admission::AskRules;
-use crate::board::{Check, CheckMark};
+use crate::board::{Board, Check, CheckMark};
 use crate::config::{Balance, CacheRoute, Config, Listener, Role, Route, SendProxy, Service};
 use crate::congestion::Setting;
 use crate::counters::PerStatus;
@@ -83,6 +83,25 @@ impl RouteOrigins {
         }
     }
 
+    /// The origins of a configured route. Picking begins at `turn`.
+    fn of(
+        route: &Route,
+        rules: RulesId,
+        (now, turn): (Instant, usize),
+        origins: &mut Origins,
+        board: &Board,
+    ) -> Self {
+        let of_route = route.origins.iter().map(|origin| origins.configured(rules, origin, board));
+        Self {
+            balance: route.balance,
+            gateway_errors_fail: route.gateway_errors_fail,
+            checks: Check::of_route(route).map(|check| board.check(&check)).collect(),
+            turn: Cell::new(turn),
+            budget: RefCell::new(Budget::new(now, turn)),
+            ..Self::new(of_route.collect())
+        }
+    }
+
     /// Whether the check of the origin at `index` fails.
     pub(crate) fn check_fails(&self, index: usize) -> bool {
         self.checks.get(index).is_some_and(|mark| mark.fails())
@@ -108,31 +127,17 @@ impl Snapshot {
         let rules: Box<[RulesId]> = services
             .map(|(service, (_, setting))| origins.rules(Rules::of(service, &own, setting)))
             .collect();
-        let mut routes = Vec::with_capacity(config.services.len());
-        for (service, &rules) in config.services.iter().zip(&rules) {
-            let Role::Boost(configured) = &service.role else {
-                routes.push(Vec::new());
-                continue;
-            };
-            let board = &shared.board;
-            // Or reloads in a row would each begin with the first.
-            let turn = config.number.saturating_sub(1) as usize;
-            let of_route = |route: &crate::config::Route| RouteOrigins {
-                balance: route.balance,
-                gateway_errors_fail: route.gateway_errors_fail,
-                checks: Check::of_route(route).map(|check| board.check(&check)).collect(),
-                turn: Cell::new(turn),
-                budget: RefCell::new(Budget::new(now, turn)),
-                ..RouteOrigins::new(
-                    route
-                        .origins
-                        .iter()
-                        .map(|origin| origins.configured(rules, origin, board))
-                        .collect(),
-                )
-            };
-            routes.push(configured.iter().map(of_route).collect());
-        }
+        // Or reloads in a row would each begin with the first.
+        let turn = config.number.saturating_sub(1) as usize;
+        let mut of_route = |route: &Route, rules| {
+            RouteOrigins::of(route, rules, (now, turn), origins, &shared.board)
+        };
+        let services = config.services.iter().zip(&rules);
+        let routes = services.map(|(service, &rules)| match &service.role {
+            Role::Boost(routes) => routes.iter().map(|route| of_route(route, rules)).collect(),
+            Role::Forward(_) => Vec::new(),
+        });
+        let routes = routes.collect();
         let limits = &config.limits;
         let shortest = |all: &[u64]| Duration::from_millis(all.iter().copied().min().unwrap_or(0));
         let head_limits = |bytes: u64| HeadLimits {
@@ -159,9 +164,7 @@ impl Snapshot {
                 limits.origin_idle_ms,
                 limits.tunnel_idle_ms,
             ]),
-            via: ["1.0", "1.1"].map(|version| {
-                format!("Via: {version} {}\r\n", shared.pseudonym).into_bytes().into()
-            }),
+            via: ["1.0", "1.1"].map(|version| via(version, &shared.pseudonym)),
             pseudonym: shared.pseudonym.clone(),
             requests: config
                 .services
@@ -263,6 +266,10 @@ fn by_number(listeners: &[Listener]) -> Box<[u16]> {
 
 /// No place: there are fewer listeners.
 const ABSENT: u16 = u16::MAX;
+
+fn via(version: &str, pseudonym: &str) -> Box<[u8]> {
+    format!("Via: {version} {pseudonym}\r\n").into_bytes().into()
+}
 
 fn ask_rules(service: &Service) -> Option<AskRules> {
     match &service.role {

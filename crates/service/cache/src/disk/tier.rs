@@ -244,6 +244,9 @@ impl Disks {
 
     /// Returns how many of the responses that recovery has found so far belong to none of `spaces`:
     /// their keys name a service that is not configured. Final once no disk is recovering.
+    ///
+    /// This is an upper bound: responses that a later purge of a prefix, a tag or everything covers
+    /// are counted. Recovery does not read the names and tags that would show it.
     pub fn recovered_outside(&self, spaces: &[SpaceTag]) -> u64 {
         self.disks.iter().map(|disk| disk.recovered_outside(spaces)).sum()
     }

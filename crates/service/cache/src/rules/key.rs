@@ -273,9 +273,8 @@ fn put(
     }
     for name in &parts.fields {
         let known = Name::of(name);
-        let written = request.written(known);
-        let values = written.as_deref().into_iter().chain(request.values(known, name));
-        values.for_each(|value| put_field(sink, name, value));
+        request.written(known, |value| put_field(sink, name, value));
+        request.values(known, name).for_each(|value| put_field(sink, name, value));
     }
     request.key_fields(|name, value| put_field(sink, name, value));
     if !parts.cookies.is_empty() {

@@ -77,7 +77,8 @@ pub enum SetCookie {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unkeyed {
     names: NameSet,
-    /// Names in lower case that are in the key by the operator's choice.
+    /// Names in lower case that are in the key by the operator's choice. A method override counts
+    /// as unkeyed all the same: a key does not turn the response to a DELETE into one to a GET.
     keyed: Vec<Box<[u8]>>,
 }
 
@@ -86,8 +87,8 @@ impl Unkeyed {
     fn is_any_in(&self, request: &RequestHead) -> bool {
         request.fields().iter().any(|field: &Field| {
             let name = request.name_of(field);
-            let is_keyed = self.keyed.iter().any(|key| name.eq_ignore_ascii_case(key));
-            self.names.has(field.known) && !is_keyed
+            let is_keyed = || self.keyed.iter().any(|key| name.eq_ignore_ascii_case(key));
+            self.names.has(field.known) && (METHOD_OVERRIDES.has(field.known) || !is_keyed())
         })
     }
 
@@ -157,5 +158,14 @@ mod tests {
         let unkeyed = Unkeyed::of_forward_proxy(&keyed);
         assert!(!has(unkeyed.clone(), "X-Forwarded-Tenant"));
         assert!(has(unkeyed, "X-Forwarded-Scheme"));
+    }
+
+    #[test]
+    fn a_method_override_bypasses_the_cache_even_if_it_is_in_the_key() {
+        let keyed = [(*b"x-http-method-override").into(), (*b"x-http-method").into()];
+        let policy = Policy { unkeyed: Unkeyed::of_forward_proxy(&keyed), ..Policy::default() };
+        for field in ["X-HTTP-Method-Override", "X-HTTP-Method"] {
+            assert!(policy.has_unkeyed(&get(&format!("{field}: DELETE\r\n"))), "{field}");
+        }
     }
 }

@@ -88,22 +88,20 @@ impl VaryNames {
     pub fn words(&self, hash: &HashKey, request: &OriginRequest<'_>) -> u128 {
         let mut sink = hash.hasher();
         for (name, &known) in self.iter() {
-            if let Some(value) = request.written(known) {
-                sink.put(&value);
-                sink.put(b"\n");
-            }
-            for value in request.values(known, name) {
+            let mut put_value = |value: &[u8]| {
                 sink.put(value);
                 sink.put(b"\n");
-            }
+            };
+            request.written(known, &mut put_value);
+            request.values(known, name).for_each(put_value);
             // No value has a NUL or a line end, so that no two lists of values are the same text.
             sink.put(b"\0");
         }
         sink.finish128().as_u128()
     }
 
-    /// Returns the variant key of a request. Allocates nothing unless the proxy writes one of the fields
-    /// itself.
+    /// Returns the variant key of a request. Allocates only for fields that the proxy writes
+    /// itself; see [`OriginRequest::written`].
     pub fn key(&self, hash: &HashKey, request: &OriginRequest<'_>) -> VariantKey {
         let language = if self.has_language() { preferred_language(request) } else { None };
         self.key_in(hash, request, language)
@@ -185,9 +183,11 @@ const LISTS: NameSet = NameSet::of(&[
 /// 5.3 allows. Of a known field that is no list, origins read the first line or the last, so two
 /// lines are not one with a comma. One that is there and empty is not one that is not there.
 fn put_lines(sink: &mut SipHasher13, request: &OriginRequest<'_>, (known, name): (Name, &[u8])) {
-    let written = request.written(known);
-    let lines = written.as_deref().into_iter().chain(request.values(known, name));
-    for (at, line) in lines.enumerate() {
+    request.written(known, |line| {
+        sink.put(b"\n:");
+        sink.put(line);
+    });
+    for (at, line) in request.values(known, name).enumerate() {
         sink.put(if at > 0 && known == Name::Other { b", " } else { b"\n:" });
         sink.put(line);
     }

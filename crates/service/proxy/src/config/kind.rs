@@ -149,11 +149,7 @@ impl Kind {
             Self::Flag => "true, false".to_owned(),
             Self::Switch => "on, off".to_owned(),
             Self::Number { least, most } => format!("a whole number from {least} to {most}"),
-            Self::Size { least, most } => format!(
-                "bytes from {} to {}, with K, M, G or T for powers of 1024",
-                value::write_size(*least),
-                value::write_size(*most)
-            ),
+            Self::Size { least, most } => sizes(*least, *most),
             Self::Choice(words) => words.join(", "),
             Self::Listen => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH".to_owned(),
             Self::Admin => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off".to_owned(),
@@ -193,18 +189,14 @@ impl Kind {
                 "auto, a user's name or number, with :GROUP behind it for another group".to_owned()
             }
             Self::Folder => "a folder's path".to_owned(),
-            Self::Share { least, most, percent_max } => format!(
-                "0 for none, bytes from {} to {}, with K, M, G or T for powers of 1024, a part of \
-                 memory from 1% to {percent_max}%",
-                value::write_size(*least),
-                value::write_size(*most)
-            ),
-            Self::Disk { least, most } => format!(
-                "the path of a folder from its slash on, a colon, and bytes from {} to {}, with \
-                 K, M, G or T for powers of 1024",
-                value::write_size(*least),
-                value::write_size(*most)
-            ),
+            Self::Share { least, most, percent_max } => {
+                let sizes = sizes(*least, *most);
+                format!("0 for none, {sizes}, a part of memory from 1% to {percent_max}%")
+            }
+            Self::Disk { least, most } => {
+                let sizes = sizes(*least, *most);
+                format!("the path of a folder from its slash on, a colon, and {sizes}")
+            }
             Self::Time => "a whole number with s, m, h or d, 0s to 3650d".to_owned(),
             Self::Ttl => {
                 "origin, default TIME, override TIME, each alone or after a status or a range of \
@@ -224,4 +216,9 @@ impl Kind {
             Self::Limit => "NAME=VALUE with a name of the table of limits".to_owned(),
         }
     }
+}
+
+fn sizes(least: u64, most: u64) -> String {
+    let [least, most] = [least, most].map(value::write_size);
+    format!("bytes from {least} to {most}, with K, M, G or T for powers of 1024")
 }

@@ -729,7 +729,6 @@ mod tests {
             let is_for_files =
                 matches!(row.scope, Scope::Boost | Scope::Route) || row.key == "name";
             assert!(row.flag.is_some() || is_for_files, "{}", row.key);
-            assert!(row.flag.is_some() || is_for_files, "{}", row.key);
             for other in &Row::TABLE[index + 1..] {
                 assert!(row.key != other.key || row.scope != other.scope, "{}", row.key);
                 assert!(row.flag.is_none() || row.flag != other.flag, "{}", row.key);

@@ -65,7 +65,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Kept {
         206 if exchange.caching.completes.is_some() => joined(worker, key, arrival),
         // That is about our own conditions. The part is of no use, or this would come again.
         304 | 412 | 416 if exchange.caching.completes.is_some() => {
-            drop_part(exchange, cache);
+            drop_part(exchange, arrival);
             Kept::AskAgain
         }
         status if is_failure(status) && serve_spare(worker, key) => {
@@ -174,11 +174,14 @@ fn joined<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> 
     Kept::Yes
 }
 
-/// What makes a representation whole did not fit: it is taken out.
-fn drop_part(exchange: &Exchange, cache: &Cache) {
-    let Exchange { caching, .. } = exchange;
-    let object = caching.object.as_ref().expect("what is completed is at hand");
-    cache.remove_object(caching.key.expect("the caller has found it"), object);
+/// Removes a stored part that the origin does not complete, unless the response says so to one
+/// client alone.
+fn drop_part(exchange: &Exchange, Arrival { cache, route, .. }: Arrival<'_>) {
+    let Exchange { request, answer, caching, .. } = exchange;
+    if !rules::is_personal(request, answer, &route.policy) {
+        let object = caching.object.as_ref().expect("what is completed is at hand");
+        cache.remove_object(caching.key.expect("the caller has found it"), object);
+    }
 }
 
 fn draft(
