@@ -1,9 +1,12 @@
-//! Says on standard error when a configured origin stops responding, and when it responds again: a
-//! thread that reads what the workers noted on the board. Targets that clients of a forward proxy
-//! choose are not on the board, so no client can fill the log; metrics count those failures.
+//! Logs when a configured origin stops responding and when it responds again.
 //!
-//! One line an origin at most each [`INTERVAL`], which doubles while lines keep coming, and
-//! [`LINES_MAX`] lines a round in all.
+//! A thread reads the outages that the workers recorded on the board. Targets that clients of a
+//! forward proxy choose are not on the board, so no client can fill the log; metrics count those
+//! failures.
+//!
+//! Two lines about one origin are at least [`INTERVAL`] apart. For an origin whose state does not
+//! last, the interval doubles while lines keep coming. A round prints at most [`LINES_MAX`] lines;
+//! the next round continues with the remaining origins.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,20 +18,21 @@ use millrace_proxy::board::Outage;
 use crate::failure::Failure;
 use crate::say;
 
-/// How often outages are looked at while there are any: failures of one round share a line.
+/// Interval between rounds while there are outages: failures of one round share a line.
 const ROUND: Duration = Duration::from_secs(1);
-/// The least time between two lines about one origin, and the most that it doubles to.
+/// The least time between two lines about one origin, and the longest that it doubles to. A state
+/// that has lasted [`INTERVAL`] does not wait longer than that.
 const INTERVAL: Duration = Duration::from_secs(5);
 const INTERVAL_MAX: Duration = Duration::from_secs(320);
-/// How often it is repeated that an origin still fails.
+/// Interval between two lines that an origin still fails.
 const REMINDER: Duration = Duration::from_secs(300);
 /// Lines in one round.
 const LINES_MAX: usize = 10;
 
-/// Starts the thread, which the process ends under.
+/// Starts the thread, which runs until the process ends.
 ///
 /// # Errors
-/// When the thread cannot be started.
+/// If the thread cannot be started.
 pub(crate) fn start(shared: &Arc<Shared>) -> Result<(), Failure> {
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new().name("outages".to_owned());
@@ -53,59 +57,92 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<(), Failure> {
     })
 }
 
-/// What was said of each origin, by its name.
+/// The state of the log for all origins.
 #[derive(Default)]
-struct Reporter(BTreeMap<String, Reported>);
+struct Reporter {
+    /// By the names of the origins.
+    reported: BTreeMap<String, Reported>,
+    /// The origin of the last line, if the last round could not print all of them: the next round
+    /// starts behind it.
+    resume_after: Option<String>,
+}
 
-/// What was said of one origin.
-#[derive(Clone, Copy)]
+/// The state of the log for one origin.
+#[derive(Clone, Copy, Default)]
 struct Reported {
-    /// Failures that lines have told of.
+    /// [`Outage::generation`] of the counts below.
+    generation: u64,
+    /// Failures that lines have reported.
     failed: u64,
     /// The outage that was announced and whose end was not: when it began, by the workers' clock,
     /// and the failures before it.
     outage: Option<(millrace_event::Instant, u64)>,
+    /// `Outage::since` of the latest round, and when a round saw this value first.
+    state: Option<(Option<millrace_event::Instant>, Duration)>,
     /// When the latest line was printed, and how long the next one has to wait.
     line: Option<(Duration, Duration)>,
-    /// There is something to say that has to wait, or an outage whose end is awaited.
+    /// A line waits for its turn, or the outage has not ended.
     has_more: bool,
 }
 
 impl Reporter {
-    /// Whether the next round may have something to say though no worker notes anything.
+    /// Whether the next round may have a line even if no worker records anything.
     fn has_more(&self) -> bool {
-        self.0.values().any(|reported| reported.has_more)
+        self.resume_after.is_some() || self.reported.values().any(|reported| reported.has_more)
     }
 
-    /// The lines of a round, `now` after the first.
+    /// Returns the lines of a round at `now`. `outages` is in the order of the names.
     fn round(&mut self, outages: &[(String, Outage)], now: Duration) -> Vec<String> {
         // Origins that left the configuration are forgotten.
-        self.0.retain(|name, _| outages.iter().any(|(other, _)| other == name));
-        let mut lines = Vec::new();
+        self.reported.retain(|name, _| outages.iter().any(|(other, _)| other == name));
         for (name, outage) in outages {
-            let reported = self.0.entry(name.clone()).or_insert(Reported {
-                failed: 0,
-                outage: None,
-                line: None,
-                has_more: false,
-            });
-            // The configuration admits no control characters in names.
-            lines.extend(reported.line(outage, now).map(|line| format!("origin {name}: {line}")));
+            self.reported.entry(name.clone()).or_default().observe(outage, now);
         }
-        let left_out = lines.len().saturating_sub(LINES_MAX);
-        lines.truncate(LINES_MAX);
-        if left_out > 0 {
-            lines.push(format!("{left_out} more origins fail or respond again"));
+        let resume_after = self.resume_after.take();
+        let start = outages.partition_point(|(name, _)| Some(name) <= resume_after.as_ref());
+        let mut lines = Vec::new();
+        let mut last: Option<&String> = None;
+        for (name, outage) in outages[start..].iter().chain(&outages[..start]) {
+            if lines.len() == LINES_MAX {
+                self.resume_after = last.cloned();
+                break;
+            }
+            let reported = self.reported.get_mut(name).expect("observed above");
+            if let Some(line) = reported.line(outage, now) {
+                // The configuration admits no control characters in names.
+                lines.push(format!("origin {name}: {line}"));
+                last = Some(name);
+            }
         }
         lines
     }
 }
 
 impl Reported {
-    /// What is to be said now.
+    /// Records the state of the origin in this round.
+    fn observe(&mut self, outage: &Outage, now: Duration) {
+        if self.generation != outage.generation {
+            // The origin left the configuration and came back: its counts began again.
+            *self = Self { generation: outage.generation, line: self.line, ..Self::default() };
+        }
+        if self.state.is_none_or(|(since, _)| since != outage.since) {
+            self.state = Some((outage.since, now));
+        }
+    }
+
+    /// Whether the next line may be printed now.
+    fn is_due(&self, outage: &Outage, now: Duration) -> bool {
+        let Some((last, wait)) = self.line else { return true };
+        let is_change = self.outage.is_some() != outage.since.is_some();
+        let is_lasting = self.state.is_some_and(|(_, first)| now - first >= INTERVAL);
+        let wait = if is_change && is_lasting { INTERVAL } else { wait };
+        now >= last + wait
+    }
+
+    /// Returns the line to print now.
     fn line(&mut self, outage: &Outage, now: Duration) -> Option<String> {
         let new = outage.failed - self.failed;
-        let is_due = self.line.is_none_or(|(last, wait)| now >= last + wait);
+        let is_due = self.is_due(outage, now);
         let since_last = self.line.map(|(last, _)| now - last);
         let cause = outage.cause.map(|cause| cause.to_string()).unwrap_or_default();
         let line = match (self.outage, outage.since) {
@@ -149,8 +186,8 @@ impl Reported {
 
 fn failures(count: u64) -> String {
     match count {
-        1 => "1 request failed".to_owned(),
-        count => format!("{count} requests failed"),
+        1 => "1 attempt failed".to_owned(),
+        count => format!("{count} attempts failed"),
     }
 }
 
@@ -174,13 +211,14 @@ mod tests {
         Instant::default() + second(seconds)
     }
 
-    /// An origin that fails since a second, or responds since another one.
+    /// An outage that began or ended at these seconds.
     fn outage(failed: u64, since: Option<u64>, responded: Option<u64>) -> Outage {
         let cause = Some(Cause::Reason(Reason::ConnectFailed));
-        Outage { failed, cause, since: since.map(at), responded: responded.map(at) }
+        let (since, responded) = (since.map(at), responded.map(at));
+        Outage { generation: 1, failed, cause, since, responded }
     }
 
-    /// What a reporter says of one origin.
+    /// The lines of a round about one origin.
     fn said(reporter: &mut Reporter, outage: Outage, now: u64) -> Vec<String> {
         reporter.round(&[("http://a:80".to_owned(), outage)], second(now))
     }
@@ -189,13 +227,13 @@ mod tests {
     fn an_outage_is_announced_once_and_so_is_its_end() {
         let mut reporter = Reporter::default();
         let first = said(&mut reporter, outage(8, Some(10), None), 11);
-        assert_eq!(first, ["origin http://a:80: connection refused; 8 requests failed"]);
+        assert_eq!(first, ["origin http://a:80: no connection; 8 attempts failed"]);
         for now in 12..52 {
             assert!(said(&mut reporter, outage(8 + now, Some(10), None), now).is_empty());
             assert!(reporter.has_more(), "its end is awaited");
         }
         let last = said(&mut reporter, outage(60, None, Some(52)), 53);
-        assert_eq!(last, ["origin http://a:80: responding again after 42 s; 60 requests failed"]);
+        assert_eq!(last, ["origin http://a:80: responding again after 42 s; 60 attempts failed"]);
         assert!(said(&mut reporter, outage(60, None, Some(52)), 54).is_empty());
         assert!(!reporter.has_more());
     }
@@ -207,7 +245,7 @@ mod tests {
         let lines: Vec<_> = (2..1000)
             .flat_map(|now| said(&mut reporter, outage(now, Some(0), None), now))
             .collect();
-        let again = "origin http://a:80: still failing: connection refused; 300 requests failed in \
+        let again = "origin http://a:80: still failing: no connection; 300 attempts failed in \
                      the last 300 s";
         assert_eq!(lines, [again; 3]);
     }
@@ -221,9 +259,9 @@ mod tests {
             lines.extend(said(&mut reporter, outage(now, None, Some(now)), now));
         }
         assert!((5..=10).contains(&lines.len()), "{lines:?}");
-        let first = "origin http://a:80: connection refused; 1 request failed; it responds again";
+        let first = "origin http://a:80: no connection; 1 attempt failed; it responds again";
         assert_eq!(lines[0], first);
-        let second = "origin http://a:80: connection refused; 5 requests failed in the last 5 s; \
+        let second = "origin http://a:80: no connection; 5 attempts failed in the last 5 s; \
                       it responds again";
         assert_eq!(lines[1], second);
     }
@@ -237,18 +275,60 @@ mod tests {
         // It fails again meanwhile: that is the same outage.
         assert!(said(&mut reporter, outage(2, Some(3), Some(2)), 4).is_empty());
         let last = said(&mut reporter, outage(2, None, Some(5)), 6);
-        assert_eq!(last, ["origin http://a:80: responding again after 5 s; 2 requests failed"]);
+        assert_eq!(last, ["origin http://a:80: responding again after 5 s; 2 attempts failed"]);
     }
 
     #[test]
-    fn the_lines_of_a_round_are_bounded_and_origins_forgotten() {
+    fn a_lasting_outage_after_flapping_does_not_wait_for_the_longer_interval() {
         let mut reporter = Reporter::default();
-        let all: Vec<_> =
-            (0..100).map(|port| (format!("http://a:{port}"), outage(1, Some(0), None))).collect();
-        let lines = reporter.round(&all, second(1));
-        assert_eq!((lines.len(), &*lines[10]), (11, "90 more origins fail or respond again"));
-        assert!(reporter.round(&all, second(100)).is_empty());
+        for now in 1..400 {
+            said(&mut reporter, outage(now, None, Some(now)), now);
+        }
+        let mut lines = Vec::new();
+        for now in 400..420 {
+            lines.extend(said(&mut reporter, outage(now, Some(400), None), now));
+            if !lines.is_empty() {
+                assert_eq!(now, 405);
+                break;
+            }
+        }
+        assert!(lines.len() == 1 && !lines[0].contains("responds again"), "{lines:?}");
+        // The same holds for its end.
+        let mut ends = (420..440)
+            .filter(|&now| !said(&mut reporter, outage(420, None, Some(420)), now).is_empty());
+        assert_eq!(ends.next(), Some(425));
+    }
+
+    #[test]
+    fn counts_of_an_origin_that_left_and_came_back_begin_again() {
+        let mut reporter = Reporter::default();
+        said(&mut reporter, outage(8, Some(0), None), 1);
+        let again = Outage { generation: 2, ..outage(3, Some(20), None) };
+        let line = "origin http://a:80: no connection; 3 attempts failed in the last 20 s";
+        assert_eq!(said(&mut reporter, again, 21), [line]);
+        // The third one has responded before the round.
+        let third = Outage { generation: 3, ..outage(1, None, Some(60)) };
+        let line = "origin http://a:80: no connection; 1 attempt failed in the last 40 s; it \
+                    responds again";
+        assert_eq!(said(&mut reporter, third, 61), [line]);
+    }
+
+    #[test]
+    fn the_lines_of_a_round_are_bounded_and_each_origin_is_named() {
+        let mut reporter = Reporter::default();
+        let mut all: Vec<_> =
+            (0..95).map(|port| (format!("http://a:{port}"), outage(1, Some(0), None))).collect();
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        let mut named = std::collections::BTreeSet::new();
+        for now in 1..=10 {
+            let lines = reporter.round(&all, second(now));
+            assert_eq!(lines.len(), if now < 10 { 10 } else { 5 });
+            assert!(reporter.has_more());
+            named.extend(lines);
+        }
+        assert_eq!(named.len(), 95);
+        assert!(reporter.round(&all, second(11)).is_empty());
         reporter.round(&all[..1], second(101));
-        assert_eq!(reporter.0.len(), 1);
+        assert_eq!(reporter.reported.len(), 1, "origins that left are forgotten");
     }
 }

@@ -28,6 +28,8 @@ pub struct Board {
     workers: usize,
     /// Rings at each failure and at the end of each outage.
     bell: Bell,
+    /// [`Outage::generation`] of the latest mark of an origin.
+    generation: AtomicU64,
     origins: Mutex<HashMap<Origin, Arc<OriginMark>>>,
     checks: Mutex<HashMap<Check, Arc<CheckMark>>>,
 }
@@ -53,9 +55,9 @@ pub(crate) struct OriginCounters {
 }
 
 impl OriginMark {
-    fn new(workers: usize) -> Self {
+    fn new(workers: usize, generation: u64) -> Self {
         let counters = (0..workers.max(1)).map(|_| OriginCounters::default()).collect();
-        Self { told: Mutex::default(), outage: SharedOutage::default(), counters }
+        Self { told: Mutex::default(), outage: SharedOutage::new(generation), counters }
     }
 
     pub(crate) fn outage(&self) -> &SharedOutage {
@@ -212,22 +214,23 @@ impl Board {
         Self { workers, ..Self::default() }
     }
 
-    /// Notes that a request failed at an origin.
+    /// Records that an attempt at an origin failed.
     pub(crate) fn note_failed(&self, mark: &OriginMark, cause: Cause, now: Instant) {
         mark.outage.fail(cause, now, &self.bell);
     }
 
-    /// Notes that a request was answered by an origin that had failed.
+    /// Records the first response of an origin after a failure.
     pub(crate) fn note_responded(&self, mark: &OriginMark, now: Instant) {
         mark.outage.respond(now, &self.bell);
     }
 
-    /// Waits until requests failed, or an outage ended, since the last wait; or so long at most.
+    /// Waits until an attempt has failed or an outage has ended since the last wait, for at most
+    /// `most`.
     pub fn await_outages(&self, most: Duration) {
         self.bell.wait(most);
     }
 
-    /// The origins at which requests failed since the process started, in the order of their names.
+    /// Returns the configured origins with failed attempts, in the order of their names.
     pub fn outages(&self) -> Vec<(String, Outage)> {
         let mut outages: Vec<_> = locked(&self.origins)
             .iter()
@@ -253,7 +256,11 @@ impl Board {
 
     /// What is known of an origin, from now on kept as long as somebody holds it.
     pub(crate) fn origin(&self, origin: &Origin) -> Arc<OriginMark> {
-        entry(&self.origins, origin, || OriginMark::new(self.workers))
+        entry(&self.origins, origin, || {
+            // Needs no order, only to differ: relaxed.
+            let generation = 1 + self.generation.fetch_add(1, Ordering::Relaxed);
+            OriginMark::new(self.workers, generation)
+        })
     }
 
     /// What a check found; well until it finds something else.
@@ -428,9 +435,11 @@ mod tests {
         drop(board.origin(&origin(2)));
         let again = board.origin(&origin(1));
         assert!(Arc::ptr_eq(&kept, &again));
+        assert_eq!(kept.outage.read().generation, 1);
         let _third = board.origin(&origin(3));
         let names: Vec<_> = board.shown().into_iter().map(|shown| shown.origin).collect();
         assert_eq!(names, ["http://app.example:1", "http://app.example:3"]);
+        assert_eq!(board.origin(&origin(2)).outage.read().generation, 4, "it came back");
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! Whether a configured origin responds, as the workers see it: what the operator is told on
-//! standard error. Workers write it down when a request fails, and when the first one after that is
-//! answered; another thread reads it and decides what is worth a line.
+//! Tracks whether a configured origin responds.
 //!
-//! It decides nothing: which origins are asked is `origin/health.rs`, even where that never ejects.
+//! Workers record failed requests and the first response after them. A thread of the program reads
+//! the records and logs them. This module only reports; `origin/health.rs` selects origins.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +12,12 @@ use millrace_event::Instant;
 
 use crate::reason::Reason;
 
-/// Why a request failed at its origin.
+/// Why an attempt at an origin failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// No response came.
     Reason(Reason),
-    /// The response had this status, and the route takes it for a failure.
+    /// The response had this status, which the route counts as a failure.
     Status(u16),
 }
 
@@ -31,7 +30,7 @@ impl fmt::Display for Cause {
                 NameUnknown => "its name has no address",
                 NameFailed => "its name could not be resolved",
                 NameTimedOut => "the lookup of its name timed out",
-                ConnectFailed => "connection refused",
+                ConnectFailed => "no connection",
                 OriginUnreachable => "unreachable",
                 ConnectTimedOut => "connection timed out",
                 OriginClosed => "connection closed before a response",
@@ -47,23 +46,25 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The failures of one origin. Counters only rise, so that a reader misses nothing between two
-/// readings.
+/// The failures of one origin. The count only rises, so that a reader misses no failure between
+/// two reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outage {
-    /// Requests that failed since the process started.
+    /// Identifies the period of the origin in the configuration. An origin that leaves the
+    /// configuration and comes back has another generation, and counts from 0.
+    pub generation: u64,
+    /// Attempts that failed in this generation.
     pub failed: u64,
     /// Why the latest of them failed.
     pub cause: Option<Cause>,
-    /// When the first request failed after which none was answered yet; `None`: the origin
-    /// responds.
+    /// Time of the first failure since the latest response; `None`: the origin responds.
     pub since: Option<Instant>,
-    /// When the first request was answered after the latest failure.
+    /// Time of the first response after the latest failure.
     pub responded: Option<Instant>,
 }
 
 /// An [`Outage`] that workers write and another thread reads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SharedOutage {
     outage: Mutex<Outage>,
     /// Whether `since` is set in `outage`; written under its lock.
@@ -71,10 +72,15 @@ pub(crate) struct SharedOutage {
 }
 
 impl SharedOutage {
-    /// Whether a response would end an outage. One relaxed load, for each response: whoever sees an
-    /// older value is followed by another response.
+    pub(crate) fn new(generation: u64) -> Self {
+        let outage = Mutex::new(Outage { generation, ..Outage::default() });
+        Self { outage, is_failing: AtomicBool::new(false) }
+    }
+
+    /// Whether a response would end an outage. One relaxed load for each response: after a stale
+    /// value, the next response ends the outage.
     pub(crate) fn is_failing(&self) -> bool {
-        // Pairs with the stores below; what they announce is read under the lock.
+        // Pairs with the stores below. The outage itself is read under the lock.
         self.is_failing.load(Ordering::Relaxed)
     }
 
@@ -82,7 +88,7 @@ impl SharedOutage {
         *self.locked()
     }
 
-    /// A request failed.
+    /// Records a failed attempt.
     pub(crate) fn fail(&self, cause: Cause, now: Instant, bell: &Bell) {
         let mut outage = self.locked();
         outage.failed += 1;
@@ -93,7 +99,7 @@ impl SharedOutage {
         bell.ring();
     }
 
-    /// A request was answered.
+    /// Records a response.
     pub(crate) fn respond(&self, now: Instant, bell: &Bell) {
         let mut outage = self.locked();
         if outage.since.take().is_some() {
@@ -117,7 +123,7 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// Costs a system call only if the reader sleeps.
+    /// Wakes the reader. This is a system call only if the reader sleeps.
     fn ring(&self) {
         let was_rung =
             std::mem::replace(&mut *self.rung.lock().unwrap_or_else(PoisonError::into_inner), true);
@@ -126,7 +132,7 @@ impl Bell {
         }
     }
 
-    /// Waits until it was rung since the last wait, or so long at most.
+    /// Waits until the bell has rung since the last wait, for at most `most`.
     pub(crate) fn wait(&self, most: Duration) {
         let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.wake.wait_timeout_while(rung, most, |rung| !*rung);
@@ -141,14 +147,15 @@ mod tests {
 
     #[test]
     fn an_outage_begins_with_its_first_failure_and_ends_with_a_response() {
-        let (outage, bell) = (SharedOutage::default(), Bell::default());
+        let (outage, bell) = (SharedOutage::new(7), Bell::default());
         let at = |seconds| Instant::default() + Duration::from_secs(seconds);
         let refused = Cause::Reason(Reason::ConnectFailed);
         outage.fail(refused, at(1), &bell);
         outage.fail(Cause::Status(503), at(2), &bell);
         assert!(outage.is_failing());
         let (failed, cause) = (2, Some(Cause::Status(503)));
-        let expected = Outage { failed, cause, since: Some(at(1)), responded: None };
+        let since = Some(at(1));
+        let expected = Outage { generation: 7, failed, cause, since, responded: None };
         assert_eq!(outage.read(), expected);
         outage.respond(at(5), &bell);
         assert!(!outage.is_failing());
