@@ -506,6 +506,6 @@ cache = false
         let message = from_toml(file).unwrap_err().to_string();
         assert!(message.starts_with("configuration:5: cache-key: \"x\" does not"), "{message}");
         let message = from_toml("cache-ttl = 'origin'\n[[forward]]").unwrap_err().to_string();
-        assert!(message.contains("\"cache-ttl\" is not known"), "{message}");
+        assert!(message.contains("cache-ttl: does not belong at the top"), "{message}");
     }
 }
