@@ -400,6 +400,31 @@ class Outages(InteropCase):
         self.assertGreaterEqual(int(samples[of_origin % "requests_total"]), 6)
         self.assertEqual(samples[of_origin % "connect_errors_total"], "3")
         self.assertEqual(samples[of_origin % "responses_5xx_total"], "1")
+        self.assertEqual(samples[of_origin % "response_errors_total"], "0")
+
+    def test_metrics_count_an_origin_that_closes_or_hangs(self):
+        proxy = self.start("--limit", "eject_failures=0", "--limit", "first_byte_ms=200")
+        self.bound.listen(100)
+        held = []
+
+        def run():
+            # The first connection ends before a response, the second one never responds.
+            for ends in (True, False):
+                connection, _ = self.bound.accept()
+                held.append(connection)
+                connection.recv(1 << 16)
+                if ends:
+                    connection.close()
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        statuses = [wire.get(proxy.address, "/").status for _ in range(2)]
+        self.assertEqual(statuses, [502, 504])
+        thread.join(60)
+        held[1].close()
+        of_origin = 'millrace_origin_%s_errors_total{origin="' + self.name + '"}'
+        samples = self.samples()
+        self.assertEqual(samples[of_origin % "response"], "2")
+        self.assertEqual(samples[of_origin % "connect"], "0")
 
 
 class Engines(InteropCase):

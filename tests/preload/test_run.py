@@ -51,6 +51,15 @@ class Absent(PreloadCase):
         self.assertIn("uselectd does not serve this user (--allow-user of uselectd(8))", said)
 
 
+class Help(PreloadCase):
+    def test_help_that_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            command = [PROGRAMS / "uselect", "--help"]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"^uselect: cannot write to standard output: .*\n$")
+
+
 class Lines(PreloadCase):
     def run_script(self, script, *options, **how):
         command = [PROGRAMS / "uselect", "run", *options, "--", sys.executable, "-c", script]

@@ -2,6 +2,7 @@
 
 mod options;
 
+use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
@@ -16,8 +17,7 @@ fn main() -> ExitCode {
         _ => None,
     });
     if let Some(text) = asked {
-        print!("{text}");
-        return ExitCode::SUCCESS;
+        return print(&text);
     }
     let options = match Options::parse(std::env::args_os().skip(1)) {
         Ok(options) => options,
@@ -32,6 +32,19 @@ fn main() -> ExitCode {
             eprintln!("uselectd: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Writes help or version to standard output. A reader may close its pipe early; any other failure
+/// is an error.
+fn print(text: &str) -> ExitCode {
+    let mut output = std::io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("uselectd: cannot write to standard output: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
     }
 }
 

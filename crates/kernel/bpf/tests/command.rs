@@ -27,6 +27,16 @@ fn it_says_its_options_and_its_version() {
     }
 }
 
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uselectd"));
+    let output = command.arg("--help").stdout(full).output().unwrap();
+    let said = text(output.stderr);
+    assert!(said.starts_with("uselectd: cannot write to standard output: "), "{said}");
+    assert_eq!((said.lines().count(), output.status.code()), (1, Some(1)));
+}
+
 /// Root is who starts it here, and may have less than all of root's capabilities: those of what it
 /// executes are bounded.
 #[test]

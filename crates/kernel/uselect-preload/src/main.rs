@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,7 @@ fn main() -> ExitCode {
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     let error = match Run::of(&words) {
         Ok(Asked::Text(text)) => {
-            println!("{text}");
-            return ExitCode::SUCCESS;
+            return print(text);
         }
         Ok(Asked::Run(run)) => run.run(),
         Err(error) => error,
@@ -40,6 +39,19 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
     }
     error.status()
+}
+
+/// Writes help or version to standard output. A reader may close its pipe early; any other failure
+/// is an error.
+fn print(text: &str) -> ExitCode {
+    let mut output = io::stdout().lock();
+    match writeln!(output, "{text}").and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("uselect: cannot write to standard output: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 /// Why the program does not run.

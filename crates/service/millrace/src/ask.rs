@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millrace_proxy::config::{Asking, ListenAddress};
 
-use crate::admin::Token;
+use crate::admin::{NOTHING_MATCHED, Token};
 use crate::failure::Failure;
 use crate::say;
 
@@ -26,21 +26,22 @@ pub(crate) fn run(asking: &Asking) -> std::result::Result<(), Failure> {
     let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
     let request = request(asking, token.as_ref());
     let answer = exchange(&asking.admin, &request).and_then(|answer| read(&answer));
-    let (status, body) = answer.map_err(|error| Failure::Machine(unanswered(asking, &error)))?;
+    let answer = answer.map_err(|error| Failure::Machine(unanswered(asking, &error)))?;
+    let Answered { status, matched_nothing, body } = answer;
     if status == 200 {
         say::output(&body)?;
-        return match asking.is_change && purged_nothing(&body) {
-            true => Err(Failure::NothingPurged),
-            false => Ok(()),
-        };
+        return if matched_nothing { Err(Failure::NothingPurged) } else { Ok(()) };
     }
     Err(Failure::Machine(body.lines().next().unwrap_or("refused without a word").to_owned()))
 }
 
-/// Whether a purge says that nothing stored matched, as text or as JSON. With disks it is not known.
-fn purged_nothing(body: &str) -> bool {
-    let counted = ["purged: 0", "made stale: 0"].contains(&body.trim_end());
-    counted || (body.starts_with("{\"purged\":0,") && !body.contains("\"durable\""))
+/// The response of the process.
+#[derive(PartialEq, Eq, Debug)]
+struct Answered {
+    status: u16,
+    /// Whether no stored response matched a purge ([`NOTHING_MATCHED`]).
+    matched_nothing: bool,
+    body: String,
 }
 
 /// Why nobody answers; where nobody listens, how it comes that somebody does.
@@ -109,14 +110,16 @@ where
     Ok(answer)
 }
 
-/// Status and body.
-fn read(answer: &[u8]) -> Result<(u16, String)> {
+/// Parses a response.
+fn read(answer: &[u8]) -> Result<Answered> {
     let parts = || {
         let text = std::str::from_utf8(answer).ok()?;
         let (head, body) = text.split_once("\r\n\r\n")?;
         let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
         let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
-        (length?.parse() == Ok(body.len())).then(|| (status, body.to_owned()))
+        let matched_nothing = head.lines().any(|line| line == NOTHING_MATCHED);
+        let body = body.to_owned();
+        (length?.parse() == Ok(body.len())).then_some(Answered { status, matched_nothing, body })
     };
     parts().ok_or_else(|| Error::new(ErrorKind::InvalidData, "its answer is cut short, or none"))
 }
@@ -140,18 +143,10 @@ mod tests {
         let answer = |length: &str| {
             read(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\nab").as_bytes())
         };
-        assert_eq!(answer("2").unwrap(), (200, "ab".to_owned()));
+        let (status, matched_nothing, body) = (200, false, "ab".to_owned());
+        assert_eq!(answer("2").unwrap(), Answered { status, matched_nothing, body });
+        let nothing = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{NOTHING_MATCHED}\r\n\r\n");
+        assert!(read(nothing.as_bytes()).unwrap().matched_nothing);
         assert!(answer("3").is_err() && read(b"nonsense").is_err());
-    }
-
-    #[test]
-    fn a_purge_of_nothing_is_told_from_others() {
-        for body in ["purged: 0\n", "made stale: 0\n", "{\"purged\":0,\"soft\":true}\n"] {
-            assert!(purged_nothing(body), "{body}");
-        }
-        let durable = "{\"purged\":0,\"soft\":false,\"durable\":true}\n";
-        for body in ["purged: 10\n", "purged: 0 in memory; what\n", durable] {
-            assert!(!purged_nothing(body), "{body}");
-        }
     }
 }

@@ -81,7 +81,7 @@ pub(crate) struct Crew {
 
 impl Crew {
     /// Starts a thread for each of `sockets`: a worker's listeners, by their numbers. The disks
-    /// reach the workers by `bell`. If the engine is uring, there is a ring for each thread.
+    /// reach the workers by `bell`. If the engine is uring, `rings` has one for each thread.
     ///
     /// # Errors
     /// When a thread cannot be started, or its worker cannot.
@@ -189,16 +189,16 @@ struct Start {
 
 type Working<W> = Worker<millrace_event::Sockets<W>>;
 
-/// How a worker is reached.
+/// The inbox of a worker and its mail to the other workers.
 type Boxes = (Inbox<Post, EventWaker>, Mail<Post, EventWaker>);
 
-/// The worker that takes a broken one's place.
+/// The replacement of a panicked worker.
 enum Replacement<W: Watch> {
-    /// It runs on the same engine.
+    /// A worker on the same engine.
     Same(Working<W>),
-    /// The engine could not be had again.
+    /// A worker on epoll: the engine could not be created again.
     OnEpoll(Working<EpollWatch>),
-    /// The process drains: there is none.
+    /// No worker: the process drains.
     Ended,
 }
 
@@ -233,8 +233,8 @@ impl Seat {
         }
     }
 
-    /// Runs a worker, and those that take its place, until the last one ends; returns the one that
-    /// goes on with epoll, if any.
+    /// Runs a worker and its replacements on the same engine until the last one ends. Returns the
+    /// replacement on epoll, if there is one.
     fn serve<W: Watch>(&self, mut worker: Working<W>) -> Option<Working<EpollWatch>> {
         while survive(|| while worker.turn() {}).is_err() {
             match survive(|| self.replace(worker)) {
@@ -277,7 +277,7 @@ impl Seat {
         Worker::new(engine, setup)
     }
 
-    /// Puts a new worker in the place of one that panicked.
+    /// Creates the replacement of a panicked worker.
     fn replace<W: Watch>(&self, broken: Working<W>) -> Result<Replacement<W>, String> {
         let remains = broken.take_apart();
         // Before all that may fail: whatever follows, no client takes what it got for the whole.
@@ -317,7 +317,7 @@ impl Seat {
         Ok(Replacement::OnEpoll(worker))
     }
 
-    /// As [`Seat::sit`], with what the worker before had not read.
+    /// Like [`Seat::sit`], with the messages that the panicked worker had not read.
     fn sit_again<W: Watch>(
         &self,
         engine: millrace_event::Sockets<W>,

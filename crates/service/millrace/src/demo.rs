@@ -99,7 +99,7 @@ impl Totals {
         let sum = |read: fn(&Counters) -> u64| workers.iter().map(|worker| read(worker)).sum();
         Self {
             exchanges: sum(|counters| counters.exchanges.get()),
-            own: sum(|counters| counters.answers_own.get()),
+            own: sum(|counters| counters.responses_own.sum()),
             accepted: sum(|counters| counters.connections_accepted.get()),
             opened: sum(|counters| counters.origin_connections_opened.get()),
             reused: sum(|counters| counters.origin_connections_reused.get()),

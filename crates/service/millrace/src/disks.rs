@@ -160,7 +160,7 @@ impl Seeker {
     }
 }
 
-/// Reports stored responses that no service of the configuration finds any more.
+/// Reports stored responses that match no service of the configuration.
 struct Report {
     cache: Arc<Cache>,
     /// Those of the configuration.
@@ -190,8 +190,8 @@ fn spaces(config: &Config) -> Vec<SpaceTag> {
     config.services.iter().map(|service| service.name.space().tag()).collect()
 }
 
-/// Waits until the contents of all disks are known, which is looked at so often, or the deadline is
-/// over; returns whether they are known.
+/// Waits until the contents of all disks are known or the deadline is over, and returns whether
+/// they are known. Polls at the given interval.
 fn await_contents(cache: &Cache, pause: Duration, deadline: Option<Instant>) -> bool {
     while cache.disk_counters().iter().any(|disk| disk.is_recovering) {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -219,7 +219,13 @@ fn lock(disks: &[Disk]) -> Result<Volumes, (&Disk, DirectoryError)> {
 }
 
 fn refusal(disk: &Disk, error: DirectoryError) -> String {
-    format!("cannot use disk {}: {error}", disk.folder.display())
+    let folder = disk.folder.display();
+    match error {
+        DirectoryError::Kernel("mkdir", error) => {
+            format!("--disk {folder}: cannot be created: {error}")
+        }
+        error => format!("--disk {folder}: {error}"),
+    }
 }
 
 /// What waits to be written keeps its memory: disks that are stuck may keep a quarter of what the

@@ -76,10 +76,12 @@ struct Machine {
     congestion_available: Option<String>,
     backlog: Option<u64>,
     pipe_pages: Option<u64>,
-    /// Bytes of RLIMIT_MEMLOCK, if it binds this process.
+    /// Bytes of RLIMIT_MEMLOCK, if the limit applies to this process.
     locked_memory: Option<u64>,
     /// Bytes that a ring of io_uring counts against it.
     ring_bytes: Option<u64>,
+    /// Whether not even one ring could be created for want of locked memory.
+    is_ring_refused: bool,
     tracking: Option<Tracking>,
 }
 
@@ -94,6 +96,7 @@ impl Machine {
         };
         let number = |path: &str| proc(path).and_then(|text| text.parse().ok());
         let descriptors_now = millrace_sys::descriptor_limit();
+        let ring = ReservedRing::new();
         // Raising is what a start would do, and ends with this process.
         let (tracker, missing) = Tracker::best(uselectd, uselect::Mode::Exact);
         let descriptors_max = millrace_sys::raise_descriptor_limit().unwrap_or(descriptors_now);
@@ -110,7 +113,8 @@ impl Machine {
             pipe_pages: number("sys/fs/pipe-user-pages-soft"),
             locked_memory: millrace_sys::locked_memory_limit()
                 .filter(|_| !millrace_sys::has_ipc_lock()),
-            ring_bytes: ReservedRing::new().ok().map(|ring| ring.memory_bytes()),
+            ring_bytes: ring.as_ref().ok().map(ReservedRing::memory_bytes),
+            is_ring_refused: matches!(ring, Err(millrace_event::Error::OutOfMemory)),
             tracking: Some((tracker.backend(), missing)),
         }
     }
@@ -255,22 +259,26 @@ fn memory(machine: &Machine, config: &Config) -> Finding {
     }
 }
 
-/// Locked memory, which the io_uring rings of all workers need, and the engine that is used.
+/// Compares RLIMIT_MEMLOCK with the memory of all io_uring rings that a start reserves.
 fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
     let workers = config.workers;
     let limit = match machine.locked_memory {
         Some(limit) => format!("{} for all processes of the user", say::bytes(limit)),
         None => "not limited".to_owned(),
     };
-    let needed = machine.ring_bytes.map(|bytes| bytes * workers as u64);
+    let rings = engines::rings_needed(config.engine, workers) as u64;
+    let needed = machine.ring_bytes.map(|bytes| bytes * rings);
     let needs = match needed {
         Some(needed) => format!("{workers} workers need {} for io_uring", say::bytes(needed)),
-        None => "io_uring cannot be had".to_owned(),
+        None => "no ring of io_uring can be created".to_owned(),
     };
     let value = format!("{limit}; {needs}; engine {} is used", used.name());
     let wants_rings = matches!(config.engine, EngineChoice::Auto | EngineChoice::Uring);
-    let is_short = machine.locked_memory.is_some_and(|limit| needed.is_some_and(|it| it > limit));
-    // A kernel before 6.14 does not count rings: there they are had in spite of the limit.
+    let is_short = machine.locked_memory.is_some_and(|limit| match needed {
+        Some(needed) => needed > limit,
+        None => machine.is_ring_refused,
+    });
+    // Linux before 6.14 does not count rings against the limit.
     if wants_rings && is_short && used != Engine::Uring {
         return finding("memlock", Verdict::Note, value, rings::RAISE);
     }
@@ -427,17 +435,27 @@ mod tests {
         assert_eq!(short.verdict, Verdict::Note);
         assert_eq!(
             short.value,
-            "8.0 MB for all processes of the user; 64 workers need 8.5 MB for io_uring; engine \
+            "8.0 MB for all processes of the user; 64 workers need 9.0 MB for io_uring; engine \
              epoll is used"
         );
         assert_eq!(short.word, rings::RAISE);
         let verdict = |words: &str, used| memlock(&machine, &config(words), used).verdict;
-        assert_eq!(verdict("forward --workers 60", Epoll), Verdict::Good);
+        // 60 rings fit. A start reserves more than one for each worker.
+        assert_eq!(verdict("forward --workers 60", Epoll), Verdict::Note);
+        assert_eq!(verdict("forward --workers 56", Epoll), Verdict::Good);
+        assert_eq!(verdict("forward --workers 60 --engine uring", Epoll), Verdict::Note);
+        assert_eq!(verdict("forward --workers 59 --engine uring", Epoll), Verdict::Good);
         assert_eq!(verdict("forward --workers 64", Engine::Uring), Verdict::Good);
         assert_eq!(verdict("forward --workers 64 --engine poll", Engine::Poll), Verdict::Good);
         let free = Machine { ring_bytes, ..Machine::default() };
         let free = memlock(&free, &config("forward --workers 64"), Epoll);
         assert!(free.verdict == Verdict::Good && free.value.starts_with("not limited; 64 "));
+        let is_ring_refused = true;
+        let none =
+            Machine { locked_memory: Some(100 << 10), is_ring_refused, ..Machine::default() };
+        let none = memlock(&none, &config("forward"), Epoll);
+        assert_eq!((none.verdict, &*none.word), (Verdict::Note, rings::RAISE));
+        assert!(none.value.contains("; no ring of io_uring can be created; "), "{}", none.value);
     }
 
     #[test]

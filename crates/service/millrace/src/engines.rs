@@ -44,6 +44,17 @@ pub(crate) struct Picked {
 /// measurement adds to it.
 const ROUNDS: usize = 4;
 
+/// The number of rings that [`pick`] reserves at once: one for each worker, and those that it
+/// measures or probes. For engines without rings, the number that their workers would need.
+pub(crate) fn rings_needed(choice: EngineChoice, workers: usize) -> usize {
+    workers
+        + match choice {
+            EngineChoice::Auto => ROUNDS,
+            EngineChoice::Uring => 1,
+            _ => 0,
+        }
+}
+
 /// The engine that is asked for. To pick one for `auto` takes some 20 ms of CPU time.
 ///
 /// # Errors
@@ -51,6 +62,7 @@ const ROUNDS: usize = 4;
 pub(crate) fn pick(config: &Config) -> Result<Picked, Failure> {
     let picked = |engine, rings| Picked { engine, reason: "asked for".to_owned(), rings };
     let asked = |engine| Ok(picked(engine, Vec::new()));
+    let needed = rings_needed(config.engine, config.workers);
     match config.engine {
         EngineChoice::Epoll => asked(Engine::Epoll),
         EngineChoice::Uselect => {
@@ -66,16 +78,16 @@ pub(crate) fn pick(config: &Config) -> Result<Picked, Failure> {
         EngineChoice::Select => asked(Engine::Select),
         EngineChoice::Uring => {
             let refused = |why: String| Failure::Machine(format!("--engine uring: {why}"));
-            let mut rings = rings::reserve(config.workers, 1)
+            let mut rings = rings::reserve(config.workers, needed)
                 .map_err(|shortage| refused(shortage.to_string()))?;
-            // A filter of system calls may allow the set-up alone.
+            // A filter of system calls may allow io_uring_setup(2) and nothing else.
             let probe = rings.pop().expect("one is spare").into_watch();
             probe.map_err(|error| refused(error.to_string()))?;
             Ok(picked(Engine::Uring, rings))
         }
-        // Together: the kernel releases a ring some time after it is closed, so that one which was
-        // measured first could take the memory of a worker's.
-        EngineChoice::Auto => Ok(match rings::reserve(config.workers, ROUNDS) {
+        // The rings to measure are reserved with those of the workers: the kernel releases a ring
+        // some time after it is closed, and until then its memory is not free for another one.
+        EngineChoice::Auto => Ok(match rings::reserve(config.workers, needed) {
             Ok(mut rings) => {
                 let measured = measure(rings.split_off(config.workers));
                 compared(measured, rings)

@@ -93,7 +93,7 @@ impl Collector for Workers {
     }
 }
 
-/// What the workers count by reason, summed.
+/// The counters of all workers by reason, summed.
 struct Reasons(Vec<Arc<Counters>>);
 
 impl fmt::Debug for Reasons {
@@ -109,8 +109,8 @@ impl Collector for Reasons {
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for &reason in Reason::ALL {
                 let sum: u64 = self.0.iter().map(|counters| of(counters).get(reason)).sum();
-                // Those that are to be expected are there from the start, so that their first
-                // increase is seen.
+                // Reasons that this metric is meant for are on the page from the start, so that
+                // their first increase is visible.
                 if sum > 0 || (reason.status() != 0) == responds {
                     let labels = [("reason", reason.word())];
                     ConstCounter::new(sum).encode(family.encode_family(&labels)?)?;
@@ -218,6 +218,13 @@ impl Collector for Origins {
             |row| row.counts.map(|counts| counts.connect_errors),
         )?;
         write(
+            Counter,
+            "origin_response_errors",
+            "Requests without a valid response header: the origin closed the connection, took too \
+             long, or sent a malformed header.",
+            |row| row.counts.map(|counts| counts.response_errors),
+        )?;
+        write(
             Gauge,
             "origin_requests_in_flight",
             "Requests that the origin was picked for and that have not ended there, those that \
@@ -317,7 +324,7 @@ mod tests {
         };
         // There is no origin, so none of its metrics is on the page.
         let mut count = documented.lines().filter(|line| line.contains("| origin")).count();
-        assert_eq!(count, 7);
+        assert_eq!(count, 8);
         for ((name, help), (_, kind)) in of("# HELP ").into_iter().zip(of("# TYPE ")) {
             let total = if kind == "counter" { "_total" } else { "" };
             let row = format!("| `{name}{total}` | {kind} |");

@@ -18,17 +18,17 @@ pub(crate) struct Shortage {
     limit: Option<u64>,
 }
 
-/// Reserves a ring for each of `workers`, and `spare` more.
+/// Reserves `count` rings: one for each of `workers`, and spare ones.
 ///
 /// # Errors
 /// When one of them cannot be created. The others are released then.
-pub(crate) fn reserve(workers: usize, spare: usize) -> Result<Vec<ReservedRing>, Shortage> {
-    let mut rings: Vec<ReservedRing> = Vec::with_capacity(workers + spare);
-    for _ in 0..workers + spare {
+pub(crate) fn reserve(workers: usize, count: usize) -> Result<Vec<ReservedRing>, Shortage> {
+    let mut rings: Vec<ReservedRing> = Vec::with_capacity(count);
+    for _ in 0..count {
         match ReservedRing::new() {
             Ok(ring) => rings.push(ring),
             Err(error) => {
-                let needed = rings.first().map(|it| it.memory_bytes() * (workers + spare) as u64);
+                let needed = rings.first().map(|it| it.memory_bytes() * count as u64);
                 let limit = millrace_sys::locked_memory_limit();
                 return Err(Shortage { error, workers, needed, limit });
             }

@@ -51,6 +51,14 @@ fn a_wrong_option_is_one_line_that_says_what_is_allowed_and_status_2() {
         ),
         ("forward --origin http://a", &["forward: --origin is an option of boost alone (expected"]),
         ("boost --auth-file F", &["boost: --auth-file is an option of forward alone (expected:"]),
+        (
+            "boost --path-strict off",
+            &[
+                "boost: --path-strict is a key of files alone (expected: path-strict in [[boost]] of",
+            ],
+        ),
+        ("forward --name a", &["forward: --name is a key of files alone (expected: name in [["]),
+        ("forward --listen [::1]", &["--listen: \"[::1]\" has no port"]),
         ("run --config x", &["run: \"--config\" is not known", "(expected: millrace run FILE)"]),
         ("forward --workers", &["--workers: has no value", "1 to 1024"]),
         ("forward --workers 0", &["--workers: \"0\" is too small", "1 to 1024"]),

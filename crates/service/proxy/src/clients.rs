@@ -1,6 +1,6 @@
-//! Client connections by client, for the limit on them: each worker counts its own, and tells the
-//! others every 100 ms. So between two tellings a client may have up to one limit's worth of
-//! connections at each worker that had not heard of the others.
+//! Client connections by client, for the limit on them. Each worker counts its own connections and
+//! reports them every 100 ms. Until a report, a client may have as many connections as the limit
+//! allows at each worker that does not know of the others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -34,16 +34,16 @@ pub(crate) struct AllClients(Mutex<HashMap<Client, u64>>);
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     mine: HashMap<Client, Count>,
-    /// Clients that there is something to tell or to hear about, each once.
+    /// Clients whose counts are exchanged with the other workers next, each once.
     changed: Vec<Client>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     open: u64,
-    /// What the others were told of `open`.
+    /// The value of `open` that was reported last.
     told: u64,
-    /// What the others had when we last asked.
+    /// Connections of the other workers at the last exchange.
     elsewhere: u64,
     /// Whether it is in `changed`.
     listed: bool,
@@ -95,7 +95,7 @@ impl Clients {
         !self.changed.is_empty()
     }
 
-    /// Tells the others what changed, and hears of them what concerns the same clients.
+    /// Reports the changed counts, and reads those of the other workers for the same clients.
     pub(crate) fn tell(&mut self, all: &AllClients) {
         let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
         for client in self.changed.drain(..) {

@@ -54,6 +54,11 @@ impl PerReason {
         self.0[reason as usize].get()
     }
 
+    /// The sum over all reasons, as it was a moment ago.
+    pub fn sum(&self) -> u64 {
+        self.0.iter().map(Counter::get).sum()
+    }
+
     pub(crate) fn add(&self, reason: Reason) {
         self.0[reason as usize].add(1);
     }
@@ -207,8 +212,6 @@ counters! {
     Counter exchanges;
     /// Exchanges under way.
     Gauge exchanges_open;
-    /// Answers that millrace made itself.
-    Counter answers_own;
     /// Answers cut short because the origin, or the client, broke off.
     Counter answers_aborted;
     /// Tunnels opened, by CONNECT or Upgrade.

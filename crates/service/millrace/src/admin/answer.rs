@@ -16,6 +16,10 @@ pub(super) struct Answer {
     is_switching: bool,
 }
 
+/// The field of a response to a purge that no stored response matched. With disks it is never sent:
+/// their responses are not counted.
+pub(crate) const NOTHING_MATCHED: &str = "Millrace-Matched: 0";
+
 impl Answer {
     /// A line for people.
     pub(super) fn text(status: &'static str, line: &str) -> Self {
@@ -32,6 +36,11 @@ impl Answer {
             is_head: false,
             is_switching: false,
         }
+    }
+
+    /// Adds the field that [`NOTHING_MATCHED`] names.
+    pub(super) fn nothing_matched(self) -> Self {
+        Self { field: format!("{NOTHING_MATCHED}\r\n"), ..self }
     }
 
     /// The method is not one of `allowed` (RFC 9110 section 15.5.6).

@@ -131,7 +131,7 @@ pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Answer {
         if is_durable == Some(false) {
             say::error("cache: a disk could not write a purge");
         }
-        Ok(match is_text {
+        let answer = match is_text {
             true => {
                 let disks = match is_durable {
                     None => "",
@@ -149,7 +149,9 @@ pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Answer {
                     is_durable.map_or_else(String::new, |is| format!(",\"durable\":{is}"));
                 json(&format!("{{\"purged\":{count},\"soft\":{is_soft}{durable}}}"))
             }
-        })
+        };
+        let is_nothing = count == 0 && is_durable.is_none();
+        Ok(if is_nothing { answer.nothing_matched() } else { answer })
     })
 }
 

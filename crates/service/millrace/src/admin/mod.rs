@@ -32,6 +32,7 @@ use guard::Asked;
 use request::Request;
 use stream::Stream;
 
+pub(crate) use answer::NOTHING_MATCHED;
 pub(crate) use doors::Doors;
 pub(crate) use guard::{Guard, is_trusted};
 pub(crate) use token::Token;

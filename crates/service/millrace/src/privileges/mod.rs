@@ -100,7 +100,10 @@ fn make_disks(config: &Config, owner: Identity) -> Result<(), Failure> {
     for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
         millrace_sys::make_folder_of(owner, &disk.folder).map_err(|error| {
             let error = std::io::Error::from(error);
-            Failure::Machine(format!("cannot make disk {}: {error}", disk.folder.display()))
+            Failure::Machine(format!(
+                "--disk {}: cannot be created: {error}",
+                disk.folder.display()
+            ))
         })?;
     }
     Ok(())

@@ -288,6 +288,10 @@ fn unknown_to_command(place: String, command: &str, found: &str) -> ConfigError 
         let commands = commands.collect::<Vec<_>>().join(", ");
         return rule(place, &format!("{found} is an option of {commands} alone"), help);
     }
+    if let Some(row) = Row::TABLE.iter().find(|row| row.flag.is_none() && row.key == name) {
+        let allowed = format!("{name} in {} of a file", row.tables());
+        return rule(place, &format!("{found} is a key of files alone"), allowed);
+    }
     let rows = Row::TABLE.iter().filter(|row| row.is_of_command(command));
     let flags = rows.filter_map(|row| Some(format!("--{}", row.flag?)));
     let flags: Vec<_> = flags.collect();

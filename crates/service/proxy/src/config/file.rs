@@ -7,6 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::error::{ConfigError, nearest};
 use super::given::{Given, LimitGiven, ServiceGiven, Tables, Values};
 use super::options::{Row, Scope};
+use crate::limits::Limits;
 
 /// The longest file that is read. Far above any real one; below what makes reading slow.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
@@ -57,6 +58,29 @@ pub(super) fn read(name: &str, text: &str) -> Result<Tables, ConfigError> {
     }
     tables.services.append(&mut boosters);
     Ok(tables)
+}
+
+/// Where a key that exists may stand.
+fn where_allowed(key: &str) -> Option<String> {
+    if Limits::TABLE.iter().any(|row| row.name == key) {
+        return Some("in [limits]".to_owned());
+    }
+    let row = Row::TABLE.iter().find(|row| row.key == key && row.key != "limit")?;
+    Some(match row.scope {
+        Scope::Process => "at the top of the file".to_owned(),
+        Scope::Start => "on the command line".to_owned(),
+        _ => format!("in {}", row.tables()),
+    })
+}
+
+/// The table that takes rows of `scopes`.
+fn where_read(scopes: &[Scope]) -> &'static str {
+    match scopes {
+        _ if scopes.contains(&Scope::Route) => "in [[boost.route]]",
+        _ if scopes.contains(&Scope::Boost) => "in [[boost]]",
+        _ if scopes.contains(&Scope::Forward) => "in [[forward]]",
+        _ => "at the top of the file",
+    }
 }
 
 type Key<'i> = Spanned<toml::de::DeString<'i>>;
@@ -166,6 +190,10 @@ impl File<'_> {
     ) -> Result<(), ConfigError> {
         // Limits have their own table in a file.
         let Some(row) = Row::of_key(key.get_ref(), scopes).filter(|row| row.key != "limit") else {
+            if let Some(allowed) = where_allowed(key.get_ref()) {
+                let wrong = format!("does not belong {}", where_read(scopes));
+                return Err(ConfigError::Rule { place: self.place_of_key(key), wrong, allowed });
+            }
             let keys = Row::TABLE.iter().filter(|row| scopes.contains(&row.scope));
             let keys = keys.map(|row| row.key).filter(|key| *key != "limit");
             let allowed: Vec<&str> = keys.chain(tables.iter().copied()).collect();

@@ -147,8 +147,19 @@ fn a_bad_file_is_refused_with_line_key_and_what_is_allowed() {
             ("[[boost]]\n[[boost.route]]", &["[[boost.route]]", "origins is missing", "http://"]),
             (
                 "[[boost]]\nallow-port = 1",
-                &["\"allow-port\" is not known", "allow-client, deny-client, trust"],
+                &["configuration:2: allow-port: does not belong in [[boost]]", "in [[forward]])"],
             ),
+            (
+                "[[forward]]\norigins = 'http://a'",
+                &["not belong in [[forward]]", "[[boost.route]])"],
+            ),
+            (
+                "[[boost]]\n[[boost.route]]\npath-strict = true",
+                &["path-strict: does not belong in [[boost.route]] (expected: in [[boost]])"],
+            ),
+            ("[[forward]]\nworkers = 2", &["(expected: at the top of the file)"]),
+            ("head_ms = 1000", &["at the top of the file (expected: in [limits])"]),
+            ("[[boost]]\nallow-prt = 1", &["\"allow-prt\" is not known", "allow-client, deny-"]),
             ("boost = 1", &["boost", "not a table"]),
             ("boost = [1]", &["boost", "not a table"]),
             ("[[forward]]\nlisten = ['a']", &["configuration:2: listen", "no port", "unix:PATH"]),

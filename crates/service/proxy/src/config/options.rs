@@ -544,8 +544,9 @@ impl Row {
             "auto",
             "How to wait for sockets: epoll(7), or io_uring(7) of Linux 6.1 or newer. auto takes \
              uring where it can be had and is not dearer than epoll, and says what it took. \
-             io_uring needs 136 KB of locked memory (RLIMIT_MEMLOCK) for each worker: if there is \
-             none for all of them, auto uses epoll for all, and uring is an error. \
+             io_uring needs 136 KB of locked memory (RLIMIT_MEMLOCK) for each worker, and at \
+             start for 4 more rings (auto) or 1 more (uring): if there is not enough, auto uses \
+             epoll for all workers, and uring is an error. \
              uselect reads from memory what happens to connections, which uselectd(8) has the \
              kernel keep up to date; auto never takes it, and where uselectd does not run or does \
              not serve this process, millrace does not start by it. When uselectd ends later, \

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::asking;
 use super::build::allowed_limit;
-use super::file::{BOOST, FORWARD, ROUTE};
+use super::file::{BOOST, FILE_BYTES_MAX, FORWARD, ROUTE, TABLES_MAX};
 use super::options::{COMMANDS, Kind, Row, Scope};
 use super::schema;
 use crate::limits::Limits;
@@ -130,6 +130,7 @@ fn file_page() -> String {
          Unknown keys are errors. Options of the process on the command line come before the\n\
          file's own.\n",
     );
+    let _ = writeln!(out, "{}", roff(&bounds()));
     for (name, scopes, text) in TABLES {
         let _ = writeln!(out, ".SH \"{}\"\n{}", roff(name), roff(text));
         for row in keys_of(scopes) {
@@ -151,6 +152,19 @@ fn file_page() -> String {
     }
     out.push_str(".SH SEE ALSO\n.BR millrace (1)\n");
     out
+}
+
+/// The bounds of a file and of its lists.
+fn bounds() -> String {
+    let values_max =
+        |key| Row::TABLE.iter().find(|row| row.key == key).map_or(0, |row| row.values_max);
+    format!(
+        "A file has at most {} MiB, {TABLES_MAX} tables of each kind of service, {TABLES_MAX} \
+         routes in a booster, {} origins in a route and {} names in a list of domains.",
+        FILE_BYTES_MAX >> 20,
+        values_max("origins"),
+        values_max("allow-domain"),
+    )
 }
 
 fn head(title: &str, section: u8) -> String {
@@ -202,7 +216,7 @@ fn markdown() -> String {
         let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
     asking::markdown_section(&mut out);
-    out.push_str("\n## Tables of a file\n\n");
+    let _ = writeln!(out, "\n## Tables of a file\n\n{}\n", bounds());
     for (name, scopes, text) in TABLES {
         let keys: Vec<_> = keys_of(scopes).map(|row| format!("`{}`", row.key)).collect();
         let _ = writeln!(out, "- **{name}**: {text} Keys: {}.", keys.join(", "));

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::error::ConfigError;
 use super::given::ServiceGiven;
 use super::value;
-use super::{Cidr, Config, ListenAddress, TargetRules};
+use super::{Cidr, Config, ListenAddress, Role, Service, TargetRules};
 
 /// The name of a service and the space of its cache keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -124,14 +124,25 @@ fn fingerprint(rules: &TargetRules) -> String {
 
 /// Notes for the operator about services whose cache keys depend on their listen address.
 pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
-    let is_noted = |name: &&ServiceName| config.cache.is_some() && name.source == Source::Address;
-    config.services.iter().map(|service| &service.name).filter(is_noted).map(|name| {
-        format!(
-            "note: the service at {name} has no name, so its cache keys contain this address: \
-             after a change of listen nothing of what is stored is found (set name to keep it)",
-            name = name.as_str()
-        )
+    let services = config.services.iter().enumerate().filter(|(_, service)| {
+        config.cache.is_some() && has_cache(service) && service.name.source == Source::Address
+    });
+    services.filter_map(|(index, _)| {
+        let listener = config.listeners.iter().find(|listener| listener.service == index)?;
+        Some(format!(
+            "note: the service at {} has no name, so its cache keys contain this address: after a \
+             change of listen nothing of what is stored is found (set name to keep it)",
+            listener.address
+        ))
     })
+}
+
+/// Whether the cache stores any responses of the service.
+fn has_cache(service: &Service) -> bool {
+    match &service.role {
+        Role::Boost(routes) => routes.iter().any(|route| route.cache.is_some()),
+        Role::Forward(_) => service.cache.is_some(),
+    }
 }
 
 /// The names of services of `before` whose stored responses no service of `after` finds.
@@ -193,6 +204,17 @@ mod tests {
         let uncached =
             "cache-memory = 0\n".to_owned() + &to_toml(&config).replace("cache-memory", "#");
         assert_eq!(notes(&from_toml(&uncached).unwrap()), Vec::<String>::new(), "no keys at all");
+    }
+
+    #[test]
+    fn a_note_is_for_services_with_a_cache_and_has_the_address_as_given() {
+        let uncached = [("forward", "cache = false"), ("forward", "cache = false")];
+        assert_eq!(notes(&file(&uncached).unwrap()), Vec::<String>::new());
+        let routes = [("boost", "cache = false"), ("boost", "cache = false")];
+        assert_eq!(notes(&file(&routes).unwrap()), Vec::<String>::new());
+        let text = "[[forward]]\nlisten = '127.0.0.1:0'\n[[forward]]\ncache = false\n";
+        let noted = notes(&from_toml(text).unwrap());
+        assert!(noted.len() == 1 && noted[0].contains("at 127.0.0.1:0 has no name"), "{noted:?}");
     }
 
     #[test]

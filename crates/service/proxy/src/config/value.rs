@@ -17,6 +17,7 @@ pub(super) type Wrong = &'static str;
 /// Wrongs for which [`meant`] has a suggestion.
 const PORT_ALONE: Wrong = "is a port without an address";
 const LONG_UNIT: Wrong = "has a unit of more than one letter";
+const OTHER_FORM: Wrong = "is not in normal form";
 pub(super) const TIME_ALONE: Wrong = "does not say whether it is default or override";
 
 /// The longest path that the address of a Unix socket can hold with its closing zero (unix(7)).
@@ -62,6 +63,7 @@ pub(super) fn meant(text: &str, wrong: Wrong) -> Option<String> {
     match wrong {
         PORT_ALONE => Some(format!("127.0.0.1:{text}")),
         LONG_UNIT => of_one_letter(text),
+        OTHER_FORM => String::from_utf8(normalise(text.as_bytes()).into_owned()).ok(),
         TIME_ALONE => {
             let (statuses, time) = text.split_at(text.rfind(' ').map_or(0, |space| space + 1));
             let unit = if time.ends_with(|last: char| last.is_ascii_digit()) { "s" } else { "" };
@@ -119,6 +121,9 @@ pub(super) fn listen_address(text: &str) -> Result<ListenAddress, Wrong> {
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr, Wrong> {
     if let Some(port) = text.strip_prefix("localhost:") {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port_or_zero(port)?)));
+    }
+    if text.starts_with('[') && text.ends_with(']') {
+        return Err("has no port");
     }
     let Some((_, port)) = text.rsplit_once(':') else {
         return Err(if number(text).is_ok() { PORT_ALONE } else { "has no port" });
@@ -325,7 +330,7 @@ pub(super) fn path_prefix(text: &str) -> Result<String, Wrong> {
         return Err("holds what a path cannot");
     }
     if *normalise(text.as_bytes()) != *text.as_bytes() {
-        return Err("is not in normal form");
+        return Err(OTHER_FORM);
     }
     Ok(text.to_owned())
 }
@@ -611,8 +616,9 @@ mod tests {
         assert!(path_prefix("a").is_err());
         assert!(path_prefix("/a?b").is_err());
         for text in ["/a/../b", "//a", "/a/.", "/%61", "/a%2f", "/a%"] {
-            assert_eq!(path_prefix(text), Err("is not in normal form"), "{text}");
+            assert_eq!(path_prefix(text), Err(OTHER_FORM), "{text}");
         }
+        assert_eq!(meant("/a%2fb", OTHER_FORM).as_deref(), Some("/a%2Fb"));
         assert!(path_prefix("/a%2F").is_ok());
     }
 

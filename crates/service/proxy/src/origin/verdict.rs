@@ -21,6 +21,11 @@ pub(crate) fn note_failure<E: Engine>(worker: &mut Worker<E>, key: Key, reason: 
         return;
     };
     if counts(reason) && !(reason == Reason::OriginClosed && transaction.reused) {
+        if is_response_error(reason)
+            && let Some(counters) = worker.origins.counters(id)
+        {
+            counters.response_errors.add(1);
+        }
         fail(worker, key, id, Cause::Reason(reason));
     }
 }
@@ -74,6 +79,21 @@ pub(crate) fn leave<E: Engine>(worker: &mut Worker<E>, id: OriginId, trial: Tria
     if trial == Trial::Probe {
         worker.origins.health_mut(id).end_probe();
     }
+}
+
+/// Whether a connection came about and no valid response header: the other reasons of [`counts`]
+/// are counted as connect errors.
+fn is_response_error(reason: Reason) -> bool {
+    use Reason::*;
+    matches!(
+        reason,
+        OriginClosed
+            | OriginTimedOut
+            | MalformedAnswer
+            | MalformedAnswerFraming
+            | UpgradeUnasked
+            | TooManyInterim
+    )
 }
 
 fn counts(reason: Reason) -> bool {

@@ -60,7 +60,6 @@ fn write_own<E: Engine>(worker: &mut Worker<E>, key: Key, own: Own) {
     let date = dates.at(engine.time_of_day()).http_date();
     exchange.own_bytes = heads::write_own(out, exchange, own, exchange.persistent, date);
     exchange.download.start(Framing::None, false, now);
-    counters.answers_own.add(1);
     if let Own::Refusal(reason) = own {
         counters.responses_own.add(reason);
     }

@@ -1,8 +1,8 @@
 //! Stage route: what is done with a request, by what its head alone says.
 
-use millrace_event::planted::{Fault, planted};
 use std::borrow::Cow;
 
+use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key};
 use millrace_http::{
     Destination, Expectation, Framing, Host, Method, Name, TargetError, TargetForm, decimal,

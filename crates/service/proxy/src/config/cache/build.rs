@@ -484,6 +484,7 @@ cache = false
             ("--disk /a/b:1G --disk /a:1G", ["/a/b and /a are not apart", "folders"]),
             ("--cache perhaps", ["--cache: \"perhaps\"", "on, off"]),
             ("--cache-ttl 60s", ["does not say whether", "default TIME"]),
+            ("--cache-ttl soon", ["does not begin with origin, default or override", "default"]),
             ("--cache-ttl=origin --cache-ttl=origin", ["two lifetimes without", "with statuses"]),
             ("--cache-ttl-max 60", ["\"60\" has no unit", "s, m, h or d"]),
             ("--cache-heuristic 101", ["\"101\" is too large", "0 to 100"]),
@@ -505,6 +506,6 @@ cache = false
         let message = from_toml(file).unwrap_err().to_string();
         assert!(message.starts_with("configuration:5: cache-key: \"x\" does not"), "{message}");
         let message = from_toml("cache-ttl = 'origin'\n[[forward]]").unwrap_err().to_string();
-        assert!(message.contains("\"cache-ttl\" is not known"), "{message}");
+        assert!(message.contains("cache-ttl: does not belong at the top"), "{message}");
     }
 }

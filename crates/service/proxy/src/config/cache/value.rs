@@ -75,7 +75,7 @@ fn ttl(text: &str) -> Result<Ttl, Wrong> {
         Some(("default", time)) => seconds(time).map(Ttl::Default),
         Some(("override", time)) => seconds(time).map(Ttl::Override),
         _ if seconds(text).is_ok() || number(text).is_ok() => Err(TIME_ALONE),
-        _ => Err("does not say who decides"),
+        _ => Err("does not begin with origin, default or override"),
     }
 }
 
