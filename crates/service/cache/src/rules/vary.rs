@@ -274,8 +274,12 @@ impl<'a> Weighted<'a> {
     }
 }
 
+/// The parameters of a member. Those with a quoted string stay one piece, as a string may contain
+/// `;` and blanks.
 fn split_parameters(parameters: &[u8]) -> impl Iterator<Item = &[u8]> {
-    parameters.split(|&byte| byte == b';').skip(1).map(<[u8]>::trim_ascii)
+    let has_string = memchr(b'"', parameters).is_some();
+    let pieces = parameters.split(move |&byte| byte == b';' && !has_string);
+    pieces.skip(usize::from(!has_string)).map(<[u8]>::trim_ascii)
 }
 
 /// The weight among the parameters of a member. `None` where there are two, of which some origins
@@ -413,6 +417,7 @@ mod tests {
         assert!(same("Accept-Language", "en, de", " en ,   de"));
         assert!(same("Accept-Encoding", "gzip, br;q=0.5", "BR; q=0.50,gzip;q=1.000"));
         assert!(same("Accept-Encoding", "x-gzip", "gzip;q=1."));
+        assert!(!same("Accept", "text/html;a=\"x; y\"", "text/html;a=\"x;y\""));
         assert!(same(
             "Accept",
             "text/html;level=1;q=0.3, */*",
