@@ -34,8 +34,16 @@ DISGUISED = (
     "/./account",
     "/%61ccount",
     "/static/..//account",
+    "/static/a%2fb/../..%2faccount",
 )
-REFUSED = ("/static/a%00b", "/static/%2e/a", "/static/..;/account", "/static/..%5caccount")
+REFUSED = (
+    "/static/a%00b",
+    "/static/%2e/a",
+    "/static/..;/account",
+    "/static/..%5caccount",
+    "/static/a%2fb/../..%2faccount",
+    "/static/a%5cb/../..%5caccount",
+)
 
 
 class Routes(InteropCase):
