@@ -121,7 +121,7 @@ impl Lane {
         let attack = &mutant.attack;
         let program = &self.attacked.program;
         if mutant.class == Class::Early {
-            self.attacked.clients.retain(|(service, _), _| *service != Service::Early);
+            self.attacked.clients.retain(|(service, _), _| !service.is_early());
             program.origins.end_early();
         }
         let origin = program.origins.modelled.to_string();

@@ -40,11 +40,13 @@ impl Origins {
     pub(super) fn start() -> Self {
         let shared = Arc::new(Shared::default());
         let modelled = listen(&shared, serve);
-        let early = listen(&shared, |stream, _, shared| {
+        let early = listen(&shared, |mut stream, _, shared| {
             if let Ok(clone) = stream.try_clone() {
                 lock(&shared.early).push(clone);
             }
-            serve_early(stream);
+            serve_early(&mut stream);
+            // The clone would keep the connection open.
+            let _ = stream.shutdown(Shutdown::Both);
         });
         Self { modelled, early, shared }
     }
@@ -67,6 +69,8 @@ impl Origins {
         }
     }
 }
+
+const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
 /// How long a slow origin takes. No verdict depends on it.
 const SLOW: Duration = Duration::from_millis(3);
@@ -140,25 +144,28 @@ fn token(text: &str) -> Option<String> {
     })
 }
 
-/// Responds to each header with its first line; what follows is the next request.
-fn serve_early(mut stream: TcpStream) {
+/// Responds to each header with its first line, after `100` if the path is `/100` or the request
+/// expects it and its path is `/form`. The bytes behind the header are the next request.
+fn serve_early(stream: &mut TcpStream) {
     let mut input = Vec::new();
     loop {
         let Some(end) = input.windows(4).position(|four| four == b"\r\n\r\n") else {
-            if !read(&mut stream, &mut input) {
+            if !read(stream, &mut input) {
                 return;
             }
             continue;
         };
         let header: Vec<u8> = input.drain(..end + 4).collect();
-        let line = header.split(|byte| *byte == b'\r').next().unwrap_or_default();
-        let line = String::from_utf8_lossy(line).into_owned();
+        let header = String::from_utf8_lossy(&header);
+        let line = header.split('\r').next().unwrap_or_default();
         let is_request = line.ends_with(" HTTP/1.1");
+        let expects = header.contains("\r\nExpect: 100-continue\r\n") && line.contains(" /form");
+        let interim = if expects || line.contains(" /100") { CONTINUE } else { "" };
         let body = if is_request { format!("early {line}\n") } else { "garbage\n".to_owned() };
         let status = if is_request { 200 } else { 400 };
         let shown = if line.starts_with("HEAD ") { "" } else { &body };
         let response = format!(
-            "HTTP/1.1 {status} Early\r\nContent-Length: {}\r\nCache-Control: max-age=600\r\n\r\n{shown}",
+            "{interim}HTTP/1.1 {status} Early\r\nContent-Length: {}\r\nCache-Control: max-age=600\r\n\r\n{shown}",
             body.len()
         );
         if stream.write_all(response.as_bytes()).is_err() || !is_request {
