@@ -19,12 +19,17 @@ origins = "{origin}"
 cache = false
 path-forward = "{forward}"
 [[boost.route]]
+path = "/@me"
+origins = "{origin}"
+cache = false
+path-forward = "{forward}"
+[[boost.route]]
 origins = "{origin}"
 cache-ttl = "default 1m"
 path-forward = "{forward}"
 """
 
-# Each of them is /account to nginx.
+# Each of them is /account or /@me to nginx.
 DISGUISED = (
     "/static/../account",
     "/static/%2e%2e/account",
@@ -34,8 +39,21 @@ DISGUISED = (
     "/./account",
     "/%61ccount",
     "/static/..//account",
+    "/static/a%2fb/../..%2faccount",
+    "/%40me",
 )
-REFUSED = ("/static/a%00b", "/static/%2e/a", "/static/..;/account", "/static/..%5caccount")
+REFUSED = (
+    "/static/a%00b",
+    "/static/%2e/a",
+    "/static/..;/account",
+    "/static/..%5caccount",
+    "/static/a%2fb/../..%2faccount",
+    "/static/a%5cb/../..%5caccount",
+    "/%40me",
+    "/static/..%252faccount",
+    "/static/..%3bx/account",
+    "/%2561ccount",
+)
 
 
 class Routes(InteropCase):
@@ -44,7 +62,7 @@ class Routes(InteropCase):
         (self.site / "static").mkdir()
         (self.site / "static" / "style.css").write_text("static")
         account = (
-            "location /account { default_type text/plain; "
+            "location ~ ^/(account|@me) { default_type text/plain; "
             'return 200 "account of $http_cookie by $request_uri"; }'
         )
         self.seen = self.nginx(extra=account)
@@ -65,7 +83,7 @@ class Routes(InteropCase):
             proxy = self.proxy(strict)
             for path in DISGUISED:
                 with self.subTest(path=path, strict=strict):
-                    if strict == "false" and "%2f" in path:
+                    if strict == "false" and ("%2f" in path or "%40" in path):
                         # The operator has said that the origin does not decode it.
                         continue
                     victim = self.get(proxy, path, "session=victim")

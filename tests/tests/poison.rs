@@ -3,8 +3,8 @@
 
 use std::env;
 
-use millrace_tests::poison::campaign::{self, Plan};
-use millrace_tests::poison::mutant::CLASSES;
+use millrace_tests::poison::campaign::{self, Counts, Plan, Tally};
+use millrace_tests::poison::mutant::{CLASSES, Class};
 use millrace_tests::real;
 
 fn number(name: &str) -> Option<u64> {
@@ -26,12 +26,27 @@ fn no_mutant_changes_another_clients_response() {
         println!("attack: {engine}, {tally}");
         assert!(tally.failures.is_empty(), "{}", tally.failures.join("\n"));
         assert_eq!(tally.changed(), 0);
-        // A program that stores nothing, or refuses everything, shows nothing.
-        let innocent = tally.innocent;
-        let shows = only.is_none() && class.is_none() && mutants >= 1_000;
-        assert!(innocent.hits > innocent.responses / 10 || !shows, "{innocent:?}");
-        assert!(innocent.refused < innocent.responses / 4 || !shows, "{innocent:?}");
+        if only.is_none() && class.is_none() && mutants >= 1_000 {
+            CLASSES.into_iter().for_each(|class| assert_shows(class, &tally, mutants));
+        }
     }
+}
+
+/// Asserts that a class attacks: a program that refuses everything, or stores nothing, passes the judge.
+/// The limits are well below the counts of docs/design/attack.md, which a seed changes little.
+fn assert_shows(class: Class, tally: &Tally, mutants: u64) {
+    let counts = tally.classes.get(&class).copied().unwrap_or_default();
+    let Counts { attacks, reached, responses, hits, refused, .. } = counts;
+    // Per cent of attacks at the origin, of hits and of refusals. path-strict refuses most of the
+    // paths that two programs may read differently.
+    let (reached_min, hits_min, refused_max) = match class {
+        Class::Path => (20, 5, 60),
+        _ => (50, 10, 5),
+    };
+    assert!(attacks >= mutants / 40, "{class:?}: too few attacks: {counts:?}");
+    assert!(100 * reached >= reached_min * attacks, "{class:?}: attacks are refused: {counts:?}");
+    assert!(100 * hits >= hits_min * responses, "{class:?}: too few hits: {counts:?}");
+    assert!(100 * refused <= refused_max * responses, "{class:?}: refusals: {counts:?}");
 }
 
 /// A check that cannot fail shows nothing: of a cache that makes every mistake, every class of

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::thread;
 
-use super::lane::{Innocent, Lane};
+pub use super::lane::Counts;
+use super::lane::{Lane, Outcome};
 use super::mutant::{Class, Mutant};
 use super::shrink::shrink;
 use crate::corpus::random::Random;
@@ -60,10 +61,8 @@ pub struct Plan<'a> {
 /// The sum of the results of mutants.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// How many mutants of each class were played, and how many changed another client's response.
-    pub classes: BTreeMap<Class, (u64, u64)>,
-    /// What innocent clients got after attacks.
-    pub innocent: Innocent,
+    /// The counts of each class that was played.
+    pub classes: BTreeMap<Class, Counts>,
     /// The failures that were made small, with the seed and the number of the mutant.
     pub failures: Vec<String>,
 }
@@ -71,43 +70,38 @@ pub struct Tally {
 impl Tally {
     /// How many mutants changed another client's response.
     pub fn changed(&self) -> u64 {
-        self.classes.values().map(|(_, changed)| changed).sum()
+        self.classes.values().map(|counts| counts.changed).sum()
     }
 
     /// How many mutants of a class changed another client's response.
     pub fn changed_by(&self, class: Class) -> u64 {
-        self.classes.get(&class).map_or(0, |(_, changed)| *changed)
-    }
-
-    fn count(&mut self, class: Class, has_changed: bool) -> u64 {
-        let (played, changed) = self.classes.entry(class).or_default();
-        *played += 1;
-        *changed += u64::from(has_changed);
-        *changed
+        self.classes.get(&class).map_or(0, |counts| counts.changed)
     }
 
     fn add(&mut self, other: Self) {
-        for (class, (played, changed)) in other.classes {
-            let sum = self.classes.entry(class).or_default();
-            sum.0 += played;
-            sum.1 += changed;
+        for (class, counts) in other.classes {
+            self.classes.entry(class).or_default().join(counts);
         }
-        self.innocent.join(other.innocent);
         self.failures.extend(other.failures);
     }
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let played: u64 = self.classes.values().map(|(played, _)| played).sum();
+        let played: u64 = self.classes.values().map(|counts| counts.played).sum();
         let changed = self.changed();
         write!(f, "{played} poisoning mutants, {changed} changed another client's response (")?;
-        for (at, (class, (played, changed))) in self.classes.iter().enumerate() {
-            let comma = if at == 0 { "" } else { ", " };
-            write!(f, "{comma}{class:?} {changed} of {played}")?;
+        for (at, (class, counts)) in self.classes.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "; " };
+            let Counts { played, changed, attacks, reached, responses, hits, refused } = counts;
+            write!(f, "{comma}{class:?} {changed} of {played}, {reached} of {attacks} attack ")?;
+            write!(
+                f,
+                "requests at the origin, of {responses} innocent responses {hits} from the "
+            )?;
+            write!(f, "cache and {refused} refused")?;
         }
-        let Innocent { responses, hits, refused } = self.innocent;
-        write!(f, "); {responses} innocent responses, {hits} from the cache, {refused} refused")
+        write!(f, ")")
     }
 }
 
@@ -163,13 +157,14 @@ fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> Tally {
         }
         let named = batch.iter().map(|(index, mutant)| (format!("t{index}x0"), mutant));
         let results = lane.play(&named.collect::<Vec<_>>());
-        for ((index, mutant), result) in batch.iter().zip(results) {
-            let changed = tally.count(mutant.class, result.is_some());
-            let Some(why) = result.filter(|_| changed <= DESCRIBED_MAX) else { continue };
+        for ((index, mutant), Outcome { changed, counts }) in batch.iter().zip(results) {
+            let sum = tally.classes.entry(mutant.class).or_default();
+            sum.join(counts);
+            let Some(why) = changed.filter(|_| sum.changed <= DESCRIBED_MAX) else { continue };
             let mut again = |mutant: &Mutant| {
                 attempts += 1;
                 let token = format!("t{index}x{attempts}");
-                lane.play(&[(token, mutant)]).remove(0)
+                lane.play(&[(token, mutant)]).remove(0).changed
             };
             let small = shrink(mutant, |smaller| again(smaller).is_some());
             let (why, note) = match again(&small) {
@@ -187,7 +182,6 @@ fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> Tally {
             lane = start();
         }
     }
-    tally.innocent = lane.innocent;
     tally
 }
 

@@ -82,9 +82,18 @@ impl Maker<'_> {
     fn path(mut self) -> Mutant {
         let is_careless = self.one_in(4);
         let reading = paths::reading(self.random);
-        let model = Model { reading, accounts: true, is_careless, ..Model::default() };
+        let choices = [Service::Paths, Service::Paths, Service::Normalised, Service::TrustingPaths];
+        let service = choices[self.random.below(4)];
+        let is_trusting = service.is_trusting();
+        let reflects = self.one_in(3);
+        let model = Model { reading, accounts: true, is_careless, reflects, ..Model::default() };
         let target = Request::get(&paths::path(self.random));
         let mut lured = target.clone().with("Cookie", "session=alice");
+        if reflects || is_trusting {
+            for _ in 0..self.random.below(3) {
+                lured.fields.push(link(self.random));
+            }
+        }
         self.spice(&mut lured);
         let mut after = vec![target.clone(), target.with("Cookie", "session=bob")];
         if self.one_in(2) {
@@ -93,9 +102,15 @@ impl Maker<'_> {
         if self.one_in(3) {
             after.push(Request::get(self.random.choose(&["/static/app.js", "/news"])));
         }
-        let service = if self.one_in(3) { Service::Normalised } else { Service::Paths };
-        let after = after.into_iter().map(|it| self.probe(service, CLIENT, it)).collect();
-        let attack = self.attack(service, false, vec![lured]);
+        let is_behind = is_trusting && self.one_in(2);
+        if is_behind {
+            let lines = innocent_link(self.random);
+            after.iter_mut().for_each(|it| it.fields.extend(lines.clone()));
+        }
+        let from = if is_behind { BALANCER } else { CLIENT };
+        let after = after.into_iter().map(|it| self.probe(service, from, it)).collect();
+        let is_trusted = is_trusting && self.one_in(2);
+        let attack = self.attack(service, is_trusted, vec![lured]);
         Mutant { class: Class::Path, model, before: Vec::new(), attack, overlaps: false, after }
     }
 
@@ -241,10 +256,10 @@ impl Maker<'_> {
     /// An unsafe request to one service, about a group that another one has stored.
     fn groups(mut self) -> Mutant {
         let model = Model { groups: true, counts: true, ..Model::default() };
-        let (here, there) = match self.one_in(2) {
-            true => (Service::Plain, Service::Second),
-            false => (Service::Second, Service::Plain),
-        };
+        let mut services = vec![Service::Plain, Service::Second, Service::Trusting];
+        let here = services.remove(self.random.below(3));
+        let there = services.remove(self.random.below(2));
+        let is_trusted = here.is_trusting() && self.one_in(2);
         let method = self.random.choose(&["POST", "PUT", "DELETE", "PATCH"]).to_owned();
         let path = self.random.choose(&["/page", "/order"]).to_owned();
         let mut request = Request { method, body: "a=1".to_owned(), ..Request::get(&path) };
@@ -260,7 +275,7 @@ impl Maker<'_> {
         let page = Request::get("/page");
         let before = vec![self.probe(there, OTHER, page.clone())];
         let after = vec![self.probe(there, CLIENT, page)];
-        let attack = self.attack(here, false, vec![request]);
+        let attack = self.attack(here, is_trusted, vec![request]);
         Mutant { class: Class::Groups, model, before, attack, overlaps: false, after }
     }
 
@@ -324,12 +339,25 @@ impl Maker<'_> {
         ["Set-Cookie", "Set-Cookie2", "Clear-Site-Data"][self.random.below(3)]
     }
 
-    /// A client with a cookie makes the origin say `private` about a page that is stored.
+    /// A client with credentials makes the origin say `private` about a page that is stored, in a full
+    /// response or in a 304.
     fn private(mut self) -> Mutant {
         let service = self.shared_service();
-        let model = Model { private_to_cookies: true, counts: true, ..Model::default() };
+        let model = Model {
+            private_to_credentials: true,
+            counts: true,
+            validates: self.one_in(2),
+            ..Model::default()
+        };
         let page = Request::get("/page");
-        let mut request = page.clone().with("Cookie", "a=1");
+        let mut request = page.clone();
+        let which = self.random.below(4);
+        if which != 0 {
+            request = request.with("Cookie", "a=1");
+        }
+        if which < 2 {
+            request = request.with("Authorization", "Basic YTpi");
+        }
         if !self.one_in(4) {
             request = request.with("Cache-Control", "no-cache");
         }
@@ -356,15 +384,22 @@ impl Maker<'_> {
             true => 0,
             false => self.random.below(smuggled.len()),
         });
-        let path = self.random.choose(&["/con", "/page", "/form"]).to_owned();
+        let path = self.random.choose(&["/con", "/page", "/form", "/100"]).to_owned();
         let mut request =
             Request { method, body: smuggled.to_owned(), early, ..Request::get(&path) };
+        request.is_chunked = self.one_in(3);
+        if self.one_in(4) {
+            request = request.with("Expect", "100-continue");
+        }
+        let choices = [Service::Early, Service::TrustingEarly];
+        let service = choices[self.random.below(2)];
+        let is_trusted = service.is_trusting() && self.one_in(2);
         while self.one_in(3) {
             request.fields.push(control(self.random, &[]));
         }
-        let victims = ["/victim", "/page"].map(Request::get);
-        let after = victims.map(|it| self.probe(Service::Early, CLIENT, it)).into();
-        let attack = self.attack(Service::Early, false, vec![request]);
+        let victims = ["/victim", "/page", "/page"].map(Request::get);
+        let after = victims.map(|it| self.probe(service, CLIENT, it)).into();
+        let attack = self.attack(service, is_trusted, vec![request]);
         Mutant {
             class: Class::Early,
             model: Model::default(),

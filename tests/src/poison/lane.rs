@@ -14,20 +14,33 @@ use crate::strict::{Field, Message, Start};
 pub(super) struct Lane {
     attacked: Side,
     control: Side,
-    /// What innocent clients of the attacked program got so far, after attacks.
-    pub(super) innocent: Innocent,
 }
 
-/// Counts responses to innocent clients. A program that stores nothing, or refuses everything, would
-/// pass the judge.
+/// Counts of a class. A program that stores nothing, or refuses everything, would pass the judge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Innocent {
-    /// All of them.
+pub struct Counts {
+    /// Mutants that were played.
+    pub played: u64,
+    /// Those that changed another client's response.
+    pub changed: u64,
+    /// Requests of attackers, without those of attacks that overlap with innocent requests.
+    pub attacks: u64,
+    /// Requests that the origin received during these attacks.
+    pub reached: u64,
+    /// Responses to innocent clients of the attacked program after attacks.
     pub responses: u64,
     /// Those from the cache, which have Age.
     pub hits: u64,
     /// Those with status 400.
     pub refused: u64,
+}
+
+/// The result of one mutant.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// The response that an innocent client got in place of the one that it should have.
+    pub(super) changed: Option<String>,
+    pub(super) counts: Counts,
 }
 
 struct Side {
@@ -70,7 +83,7 @@ impl Lane {
 
     fn of(start: impl Fn() -> Program) -> Self {
         let side = || Side { program: start(), clients: HashMap::new() };
-        Self { attacked: side(), control: side(), innocent: Innocent::default() }
+        Self { attacked: side(), control: side() }
     }
 
     /// Whether a program has ended, which it must not.
@@ -79,15 +92,15 @@ impl Lane {
         ended.or_else(|| self.control.program.ended())
     }
 
-    /// Plays mutants, each by the name that stands beside it; gives for each what an innocent
-    /// client got in place of what it should have.
-    pub(super) fn play(&mut self, mutants: &[(String, &Mutant)]) -> Vec<Option<String>> {
+    /// Plays mutants, each by the name that stands beside it.
+    pub(super) fn play(&mut self, mutants: &[(String, &Mutant)]) -> Vec<Outcome> {
         for side in [&mut self.attacked, &mut self.control] {
             for (token, mutant) in mutants {
                 side.program.origins.register(token.clone(), mutant.model.clone());
             }
             side.requests(mutants, |mutant| &mutant.before);
         }
+        let requests_before = self.origin_requests(mutants);
         let attacks: Vec<_> = mutants.iter().map(|(token, it)| self.attack(token, it)).collect();
         let (mut failed, mut open) = (Vec::new(), Vec::new());
         for (client, (_, mutant)) in attacks.into_iter().zip(mutants) {
@@ -99,21 +112,34 @@ impl Lane {
             open.push(client);
             failed.push(why);
         }
+        let requests_after = self.origin_requests(mutants);
         let got = self.attacked.requests(mutants, |mutant| &mutant.after);
         for (client, why) in open.into_iter().zip(&mut failed) {
             *why = why.take().or(client.and_then(|client| client.finish().err()));
         }
         let expected = self.control.requests(mutants, |mutant| &mutant.after);
-        self.innocent.add(&got);
         for side in [&self.attacked, &self.control] {
             mutants.iter().for_each(|(token, _)| side.program.origins.forget(token));
         }
-        let sides = got.into_iter().zip(expected).zip(failed);
-        let judge = |((got, expected), failed): ((Vec<Seen>, Vec<Seen>), Option<String>)| {
+        let mut outcomes = Vec::new();
+        for (at, failed) in failed.into_iter().enumerate() {
             let failed = failed.map(|why| format!("the attack did not come to its end: {why}"));
-            failed.or_else(|| difference(&got, &expected))
-        };
-        sides.map(judge).collect()
+            let changed = failed.or_else(|| difference(&got[at], &expected[at]));
+            let mut counts = Counts { played: 1, ..Counts::of(&got[at]) };
+            counts.changed = u64::from(changed.is_some());
+            if !mutants[at].1.overlaps {
+                counts.attacks = mutants[at].1.attack.requests.len() as u64;
+                counts.reached = requests_after[at] - requests_before[at];
+            }
+            outcomes.push(Outcome { changed, counts });
+        }
+        outcomes
+    }
+
+    /// The requests of each mutant that the origins of the attacked program have received.
+    fn origin_requests(&self, mutants: &[(String, &Mutant)]) -> Vec<u64> {
+        let origins = &self.attacked.program.origins;
+        mutants.iter().map(|(token, _)| origins.requests(token)).collect()
     }
 
     /// Sends what the attacker sends.
@@ -121,7 +147,7 @@ impl Lane {
         let attack = &mutant.attack;
         let program = &self.attacked.program;
         if mutant.class == Class::Early {
-            self.attacked.clients.retain(|(service, _), _| *service != Service::Early);
+            self.attacked.clients.retain(|(service, _), _| !service.is_early());
             program.origins.end_early();
         }
         let origin = program.origins.modelled.to_string();
@@ -265,17 +291,23 @@ fn difference(got: &[Seen], expected: &[Seen]) -> Option<String> {
     ))
 }
 
-impl Innocent {
-    fn add(&mut self, seen: &[Vec<Seen>]) {
-        for shown in seen.iter().flatten().flatten() {
-            self.responses += 1;
-            self.hits += u64::from(shown.is_hit);
-            self.refused += u64::from(shown.status == 400);
+impl Counts {
+    fn of(seen: &[Seen]) -> Self {
+        let mut counts = Self::default();
+        for shown in seen.iter().flatten() {
+            counts.responses += 1;
+            counts.hits += u64::from(shown.is_hit);
+            counts.refused += u64::from(shown.status == 400);
         }
+        counts
     }
 
-    /// Adds the counts of another lane.
+    /// Adds other counts of the class.
     pub(super) fn join(&mut self, other: Self) {
+        self.played += other.played;
+        self.changed += other.changed;
+        self.attacks += other.attacks;
+        self.reached += other.reached;
         self.responses += other.responses;
         self.hits += other.hits;
         self.refused += other.refused;

@@ -40,8 +40,8 @@ pub struct Model {
     pub error: Option<u16>,
     /// Pages are of a group (RFC 9875), which every unsafe request invalidates.
     pub groups: bool,
-    /// A response to a request with a cookie is `private`.
-    pub private_to_cookies: bool,
+    /// A response to a request with Cookie or Authorization is `private`.
+    pub private_to_credentials: bool,
     /// Responses to HEAD have fields that those to GET do not have.
     pub head_differs: bool,
     /// It takes its time, so that other requests for the same page come meanwhile.
@@ -83,6 +83,8 @@ impl Model {
             return response.bytes(is_head);
         }
         response.body = self.page(request, place);
+        // A page that counts keeps its tag, so that it can be validated.
+        let tag = format!("\"{:016x}\"", hash(response.body.as_bytes()));
         if self.counts {
             response.body.push_str(&format!("page number {}\n", count()));
         }
@@ -91,7 +93,6 @@ impl Model {
             response.field("Link", "<https://mallory.example/>; rel=canonical");
             response.field("X-Frame-Options", "ALLOWALL");
         }
-        let tag = format!("\"{:016x}\"", hash(response.body.as_bytes()));
         if self.validates {
             response.field("ETag", &tag);
             if values(request, "if-none-match").any(|value| text(value).contains(&tag)) {
@@ -145,7 +146,8 @@ impl Model {
     }
 
     fn fields(&self, request: &Message, response: &mut Response) {
-        let is_private = self.private_to_cookies && first(request, "cookie").is_some();
+        let is_personal = ["cookie", "authorization"].iter().any(|it| first(request, it).is_some());
+        let is_private = self.private_to_credentials && is_personal;
         match (is_private, self.accounts && !self.is_careless) {
             (true, _) => response.field("Cache-Control", "private"),
             (false, true) => {}

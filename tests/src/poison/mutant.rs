@@ -61,6 +61,8 @@ pub(super) enum Service {
     Paths,
     /// The same, with `path-forward = "normalised"`.
     Normalised,
+    /// As [`Service::Paths`], and it trusts 127.1.0.0/16.
+    TrustingPaths,
     /// A booster that trusts no peer.
     Plain,
     /// A booster that trusts no peer and passes a few fields on (`pass-fields`).
@@ -71,18 +73,39 @@ pub(super) enum Service {
     Second,
     /// A booster before an origin that never reads the body of a request.
     Early,
+    /// As [`Service::Early`], and it trusts 127.1.0.0/16.
+    TrustingEarly,
     /// A forward proxy.
     Forward,
 }
 
-pub(super) const SERVICES: [Service; 8] = [
+impl Service {
+    /// Whether it trusts 127.1.0.0/16.
+    pub(super) fn is_trusting(self) -> bool {
+        matches!(self, Self::Trusting | Self::TrustingPaths | Self::TrustingEarly)
+    }
+
+    /// Whether its origin never reads the body of a request.
+    pub(super) fn is_early(self) -> bool {
+        matches!(self, Self::Early | Self::TrustingEarly)
+    }
+
+    /// Whether it has a route for each path.
+    pub(super) fn has_paths(self) -> bool {
+        matches!(self, Self::Paths | Self::Normalised | Self::TrustingPaths)
+    }
+}
+
+pub(super) const SERVICES: [Service; 10] = [
     Service::Paths,
     Service::Normalised,
+    Service::TrustingPaths,
     Service::Plain,
     Service::Passing,
     Service::Trusting,
     Service::Second,
     Service::Early,
+    Service::TrustingEarly,
     Service::Forward,
 ];
 
@@ -100,6 +123,8 @@ pub(super) struct Request {
     pub(super) is_absolute: bool,
     pub(super) fields: Vec<Line>,
     pub(super) body: String,
+    /// The body is one chunk.
+    pub(super) is_chunked: bool,
     /// It is of HTTP/1.0.
     pub(super) is_old: bool,
     /// So many bytes of the body are sent at once, the others after the response.
@@ -135,8 +160,12 @@ impl Request {
             header.push_str(&format!("{name}: {value}\r\n"));
         }
         let fill = |text: &str| text.replace("{T}", token).replace("{O}", origin).into_bytes();
-        let body = fill(&self.body);
-        if !body.is_empty() {
+        let mut body = fill(&self.body);
+        if self.is_chunked {
+            header.push_str("Transfer-Encoding: chunked\r\n");
+            let size = format!("{:x}\r\n", body.len());
+            body = [size.as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
+        } else if !body.is_empty() {
             header.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
         (fill(&(header + "\r\n")), body)
@@ -185,11 +214,9 @@ impl Mutant {
         match self.class {
             // Without a cookie the page is for everybody, and replaces what is stored.
             Class::Private => requests.all(|request| {
-                let is_cookie = |(name, _): &Line| name == "Cookie";
-                let hides = |(name, value): &Line| {
-                    name == "Connection" && value.eq_ignore_ascii_case("cookie")
-                };
-                request.fields.iter().any(is_cookie) && !request.fields.iter().any(hides)
+                let identifies = |(name, _): &Line| is_credential(name);
+                let hides = |(name, value): &Line| name == "Connection" && is_credential(value);
+                request.fields.iter().any(identifies) && !request.fields.iter().any(hides)
             }),
             // A body that is sent whole before the response is the next request to such an origin,
             // whatever a proxy does.
@@ -199,6 +226,10 @@ impl Mutant {
             _ => true,
         }
     }
+}
+
+fn is_credential(name: &str) -> bool {
+    ["cookie", "authorization"].iter().any(|it| name.eq_ignore_ascii_case(it))
 }
 
 impl fmt::Display for Mutant {

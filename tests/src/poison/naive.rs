@@ -60,7 +60,7 @@ fn serve(mut client: TcpStream, service: Service, shared: &Shared) -> Option<()>
     origin.set_nodelay(true).ok()?;
     loop {
         let end = input.windows(4).position(|four| four == b"\r\n\r\n");
-        if let Some(end) = end.filter(|_| service == Service::Early) {
+        if let Some(end) = end.filter(|_| service.is_early()) {
             let header: Vec<u8> = input.drain(..end + 4).collect();
             serve_early(&mut client, &mut input, &header, shared)?;
             continue;
@@ -144,8 +144,7 @@ fn respond(
         }
     }
     let has_lifetime = values(&response, "cache-control").contains("max-age");
-    let has_routes = matches!(service, Service::Paths | Service::Normalised);
-    let is_static = has_routes && !request.target().starts_with("/account");
+    let is_static = service.has_paths() && !request.target().starts_with("/account");
     if method == "GET" && response.status() != 304 {
         stored.remove(&key);
         if has_lifetime || is_static {
@@ -212,9 +211,15 @@ fn serve_early(
         response.truncate(response.windows(4).position(|four| four == b"\r\n\r\n")? + 4);
     }
     client.write_all(&response).ok()?;
-    while input.len() < length {
+    let is_chunked = text.contains("\r\nTransfer-Encoding: chunked\r\n");
+    let is_whole = |input: &[u8]| match is_chunked {
+        true => input.ends_with(b"\r\n0\r\n\r\n"),
+        false => input.len() >= length,
+    };
+    while !is_whole(input) {
         read(client, input)?;
     }
+    let length = if is_chunked { input.len() } else { length };
     let body: Vec<u8> = input.drain(..length).collect();
     origin.write_all(&body).ok()?;
     lock(&shared.idle).push(origin);
@@ -225,10 +230,11 @@ fn receive(origin: &mut TcpStream, method: &str) -> Option<Message> {
     let mut input = Vec::new();
     let asked = Asked::with(method);
     loop {
-        if let Some(message) = strict::answer(&input, &asked, false).ok()? {
-            return Some(message);
+        match strict::answer(&input, &asked, false).ok()? {
+            Some(message) if message.interim() => drop(input.drain(..message.bytes)),
+            Some(message) => return Some(message),
+            None => read(origin, &mut input)?,
         }
-        read(origin, &mut input)?;
     }
 }
 

@@ -21,6 +21,7 @@ struct Shared {
 struct Entry {
     model: Model,
     pages: u32,
+    requests: u64,
 }
 
 /// Two origins on loopback ports of their own: one that reads bodies, one that does not.
@@ -40,18 +41,25 @@ impl Origins {
     pub(super) fn start() -> Self {
         let shared = Arc::new(Shared::default());
         let modelled = listen(&shared, serve);
-        let early = listen(&shared, |stream, _, shared| {
+        let early = listen(&shared, |mut stream, _, shared| {
             if let Ok(clone) = stream.try_clone() {
                 lock(&shared.early).push(clone);
             }
-            serve_early(stream);
+            serve_early(&mut stream, shared);
+            // The clone would keep the connection open.
+            let _ = stream.shutdown(Shutdown::Both);
         });
         Self { modelled, early, shared }
     }
 
     /// From now on, the model gives the responses to requests of this mutant.
     pub(super) fn register(&self, token: String, model: Model) {
-        lock(&self.shared.models).insert(token, Entry { model, pages: 0 });
+        lock(&self.shared.models).insert(token, Entry { model, pages: 0, requests: 0 });
+    }
+
+    /// How many requests of this mutant both origins have received.
+    pub(super) fn requests(&self, token: &str) -> u64 {
+        lock(&self.shared.models).get(token).map_or(0, |entry| entry.requests)
     }
 
     /// Forgets the mutant.
@@ -67,6 +75,8 @@ impl Origins {
         }
     }
 }
+
+const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
 /// How long a slow origin takes. No verdict depends on it.
 const SLOW: Duration = Duration::from_millis(3);
@@ -121,10 +131,13 @@ fn respond(request: &Message, place: &str, shared: &Shared) -> Vec<u8> {
     }
     let mut models = lock(&shared.models);
     match token.and_then(|token| models.get_mut(&token)) {
-        Some(Entry { model, pages }) => model.respond(request, place, || {
-            *pages += 1;
-            *pages
-        }),
+        Some(Entry { model, pages, requests }) => {
+            *requests += 1;
+            model.respond(request, place, || {
+                *pages += 1;
+                *pages
+            })
+        }
         None => b"HTTP/1.1 404 Unknown\r\nContent-Length: 0\r\n\r\n".to_vec(),
     }
 }
@@ -140,25 +153,33 @@ fn token(text: &str) -> Option<String> {
     })
 }
 
-/// Responds to each header with its first line; what follows is the next request.
-fn serve_early(mut stream: TcpStream) {
+/// Responds to each header with its first line, after `100` if the path is `/100` or the request
+/// expects it and its path is `/form`. The bytes behind the header are the next request.
+fn serve_early(stream: &mut TcpStream, shared: &Shared) {
     let mut input = Vec::new();
     loop {
         let Some(end) = input.windows(4).position(|four| four == b"\r\n\r\n") else {
-            if !read(&mut stream, &mut input) {
+            if !read(stream, &mut input) {
                 return;
             }
             continue;
         };
         let header: Vec<u8> = input.drain(..end + 4).collect();
-        let line = header.split(|byte| *byte == b'\r').next().unwrap_or_default();
-        let line = String::from_utf8_lossy(line).into_owned();
+        let header = String::from_utf8_lossy(&header);
+        let line = header.split('\r').next().unwrap_or_default();
         let is_request = line.ends_with(" HTTP/1.1");
+        if let Some(token) = token(&header)
+            && let Some(entry) = lock(&shared.models).get_mut(&token)
+        {
+            entry.requests += 1;
+        }
+        let expects = header.contains("\r\nExpect: 100-continue\r\n") && line.contains(" /form");
+        let interim = if expects || line.contains(" /100") { CONTINUE } else { "" };
         let body = if is_request { format!("early {line}\n") } else { "garbage\n".to_owned() };
         let status = if is_request { 200 } else { 400 };
         let shown = if line.starts_with("HEAD ") { "" } else { &body };
         let response = format!(
-            "HTTP/1.1 {status} Early\r\nContent-Length: {}\r\nCache-Control: max-age=600\r\n\r\n{shown}",
+            "{interim}HTTP/1.1 {status} Early\r\nContent-Length: {}\r\nCache-Control: max-age=600\r\n\r\n{shown}",
             body.len()
         );
         if stream.write_all(response.as_bytes()).is_err() || !is_request {

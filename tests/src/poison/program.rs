@@ -134,18 +134,18 @@ fn configuration(origins: &Origins) -> String {
     let Origins { modelled, early, .. } = origins;
     for service in SERVICES {
         let listen = Ipv4Addr::new(127, 0, 0, number(service));
-        let origin = if service == Service::Early { early } else { modelled };
+        let origin = if service.is_early() { early } else { modelled };
         let origin = format!("origins = [\"http://{origin}\"]");
         let table = if service == Service::Forward { "forward" } else { "boost" };
         text.push_str(&format!("[[{table}]]\nlisten = [\"{listen}:0\"]\n"));
-        if service == Service::Trusting {
+        if service.is_trusting() {
             text.push_str("trust = [\"127.1.0.0/16\"]\n");
         }
         let normal = "path-forward = \"normalised\"\n";
         let normal = if service == Service::Normalised { normal } else { "" };
         match service {
             Service::Forward => {}
-            Service::Paths | Service::Normalised => text.push_str(&format!(
+            _ if service.has_paths() => text.push_str(&format!(
                 "[[boost.route]]\npath = \"/static/\"\ncache-ttl = \"override 7d\"\n{normal}{origin}\n\
                  [[boost.route]]\npath = \"/account\"\ncache = false\n{normal}{origin}\n\
                  [[boost.route]]\ncache-ttl = \"default 1m\"\n{normal}{origin}\n"

@@ -25,6 +25,8 @@ pub struct Reading {
     pub merges_last: bool,
     /// Dot segments are removed, RFC 3986 section 5.2.4.
     pub removes_dots: bool,
+    /// Dot segments are also removed before anything is decoded or cut.
+    pub removes_dots_first: bool,
     /// Where semicolons end something.
     pub cut: Cut,
     /// It cuts after it has decoded slashes, not before.
@@ -34,10 +36,13 @@ pub struct Reading {
 impl Reading {
     /// The page that a target asks for.
     pub fn page(&self, target: &str) -> String {
-        let path = target.split('?').next().unwrap_or_default();
-        let mut path = match self.cuts_decoded {
-            true => self.cut(&self.decode(path)),
-            false => self.decode(&self.cut(path)),
+        let mut path = target.split('?').next().unwrap_or_default().to_owned();
+        if self.removes_dots_first {
+            path = without_dots(&path);
+        }
+        path = match self.cuts_decoded {
+            true => self.cut(&self.decode(&path)),
+            false => self.decode(&self.cut(&path)),
         };
         if self.merges && !self.merges_last {
             path = merged(path);
@@ -122,6 +127,7 @@ mod tests {
         merges: true,
         merges_last: false,
         removes_dots: true,
+        removes_dots_first: false,
         cut: Cut::Segment,
         cuts_decoded: false,
     };
@@ -154,6 +160,10 @@ mod tests {
         assert_eq!(merges.page("/a///b"), "/a/b");
         let dots = Reading { removes_dots: true, ..plain };
         assert_eq!(dots.page("/a//../b"), "/a/b");
+        let twice = Reading { removes_dots_first: true, encoded_slash: true, ..dots };
+        assert_eq!(twice.page("/static/a%2fb/../..%2faccount"), "/account");
+        let once = Reading { removes_dots_first: false, ..twice };
+        assert_eq!(once.page("/static/a%2fb/../..%2faccount"), "/static/account");
         let last = Reading { merges: true, merges_last: true, ..dots };
         assert_eq!(last.page("/a//../b"), "/a/b");
         assert_eq!(Reading { merges_last: false, ..last }.page("/a//../b"), "/b");

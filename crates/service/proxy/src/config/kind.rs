@@ -168,8 +168,9 @@ impl Kind {
                 "1 to 100 printable ASCII characters without quotes and backslashes".to_owned()
             }
             Self::Path => "a path from its slash on, without ? and #, in normal form: without \
-                           //, . and .. segments, a % that begins no escape, escapes of letters, \
-                           digits, -, ., _ and ~, and lower-case hexadecimal digits in others"
+                           //, . and .. segments, a % that begins no escape, escapes of visible \
+                           characters other than / \\ % ? # and ;, and lower-case hexadecimal \
+                           digits in others"
                 .to_owned(),
             Self::PassField => "X-Real-Ip, X-Client-IP, Client-IP, True-Client-IP, \
                                 CF-Connecting-IP, Fastly-Client-IP, X-Cluster-Client-IP, X-Host, \

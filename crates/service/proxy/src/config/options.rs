@@ -210,9 +210,9 @@ impl Row {
                 "on",
                 1,
                 "Where a route has a path other than /: refuse a path (400) that origins may read \
-                 as the path of another route, because they decode %2f or %5c, merge slashes, remove \
-                 . and .. segments, or cut at a semicolon; and one with %00 or an encoded . or .. \
-                 segment.",
+                 as the path of another route, because they decode escapes once or twice, merge \
+                 slashes, remove . and .. segments, or cut at a semicolon; one with %00 or an encoded . or .. \
+                 segment; and one with a . or .. segment and %2f, %5c or a semicolon.",
             )
         },
         row(

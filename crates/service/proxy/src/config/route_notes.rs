@@ -1,6 +1,6 @@
 //! Routes that no request reaches: valid, and hardly what the operator meant.
 
-use millrace_http::path::readings;
+use millrace_http::path::is_ambiguous;
 
 use super::{Config, Role, Route};
 
@@ -16,7 +16,10 @@ fn refused(config: &Config) -> impl Iterator<Item = String> {
         Role::Boost(routes) => &routes[..],
         Role::Forward(_) => &[],
     });
-    let is_refused = |route: &&Route| readings(route.path.as_bytes()).len() > 1;
+    let is_refused = |route: &&Route| {
+        let path = route.path.as_bytes();
+        is_ambiguous(path, |reading| reading != path)
+    };
     routes.filter(is_refused).map(|route| {
         format!(
             "note: no request reaches route path {}: origins may read it in several ways, which \

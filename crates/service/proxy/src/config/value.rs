@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace_http::path::normalise;
+use millrace_http::path::route_form;
 use millrace_http::{Name, REMOVED_UNLESS_TRUSTED};
 
 use super::{Cidr, Congestion, ListenAddress, Origin, User};
@@ -63,7 +63,7 @@ pub(super) fn meant(text: &str, wrong: Wrong) -> Option<String> {
     match wrong {
         PORT_ALONE => Some(format!("127.0.0.1:{text}")),
         LONG_UNIT => of_one_letter(text),
-        OTHER_FORM => String::from_utf8(normalise(text.as_bytes()).into_owned()).ok(),
+        OTHER_FORM => String::from_utf8(route_form(text.as_bytes())).ok(),
         TIME_ALONE => {
             let (statuses, time) = text.split_at(text.rfind(' ').map_or(0, |space| space + 1));
             let unit = if time.ends_with(|last: char| last.is_ascii_digit()) { "s" } else { "" };
@@ -329,7 +329,7 @@ pub(super) fn path_prefix(text: &str) -> Result<String, Wrong> {
     if !text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'?' && byte != b'#') {
         return Err("holds what a path cannot");
     }
-    if *normalise(text.as_bytes()) != *text.as_bytes() {
+    if route_form(text.as_bytes()) != text.as_bytes() {
         return Err(OTHER_FORM);
     }
     Ok(text.to_owned())
@@ -619,6 +619,7 @@ mod tests {
             assert_eq!(path_prefix(text), Err(OTHER_FORM), "{text}");
         }
         assert_eq!(meant("/a%2fb", OTHER_FORM).as_deref(), Some("/a%2Fb"));
+        assert_eq!(meant("/%40me", OTHER_FORM).as_deref(), Some("/@me"));
         assert!(path_prefix("/a%2F").is_ok());
     }
 

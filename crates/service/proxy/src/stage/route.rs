@@ -1,7 +1,5 @@
 //! Stage route: what is done with a request, by what its head alone says.
 
-use std::borrow::Cow;
-
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key};
 use millrace_http::{
@@ -91,8 +89,8 @@ fn plan(exchange: &Exchange, service: &Service, snapshot: &Snapshot) -> Result<P
     }
 }
 
-/// Selects the first route that matches host and path. Where routes are selected by path, that is the
-/// normal form of the path; and with `path-strict` a request is refused whose origin might read the
+/// Selects the first route that matches host and path. Where routes are selected by path, the normal
+/// form of the path is compared; with `path-strict`, a request is refused if its origin may read the
 /// path as another route's.
 fn select(
     routes: &[Route],
@@ -108,17 +106,8 @@ fn select(
         found(routes.iter().position(is_it))
     };
     let (path, _) = path::split_query(destination.path_and_query);
-    let normal = path::normalise(path);
-    let selected = find(&normal);
-    // All readings of a plain path are the path itself.
-    let is_plain = matches!(normal, Cow::Borrowed(_));
-    let is_other = |reading: &Vec<u8>| find(reading) != selected;
-    let is_ambiguous = || {
-        path.len() > path::READ_BYTES_MAX
-            || path::hides_segments(path)
-            || path::readings(path).iter().any(is_other)
-    };
-    if service.path_strict && !is_plain && is_ambiguous() {
+    let selected = find(&path::normalise(path));
+    if service.path_strict && path::is_ambiguous(path, |reading| find(reading) != selected) {
         return Err(Reason::AmbiguousPath);
     }
     selected
@@ -187,6 +176,47 @@ const PANIC_WORD: &[u8] = b"/planted-panic";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::from_toml;
+
+    #[test]
+    fn a_path_that_may_be_another_routes_is_refused_only_where_routes_have_paths() {
+        let route =
+            |path: &str| format!("[[boost.route]]\norigins = 'http://a'\npath = '{path}'\n");
+        let outcome = |boost: &str, paths: &[&str], path: &str| {
+            let routes: String = paths.iter().map(|path| route(path)).collect();
+            let config = from_toml(&format!("[[boost]]\n{boost}{routes}")).unwrap();
+            let service = &config.services[0];
+            let Role::Boost(routes) = &service.role else { unreachable!("a booster") };
+            let destination = Destination {
+                authority: None,
+                authority_bytes: b"",
+                path_and_query: path.as_bytes(),
+            };
+            select(routes, service, &destination)
+        };
+        let routes = ["/static/", "/account", "/"];
+        for path in [
+            "/static/..%2faccount",
+            "/static/../account",
+            "//account",
+            "/static/a%2fb/../..%2faccount",
+            "/static/a%5cb/../..%5caccount",
+            "/static/a%2fb/../c",
+            "/static/..;/account",
+            "/account%00",
+        ] {
+            assert_eq!(outcome("", &routes, path), Err(Reason::AmbiguousPath), "{path}");
+            assert!(outcome("path-strict = false\n", &routes, path).is_ok(), "{path}");
+            assert_eq!(outcome("", &["/"], path), Ok(0), "{path}");
+        }
+        let long = format!("/static/{}", "%20".repeat(2000));
+        for path in
+            ["/static/a%2fb", "/static/a;b", "/static/x/../y", "/static/caf%c3%a9?/../", &long]
+        {
+            assert_eq!(outcome("", &routes, path), Ok(0), "{path}");
+        }
+        assert_eq!(outcome("", &routes, "/%61ccount"), Ok(1));
+    }
 
     #[test]
     fn a_wildcard_means_names_below_and_never_the_name_itself() {
