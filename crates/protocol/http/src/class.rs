@@ -14,6 +14,8 @@ pub(crate) const PATH: Class = Class(4);
 pub(crate) const QUERY: Class = Class(8);
 /// A host that is a name.
 pub(crate) const HOST: Class = Class(16);
+/// Of the bytes of a token those that CGI (RFC 3875) does not write as `_`, and `-`.
+pub(crate) const PLAIN: Class = Class(32);
 
 static CLASSES: [u8; 256] = classes();
 
@@ -78,6 +80,9 @@ const fn classes() -> [u8; 256] {
         }
         if alphanumeric || in_set(byte, b"-._") {
             class |= HOST.0;
+        }
+        if alphanumeric || byte == b'-' {
+            class |= PLAIN.0;
         }
         table[byte as usize] = class;
         byte += 1;

@@ -4,7 +4,7 @@
 
 use memchr::memchr;
 
-use crate::class::{TOKEN, VALUE, is_token, trim};
+use crate::class::{TOKEN, VALUE, trim};
 use crate::{Field, HeadError, Name, Span, Version, scan};
 
 /// Reads the field line that begins at `start` of a head, in one pass, if it is whole and right,
@@ -19,11 +19,7 @@ pub(crate) fn plain_field(head: &[u8], start: usize) -> Option<(Field, usize)> {
     }
     let name_len = scan::find(line, b':');
     let (name, after_name) = line.split_at(name_len);
-    let known = Name::of(name);
-    // What is known is a token.
-    if known == Name::Other && !is_token(name) {
-        return None;
-    }
+    let known = Name::of_token(name)?;
     let [_, rest @ ..] = after_name else { return None };
     let is_canonical = rest.starts_with(b" ");
     let rest = if is_canonical { &rest[1..] } else { rest };

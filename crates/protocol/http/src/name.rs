@@ -4,7 +4,7 @@
 //! last eight bytes as two numbers: one multiplication gives the only name that it can be, one
 //! comparison says whether it is.
 
-use crate::class::is_token;
+use crate::class::{PLAIN, TOKEN};
 
 /// Declares [`Name`] and the table behind it from one list.
 macro_rules! names {
@@ -124,27 +124,40 @@ names! {
 }
 
 impl Name {
-    /// The name that these bytes are, in whatever case. What is known is a token.
+    /// The name that these bytes are, in whatever case; [`Name::Other`] if they are no token.
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
+        Self::of_token(bytes).unwrap_or(Self::Other)
+    }
+
+    /// The name that these bytes are, in whatever case; `None` if they are no token.
+    #[inline]
+    pub(crate) fn of_token(bytes: &[u8]) -> Option<Self> {
         let key = Key::of(bytes);
         let row = SLOTS[key.slot(MULTIPLIER)] as usize;
         if key.is_same(&KEYS[row]) && is_same_middle(TABLE[row].0.as_bytes(), bytes) {
-            return TABLE[row].1;
+            return Some(TABLE[row].1);
         }
-        if bytes.iter().any(is_other_separator) {
+        if !PLAIN.has_all(bytes) {
             return Self::of_separated(bytes);
         }
-        let is_gateway = matches!(bytes, [b'x' | b'X', b'-', ..]) && is_gateway(bytes);
-        if is_gateway { Self::Gateway } else { Self::Other }
+        match bytes {
+            [] => None,
+            [b'x' | b'X', b'-', ..] if is_gateway(bytes) => Some(Self::Gateway),
+            _ => Some(Self::Other),
+        }
     }
 
-    fn of_separated(bytes: &[u8]) -> Self {
+    /// As [`Name::of_token`], for bytes with another separator than `-`.
+    fn of_separated(bytes: &[u8]) -> Option<Self> {
+        if !TOKEN.has_all(bytes) {
+            return None;
+        }
         let is_disguise = |(text, _): &(&str, Name)| {
             text.len() == bytes.len() && text.bytes().zip(bytes).all(is_same_to_cgi)
         };
         let is_disguised = TABLE.iter().any(is_disguise) || is_gateway(bytes);
-        if is_disguised { Self::Disguised } else { Self::Other }
+        Some(if is_disguised { Self::Disguised } else { Self::Other })
     }
 
     /// The names that have a meaning here, in lower case.
@@ -216,16 +229,12 @@ fn is_gateway(bytes: &[u8]) -> bool {
     let begins_like = |family: &&str| {
         bytes.len() >= family.len() && family.bytes().zip(bytes).all(is_same_to_cgi)
     };
-    FAMILIES.iter().any(begins_like) && is_token(bytes)
+    FAMILIES.iter().any(begins_like)
 }
 
-fn is_same_to_cgi((known, byte): (u8, &u8)) -> bool {
-    known == if is_other_separator(byte) { b'-' } else { byte.to_ascii_lowercase() }
-}
-
-/// Whether a byte may stand in a name, and is neither a letter, a digit nor `-`.
-fn is_other_separator(byte: &u8) -> bool {
-    !byte.is_ascii_alphanumeric() && *byte != b'-' && is_token(std::slice::from_ref(byte))
+/// Whether a byte of a token is that of a known name to CGI.
+fn is_same_to_cgi((known, &byte): (u8, &u8)) -> bool {
+    known == if PLAIN.has(byte) { byte.to_ascii_lowercase() } else { b'-' }
 }
 
 /// What a name is looked up by. Names of up to 16 bytes are the same if their keys are.
@@ -366,6 +375,7 @@ const fn gives_each_its_own(multiplier: u64, keys: &[Key]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::class::is_token;
 
     #[test]
     fn every_name_is_found_in_any_case_and_disguised() {
@@ -390,7 +400,9 @@ mod tests {
         let searched = |bytes: &[u8]| {
             let same = |(text, _): &&(&str, Name)| bytes.eq_ignore_ascii_case(text.as_bytes());
             let disguised = |(text, _): &(&str, Name)| {
-                text.len() == bytes.len() && text.bytes().zip(bytes).all(is_same_to_cgi)
+                is_token(bytes)
+                    && text.len() == bytes.len()
+                    && text.bytes().zip(bytes).all(is_same_to_cgi)
             };
             let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
             let separators = "!#$%&'*+.^_`|~";

@@ -378,8 +378,10 @@ mod tests {
         pieces.concat()
     }
 
-    /// What an origin may do to a path, in any order and any number of times.
-    const STEPS: [fn(&[u8]) -> Vec<u8>; 6] = [
+    type Step = fn(&[u8]) -> Vec<u8>;
+
+    /// The steps of origins, which apply them in any order and any number of times.
+    const STEPS: [Step; 6] = [
         |path| decode_slashes(path, [true, false]),
         |path| decode_slashes(path, [false, true]),
         |path| before_semicolon(path).to_vec(),
