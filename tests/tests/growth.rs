@@ -34,7 +34,7 @@ fn a_quadratic_parser_is_found() {
     let faulty = costs("play_faulty");
     let found: Vec<&Cost> = faulty.iter().filter(|cost| cost.is_too_much()).collect();
     found.iter().for_each(|cost| println!("{cost}"));
-    for kind in [Kind::Request, Kind::RequestHit, Kind::Upgrade, Kind::Forward] {
+    for kind in [Kind::Request, Kind::RequestHit, Kind::Upgrade, Kind::Forward, Kind::Routed] {
         assert!(found.iter().any(|cost| cost.kind == kind), "not found in {kind:?}");
     }
     assert!(found.iter().all(|cost| cost.growth() < 4.5), "a square is no more than 4 times");

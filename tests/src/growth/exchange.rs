@@ -1,6 +1,6 @@
 //! The exchanges that a field is played in: in a request, in a response, in both, in what is stored.
 
-use super::message::{QUERY, Shape};
+use super::message::{PATH, QUERY, Shape};
 
 /// Where the field under test is, and the path that the message takes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -13,31 +13,54 @@ pub enum Kind {
     Upgrade,
     /// In the interim and the final response to a request for something new; it is stored.
     Response,
-    /// In the 304 that validates a stored response with the field.
-    Validated,
-    /// In a stored response.
+    /// In a stored response, which fits a second request.
     Hit,
+    /// In no message. The response is stored stale, for the next exchange.
+    Stored,
+    /// In the 304 that validates that response.
+    Validated,
     /// In the response to a HEAD, which updates a stored response.
     Head,
     /// In the response to a request that is not safe.
     Post,
     /// In a request through a forward proxy, and in its response.
     Forward,
+    /// In a request to a booster that selects routes by path and does not trust its clients.
+    Routed,
 }
 
 impl Kind {
     /// All of them, in the order in which they are played.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Request,
         Self::RequestHit,
         Self::Upgrade,
         Self::Response,
-        Self::Validated,
         Self::Hit,
+        Self::Stored,
+        Self::Validated,
         Self::Head,
         Self::Post,
         Self::Forward,
+        Self::Routed,
     ];
+
+    /// Whether a message of it has the field.
+    pub(super) fn has_field(self) -> bool {
+        self != Self::Stored
+    }
+}
+
+/// A service of the proxy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Service {
+    /// A booster that trusts its clients.
+    #[default]
+    Booster,
+    /// A forward proxy with a user.
+    ForwardProxy,
+    /// A booster that selects routes by path and does not trust its clients.
+    RoutedBooster,
 }
 
 /// One exchange: a request, and what the origin sends if the request reaches it.
@@ -51,8 +74,8 @@ pub struct Exchange {
     pub validated: Option<Vec<u8>>,
     /// Whether the cache is cleared before.
     pub is_first: bool,
-    /// Whether the request is sent to the forward proxy, not to the booster.
-    pub is_forwarded: bool,
+    /// The service that the request is sent to.
+    pub service: Service,
 }
 
 /// A field in a shape, in messages of a size.
@@ -63,8 +86,8 @@ pub(super) struct Case<'a> {
     request_lines: String,
     /// The lines of the field in a response.
     response_lines: String,
-    /// The field as a query with its `?`, if it is [`QUERY`].
-    query: String,
+    /// What follows in the target of a request, if it is [`QUERY`] or [`PATH`].
+    target: String,
 }
 
 /// Where the origin listens, in the simulated world.
@@ -83,19 +106,20 @@ const LENGTH: &str = "Content-Length: 2\r\n";
 impl<'a> Case<'a> {
     /// A case with so many bytes of the field in a request and in a response.
     pub(super) fn new(name: &'a str, shape: Shape, request: usize, response: usize) -> Self {
-        if name == QUERY {
-            // The lines as parameters of a query.
-            let lines = shape.lines("q", request).replace("\r\n", "+&").replace(',', "&");
-            let parameters = lines.replace(['"', ' ', '\\', ':'], "+");
-            let (request_lines, response_lines) = Default::default();
-            return Self { name, request_lines, response_lines, query: format!("?{parameters}") };
-        }
-        Self {
-            name,
-            request_lines: shape.lines(name, request),
-            response_lines: shape.lines(name, response),
-            query: String::new(),
-        }
+        let lines = |bytes: usize| {
+            let first = begin_of(name);
+            let lines = shape.lines(name, bytes - first.len());
+            lines.replacen(": ", &format!(": {first}"), 1)
+        };
+        let target = match name {
+            QUERY => query(&lines(request)),
+            PATH => path(&shape.lines("q", request), request),
+            _ => {
+                let [request_lines, response_lines] = [lines(request), lines(response)];
+                return Self { name, request_lines, response_lines, target: String::new() };
+            }
+        };
+        Self { name, request_lines: String::new(), response_lines: String::new(), target }
     }
 
     /// One exchange of each of [`Kind::ALL`].
@@ -108,7 +132,8 @@ impl<'a> Case<'a> {
         let switched = self.response("101 Switching Protocols", UPGRADE);
         let plain = request("GET /a HTTP/1.1", HOST);
         let interim = self.response("103 Early Hints", "");
-        let stale = self.response("200 OK", &format!("{STALE}{LENGTH}"));
+        let stale = response("200 OK", &format!("{STALE}{LENGTH}"));
+        let validating = request("GET /v HTTP/1.1", HOST);
         let fresh = self.response("200 OK", &format!("{FRESH}{LENGTH}"));
         let other = response("200 OK", &format!("{FRESH}{LENGTH}"));
         let validated = self.response("304 Not Modified", FRESH);
@@ -116,26 +141,33 @@ impl<'a> Case<'a> {
         let header = fresh.strip_suffix(BODY).expect("it has a body");
         let post = request("POST /a HTTP/1.1", &format!("{HOST}Content-Length: 0\r\n"));
         let posted = self.response("200 OK", LENGTH);
+        let routed = self.request("GET /s", host);
         let host = if self.name == "host" { "" } else { "Host: 127.0.0.1:8000\r\n" };
-        let credentials = format!("{host}Proxy-Authorization: Bearer {TOKEN}\r\n");
-        let forwarded = self.request(&format!("GET http://{ORIGIN}/f"), &credentials);
+        let credentials = match self.name {
+            "proxy-authorization" => String::new(),
+            _ => format!("Proxy-Authorization: Bearer {TOKEN}\r\n"),
+        };
+        let forwarded =
+            self.request(&format!("GET http://{ORIGIN}/f"), &format!("{host}{credentials}"));
         vec![
             Exchange { is_first: true, ..Exchange::new(&get, &[&varying]) },
             Exchange::new(&get, &[&varying]).validated(&unchanged),
             Exchange::new(&upgrade, &[&switched]),
-            Exchange::new(&plain, &[&interim, &stale]),
-            Exchange::new(&plain, &[&other]).validated(&validated),
+            Exchange::new(&plain, &[&interim, &fresh]),
             Exchange::new(&plain, &[&other]).validated(&unchanged),
+            Exchange::new(&validating, &[&stale]),
+            Exchange::new(&validating, &[&other]).validated(&validated),
             Exchange::new(&head, &[header]),
             Exchange::new(&post, &[&posted]),
-            Exchange { is_forwarded: true, ..Exchange::new(&forwarded, &[&fresh]) },
+            Exchange { service: Service::ForwardProxy, ..Exchange::new(&forwarded, &[&fresh]) },
+            Exchange { service: Service::RoutedBooster, ..Exchange::new(&routed, &[&varying]) },
         ]
     }
 
     /// A request with the field.
     fn request(&self, start: &str, lines: &str) -> Vec<u8> {
-        let Self { request_lines, query, .. } = self;
-        request(&format!("{start}{query} HTTP/1.1"), &format!("{lines}{request_lines}"))
+        let Self { request_lines, target, .. } = self;
+        request(&format!("{start}{target} HTTP/1.1"), &format!("{lines}{request_lines}"))
     }
 
     /// A response with the field.
@@ -153,6 +185,44 @@ impl Exchange {
     fn validated(self, response: &[u8]) -> Self {
         Self { validated: Some(response.to_vec()), ..self }
     }
+}
+
+/// What the first value of a field begins with, so that the proxy reads on, as with a sound value.
+fn begin_of(name: &str) -> &'static str {
+    match name {
+        "age" => "0,",
+        "proxy-authorization" => "Bearer ",
+        "x-of-cache-target" => "max-age=600,",
+        _ => "",
+    }
+}
+
+/// Lines as parameters of a query.
+fn query(lines: &str) -> String {
+    let parameters =
+        lines.replace("\r\n", "+&").replace(',', "&").replace(['"', ' ', '\\', ':'], "+");
+    format!("?{parameters}")
+}
+
+/// The first `bytes` bytes of a path whose segments are the members of lists. Blanks, quotes and
+/// backslashes become what origins read in different ways.
+fn path(lines: &str, bytes: usize) -> String {
+    let mut path = String::from("/");
+    for character in lines.chars() {
+        match character {
+            ',' => path.push('/'),
+            '"' => path.push_str("%61"),
+            '\\' => path.push_str("%5c"),
+            ' ' => path.push_str("/..%2f;"),
+            '\r' | '\n' => {}
+            other => path.push(other),
+        }
+    }
+    path.truncate(bytes);
+    // The last escape may be cut.
+    let len = path.rfind('%').filter(|at| at + 3 > path.len()).unwrap_or(path.len());
+    path.truncate(len);
+    path
 }
 
 const HOST: &str = "Host: a.example\r\n";

@@ -38,13 +38,15 @@ pub enum Shape {
     Crossed,
     /// Half of the bytes are `,,,,` behind one name, the other half fields of other names.
     CrossedEmpty,
+    /// As many members as the parser takes, and fields of other names in the other bytes.
+    Bound,
     /// `no-cache="k0,k1"` in half of the bytes, and fields of these names in the other half.
     Argument,
 }
 
 impl Shape {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Empty,
         Self::Same,
         Self::Distinct,
@@ -59,6 +61,7 @@ impl Shape {
         Self::Lines,
         Self::Crossed,
         Self::CrossedEmpty,
+        Self::Bound,
         Self::Argument,
     ];
 
@@ -105,6 +108,16 @@ impl Shape {
                 line(out, name, "x", half, |out, _| out.push(','));
                 fields(out, end);
             }
+            Self::Bound => {
+                let _ = write!(out, "{name}: k0");
+                (1..members_at_bound(name)).for_each(|at| put(out, ",", at, ""));
+                out.push_str("\r\n");
+                let mut at = 0;
+                while out.len() + 30 < end {
+                    put(out, "", at, ": some-long-value\r\n");
+                    at += 1;
+                }
+            }
             Self::Argument => {
                 let _ = write!(out, "{name}: no-cache=\"a");
                 let mut at = 0;
@@ -134,6 +147,16 @@ fn line(
         at += 1;
     }
     out.push_str("\r\n");
+}
+
+/// The members of a list that is not refused for their number, in each kind of message. A request
+/// for an upgrade has one protocol and one option of `Connection` already.
+fn members_at_bound(name: &str) -> usize {
+    match name {
+        "upgrade" => 7,
+        "connection" => 31,
+        _ => 16,
+    }
 }
 
 /// Appends the member with this number.
@@ -168,14 +191,20 @@ pub(super) const FIELDS_MAX: usize = 4096;
 /// The name that stands for the query of a request's target.
 pub(super) const QUERY: &str = "(query)";
 
+/// The name that stands for the path of a request's target.
+pub(super) const PATH: &str = "(path)";
+
 /// The names of fields: all that the parser knows, those that options make the cache read, and one
-/// that is unknown; and [`QUERY`].
+/// that is unknown, one of those that begin with `x-forwarded-`; and [`QUERY`] and [`PATH`].
 pub(super) fn names() -> Vec<String> {
     let known = Name::known().map(str::to_owned);
     let named = named_by_options().into_iter().map(|(_, _, name)| name);
-    let others = ["x-unknown", QUERY].map(str::to_owned);
+    let others = ["x-unknown", PASSED, QUERY, PATH].map(str::to_owned);
     known.chain(named).chain(others).collect()
 }
+
+/// A field that the routed booster passes on from clients that it does not trust.
+pub(super) const PASSED: &str = "x-forwarded-unknown";
 
 /// The options that take the name of a field, each with its type and such a name.
 fn named_by_options() -> Vec<(&'static Row, &'static str, String)> {

@@ -14,13 +14,14 @@ use millrace_cache::rules::HashKey;
 use millrace_cache::{Bounds, Cache};
 use millrace_event::{Address, Instant, mailbox, mesh};
 use millrace_proxy::auth::{Auth, Desk, Users};
-use millrace_proxy::config::{self, Config, Listener, Service};
+use millrace_proxy::config::{self, Config, Listener};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
 
-use super::exchange::{Exchange, ORIGIN, USER};
+use super::exchange::{Exchange, ORIGIN, Service, USER};
+use super::message::PASSED;
 use super::site::{SITES, site};
 use super::{Size, message};
 use crate::border::Border;
@@ -30,6 +31,9 @@ const BOOSTER: &str = "127.0.0.1:8001";
 /// Where the forward proxy listens, in the simulated world.
 const FORWARD_PROXY: &str = "127.0.0.1:8002";
 
+/// Where the booster with routes listens, in the simulated world.
+const ROUTED_BOOSTER: &str = "127.0.0.1:8003";
+
 /// What a client and the origin saw of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
@@ -37,6 +41,8 @@ pub struct Seen {
     pub status: u16,
     /// Requests that reached the origin.
     pub asked: u32,
+    /// Whether the origin responded that the stored response is still valid.
+    pub is_validated: bool,
 }
 
 /// Virtual time between the beginnings of two exchanges. Everything that one causes ends before.
@@ -82,15 +88,14 @@ impl Stage {
 /// When the configuration is refused, or the simulated world ends before the exchanges.
 pub fn play(exchanges: Vec<Exchange>, size: Size) -> Vec<Seen> {
     let world = World::new(1, Faults::None);
-    let [origin, booster, forward_proxy] = [ORIGIN, BOOSTER, FORWARD_PROXY].map(address);
+    let origin = address(ORIGIN);
     let listener = world.actor_listen(&origin);
     let seen = RefCell::new(vec![Seen::default(); exchanges.len()]);
     let stage = Rc::new(Stage { exchanges, at: Cell::new(0), seen });
     let cache = cache();
     let worker = worker(&world, configure(size), cache.clone());
     let mut worker = Counted { worker, stage: stage.clone() };
-    let proxies = [booster, forward_proxy];
-    let mut client = Client { stage: stage.clone(), cache, proxies, played: None };
+    let mut client = Client { stage: stage.clone(), cache, played: None };
     let mut origin = Origin { stage: stage.clone(), listener, connections: Vec::new() };
     let mut workers: [&mut dyn Turn; 1] = [&mut worker];
     let mut actors: [&mut dyn Actor; 2] = [&mut client, &mut origin];
@@ -111,8 +116,9 @@ impl Turn for Counted {
     }
 }
 
-/// A booster that trusts its client and has every part that reads lists, and a forward proxy with
-/// a user.
+/// A booster that trusts its clients and has every part that reads lists, a forward proxy with a
+/// user, and a booster that selects routes by path and trusts no client. They come in the order of
+/// [`Service`].
 fn configure(size: Size) -> Config {
     let Size { request, response } = size;
     let fields = message::FIELDS_MAX;
@@ -122,27 +128,40 @@ fn configure(size: Size) -> Config {
     );
     let booster = format!(
         "boost --origin http://{ORIGIN} --listen {BOOSTER} --workers 1 --trust 0.0.0.0/0 \
-         --access-log access.log --proxy-status on {limits}"
+         --access-log access.log --proxy-status on --cache-set-cookie explicit {limits}"
     );
     let forward_proxy = format!("forward --listen {FORWARD_PROXY} --workers 1 {limits}");
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let read = |words: Vec<String>| config::from_arguments(words).expect("the command is sound");
     let mut config = read([words(&booster), message::options()].concat());
-    let other = read(words(&forward_proxy));
-    config.listeners.extend(other.listeners.into_iter().map(|listener| Listener {
-        number: 1,
-        service: 1,
-        ..listener
-    }));
-    config.services.extend(other.services.into_iter().map(|service| Service {
-        auth: Some(Auth {
-            path: PathBuf::new(),
-            realm: "realm".to_owned(),
-            users: Some(Arc::new(Users::parse("users", USER).expect("one user"))),
-        }),
-        ..service
-    }));
+    let mut forward_proxy = read(words(&forward_proxy));
+    let auth = Auth {
+        path: PathBuf::new(),
+        realm: "realm".to_owned(),
+        users: Some(Arc::new(Users::parse("users", USER).expect("one user"))),
+    };
+    forward_proxy.services.iter_mut().for_each(|service| service.auth = Some(auth.clone()));
+    let routed_booster = config::from_toml(&routes()).expect("the file is sound");
+    for (number, other) in [(1, forward_proxy), (2, routed_booster)] {
+        config.listeners.extend(other.listeners.into_iter().map(|listener| Listener {
+            number,
+            service: usize::from(number),
+            ..listener
+        }));
+        config.services.extend(other.services);
+    }
     config
+}
+
+/// The booster with routes. No path that is played leads to the route `/other` in any reading, so
+/// that all readings of it are compared.
+fn routes() -> String {
+    let route = format!("origins = [\"http://{ORIGIN}\"]\npass-fields = [\"{PASSED}\"]\n");
+    format!(
+        "[[boost]]\nlisten = [\"{ROUTED_BOOSTER}\"]\n\
+         [[boost.route]]\npath = \"/other\"\n{route}\
+         [[boost.route]]\n{route}"
+    )
 }
 
 fn cache() -> Arc<Cache> {
@@ -162,6 +181,7 @@ fn worker(world: &World, config: Config, cache: Arc<Cache>) -> Worker<Border> {
         listeners: vec![
             (0, world.listen(&address(BOOSTER))),
             (1, world.listen(&address(FORWARD_PROXY))),
+            (2, world.listen(&address(ROUTED_BOOSTER))),
         ],
         inbox,
         mail,
@@ -178,12 +198,18 @@ fn address(text: &str) -> Address {
     Address::Tcp(text.parse().expect("an address and a port"))
 }
 
+fn address_of(service: Service) -> &'static str {
+    match service {
+        Service::Booster => BOOSTER,
+        Service::ForwardProxy => FORWARD_PROXY,
+        Service::RoutedBooster => ROUTED_BOOSTER,
+    }
+}
+
 /// The client: a connection for each exchange.
 struct Client {
     stage: Rc<Stage>,
     cache: Arc<Cache>,
-    /// The booster and the forward proxy.
-    proxies: [Address; 2],
     played: Option<Played>,
 }
 
@@ -251,7 +277,7 @@ impl Client {
         let mut outbox = Outbox::default();
         outbox.add(&exchange.request);
         self.played = Some(Played {
-            socket: world.connect(&self.proxies[usize::from(exchange.is_forwarded)], None),
+            socket: world.connect(&address(address_of(exchange.service)), None),
             outbox,
             beginning: Vec::new(),
             until: world.now() + PAUSE,
@@ -338,6 +364,7 @@ impl Connection {
         let end = &self.inbox[self.inbox.len().saturating_sub(256)..];
         match &exchange.validated {
             Some(validated) if end.windows(CONDITION.len()).any(|line| line == CONDITION) => {
+                stage.seen.borrow_mut()[at].is_validated = true;
                 self.outbox.add(validated);
             }
             _ => exchange.responses.iter().for_each(|response| self.outbox.add(response)),
