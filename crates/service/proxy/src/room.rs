@@ -132,7 +132,6 @@ impl<E: Engine> Worker<E> {
         if self.lacks_room() {
             self.room.forgiven.lessen();
             self.shed(self.helped().count());
-            self.refuse_newest();
             self.room.missed.requests = 0;
             let memory_missed = self.memory_missed();
             if std::mem::replace(&mut self.room.memory_missed, memory_missed) != memory_missed {
@@ -186,21 +185,6 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Refuses the newest request that waits for an origin connection if clients hold every
-    /// descriptor and all of them wait for the origin. None of them stands still and no origin
-    /// connection can become idle, so that all would wait in vain for as long as they may.
-    fn refuse_newest(&mut self) {
-        let is_full = self.room_for_origins() == 0
-            && self.origins.connections.is_empty()
-            && self.attempts.is_empty();
-        let newest = self.waiting.iter().rev().find(|waiter| waiter.wants_connection());
-        let Some(key) = newest.filter(|_| is_full).map(|waiter| waiter.key) else { return };
-        let now = self.engine.now();
-        if self.conns.iter().all(|(_, conn)| self.stood_still(conn, now).is_none()) {
-            fetch::fail(self, key, Reason::Overloaded);
-        }
-    }
-
     /// A body has found no memory in the cache. Of the clients that read what is not stored any more
     /// the one that has stood still longest goes: one at a time, as it may have had most of it.
     fn shed_reader(&mut self) {
@@ -231,7 +215,9 @@ impl<E: Engine> Worker<E> {
         let now = self.engine.now();
         let (mut still, mut leaving) = (Vec::new(), 0);
         for (key, conn) in self.conns.iter() {
-            let Some(stood) = self.stood_still(conn, now) else { continue };
+            let first = conn.first.and_then(|first| self.exchanges.get(first)).map(Box::as_ref);
+            let unsent = self.engine.unsent(&conn.fd);
+            let Some(stood) = stands_still(conn, first, unsent, now) else { continue };
             let is_over = conn.standing == Standing::Lingering;
             if stood >= self.room.forgiven.0 {
                 still.push(((is_over, stood), key));
@@ -241,12 +227,6 @@ impl<E: Engine> Worker<E> {
         }
         still.sort_unstable_by_key(|(order, _)| std::cmp::Reverse(*order));
         (still, leaving)
-    }
-
-    /// How long a connection has stood still for what it is, if its client is the cause.
-    fn stood_still(&self, conn: &Conn, now: Instant) -> Option<Duration> {
-        let first = conn.first.and_then(|first| self.exchanges.get(first)).map(Box::as_ref);
-        stands_still(conn, first, self.engine.unsent(&conn.fd), now)
     }
 
     /// Closes an eighth of the kept origin connections. Gives how many that were.
