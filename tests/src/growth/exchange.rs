@@ -213,7 +213,7 @@ fn path(lines: &str, bytes: usize) -> String {
             ',' => path.push('/'),
             '"' => path.push_str("%61"),
             '\\' => path.push_str("%5c"),
-            ' ' => path.push_str("/..%2f;"),
+            ' ' => path.push_str("/%2f;%40"),
             '\r' | '\n' => {}
             other => path.push(other),
         }
