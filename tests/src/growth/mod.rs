@@ -211,6 +211,7 @@ mod tests {
             ("age", Shape::Distinct),
             ("x-of-cache-target", Shape::Pairs),
             (PATH, Shape::Blanks),
+            (PATH, Shape::Dots),
         ] {
             let numbers = [number_of(name, shape)];
             let seen = play(exchanges(&numbers, Size::DEFAULT), Size::DEFAULT);

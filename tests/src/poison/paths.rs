@@ -26,7 +26,7 @@ pub(super) fn reading(random: &mut Random) -> Reading {
 }
 
 /// A path that may be another page to the origin than it looks, with a query now and then. No origin of
-/// the campaign decodes `%3b` as `;` or decodes twice: docs/threats.md says so of `path-strict`.
+/// the campaign decodes `%3b` as `;` or decodes twice: the units of `path.rs` have such paths.
 pub(super) fn path(random: &mut Random) -> String {
     let page = random.choose(&["account", "account", "account/settings", "static/app.js", "news"]);
     let mut path = match random.below(6) {

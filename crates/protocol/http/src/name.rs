@@ -15,8 +15,8 @@ macro_rules! names {
         pub enum Name {
             $($variant,)*
             /// Becomes a known name when other separators, such as `_` and `.`, are read as `-`.
-            /// CGI (RFC 3875) and servers like it write each of them as `_`, so the field could
-            /// pass for one that was checked or removed here.
+            /// CGI (RFC 3875) writes `-` as `_`, and some servers write every other separator so
+            /// too. The field could pass for one that was checked or removed here.
             Disguised,
             /// Any other name that begins with `x-forward`, `x-original-` or `x-rewrite-`. Gateways
             /// describe the client's request by such fields, and origins build URLs from them.

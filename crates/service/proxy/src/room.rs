@@ -36,7 +36,7 @@ impl<E: Engine> Worker<E> {
     /// Origin connections that may be opened beside all that is open. Kept ones can make room for
     /// others.
     pub(crate) fn room_for_origins(&self) -> usize {
-        let open = self.conns.len() + self.origins.connections.len() + self.attempts.len();
+        let open = self.clients() + self.origins.connections.len() + self.attempts.len();
         self.descriptors().saturating_sub(open)
     }
 

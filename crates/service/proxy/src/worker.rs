@@ -113,7 +113,7 @@ impl Shared {
     }
 
     /// Connections handed over to a worker that it has not admitted yet. They hold descriptors.
-    pub(crate) fn handed_over_to(&self, worker: usize) -> usize {
+    pub fn handed_over_to(&self, worker: usize) -> usize {
         // Relaxed: a bound of admission, on which no other memory depends.
         self.handed_over[worker].load(Ordering::Relaxed)
     }

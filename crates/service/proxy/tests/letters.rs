@@ -139,6 +139,7 @@ fn a_connection_waits_for_the_configuration_that_has_its_listener() {
     let mut stage = Stage::new();
     stage.run();
     assert_eq!(stage.receiver.0.live()[0], 0, "its listener is not known yet");
+    assert_eq!(stage.shared.handed_over_to(0), 1, "it holds a descriptor");
     let listener = Address::Tcp("127.0.0.1:2002".parse().unwrap());
     let sockets = vec![(1, stage.world.listen(&listener))];
     let letter = Letter::Configure { config: Arc::new(stage.second()), sockets };
@@ -146,6 +147,7 @@ fn a_connection_waits_for_the_configuration_that_has_its_listener() {
     stage.outbox.flush();
     stage.run();
     assert_eq!(stage.receiver.0.live()[0], 1);
+    assert_eq!(stage.shared.handed_over_to(0), 0, "it is admitted");
     stage.expect_an_answer();
 }
 
@@ -166,5 +168,6 @@ fn whoever_takes_a_place_reads_the_letters_that_are_left() {
         successor.turn();
         let counters = &shared.counters[0];
         assert_eq!((successor.live()[0], counters.worker_restarts.get()), (1, 1));
+        assert_eq!(shared.handed_over_to(0), 0);
     }
 }

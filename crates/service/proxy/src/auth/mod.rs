@@ -118,16 +118,16 @@ fn only_value(exchange: &Exchange) -> Option<&[u8]> {
     value.filter(|_| values.next().is_none())
 }
 
-/// Whether no byte has arrived behind the request. Bytes that arrive after the refusal was sent
-/// are the next request: a client may send it as soon as it has read the refusal, before the
-/// engine reports that the refusal was sent.
+/// Whether no byte was received behind the request, nor announced by the engine. Bytes that arrive
+/// later are the next request: a client may send it as soon as it has read the refusal, before
+/// the engine reports that the refusal was sent.
 fn nothing_follows<E: Engine>(engine: &E, conn: &Conn) -> bool {
     conn.input.is_empty() && !engine.is_announced(&conn.fd)
 }
 
 /// RFC 9110 section 11.7.1: a client is expected to repeat the request with credentials, so it may
 /// do so on the same connection. Any other refusal of a CONNECT ends the connection, because bytes
-/// behind the request were meant for the tunnel. So does this one if bytes have arrived already.
+/// behind the request were meant for the tunnel. So does this one if bytes were received behind it.
 fn refused(exchange: &mut Exchange, nothing_follows: bool, reason: Reason) {
     let is_connect = exchange.request.method() == Method::Connect;
     if is_connect && reason.status() == 407 && nothing_follows {

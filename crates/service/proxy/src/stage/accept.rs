@@ -109,17 +109,18 @@ fn hand_over<E: Engine>(
     peer: Option<SocketAddr>,
     listener: u16,
 ) -> Option<Fd> {
-    let open = |index: usize| worker.shared.counters[index].connections.get() as usize;
-    let mine = worker.conns.len();
-    let least = (0..worker.shared.counters.len()).min_by_key(|&index| open(index))?;
-    if worker.draining || least == worker.index || mine < open(least) * 5 / 4 + HAND_OVER_LEAD {
-        return Some(fd);
-    }
     // Those on their way count as well: a worker that is slow to read its letters must not find
     // more of them than it has room for.
-    let theirs = open(least) + worker.shared.handed_over_to(least);
+    let open = |index: usize| {
+        let admitted = worker.shared.counters[index].connections.get() as usize;
+        admitted + worker.shared.handed_over_to(index)
+    };
+    let mine = worker.conns.len();
+    let least = (0..worker.shared.counters.len()).min_by_key(|&index| open(index))?;
+    let theirs = open(least);
     let most = worker.connections_max().min(worker.descriptors_for_clients());
-    if mine < theirs * 5 / 4 + HAND_OVER_LEAD || theirs >= most {
+    let is_even = mine < theirs * 5 / 4 + HAND_OVER_LEAD;
+    if worker.draining || least == worker.index || is_even || theirs >= most {
         return Some(fd);
     }
     let socket = worker.engine.detach(fd);
