@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::reason::Reason;
@@ -159,6 +159,9 @@ macro_rules! counters {
             pub responses_own: PerReason,
             /// Exchanges that were cut short, or ended without a response.
             pub exchanges_aborted: PerReason,
+            /// Connections that other workers have handed over and this one has not admitted yet.
+            /// They hold descriptors. The only field that other workers write.
+            pub handed_over: AtomicUsize,
         }
 
         impl Counters {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use millrace_event::Token;
 
 use crate::config::Config;
-use crate::worker::Shared;
+use crate::counters::Counters;
 
 /// A message to a worker; `D` is its engine's detached descriptor.
 #[derive(Debug)]
@@ -52,21 +52,18 @@ pub enum Letter<D> {
 
 /// A connection on its way to another worker, counted there until this is dropped.
 #[derive(Debug)]
-pub struct HandedOver {
-    shared: Arc<Shared>,
-    worker: usize,
-}
+pub struct HandedOver(Arc<Counters>);
 
 impl HandedOver {
-    /// Counts a connection on its way to `worker`.
-    pub fn new(shared: &Arc<Shared>, worker: usize) -> Self {
-        shared.handed_over[worker].fetch_add(1, Ordering::Relaxed);
-        Self { shared: shared.clone(), worker }
+    /// Counts a connection on its way to the worker with these counters.
+    pub fn new(receiver: &Arc<Counters>) -> Self {
+        receiver.handed_over.fetch_add(1, Ordering::Relaxed);
+        Self(receiver.clone())
     }
 }
 
 impl Drop for HandedOver {
     fn drop(&mut self) {
-        self.shared.handed_over[self.worker].fetch_sub(1, Ordering::Relaxed);
+        self.0.handed_over.fetch_sub(1, Ordering::Relaxed);
     }
 }

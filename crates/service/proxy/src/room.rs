@@ -52,7 +52,8 @@ impl<E: Engine> Worker<E> {
 
     /// Client connections: the admitted ones, and those that other workers have handed over.
     fn clients(&self) -> usize {
-        self.conns.len() + self.shared.handed_over_to(self.index)
+        // Relaxed: a bound of admission, on which no other memory depends.
+        self.conns.len() + self.counters.handed_over.load(Ordering::Relaxed)
     }
 
     /// Descriptors that clients have taken. Those who are served hold an origin connection each, or

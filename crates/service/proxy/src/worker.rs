@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_event::{
@@ -83,8 +83,6 @@ pub struct Shared {
     /// What is stored, if anything is.
     pub cache: Option<Arc<Cache>>,
     pub(crate) all_clients: AllClients,
-    /// Connections handed over to each worker that it has not admitted yet.
-    pub(crate) handed_over: Box<[AtomicUsize]>,
     /// The operator was told that accepting pauses.
     pub(crate) said_pause: AtomicBool,
 }
@@ -107,15 +105,8 @@ impl Shared {
             requests: Requests::default(),
             cache,
             all_clients: AllClients::default(),
-            handed_over: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             said_pause: AtomicBool::new(false),
         })
-    }
-
-    /// Connections handed over to a worker that it has not admitted yet. They hold descriptors.
-    pub fn handed_over_to(&self, worker: usize) -> usize {
-        // Relaxed: a bound of admission, on which no other memory depends.
-        self.handed_over[worker].load(Ordering::Relaxed)
     }
 }
 

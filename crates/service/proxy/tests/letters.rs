@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use millrace_event::{Address, Engine, Event, Fd, Kind, Mail, Outbox, Token, mailbox, mesh};
@@ -76,7 +77,7 @@ impl Stage {
         let setup = setup(&world, &shared, &config, inbox, own);
         let receiver = Receiver(Worker::new(world.engine(1 << 20), setup).unwrap());
         let socket = donor.engine.detach(donor.accepted.take().unwrap());
-        let counted = HandedOver::new(&shared, 0);
+        let counted = HandedOver::new(&shared.counters[0]);
         let letter = Letter::Connection { socket, peer: None, listener: 1, snapshot: 2, counted };
         assert!(mail.send(0, letter).is_ok());
         mail.flush();
@@ -139,7 +140,11 @@ fn a_connection_waits_for_the_configuration_that_has_its_listener() {
     let mut stage = Stage::new();
     stage.run();
     assert_eq!(stage.receiver.0.live()[0], 0, "its listener is not known yet");
-    assert_eq!(stage.shared.handed_over_to(0), 1, "it holds a descriptor");
+    assert_eq!(
+        stage.shared.counters[0].handed_over.load(Ordering::Relaxed),
+        1,
+        "it holds a descriptor"
+    );
     let listener = Address::Tcp("127.0.0.1:2002".parse().unwrap());
     let sockets = vec![(1, stage.world.listen(&listener))];
     let letter = Letter::Configure { config: Arc::new(stage.second()), sockets };
@@ -147,7 +152,7 @@ fn a_connection_waits_for_the_configuration_that_has_its_listener() {
     stage.outbox.flush();
     stage.run();
     assert_eq!(stage.receiver.0.live()[0], 1);
-    assert_eq!(stage.shared.handed_over_to(0), 0, "it is admitted");
+    assert_eq!(stage.shared.counters[0].handed_over.load(Ordering::Relaxed), 0, "it is admitted");
     stage.expect_an_answer();
 }
 
@@ -168,6 +173,6 @@ fn whoever_takes_a_place_reads_the_letters_that_are_left() {
         successor.turn();
         let counters = &shared.counters[0];
         assert_eq!((successor.live()[0], counters.worker_restarts.get()), (1, 1));
-        assert_eq!(shared.handed_over_to(0), 0);
+        assert_eq!(shared.counters[0].handed_over.load(Ordering::Relaxed), 0);
     }
 }

@@ -1,6 +1,7 @@
 //! Stage accept: a listener's connection becomes a `Conn`, or is refused before it costs anything.
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Error, Fd, Key, Kind};
@@ -112,8 +113,8 @@ fn hand_over<E: Engine>(
     // Those on their way count as well: a worker that is slow to read its letters must not find
     // more of them than it has room for.
     let open = |index: usize| {
-        let admitted = worker.shared.counters[index].connections.get() as usize;
-        admitted + worker.shared.handed_over_to(index)
+        let counters = &worker.shared.counters[index];
+        counters.connections.get() as usize + counters.handed_over.load(Ordering::Relaxed)
     };
     let mine = worker.conns.len();
     let least = (0..worker.shared.counters.len()).min_by_key(|&index| open(index))?;
@@ -125,7 +126,7 @@ fn hand_over<E: Engine>(
     }
     let socket = worker.engine.detach(fd);
     let snapshot = worker.snapshot.config.number;
-    let counted = HandedOver::new(&worker.shared, least);
+    let counted = HandedOver::new(&worker.shared.counters[least]);
     let letter = Letter::Connection { socket, peer, listener, snapshot, counted };
     match worker.mail.send(least, letter) {
         Ok(()) => {
