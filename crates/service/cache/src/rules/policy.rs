@@ -77,8 +77,8 @@ pub enum SetCookie {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unkeyed {
     names: NameSet,
-    /// Names in lower case that are in the key by the operator's choice. A method override counts
-    /// as unkeyed all the same: a key does not turn the response to a DELETE into one to a GET.
+    /// Names in lower case that are in the key by the operator's choice. A method override
+    /// stays unkeyed: a key does not turn the response to a DELETE into one to a GET.
     keyed: Vec<Box<[u8]>>,
 }
 
