@@ -14,7 +14,8 @@ pub(crate) const PATH: Class = Class(4);
 pub(crate) const QUERY: Class = Class(8);
 /// A host that is a name.
 pub(crate) const HOST: Class = Class(16);
-/// The bytes of a token that servers with CGI variables keep in names (letters and digits), and `-`.
+/// The bytes of a token that servers with CGI variables keep in names (letters and digits), and
+/// `-`.
 pub(crate) const PLAIN: Class = Class(32);
 
 static CLASSES: [u8; 256] = classes();

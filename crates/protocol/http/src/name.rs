@@ -170,8 +170,8 @@ impl Name {
         matches!(self, Self::Disguised | Self::Gateway | Self::Other)
     }
 
-    /// In lower case; empty for [`Name::Disguised`], [`Name::Gateway`] and [`Name::Other`], which are
-    /// many names each.
+    /// In lower case; empty for [`Name::Disguised`], [`Name::Gateway`] and [`Name::Other`], which
+    /// are many names each.
     pub fn as_str(self) -> &'static str {
         TABLE.get(self as usize).map_or("", |(text, _)| text)
     }

@@ -1,6 +1,6 @@
-//! The fields of a request as its origin receives them. The request that is sent, cache keys and the
-//! words of `Vary` are all made of one [`OriginRequest`], so that none of them can see another value
-//! than the origin does.
+//! The fields of a request as its origin receives them. The request that is sent, cache keys and
+//! the words of `Vary` are all made of one [`OriginRequest`], so that none of them can see another
+//! value than the origin does.
 //!
 //! It leaves out what the proxy adds for its own sake: conditions, ranges, `Via`, framing.
 
@@ -99,8 +99,8 @@ impl<'a> OriginRequest<'a> {
         self.head
     }
 
-    /// The received lines that the origin gets, less those with a name in `left_out`. `Host` is never
-    /// among them: [`OriginRequest::write_host`].
+    /// The received lines that the origin gets, less those with a name in `left_out`. `Host` is
+    /// never among them: [`OriginRequest::write_host`].
     pub fn lines(&self, left_out: NameSet) -> impl Iterator<Item = Run<'a>> {
         let this = *self;
         let left_out = left_out.with(&self.left_out());
@@ -150,8 +150,8 @@ impl<'a> OriginRequest<'a> {
         write_normal_authority(out, authority, DEFAULT_PORT);
     }
 
-    /// Appends the lines that a gateway writes itself: RFC 7239 and its predecessors. A forward proxy
-    /// writes none. `authority` is that of the request's destination.
+    /// Appends the lines that a gateway writes itself: RFC 7239 and its predecessors. A forward
+    /// proxy writes none. `authority` is that of the request's destination.
     pub fn write_added(&self, out: &mut Vec<u8>, authority: Option<&Authority<'_>>) {
         let Forwarding::Gateway { client, .. } = self.forwarding else { return };
         out.extend_from_slice(b"X-Forwarded-For: ");
@@ -272,8 +272,8 @@ impl<'a> OriginRequest<'a> {
 
     /// Calls `put` with name and value of each field that has to be part of a cache key, because
     /// origins build URLs from it and this client may decide its value: what trusted peers say, and
-    /// what is passed on from every peer. Values that this proxy would write itself are left out, so
-    /// that a request has the same key with and without them.
+    /// what is passed on from every peer. Values that this proxy would write itself are left out,
+    /// so that a request has the same key with and without them.
     pub fn key_fields(&self, mut put: impl FnMut(&'a [u8], &[u8])) {
         let Forwarding::Gateway { is_trusted, .. } = self.forwarding else { return };
         if !self.head.has_any(&DESCRIPTIONS) {
@@ -339,9 +339,10 @@ impl<'a> OriginRequest<'a> {
     }
 }
 
-/// Returns the members of a value of `Forwarded` without the addresses that the request passed (`for`
-/// and `by`, RFC 7239 sections 5.1 and 5.2); empty if they have no other parameter. A parameter that
-/// readers may take apart in another way is left in. Allocates nothing if it returns nothing.
+/// Returns the members of a value of `Forwarded` without the addresses that the request passed
+/// (`for` and `by`, RFC 7239 sections 5.1 and 5.2); empty if they have no other parameter. A
+/// parameter that readers may take apart in another way is left in. Allocates nothing if it returns
+/// nothing.
 fn url_parameters(value: &[u8]) -> Vec<u8> {
     let mut kept = Vec::new();
     if items(value).flat_map(parameters_of_url).all(<[u8]>::is_empty) {

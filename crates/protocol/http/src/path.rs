@@ -2,11 +2,11 @@
 //!
 //! A proxy that selects by path has to select what its origin will select, although origins do not
 //! agree: some decode `%2f` before they remove dot segments, some merge slashes, some cut path
-//! parameters off. [`normalise`] returns the one form that is compared, and [`is_ambiguous`] compares
-//! the forms that origins may make of the same bytes.
+//! parameters off. [`normalise`] returns the one form that is compared, and [`is_ambiguous`]
+//! compares the forms that origins may make of the same bytes.
 //!
-//! A path begins with `/` and ends before the query. A raw `\` is read with `%5c`: no request has one in
-//! its path ([`crate::target`]).
+//! A path begins with `/` and ends before the query. A raw `\` is read with `%5c`: no request has
+//! one in its path ([`crate::target`]).
 
 use std::borrow::Cow;
 
@@ -49,9 +49,9 @@ pub fn route_form(path: &[u8]) -> Vec<u8> {
     normalise(&map_escapes(path, |byte| decode(byte).then_some(byte))).into_owned()
 }
 
-/// Whether every origin reads the path as its normal form: it has no slash, backslash, dot or NUL that
-/// is encoded, no raw backslash, no path parameter, no empty segment and no segment that begins with
-/// a dot. Other escapes, such as `%20` and `%c3`, move no segment.
+/// Whether every origin reads the path as its normal form: it has no slash, backslash, dot or NUL
+/// that is encoded, no raw backslash, no path parameter, no empty segment and no segment that
+/// begins with a dot. Other escapes, such as `%20` and `%c3`, move no segment.
 fn has_one_reading(path: &[u8]) -> bool {
     let mut before = 0;
     let mut bytes = path.iter();
@@ -69,8 +69,8 @@ fn has_one_reading(path: &[u8]) -> bool {
     true
 }
 
-/// Whether an origin may read the path as one that `is_other` accepts, or the path hides segments from
-/// readers that do not decode it.
+/// Whether an origin may read the path as one that `is_other` accepts, or the path hides segments
+/// from readers that do not decode it.
 ///
 /// `is_other` is false for the normal form. It compares prefixes that have no double slash; then a form
 /// that keeps some double slashes needs no test of its own, beside those that keep all and none. A
@@ -91,13 +91,13 @@ pub fn is_ambiguous(path: &[u8], is_other: impl Fn(&[u8]) -> bool) -> bool {
 }
 
 /// Whether the path hides something from readers that do not decode it: an encoded NUL, or a dot
-/// segment, wherever an origin may see the ends of a segment, that has an encoded dot or stands in a
-/// path with an encoded slash, a backslash or a path parameter.
+/// segment, wherever an origin may see the ends of a segment, that has an encoded dot or stands in
+/// a path with an encoded slash, a backslash or a path parameter.
 ///
-/// Each of the latter moves the ends of segments, so the result depends on the order in which an origin
-/// removes dot segments, decodes and cuts, and on how often it does so. For example, an origin that
-/// removes them both before and after it decodes reads `/a/b%2fc/../..%2fd` as `/d`. No list of
-/// orders is complete, and clients remove dot segments before they send a path.
+/// Each of the latter moves the ends of segments, so the result depends on the order in which an
+/// origin removes dot segments, decodes and cuts, and on how often it does so. For example, an
+/// origin that removes them both before and after it decodes reads `/a/b%2fc/../..%2fd` as `/d`. No
+/// list of orders is complete, and clients remove dot segments before they send a path.
 fn hides_segments(path: &[u8]) -> bool {
     let segments = decode_slashes(path, [true; 2]);
     let is_mixed = path.iter().any(|byte| b";\\".contains(byte))
@@ -111,12 +111,14 @@ fn hides_segments(path: &[u8]) -> bool {
         || segments.any(|segment| is_hidden_dots(before_semicolon(segment)))
 }
 
-/// The longest path whose readings are compared: at most some 10 million instructions, 2,500 a byte.
+/// The longest path whose readings are compared: at most some 10 million instructions, 2,500 a
+/// byte.
 pub const READ_BYTES_MAX: usize = 4096;
 
 /// Whether an origin may read the path, which hides no segments, as one that `is_it` accepts.
 ///
-/// Unreserved characters are decoded in all forms. Without dot segments, the forms differ in whether
+/// Unreserved characters are decoded in all forms. Without dot segments, the forms differ in
+/// whether
 /// `%2f` is a slash; whether `%5c` and `\` are; whether the part from `;` on is cut from each segment,
 /// before or after slashes of either kind are decoded, or to the end; and whether slashes are
 /// merged. A path with dot segments has nothing to decode or to cut, and the forms differ in
@@ -198,7 +200,8 @@ fn decode_slashes(path: &[u8], [slash, backslash]: [bool; 2]) -> Vec<u8> {
     decoded
 }
 
-/// Replaces each escape by the byte that `decode` returns for its value, or writes it in upper case.
+/// Replaces each escape by the byte that `decode` returns for its value, or writes it in upper
+/// case.
 fn map_escapes(path: &[u8], decode: impl Fn(u8) -> Option<u8>) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;
