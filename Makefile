@@ -88,7 +88,7 @@ ifdef FIGURE
 	cargo build --quiet --release -p millrace
 	cargo build --quiet --release -p millrace-splice --example misses
 	cargo build --quiet --release -p millrace-bpf
-	$(if $(wildcard crates/kernel/uselect-preload),cargo build --quiet --release -p uselect-preload)
+	$(if $(wildcard crates/uselect/uselect-preload),cargo build --quiet --release -p uselect-preload)
 	MILLRACE=$(or $(MILLRACE),$(abspath $(or $(CARGO_TARGET_DIR),target))/release/millrace) \
 		peers/figure "$(FIGURE)" --reps $(or $(REPS),5) --secs $(or $(SECS),0.3) \
 		$(if $(SIZES),--sizes $(SIZES)) $(if $(RATES),--rates $(RATES)) \
