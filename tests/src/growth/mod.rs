@@ -14,7 +14,7 @@ mod site;
 use std::fmt;
 use std::thread;
 
-use millrace_http::path;
+use millrace_http1::path;
 
 use count::Run;
 use exchange::{Case, Exchange};

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use host::{Fetched, Told, waiter};
 use iolite::Slab;
-use millrace_cache::disk::{
+use millrace_store::disk::{
     Answered, Disks, Host, Id, Marks, Miss, Options, SimFaults, SimVolume, Subject, Volume,
 };
-use millrace_cache::rules::{HashKey, Key, META_BYTES, TagHash};
+use millrace_store::rules::{HashKey, Key, META_BYTES, TagHash};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -168,7 +168,7 @@ impl Life<'_> {
         (model.now, model.is_outdated) = (Some(version).filter(|_| is_there), false);
     }
 
-    fn find(&self, id: Id) -> Option<millrace_cache::disk::Candidate> {
+    fn find(&self, id: Id) -> Option<millrace_store::disk::Candidate> {
         self.disks().find(id.key).into_iter().find(|candidate| candidate.id == id)
     }
 

@@ -1,4 +1,4 @@
-//! The contract of an engine, kept by [`millrace_event::Uselect`].
+//! The contract of an engine, kept by [`millrace_engine::Uselect`].
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -11,9 +11,9 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use conformance::common::{all, engine, pair, received, token};
-use millrace_event::{Engine, Error, Event, Fd};
+use millrace_engine::{Engine, Error, Event, Fd};
 
-type Tested = millrace_event::Uselect;
+type Tested = millrace_engine::Uselect;
 
 /// This process is registered with a daemon of its own, which ends with it.
 fn prepare() {
@@ -21,7 +21,7 @@ fn prepare() {
     ONCE.call_once(|| {
         let path = std::env::temp_dir().join(format!("uselect-engine-{}", std::process::id()));
         if daemon::serve(&path) {
-            millrace_event::track(&path, Duration::ZERO).unwrap();
+            millrace_engine::track(&path, Duration::ZERO).unwrap();
             std::fs::remove_file(&path).unwrap();
         }
     });

@@ -7,8 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use millrace_cache::disk;
-use millrace_event::{
+use millrace_engine::{
     Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, Outbox, PollWatch,
     ReservedRing, SelectWatch, UselectWatch, Watch, mailbox, mesh,
 };
@@ -16,6 +15,7 @@ use millrace_proxy::config::Config;
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_splice::Thresholds;
+use millrace_store::disk;
 
 use crate::disks::Bell;
 use crate::engines::Engine;
@@ -187,7 +187,7 @@ struct Start {
     open: Receiver<()>,
 }
 
-type Working<W> = Worker<millrace_event::Sockets<W>>;
+type Working<W> = Worker<millrace_engine::Sockets<W>>;
 
 /// The inbox of a worker and its mail to the other workers.
 type Boxes = (Inbox<Post, EventWaker>, Mail<Post, EventWaker>);
@@ -213,7 +213,7 @@ impl Seat {
         start: Start,
     ) {
         // The supervisor waits for the word of every worker, so it is there to hear it.
-        let engine = watch().and_then(|it| millrace_event::Sockets::over(it, self.options()));
+        let engine = watch().and_then(|it| millrace_engine::Sockets::over(it, self.options()));
         let worker = engine.and_then(|engine| self.sit(engine, config, listeners, boxes));
         let worker = match worker {
             Ok(worker) => worker,
@@ -254,7 +254,7 @@ impl Seat {
     /// A worker at this seat.
     fn sit<W: Watch>(
         &self,
-        engine: millrace_event::Sockets<W>,
+        engine: millrace_engine::Sockets<W>,
         config: Arc<Config>,
         listeners: Sockets,
         (inbox, mail): Boxes,
@@ -295,7 +295,7 @@ impl Seat {
         let (boxes, letters) = ((remains.inbox, remains.mail), remains.letters);
         let restarted =
             format!("worker {index} was restarted; {connections} connections were reset");
-        let error = match millrace_event::Sockets::<W>::woken_by(waker.clone(), self.options()) {
+        let error = match millrace_engine::Sockets::<W>::woken_by(waker.clone(), self.options()) {
             Ok(engine) => {
                 let worker = self.sit_again(engine, config, listeners, boxes, letters)?;
                 say::error(&restarted);
@@ -303,7 +303,7 @@ impl Seat {
             }
             Err(error) => error,
         };
-        let engine = millrace_event::Sockets::<EpollWatch>::woken_by(waker, self.options());
+        let engine = millrace_engine::Sockets::<EpollWatch>::woken_by(waker, self.options());
         let engine = engine.map_err(|error| error.to_string())?;
         let worker = self.sit_again(engine, config, listeners, boxes, letters)?;
         let name = self.common.engine.name();
@@ -320,7 +320,7 @@ impl Seat {
     /// Like [`Seat::sit`], with the messages that the panicked worker had not read.
     fn sit_again<W: Watch>(
         &self,
-        engine: millrace_event::Sockets<W>,
+        engine: millrace_engine::Sockets<W>,
         config: Arc<Config>,
         listeners: Sockets,
         boxes: Boxes,

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use millrace_cache::disk::{Contents, Directory, DirectoryError, Options, Volume};
-use millrace_cache::rules::SpaceTag;
-use millrace_cache::{Cache, Waiter, Waker};
-use millrace_event::{EventWaker, Mail, Token};
+use millrace_engine::{EventWaker, Mail, Token};
 use millrace_proxy::Letter;
 use millrace_proxy::config::{Config, Disk};
+use millrace_store::disk::{Contents, Directory, DirectoryError, Options, Volume};
+use millrace_store::rules::SpaceTag;
+use millrace_store::{Cache, Waiter, Waker};
 
 use crate::failure::Failure;
 use crate::say;

@@ -6,7 +6,7 @@ use std::fs;
 use std::num::NonZero;
 use std::path::Path;
 
-use millrace_event::ReservedRing;
+use millrace_engine::ReservedRing;
 use millrace_proxy::config::{Config, EngineChoice};
 use millrace_proxy::pipes_max;
 use millrace_splice::limits::PIPE_BYTES;
@@ -114,7 +114,7 @@ impl Machine {
             locked_memory: millrace_sys::locked_memory_limit()
                 .filter(|_| !millrace_sys::has_ipc_lock()),
             ring_bytes: ring.as_ref().ok().map(ReservedRing::memory_bytes),
-            is_ring_refused: matches!(ring, Err(millrace_event::Error::OutOfMemory)),
+            is_ring_refused: matches!(ring, Err(millrace_engine::Error::OutOfMemory)),
             tracking: Some((tracker.backend(), missing)),
         }
     }

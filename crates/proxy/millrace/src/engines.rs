@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_event::{EpollWatch, Error, ReservedRing, Watch};
+use millrace_engine::{EpollWatch, Error, ReservedRing, Watch};
 use millrace_proxy::config::{Config, EngineChoice};
 
 use crate::failure::Failure;
@@ -66,7 +66,7 @@ pub(crate) fn pick(config: &Config) -> Result<Picked, Failure> {
     match config.engine {
         EngineChoice::Epoll => asked(Engine::Epoll),
         EngineChoice::Uselect => {
-            match millrace_event::track(&config.uselectd, Duration::from_micros(config.spin_us)) {
+            match millrace_engine::track(&config.uselectd, Duration::from_micros(config.spin_us)) {
                 Ok(()) => asked(Engine::Uselect),
                 Err(error) => Err(Failure::Machine(format!(
                     "--engine uselect: {}",

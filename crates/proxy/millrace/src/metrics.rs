@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use millrace_cache::Cache;
-use millrace_event::LogSink;
+use millrace_engine::LogSink;
 use millrace_proxy::Shared;
 use millrace_proxy::board::Shown;
 use millrace_proxy::counters::{Counters, PerReason, PerStatus, RowKind};
 use millrace_proxy::reason::Reason;
+use millrace_store::Cache;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -291,7 +291,7 @@ impl Collector for Process {
         write("process_descriptors_max", "Descriptors that may be open.", limit)?;
         let help =
             "Whether readiness is read from memory: engine uselect, and uselectd has not ended.";
-        write("uselect_registered", help, millrace_event::is_tracked().into())
+        write("uselect_registered", help, millrace_engine::is_tracked().into())
     }
 }
 
@@ -303,7 +303,7 @@ fn gauge(value: u64) -> ConstGauge<i64> {
 mod tests {
     use super::*;
     use iolite::Slab;
-    use millrace_cache::{Bounds, rules::HashKey};
+    use millrace_store::{Bounds, rules::HashKey};
 
     fn cache() -> Arc<Cache> {
         let bytes = 4 << 20;

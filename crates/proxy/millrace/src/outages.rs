@@ -76,9 +76,9 @@ struct Reported {
     failed: u64,
     /// The outage that was announced and whose end was not: when it began, by the workers' clock,
     /// and the failures before it.
-    outage: Option<(millrace_event::Instant, u64)>,
+    outage: Option<(millrace_engine::Instant, u64)>,
     /// `Outage::since` of the latest round, and when a round saw this value first.
-    state: Option<(Option<millrace_event::Instant>, Duration)>,
+    state: Option<(Option<millrace_engine::Instant>, Duration)>,
     /// When the latest line was printed, and how long the next one has to wait.
     line: Option<(Duration, Duration)>,
     /// A line waits for its turn, or the outage has not ended.
@@ -197,7 +197,7 @@ fn in_the_last(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use millrace_event::Instant;
+    use millrace_engine::Instant;
     use millrace_proxy::board::Cause;
     use millrace_proxy::reason::Reason;
 

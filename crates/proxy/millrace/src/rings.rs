@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use millrace_event::{Error, ReservedRing};
+use millrace_engine::{Error, ReservedRing};
 
 use crate::say;
 

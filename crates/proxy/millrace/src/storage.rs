@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use iolite::{Helper, Slab};
-use millrace_cache::disk::Disks;
-use millrace_cache::rules::HashKey;
-use millrace_cache::{Bounds, Cache};
 use millrace_proxy::config::Config;
+use millrace_store::disk::Disks;
+use millrace_store::rules::HashKey;
+use millrace_store::{Bounds, Cache};
 
 use crate::failure::Failure;
 use crate::say;

@@ -1,7 +1,7 @@
 //! What the process tells of its cache in numbers: one table for the metrics page, for programs at
 //! the admin address and for people.
 
-use millrace_cache::Stat;
+use millrace_store::Stat;
 
 /// A number of the cache's.
 pub(crate) struct Row {

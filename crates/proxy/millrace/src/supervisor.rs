@@ -16,7 +16,7 @@ mod succession;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_event::LogSink;
+use millrace_engine::LogSink;
 use millrace_proxy::config::{self, Config, ListenAddress, Splice};
 use millrace_proxy::counters::Counters;
 use millrace_proxy::{Letter, Shared};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use millrace_event::{EpollWatch, Error, PollWatch, SelectWatch, UringWatch, UselectWatch};
+use millrace_engine::{EpollWatch, Error, PollWatch, SelectWatch, UringWatch, UselectWatch};
 use millrace_proxy::DIRECT_BYTES;
 use millrace_proxy::config::Splice;
 use millrace_splice::{NEVER, Thresholds};

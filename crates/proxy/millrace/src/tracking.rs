@@ -12,7 +12,7 @@ use crate::say;
 pub(crate) fn watch() -> Result<(), Failure> {
     let named = std::thread::Builder::new().name("uselectd".to_owned());
     let started = named.spawn(|| {
-        millrace_event::wait_for_loss();
+        millrace_engine::wait_for_loss();
         say::error(
             "uselectd has ended: engine uselect goes on by epoll, with every connection; to use \
              uselectd again, start it and restart or upgrade",

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use millrace_event::{Clock, EventWaker, Outbox, mailbox};
+use millrace_engine::{Clock, EventWaker, Outbox, mailbox};
 use millrace_proxy::auth::{
     Desk, FairQueue, Memory, Outcome, Question, Refused, VERDICTS_MAX, Verdict, Verifier,
 };

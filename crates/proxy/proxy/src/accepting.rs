@@ -5,7 +5,7 @@
 //!             └── retired ──nothing came, or asked often enough──> closed
 //! ```
 
-use millrace_event::{Engine, Fd, Key, Kind};
+use millrace_engine::{Engine, Fd, Key, Kind};
 
 /// Listeners, armed or paused.
 #[derive(Debug)]

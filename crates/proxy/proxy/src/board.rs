@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use millrace_event::Instant;
-use millrace_http::ProxyHeader;
+use millrace_engine::Instant;
+use millrace_http1::ProxyHeader;
 
 use crate::config::{Config, HostSent, Origin, Role, Route, SendProxy, write_origin};
 use crate::counters::Counter;

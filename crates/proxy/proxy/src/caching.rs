@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_cache::rules::{
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Instant, Key, Kind, Token};
+use millrace_http1::{OriginRequest, destination};
+use millrace_store::rules::{
     CacheStatus, Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, Site,
 };
-use millrace_cache::{Cache, Claim, Object, Waiter};
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Instant, Key, Kind, Token};
-use millrace_http::{OriginRequest, destination};
+use millrace_store::{Cache, Claim, Object, Waiter};
 
 use crate::fill;
 use crate::flow::{self, Stage};

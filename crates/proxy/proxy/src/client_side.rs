@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Buffer, Engine, Error, HowToShut, Instant, Key, Kind};
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Buffer, Engine, Error, HowToShut, Instant, Key, Kind};
 
 use crate::conn::{Conn, Standing};
 use crate::flow;

@@ -5,7 +5,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use millrace_event::{Engine, Error, Key, Token};
+use millrace_engine::{Engine, Error, Key, Token};
 
 use crate::config::Config;
 use crate::conn::Conn;

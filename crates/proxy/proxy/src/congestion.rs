@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use millrace_event::Address;
+use millrace_engine::Address;
 
 use crate::config::Congestion;
 

@@ -5,8 +5,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use millrace_event::{Fd, Instant, Key, TimerId};
-use millrace_http::HeadScan;
+use millrace_engine::{Fd, Instant, Key, TimerId};
+use millrace_http1::HeadScan;
 
 use crate::clients::Client;
 use crate::input::Input;

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use millrace_event::{Charge, Instant, Key};
-use millrace_http::{
+use millrace_engine::{Charge, Instant, Key};
+use millrace_http1::{
     AnswerHead, Expectation, Forwarding, Framing, Name, OriginRequest, RequestHead, expectation,
 };
 

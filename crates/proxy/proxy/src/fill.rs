@@ -16,9 +16,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use iolite::Aggregate;
-use millrace_cache::{Filling, Waiter};
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Buffer, Engine, Instant, Key, Kind, Table};
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Buffer, Engine, Instant, Key, Kind, Table};
+use millrace_store::{Filling, Waiter};
 
 use crate::caching::{Answer, now_ms};
 use crate::exchange::Exchange;

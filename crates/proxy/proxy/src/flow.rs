@@ -19,8 +19,8 @@
 //! with another connection while nothing of the request's body has been read for an origin and
 //! nothing of an answer has reached the client.
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Key};
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Key};
 
 use crate::origin::Phase;
 use crate::reason::Reason;

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use millrace_cache::Object;
-use millrace_cache::rules::write_validation;
-use millrace_http::text::{write_ip_host, write_number, write_port};
-use millrace_http::{
+use millrace_http1::text::{write_ip_host, write_number, write_port};
+use millrace_http1::{
     Framing, Method, Name, NameSet, OriginRequest, RequestHead, Version, decimal, declared_length,
     destination, forwarded_runs, items, upgrade_protocols,
 };
+use millrace_store::Object;
+use millrace_store::rules::write_validation;
 
 use crate::auth;
 use crate::config::HostSent;
@@ -118,7 +118,7 @@ fn upgrade_to_send(exchange: &Exchange) -> bool {
 }
 
 /// RFC 9110 section 7.8: the protocols offered, or the ones switched to.
-fn write_upgrade(out: &mut Vec<u8>, fields: &millrace_http::Fields) {
+fn write_upgrade(out: &mut Vec<u8>, fields: &millrace_http1::Fields) {
     out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
     for (index, protocol) in upgrade_protocols(fields).enumerate() {
         out.extend_from_slice(if index > 0 { b", " } else { b"" });
@@ -286,7 +286,7 @@ fn traced(request: &RequestHead) -> Vec<u8> {
 
 /// Whether the connection that a message came on is bound to who sent it: the schemes that
 /// authenticate a connection instead of a request (RFC 4559 section 6).
-pub(crate) fn binds_connection(fields: &millrace_http::Fields) -> bool {
+pub(crate) fn binds_connection(fields: &millrace_http1::Fields) -> bool {
     let names = [Name::Authorization, Name::WwwAuthenticate];
     if names.iter().all(|&name| fields.find(name).is_none()) {
         return false;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use millrace_event::{Engine, Instant};
+use millrace_engine::{Engine, Instant};
 
 use crate::auth;
 use crate::origin::{self, EjectRules};

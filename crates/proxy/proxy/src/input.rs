@@ -1,8 +1,8 @@
 //! Received bytes that a connection has not consumed yet: lent by the engine during the turn in
 //! which they came, copied into memory of the connection's own only if they must stay longer.
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Buffer, Engine, Held};
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Buffer, Engine, Held};
 
 /// Unread bytes. An idle connection's is `Empty` and owns no memory.
 #[derive(Debug, Default)]

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use millrace_cache::rules::ByteRange;
-use millrace_cache::{Body, End, Read, Reader, Waiter};
-use millrace_event::{Instant, Shared};
+use millrace_engine::{Instant, Shared};
+use millrace_store::rules::ByteRange;
+use millrace_store::{Body, End, Read, Reader, Waiter};
 
 /// Reads a body for one client.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use millrace_event::Token;
+use millrace_engine::Token;
 
 use crate::config::Config;
 use crate::counters::Counters;

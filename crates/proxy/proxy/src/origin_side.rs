@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Buffer, Engine, Error, Instant, Key, Kind};
-use millrace_http::{Framing, connection_options};
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Buffer, Engine, Error, Instant, Key, Kind};
+use millrace_http1::{Framing, connection_options};
 
 use crate::exchange::Exchange;
 use crate::fill;

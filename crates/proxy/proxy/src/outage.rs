@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 
 use crate::reason::Reason;
 

@@ -1,6 +1,6 @@
 //! What one send of a transfer is made of, and how it is framed.
 
-use millrace_event::{Engine, Fd, Shared, Token};
+use millrace_engine::{Engine, Fd, Shared, Token};
 use millrace_splice::Pipe;
 
 use crate::kept::Slice;

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use millrace_event::PathEstimate;
+use millrace_engine::PathEstimate;
 
 use crate::config::LogFormat;
 use crate::tally::Tally;

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use millrace_cache::rules::{Forward, Key as CacheKey};
-use millrace_cache::{Claim, Object};
-use millrace_event::{Engine, Key, Kind};
-use millrace_http::Framing;
+use millrace_engine::{Engine, Key, Kind};
+use millrace_http1::Framing;
+use millrace_store::rules::{Forward, Key as CacheKey};
+use millrace_store::{Claim, Object};
 
 use crate::caching::Caching;
 use crate::flow::{self, Stage};

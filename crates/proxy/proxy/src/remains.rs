@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use millrace_cache::Waiter;
-use millrace_event::{Engine, Inbox, Mail, Token, Wake};
+use millrace_engine::{Engine, Inbox, Mail, Token, Wake};
+use millrace_store::Waiter;
 
 use crate::letter::Letter;
 use crate::worker::Worker;

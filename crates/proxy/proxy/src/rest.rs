@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use millrace_http::{ChunkError, ChunkedDecoder, Framing};
+use millrace_http1::{ChunkError, ChunkedDecoder, Framing};
 
 /// How much of a message is still to come, by its framing (RFC 9112 section 6).
 #[derive(Debug, Default)]

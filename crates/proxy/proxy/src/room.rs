@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use millrace_event::{Engine, Instant, Key};
+use millrace_engine::{Engine, Instant, Key};
 
 use crate::conn::{Conn, Standing};
 use crate::exchange::Exchange;

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::Instant;
-use millrace_http::HeadLimits;
+use millrace_engine::Instant;
+use millrace_http1::HeadLimits;
 
 use crate::admission::AskRules;
 use crate::board::{Board, Check, CheckMark};

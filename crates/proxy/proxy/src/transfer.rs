@@ -12,11 +12,11 @@
 
 use std::time::Duration;
 
-use millrace_cache::{COPIED_BYTES, End};
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Fd, Instant, Shared, Token};
-use millrace_http::{ChunkError, Framing};
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Fd, Instant, Shared, Token};
+use millrace_http1::{ChunkError, Framing};
 use millrace_splice::{Course, Fill, Pipe, Pipes, Plan};
+use millrace_store::{COPIED_BYTES, End};
 
 use crate::input::Input;
 use crate::kept::{Kept, Next};

@@ -2,9 +2,9 @@
 //! ended by the end of its source's stream, which is passed on as such: a half-closed tunnel goes
 //! on in the other direction. It ends when both directions have, or when either side breaks.
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, HowToShut, Key, Kind};
-use millrace_http::Framing;
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, HowToShut, Key, Kind};
+use millrace_http1::Framing;
 
 use crate::stage::{deliver, fetch};
 use crate::transfer::Waits;

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use millrace_event::{
+use millrace_engine::{
     Completion, Engine, Event, Inbox, Instant, Key, Kind, Mail, Table, Timers, Token, Wake,
 };
 
-use millrace_cache::Cache;
-use millrace_event::planted::{Fault, planted};
+use millrace_engine::planted::{Fault, planted};
 use millrace_splice::limits::PIPES_MAX;
 use millrace_splice::{Pipes, Thresholds};
+use millrace_store::Cache;
 
 use crate::accepting::Accepting;
 use crate::auth::{self, Desk, Gate};
@@ -184,7 +184,7 @@ impl<E: Engine> Worker<E> {
     ///
     /// # Errors
     /// When the engine cannot take a listener over.
-    pub fn new(engine: E, setup: Setup<E>) -> Result<Self, millrace_event::Error> {
+    pub fn new(engine: E, setup: Setup<E>) -> Result<Self, millrace_engine::Error> {
         let workers = setup.shared.counters.len() as u64;
         let limits = &setup.config.limits;
         // A pipe takes two descriptors, which are set aside.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use millrace_event::{Address, Engine, Event, Fd, Kind, Mail, Outbox, Token, mailbox, mesh};
+use millrace_engine::{Address, Engine, Event, Fd, Kind, Mail, Outbox, Token, mailbox, mesh};
 use millrace_proxy::config::{Config, ListenAddress, from_arguments};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{HandedOver, Letter, Setup, Shared, Worker};
@@ -111,7 +111,7 @@ fn setup(
     world: &World,
     shared: &Arc<Shared>,
     config: &Config,
-    inbox: millrace_event::Inbox<Post, SimWaker>,
+    inbox: millrace_engine::Inbox<Post, SimWaker>,
     mail: Mail<Post, SimWaker>,
 ) -> Setup<Sim> {
     let address = |address: &ListenAddress| match address {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::{Address, Outbox, mailbox, mesh};
+use millrace_engine::{Address, Outbox, mailbox, mesh};
 use millrace_proxy::config::from_arguments;
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};

@@ -1,7 +1,7 @@
 //! The pipes of a worker: opened as they are needed, kept for the next body, bounded.
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Error, Fd, Token};
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Error, Fd, Token};
 
 use crate::Thresholds;
 use crate::pool::Pool;
@@ -195,7 +195,7 @@ impl Pipes {
 mod tests {
     use std::time::Duration;
 
-    use millrace_event::{Address, Event, Kind, Wake};
+    use millrace_engine::{Address, Event, Kind, Wake};
     use millrace_sim::{Faults, Read, Sim, Turn, World};
 
     use super::*;

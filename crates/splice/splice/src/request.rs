@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use millrace_event::Key;
+use millrace_engine::Key;
 use millrace_sys::Errno;
 
 /// A transfer that is under way, or was: no handle names two of them, until 2^32 others have had

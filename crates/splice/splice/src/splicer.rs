@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use millrace_event::{Key, Table};
+use millrace_engine::{Key, Table};
 use millrace_sys::{Errno, TcpState};
 
 use crate::carrier::Tools;

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use millrace_event::Error;
+use millrace_engine::Error;
 
 /// Bytes on their way from one side to the other.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use millrace_event::{Address, Error, Held, Shared, Token};
+use millrace_engine::{Address, Error, Held, Shared, Token};
 
 /// Who may use a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,14 +4,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 
 use crate::World;
 use crate::kernel::{Happening, Kernel};
 
 /// A worker over a [`Sim`](crate::Sim), in the order in which the engines were made.
 pub trait Turn {
-    /// One turn, with one [`Engine::turn`](millrace_event::Engine::turn) in it. False once the
+    /// One turn, with one [`Engine::turn`](millrace_engine::Engine::turn) in it. False once the
     /// worker has drained: it is not called again.
     fn turn(&mut self) -> bool;
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use millrace_event::{
+use millrace_engine::{
     Address, Budget, Buffer, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Kind,
     Shared, Token, Wake,
 };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use millrace_event::{Address, Budget, Buffer, Instant, Token};
+use millrace_engine::{Address, Budget, Buffer, Instant, Token};
 
 use crate::connection::Connection;
 use crate::descriptor::{Descriptor, Direction, Object, Owner};

@@ -1,7 +1,7 @@
 //! A simulated kernel, network and clock, with faults, all from one seed.
 //!
 //! A [`World`] is single-threaded, knows no real time and asks nothing of the system: the same
-//! seed gives the same run, always. [`Sim`] is its [`Engine`](millrace_event::Engine): a worker
+//! seed gives the same run, always. [`Sim`] is its [`Engine`](millrace_engine::Engine): a worker
 //! written for the trait runs in it unchanged. Clients, origins and name servers are [`Actor`]s
 //! that use the world directly. [`run`] drives both.
 //!

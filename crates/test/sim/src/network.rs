@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use millrace_event::{Address, Error};
+use millrace_engine::{Address, Error};
 
 use crate::connection::{Connection, Readable, Writable};
 use crate::descriptor::{Direction, Object, Owner};

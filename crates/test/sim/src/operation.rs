@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use millrace_event::{Address, Budget, Buffer, Error, Event, Fd, Held, Shared, Token};
+use millrace_engine::{Address, Budget, Buffer, Error, Event, Fd, Held, Shared, Token};
 
 use crate::connection::Readable;
 use crate::descriptor::{Descriptor, Direction, Object, Operation, Owner, Work};

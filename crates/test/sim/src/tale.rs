@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 
 use crate::descriptor::Owner;
 use crate::kernel::Kernel;
@@ -134,7 +134,7 @@ impl Kernel {
 
 #[cfg(test)]
 mod tests {
-    use millrace_event::Address;
+    use millrace_engine::Address;
 
     use crate::{Faults, World};
 

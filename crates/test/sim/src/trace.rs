@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use millrace_event::{Instant, Token};
+use millrace_engine::{Instant, Token};
 
 /// One thing that happened.
 #[derive(Clone, Debug)]

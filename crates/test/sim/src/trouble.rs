@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use millrace_event::{Error, Event, Kind, Token};
+use millrace_engine::{Error, Event, Kind, Token};
 
 use crate::connection::Connection;
 use crate::descriptor::{Descriptor, Object, Operation, Owner, Work};

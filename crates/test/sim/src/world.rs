@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use millrace_event::{Address, Budget, Error, Instant};
+use millrace_engine::{Address, Budget, Error, Instant};
 
 use crate::connection::Readable;
 use crate::descriptor::{Object, Owner};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use millrace_event::{Address, Engine, Instant, Wake};
+use millrace_engine::{Address, Engine, Instant, Wake};
 use millrace_sim::{Actor, Ended, Faults, Plan, Read, Sim, SimWaker, Socket, Turn, World, run};
 use relay::{How, Relay};
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use millrace_event::{
+use millrace_engine::{
     Address, Buffer, Completion, Engine, Event, Fd, HowToShut, Instant, Kind, Token,
 };
 use millrace_sim::{Actor, Ended, Faults, Sim, Turn, World, run};

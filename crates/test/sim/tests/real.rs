@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::scope;
 
-use millrace_event::{Address, Clock, Engine, EngineOptions, Epoll, Wake};
+use millrace_engine::{Address, Clock, Engine, EngineOptions, Epoll, Wake};
 use relay::{How, Relay};
 
 /// Sends back what it reads, until the end.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_event::{Address, Engine, Error, Event, Fd, Instant, Kind, Token, Wake};
+use millrace_engine::{Address, Engine, Error, Event, Fd, Instant, Kind, Token, Wake};
 use millrace_sim::{Ended, Faults, Plan, Read, Sim, Socket, Turn, World, run};
 
 const TOKEN: Token = Token::new(Kind::Client, 0, 7);

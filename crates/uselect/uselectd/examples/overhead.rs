@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use millrace_bpf::{Daemon, Policy};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use uselect::{Answer, Mode, REQUEST};
+use uselectd::{Daemon, Policy};
 
 const BAR_NS: f64 = 120.0;
 const ROUNDS: usize = 30;

@@ -6,9 +6,9 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use millrace_bpf::{Daemon, Error, check_privileges, drop_privileges, ending_signals};
 use options::{Options, help};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use uselectd::{Daemon, Error, check_privileges, drop_privileges, ending_signals};
 
 fn main() -> ExitCode {
     let asked = std::env::args_os().skip(1).find_map(|word| match word.to_str()? {

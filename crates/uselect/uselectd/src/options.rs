@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::{Component, Path, PathBuf};
 
-use millrace_bpf::{Policy, REGIONS_MAX};
+use uselectd::{Policy, REGIONS_MAX};
 
 /// What a command line says.
 pub(crate) struct Options {

@@ -19,7 +19,7 @@
 //! when it comes back. docs/design/eviction.md has the reasons, and the miss ratios beside others'.
 //!
 //! ```
-//! use millrace_cache::evict::{Eviction, NEVER};
+//! use millrace_store::evict::{Eviction, NEVER};
 //!
 //! let (capacity, now) = (100_000, 0);
 //! let mut eviction = Eviction::new(capacity);

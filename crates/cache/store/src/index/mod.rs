@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iolite::{Aggregate, Refusal, Slab};
-use millrace_http::{AnswerHead, OriginRequest};
+use millrace_http1::{AnswerHead, OriginRequest};
 
 use beneath::Beneath;
 pub use beneath::Waker;

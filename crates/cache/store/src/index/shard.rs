@@ -9,7 +9,7 @@ use crate::body::{Body, Waiter};
 use crate::evict::{Eviction, NEVER};
 use crate::object::Object;
 use crate::rules::{HashKey, Key, VariantKey, VaryNames};
-use millrace_http::OriginRequest;
+use millrace_http1::OriginRequest;
 
 #[derive(Debug)]
 pub(super) struct Shard {

@@ -4,7 +4,7 @@ mod disks;
 mod operate;
 
 use iolite::Slab;
-use millrace_http::{AnswerHead, HeadLimits, HeadScan, RequestHead};
+use millrace_http1::{AnswerHead, HeadLimits, HeadScan, RequestHead};
 
 use super::*;
 use crate::body::{Read, Reader};

@@ -1,6 +1,6 @@
 //! The `Cache-Status` field, RFC 9211: what the cache did with a request.
 
-use millrace_http::decimal;
+use millrace_http1::decimal;
 
 /// Why a request was sent to the origin, RFC 9211 section 2.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! Conditions of a request that a cache answers itself, RFC 9111 section 4.3.2.
 
-use millrace_http::{Name, RequestHead};
+use millrace_http1::{Name, RequestHead};
 
 use super::date::http_date;
 use super::meta::Meta;

@@ -6,7 +6,7 @@
 //! 4.2.1), or widens what is forbidden; and of one that is there twice the first counts (the same
 //! section). What is not known is ignored.
 
-use millrace_http::{AnswerHead, Name, RequestHead, decimal, has_token, items, tokens};
+use millrace_http1::{AnswerHead, Name, RequestHead, decimal, has_token, items, tokens};
 
 use super::limits::DELTA_S_MAX;
 use super::names::Names;

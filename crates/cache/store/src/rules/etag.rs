@@ -1,6 +1,6 @@
 //! Entity tags, RFC 9110 section 8.8.3.
 
-use millrace_http::items;
+use millrace_http1::items;
 
 /// An entity tag as it is written. What is malformed is compared as it stands, and never strongly:
 /// origins that leave out the quotes compare like that too.

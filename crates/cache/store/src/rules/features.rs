@@ -7,7 +7,7 @@
 //! two parsers may read differently counts as a whole in a key, and a name anywhere in it keeps the
 //! request from the cache.
 
-use millrace_http::{Name, RequestHead};
+use millrace_http1::{Name, RequestHead};
 
 use super::key::Sink;
 use super::structured::lines_named;

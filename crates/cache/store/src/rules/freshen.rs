@@ -1,7 +1,7 @@
 //! Stored answers brought up to date by what the origin says later, RFC 9111 sections 3.2, 4.3.4
 //! and 4.3.5.
 
-use millrace_http::{AnswerHead, Name, NameSet, RequestHead, declared_length, forwarded_fields};
+use millrace_http1::{AnswerHead, Name, NameSet, RequestHead, declared_length, forwarded_fields};
 
 use super::directives::AnswerDirectives;
 use super::freshness::last_modified_s;

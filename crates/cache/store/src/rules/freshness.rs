@@ -1,6 +1,6 @@
 //! How long an answer is fresh and how old it is, RFC 9111 section 4.2.
 
-use millrace_http::{AnswerHead, Name, decimal};
+use millrace_http1::{AnswerHead, Name, decimal};
 
 use super::date::http_date;
 use super::directives::AnswerDirectives;

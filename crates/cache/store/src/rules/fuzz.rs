@@ -1,6 +1,6 @@
 //! Any bytes against all rules.
 
-use millrace_http::{
+use millrace_http1::{
     AnswerHead, HeadLimits, HeadScan, Method, Name, NameSet, OriginRequest, RequestHead,
     destination,
 };
@@ -180,7 +180,7 @@ fn fuzz_later(request: &RequestHead, stored: &Stored, later: &AnswerHead, policy
 
 #[cfg(test)]
 mod tests {
-    use millrace_http::corpus;
+    use millrace_http1::corpus;
 
     use super::fuzz_rules;
 

@@ -1,6 +1,6 @@
 //! What a request makes invalid, RFC 9111 section 4.4.
 
-use millrace_http::{AnswerHead, Name, RequestHead, destination};
+use millrace_http1::{AnswerHead, Name, RequestHead, destination};
 
 use super::key::Site;
 use super::uri;
@@ -30,7 +30,7 @@ pub fn invalidated(request: &RequestHead, answer: &AnswerHead, site: &Site<'_>) 
 
 #[cfg(test)]
 mod tests {
-    use millrace_http::Authority;
+    use millrace_http1::Authority;
 
     use super::super::key::Scheme;
     use super::super::samples::{answer, request};

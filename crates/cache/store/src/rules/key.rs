@@ -12,7 +12,7 @@ use std::fmt::{self, Write};
 use std::hash::Hasher;
 
 use memchr::{memchr, memrchr};
-use millrace_http::{Authority, Host, Name, OriginRequest};
+use millrace_http1::{Authority, Host, Name, OriginRequest};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::features::put_cookies;
@@ -313,7 +313,7 @@ fn is_ignored(parameter: &[u8], ignored: &[Box<[u8]>]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use millrace_http::Forwarding;
+    use millrace_http1::Forwarding;
 
     use super::super::samples::{HASH, get};
     use super::*;

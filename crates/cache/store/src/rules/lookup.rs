@@ -1,6 +1,6 @@
 //! Whether the cache is asked at all.
 
-use millrace_http::{Method, Name, NameSet, RequestHead, connection_options};
+use millrace_http1::{Method, Name, NameSet, RequestHead, connection_options};
 
 use super::policy::Policy;
 

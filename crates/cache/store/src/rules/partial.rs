@@ -1,7 +1,7 @@
 //! Parts of representations: 206 answers, answers that were cut short, and how they are made whole,
 //! RFC 9111 sections 3.3 and 3.4.
 
-use millrace_http::{AnswerHead, Name, RequestHead, decimal, declared_length};
+use millrace_http1::{AnswerHead, Name, RequestHead, decimal, declared_length};
 
 use super::directives::AnswerDirectives;
 use super::freshen::{UpdatedBy, keep_merged};

@@ -1,6 +1,6 @@
 //! What an operator may decide for a route. The defaults are those of RFC 9111.
 
-use millrace_http::{DESCRIPTIONS, Field, METHOD_OVERRIDES, NameSet, RequestHead};
+use millrace_http1::{DESCRIPTIONS, Field, METHOD_OVERRIDES, NameSet, RequestHead};
 
 /// How a route's answers are kept and reused. Made when a configuration is read, and shared.
 #[derive(Clone, PartialEq, Eq, Debug)]

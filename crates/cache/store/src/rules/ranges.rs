@@ -2,7 +2,7 @@
 
 use std::hash::Hasher;
 
-use millrace_http::{Method, Name, RequestHead, decimal};
+use millrace_http1::{Method, Name, RequestHead, decimal};
 use siphasher::sip128::Hasher128;
 
 use super::date::http_date;

@@ -1,6 +1,6 @@
 //! What the tests share: heads in one call, and what is stored of them.
 
-use millrace_http::{AnswerHead, HeadLimits, HeadScan, RequestHead};
+use millrace_http1::{AnswerHead, HeadLimits, HeadScan, RequestHead};
 
 use super::{HashKey, Policy, Receipt, Refusal, Scheme, Stored, store};
 

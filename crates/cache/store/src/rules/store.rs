@@ -1,6 +1,6 @@
 //! Whether an answer is stored, and what is kept of it, RFC 9111 section 3.
 
-use millrace_http::{AnswerHead, Method, Name, NameSet, RequestHead, Version, destination};
+use millrace_http1::{AnswerHead, Method, Name, NameSet, RequestHead, Version, destination};
 
 use super::directives::{AnswerDirectives, RequestDirectives};
 use super::freshness::{self, Lifetime};

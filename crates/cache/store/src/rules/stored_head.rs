@@ -5,7 +5,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use memchr::{memchr, memmem};
-use millrace_http::{AnswerHead, HeadLimits, HeadScan, Name, forwarded_fields};
+use millrace_http1::{AnswerHead, HeadLimits, HeadScan, Name, forwarded_fields};
 
 use super::directives::AnswerDirectives;
 use super::etag::Etag;

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use millrace_http::{Fields, Name};
+use millrace_http1::{Fields, Name};
 use sfparse::{Parser, Value};
 
 /// All lines of a field as one value, RFC 9651 section 4.2; `None` where there is none.
@@ -32,7 +32,7 @@ pub(super) fn lines_known<'a>(
     let all =
         if known == Name::Other || fields.find(known).is_some() { fields.fields() } else { &[] };
     let is_of_many = known.is_of_many();
-    let is_named = move |field: &&millrace_http::Field| {
+    let is_named = move |field: &&millrace_http1::Field| {
         field.known == known && (!is_of_many || fields.name_of(field).eq_ignore_ascii_case(name))
     };
     all.iter().filter(is_named).map(|field| fields.value_of(field))

@@ -4,7 +4,7 @@
 use std::hash::Hasher;
 use std::sync::Arc;
 
-use millrace_http::{AnswerHead, Name, RequestHead, destination, tokens};
+use millrace_http1::{AnswerHead, Name, RequestHead, destination, tokens};
 use siphasher::sip128::Hasher128;
 
 use super::key::{HashKey, Scheme, Sink, Site, Space};
@@ -143,7 +143,7 @@ fn list(answer: &AnswerHead, name: Name) -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_http::Authority;
+    use millrace_http1::Authority;
 
     use super::super::key::Scheme;
     use super::super::samples::{HASH, answer, request};

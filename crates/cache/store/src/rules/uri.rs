@@ -1,8 +1,8 @@
 //! References to URIs in answers: `Location` and `Content-Location`, RFC 3986 section 5.
 
 use memchr::memchr;
-use millrace_http::Authority;
-use millrace_http::path::{remove_dot_segments, split_query};
+use millrace_http1::Authority;
+use millrace_http1::path::{remove_dot_segments, split_query};
 
 use super::key::{Scheme, Site};
 

@@ -1,6 +1,6 @@
 //! Asking the origin whether stored answers still hold, RFC 9111 section 4.3.
 
-use millrace_http::{AnswerHead, Name};
+use millrace_http1::{AnswerHead, Name};
 
 use super::date::http_date;
 use super::etag::Etag;

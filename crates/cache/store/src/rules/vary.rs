@@ -8,7 +8,7 @@
 //! be another cookie than `lang=en`.
 
 use memchr::memchr;
-use millrace_http::{AnswerHead, Name, NameSet, OriginRequest, items, tokens};
+use millrace_http1::{AnswerHead, Name, NameSet, OriginRequest, items, tokens};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::key::{HashKey, Sink, put_lower};
@@ -332,7 +332,7 @@ fn preferred_language<'a>(request: &OriginRequest<'a>) -> Option<&'a [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_http::Forwarding;
+    use millrace_http1::Forwarding;
 
     use super::super::samples::{HASH, answer, get};
     use super::*;

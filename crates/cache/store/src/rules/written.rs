@@ -1,6 +1,6 @@
 //! URLs as people write them, to name what is stored.
 
-use millrace_http::Authority;
+use millrace_http1::Authority;
 
 use super::key::{Scheme, Site};
 

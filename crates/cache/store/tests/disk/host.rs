@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use iolite::{Aggregate, Kind, Refusal, Slab, Tended};
-use millrace_cache::disk::{
+use millrace_store::disk::{
     Answer, Answered, Candidate, Cursor, Disks, Fetch, Host, Id, Miss, StoredHead, Subject,
 };
-use millrace_cache::rules::{Key, META_BYTES, TagHash};
-use millrace_cache::{Body, End, Filler, Read, Reader, Waiter};
+use millrace_store::rules::{Key, META_BYTES, TagHash};
+use millrace_store::{Body, End, Filler, Read, Reader, Waiter};
 
 /// Keeps what it is told.
 #[derive(Debug)]

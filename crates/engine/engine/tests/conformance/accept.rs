@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use super::common::*;
 use crate::Tested;
-use millrace_event::{Completion, Engine, Error, Event, Fd};
+use millrace_engine::{Completion, Engine, Error, Event, Fd};
 
 /// Connections accepted without waiting, and how many the fullest turn gave.
 fn drain(engine: &mut Tested) -> (Vec<Fd>, usize) {
@@ -173,7 +173,7 @@ fn out_of_descriptors_disarms_and_arming_again_finds_who_waits() {
     // Five, or a few more: the limit is on the number, and the process inherited some high ones.
     assert!((5..clients.len()).contains(&connections.len()), "{}", connections.len());
     assert_eq!(engine.pipe().unwrap_err(), Error::OutOfDescriptors);
-    let to_itself = millrace_event::Address::Tcp(address);
+    let to_itself = millrace_engine::Address::Tcp(address);
     assert_eq!(engine.connect(&to_itself, token(1)).unwrap_err(), Error::OutOfDescriptors);
     assert!(all(&mut engine).is_empty(), "a disarmed listener gives nothing");
     let mut served = connections.len();

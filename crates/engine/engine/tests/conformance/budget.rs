@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 
 use super::common::*;
-use millrace_event::{Engine, Event, Held};
+use millrace_engine::{Engine, Event, Held};
 
 #[test]
 fn ready_receives_wait_in_order_while_the_rest_goes_on() {

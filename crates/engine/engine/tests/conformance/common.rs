@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::Tested;
-use millrace_event::{
+use millrace_engine::{
     Address, Clock, Completion, Engine, EngineOptions, Error, Event, Fd, Kind, Token,
 };
 

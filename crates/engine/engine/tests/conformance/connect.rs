@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 use super::common::*;
-use millrace_event::{Address, Engine, Error};
+use millrace_engine::{Address, Engine, Error};
 
 #[test]
 fn a_server_that_speaks_first_is_heard() {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::thread::JoinHandle;
 
 use super::common::*;
-use millrace_event::{Engine, Shared};
+use millrace_engine::{Engine, Shared};
 
 /// A part of a file, and what it holds.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use super::common::*;
 use crate::Tested;
-use millrace_event::{Completion, Engine, Error, Event, Fd, HowToShut};
+use millrace_engine::{Completion, Engine, Error, Event, Fd, HowToShut};
 
 fn spliced(engine: &mut Tested) -> Result<usize, Error> {
     match next(engine) {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use super::common::*;
-use millrace_event::{Completion, Engine, Error, Event, HowToShut};
+use millrace_engine::{Completion, Engine, Error, Event, HowToShut};
 
 #[test]
 fn bytes_come_then_the_end_without_another_wait() {

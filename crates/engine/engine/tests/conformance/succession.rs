@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::common::*;
 use crate::Tested;
-use millrace_event::{Clock, Completion, Engine, EngineOptions, Event, Wake, mailbox};
+use millrace_engine::{Clock, Completion, Engine, EngineOptions, Event, Wake, mailbox};
 
 /// Reads until the connection breaks; an end in order fails.
 fn read_until_reset(mut peer: TcpStream) {

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use millrace_event::{Completion, Engine, Error, Event, Fd};
+use millrace_engine::{Completion, Engine, Error, Event, Fd};
 
 use super::common::{all, engine, next, pair, pattern, received, token};
 use crate::Tested;

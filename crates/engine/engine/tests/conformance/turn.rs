@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::common::*;
 use crate::Tested;
-use millrace_event::{
+use millrace_engine::{
     Clock, Completion, Engine, EngineOptions, Event, Kind, LogSink, Wake, mailbox,
 };
 

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 use super::common::*;
 use crate::Tested;
-use millrace_event::{Completion, Engine, Event, EventWaker, Fd, HowToShut, Mail, mesh};
+use millrace_engine::{Completion, Engine, Event, EventWaker, Fd, HowToShut, Mail, mesh};
 
 const CONNECTIONS: usize = 400;
 const CLIENTS: usize = 4;

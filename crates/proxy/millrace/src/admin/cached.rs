@@ -4,9 +4,9 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use millrace_cache::rules::Flags;
-use millrace_cache::{Cache, End, Object, Purged, Which};
 use millrace_proxy::config;
+use millrace_store::rules::Flags;
+use millrace_store::{Cache, End, Object, Purged, Which};
 
 use super::Admin;
 use super::answer::Answer;

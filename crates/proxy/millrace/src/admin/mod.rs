@@ -20,7 +20,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace_cache::Cache;
+use millrace_store::Cache;
 
 use crate::errands::{Desk, Errand};
 use crate::metrics::{self, Metrics};

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 
-use millrace_event::LogSink;
+use millrace_engine::LogSink;
 
 use super::*;
 use crate::errands::Errands;

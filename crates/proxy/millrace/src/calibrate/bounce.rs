@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use millrace_event::{Completion, Engine, Error, Event, Fd, Kind, Token, Watch};
+use millrace_engine::{Completion, Engine, Error, Event, Fd, Kind, Token, Watch};
 
 use super::Loopback;
 
@@ -117,7 +117,7 @@ fn token(index: usize) -> Token {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_event::{EpollWatch, PollWatch, SelectWatch, UringWatch};
+    use millrace_engine::{EpollWatch, PollWatch, SelectWatch, UringWatch};
 
     #[test]
     fn each_engine_can_be_measured() {

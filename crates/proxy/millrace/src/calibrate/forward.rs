@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use millrace_event::{Buffer, Engine, Error, Event, Fd, Kind as Owner, Token, Watch};
+use millrace_engine::{Buffer, Engine, Error, Event, Fd, Kind as Owner, Token, Watch};
 use millrace_proxy::congestion::NEAR;
 use millrace_splice::{Fill, Pipe, Pipes, Thresholds};
 use millrace_sys::Errno;
@@ -255,7 +255,7 @@ impl<W: Watch> Middle<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_event::{EpollWatch, PollWatch, SelectWatch, UringWatch};
+    use millrace_engine::{EpollWatch, PollWatch, SelectWatch, UringWatch};
 
     #[test]
     fn rests_of_every_kind_and_size_are_forwarded_over_each_engine() {

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use millrace_event::{
+use millrace_engine::{
     Address, Clock, Completion, Engine, EngineOptions, Error, Event, Fd, Instant, Sockets, Token,
     Watch,
 };

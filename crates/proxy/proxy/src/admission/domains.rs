@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use millrace_http::{Authority, Host};
+use millrace_http1::{Authority, Host};
 
 use crate::config::TargetRules;
 use crate::reason::Reason;

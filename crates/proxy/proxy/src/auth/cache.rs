@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 
 /// What stands for credentials: a digest of them under a key of this worker's.
 pub(super) type Ticket = [u8; 32];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
-use millrace_event::{Engine, Inbox, Instant, Key, Wake, mailbox};
+use millrace_engine::{Engine, Inbox, Instant, Key, Wake, mailbox};
 use sha2::Sha256;
 
 use super::cache::{Cache, Ticket};
@@ -218,7 +218,7 @@ fn random<E: Engine>(engine: &mut E) -> [u8; 32] {
 mod tests {
     use super::*;
     use crate::auth::Refused;
-    use millrace_event::{Outbox, mailbox};
+    use millrace_engine::{Outbox, mailbox};
     use millrace_sim::{Faults, Sim, SimWaker, World};
     use std::sync::Mutex;
 

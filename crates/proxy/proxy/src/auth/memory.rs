@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
-use millrace_event::Instant;
+use millrace_engine::Instant;
 use sha2::Sha256;
 
 use super::cache::Cache;

@@ -25,8 +25,8 @@ mod users;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use millrace_event::{Engine, Key};
-use millrace_http::{Framing, Method, Name, connection_options};
+use millrace_engine::{Engine, Key};
+use millrace_http1::{Framing, Method, Name, connection_options};
 
 use crate::conn::Conn;
 use crate::exchange::Exchange;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches};
-use millrace_cache::Which;
+use millrace_store::Which;
 
 use super::error::{ConfigError, rule};
 use super::given::Given;

@@ -1,6 +1,6 @@
 //! Routes that no request reaches: valid, and hardly what the operator meant.
 
-use millrace_http::path::is_ambiguous;
+use millrace_http1::path::is_ambiguous;
 
 use super::{Config, Role, Route};
 

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace_http::path::route_form;
-use millrace_http::{Name, REMOVED_UNLESS_TRUSTED};
+use millrace_http1::path::route_form;
+use millrace_http1::{Name, REMOVED_UNLESS_TRUSTED};
 
 use super::{Cidr, Congestion, ListenAddress, Origin, User};
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use millrace_event::{Engine, Instant, Key, Kind, Table};
+use millrace_engine::{Engine, Instant, Key, Kind, Table};
 use millrace_splice::limits::PIPE_BYTES;
 use millrace_splice::{Course, Fill as Filled, Pipe, Pipes, Plan, Thresholds};
 

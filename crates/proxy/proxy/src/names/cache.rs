@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 
 use super::Found;
 use super::name::Name;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 
 /// The order in which the addresses of one origin are tried. Whoever opens the connections asks
 /// [`Race::next_attempt`] at once, whenever the instant that it named has come, and after each

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::{Engine, Event, Instant, Key, Kind, TimerId, Token};
+use millrace_engine::{Engine, Event, Instant, Key, Kind, TimerId, Token};
 
 use super::message::{Answer, Family};
 use super::name::Name;

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::{Engine, Event, Instant, Key, Kind, Table, Timers, Token};
+use millrace_engine::{Engine, Event, Instant, Key, Kind, Table, Timers, Token};
 
 use crate::limits::Limits;
 use crate::reason::Reason;

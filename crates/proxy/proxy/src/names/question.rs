@@ -18,7 +18,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use millrace_event::{Address, Buffer, Engine, Error, Event, Fd, Held, Instant, Token};
+use millrace_engine::{Address, Buffer, Engine, Error, Event, Fd, Held, Instant, Token};
 
 use super::NameError;
 use super::message::{Answer, Family, Query, Reading, read_answer, write_query};

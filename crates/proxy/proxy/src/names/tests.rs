@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::{Address, Clock, Engine, EngineOptions, Epoll, Event, Instant, Kind, Wake};
+use millrace_engine::{Address, Clock, Engine, EngineOptions, Epoll, Event, Instant, Kind, Wake};
 use millrace_sim::{Actor, Ended, Faults, Plan, Read, Sim, Socket, Turn, World, run};
 
 use super::message::tests::{OK, QNAME, answer, record, soa, wire};

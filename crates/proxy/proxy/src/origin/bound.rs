@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
-use millrace_event::{Engine, Key};
-use millrace_http::ProxyHeader;
+use millrace_engine::{Engine, Key};
+use millrace_http1::ProxyHeader;
 
 use crate::config::{Role, SendProxy};
 use crate::exchange::{Exchange, Plan};

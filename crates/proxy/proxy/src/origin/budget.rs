@@ -4,7 +4,7 @@
 //! Nothing is counted per request: the route counts its picks anyhow, and what came since the last
 //! look is spread evenly over the time since then.
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 
 /// The window, in seconds.
 const WINDOW: usize = 10;

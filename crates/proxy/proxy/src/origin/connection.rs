@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use millrace_event::{Fd, Instant, Key, TimerId};
+use millrace_engine::{Fd, Instant, Key, TimerId};
 
 use crate::input::Input;
 use crate::origin::OriginId;

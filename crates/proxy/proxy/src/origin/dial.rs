@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Address, Engine, Error, Fd, Instant, Key, Kind, TimerId};
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Address, Engine, Error, Fd, Instant, Key, Kind, TimerId};
 
 use crate::admission::{self, Denied};
 use crate::config::Role;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 
 use crate::limits::Limits;
 

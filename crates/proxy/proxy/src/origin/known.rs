@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use millrace_event::{Buffer, Instant, Key};
-use millrace_http::Host;
+use millrace_engine::{Buffer, Instant, Key};
+use millrace_http1::Host;
 
 use crate::board::{Board, OriginCounters, OriginMark};
 use crate::config::Origin;

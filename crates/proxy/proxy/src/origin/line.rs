@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use millrace_event::{Engine, Instant, Key};
+use millrace_engine::{Engine, Instant, Key};
 
 use crate::exchange::Plan;
 use crate::origin::{self, OriginId, Origins, Phase};

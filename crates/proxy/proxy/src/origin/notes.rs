@@ -1,7 +1,7 @@
 //! What a worker notes of the health of its origins, and what it tells the other workers of that
 //! and hears of them.
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 
 use crate::board::{Board, OriginMark};
 use crate::origin::{Change, EjectRules, Health, OriginId, Origins, Trial};

@@ -2,7 +2,7 @@
 //!
 //! While all origins are well, that is one load of a shared number more than the balance itself.
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 
 use crate::board::Board;
 use crate::config::Balance;

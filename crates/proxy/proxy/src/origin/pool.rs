@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use millrace_event::{Fd, Instant, Key, Table};
+use millrace_engine::{Fd, Instant, Key, Table};
 use millrace_splice::Thresholds;
 
 use crate::board::CheckMark;

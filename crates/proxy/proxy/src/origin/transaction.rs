@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use millrace_event::{Instant, Key};
-use millrace_http::{Framing, HeadScan};
+use millrace_engine::{Instant, Key};
+use millrace_http1::{Framing, HeadScan};
 
 use crate::origin::{Dial, OriginId, Trial};
 

@@ -5,7 +5,7 @@
 //! connection that was kept from before says nothing, nor does an answer that was cut in its body.
 //! Answers 502, 503 and 504 are answers, unless the route says that they are failures too.
 
-use millrace_event::{Engine, Key};
+use millrace_engine::{Engine, Key};
 
 use crate::board::Cause;
 use crate::exchange::{Exchange, Plan};

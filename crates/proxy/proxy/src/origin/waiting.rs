@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Instant, Key};
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Instant, Key};
 
 use crate::flow;
 use crate::house::LACKING;

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Error, Fd, Key, Kind};
-use millrace_http::{HeadScan, parse_proxy_header};
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Error, Fd, Key, Kind};
+use millrace_http1::{HeadScan, parse_proxy_header};
 
 use crate::clients::Client;
 use crate::conn::{Conn, Standing};

@@ -1,9 +1,9 @@
 //! Stage deliver: an answer's head goes to the client, and its body follows by the download, or a
 //! tunnel begins. Here the exchange also ends: when everything was taken, or by breaking off.
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Error, Key, Kind};
-use millrace_http::{Expectation, Framing, Version, connection_options, expectation};
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Error, Key, Kind};
+use millrace_http1::{Expectation, Framing, Version, connection_options, expectation};
 
 use crate::caching::Answer;
 use crate::exchange::{Exchange, Own, Plan};

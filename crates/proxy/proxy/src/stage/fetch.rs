@@ -5,9 +5,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Error, Key};
-use millrace_http::{
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Error, Key};
+use millrace_http1::{
     Authority, Framing, HeadScan, Version, answer_framing, destination, upgrade_accepted,
 };
 
@@ -187,7 +187,7 @@ pub(crate) fn upload<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: boo
     let slot = exchange.transaction.connection.expect("an upload has its origin connection");
     let origin = origins.connections.get_mut(slot).expect("held by the exchange");
     let head = if with_head { &out[..] } else { &[] };
-    let sink = (&origin.fd, slot.token(millrace_event::Kind::Origin));
+    let sink = (&origin.fd, slot.token(millrace_engine::Kind::Origin));
     let before = exchange.upload.moved();
     let may_fill = !conn.receiving && !conn.ended && !conn.broken;
     let line = may_fill.then_some(Line { fd: &conn.fd, broken: &mut conn.broken });
@@ -258,7 +258,7 @@ pub(crate) fn upload_spliced<E: Engine>(
     let slot = exchange.transaction.connection.expect("an upload has its origin connection");
     let origin = origins.connections.get_mut(slot).expect("held by the exchange");
     counters.bytes_spliced.add(count as u64);
-    let sink = (&origin.fd, slot.token(millrace_event::Kind::Origin));
+    let sink = (&origin.fd, slot.token(millrace_engine::Kind::Origin));
     if exchange.upload.drain((engine, pipes), count, sink) {
         upload(worker, key, false);
     } else {
@@ -378,7 +378,7 @@ fn pass_interim<E: Engine>(worker: &mut Worker<E>, key: Key) {
     heads::write_interim(out, exchange);
     let slot = exchange.conn();
     let conn = conns.get_mut(slot).expect("an exchange has its connection");
-    engine.send(&conn.fd, &[out], slot.token(millrace_event::Kind::Client));
+    engine.send(&conn.fd, &[out], slot.token(millrace_engine::Kind::Client));
     conn.sending = true;
 }
 

@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use millrace_cache::rules::{
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Key, Kind};
+use millrace_http1::{Framing, Method, Name, OriginRequest, destination, path};
+use millrace_store::rules::{
     self, Condition, Forward, Receipt, Refusal, Scheme, SetCookie, Site, Stored, combine,
     condition, extent_of, freshen, group_hash, group_invalidations, invalidated, is_failure,
     tag_hashes, updated_tags,
 };
-use millrace_cache::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Key, Kind};
-use millrace_http::{Framing, Method, Name, OriginRequest, destination, path};
+use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
 
 use crate::caching::{Answer, now_ms};
 use crate::config::{CacheRoute, PathForward};
@@ -305,7 +305,7 @@ pub(crate) fn serve_spare<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
 
 /// The answer is what is stored; whoever waited may have it too.
 fn release_claim<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let released = worker.exchange(key).caching.claim.take().map(millrace_cache::Claim::release);
+    let released = worker.exchange(key).caching.claim.take().map(millrace_store::Claim::release);
     worker.wake(released.into_iter().flatten());
 }
 

@@ -1,9 +1,9 @@
 //! Stage log: an exchange has ended. It is recorded, its memory goes back, and its connection goes
 //! on to the next request or ends.
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Key};
-use millrace_http::Name;
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Key};
+use millrace_http1::Name;
 
 use crate::auth::Access;
 use crate::caching::Answer;

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_cache::rules::{
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Instant, Key, Kind};
+use millrace_http1::{Method, Name, RequestHead};
+use millrace_store::rules::{
     Bypass, Flags, Forward, Lookup, Meta, RequestDirectives, Selection, lookup, may_claim, ranges,
     remainder,
 };
-use millrace_cache::{Cache, Claim, Found, Object, Question, Waiter};
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Instant, Key, Kind};
-use millrace_http::{Method, Name, RequestHead};
+use millrace_store::{Cache, Claim, Found, Object, Question, Waiter};
 
 use crate::caching::{key_of, now_ms};
 use crate::exchange::{Exchange, Plan, origin_request};

@@ -1,7 +1,7 @@
 //! Stage parse: bytes of a client become an exchange, or a precise refusal.
 
-use millrace_event::{Engine, Key};
-use millrace_http::{
+use millrace_engine::{Engine, Key};
+use millrace_http1::{
     FramingError, HeadError, HeadScan, Method, connection_options, request_framing,
 };
 

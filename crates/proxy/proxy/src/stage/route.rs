@@ -1,8 +1,8 @@
 //! Stage route: what is done with a request, by what its head alone says.
 
-use millrace_event::planted::{Fault, planted};
-use millrace_event::{Engine, Key};
-use millrace_http::{
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Key};
+use millrace_http1::{
     Destination, Expectation, Framing, Host, Method, Name, TargetError, TargetForm, decimal,
     destination, expectation, items, path,
 };

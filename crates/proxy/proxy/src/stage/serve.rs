@@ -3,13 +3,13 @@
 
 use std::collections::VecDeque;
 
-use millrace_cache::Object;
-use millrace_cache::rules::{
+use millrace_engine::{Engine, Key, Kind};
+use millrace_http1::{Framing, Method, Name, Version, forwarded_runs};
+use millrace_store::Object;
+use millrace_store::rules::{
     ByteRange, Condition, Extent, FOR_ONE_CLIENT, Flags, HashKey, Multipart, Selection, condition,
     lines, ranges, write_not_modified,
 };
-use millrace_event::{Engine, Key, Kind};
-use millrace_http::{Framing, Method, Name, Version, forwarded_runs};
 
 use crate::caching::now_ms;
 use crate::exchange::Exchange;

@@ -1,6 +1,6 @@
 //! What must be so in the end, and what was seen on the way there.
 
-use millrace_event::Engine;
+use millrace_engine::Engine;
 use millrace_sim::Faults;
 
 use super::peer::{Peer, Stream};

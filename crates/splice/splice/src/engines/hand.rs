@@ -1,7 +1,7 @@
 //! A way after its transfer was unspliced: the application receives and sends by itself what the
 //! splicer would have moved, by completions too.
 
-use millrace_event::{Buffer, Engine, Event, Fd, HowToShut, Token};
+use millrace_engine::{Buffer, Engine, Event, Fd, HowToShut, Token};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 

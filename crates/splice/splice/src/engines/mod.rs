@@ -17,7 +17,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use millrace_event::{
+use millrace_engine::{
     Address, Clock, Engine, EngineOptions, Epoll, Error, Instant as Virtual, Poll, Select, Uring,
     Wake,
 };

@@ -58,7 +58,7 @@ impl Stream for Option<TcpStream> {
             Ok(0) => Read::End,
             Ok(count) => Read::Bytes(bytes[..count].to_vec()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Read::Nothing,
-            Err(_) => Read::Failed(millrace_event::Error::Reset),
+            Err(_) => Read::Failed(millrace_engine::Error::Reset),
         }
     }
 

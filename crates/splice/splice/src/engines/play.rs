@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_event::{Address, Completion, Engine, Event, Fd, Instant, Kind, Token};
+use millrace_engine::{Address, Completion, Engine, Event, Fd, Instant, Kind, Token};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 

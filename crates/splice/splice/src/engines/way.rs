@@ -1,7 +1,7 @@
 //! One direction over an engine: what its flow says to do next is queued, and the flow is told what
 //! came of it by the completion.
 
-use millrace_event::{Engine, Event, Fd, HowToShut, Token};
+use millrace_engine::{Engine, Event, Fd, HowToShut, Token};
 use millrace_sys::Errno;
 
 use super::kept::Kept;

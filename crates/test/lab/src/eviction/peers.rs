@@ -7,7 +7,7 @@ use foyer_memory::{
     Cache as Foyer, CacheBuilder, CacheProperties, EvictionConfig, LfuConfig, LruConfig,
     S3FifoConfig, SieveConfig,
 };
-use millrace_cache::evict::{Eviction, NEVER, PASSES_MAX};
+use millrace_store::evict::{Eviction, NEVER, PASSES_MAX};
 
 /// A hasher without a random key: each run is the same.
 type Hasher = BuildHasherDefault<DefaultHasher>;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use millrace_bpf::{Daemon, Error, Policy};
+use uselectd::{Daemon, Error, Policy};
 
 /// Starts one that listens at `path`; false where that is not supported, which is said.
 pub(crate) fn serve(path: &Path) -> bool {
