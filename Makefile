@@ -65,7 +65,7 @@ interop: ## Only the programs that users have, through millrace; NAMES="chromium
 
 preload: ## Only unmodified programs under the preload of uselect; NAMES="lighttpd redis" chooses.
 	@scripts/setup build test
-	cargo build --quiet -p uselect-preload -p millrace-bpf
+	cargo build --quiet -p uselect-preload -p uselectd
 	tests/preload/run $(NAMES)
 	BACKEND=multishot tests/preload/run $(NAMES)
 
@@ -87,8 +87,8 @@ ifdef FIGURE
 	@scripts/setup build lab
 	cargo build --quiet --release -p millrace
 	cargo build --quiet --release -p millrace-splice --example misses
-	cargo build --quiet --release -p millrace-bpf
-	$(if $(wildcard crates/kernel/uselect-preload),cargo build --quiet --release -p uselect-preload)
+	cargo build --quiet --release -p uselectd
+	$(if $(wildcard crates/uselect/uselect-preload),cargo build --quiet --release -p uselect-preload)
 	MILLRACE=$(or $(MILLRACE),$(abspath $(or $(CARGO_TARGET_DIR),target))/release/millrace) \
 		peers/figure "$(FIGURE)" --reps $(or $(REPS),5) --secs $(or $(SECS),0.3) \
 		$(if $(SIZES),--sizes $(SIZES)) $(if $(RATES),--rates $(RATES)) \
@@ -121,8 +121,8 @@ soak: ## Many more of each: SEEDS=5000 STORIES=200000 MUTANTS=1000000 TRANSFERS=
 		stories -- --nocapture
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus --test poison
 	SEEDS=20000 TRANSFERS=$(or $(TRANSFERS),10000) cargo test --quiet -p millrace-splice
-	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-cache --test disk_seeds
-	DISK_KILLS=$(or $(DISK_KILLS),200) cargo test --quiet -p millrace-cache --test disk_kill
+	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-store --test disk_seeds
+	DISK_KILLS=$(or $(DISK_KILLS),200) cargo test --quiet -p millrace-store --test disk_kill
 	COUNT=$(or $(DISK_KILLS),200) scripts/disk-kill
 # Namespaces that lose packets need root.
 	@if [ "$$(id -u)" = 0 ]; then \

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| millrace_http::fuzz_answer_head(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| millrace_http1::fuzz_answer_head(data));

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| millrace_http::fuzz_proxy_header(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| millrace_http1::fuzz_proxy_header(data));

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use millrace_event::{
+use millrace_engine::{
     Address, Budget, Buffer, Completion, Engine, Error, Fd, HowToShut, Instant, Shared, Token,
 };
 use millrace_proxy::Worker;
@@ -15,7 +15,7 @@ use millrace_sim::{Sim, SimDetached, SimWaker};
 /// The functions whose entries and exits switch collecting, as callgrind's patterns.
 pub const SWITCHES: [&str; 2] = [
     "millrace_tests::border::turn",
-    "<millrace_tests::border::Border as millrace_event::engine::Engine>::*",
+    "<millrace_tests::border::Border as millrace_engine::engine::Engine>::*",
 ];
 
 /// A simulated engine behind functions that are never inlined into the worker.

@@ -1,7 +1,7 @@
 //! The proxy's parsers beside those that share no code with them: what the strict one takes, the
 //! proxy's take as well, and all find the same in it.
 
-use millrace_http::{
+use millrace_http1::{
     AnswerHead, ChunkedDecoder, Fields, Framing, HeadLimits, HeadScan, Method, RequestHead,
     answer_framing, request_framing,
 };

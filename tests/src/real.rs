@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use millrace_event::{Clock, EngineOptions, Error, Uring};
+use millrace_engine::{Clock, EngineOptions, Error, Uring};
 
 use crate::scenario::{Board, End, Listen, Names, Need, OriginKind, Picks, Play, Scenario, Script};
 use files::Files;

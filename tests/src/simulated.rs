@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::{Address, mailbox, mesh};
+use millrace_engine::{Address, mailbox, mesh};
 use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};

@@ -1,5 +1,5 @@
 //! What the options `congestion` and `origin-congestion` make the workers ask of their engine.
-//! What a kernel makes of it is seen in `crates/kernel/event` and by the interop tests.
+//! What a kernel makes of it is seen in `crates/engine/engine` and by the interop tests.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

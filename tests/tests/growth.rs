@@ -1,7 +1,7 @@
 //! Proves that `make icount` finds a parser whose work grows with the square of a message: one is
 //! planted, and counted as every field is.
 
-use millrace_event::planted::{Fault, plant};
+use millrace_engine::planted::{Fault, plant};
 use millrace_tests::growth::{Cost, Kind, Shape, Size, cases, measure, play_asked};
 
 #[test]

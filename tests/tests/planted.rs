@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use millrace_event::planted::{COSTLY, Fault, plant};
+use millrace_engine::planted::{COSTLY, Fault, plant};
 use millrace_sim::Faults;
 use millrace_tests::scenario::Scenario;
 use millrace_tests::simulated;

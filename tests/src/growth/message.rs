@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use millrace_http::Name;
+use millrace_http1::Name;
 use millrace_proxy::config::options::{Kind, Row};
 
 /// How the value of a field is built. Quadratic work depends on the shape of a list: on empty

@@ -14,7 +14,7 @@ mod site;
 use std::fmt;
 use std::thread;
 
-use millrace_http::path;
+use millrace_http1::path;
 
 use count::Run;
 use exchange::{Case, Exchange};
@@ -225,7 +225,7 @@ mod tests {
     fn only_fields_with_one_value_are_compared_as_text() {
         const COMPARED: [&str; 2] = ["name == b\"", "name.eq_ignore_ascii_case(b\""];
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
-        let mut folders = ["protocol/http/src", "service/cache/src", "service/proxy/src"]
+        let mut folders = ["http/http1/src", "cache/store/src", "proxy/proxy/src"]
             .map(|folder| crates.join(folder))
             .to_vec();
         let mut found = BTreeSet::new();

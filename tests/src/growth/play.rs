@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iolite::Slab;
-use millrace_cache::rules::HashKey;
-use millrace_cache::{Bounds, Cache};
-use millrace_event::{Address, Instant, mailbox, mesh};
+use millrace_engine::{Address, Instant, mailbox, mesh};
 use millrace_proxy::auth::{Auth, Desk, Users};
 use millrace_proxy::config::{self, Config, Listener};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
+use millrace_store::rules::HashKey;
+use millrace_store::{Bounds, Cache};
 
 use super::exchange::{Exchange, ORIGIN, Service, USER};
 use super::message::PASSED;

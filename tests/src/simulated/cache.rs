@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use iolite::Slab;
-use millrace_cache::rules::HashKey;
-use millrace_cache::{Bounds, Cache, Cleared};
 use millrace_proxy::Shared;
 use millrace_proxy::config::{CacheSettings, Config};
+use millrace_store::rules::HashKey;
+use millrace_store::{Bounds, Cache, Cleared};
 
 /// What keys are hashed with: the same in every world, so that runs repeat.
 const HASH: HashKey = HashKey::new([7; 16]);

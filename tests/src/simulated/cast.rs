@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 
-use millrace_event::{Address, Instant};
+use millrace_engine::{Address, Instant};
 use millrace_sim::{Actor, World};
 
 use super::origin::OriginSeat;

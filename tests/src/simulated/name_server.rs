@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 use millrace_sim::{Actor, Socket, World};
 
 /// A name server and what it knows.

@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 use millrace_sim::{Read, Socket, World};
 
 use super::seat::Seat;

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use millrace_event::Outbox;
+use millrace_engine::Outbox;
 use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::counters::Counters;
 use millrace_proxy::{Letter, Shared};

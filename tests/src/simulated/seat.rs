@@ -1,6 +1,6 @@
 //! One script at one socket of the simulated world.
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 use millrace_sim::{Read, Socket, World};
 
 use crate::scenario::{End, Need, Play};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_event::{Instant, Outbox, mailbox};
+use millrace_engine::{Instant, Outbox, mailbox};
 use millrace_proxy::auth::{
     Desk, FairQueue, Outcome, Question, Refused, USERS_BYTES_MAX, Users, VERDICTS_MAX, Verdict,
     Verifier,

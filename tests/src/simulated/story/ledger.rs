@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 use millrace_proxy::limits::Limits;
 use millrace_sim::{Faults, Plan, World};
 

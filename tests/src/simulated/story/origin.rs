@@ -7,7 +7,7 @@ mod judging;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use millrace_event::{Address, Instant};
+use millrace_engine::{Address, Instant};
 use millrace_sim::{Read, Socket, World};
 
 use super::classes;

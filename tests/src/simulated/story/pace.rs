@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 use millrace_sim::World;
 
 use super::plan::Reader;

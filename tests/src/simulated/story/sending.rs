@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 use millrace_sim::{Socket, World};
 
 use super::plan::{Break, How};

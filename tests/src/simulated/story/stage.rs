@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::{Address, Buffer, Instant};
+use millrace_engine::{Address, Buffer, Instant};
 use millrace_proxy::config::{self, Config};
 use millrace_proxy::{Letter, Shared, Worker};
 use millrace_sim::{Actor, Ended, Sim, Turn, World};

@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
-use millrace_event::Instant;
+use millrace_engine::Instant;
 use millrace_sim::{Faults, World};
 
 use super::super::ledger::Moment;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use millrace_event::{Address, Instant};
+use millrace_engine::{Address, Instant};
 use millrace_sim::{Read, Socket, World};
 
 use super::super::ledger::Moment;

@@ -4,11 +4,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_cache::disk::{Options, SimFaults, SimVolume, Volume};
-use millrace_cache::{Cache, Waiter, Waker};
-use millrace_event::{Instant, Token};
+use millrace_engine::{Instant, Token};
 use millrace_proxy::Letter;
 use millrace_sim::World;
+use millrace_store::disk::{Options, SimFaults, SimVolume, Volume};
+use millrace_store::{Cache, Waiter, Waker};
 
 use super::super::super::reload::Posts;
 use super::DiskPlan;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_event::{Address, Instant};
+use millrace_engine::{Address, Instant};
 use millrace_sim::{Read, Socket, World};
 
 use super::super::plan::{Break, Frame, How};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::{Address, Instant};
+use millrace_engine::{Address, Instant};
 use millrace_proxy::config::{self, Config};
 use millrace_proxy::{Letter, Shared};
 use millrace_sim::{Actor, Ended, Faults, Turn, World};

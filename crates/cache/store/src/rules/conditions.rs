@@ -1,0 +1,166 @@
+//! Conditions of a request that a cache answers itself, RFC 9111 section 4.3.2.
+
+use millrace_http1::{Name, RequestHead};
+
+use super::date::http_date;
+use super::meta::Meta;
+use super::stored_head::{lines, write_status_line};
+
+/// What the conditions of a request make of the answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Condition {
+    /// It is sent: there is no condition, or it holds.
+    Whole,
+    /// Status 304.
+    NotModified,
+}
+
+/// Evaluates the conditions of a GET or HEAD against a stored answer that may be used as it is, in
+/// the order of RFC 9110 section 13.2.2. `head` is the one that `meta` was made with. Conditions on
+/// other answers than successful ones do not count, section 13.2.1.
+pub fn condition(request: &RequestHead, meta: &Meta, head: &[u8]) -> Condition {
+    let is_met = match request.find(Name::IfNoneMatch) {
+        Some(_) => is_none_match(request, meta, head),
+        None => is_modified(request, meta),
+    };
+    let is_successful = (200..300).contains(&meta.status);
+    if is_met || !is_successful { Condition::Whole } else { Condition::NotModified }
+}
+
+/// RFC 9110 section 13.1.2: by the weak comparison; `*` means any answer.
+fn is_none_match(request: &RequestHead, meta: &Meta, head: &[u8]) -> bool {
+    let etag = meta.etag_in(head);
+    let is_matched = |list: &[u8]| list == b"*" || etag.is_some_and(|etag| etag.is_in(list));
+    !request.values(Name::IfNoneMatch).any(is_matched)
+}
+
+/// RFC 9110 section 13.1.3. RFC 9111 section 4.3.2: an answer that does not say when it was
+/// modified was so when it was sent. A condition that cannot be read, or is there twice, does not
+/// count.
+fn is_modified(request: &RequestHead, meta: &Meta) -> bool {
+    let mut values = request.values(Name::IfModifiedSince);
+    let (Some(value), None) = (values.next(), values.next()) else { return true };
+    let Some(since_s) = http_date(value, meta.response_ms / 1000) else { return true };
+    meta.last_modified_s.unwrap_or(meta.date_s) > since_s
+}
+
+/// Writes the status line and the fields of a 304 that stands for a stored answer. RFC 9110 section
+/// 15.4.5: what describes the body that is not sent is left out, and the time of modification where
+/// an entity tag says more.
+pub fn write_not_modified(out: &mut Vec<u8>, meta: &Meta, head: &[u8]) {
+    write_status_line(out, 304, b"Not Modified");
+    for line in lines(&head[meta.lines_at as usize..]) {
+        let is_left = match line.known {
+            Name::ContentType
+            | Name::ContentEncoding
+            | Name::ContentLanguage
+            | Name::ContentRange
+            | Name::AcceptRanges => true,
+            Name::LastModified => meta.etag.is_some(),
+            Name::Other => line.name.eq_ignore_ascii_case(b"content-md5"),
+            _ => false,
+        };
+        if !is_left {
+            out.extend_from_slice(line.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::Policy;
+    use super::super::samples::{DATE, RECEIPT, answer, get};
+    use super::super::store::{Stored, store};
+    use super::*;
+
+    fn kept(status: u16, fields: &str) -> Stored {
+        let answer = answer(status, &format!("{DATE}Cache-Control: max-age=60\r\n{fields}"));
+        store(&get(""), &answer, &RECEIPT, &Policy::default()).unwrap()
+    }
+
+    fn is_304(fields: &str, asked: &str) -> bool {
+        let stored = kept(200, fields);
+        condition(&get(asked), &stored.meta, &stored.head) == Condition::NotModified
+    }
+
+    const TAG: &str = "ETag: \"abcdef\"\r\n";
+    const MODIFIED: &str = "Last-Modified: Sat, 21 Nov 2026 09:00:00 GMT\r\n";
+
+    #[test]
+    fn if_none_match_compares_weakly_rfc_9110_section_13_1_2() {
+        for asked in [
+            "\"abcdef\"",
+            "W/\"abcdef\"",
+            "*",
+            "\"1234\", \"abcdef\", \"5678\"",
+            "\"1234\"\r\nIf-None-Match: \"abcdef\"",
+        ] {
+            assert!(is_304(TAG, &format!("If-None-Match: {asked}\r\n")), "{asked}");
+        }
+        assert!(is_304("ETag: W/\"abcdef\"\r\n", "If-None-Match: W/\"abcdef\"\r\n"));
+        assert!(!is_304(TAG, "If-None-Match: \"abc\"\r\n"));
+        assert!(!is_304(TAG, "If-None-Match: abcdef\r\n"));
+        assert!(!is_304("", "If-None-Match: \"abcdef\"\r\n") && is_304("", "If-None-Match: *\r\n"));
+        assert!(!is_304(TAG, ""));
+    }
+
+    #[test]
+    fn if_none_match_goes_before_if_modified_since_rfc_9110_section_13_2_2() {
+        let both = format!("{TAG}{MODIFIED}");
+        let since = |date: &str| format!("If-Modified-Since: Sat, 21 Nov 2026 {date} GMT\r\n");
+        let early = since("08:00:00");
+        assert!(is_304(&both, &format!("If-None-Match: \"abcdef\"\r\n{early}")));
+        let late = since("10:00:00");
+        assert!(!is_304(&both, &format!("If-None-Match: \"x\"\r\n{late}")));
+    }
+
+    #[test]
+    fn if_modified_since_compares_times_rfc_9110_section_13_1_3() {
+        let since =
+            |fields: &str, date: &str| is_304(fields, &format!("If-Modified-Since: {date}\r\n"));
+        assert!(since(MODIFIED, "Sat, 21 Nov 2026 09:00:00 GMT"));
+        assert!(since(MODIFIED, "Saturday, 21-Nov-26 09:00:00 GMT"));
+        assert!(since(MODIFIED, "Sat, 21 Nov 2026 09:30:00 GMT"));
+        assert!(!since(MODIFIED, "Sat, 21 Nov 2026 08:59:59 GMT"));
+        assert!(!since(MODIFIED, "yesterday"));
+        let twice =
+            "Sat, 21 Nov 2026 09:00:00 GMT\r\nIf-Modified-Since: Sat, 21 Nov 2026 09:00:00 GMT";
+        assert!(!since(MODIFIED, twice));
+    }
+
+    #[test]
+    fn without_a_modification_time_the_date_counts_rfc_9111_section_4_3_2() {
+        let since = |date: &str| is_304("", &format!("If-Modified-Since: {date}\r\n"));
+        assert!(since("Sat, 21 Nov 2026 10:16:00 GMT"));
+        assert!(!since("Sat, 21 Nov 2026 10:15:59 GMT"));
+    }
+
+    #[test]
+    fn errors_have_no_conditions_rfc_9110_section_13_2_1() {
+        let stored = kept(404, TAG);
+        let asked = get("If-None-Match: *\r\n");
+        assert_eq!(condition(&asked, &stored.meta, &stored.head), Condition::Whole);
+    }
+
+    #[test]
+    fn a_304_says_what_is_not_of_the_body_rfc_9110_section_15_4_5() {
+        let stored = kept(
+            200,
+            &format!(
+                "{TAG}{MODIFIED}Vary: Foo\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\n\
+             Content-Location: /a\r\nContent-MD5: x\r\nContent-Security-Policy: x\r\nTest: 1\r\n"
+            ),
+        );
+        let mut head = Vec::new();
+        write_not_modified(&mut head, &stored.meta, &stored.head);
+        let expected = format!(
+            "HTTP/1.1 304 Not Modified\r\n{DATE}Cache-Control: max-age=60\r\n{TAG}Vary: Foo\r\n\
+             Content-Location: /a\r\nContent-Security-Policy: x\r\nTest: 1\r\n"
+        );
+        assert_eq!(String::from_utf8(head).unwrap(), expected);
+        let stored = kept(200, MODIFIED);
+        let mut head = Vec::new();
+        write_not_modified(&mut head, &stored.meta, &stored.head);
+        assert!(String::from_utf8(head).unwrap().contains("Last-Modified"));
+    }
+}

@@ -1,0 +1,433 @@
+//! Cache directives: `Cache-Control` and `Pragma` of requests, and of answers `Cache-Control` or a
+//! field targeted at this cache.
+//!
+//! RFC 9111 section 5.2 leaves open what to do with malformed ones. Here a directive is known by
+//! its name, whatever follows; an argument that cannot be read makes an answer stale (section
+//! 4.2.1), or widens what is forbidden; and of one that is there twice the first counts (the same
+//! section). What is not known is ignored.
+
+use millrace_http1::{AnswerHead, Name, RequestHead, decimal, has_token, items, tokens};
+
+use super::limits::DELTA_S_MAX;
+use super::names::Names;
+use super::structured::{self, Member};
+
+/// What a request asks of caches, RFC 9111 section 5.2.1. The default asks for nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RequestDirectives {
+    /// No answer older than so many seconds.
+    pub max_age_s: Option<u32>,
+    /// An answer that stays fresh for so many seconds.
+    pub min_fresh_s: Option<u32>,
+    /// An answer that is stale for so many seconds will do; `u32::MAX` for any time.
+    pub max_stale_s: Option<u32>,
+    /// An answer that was validated just now.
+    pub no_cache: bool,
+    /// Nothing of this exchange may be stored.
+    pub no_store: bool,
+    /// What is stored, or status 504.
+    pub only_if_cached: bool,
+}
+
+impl RequestDirectives {
+    /// Reads a request's. One without these fields costs two tests.
+    ///
+    /// `Pragma: no-cache` is read where there is no `Cache-Control`: RFC 9111 section 5.4 calls it
+    /// deprecated, and it is all that an HTTP/1.0 client can say. Unreadable numbers are ignored:
+    /// they are wishes.
+    pub fn of(request: &RequestHead) -> Self {
+        let mut directives = Self::default();
+        if request.find(Name::CacheControl).is_none() {
+            let mut pragmas = request.values(Name::Pragma);
+            directives.no_cache = pragmas.any(|value| has_token(value, b"no-cache"));
+            return directives;
+        }
+        for item in request.values(Name::CacheControl).flat_map(items) {
+            let (name, argument) = split(item);
+            directives.apply(name, argument);
+        }
+        directives
+    }
+
+    fn apply(&mut self, name: &[u8], argument: Argument<'_>) {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        match name.len() {
+            7 if is("max-age") => self.max_age_s = self.max_age_s.or(argument.seconds()),
+            9 if is("min-fresh") => self.min_fresh_s = self.min_fresh_s.or(argument.seconds()),
+            9 if is("max-stale") => {
+                let seconds = match argument {
+                    Argument::None => Some(u32::MAX),
+                    argument => argument.seconds(),
+                };
+                self.max_stale_s = self.max_stale_s.or(seconds);
+            }
+            8 if is("no-cache") => self.no_cache = true,
+            8 if is("no-store") => self.no_store = true,
+            14 if is("only-if-cached") => self.only_if_cached = true,
+            _ => {}
+        }
+    }
+}
+
+/// What an answer allows caches, RFC 9111 section 5.2.2.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AnswerDirectives {
+    /// For how many seconds it is fresh.
+    pub max_age_s: Option<u32>,
+    /// The same for shared caches.
+    pub s_maxage_s: Option<u32>,
+    /// For how long after that it may be used while it is validated, RFC 5861 section 3.
+    pub stale_while_revalidate_s: Option<u32>,
+    /// For how long after that it may stand in for an error, RFC 5861 section 4.
+    pub stale_if_error_s: Option<u32>,
+    /// Not to be stored.
+    pub no_store: bool,
+    /// Not to be used without validation.
+    pub no_cache: bool,
+    /// Not for shared caches.
+    pub private: bool,
+    /// To be stored even where that needs permission.
+    pub public: bool,
+    /// Not to be used stale.
+    pub must_revalidate: bool,
+    /// Not to be used stale by shared caches.
+    pub proxy_revalidate: bool,
+    /// To be stored only by those that know the status.
+    pub must_understand: bool,
+    /// Will not change while it is fresh, RFC 8246.
+    pub immutable: bool,
+    /// Whether they come from a targeted field, RFC 9213: then `Expires` counts as little as
+    /// `Cache-Control`.
+    pub is_targeted: bool,
+    /// The fields that `no-cache` and `private` name: not to be stored, sections 5.2.2.4 and
+    /// 5.2.2.7.
+    pub(super) omitted: Names,
+}
+
+/// The names of what [`AnswerDirectives`] has.
+const DIRECTIVES: [&str; 12] = [
+    "max-age",
+    "s-maxage",
+    "stale-while-revalidate",
+    "stale-if-error",
+    "no-store",
+    "no-cache",
+    "private",
+    "public",
+    "must-revalidate",
+    "proxy-revalidate",
+    "must-understand",
+    "immutable",
+];
+
+impl AnswerDirectives {
+    /// Reads an answer's. `targets` are the names of targeted fields in lower case: the first that
+    /// is there, is a dictionary and is not empty counts alone, RFC 9213 section 2.2.
+    pub fn of(answer: &AnswerHead, targets: &[Box<[u8]>]) -> Self {
+        let targeted = |name: &[u8]| {
+            let value = structured::combined(structured::lines_named(answer, name))?;
+            structured::dictionary(&value, &DIRECTIVES).map(Self::of_members)
+        };
+        if let Some(directives) = targets.iter().find_map(|name| targeted(name)) {
+            return directives;
+        }
+        let mut directives = Self::default();
+        for item in answer.values(Name::CacheControl).flat_map(items) {
+            let (name, argument) = split(item);
+            directives.apply(name, argument);
+            // What else stands in a string without an end might have been meant.
+            directives.no_store |= has_open_string(item);
+        }
+        directives.omitted.sort();
+        directives
+    }
+
+    fn of_members(members: [Option<Member<'_>>; DIRECTIVES.len()]) -> Self {
+        let mut directives = Self { is_targeted: true, ..Self::default() };
+        for (name, member) in DIRECTIVES.iter().zip(members) {
+            let Some(member) = member else { continue };
+            let argument = match member {
+                Member::Integer(number) => Argument::Number(number),
+                Member::True => Argument::None,
+                Member::False => continue,
+                Member::Text(text) => Argument::Text(text),
+                Member::Odd => Argument::Odd,
+            };
+            directives.apply(name.as_bytes(), argument);
+        }
+        directives.omitted.sort();
+        directives
+    }
+
+    /// Whether a field of this name is not to be stored.
+    pub fn omits(&self, name: &[u8]) -> bool {
+        self.omitted.has(name)
+    }
+
+    fn apply(&mut self, name: &[u8], argument: Argument<'_>) {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        let seconds = || Some(argument.seconds().unwrap_or(0));
+        match name.len() {
+            7 if is("max-age") => self.max_age_s = self.max_age_s.or_else(seconds),
+            8 if is("s-maxage") => self.s_maxage_s = self.s_maxage_s.or_else(seconds),
+            22 if is("stale-while-revalidate") => {
+                self.stale_while_revalidate_s = self.stale_while_revalidate_s.or_else(seconds);
+            }
+            14 if is("stale-if-error") => {
+                self.stale_if_error_s = self.stale_if_error_s.or_else(seconds);
+            }
+            8 if is("no-store") => self.no_store = true,
+            8 if is("no-cache") => self.no_cache |= !self.omit(argument),
+            7 if is("private") => self.private |= !self.omit(argument),
+            6 if is("public") => self.public = true,
+            15 if is("must-revalidate") => self.must_revalidate = true,
+            16 if is("proxy-revalidate") => self.proxy_revalidate = true,
+            15 if is("must-understand") => self.must_understand = true,
+            9 if is("immutable") => self.immutable = true,
+            _ => {}
+        }
+    }
+
+    /// Takes the names of fields; gives `false` where there are none, and the directive is about
+    /// the whole answer.
+    fn omit(&mut self, argument: Argument<'_>) -> bool {
+        let Argument::Text(names) = argument else { return false };
+        if items(names).next().is_none() {
+            return false;
+        }
+        tokens(names).for_each(|name| self.omitted.add(name));
+        true
+    }
+}
+
+/// What follows a directive's name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Argument<'a> {
+    None,
+    /// A token, or what is between quotes, without escapes.
+    Text(&'a [u8]),
+    Number(i64),
+    /// Something else: blanks around the `=`, a quote that is not closed, escapes.
+    Odd,
+}
+
+impl Argument<'_> {
+    /// RFC 9111 section 1.2.2: digits; what is larger than can be told apart is the largest. Quotes
+    /// around them do not count (section 5.2).
+    fn seconds(self) -> Option<u32> {
+        let number = match self {
+            Self::Number(number) => u64::try_from(number).ok()?,
+            Self::Text(digits) => match decimal(digits) {
+                Some(number) => number,
+                None if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => u64::MAX,
+                None => return None,
+            },
+            Self::None | Self::Odd => return None,
+        };
+        Some(number.min(u64::from(DELTA_S_MAX)) as u32)
+    }
+}
+
+/// Whether a string begins in a member of a list and does not end: it took the rest of the line.
+fn has_open_string(item: &[u8]) -> bool {
+    let mut is_open = false;
+    let mut bytes = item.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => is_open = !is_open,
+            b'\\' if is_open => drop(bytes.next()),
+            _ => {}
+        }
+    }
+    is_open
+}
+
+/// Splits a member of a list into name and argument.
+fn split(item: &[u8]) -> (&[u8], Argument<'_>) {
+    let Some(equals) = item.iter().position(|&byte| byte == b'=') else {
+        return (item, Argument::None);
+    };
+    let (name, argument) = (&item[..equals], &item[equals + 1..]);
+    let has_blanks = name.last().is_some_and(u8::is_ascii_whitespace)
+        || argument.first().is_some_and(u8::is_ascii_whitespace);
+    let argument = match argument {
+        _ if has_blanks => Argument::Odd,
+        [b'"', text @ .., b'"'] if !text.iter().any(|byte| b"\"\\".contains(byte)) => {
+            Argument::Text(text)
+        }
+        [b'"', ..] => Argument::Odd,
+        text => Argument::Text(text),
+    };
+    (name.trim_ascii_end(), argument)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{answer, get};
+    use super::*;
+
+    fn asked(fields: &str) -> RequestDirectives {
+        RequestDirectives::of(&get(fields))
+    }
+
+    fn allowed(fields: &str) -> AnswerDirectives {
+        AnswerDirectives::of(&answer(200, fields), &[(*b"cdn-cache-control").into()])
+    }
+
+    #[test]
+    fn a_targeted_field_has_every_directive() {
+        let targeted = |value: &str| allowed(&format!("CDN-Cache-Control: {value}\r\n"));
+        let none = targeted("other");
+        assert!(none.is_targeted);
+        for name in DIRECTIVES {
+            let value = if name.contains("age") || name.contains("stale") { "=1" } else { "" };
+            assert_ne!(targeted(&format!("a, {name}{value}, z")), none, "{name}");
+        }
+    }
+
+    fn max_age(value: &str) -> Option<u32> {
+        allowed(&format!("Cache-Control: {value}\r\n")).max_age_s
+    }
+
+    #[test]
+    fn requests_are_read_section_5_2_1() {
+        let all = asked(
+            "Cache-Control: max-age=1, Max-Stale, unknown=\"no-store\"\r\n\
+             Cache-Control: min-fresh=\"3\",no-cache, no-store,only-if-cached\r\n",
+        );
+        let expected = RequestDirectives {
+            max_age_s: Some(1),
+            min_fresh_s: Some(3),
+            max_stale_s: Some(u32::MAX),
+            no_cache: true,
+            no_store: true,
+            only_if_cached: true,
+        };
+        assert_eq!(all, expected);
+        assert_eq!(asked("Cache-Control: max-stale=5\r\n").max_stale_s, Some(5));
+        assert_eq!(asked("Cache-Control: max-age=x, max-stale=-1\r\n"), asked(""));
+    }
+
+    #[test]
+    fn pragma_counts_where_nothing_else_does_section_5_4() {
+        assert!(asked("Pragma: x, No-Cache\r\n").no_cache);
+        assert!(!asked("Pragma: no-cache\r\nCache-Control: max-age=5\r\n").no_cache);
+        assert!(!asked("Pragma: extension\r\n").no_cache);
+    }
+
+    #[test]
+    fn answers_are_read_section_5_2_2() {
+        let all = allowed(
+            "Cache-Control: MaX-aGe=1, S-MaxAge=2, stale-while-revalidate=3, immutable\r\n\
+             Cache-Control: stale-if-error=4, no-store, no-cache, private, public\r\n\
+             Cache-Control: must-revalidate, proxy-revalidate, must-understand, foobar\r\n",
+        );
+        let expected = AnswerDirectives {
+            max_age_s: Some(1),
+            s_maxage_s: Some(2),
+            stale_while_revalidate_s: Some(3),
+            stale_if_error_s: Some(4),
+            no_store: true,
+            no_cache: true,
+            private: true,
+            public: true,
+            must_revalidate: true,
+            proxy_revalidate: true,
+            must_understand: true,
+            immutable: true,
+            is_targeted: false,
+            omitted: Names::default(),
+        };
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn numbers_are_read_and_bounded_section_1_2_2() {
+        assert_eq!(max_age("max-age=3600"), Some(3600));
+        assert_eq!(max_age("max-age=\"3600\""), Some(3600));
+        assert_eq!(max_age("max-age=003600"), Some(3600));
+        assert_eq!(max_age("max-age=2147483647"), Some(2_147_483_647));
+        for large in ["2147483648", "2147483649", "99999999999", "99999999999999999999999"] {
+            assert_eq!(max_age(&format!("max-age={large}")), Some(1 << 31));
+        }
+    }
+
+    #[test]
+    fn malformed_freshness_is_none_section_4_2_1() {
+        for odd in [
+            "max-age",
+            "max-age=",
+            "max-age=-3600",
+            "max-age='3600'",
+            "max-age=3600.0",
+            "max-age=a3600",
+            "max-age=3600a",
+            "max-age =3600",
+            "max-age= 3600",
+            "max-age=\"36\\00\"",
+        ] {
+            assert_eq!(max_age(odd), Some(0), "{odd}");
+        }
+        assert_eq!(max_age("xmax-age=3600"), None);
+        assert_eq!(max_age("a=\"max-age=3600\""), None);
+    }
+
+    #[test]
+    fn the_first_of_two_counts_section_4_2_1() {
+        assert_eq!(max_age("max-age=3600, max-age=1"), Some(3600));
+        assert_eq!(max_age("max-age=1\r\nCache-Control: max-age=3600"), Some(1));
+        assert_eq!(max_age("a=\"max-age=3600\", max-age=1"), Some(1));
+        assert_eq!(max_age("max-age=\"1\", a=\"max-age=3600\""), Some(1));
+    }
+
+    #[test]
+    fn fields_may_be_named_sections_5_2_2_4_and_5_2_2_7() {
+        let named = allowed("Cache-Control: no-cache=\"a, B\", private=c\r\n");
+        assert!(!named.no_cache && !named.private);
+        assert!(named.omits(b"A") && named.omits(b"b") && named.omits(b"C") && !named.omits(b"d"));
+        for whole in ["no-cache=\"\"", "no-cache=", "no-cache =\"a\"", "no-cache=\"a\\,b\""] {
+            let whole = allowed(&format!("Cache-Control: {whole}\r\n"));
+            assert!(whole.no_cache && whole.omitted == Names::default(), "{whole:?}");
+        }
+        let both = allowed("Cache-Control: no-cache, no-cache=a\r\n");
+        assert!(both.no_cache && both.omits(b"a"));
+    }
+
+    #[test]
+    fn a_string_without_end_forbids_to_store() {
+        let is_forbidden = |value: &str| allowed(&format!("Cache-Control: {value}\r\n")).no_store;
+        assert!(is_forbidden("a=\"b, no-store, max-age=60"));
+        assert!(is_forbidden("max-age=60, a=\"b\\\""));
+        assert!(!is_forbidden("a=\"b\\\"\", max-age=60") && !is_forbidden("a=\"\", b"));
+    }
+
+    #[test]
+    fn a_targeted_field_counts_alone_rfc_9213_section_2_2() {
+        let cdn = |value: &str| {
+            allowed(&format!(
+                "Cache-Control: no-store, max-age=1\r\nCDN-Cache-Control: {value}\r\n"
+            ))
+        };
+        let targeted = cdn("max-age=60;x, no-cache=\"a\", private=?0, must-revalidate=?1");
+        assert!(targeted.is_targeted && !targeted.no_store && !targeted.private);
+        assert!(targeted.must_revalidate && !targeted.no_cache && targeted.omits(b"a"));
+        assert_eq!(targeted.max_age_s, Some(60));
+        assert_eq!(cdn("max-age=60\r\nCDN-Cache-Control: max-age=6").max_age_s, Some(6));
+        assert_eq!(cdn("max-age=-1").max_age_s, Some(0));
+        assert_eq!(cdn("max-age").max_age_s, Some(0));
+        assert_eq!(cdn("s-maxage=\"7\"").s_maxage_s, Some(7));
+        for ignored in ["", "max-age=60 60", "MAX-AGE=60", "max-age =60"] {
+            let read = cdn(ignored);
+            assert!(!read.is_targeted && read.no_store, "{ignored}");
+        }
+    }
+
+    #[test]
+    fn targets_are_looked_for_in_their_order_rfc_9213_section_2_2() {
+        let targets = [(*b"mine-cache-control").into(), (*b"cdn-cache-control").into()];
+        let read = |fields: &str| AnswerDirectives::of(&answer(200, fields), &targets).max_age_s;
+        let both = "CDN-Cache-Control: max-age=1\r\nMine-Cache-Control: max-age=2\r\n";
+        assert_eq!(read(both), Some(2));
+        assert_eq!(read("CDN-Cache-Control: max-age=1\r\nMine-Cache-Control: \r\n"), Some(1));
+    }
+}

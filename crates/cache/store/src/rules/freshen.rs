@@ -1,0 +1,341 @@
+//! Stored answers brought up to date by what the origin says later, RFC 9111 sections 3.2, 4.3.4
+//! and 4.3.5.
+
+use millrace_http1::{AnswerHead, Name, NameSet, RequestHead, declared_length, forwarded_fields};
+
+use super::directives::AnswerDirectives;
+use super::freshness::last_modified_s;
+use super::meta::Flags;
+use super::names::Names;
+use super::policy::{Policy, SetCookie};
+use super::refusal::Refusal;
+use super::store::{Receipt, Stored, check_request, is_personal, keep};
+use super::stored_head::{lines, read_again, write_line, write_status_line};
+use super::validate::StoredView;
+
+/// What a HEAD says of a stored answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Freshened {
+    /// It holds, and this is its new head.
+    Updated(Stored),
+    /// It does not: [`Meta::invalidate`](super::Meta::invalidate).
+    Stale,
+    /// Nothing.
+    Unchanged,
+}
+
+/// The response by which a stored one is updated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum UpdatedBy {
+    /// 304 Not Modified.
+    NotModified,
+    /// 206 Partial Content.
+    Part,
+    /// The response to a HEAD.
+    Head,
+}
+
+/// Makes of a stored answer and the 304 that selected it ([`selected`](super::selected)) what is
+/// stored from now on. `request` is the client's, whose answer it is as well.
+///
+/// # Errors
+/// As by [`store`](super::store()): what the answer says now forbids that it is kept. This once it
+/// may be sent still, since it was validated for this request.
+pub fn freshen(
+    request: &RequestHead,
+    kept: &StoredView<'_>,
+    answer: &AnswerHead,
+    receipt: &Receipt,
+    policy: &Policy,
+) -> Result<Stored, Refusal> {
+    let by = UpdatedBy::NotModified;
+    let mut stored = keep_merged(request, kept, (answer, by), kept.meta.status, receipt, policy)?;
+    stored.meta.extent = kept.meta.extent;
+    stored.meta.range_tag = kept.meta.range_tag;
+    Ok(stored)
+}
+
+/// Says what the answer to a HEAD means for the stored answer that a GET would have got, RFC 9111
+/// section 4.3.5. `length` is that of the stored body. Only fields that set how long the response is
+/// fresh are taken over: any client can send a HEAD at any time, and what the origin responds may
+/// depend on fields that are in no key.
+pub fn freshen_by_head(
+    request: &RequestHead,
+    kept: &StoredView<'_>,
+    length: u64,
+    answer: &AnswerHead,
+    receipt: &Receipt,
+    policy: &Policy,
+) -> Freshened {
+    let is_other = answer.status() != 200 || kept.meta.status != 200;
+    if is_other || kept.meta.extent.is_some() || is_personal(request, answer, policy) {
+        return Freshened::Unchanged;
+    }
+    // Before anything else: a request whose response is never stored must change nothing.
+    if check_request(request, &AnswerDirectives::of(answer, &policy.targets), policy).is_err() {
+        return Freshened::Unchanged;
+    }
+    let received_s = receipt.response_ms / 1000;
+    let is_same_length = match declared_length(answer) {
+        Ok(declared) => declared.is_none_or(|declared| declared == length),
+        Err(_) => false,
+    };
+    let mut tags = answer.values(Name::Etag);
+    let is_same_tag = tags.all(|tag| kept.meta.etag_bytes(kept.head) == Some(tag));
+    let is_same_date = answer.find(Name::LastModified).is_none()
+        || last_modified_s(answer, received_s) == kept.meta.last_modified_s;
+    if !(is_same_length && is_same_tag && is_same_date) {
+        return Freshened::Stale;
+    }
+    match keep_merged(request, kept, (answer, UpdatedBy::Head), 200, receipt, policy) {
+        Ok(stored) => Freshened::Updated(stored),
+        Err(refusal) if refusal.drops_stored(200) => Freshened::Stale,
+        Err(_) => Freshened::Unchanged,
+    }
+}
+
+/// What is kept, with this status, of a stored answer and of the fields of a later one: what the two
+/// say together decides whether anything is.
+pub(super) fn keep_merged(
+    request: &RequestHead,
+    kept: &StoredView<'_>,
+    (answer, by): (&AnswerHead, UpdatedBy),
+    status: u16,
+    receipt: &Receipt,
+    policy: &Policy,
+) -> Result<Stored, Refusal> {
+    let is_updated = |known: Name, name: &[u8]| is_updated(by, policy, known, name);
+    let merged = merge(kept, answer, status, is_updated);
+    let directives = AnswerDirectives::of(&merged, &policy.targets);
+    check_request(request, &directives, policy)?;
+    let mut stored = keep(&merged, &directives, receipt, policy)?;
+    // The stored head says HTTP/1.1 whichever version it was received as.
+    let is_http10 = kept.meta.flags.has(Flags::RECEIVED_AS_HTTP10);
+    stored.meta.flags = stored.meta.flags.with(Flags::RECEIVED_AS_HTTP10, is_http10);
+    Ok(stored)
+}
+
+/// The head of a stored answer with the fields of a later one, RFC 9111 section 3.2: of each name
+/// that the later one has, its lines replace all those that are stored. `Age` and `Date` are always
+/// the later one's, since they tell when it was made.
+fn merge(
+    kept: &StoredView<'_>,
+    answer: &AnswerHead,
+    status: u16,
+    is_updated: impl Fn(Name, &[u8]) -> bool,
+) -> AnswerHead {
+    let mut bytes = Vec::with_capacity(kept.head.len() + answer.bytes().len());
+    let (status_line, stored) = kept.head.split_at(kept.meta.lines_at as usize);
+    if status == kept.meta.status {
+        bytes.extend_from_slice(status_line);
+    } else {
+        write_status_line(&mut bytes, status, b"OK");
+    }
+    let names = forwarded_fields(answer).map(|field| (field.known, answer.name_of(field)));
+    let updates = Names::of(names.filter(|&(known, name)| is_updated(known, name)).map(|it| it.1));
+    for line in lines(stored) {
+        if line.known != Name::Date && !updates.has(line.name) {
+            bytes.extend_from_slice(line.bytes);
+        }
+    }
+    for field in forwarded_fields(answer) {
+        if is_updated(field.known, answer.name_of(field)) {
+            write_line(&mut bytes, answer.name_of(field), answer.value_of(field));
+        }
+    }
+    read_again(&bytes)
+}
+
+/// Whether a later answer replaces a field, RFC 9111 section 3.2. Not those that say what the
+/// stored bytes are, and how they are checked; and the entity tag that was validated is the one
+/// that holds. `Content-Type` is replaced: nothing was made of the body by it.
+///
+/// Fields for the client of this one request enter a stored response only where the operator shares
+/// cookies.
+fn is_updated(by: UpdatedBy, policy: &Policy, known: Name, name: &[u8]) -> bool {
+    match known {
+        _ if FOR_ONE_CLIENT.has(known) => policy.set_cookie == SetCookie::Explicit,
+        _ if by == UpdatedBy::Head => {
+            let mut targets = policy.targets.iter();
+            FRESHNESS.has(known) || targets.any(|target| name.eq_ignore_ascii_case(target))
+        }
+        Name::ContentEncoding
+        | Name::ContentLength
+        | Name::ContentRange
+        | Name::Etag
+        | Name::Trailer => false,
+        Name::Other => !name.eq_ignore_ascii_case(b"content-md5"),
+        _ => true,
+    }
+}
+
+/// Fields that set how long a response is fresh, beside those of [`Policy::targets`].
+const FRESHNESS: NameSet =
+    NameSet::of(&[Name::Age, Name::CacheControl, Name::Date, Name::Expires, Name::Pragma]);
+
+/// Response fields that are meant for the client that caused the response.
+pub const FOR_ONE_CLIENT: NameSet =
+    NameSet::of(&[Name::SetCookie, Name::SetCookie2, Name::ClearSiteData]);
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{DATE, NOW_MS, RECEIPT, answer, get, kept, request};
+    use super::*;
+
+    const LATER: Receipt = Receipt {
+        request_ms: NOW_MS + 3_600_000,
+        response_ms: NOW_MS + 3_600_000,
+        scheme: RECEIPT.scheme,
+        hash: RECEIPT.hash,
+    };
+    const LATER_DATE: &str = "Date: Sat, 21 Nov 2026 11:16:00 GMT\r\n";
+    const TAGGED: &str = "Cache-Control: max-age=2\r\nETag: \"a\"\r\n";
+
+    fn freshened(stored: &str, fields: &str) -> Result<Stored, Refusal> {
+        let stored = kept(&format!("{DATE}{stored}"));
+        let kept = StoredView { meta: &stored.meta, head: &stored.head };
+        freshen(&get(""), &kept, &answer(304, fields), &LATER, &Policy::default())
+    }
+
+    fn text(stored: Stored) -> String {
+        String::from_utf8(stored.head).unwrap()
+    }
+
+    #[test]
+    fn a_304_replaces_fields_by_name_section_3_2() {
+        let stored = format!("{TAGGED}Test: A\r\ntest: B\r\nKept: C\r\n");
+        let fields =
+            format!("{LATER_DATE}TEST: D\r\nCache-Control: max-age=9\r\nAge: 4\r\nNew: E\r\n");
+        let stored = freshened(&stored, &fields).unwrap();
+        assert_eq!((stored.meta.lifetime_s, stored.meta.initial_age_s), (9, 4));
+        assert_eq!((stored.meta.status, stored.meta.response_ms), (200, LATER.response_ms));
+        assert_eq!(stored.meta.etag_bytes(&stored.head), Some(&b"\"a\""[..]));
+        let expected = format!(
+            "HTTP/1.1 200 Reason\r\nETag: \"a\"\r\nKept: C\r\n{LATER_DATE}TEST: D\r\n\
+             Cache-Control: max-age=9\r\nNew: E\r\n"
+        );
+        assert_eq!(text(stored), expected);
+    }
+
+    #[test]
+    fn what_the_body_is_stays_section_3_2() {
+        for (name, old, new) in [
+            ("Content-Encoding", "a", "b"),
+            ("Content-MD5", "a", "b"),
+            ("Content-Range", "a", "b"),
+            ("ETag", "\"a\"", "\"b\""),
+        ] {
+            let stored = format!("Cache-Control: max-age=2\r\n{name}: {old}\r\n");
+            let stored = freshened(&stored, &format!("{LATER_DATE}{name}: {new}\r\n")).unwrap();
+            assert!(stored.meta.is_fresh(LATER.response_ms));
+            let text = text(stored);
+            assert!(text.contains(&format!("{name}: {old}\r\n")), "{text}");
+            assert!(!text.contains(new), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_may_change_does_section_3_2() {
+        for name in [
+            "Content-Type",
+            "Content-Location",
+            "Expires",
+            "X-Frame-Options",
+            "Content-Security-Policy",
+            "Content-Foo",
+        ] {
+            let stored = freshened(&format!("{TAGGED}{name}: A\r\n"), &format!("{name}: B\r\n"));
+            let text = text(stored.unwrap());
+            assert!(text.contains(&format!("{name}: B\r\n")) && !text.contains(": A"), "{text}");
+        }
+    }
+
+    #[test]
+    fn fields_for_one_client_are_stored_only_where_cookies_are_shared() {
+        for name in ["Set-Cookie", "Set-Cookie2", "Clear-Site-Data"] {
+            let update = format!("{name}: B\r\n");
+            let text = text(freshened(TAGGED, &update).unwrap());
+            assert!(!text.contains(name), "{text}");
+            let stored = kept(&format!("{DATE}{TAGGED}"));
+            let kept = StoredView { meta: &stored.meta, head: &stored.head };
+            let policy = Policy { set_cookie: SetCookie::Explicit, ..Policy::default() };
+            let shared = freshen(&get(""), &kept, &answer(304, &update), &LATER, &policy);
+            assert!(super::tests::text(shared.unwrap()).contains(&update));
+        }
+    }
+
+    #[test]
+    fn what_is_for_one_hop_changes_nothing_section_3_2() {
+        let fields = "Connection: kept\r\nKept: B\r\nKeep-Alive: x\r\nContent-Length: 7\r\n";
+        let text = text(freshened(&format!("{TAGGED}Kept: A\r\n"), fields).unwrap());
+        assert!(text.contains("Kept: A\r\n") && !text.contains("Content-Length"), "{text}");
+    }
+
+    #[test]
+    fn a_304_without_date_is_of_now_rfc_9110_section_6_6_1() {
+        let stored = freshened(TAGGED, "").unwrap();
+        assert_eq!(stored.meta.age_s(LATER.response_ms), 0);
+        assert!(text(stored).ends_with(LATER_DATE));
+    }
+
+    #[test]
+    fn a_304_may_forbid_to_keep_section_5_2_2_5() {
+        let refused = freshened(TAGGED, "Cache-Control: no-store\r\n").err();
+        assert_eq!(refused, Some(Refusal::NoStore));
+        assert!(refused.is_some_and(|refusal| refusal.drops_stored(200)));
+    }
+
+    fn by_head(status: u16, fields: &str) -> Freshened {
+        let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
+        let stored = kept(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
+        let kept = StoredView { meta: &stored.meta, head: &stored.head };
+        let head = request("HEAD / HTTP/1.1", "");
+        let answer = answer(status, fields);
+        freshen_by_head(&head, &kept, 5, &answer, &LATER, &Policy::default())
+    }
+
+    #[test]
+    fn a_head_updates_what_is_the_same_section_4_3_5() {
+        for fields in [
+            "",
+            "ETag: \"a\"\r\nContent-Length: 5\r\n",
+            "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n",
+        ] {
+            let fields = format!("A: 2\r\nLink: x\r\nCache-Control: max-age=9\r\n{fields}");
+            let Freshened::Updated(stored) = by_head(200, &fields) else { panic!("{fields}") };
+            assert!(stored.meta.is_fresh(LATER.response_ms));
+            assert_eq!(stored.meta.lifetime_s, 9);
+            let text = text(stored);
+            assert!(text.contains("A: 1\r\n") && !text.contains("Link"), "{text}");
+            assert!(text.contains("Cache-Control: max-age=9\r\n"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_head_of_something_else_makes_stale_section_4_3_5() {
+        for fields in [
+            "ETag: \"b\"\r\n",
+            "ETag: W/\"a\"\r\n",
+            "Content-Length: 6\r\n",
+            "Last-Modified: Thu, 01 Jan 2026 00:00:01 GMT\r\n",
+            "Last-Modified: x\r\n",
+            "Cache-Control: no-store\r\n",
+        ] {
+            assert_eq!(by_head(200, fields), Freshened::Stale, "{fields}");
+        }
+        assert_eq!(by_head(404, "ETag: \"b\"\r\n"), Freshened::Unchanged);
+    }
+
+    #[test]
+    fn a_personal_head_says_nothing_about_the_shared_response() {
+        let stored = kept(&format!("{DATE}{TAGGED}"));
+        let kept = StoredView { meta: &stored.meta, head: &stored.head };
+        let private = answer(200, "Cache-Control: private\r\nETag: \"b\"\r\n");
+        let of = |fields: &str| {
+            let head = request("HEAD / HTTP/1.1", fields);
+            freshen_by_head(&head, &kept, 5, &private, &LATER, &Policy::default())
+        };
+        assert_eq!(of("Cookie: sid=1\r\n"), Freshened::Unchanged);
+        assert_eq!(of(""), Freshened::Stale);
+    }
+}

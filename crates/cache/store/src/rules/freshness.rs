@@ -1,0 +1,313 @@
+//! How long an answer is fresh and how old it is, RFC 9111 section 4.2.
+
+use millrace_http1::{AnswerHead, Name, decimal};
+
+use super::date::http_date;
+use super::directives::AnswerDirectives;
+use super::limits::DELTA_S_MAX;
+use super::policy::{Policy, SetCookie, Ttl};
+use super::status;
+
+/// How long an answer is fresh, and who says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lifetime {
+    /// The origin, counted from when it made the answer.
+    Explicit(u32),
+    /// The operator, counted from when it was received.
+    Operator(u32),
+    /// This cache, from when it was modified.
+    Heuristic(u32),
+    /// Nobody.
+    Unknown,
+}
+
+impl Lifetime {
+    /// Whether it was said, and not guessed.
+    pub(super) fn is_explicit(self) -> bool {
+        matches!(self, Self::Explicit(_) | Self::Operator(_))
+    }
+}
+
+/// An answer's `Date`, or the time of its receipt where it has none that can be read.
+pub(super) fn date_s(answer: &AnswerHead, received_s: u64) -> u64 {
+    let mut dates = answer.values(Name::Date);
+    dates.next().and_then(|value| http_date(value, received_s)).unwrap_or(received_s)
+}
+
+/// The only `Last-Modified`, if it can be read.
+pub(super) fn last_modified_s(answer: &AnswerHead, received_s: u64) -> Option<u64> {
+    let mut values = answer.values(Name::LastModified);
+    let date = http_date(values.next()?, received_s);
+    if values.next().is_some() { None } else { date }
+}
+
+/// RFC 9111 section 4.2.1: the first of these that is there.
+pub(super) fn lifetime(
+    answer: &AnswerHead,
+    directives: &AnswerDirectives,
+    received_s: u64,
+    policy: &Policy,
+) -> Lifetime {
+    let named = policy.named_ttl(answer.status());
+    let usual = Some(policy.ttl).filter(|_| status::is_heuristic(answer.status()));
+    if let Some(Ttl::Override(seconds)) = named.or(usual) {
+        return Lifetime::Operator(seconds);
+    }
+    match said(answer, directives, received_s) {
+        Some(seconds) => Lifetime::Explicit(seconds.min(policy.ttl_s_max)),
+        None => unsaid(answer, directives, received_s, policy),
+    }
+}
+
+/// For how long an origin says that its answer is fresh.
+fn said(answer: &AnswerHead, directives: &AnswerDirectives, received_s: u64) -> Option<u32> {
+    let expires = || if directives.is_targeted { None } else { expires(answer, received_s) };
+    directives.s_maxage_s.or(directives.max_age_s).or_else(expires)
+}
+
+/// `Expires` as seconds after `Date`. RFC 9111 section 5.3: what cannot be read is in the past; and
+/// by section 4.2.1 so is what is said twice.
+fn expires(answer: &AnswerHead, received_s: u64) -> Option<u32> {
+    let mut values = answer.values(Name::Expires);
+    let value = values.next()?;
+    if values.any(|other| other != value) {
+        return Some(0);
+    }
+    let expires_s = http_date(value, received_s).unwrap_or(0);
+    let seconds = expires_s.saturating_sub(date_s(answer, received_s));
+    Some(seconds.min(u64::from(DELTA_S_MAX)) as u32)
+}
+
+/// For how long an answer is fresh that does not say so, RFC 9111 section 4.2.2. Not, where the
+/// origin spoke to caches of HTTP/1.0, or sets a cookie: what it did not say is then not yes.
+fn unsaid(
+    answer: &AnswerHead,
+    directives: &AnswerDirectives,
+    received_s: u64,
+    policy: &Policy,
+) -> Lifetime {
+    let ttl = policy.named_ttl(answer.status());
+    let is_named = matches!(ttl, Some(Ttl::Default(_)));
+    let is_open = status::is_heuristic(answer.status()) || directives.public || is_named;
+    if !is_open || answer.find(Name::SetCookie).is_some() {
+        return Lifetime::Unknown;
+    }
+    if let Ttl::Default(seconds) = ttl.unwrap_or(policy.ttl) {
+        return Lifetime::Operator(seconds.min(policy.ttl_s_max));
+    }
+    let is_silenced =
+        answer.find(Name::Pragma).is_some() && answer.find(Name::CacheControl).is_none();
+    let Some(modified_s) = last_modified_s(answer, received_s) else { return Lifetime::Unknown };
+    if is_silenced || policy.heuristic_percent == 0 {
+        return Lifetime::Unknown;
+    }
+    let unchanged_s = date_s(answer, received_s).saturating_sub(modified_s);
+    let seconds = unchanged_s.saturating_mul(u64::from(policy.heuristic_percent)) / 100;
+    let seconds_max = policy.heuristic_s_max.min(policy.ttl_s_max);
+    Lifetime::Heuristic(seconds.min(u64::from(seconds_max)) as u32)
+}
+
+/// How old an answer was when it was received, RFC 9111 section 4.2.3: by its `Age` and the time
+/// that it took to come, or by its `Date`, whichever is more. `None`: it has an `Age` that cannot
+/// be relied on.
+pub(super) fn initial_age_s(
+    answer: &AnswerHead,
+    date_s: u64,
+    request_ms: u64,
+    response_ms: u64,
+) -> Option<u32> {
+    let apparent_s = (response_ms / 1000).saturating_sub(date_s);
+    let delay_s = response_ms.saturating_sub(request_ms) / 1000;
+    let corrected_s = u64::from(age_s(answer)?).saturating_add(delay_s);
+    Some(apparent_s.max(corrected_s).min(u64::from(DELTA_S_MAX)) as u32)
+}
+
+/// The value of `Age`, 0 where there is none, `None` where nobody knows.
+///
+/// RFC 9111 section 5.1 asks to take the first of a list and to ignore what is no number. The first
+/// is done where one sender wrote the list. Where several did, be it in lines or in lines that
+/// somebody has joined (RFC 9110 section 5.3: by a comma and a space), two caches disagree. Then,
+/// and where there is no number, the answer counts as stale, as section 4.2.1 encourages: ignoring
+/// the field would serve an answer of unknown age as a new one.
+fn age_s(answer: &AnswerHead) -> Option<u32> {
+    let mut values = answer.values(Name::Age);
+    let Some(value) = values.next() else { return Some(0) };
+    let is_joined = value.windows(2).any(|pair| matches!(pair, [b',', b' ' | b'\t']));
+    if is_joined || values.next().is_some() {
+        return None;
+    }
+    let digits = value.split(|&byte| byte == b',').next()?;
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let seconds = decimal(digits).unwrap_or(u64::MAX);
+    Some(seconds.min(u64::from(DELTA_S_MAX)) as u32)
+}
+
+/// Whether an answer that sets a cookie may be stored. What the operator says of lifetimes is said
+/// of all answers, and not of cookies: an origin that allows no use of its answer does not allow
+/// that of its cookie.
+pub(super) fn allows_cookie(
+    answer: &AnswerHead,
+    directives: &AnswerDirectives,
+    received_s: u64,
+    policy: SetCookie,
+) -> bool {
+    let is_shared = directives.public || directives.s_maxage_s.is_some() || directives.is_targeted;
+    match policy {
+        SetCookie::Explicit => {
+            said(answer, directives, received_s).is_some_and(|seconds| seconds > 0)
+        }
+        SetCookie::Shared => is_shared,
+        SetCookie::Never => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::StatusTtl;
+    use super::super::samples::{DATE, NOW_MS, NOW_S, answer};
+    use super::*;
+
+    fn lifetime_of(status: u16, fields: &str, policy: &Policy) -> Lifetime {
+        let answer = answer(status, fields);
+        let directives = AnswerDirectives::of(&answer, &policy.targets);
+        lifetime(&answer, &directives, NOW_S, policy)
+    }
+
+    fn by_default(fields: &str) -> Lifetime {
+        lifetime_of(200, fields, &Policy::default())
+    }
+
+    fn date(offset_s: i64) -> String {
+        let time = std::time::UNIX_EPOCH
+            + std::time::Duration::from_secs(NOW_S.checked_add_signed(offset_s).unwrap());
+        httpdate::fmt_http_date(time)
+    }
+
+    #[test]
+    fn s_maxage_then_max_age_then_expires_section_4_2_1() {
+        use Lifetime::{Explicit, Unknown};
+        let expires = format!("Expires: {}\r\n{DATE}", date(100));
+        assert_eq!(by_default(&expires), Explicit(100));
+        assert_eq!(by_default(&format!("{expires}Cache-Control: max-age=5\r\n")), Explicit(5));
+        let shared = "Cache-Control: max-age=5, s-maxage=7\r\n";
+        assert_eq!(by_default(&format!("{expires}{shared}")), Explicit(7));
+        assert_eq!(by_default(&format!("{shared}Cache-Control: s-maxage=1\r\n")), Explicit(7));
+        assert_eq!(by_default(DATE), Unknown);
+    }
+
+    #[test]
+    fn expires_is_counted_from_date_section_4_2_1() {
+        let expires = |date_at: i64, expires_at: i64| {
+            by_default(&format!("Date: {}\r\nExpires: {}\r\n", date(date_at), date(expires_at)))
+        };
+        assert_eq!(expires(-10, 10), Lifetime::Explicit(20));
+        assert_eq!(expires(10, 20), Lifetime::Explicit(10));
+        assert_eq!(expires(400, 300), Lifetime::Explicit(0));
+        assert_eq!(expires(0, 0), Lifetime::Explicit(0));
+        let no_date = format!("Date: foo\r\nExpires: {}\r\n", date(10));
+        assert_eq!(by_default(&no_date), Lifetime::Explicit(10));
+    }
+
+    #[test]
+    fn expires_that_cannot_be_read_is_past_section_5_3() {
+        for odd in ["0", "-1", "", "Thu, 18 Aug 2050 02:01:18 AEST", "tomorrow"] {
+            assert_eq!(by_default(&format!("Expires: {odd}\r\n")), Lifetime::Explicit(0), "{odd}");
+        }
+        let twice = format!("Expires: {}\r\nExpires: {}\r\n", date(10), date(11));
+        assert_eq!(by_default(&twice), Lifetime::Explicit(0));
+        let same = format!("Expires: {0}\r\nExpires: {0}\r\n", date(10));
+        assert_eq!(by_default(&same), Lifetime::Explicit(10));
+    }
+
+    #[test]
+    fn a_targeted_field_silences_expires_rfc_9213_section_2_2() {
+        let fields = format!("CDN-Cache-Control: public\r\nExpires: {}\r\n", date(100));
+        assert_eq!(by_default(&fields), Lifetime::Unknown);
+    }
+
+    #[test]
+    fn heuristics_take_a_tenth_section_4_2_2() {
+        let policy = Policy::default();
+        let modified = |ago_s: i64| format!("{DATE}Last-Modified: {}\r\n", date(-ago_s));
+        assert_eq!(by_default(&modified(1000)), Lifetime::Heuristic(100));
+        assert_eq!(by_default(&modified(100_000_000)), Lifetime::Heuristic(86_400));
+        assert_eq!(by_default(&modified(-5)), Lifetime::Heuristic(0));
+        assert_eq!(lifetime_of(404, &modified(1000), &policy), Lifetime::Heuristic(100));
+        assert_eq!(lifetime_of(599, &modified(1000), &policy), Lifetime::Unknown);
+        let public = format!("{}Cache-Control: public\r\n", modified(1000));
+        assert_eq!(lifetime_of(599, &public, &policy), Lifetime::Heuristic(100));
+        for silent in ["Set-Cookie: a=b\r\n", "Pragma: no-cache\r\n", "Last-Modified: x\r\n"] {
+            assert_eq!(by_default(&format!("{}{silent}", modified(1000))), Lifetime::Unknown);
+        }
+        let off = Policy { heuristic_percent: 0, ..Policy::default() };
+        assert_eq!(lifetime_of(200, &modified(1000), &off), Lifetime::Unknown);
+    }
+
+    #[test]
+    fn an_operator_may_say_how_long() {
+        let fields = "Cache-Control: max-age=50\r\n";
+        let with = |ttl, ttl_s_max| Policy { ttl, ttl_s_max, ..Policy::default() };
+        let long = u32::MAX;
+        assert_eq!(lifetime_of(200, fields, &with(Ttl::Override(9), 5)), Lifetime::Operator(9));
+        assert_eq!(lifetime_of(200, fields, &with(Ttl::Default(9), long)), Lifetime::Explicit(50));
+        assert_eq!(lifetime_of(200, fields, &with(Ttl::Origin, 5)), Lifetime::Explicit(5));
+        assert_eq!(lifetime_of(200, "", &with(Ttl::Default(9), long)), Lifetime::Operator(9));
+        assert_eq!(lifetime_of(503, "", &with(Ttl::Default(9), long)), Lifetime::Unknown);
+        assert_eq!(lifetime_of(503, "", &with(Ttl::Override(9), long)), Lifetime::Unknown);
+        assert_eq!(lifetime_of(503, fields, &with(Ttl::Override(9), 5)), Lifetime::Explicit(5));
+    }
+
+    #[test]
+    fn an_operator_may_say_it_for_statuses() {
+        let named = |first, last, ttl| StatusTtl { statuses: (first, last), ttl };
+        let status_ttls = vec![
+            named(404, 404, Ttl::Override(5)),
+            named(502, 504, Ttl::Default(3)),
+            named(300, 499, Ttl::Origin),
+        ];
+        let policy = Policy { ttl: Ttl::Override(60), status_ttls, ..Policy::default() };
+        let fields = "Cache-Control: max-age=50\r\n";
+        for (status, fields, expected) in [
+            (200, fields, Lifetime::Operator(60)),
+            (404, fields, Lifetime::Operator(5)),
+            (410, fields, Lifetime::Explicit(50)),
+            (302, "", Lifetime::Unknown),
+            (503, fields, Lifetime::Explicit(50)),
+            (503, "", Lifetime::Operator(3)),
+            (503, "Set-Cookie: a=b\r\n", Lifetime::Unknown),
+            (500, "", Lifetime::Unknown),
+        ] {
+            assert_eq!(lifetime_of(status, fields, &policy), expected, "{status} {fields}");
+        }
+    }
+
+    fn age(fields: &str) -> Option<u32> {
+        let answer = answer(200, fields);
+        initial_age_s(&answer, date_s(&answer, NOW_MS / 1000), NOW_MS, NOW_MS)
+    }
+
+    #[test]
+    fn age_is_what_is_more_section_4_2_3() {
+        assert_eq!(age(DATE), Some(0));
+        assert_eq!(age(&format!("Date: {}\r\nAge: 25\r\n", date(-10))), Some(25));
+        assert_eq!(age(&format!("Date: {}\r\nAge: 5\r\n", date(-10))), Some(10));
+        assert_eq!(age(&format!("Date: {}\r\nAge: 15\r\n", date(10))), Some(15));
+        let answer = answer(200, "Age: 5\r\n");
+        let slow = initial_age_s(&answer, NOW_MS / 1000, NOW_MS - 2500, NOW_MS);
+        assert_eq!(slow, Some(7));
+    }
+
+    #[test]
+    fn an_age_nobody_can_rely_on_is_none_section_5_1() {
+        assert_eq!(age("Age: 99999999999999999999\r\n"), Some(1 << 31));
+        assert_eq!((age("Age: 7200,0\r\n"), age("Age: 0,7200\r\n")), (Some(7200), Some(0)));
+        for odd in ["abc", "-7200", "7200.0", "7200;foo=bar", "0, 0", "3600, 3600", "", ",0"] {
+            assert_eq!(age(&format!("Age: {odd}\r\n")), None, "{odd}");
+        }
+        for two in ["Age: 7200\r\nAge: 0\r\n", "Age: 0\r\nAge: 7200\r\n", "Age: 0\r\nAge: 0\r\n"] {
+            assert_eq!(age(two), None, "{two}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Any bytes against all rules.
+
+use millrace_http1::{
+    AnswerHead, HeadLimits, HeadScan, Method, Name, NameSet, OriginRequest, RequestHead,
+    destination,
+};
+
+use super::{
+    CacheStatus, Features, HashKey, Key, KeyParts, Lookup, Meta, Multipart, Policy, Receipt,
+    RequestDirectives, Reuse, Scheme, Selection, Site, Stored, StoredView, combine, condition,
+    finish, freshen, freshen_by_head, group_invalidations, invalidated, lines, lookup, ranges,
+    remainder, reuse, selected, store, tags, write_not_modified, write_validation,
+};
+
+/// Takes the bytes for the head of a request, that of its answer, and that of a later answer, and
+/// asks the rules about them. Checks, for any bytes: what is stored is a head that says the same
+/// when it is read again, and has nothing in it that is for one hop; a range that is sent is inside
+/// of what is there; an answer fits the request that it was stored for; a key has the hash of its
+/// text; numbers are read as they were written; a path that becomes invalid is one; and what holds
+/// is stored again by the same answer.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn fuzz_rules(data: &[u8]) {
+    let limits = HeadLimits { bytes_max: 4096, fields_max: 32, target_bytes_max: 1024 };
+    let mut request = RequestHead::default();
+    let Ok(Some(used)) = request.parse(data, &mut HeadScan::default(), &limits) else { return };
+    let data = &data[used..];
+    let mut answer = AnswerHead::default();
+    let Ok(Some(used)) = answer.parse(data, &mut HeadScan::default(), &limits) else { return };
+    let mut later = AnswerHead::default();
+    let has_later = later.parse(&data[used..], &mut HeadScan::default(), &limits);
+    let later = if matches!(has_later, Ok(Some(_))) { &later } else { &answer };
+    fuzz_site(&request, &answer);
+    let policy = Policy { stale_if_error_s: 5, ..Policy::default() };
+    let receipt = receipt(0);
+    tags(&answer).iter().for_each(|tag| assert!((1..=256).contains(&tag.as_bytes().len())));
+    let Ok(stored) = store(&request, &answer, &receipt, &policy) else { return };
+    assert!(matches!(request.method(), Method::Get | Method::Post));
+    let meta = Meta::from_bytes(&stored.meta.to_bytes(), stored.head.len());
+    assert_eq!(meta, Some(stored.meta));
+    fuzz_stored(&request, &stored, &policy);
+    fuzz_variant(&request, &answer, &stored);
+    fuzz_use(&request, &stored);
+    fuzz_later(&request, &stored, later, &policy);
+}
+
+fn receipt(after_ms: u64) -> Receipt {
+    let now_ms = 1_795_256_160_000 + after_ms;
+    Receipt { request_ms: now_ms, response_ms: now_ms, scheme: Scheme::Http, hash: HASH }
+}
+
+const HASH: HashKey = HashKey::new([5; 16]);
+
+fn fuzz_site(request: &RequestHead, answer: &AnswerHead) {
+    let Ok(destination) = destination(request) else { return };
+    let Some(authority) = destination.authority else { return };
+    let site = Site { scheme: Scheme::Http, authority };
+    let ignored_parameters = vec![(*b"a*").into(), (*b"b").into()];
+    let fields = vec![(*b"cookie").into()];
+    let cookies = ignored_parameters.clone();
+    let is_any = Features { fields: Vec::new(), cookies: cookies.clone() }.is_any_in(request);
+    assert!(!is_any || request.find(Name::Cookie).is_some());
+    let parts = KeyParts { ignored_parameters, fields, cookies, ..KeyParts::default() };
+    for parts in [&KeyParts::default(), &parts] {
+        let mut text = Vec::new();
+        let request = &OriginRequest::as_received(request);
+        Key::write(&mut text, &site, destination.path_and_query, request, parts);
+        let key = Key::of(&HASH, &site, destination.path_and_query, request, parts);
+        assert_eq!(key, Key::of_text(&HASH, &text));
+    }
+    for path in invalidated(request, answer, &site) {
+        assert!(path.starts_with(b"/") || path == b"*", "{}", path.escape_ascii());
+    }
+    assert!(!request.method().is_safe() || group_invalidations(request, answer).is_empty());
+}
+
+/// A stored head is read again as what it is, and stored again as the same bytes.
+fn fuzz_stored(request: &RequestHead, stored: &Stored, policy: &Policy) {
+    const NEVER: NameSet = NameSet::of(&[
+        Name::Age,
+        Name::Connection,
+        Name::ContentLength,
+        Name::KeepAlive,
+        Name::ProxyAuthenticate,
+        Name::Te,
+        Name::Trailer,
+        Name::TransferEncoding,
+        Name::Upgrade,
+    ]);
+    let head = [&stored.head[..], b"\r\n"].concat();
+    let limits = HeadLimits { bytes_max: head.len(), fields_max: 64, target_bytes_max: 0 };
+    let mut again = AnswerHead::default();
+    let used = again.parse(&head, &mut HeadScan::default(), &limits);
+    assert_eq!(used, Ok(Some(head.len())), "{}", head.escape_ascii());
+    assert_eq!(again.status(), stored.meta.status);
+    assert!(again.fields().iter().all(|field| !NEVER.has(field.known)));
+    let read = lines(&stored.head[stored.meta.lines_at as usize..]);
+    for (line, field) in read.zip(again.fields()) {
+        assert_eq!((line.name, line.value), (again.name_of(field), again.value_of(field)));
+    }
+    if stored.meta.status != 206
+        && let Ok(twice) = store(request, &again, &receipt(0), policy)
+    {
+        assert_eq!(twice.head, stored.head);
+        assert_eq!(twice.vary, stored.vary);
+    }
+}
+
+fn fuzz_variant(request: &RequestHead, answer: &AnswerHead, stored: &Stored) {
+    let Some(names) = &stored.vary else { return };
+    let request = OriginRequest::as_received(request);
+    let key = names.key_of_answer(&HASH, &request, answer);
+    assert!(key.fits(&names.key(&HASH, &request)));
+}
+
+/// What is sent of a body of ten bytes is of these ten.
+fn fuzz_use(request: &RequestHead, stored: &Stored) {
+    let Stored { mut meta, ref head, .. } = *stored;
+    let now_ms = meta.response_ms + 1000;
+    let reused = reuse(&meta, &RequestDirectives::of(request), now_ms);
+    if let Reuse::Fresh { age_s } = reused {
+        assert!(meta.is_fresh(now_ms) && age_s < meta.lifetime_s);
+    }
+    let is_lookup = lookup(request, &Policy::default()) == Lookup::Cache;
+    condition(request, &meta, head);
+    write_not_modified(&mut Vec::new(), &meta, head);
+    let status = CacheStatus { ttl_s: Some(meta.ttl_s(now_ms)), ..CacheStatus::default() };
+    status.write(&mut Vec::new(), "fuzz");
+    let (start, end) = match meta.extent {
+        Some(extent) => (extent.first, extent.last),
+        None => (0, 9),
+    };
+    match ranges(request, &meta, head, 10, &HASH) {
+        Selection::Part(range) => {
+            assert!(is_lookup || request.method() == Method::Get);
+            assert!(start <= range.first && range.first <= range.last && range.last <= end);
+        }
+        Selection::Parts(ranges) => {
+            let parts = ranges.as_slice();
+            assert!((2..=16).contains(&parts.len()));
+            let is_inside = |range: &super::ByteRange| start <= range.first && range.last <= end;
+            assert!(parts.iter().all(is_inside));
+            let sent: u64 = parts.iter().map(super::ByteRange::length).sum();
+            let multipart = Multipart::new(&ranges, Some(10), b"a/b", 7);
+            assert!(multipart.length() > sent);
+        }
+        Selection::Absent => assert!(meta.extent.is_some()),
+        Selection::Whole | Selection::Unsatisfiable => assert!(meta.extent.is_none()),
+    }
+    if finish(&mut meta, 4, false, Some(10)).is_ok() {
+        let extent = meta.extent.expect("four bytes are a part");
+        assert_eq!(extent.last - extent.first, 3);
+        if let Some(rest) = remainder(&meta, head) {
+            assert!(meta.has_strong_validator() && rest.range.starts_with(b"bytes="));
+        }
+    }
+}
+
+fn fuzz_later(request: &RequestHead, stored: &Stored, later: &AnswerHead, policy: &Policy) {
+    let view = StoredView { meta: &stored.meta, head: &stored.head };
+    let mut fields = Vec::new();
+    let is_asked = write_validation(&mut fields, &[view]);
+    assert_eq!(is_asked, stored.meta.has_validator() && stored.meta.extent.is_none());
+    assert_eq!(selected(later, &[view]).is_some(), is_asked);
+    if let Ok(freshened) = freshen(request, &view, later, &receipt(2000), policy) {
+        assert_eq!(freshened.meta.status, stored.meta.status);
+        let tag = |stored: &Stored| stored.meta.etag_bytes(&stored.head).map(<[u8]>::to_vec);
+        assert_eq!(tag(&freshened), tag(stored), "a later answer does not change the tag");
+    }
+    let _ = freshen_by_head(request, &view, 10, later, &receipt(2000), policy);
+    if let Ok(joined) = combine(request, &view, later, &receipt(2000), policy) {
+        let extent = stored.meta.extent.expect("only parts are joined");
+        match joined.meta.extent {
+            Some(all) => assert!(all.first <= extent.first && extent.last <= all.last),
+            None => assert_eq!(joined.meta.status, 200),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_http1::corpus;
+
+    use super::fuzz_rules;
+
+    #[test]
+    fn the_corpus_keeps_the_invariants() {
+        corpus::run("cache_rules", 100, corpus::change_lines, fuzz_rules);
+    }
+}

@@ -1,0 +1,79 @@
+//! What a request makes invalid, RFC 9111 section 4.4.
+
+use millrace_http1::{AnswerHead, Name, RequestHead, destination};
+
+use super::key::Site;
+use super::uri;
+
+/// The paths and queries of the answer's site whose stored answers are no longer to be used without
+/// validation, the target's own first; none for safe methods and for errors. Keys are made of them
+/// as of a GET, with the fields of this request where a route's keys have fields.
+///
+/// RFC 9111 section 4.4: of a method that is not known to be safe, and only a status of 2xx or 3xx;
+/// `Location` and `Content-Location` of the same origin, so that nobody can have others
+/// invalidated.
+pub fn invalidated(request: &RequestHead, answer: &AnswerHead, site: &Site<'_>) -> Vec<Vec<u8>> {
+    let is_success = (200..400).contains(&answer.status());
+    let Ok(destination) = destination(request) else { return Vec::new() };
+    if request.method().is_safe() || !is_success || destination.path_and_query.is_empty() {
+        return Vec::new();
+    }
+    let target = destination.path_and_query;
+    let mut paths = vec![target.to_vec()];
+    for name in [Name::Location, Name::ContentLocation] {
+        let mut references = answer.values(name);
+        let path = references.next().and_then(|value| uri::resolve(value, site, target));
+        paths.extend(path.filter(|path| !paths.contains(path)));
+    }
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_http1::Authority;
+
+    use super::super::key::Scheme;
+    use super::super::samples::{answer, request};
+    use super::*;
+
+    fn paths(method: &str, status: u16, fields: &str) -> Vec<String> {
+        let request = request(&format!("{method} /a/b?c HTTP/1.1"), "");
+        let authority = Authority::parse(b"example.com").unwrap();
+        let site = Site { scheme: Scheme::Http, authority };
+        let paths = invalidated(&request, &answer(status, fields), &site);
+        paths.into_iter().map(|path| String::from_utf8(path).unwrap()).collect()
+    }
+
+    #[test]
+    fn unsafe_methods_invalidate_section_4_4() {
+        for method in ["POST", "PUT", "DELETE", "PATCH", "M-SEARCH", "get"] {
+            assert_eq!(paths(method, 200, ""), ["/a/b?c"], "{method}");
+            assert_eq!(paths(method, 303, ""), ["/a/b?c"], "{method}");
+        }
+        for method in ["GET", "HEAD", "OPTIONS", "TRACE"] {
+            assert!(paths(method, 200, "Location: /x\r\n").is_empty(), "{method}");
+        }
+    }
+
+    #[test]
+    fn errors_do_not_section_4_4() {
+        for status in [400, 404, 500, 503] {
+            assert!(paths("POST", status, "Location: /x\r\n").is_empty());
+        }
+    }
+
+    #[test]
+    fn what_the_answer_names_is_invalid_too_section_4_4() {
+        let fields = "Location: ../d\r\nContent-Location: http://example.com/e?f#g\r\n";
+        assert_eq!(paths("POST", 201, fields), ["/a/b?c", "/d", "/e?f"]);
+        let same = "Location: /a/b?c\r\nContent-Location: /d\r\n";
+        assert_eq!(paths("PUT", 201, same), ["/a/b?c", "/d"]);
+    }
+
+    #[test]
+    fn other_origins_are_left_alone_section_4_4() {
+        let fields =
+            "Location: http://other.example/d\r\nContent-Location: https://example.com/\r\n";
+        assert_eq!(paths("POST", 201, fields), ["/a/b?c"]);
+    }
+}

@@ -1,0 +1,57 @@
+//! What the tests share: heads in one call, and what is stored of them.
+
+use millrace_http1::{AnswerHead, HeadLimits, HeadScan, RequestHead};
+
+use super::{HashKey, Policy, Receipt, Refusal, Scheme, Stored, store};
+
+const LIMITS: HeadLimits =
+    HeadLimits { bytes_max: 16_384, fields_max: 100, target_bytes_max: 4096 };
+
+/// Sat, 21 Nov 2026 10:16:00 GMT.
+pub(super) const NOW_S: u64 = 1_795_256_160;
+pub(super) const NOW_MS: u64 = NOW_S * 1000;
+/// The same as a `Date` line.
+pub(super) const DATE: &str = "Date: Sat, 21 Nov 2026 10:16:00 GMT\r\n";
+
+pub(super) const HASH: HashKey = HashKey::new([7; 16]);
+
+/// `GET /` with these field lines, each with its line end.
+pub(super) fn get(fields: &str) -> RequestHead {
+    request("GET / HTTP/1.1", fields)
+}
+
+/// A request with this line and these field lines.
+pub(super) fn request(line: &str, fields: &str) -> RequestHead {
+    let bytes = format!("{line}\r\nHost: example.com\r\n{fields}\r\n");
+    let mut head = RequestHead::default();
+    let used = head.parse(bytes.as_bytes(), &mut HeadScan::default(), &LIMITS);
+    assert_eq!(used, Ok(Some(bytes.len())), "{bytes}");
+    head
+}
+
+/// An answer with this status and these field lines.
+pub(super) fn answer(status: u16, fields: &str) -> AnswerHead {
+    answer_of(format!("HTTP/1.1 {status} Reason\r\n{fields}\r\n").as_bytes())
+}
+
+/// An answer of these bytes.
+pub(super) fn answer_of(bytes: &[u8]) -> AnswerHead {
+    let mut head = AnswerHead::default();
+    let used = head.parse(bytes, &mut HeadScan::default(), &LIMITS);
+    assert_eq!(used, Ok(Some(bytes.len())), "{}", bytes.escape_ascii());
+    head
+}
+
+/// Received now, asked for now.
+pub(super) const RECEIPT: Receipt =
+    Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
+
+/// What the default policy makes of an answer of status 200 to `GET /`.
+pub(super) fn stored(fields: &str) -> Result<Stored, Refusal> {
+    store(&get(""), &answer(200, fields), &RECEIPT, &Policy::default())
+}
+
+/// A stored answer of status 200.
+pub(super) fn kept(fields: &str) -> Stored {
+    stored(fields).expect("it may be stored")
+}

@@ -1,0 +1,177 @@
+//! The head of a stored answer: its status line and its end-to-end fields in canonical form, ready
+//! to be sent. The empty line, `Content-Length` and `Age` are not in it: whoever sends it writes
+//! them, with `Cache-Status` and `Via`.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use memchr::{memchr, memmem};
+use millrace_http1::{AnswerHead, HeadLimits, HeadScan, Name, forwarded_fields};
+
+use super::directives::AnswerDirectives;
+use super::etag::Etag;
+use super::meta::EtagAt;
+
+/// A field line of a stored head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Line<'a> {
+    /// With its line end.
+    pub bytes: &'a [u8],
+    /// As received.
+    pub name: &'a [u8],
+    /// As received, without blanks around it.
+    pub value: &'a [u8],
+    /// The name by its meaning.
+    pub known: Name,
+}
+
+/// The field lines of a stored head, which begin at [`Meta::lines_at`](super::Meta::lines_at).
+pub fn lines(lines: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    let mut rest = lines;
+    std::iter::from_fn(move || {
+        let end = memmem::find(rest, b"\r\n")? + 2;
+        let (bytes, after) = rest.split_at(end);
+        rest = after;
+        let colon = memchr(b':', bytes)?;
+        let name = &bytes[..colon];
+        let value = bytes[colon + 1..].trim_ascii();
+        Some(Line { bytes, name, value, known: Name::of(name) })
+    })
+}
+
+/// Appends one field line.
+pub(super) fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    for part in [name, b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// Appends a status line.
+pub(super) fn write_status_line(out: &mut Vec<u8>, status: u16, reason: &[u8]) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(status.to_string().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(reason);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Whether a field that goes on is stored too, RFC 9111 section 3.1. `Age` is written anew at each
+/// use; trailers are not stored; the place of a part is in its [`Extent`](super::Extent); and the
+/// origin may keep fields from being stored.
+pub(super) fn is_stored(
+    status: u16,
+    directives: &AnswerDirectives,
+    known: Name,
+    name: &[u8],
+) -> bool {
+    match known {
+        Name::Age | Name::Trailer => false,
+        Name::ContentRange => status != 206,
+        _ => !directives.omits(name),
+    }
+}
+
+/// Writes the field lines of an answer that are stored. What is for one hop only is left out, and
+/// what `Connection` names, RFC 9111 section 3.1. An answer without `Date` gets the time of its
+/// receipt as one, RFC 9110 section 6.6.1.
+///
+/// Gives where the entity tag is; `None` where there is none, or more than one.
+pub(super) fn write_lines(
+    out: &mut Vec<u8>,
+    answer: &AnswerHead,
+    directives: &AnswerDirectives,
+    received_s: u64,
+) -> Option<EtagAt> {
+    let (mut etag, mut etags) = (None, 0);
+    for field in forwarded_fields(answer) {
+        let name = answer.name_of(field);
+        if !is_stored(answer.status(), directives, field.known, name) {
+            continue;
+        }
+        let value = answer.value_of(field);
+        write_line(out, name, value);
+        if field.known == Name::Etag && !value.is_empty() {
+            // The value is what is before the line end.
+            let start = (out.len() - 2 - value.len()) as u32;
+            let is_strong = Etag::of(value).is_strong();
+            etag = Some(EtagAt { start, len: value.len() as u32, is_strong });
+            etags += 1;
+        }
+    }
+    if answer.find(Name::Date).is_none() {
+        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(received_s));
+        write_line(out, b"Date", date.as_bytes());
+    }
+    etag.filter(|_| etags == 1)
+}
+
+/// A head that is stored, or made of lines that were: without the empty line.
+pub(super) fn read_again(lines: &[u8]) -> AnswerHead {
+    let bytes = [lines, b"\r\n"].concat();
+    let limits =
+        HeadLimits { bytes_max: bytes.len(), fields_max: bytes.len(), target_bytes_max: 0 };
+    let mut head = AnswerHead::default();
+    let used = head.parse(&bytes, &mut HeadScan::default(), &limits);
+    assert_eq!(used, Ok(Some(bytes.len())), "lines that were read once are read again");
+    head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{DATE, kept};
+
+    fn head(fields: &str) -> String {
+        String::from_utf8(kept(&format!("{DATE}Cache-Control: max-age=9\r\n{fields}")).head)
+            .unwrap()
+    }
+
+    #[test]
+    fn end_to_end_fields_are_stored_section_3_1() {
+        let fields = "Test: 1\r\nContent-Type: text/plain\r\nLink: a=b\r\n\
+                      Content-Range: x\r\nContent-MD5:x\r\nETag:  \"a\" \r\n\
+                      Link: c=d\r\nEmpty:\r\n";
+        let expected = format!(
+            "HTTP/1.1 200 Reason\r\n{DATE}Cache-Control: max-age=9\r\nTest: 1\r\n\
+             Content-Type: text/plain\r\nLink: a=b\r\nContent-Range: x\r\nContent-MD5: x\r\n\
+             ETag: \"a\"\r\nLink: c=d\r\nEmpty: \r\n"
+        );
+        assert_eq!(head(fields), expected);
+    }
+
+    #[test]
+    fn fields_for_one_hop_are_not_section_3_1() {
+        let fields = "Connection: a, B\r\nA: 1\r\nb: 2\r\nC: 3\r\nKeep-Alive: x\r\n\
+                      Proxy-Authenticate: x\r\nProxy-Authentication-Info: x\r\nTE: x\r\n\
+                      Proxy-Authorization: x\r\nProxy-Connection: x\r\nUpgrade: x\r\nAge: 0\r\n\
+                      Transfer-Encoding: chunked\r\nTrailer: x\r\n";
+        let expected = format!("HTTP/1.1 200 Reason\r\n{DATE}Cache-Control: max-age=9\r\nC: 3\r\n");
+        assert_eq!(head(fields), expected);
+    }
+
+    #[test]
+    fn fields_that_the_origin_names_are_not_section_5_2_2_4() {
+        let stored = head(
+            "Cache-Control: no-cache=\"a, b\", private=\"set-cookie\"\r\nA: 1\r\n\
+                           b: 2\r\nC: 3\r\nSet-Cookie: x\r\n",
+        );
+        assert!(stored.ends_with("\r\nC: 3\r\n"), "{stored}");
+        assert!(!stored.contains("\r\nA:") && !stored.contains("\r\nb:"), "{stored}");
+    }
+
+    #[test]
+    fn a_head_without_date_gets_one_rfc_9110_section_6_6_1() {
+        let stored = kept("Cache-Control: max-age=9\r\n");
+        assert!(String::from_utf8(stored.head).unwrap().ends_with(&format!("\r\n{DATE}")));
+    }
+
+    #[test]
+    fn the_entity_tag_is_found_again() {
+        let stored = kept("Cache-Control: max-age=9\r\nETag:W/\"a\"\r\nX: y\r\n");
+        assert_eq!(stored.meta.etag_bytes(&stored.head), Some(&b"W/\"a\""[..]));
+        assert!(!stored.meta.has_strong_validator());
+        let strong = kept("ETag: \"a\"\r\n");
+        assert_eq!(strong.meta.etag_bytes(&strong.head), Some(&b"\"a\""[..]));
+        assert!(strong.meta.has_strong_validator());
+        let two = kept("Cache-Control: max-age=9\r\nETag: \"a\"\r\nETag: \"b\"\r\n");
+        assert_eq!(two.meta.etag, None);
+    }
+}

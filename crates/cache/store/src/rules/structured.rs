@@ -1,0 +1,130 @@
+//! The few productions of Structured Fields (RFC 9651) that caches read: dictionaries of
+//! directives, and lists of strings. The grammar is the crate `sfparse`'s.
+
+use std::borrow::Cow;
+
+use millrace_http1::{Fields, Name};
+use sfparse::{Parser, Value};
+
+/// All lines of a field as one value, RFC 9651 section 4.2; `None` where there is none.
+pub(super) fn combined<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Option<Cow<'a, [u8]>> {
+    let first = lines.next()?;
+    let Some(second) = lines.next() else { return Some(Cow::Borrowed(first)) };
+    let mut all = first.to_vec();
+    for line in [second].into_iter().chain(lines) {
+        all.extend_from_slice(b", ");
+        all.extend_from_slice(line);
+    }
+    Some(Cow::Owned(all))
+}
+
+/// The values of all fields of a name that the head's parser may not know.
+pub(super) fn lines_named<'a>(fields: &'a Fields, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+    lines_known(fields, Name::of(name), name)
+}
+
+/// The same with what the name is known as. To find none of a known name costs one test.
+pub(super) fn lines_known<'a>(
+    fields: &'a Fields,
+    known: Name,
+    name: &[u8],
+) -> impl Iterator<Item = &'a [u8]> {
+    let all =
+        if known == Name::Other || fields.find(known).is_some() { fields.fields() } else { &[] };
+    let is_of_many = known.is_of_many();
+    let is_named = move |field: &&millrace_http1::Field| {
+        field.known == known && (!is_of_many || fields.name_of(field).eq_ignore_ascii_case(name))
+    };
+    all.iter().filter(is_named).map(|field| fields.value_of(field))
+}
+
+/// A member of a dictionary, without its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Member<'a> {
+    Integer(i64),
+    True,
+    False,
+    /// A string or a token, as it is written between its quotes.
+    Text(&'a [u8]),
+    /// Of a type that no directive has, or a string with escapes, which no directive needs.
+    Odd,
+}
+
+/// Reads a dictionary, and gives its members of these names, in the order of the names: the last of
+/// several members of one name counts. Members of other names are read and dropped, so that a
+/// dictionary takes no memory, however many members it has. `None` for what is none, and for an
+/// empty one.
+pub(super) fn dictionary<'a, const COUNT: usize>(
+    value: &'a [u8],
+    names: &[&str; COUNT],
+) -> Option<[Option<Member<'a>>; COUNT]> {
+    let mut members = [None; COUNT];
+    let mut parser = Parser::new(value);
+    let mut is_empty = true;
+    while let Some((name, member)) = parser.parse_dict().ok()? {
+        is_empty = false;
+        let Some(place) = names.iter().position(|known| *known == name) else { continue };
+        members[place] = Some(match member {
+            Value::Integer(number) => Member::Integer(number),
+            Value::Bool(true) => Member::True,
+            Value::Bool(false) => Member::False,
+            Value::String { range, escape: false } | Value::Token(range) => {
+                Member::Text(&value[range])
+            }
+            _ => Member::Odd,
+        });
+    }
+    (!is_empty).then_some(members)
+}
+
+/// Reads a list of strings, escapes undone, parameters left out. `None` for anything else.
+pub(super) fn strings(value: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut strings = Vec::new();
+    let mut parser = Parser::new(value);
+    while let Some(member) = parser.parse_list().ok()? {
+        let Value::String { range, .. } = member else { return None };
+        let mut string = Vec::with_capacity(range.len());
+        let mut bytes = value[range].iter().copied();
+        while let Some(byte) = bytes.next() {
+            string.push(if byte == b'\\' { bytes.next()? } else { byte });
+        }
+        strings.push(string);
+    }
+    Some(strings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dictionary_is_read_or_ignored_as_a_whole_rfc_9213_section_2_1() {
+        const NAMES: [&str; 6] = ["max-age", "no-store", "private", "a", "d", "public"];
+        let value = b"max-age=60;x=1, no-store, private=?0, a=\"b, c\", d=e, max-age=7, other";
+        let expected = [
+            Some(Member::Integer(7)),
+            Some(Member::True),
+            Some(Member::False),
+            Some(Member::Text(b"b, c")),
+            Some(Member::Text(b"e")),
+            None,
+        ];
+        assert_eq!(dictionary(value, &NAMES), Some(expected));
+        let odd = dictionary(b"a=1.5, d=(x y), public=\"\\\"\"", &NAMES).unwrap();
+        assert_eq!(odd[3..], [Some(Member::Odd); 3]);
+        assert_eq!(dictionary(b"other", &NAMES), Some([None; 6]));
+        for bad in ["", "max-age =60", "max-age= 60", "MAX-AGE=60", "max-age=60,", "max-age=60 b"] {
+            assert_eq!(dictionary(bad.as_bytes(), &NAMES), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_strings_has_nothing_else() {
+        let read = strings(br#""a", "b c";p=1, "\"\\""#).unwrap();
+        assert_eq!(read, [&b"a"[..], b"b c", b"\"\\"]);
+        assert_eq!(strings(b""), Some(Vec::new()));
+        for bad in ["a", "\"a", "\"a\", 1", "(\"a\")", "\"a\","] {
+            assert_eq!(strings(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! URLs as people write them, to name what is stored.
+
+use millrace_http1::Authority;
+
+use super::key::{Scheme, Site};
+
+/// The text that the keys of a URL begin with, up to the line of their first part: the host in
+/// lower case, without the port that goes without saying, and with a path. Without a scheme,
+/// `http` is meant. `None` where it is no URL of a site.
+pub fn written_url(text: &[u8]) -> Option<Vec<u8>> {
+    let (site, local) = split(text)?;
+    let mut url = Vec::new();
+    site.put(&mut url);
+    if !local.starts_with(b"/") {
+        url.push(b'/');
+    }
+    url.extend_from_slice(local);
+    Some(url)
+}
+
+/// The site of a URL, of which nothing but the host needs to be there. `None` where it is none.
+pub fn written_site(text: &[u8]) -> Option<Site<'_>> {
+    split(text).map(|(site, _)| site)
+}
+
+/// Its site, and the path and query as they are written, without a fragment.
+fn split(text: &[u8]) -> Option<(Site<'_>, &[u8])> {
+    if text.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
+        return None;
+    }
+    let named = [Scheme::Http, Scheme::Https].into_iter().find_map(|scheme| {
+        let (name, rest) = text.split_at_checked(scheme.as_str().len())?;
+        let rest = rest.strip_prefix(b"://")?;
+        name.eq_ignore_ascii_case(scheme.as_str().as_bytes()).then_some((scheme, rest))
+    });
+    let (scheme, rest) = named.unwrap_or((Scheme::Http, text));
+    let length = rest.iter().position(|byte| b"/?#".contains(byte)).unwrap_or(rest.len());
+    let (authority, local) = rest.split_at(length);
+    let length = local.iter().position(|byte| *byte == b'#').unwrap_or(local.len());
+    let authority = Authority::parse(authority).ok()?;
+    Some((Site { scheme, authority }, &local[..length]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Option<String> {
+        written_url(text.as_bytes()).map(|url| String::from_utf8(url).unwrap())
+    }
+
+    #[test]
+    fn urls_are_read_as_keys_are_written() {
+        for (text, expected) in [
+            ("http://Example.com:80/A?b=C#d", "http://example.com/A?b=C"),
+            ("HTTPS://example.com:443", "https://example.com/"),
+            ("https://example.com:80?x", "https://example.com:80/?x"),
+            ("example.com/a", "http://example.com/a"),
+            ("localhost:8080", "http://localhost:8080/"),
+            ("[::FFFF:0:1]:8080/a/../b", "http://[::ffff:0.0.0.1]:8080/a/../b"),
+        ] {
+            assert_eq!(url(text).as_deref(), Some(expected), "{text}");
+        }
+        for text in ["", "/a", "http://", "http:///a", "ftp://a/", "http://a b/", "http://a/\n"] {
+            assert_eq!(url(text), None, "{text:?}");
+        }
+        assert!(written_site(b"a").unwrap().is_same(&written_site(b"http://A:80/x").unwrap()));
+    }
+}

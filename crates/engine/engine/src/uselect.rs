@@ -1,0 +1,179 @@
+//! The engine over user-level connection tracking (crates/uselect/uselect): what happens to a
+//! connection is read from memory that the kernel writes, and no call asks for it while there is
+//! work.
+//!
+//! In lean mode: the kernel only says what has happened. That is what an engine over edges wants:
+//! it remembers what it was told, and reads and writes until nothing is left. What is not tracked,
+//! listeners among it, is in an epoll instance of the watcher's, looked at as often as
+//! [`PASSES_MAX`] says.
+
+mod expected;
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use millrace_sys::{Errno, Readiness, Result, Wanted};
+use uselect::{Backend, Event, Mode, State, Tracker, Watcher, bits};
+
+use expected::Expected;
+
+use crate::limits::{EVENTS_MAX, PASSES_MAX, PASSES_TIME_MAX};
+use crate::{Error, Found, PathEstimate, Sockets, Unsupported, Watch};
+
+/// The engine over user-level connection tracking.
+pub type Uselect = Sockets<UselectWatch>;
+
+/// Of this process: it has one registration, whichever worker was first.
+static TRACKER: OnceLock<std::result::Result<Tracker, uselect::Error>> = OnceLock::new();
+
+/// Registers this process with the daemon that listens at `path`, once: afterwards what came of it
+/// is told again. Waits look at memory for up to `spin` before they sleep, where that is of use; 0:
+/// never.
+///
+/// # Errors
+/// Why there is no tracking here, as words for the operator.
+pub fn track(path: &Path, spin: Duration) -> std::result::Result<(), uselect::Error> {
+    let tracker = TRACKER.get_or_init(|| Tracker::register(path, Mode::Lean));
+    let tracker = tracker.as_ref().map_err(|error| *error)?;
+    tracker.set_passes(PASSES_MAX, PASSES_TIME_MAX);
+    tracker.set_spin(spin);
+    Ok(())
+}
+
+/// Whether engines over it read from memory: this process was registered by [`track`], and its
+/// daemon has not ended.
+pub fn is_tracked() -> bool {
+    let tracker = TRACKER.get().and_then(|tracker| tracker.as_ref().ok());
+    tracker.is_some_and(|tracker| tracker.backend() != Backend::Calls)
+}
+
+/// Sleeps until the daemon has ended that [`track`] has registered this process with; engines over
+/// it ask the kernel from then on. Returns at once if there was none.
+pub fn wait_for_loss() {
+    if let Some(Ok(tracker)) = TRACKER.get() {
+        tracker.wait_for_loss();
+    }
+}
+
+/// Waits by memory.
+pub struct UselectWatch {
+    tracker: Tracker,
+    watcher: Watcher,
+    events: Vec<Event>,
+    /// Of `events`, what the last wait found, and what of that was given: `given <= found`.
+    found: usize,
+    given: usize,
+    expected: Expected,
+    /// When the last wait ended, if anything was expected then.
+    now: Instant,
+}
+
+/// What a connection is watched for, and a listener.
+const CONNECTION: u32 = bits::IN | bits::OUT | bits::PRI | bits::RDHUP | bits::EDGE;
+const LISTENER: u32 = bits::IN | bits::EXCLUSIVE | bits::EDGE;
+
+impl Watch for UselectWatch {
+    /// # Errors
+    /// [`Error::Unsupported`] unless [`track`] was successful before.
+    fn new() -> std::result::Result<Self, Error> {
+        let tracker = TRACKER
+            .get()
+            .and_then(|tracker| tracker.as_ref().ok())
+            .ok_or(Error::Unsupported(Unsupported::Untracked))?;
+        let watcher = Watcher::new(tracker).map_err(|_| Error::OutOfDescriptors)?;
+        let events = vec![Event::default(); EVENTS_MAX];
+        Ok(Self {
+            tracker: tracker.clone(),
+            watcher,
+            events,
+            found: 0,
+            given: 0,
+            expected: Expected::default(),
+            now: Instant::now(),
+        })
+    }
+
+    /// What cannot be tracked (Unix sockets, UDP) the kernel's instance has.
+    fn add_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        self.tracker.adopt(fd.as_raw_fd());
+        self.watcher.add(fd.as_raw_fd(), CONNECTION, data)
+    }
+
+    fn add_listener(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        self.watcher.add(fd.as_raw_fd(), LISTENER, data)
+    }
+
+    fn remove(&mut self, fd: BorrowedFd<'_>, data: u64) {
+        self.expected.forget(data);
+        self.watcher.remove(fd.as_raw_fd()).expect("a watched descriptor is registered");
+        self.tracker.forget(fd.as_raw_fd());
+    }
+
+    fn close(&mut self, fd: OwnedFd, data: u64) {
+        self.expected.forget(data);
+        self.watcher.forget(fd.as_raw_fd());
+        self.tracker.forget(fd.as_raw_fd());
+        drop(fd);
+    }
+
+    fn lacks_room(&mut self, fd: BorrowedFd<'_>) {
+        self.watcher.lacks_room(fd.as_raw_fd());
+    }
+
+    /// As of the last that happened to the connection, which says 0 while there is no estimate.
+    fn path_estimate(&self, fd: BorrowedFd<'_>) -> Option<PathEstimate> {
+        let State { rtt_us, window, .. } = self.tracker.state(fd.as_raw_fd())?;
+        (rtt_us > 0 && window > 0).then_some(PathEstimate { rtt_us, window })
+    }
+
+    const EXPECTS: bool = true;
+
+    fn expect_bytes(&mut self, fd: BorrowedFd<'_>, data: u64, bytes: u64) {
+        self.expected.begin(&self.tracker, fd.as_raw_fd(), data, bytes);
+    }
+
+    fn wait<'a>(&mut self, wait_max: Option<Duration>, _wanted: impl Iterator<Item = Wanted<'a>>) {
+        self.given = 0;
+        if !self.expected.is_waiting() {
+            self.found = self.look(wait_max);
+            return;
+        }
+        let left = self.expected.left(Instant::now());
+        self.found = self.look(wait_max.into_iter().chain(left).min());
+        self.now = Instant::now();
+        if self.expected.end_due(&self.tracker, self.now) && self.found == 0 {
+            self.found = self.look(Some(Duration::ZERO));
+        }
+    }
+
+    fn next(&mut self) -> Option<(u64, Found)> {
+        (self.given < self.found).then(|| {
+            self.given += 1;
+            let event = self.events[self.given - 1];
+            let readiness = Readiness::of(event.events);
+            if readiness.readable() {
+                self.expected.end(&self.tracker, event.data, self.now);
+            }
+            (event.data, Found::Ready(readiness))
+        })
+    }
+}
+
+impl UselectWatch {
+    fn look(&mut self, wait_max: Option<Duration>) -> usize {
+        match self.watcher.wait(&mut self.events, wait_max, None) {
+            Ok(found) => found,
+            Err(Errno::INTR) => 0,
+            Err(error) => panic!("memory and an epoll instance are waited for: {error}"),
+        }
+    }
+}
+
+/// The engine's descriptors are closed next.
+impl Drop for UselectWatch {
+    fn drop(&mut self) {
+        self.watcher.forget_all();
+    }
+}

@@ -1,0 +1,199 @@
+//! Listeners: armed, disarmed, shared, and out of descriptors.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+
+use super::common::*;
+use crate::Tested;
+use millrace_engine::{Completion, Engine, Error, Event, Fd};
+
+/// Connections accepted without waiting, and how many the fullest turn gave.
+fn drain(engine: &mut Tested) -> (Vec<Fd>, usize) {
+    let (mut accepted, mut most) = (Vec::new(), 0);
+    loop {
+        engine.turn(Some(engine.now()));
+        let before = accepted.len();
+        while let Some(Completion { event, .. }) = engine.next() {
+            let Event::Accepted(Ok((fd, _))) = event else { panic!("{event:?}") };
+            accepted.push(fd);
+        }
+        most = most.max(accepted.len() - before);
+        if accepted.len() == before {
+            return (accepted, most);
+        }
+    }
+}
+
+#[test]
+fn clients_are_known_by_their_addresses() {
+    let mut engine = engine();
+    let (listener, address) = listener(&mut engine);
+    let clients: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let expected: BTreeSet<_> = clients.iter().map(|client| client.local_addr().unwrap()).collect();
+    let mut found = BTreeSet::new();
+    for _ in &clients {
+        let (fd, peer) = accepted(&mut engine);
+        found.insert(peer.unwrap());
+        engine.close(fd);
+    }
+    assert_eq!(found, expected);
+    engine.close(listener);
+}
+
+#[test]
+fn the_address_that_a_client_reached_is_known_behind_a_wildcard() {
+    let mut engine = engine();
+    let listener = millrace_sys::listen_tcp("0.0.0.0:0".parse().unwrap(), false).unwrap();
+    let listener = engine.adopt(listener).unwrap();
+    let port = engine.local_address(&listener).unwrap().port();
+    engine.accept(&listener, token(0));
+    for host in ["127.0.0.1", "127.0.0.9"] {
+        let wanted: SocketAddr = format!("{host}:{port}").parse().unwrap();
+        let _client = TcpStream::connect(wanted).unwrap();
+        let (fd, _) = accepted(&mut engine);
+        assert_eq!(engine.address_reached(&fd), Some(wanted));
+        engine.close(fd);
+    }
+    engine.close(listener);
+}
+
+#[test]
+fn a_burst_takes_several_turns_and_is_accepted_whole() {
+    let mut engine = engine();
+    let (listener, address) = listener(&mut engine);
+    let clients: Vec<_> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let (accepted, most) = drain(&mut engine);
+    assert_eq!((accepted.len(), most), (clients.len(), 64));
+    accepted.into_iter().for_each(|fd| engine.close(fd));
+    engine.close(listener);
+}
+
+#[test]
+fn a_disarmed_listener_keeps_its_connections_waiting() {
+    let mut engine = engine();
+    let (listener, address) = listener(&mut engine);
+    assert!(drain(&mut engine).0.is_empty());
+    let mut client = TcpStream::connect(address).unwrap();
+    engine.turn(None);
+    engine.accept_stop(&listener);
+    assert!(all(&mut engine).is_empty());
+    let _second = TcpStream::connect(address).unwrap();
+    assert!(all(&mut engine).is_empty());
+    engine.accept(&listener, token(5));
+    let Completion { token: of, event } = next(&mut engine);
+    assert!(of == token(5) && matches!(event, Event::Accepted(Ok(_))));
+    let Event::Accepted(Ok((fd, _))) = event else { unreachable!() };
+    client.write_all(b"waited").unwrap();
+    engine.accept_stop(&listener);
+    engine.recv(&fd, 100, token(6));
+    assert_eq!(received(&mut engine).1.unwrap(), b"waited");
+    engine.close(fd);
+    engine.close(listener);
+}
+
+#[test]
+fn engines_share_a_unix_listener_that_outlives_them() {
+    let folder = Folder::new("shared");
+    let path = folder.0.join("socket");
+    let supervised = millrace_sys::listen_unix(&path, 0o600).unwrap();
+    let mut engines = [engine(), engine()];
+    let listeners = [0, 1].map(|index| {
+        let engine: &mut Tested = &mut engines[index];
+        let fd = engine.adopt(supervised.try_clone().unwrap()).unwrap();
+        engine.accept(&fd, token(0));
+        fd
+    });
+    let clients: Vec<_> = (0..50).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    let mut count = 0;
+    for engine in &mut engines {
+        let (accepted, _) = drain(engine);
+        count += accepted.len();
+        accepted.into_iter().for_each(|fd| engine.close(fd));
+    }
+    assert_eq!(count, clients.len());
+    for (engine, fd) in engines.iter_mut().zip(listeners) {
+        engine.close(fd);
+    }
+    // What was on its way for the closed connections is none of the listener's.
+    for engine in &mut engines {
+        assert!(all(engine).is_empty());
+    }
+    let _waiting = UnixStream::connect(&path).unwrap();
+    for engine in &mut engines {
+        let before = engine.counters().stale_events;
+        assert!(all(engine).is_empty());
+        assert_eq!(engine.counters().stale_events, before);
+    }
+    let fd = engines[0].adopt(supervised).unwrap();
+    engines[0].accept(&fd, token(1));
+    let (connection, peer) = accepted(&mut engines[0]);
+    assert_eq!(peer, None);
+    engines[0].close(connection);
+    engines[0].close(fd);
+}
+
+/// Runs `name` of this file in a process of its own, in which [`is_child`] says so.
+fn in_child(name: &str) {
+    let module = module_path!().split_once("::").unwrap().1;
+    let path = format!("{module}::{name}");
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &path, "--nocapture", "--test-threads=1"])
+        .env("MILLRACE_TEST_CHILD", "1")
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+fn is_child() -> bool {
+    std::env::var_os("MILLRACE_TEST_CHILD").is_some()
+}
+
+/// The limit is the process's own, so the test has a process of its own.
+#[test]
+fn out_of_descriptors_disarms_and_arming_again_finds_who_waits() {
+    if !is_child() {
+        return in_child("out_of_descriptors_disarms_and_arming_again_finds_who_waits");
+    }
+    let mut engine = engine();
+    let (listener, address) = listener(&mut engine);
+    let clients: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let open = millrace_sys::descriptor_count().unwrap();
+    millrace_sys::lower_descriptor_limit(open as u64 + 5).unwrap();
+    let mut connections = Vec::new();
+    let error = loop {
+        match next(&mut engine).event {
+            Event::Accepted(Ok((fd, _))) => connections.push(fd),
+            Event::Accepted(Err(error)) => break error,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(error, Error::OutOfDescriptors);
+    // Five, or a few more: the limit is on the number, and the process inherited some high ones.
+    assert!((5..clients.len()).contains(&connections.len()), "{}", connections.len());
+    assert_eq!(engine.pipe().unwrap_err(), Error::OutOfDescriptors);
+    let to_itself = millrace_engine::Address::Tcp(address);
+    assert_eq!(engine.connect(&to_itself, token(1)).unwrap_err(), Error::OutOfDescriptors);
+    assert!(all(&mut engine).is_empty(), "a disarmed listener gives nothing");
+    let mut served = connections.len();
+    while served < clients.len() {
+        connections.drain(..).for_each(|fd| engine.close(fd));
+        engine.accept(&listener, token(0));
+        loop {
+            match next(&mut engine).event {
+                Event::Accepted(Ok((fd, _))) => connections.push(fd),
+                Event::Accepted(Err(error)) => break assert_eq!(error, Error::OutOfDescriptors),
+                other => panic!("{other:?}"),
+            }
+            if served + connections.len() == clients.len() {
+                engine.accept_stop(&listener);
+                break;
+            }
+        }
+        served += connections.len();
+    }
+    connections.into_iter().for_each(|fd| engine.close(fd));
+    engine.close(listener);
+    assert_eq!(engine.descriptors(), 0);
+}

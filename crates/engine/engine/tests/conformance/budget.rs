@@ -1,0 +1,80 @@
+//! What is held is bounded: receives wait for the budget, in order, and nothing else does.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use super::common::*;
+use millrace_engine::{Engine, Event, Held};
+
+#[test]
+fn ready_receives_wait_in_order_while_the_rest_goes_on() {
+    let mut engine = engine_holding(1000);
+    let (_listener, address) = listener(&mut engine);
+    let mut pairs: Vec<_> = (0..4).map(|_| pair(&mut engine)).collect();
+    for (number, (fd, _)) in pairs.iter().enumerate() {
+        engine.recv(fd, 100, token(number as u32));
+    }
+    assert!(all(&mut engine).is_empty());
+    let held = Held::copy(engine.budget(), &[&[0; 1000]]);
+    for number in [2, 0, 3, 1] {
+        pairs[number].1.write_all(b"now").unwrap();
+        assert!(all(&mut engine).is_empty());
+    }
+    assert_eq!(engine.counters().parked_receives, 4);
+    // Accepting and sending go on.
+    let _client = TcpStream::connect(address).unwrap();
+    let (connection, _) = accepted(&mut engine);
+    engine.send(&connection, &[b"hello"], token(9));
+    assert_eq!(sent(&mut engine), (token(9), Ok(())));
+    let receives = engine.counters().receives;
+    // One that is closed while it waits is not missed by the others.
+    engine.close(pairs.remove(0).0);
+    drop(held);
+    assert!([2, 3, 1].into_iter().all(|number| received(&mut engine).0 == token(number)));
+    assert_eq!(engine.counters().receives - receives, 3);
+}
+
+#[test]
+fn the_rest_of_a_send_stops_receiving_until_it_is_gone() {
+    let mut engine = engine_holding(1000);
+    let (slow, slow_peer) = narrow_pair(&mut engine);
+    let (fd, mut peer) = pair(&mut engine);
+    engine.send(&slow, &[&pattern(1 << 20)], token(1));
+    assert!(engine.unsent(&slow) > 0 && engine.budget().is_exhausted());
+    peer.write_all(b"patience").unwrap();
+    engine.recv(&fd, 100, token(2));
+    assert!(all(&mut engine).is_empty());
+    // Waiting does not turn in circles: each of these looks finds nothing to do.
+    let before = *engine.counters();
+    engine.turn(Some(engine.now() + std::time::Duration::from_millis(20)));
+    assert!(engine.next().is_none());
+    assert_eq!(engine.counters().receives, before.receives);
+    drop(slow_peer);
+    let mut receives = 0;
+    for _ in 0..2 {
+        match next(&mut engine).event {
+            Event::Sent(result) => assert!(result.is_err()),
+            Event::Received(buffer) => {
+                let buffer = buffer.unwrap();
+                assert_eq!(&buffer[..], b"patience");
+                engine.recycle(buffer);
+                receives += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(receives, 1);
+    engine.close(slow);
+    engine.close(fd);
+    assert_eq!(engine.budget().used(), 0);
+}
+
+#[test]
+fn closing_gives_back_what_was_held_for_the_connection() {
+    let mut engine = engine();
+    let (fd, _peer) = narrow_pair(&mut engine);
+    engine.send(&fd, &[&pattern(1 << 20)], token(1));
+    assert!(engine.budget().used() > 0);
+    engine.close(fd);
+    assert_eq!(engine.budget().used(), 0);
+}

@@ -1,0 +1,162 @@
+//! An engine, and peers over real loopback sockets. Waits end when what is waited for happens; the
+//! one deadline is a guard against hanging, and never decides that a test passes.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::Tested;
+use millrace_engine::{
+    Address, Clock, Completion, Engine, EngineOptions, Error, Event, Fd, Kind, Token,
+};
+
+pub(crate) const PLENTY: usize = 1 << 30;
+
+pub(crate) fn token(slot: u32) -> Token {
+    Token::new(Kind::Client, slot, 1)
+}
+
+pub(crate) fn engine() -> Tested {
+    engine_holding(PLENTY)
+}
+
+pub(crate) fn engine_holding(budget_bytes: usize) -> Tested {
+    crate::prepare();
+    match Tested::new(EngineOptions { budget_bytes, log: None, clock: Clock::new() }) {
+        // No test of this program can do without it: they are all skipped.
+        Err(Error::Unsupported(reason)) => {
+            eprintln!("skip: {}: {}", reason.feature(), reason.since());
+            std::process::exit(0);
+        }
+        made => made.unwrap(),
+    }
+}
+
+/// A listener armed with `token(0)`, and its address.
+pub(crate) fn listener(engine: &mut Tested) -> (Fd, SocketAddr) {
+    let fd = millrace_sys::listen_tcp("127.0.0.1:0".parse().unwrap(), false).unwrap();
+    let listener = engine.adopt(fd).unwrap();
+    engine.accept(&listener, token(0));
+    let address = engine.local_address(&listener).unwrap();
+    (listener, address)
+}
+
+/// A connection of the engine's, and the other end of it.
+pub(crate) fn pair(engine: &mut Tested) -> (Fd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    (engine.adopt(OwnedFd::from(stream)).unwrap(), peer)
+}
+
+/// As [`pair`], with little room in the kernel on the way to the peer.
+pub(crate) fn narrow_pair(engine: &mut Tested) -> (Fd, TcpStream) {
+    let (fd, peer) = pair(engine);
+    let detached = engine.detach(fd);
+    rustix::net::sockopt::set_socket_send_buffer_size(&detached, 64 * 1024).unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&peer, 64 * 1024).unwrap();
+    (engine.adopt(detached).unwrap(), peer)
+}
+
+/// A connection opened by the engine to `address`, once it is there or failed.
+pub(crate) fn connect(engine: &mut Tested, address: &Address) -> (Fd, Result<(), Error>) {
+    let fd = engine.connect(address, token(9_999)).unwrap();
+    match next(engine) {
+        Completion { token: of, event: Event::Connected(result) } if of == token(9_999) => {
+            (fd, result)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The next completion, however many turns it takes.
+pub(crate) fn next(engine: &mut Tested) -> Completion {
+    let guard = engine.now() + Duration::from_secs(30);
+    loop {
+        if let Some(completion) = engine.next() {
+            return completion;
+        }
+        assert!(engine.now() < guard, "nothing completes");
+        engine.turn(Some(guard));
+    }
+}
+
+/// Completions until there are no more without waiting, looking at the kernel as often as needed:
+/// what one look finds may be submitted by the next.
+pub(crate) fn all(engine: &mut Tested) -> Vec<Completion> {
+    let mut completions = Vec::new();
+    let mut empty_turns = 0;
+    while empty_turns < 2 {
+        engine.turn(Some(engine.now()));
+        empty_turns += 1;
+        while let Some(completion) = engine.next() {
+            completions.push(completion);
+            empty_turns = 0;
+        }
+    }
+    completions
+}
+
+/// What the next completion received, with its buffer given back.
+pub(crate) fn received(engine: &mut Tested) -> (Token, Result<Vec<u8>, Error>) {
+    let Completion { token, event } = next(engine);
+    match event {
+        Event::Received(Ok(buffer)) => {
+            let bytes = buffer.to_vec();
+            engine.recycle(buffer);
+            (token, Ok(bytes))
+        }
+        Event::Received(Err(error)) => (token, Err(error)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Receives until the end of the stream.
+pub(crate) fn receive_all(engine: &mut Tested, fd: &Fd) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        engine.recv(fd, 64 * 1024, token(1));
+        match received(engine).1.unwrap() {
+            some if some.is_empty() => return bytes,
+            some => bytes.extend(some),
+        }
+    }
+}
+
+pub(crate) fn sent(engine: &mut Tested) -> (Token, Result<(), Error>) {
+    match next(engine) {
+        Completion { token, event: Event::Sent(result) } => (token, result),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn accepted(engine: &mut Tested) -> (Fd, Option<SocketAddr>) {
+    match next(engine) {
+        Completion { event: Event::Accepted(result), .. } => result.unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Bytes of which no two stretches are alike.
+pub(crate) fn pattern(length: usize) -> Vec<u8> {
+    let word = |index: usize| (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    (0..length.div_ceil(8)).flat_map(word).take(length).collect()
+}
+
+/// A folder of this test's own, removed when dropped.
+pub(crate) struct Folder(pub(crate) std::path::PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("millrace-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

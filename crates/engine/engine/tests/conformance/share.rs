@@ -1,0 +1,156 @@
+//! Bytes sent from where they rest: by reference, or by copy.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::thread::JoinHandle;
+
+use super::common::*;
+use millrace_engine::{Engine, Shared};
+
+/// A part of a file, and what it holds.
+#[derive(Clone, Debug)]
+struct Part {
+    /// `None`: it may not be referred to.
+    file: Option<Rc<File>>,
+    bytes: Rc<Vec<u8>>,
+    from: usize,
+    asked: Rc<Cell<bool>>,
+}
+
+impl Part {
+    /// What comes after the first `from` bytes of a file that has `bytes`.
+    fn new(bytes: Vec<u8>, from: usize) -> Self {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::memfd_create("part", flags).unwrap());
+        file.write_all(&bytes).unwrap();
+        Self { file: Some(Rc::new(file)), bytes: Rc::new(bytes), from, asked: Rc::default() }
+    }
+}
+
+/// Reads at a thread of its own what has to come.
+fn reading(mut peer: TcpStream, expected: Vec<u8>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut read = vec![0; expected.len()];
+        peer.read_exact(&mut read).unwrap();
+        assert!(read == expected);
+    })
+}
+
+impl Shared for Part {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.from..]
+    }
+
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        let file = self.file.as_ref()?;
+        self.asked.set(true);
+        Some((file.as_fd(), self.from as u64))
+    }
+
+    fn share(&self) -> Box<dyn Shared> {
+        Box::new(self.clone())
+    }
+}
+
+#[test]
+fn a_head_and_a_part_of_a_file_arrive_as_one() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    let part = Part::new(pattern(20_000), 5_000);
+    engine.send_shared(&fd, &[b"he", b"ad"], &part, token(1));
+    assert_eq!(sent(&mut engine), (token(1), Ok(())));
+    assert!(part.asked.get(), "its owner is told that its pages are referred to");
+    let mut read = vec![0; 4 + 15_000];
+    peer.read_exact(&mut read).unwrap();
+    assert_eq!((&read[..4], &read[4..]), (&b"head"[..], part.bytes()));
+    assert_eq!((engine.counters().bytes_sent, engine.counters().bytes_referred), (4, 15_000));
+    engine.close(fd);
+}
+
+#[test]
+fn a_slow_reader_gets_all_of_it_without_a_copy_being_held() {
+    let mut engine = engine();
+    let (fd, peer) = narrow_pair(&mut engine);
+    let part = Part::new(pattern(8 << 20), 0);
+    engine.send_shared(&fd, &[], &part, token(1));
+    assert!(engine.unsent(&fd) > 4 << 20, "there is little room");
+    assert_eq!(engine.budget().used(), 0, "what is not copied is not charged");
+    assert_eq!(Rc::strong_count(&part.bytes), 2, "it lives as long as the send");
+    let expected = part.bytes().to_vec();
+    let reading = reading(peer, expected);
+    assert_eq!(sent(&mut engine), (token(1), Ok(())));
+    assert_eq!((engine.unsent(&fd), Rc::strong_count(&part.bytes)), (0, 1));
+    reading.join().unwrap();
+    engine.close(fd);
+}
+
+#[test]
+fn what_may_not_be_referred_to_goes_by_copy_and_is_not_held_twice() {
+    let mut engine = engine();
+    let (fd, peer) = narrow_pair(&mut engine);
+    let part = Part { file: None, ..Part::new(pattern(8 << 20), 0) };
+    engine.send_shared(&fd, &[b"head"], &part, token(1));
+    assert!(engine.unsent(&fd) > 4 << 20, "there is little room");
+    assert_eq!(engine.budget().used(), 0, "the rest waits where it is");
+    let expected = [b"head", part.bytes()].concat();
+    let reading = reading(peer, expected);
+    assert_eq!(sent(&mut engine), (token(1), Ok(())));
+    reading.join().unwrap();
+    let counters = engine.counters();
+    assert_eq!((counters.bytes_sent, counters.bytes_referred), (4 + (8 << 20), 0));
+    engine.close(fd);
+}
+
+#[test]
+fn what_goes_before_it_waits_for_room_too() {
+    let mut engine = engine();
+    let (fd, peer) = narrow_pair(&mut engine);
+    let (before, part) = (pattern(4 << 20), Part::new(pattern(100_000), 1));
+    engine.send_shared(&fd, &[&before], &part, token(1));
+    assert!(engine.unsent(&fd) > 100_000);
+    assert!(engine.budget().used() > 0, "the parts are copied");
+    let expected = [&before, part.bytes()].concat();
+    let reading = reading(peer, expected);
+    assert_eq!(sent(&mut engine), (token(1), Ok(())));
+    reading.join().unwrap();
+    engine.close(fd);
+    assert_eq!(engine.budget().used(), 0);
+}
+
+#[test]
+fn closing_ends_a_send_by_reference() {
+    let mut engine = engine();
+    let (fd, peer) = narrow_pair(&mut engine);
+    let part = Part::new(pattern(8 << 20), 0);
+    engine.send_shared(&fd, &[b"head"], &part, token(1));
+    engine.close(fd);
+    assert_eq!(Rc::strong_count(&part.bytes), 1, "nothing keeps it");
+    drop(peer);
+    assert_eq!(engine.descriptors(), 0);
+}
+
+#[test]
+fn a_peer_that_is_gone_is_an_error() {
+    let mut engine = engine();
+    let (fd, peer) = narrow_pair(&mut engine);
+    let part = Part::new(pattern(8 << 20), 0);
+    engine.send_shared(&fd, &[], &part, token(1));
+    drop(peer);
+    assert!(sent(&mut engine).1.is_err());
+    engine.close(fd);
+}
+
+#[test]
+fn a_file_that_is_shorter_than_it_said_is_an_error() {
+    let mut engine = engine();
+    let (fd, _peer) = pair(&mut engine);
+    let mut part = Part::new(pattern(1000), 0);
+    part.bytes = Rc::new(pattern(2000));
+    engine.send_shared(&fd, &[], &part, token(1));
+    assert!(sent(&mut engine).1.is_err());
+    engine.close(fd);
+}

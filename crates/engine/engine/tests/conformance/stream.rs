@@ -1,0 +1,388 @@
+//! Bytes of connections: received, sent, ended, over real sockets.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use super::common::*;
+use millrace_engine::{Completion, Engine, Error, Event, HowToShut};
+
+#[test]
+fn bytes_come_then_the_end_without_another_wait() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    peer.write_all(b"last words").unwrap();
+    drop(peer);
+    engine.recv(&fd, 100, token(1));
+    assert_eq!(received(&mut engine), (token(1), Ok(b"last words".to_vec())));
+    engine.recv(&fd, 100, token(2));
+    assert_eq!(received(&mut engine), (token(2), Ok(Vec::new())));
+    engine.close(fd);
+    assert_eq!(engine.descriptors(), 0);
+}
+
+#[test]
+fn the_end_is_found_when_it_came_with_bytes_before_the_first_receive() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    // Nothing there yet: from now on only edges tell.
+    engine.recv(&fd, 100, token(1));
+    assert!(all(&mut engine).is_empty());
+    peer.write_all(&pattern(100_000)).unwrap();
+    peer.shutdown(Shutdown::Write).unwrap();
+    let mut bytes = received(&mut engine).1.unwrap();
+    bytes.extend(receive_all(&mut engine, &fd));
+    assert_eq!(bytes, pattern(100_000));
+    engine.close(fd);
+}
+
+#[test]
+fn a_peer_is_told_of_a_close_by_the_end_of_the_next_wait() {
+    let mut engine = engine();
+    for handled in [true, false] {
+        let (fd, mut peer) = pair(&mut engine);
+        peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        engine.send(&fd, &[b"bye"], token(1));
+        if handled {
+            assert!(matches!(next(&mut engine).event, Event::Sent(Ok(()))));
+        }
+        engine.close(fd);
+        engine.turn(Some(engine.now()));
+        let mut bytes = Vec::new();
+        peer.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, b"bye");
+    }
+}
+
+#[test]
+fn a_close_is_told_though_something_was_about_to_be_told_of_the_connection() {
+    let mut engine = engine();
+    for _ in 0..10 {
+        let (fd, mut peer) = pair(&mut engine);
+        peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        engine.turn(Some(engine.now()));
+        peer.write_all(b"unread").unwrap();
+        peer.shutdown(Shutdown::Write).unwrap();
+        engine.close(fd);
+        engine.turn(Some(engine.now()));
+        // A reset: there are bytes that nobody read.
+        let error = peer.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+}
+
+#[test]
+fn a_send_is_reported_before_the_response_to_it() {
+    // Few enough that no receive waits for another turn, which would announce it.
+    const PAIRS: u32 = 8;
+    const ROUNDS: usize = 50;
+    let mut engine = engine();
+    let (fds, peers): (Vec<_>, Vec<_>) = (0..PAIRS).map(|_| pair(&mut engine)).unzip();
+    let respond = move |mut peer: std::net::TcpStream| {
+        for _ in 0..ROUNDS {
+            peer.read_exact(&mut [0; 7]).unwrap();
+            peer.write_all(b"response").unwrap();
+        }
+    };
+    let peers: Vec<_> =
+        peers.into_iter().map(|it| std::thread::spawn(move || respond(it))).collect();
+    for _ in 0..ROUNDS {
+        for (fd, number) in fds.iter().zip(0..) {
+            engine.recv(fd, 100, token(number));
+        }
+        // Nothing is there yet.
+        assert!(all(&mut engine).is_empty());
+        for (fd, number) in fds.iter().zip(0..) {
+            engine.send(fd, &[b"request"], token(PAIRS + number));
+        }
+        let mut is_sent = [false; PAIRS as usize];
+        let mut responses = 0;
+        while responses < PAIRS {
+            let Completion { token: of, event } = next(&mut engine);
+            let number = (0..2 * PAIRS).find(|&number| token(number) == of).unwrap();
+            match event {
+                Event::Sent(result) => {
+                    assert_eq!(result, Ok(()));
+                    is_sent[(number - PAIRS) as usize] = true;
+                }
+                Event::Received(buffer) => {
+                    assert!(is_sent[number as usize], "the response comes before word of the send");
+                    engine.recycle(buffer.unwrap());
+                    responses += 1;
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+    }
+    peers.into_iter().for_each(|peer| peer.join().unwrap());
+}
+
+#[test]
+fn a_receive_of_a_quiet_connection_costs_no_system_call() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    engine.recv(&fd, 100, token(1));
+    peer.write_all(b"x").unwrap();
+    assert_eq!(received(&mut engine).1.unwrap(), b"x");
+    // The first receive was tried at once; what was announced for its bytes may have come since.
+    engine.recv(&fd, 100, token(1));
+    assert!(all(&mut engine).is_empty());
+    peer.write_all(b"x").unwrap();
+    assert_eq!(received(&mut engine).1.unwrap(), b"x");
+    let before = *engine.counters();
+    for _ in 0..10 {
+        engine.recv(&fd, 100, token(1));
+        assert!(all(&mut engine).is_empty());
+        peer.write_all(b"y").unwrap();
+        assert_eq!(received(&mut engine).1.unwrap(), b"y");
+    }
+    let after = engine.counters();
+    assert_eq!(after.receives - before.receives, 10);
+    assert_eq!(after.would_block, before.would_block);
+    engine.close(fd);
+}
+
+#[test]
+fn no_receive_brings_more_than_was_asked_for() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    peer.write_all(b"abcdefg").unwrap();
+    for expected in ["abc", "def", "g"] {
+        engine.recv(&fd, 3, token(1));
+        assert_eq!(received(&mut engine).1.unwrap(), expected.as_bytes());
+    }
+    engine.close(fd);
+}
+
+#[test]
+fn a_send_that_the_kernel_cannot_take_is_held_and_finished() {
+    let mut engine = engine();
+    let (fd, mut peer) = narrow_pair(&mut engine);
+    let bytes = pattern(16 << 20);
+    let parts: Vec<&[u8]> = bytes.chunks(70_001).collect();
+    assert!(parts.len() > 2 * millrace_sys::PARTS_MAX);
+    engine.send(&fd, &parts, token(1));
+    let unsent = engine.unsent(&fd);
+    assert!(unsent > 0 && unsent < bytes.len());
+    assert!(engine.budget().used() >= unsent);
+    assert_eq!(engine.counters().short_sends, 1);
+    let reader = std::thread::spawn(move || {
+        let mut read = Vec::new();
+        peer.read_to_end(&mut read).unwrap();
+        read
+    });
+    assert_eq!(sent(&mut engine), (token(1), Ok(())));
+    assert_eq!((engine.unsent(&fd), engine.budget().used()), (0, 0));
+    engine.shutdown(&fd, HowToShut::Write);
+    assert_eq!(reader.join().unwrap(), bytes);
+    engine.close(fd);
+}
+
+#[test]
+fn small_sends_end_in_order_and_nothing_sent_is_no_call() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    engine.send(&fd, &[], token(1));
+    assert_eq!(sent(&mut engine), (token(1), Ok(())));
+    engine.send(&fd, &[b"", b""], token(2));
+    assert_eq!((engine.unsent(&fd), sent(&mut engine)), (0, (token(2), Ok(()))));
+    assert_eq!(engine.counters().sends, 0);
+    engine.send(&fd, &[b"one", b"", b" two"], token(3));
+    assert_eq!(sent(&mut engine), (token(3), Ok(())));
+    engine.close(fd);
+    assert!(all(&mut engine).is_empty());
+    let mut read = String::new();
+    peer.read_to_string(&mut read).unwrap();
+    assert_eq!(read, "one two");
+}
+
+#[test]
+fn a_reset_is_an_error_to_both_directions() {
+    let mut engine = engine();
+    let (fd, peer) = narrow_pair(&mut engine);
+    engine.recv(&fd, 100, token(1));
+    engine.send(&fd, &[&pattern(1 << 20)], token(2));
+    millrace_sys::reset_on_close(peer.as_fd()).unwrap();
+    drop(peer);
+    let mut errors = Vec::new();
+    for _ in 0..2 {
+        match next(&mut engine).event {
+            Event::Received(result) => match result {
+                Err(error) => errors.push(error),
+                // The kernel gives the error once; who comes second finds the end.
+                Ok(buffer) => {
+                    assert!(buffer.is_empty());
+                    engine.recycle(buffer);
+                }
+            },
+            Event::Sent(Err(error)) => errors.push(error),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(errors.contains(&Error::Reset), "{errors:?}");
+    assert_eq!(engine.budget().used(), 0);
+    engine.send(&fd, &[b"x"], token(3));
+    assert_eq!(sent(&mut engine), (token(3), Err(Error::BrokenPipe)));
+    engine.close(fd);
+}
+
+#[test]
+fn half_closed_both_ways() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    engine.recv(&fd, 100, token(1));
+    engine.shutdown(&fd, HowToShut::Write);
+    assert_eq!(peer.read(&mut [0; 8]).unwrap(), 0);
+    peer.write_all(b"still here").unwrap();
+    assert_eq!(received(&mut engine).1.unwrap(), b"still here");
+    engine.recv(&fd, 100, token(1));
+    peer.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(received(&mut engine).1.unwrap(), b"");
+    engine.shutdown(&fd, HowToShut::Both);
+    engine.close(fd);
+}
+
+#[test]
+fn reset_is_what_the_peer_reads() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    engine.send(&fd, &[b"part of it"], token(1));
+    assert_eq!(sent(&mut engine).1, Ok(()));
+    let mut bytes = [0; 10];
+    peer.read_exact(&mut bytes).unwrap();
+    engine.recv(&fd, 100, token(2));
+    engine.reset(fd);
+    assert!(all(&mut engine).is_empty());
+    let error = peer.read(&mut bytes).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn urgent_data_does_not_hide_what_follows() {
+    let mut engine = engine();
+    let (fd, peer) = pair(&mut engine);
+    engine.recv(&fd, 1000, token(1));
+    assert!(all(&mut engine).is_empty());
+    let flags = rustix::net::SendFlags::empty();
+    rustix::net::send(&peer, b"before", flags).unwrap();
+    rustix::net::send(&peer, b"!", rustix::net::SendFlags::OOB).unwrap();
+    rustix::net::send(&peer, b"after", flags).unwrap();
+    let mut bytes = received(&mut engine).1.unwrap();
+    while bytes.len() < "beforeafter".len() {
+        engine.recv(&fd, 1000, token(1));
+        bytes.extend(received(&mut engine).1.unwrap());
+    }
+    assert_eq!(bytes, b"beforeafter");
+    engine.close(fd);
+}
+
+#[test]
+fn nothing_is_given_after_close() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    peer.write_all(b"unread").unwrap();
+    engine.recv(&fd, 100, token(1));
+    engine.send(&fd, &[b"x"], token(2));
+    engine.turn(Some(engine.now()));
+    engine.close(fd);
+    assert!(all(&mut engine).is_empty());
+}
+
+/// Two connections become ready in one look at the kernel; the completion of the first closes the
+/// second, whose number and slot are used by a third at once.
+#[test]
+fn an_event_under_way_is_not_given_to_the_next_owner() {
+    let mut engine = engine();
+    let (first, mut first_peer) = pair(&mut engine);
+    let (second, mut second_peer) = pair(&mut engine);
+    engine.recv(&first, 100, token(1));
+    engine.recv(&second, 100, token(2));
+    assert!(all(&mut engine).is_empty());
+    first_peer.write_all(b"first").unwrap();
+    second_peer.write_all(b"second").unwrap();
+    engine.turn(None);
+    let (of, _) = received(&mut engine);
+    let (left, closed_token) = if of == token(1) { (first, second) } else { (second, first) };
+    let slot = closed_token.0;
+    engine.close(closed_token);
+    let (third, mut third_peer) = pair(&mut engine);
+    assert_eq!(third.0, slot, "the slot is reused");
+    engine.recv(&third, 100, token(3));
+    assert!(all(&mut engine).is_empty());
+    third_peer.write_all(b"third").unwrap();
+    assert_eq!(received(&mut engine), (token(3), Ok(b"third".to_vec())));
+    engine.close(left);
+    engine.close(third);
+}
+
+/// A copy of the descriptor, as a forked child has it until it executes its program, keeps a
+/// registration with epoll alive after the engine closed its own. A ring's watch has ended.
+#[test]
+fn events_of_a_closed_descriptor_that_lives_elsewhere_are_dropped() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    let copy = engine.detach(fd);
+    let fd = engine.adopt(copy.try_clone().unwrap()).unwrap();
+    let slot = fd.0;
+    all(&mut engine);
+    engine.close(fd);
+    let (next_owner, mut next_peer) = pair(&mut engine);
+    assert_eq!(next_owner.0, slot);
+    engine.recv(&next_owner, 100, token(1));
+    all(&mut engine);
+    let before = *engine.counters();
+    peer.write_all(b"for nobody").unwrap();
+    assert!(all(&mut engine).is_empty());
+    let after = *engine.counters();
+    assert!(after.stale_events - before.stale_events <= 1);
+    assert_eq!(after.receives, before.receives);
+    next_peer.write_all(b"mine").unwrap();
+    assert_eq!(received(&mut engine), (token(1), Ok(b"mine".to_vec())));
+    engine.close(next_owner);
+    drop(copy);
+}
+
+#[test]
+fn a_connection_moves_to_another_engine_with_what_it_has_not_read() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    engine.recv(&fd, 100, token(1));
+    assert!(all(&mut engine).is_empty());
+    assert!(!engine.is_announced(&fd));
+    let detached: OwnedFd = engine.detach(fd);
+    peer.write_all(b"for the other").unwrap();
+    assert!(all(&mut engine).is_empty());
+    std::thread::spawn(move || {
+        let mut other = super::common::engine();
+        let fd = other.adopt(detached).unwrap();
+        other.recv(&fd, 100, token(2));
+        assert_eq!(received(&mut other), (token(2), Ok(b"for the other".to_vec())));
+        other.send(&fd, &[b"thanks"], token(3));
+        assert_eq!(sent(&mut other), (token(3), Ok(())));
+        other.close(fd);
+    })
+    .join()
+    .unwrap();
+    let mut read = String::new();
+    peer.read_to_string(&mut read).unwrap();
+    assert_eq!(read, "thanks");
+}
+
+#[test]
+#[should_panic = "one receiving operation at a time"]
+fn a_second_receive_is_a_bug() {
+    let mut engine = engine();
+    let (fd, _peer) = pair(&mut engine);
+    engine.recv(&fd, 100, token(1));
+    engine.recv(&fd, 100, token(2));
+}
+
+#[test]
+#[should_panic = "one sending operation at a time"]
+fn a_second_send_is_a_bug() {
+    let mut engine = engine();
+    let (fd, _peer) = pair(&mut engine);
+    engine.send(&fd, &[b"one"], token(1));
+    engine.send(&fd, &[b"two"], token(2));
+}

@@ -1,0 +1,160 @@
+//! The turn itself: deadlines, wakes, bounds, randomness, the log.
+
+use std::io::Write;
+use std::time::Duration;
+
+use super::common::*;
+use crate::Tested;
+use millrace_engine::{
+    Clock, Completion, Engine, EngineOptions, Event, Kind, LogSink, Wake, mailbox,
+};
+
+#[test]
+fn a_deadline_is_past_when_its_turn_is_over() {
+    let mut engine = engine();
+    for wait_us in [0, 1, 999, 5_500] {
+        let deadline = engine.now() + Duration::from_micros(wait_us);
+        engine.turn(Some(deadline));
+        assert!(engine.now() >= deadline);
+        assert!(engine.next().is_none());
+    }
+}
+
+#[test]
+fn another_thread_ends_the_wait_once_for_a_batch() {
+    let mut engine = engine();
+    let waker = engine.waker();
+    let (mut outbox, mut inbox) = mailbox(10_000);
+    inbox.set_wake(waker);
+    let sender = std::thread::spawn(move || {
+        for number in 0..10_000 {
+            outbox.send(number).unwrap();
+            if number % 7 == 0 {
+                outbox.flush();
+            }
+        }
+        outbox.flush();
+    });
+    let mut received = Vec::new();
+    while received.len() < 10_000 {
+        engine.turn(None);
+        while let Some(Completion { token, event }) = engine.next() {
+            assert!(token.kind() == Kind::Worker && matches!(event, Event::Woken));
+            received.extend(inbox.drain());
+        }
+    }
+    sender.join().unwrap();
+    assert!(received.into_iter().eq(0..10_000));
+    let waker = engine.waker();
+    all(&mut engine);
+    for _ in 0..3 {
+        waker.wake();
+    }
+    assert_eq!(all(&mut engine).len(), 1);
+}
+
+#[test]
+fn a_waker_outlives_its_engine() {
+    let waker = engine().waker();
+    waker.wake();
+}
+
+/// A pair of connections that is always ready does not keep the kernel from being looked at.
+#[test]
+fn a_turn_is_bounded_and_loses_nothing() {
+    let mut engine = engine();
+    let (fd, mut peer) = pair(&mut engine);
+    let mut completions = 0;
+    let mut turns = 0;
+    while turns < 3 {
+        engine.send(&fd, &[], token(1));
+        while engine.next().is_none() {
+            engine.turn(None);
+            turns += 1;
+        }
+        completions += 1;
+    }
+    assert!(completions <= 3 * 1024 + 1, "{completions}");
+    engine.recv(&fd, 64 * 1024, token(2));
+    let writing = std::thread::spawn(move || peer.write_all(&pattern(8 << 20)));
+    let mut bytes = 0;
+    while bytes < 8 << 20 {
+        engine.turn(None);
+        let mut of_turn = 0;
+        while let Some(completion) = engine.next() {
+            let Event::Received(Ok(buffer)) = completion.event else { panic!("{completion:?}") };
+            of_turn += buffer.len();
+            engine.recycle(buffer);
+            engine.recv(&fd, 64 * 1024, token(2));
+        }
+        assert!(of_turn < (1 << 20) + (64 << 10));
+        bytes += of_turn;
+    }
+    writing.join().unwrap().unwrap();
+    engine.close(fd);
+}
+
+/// Where levels are told, what stays as it is would end every wait.
+#[test]
+fn what_nobody_waits_for_ends_no_wait() {
+    let mut engine = engine();
+    let (ended, ending) = pair(&mut engine);
+    ending.shutdown(std::net::Shutdown::Write).unwrap();
+    engine.recv(&ended, 100, token(1));
+    let Event::Received(Ok(buffer)) = next(&mut engine).event else { panic!("an end") };
+    assert!(buffer.is_empty());
+    engine.recycle(buffer);
+    let (unread, mut writing) = pair(&mut engine);
+    writing.write_all(b"x").unwrap();
+    let (broken, unreading) = pair(&mut engine);
+    engine.send(&broken, &[b"x"], token(2));
+    assert!(matches!(next(&mut engine).event, Event::Sent(Ok(()))));
+    // A close that leaves bytes unread is a reset.
+    unreading.peek(&mut [0]).unwrap();
+    drop(unreading);
+    let waker = engine.waker();
+    waker.wake();
+    assert!(matches!(next(&mut engine).event, Event::Woken));
+    let deadline = engine.now() + Duration::from_millis(20);
+    let mut turns = 0;
+    while engine.now() < deadline {
+        engine.turn(Some(deadline));
+        assert!(engine.next().is_none());
+        turns += 1;
+    }
+    // Each of the three may have become what it is since the turn before, in a few steps.
+    assert!(turns < 20, "{turns}");
+    for fd in [ended, unread, broken] {
+        engine.close(fd);
+    }
+}
+
+#[test]
+fn random_numbers_differ_between_engines() {
+    let (mut one, mut other) = (engine(), engine());
+    assert_ne!([one.random(), one.random()], [other.random(), other.random()]);
+}
+
+#[test]
+fn records_reach_the_log() {
+    let folder = Folder::new("log");
+    let path = folder.0.join("access.log");
+    let log = LogSink::open(&path).unwrap();
+    let options = EngineOptions { budget_bytes: 1, log: Some(log.clone()), clock: Clock::new() };
+    let mut engine = Tested::new(options).unwrap();
+    engine.log(b"one\n");
+    engine.turn(Some(engine.now()));
+    engine.log(b"two\nthree\n");
+    drop(engine);
+    log.close();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\nthree\n");
+    assert_eq!(log.dropped_records(), 0);
+}
+
+#[test]
+fn the_time_of_day_is_that_of_the_system() {
+    let mut engine = engine();
+    engine.turn(Some(engine.now()));
+    let system = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    assert!(engine.time_of_day().abs_diff(system) < Duration::from_secs(60));
+}

@@ -1,0 +1,148 @@
+//! Two workers, each with an engine in its own thread: one accepts and hands every other
+//! connection over by mailbox.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+
+use super::common::*;
+use crate::Tested;
+use millrace_engine::{Completion, Engine, Event, EventWaker, Fd, HowToShut, Mail, mesh};
+
+const CONNECTIONS: usize = 400;
+const CLIENTS: usize = 4;
+
+/// Sends back what each connection brings, until its end.
+struct Echo {
+    engine: Tested,
+    mail: Mail<OwnedFd, EventWaker>,
+    /// Handed over, but not taken by a full mailbox yet.
+    waiting: VecDeque<OwnedFd>,
+    connections: HashMap<u32, Fd>,
+    /// Connections that were this worker's to answer so far.
+    answered: usize,
+    next_token: u32,
+}
+
+impl Echo {
+    fn new(mail: Mail<OwnedFd, EventWaker>) -> Self {
+        let engine = engine();
+        mail.set_wake(&engine.waker());
+        Self {
+            engine,
+            mail,
+            waiting: VecDeque::new(),
+            connections: HashMap::new(),
+            answered: 0,
+            next_token: 1,
+        }
+    }
+
+    fn begin(&mut self, fd: Fd) {
+        self.engine.recv(&fd, 1000, token(self.next_token));
+        self.connections.insert(self.next_token, fd);
+        self.next_token += 1;
+    }
+
+    fn handle(&mut self, completion: Completion) {
+        let number = completion.token.slot();
+        match completion.event {
+            Event::Received(buffer) => {
+                let buffer = buffer.unwrap();
+                let fd = &self.connections[&number];
+                if buffer.is_empty() {
+                    self.engine.shutdown(fd, HowToShut::Write);
+                    self.engine.close(self.connections.remove(&number).unwrap());
+                    self.answered += 1;
+                } else {
+                    self.engine.send(fd, &[&buffer], completion.token);
+                }
+                self.engine.recycle(buffer);
+            }
+            Event::Sent(result) => {
+                result.unwrap();
+                self.engine.recv(&self.connections[&number], 1000, completion.token);
+            }
+            // Every other one stays here; the others move.
+            Event::Accepted(result) => {
+                let fd = result.unwrap().0;
+                if (self.answered + self.connections.len()).is_multiple_of(2) {
+                    self.begin(fd);
+                } else {
+                    self.answered += 1;
+                    let detached = self.engine.detach(fd);
+                    self.waiting.push_back(detached);
+                }
+            }
+            Event::Woken => {
+                let mut arrived = Vec::new();
+                self.mail.drain(|_, detached| arrived.push(detached));
+                for detached in arrived {
+                    let fd = self.engine.adopt(detached).unwrap();
+                    self.begin(fd);
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Turns until `count` connections were answered or handed over.
+    fn run(mut self, into: usize, count: usize) -> usize {
+        while self.answered < count || !self.waiting.is_empty() {
+            // A full mailbox is tried again at once: nothing tells that it has room.
+            let deadline = (!self.waiting.is_empty()).then(|| self.engine.now());
+            self.engine.turn(deadline);
+            while let Some(completion) = self.engine.next() {
+                self.handle(completion);
+            }
+            while let Some(detached) = self.waiting.pop_front() {
+                if let Err(refused) = self.mail.send(into, detached) {
+                    self.waiting.push_front(refused);
+                    break;
+                }
+            }
+            self.mail.flush();
+        }
+        assert!(self.connections.is_empty());
+        self.next_token as usize - 1
+    }
+}
+
+fn ask(address: SocketAddr, number: usize) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    for round in 0..3 {
+        let question = format!("{number} {round}");
+        stream.write_all(question.as_bytes()).unwrap();
+        let mut answer = vec![0; question.len()];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, question.as_bytes());
+    }
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn connections_handed_over_are_answered_by_whoever_has_them() {
+    let mut mails = mesh(2, 4);
+    let (second, first) = (mails.pop().unwrap(), mails.pop().unwrap());
+    let mut accepting = Echo::new(first);
+    let (_listener, address) = listener(&mut accepting.engine);
+    let answering = std::thread::spawn(move || {
+        // What was sent before this thread set its waker is found by a drain of its own.
+        let mut worker = Echo::new(second);
+        worker.handle(Completion { token: token(0), event: Event::Woken });
+        worker.run(0, CONNECTIONS / 2)
+    });
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            std::thread::spawn(move || {
+                (client..CONNECTIONS).step_by(CLIENTS).for_each(|number| ask(address, number));
+            })
+        })
+        .collect();
+    assert_eq!(accepting.run(1, CONNECTIONS), CONNECTIONS / 2);
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    assert_eq!(answering.join().unwrap(), CONNECTIONS / 2);
+}

@@ -1,0 +1,10 @@
+//! The contract of an engine, kept by [`millrace_engine::Epoll`].
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod conformance;
+
+type Tested = millrace_engine::Epoll;
+
+/// Nothing is to be done before an engine is made.
+fn prepare() {}

@@ -1,0 +1,159 @@
+//! The contract of an engine, kept by [`millrace_engine::Uselect`].
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod conformance;
+#[path = "../../../uselect/uselectd/tests/common/daemon.rs"]
+mod daemon;
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use conformance::common::{all, engine, pair, received, token};
+use millrace_engine::{Engine, Error, Event, Fd};
+
+type Tested = millrace_engine::Uselect;
+
+/// This process is registered with a daemon of its own, which ends with it.
+fn prepare() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let path = std::env::temp_dir().join(format!("uselect-engine-{}", std::process::id()));
+        if daemon::serve(&path) {
+            millrace_engine::track(&path, Duration::ZERO).unwrap();
+            std::fs::remove_file(&path).unwrap();
+        }
+    });
+}
+
+/// More than anything here sends.
+const BODY: u64 = 1 << 20;
+/// Less than an edge may wait for bytes that are expected: what took no longer has not waited for
+/// the end of that time.
+const SHORT: Duration = Duration::from_millis(4);
+
+/// Tries something until it has taken no longer than [`SHORT`], which says how long that was.
+fn shortly(mut attempt: impl FnMut() -> Duration) {
+    let is_short = (0..1000).any(|_| attempt() < SHORT);
+    assert!(is_short, "it always waits until the time is over");
+}
+
+/// A connection of which all that came was received, so that nothing but an edge tells of more.
+fn drained_pair(engine: &mut Tested) -> (Fd, TcpStream) {
+    let (fd, mut peer) = pair(engine);
+    engine.recv(&fd, 1000, token(1));
+    // What is added is told of once, whatever there is.
+    assert!(all(engine).is_empty());
+    peer.write_all(b"a").unwrap();
+    assert_eq!(received(engine).1.unwrap(), b"a");
+    (fd, peer)
+}
+
+fn receive_expected(engine: &mut Tested, fd: &Fd, bytes: u64) {
+    engine.expect_bytes(fd, bytes);
+    engine.recv(fd, 1000, token(1));
+}
+
+#[test]
+fn a_body_that_trickles_comes_byte_by_byte() {
+    let mut engine = engine();
+    let (fd, mut peer) = drained_pair(&mut engine);
+    for left in (BODY - 100..BODY).rev() {
+        receive_expected(&mut engine, &fd, left);
+        // Nothing follows that it could come with.
+        peer.write_all(&[left as u8]).unwrap();
+        assert_eq!(received(&mut engine).1.unwrap(), [left as u8]);
+    }
+    engine.close(fd);
+}
+
+#[test]
+fn few_bytes_of_an_expected_body_wait_for_others() {
+    let mut engine = engine();
+    shortly(|| {
+        let (fd, mut peer) = drained_pair(&mut engine);
+        let begun = Instant::now();
+        receive_expected(&mut engine, &fd, 10);
+        peer.write_all(b"123").unwrap();
+        engine.turn(Some(engine.now()));
+        let found = engine.next();
+        let took = begun.elapsed();
+        assert!(found.is_none() || took >= SHORT);
+        let mut came = match found.map(|found| found.event) {
+            Some(Event::Received(Ok(buffer))) => {
+                let bytes = buffer.to_vec();
+                engine.recycle(buffer);
+                engine.recv(&fd, 1000, token(1));
+                bytes
+            }
+            found => {
+                assert!(found.is_none());
+                Vec::new()
+            }
+        };
+        peer.write_all(b"4567890").unwrap();
+        while came.len() < 10 {
+            came.extend(received(&mut engine).1.unwrap());
+            engine.recv(&fd, 1000, token(1));
+        }
+        assert_eq!(came, b"1234567890");
+        engine.close(fd);
+        took
+    });
+}
+
+#[test]
+fn an_end_short_of_what_is_expected_is_told_at_once() {
+    let mut engine = engine();
+    shortly(|| {
+        let (fd, mut peer) = drained_pair(&mut engine);
+        let begun = Instant::now();
+        receive_expected(&mut engine, &fd, BODY);
+        peer.write_all(b"cut").unwrap();
+        peer.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(received(&mut engine).1.unwrap(), b"cut");
+        receive_expected(&mut engine, &fd, BODY - 3);
+        assert_eq!(received(&mut engine).1.unwrap(), b"");
+        let took = begun.elapsed();
+        engine.close(fd);
+        took
+    });
+}
+
+#[test]
+fn a_reset_amid_what_is_expected_is_told_at_once() {
+    let mut engine = engine();
+    shortly(|| {
+        let (fd, mut peer) = drained_pair(&mut engine);
+        receive_expected(&mut engine, &fd, BODY);
+        let begun = Instant::now();
+        peer.write_all(b"cut").unwrap();
+        rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+        drop(peer);
+        assert_eq!(received(&mut engine).1.unwrap(), b"cut");
+        receive_expected(&mut engine, &fd, BODY - 3);
+        assert_eq!(received(&mut engine).1, Err(Error::Reset));
+        let took = begun.elapsed();
+        engine.close(fd);
+        took
+    });
+}
+
+#[test]
+fn what_follows_an_expected_body_comes_as_ever() {
+    let mut engine = engine();
+    shortly(|| {
+        let (fd, mut peer) = drained_pair(&mut engine);
+        receive_expected(&mut engine, &fd, 10);
+        peer.write_all(b"1234567890").unwrap();
+        assert_eq!(received(&mut engine).1.unwrap(), b"1234567890");
+        engine.recv(&fd, 1000, token(1));
+        let begun = Instant::now();
+        peer.write_all(b"h").unwrap();
+        assert_eq!(received(&mut engine).1.unwrap(), b"h");
+        let took = begun.elapsed();
+        engine.close(fd);
+        took
+    });
+}

@@ -1,0 +1,397 @@
+//! What is stored, as the admin address tells it to programs (JSON) and people (`format=text`),
+//! and purges.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use millrace_proxy::config;
+use millrace_store::rules::Flags;
+use millrace_store::{Cache, End, Object, Purged, Which};
+
+use super::Admin;
+use super::answer::Answer;
+use super::query::Query;
+use super::request::Request;
+use crate::say;
+use crate::stored::{ROWS, Unit};
+
+/// Answers that are listed where nobody says how many, and at most.
+const LIST_OBJECTS: usize = 100;
+const LIST_OBJECTS_MAX: usize = config::LIST_OBJECTS_MAX as usize;
+/// Answers of one URL that are shown.
+const SHOW_OBJECTS_MAX: usize = 100;
+/// Bytes of a list from which on it ends.
+const LIST_BYTES_MAX: usize = 8 << 20;
+
+/// GET /cache
+pub(super) fn list(admin: &Admin, request: &Request<'_>) -> Answer {
+    whole(|| {
+        let cache = cache(admin)?;
+        let query = Query::read(request.query, &["prefix", "limit", "format"])?;
+        let is_text = is_text(&query)?;
+        let which = query.get("prefix").map_or(Ok(Which::All), prefix)?;
+        let max = query.get("limit").map_or(Ok(LIST_OBJECTS), limit)?;
+        let (mut objects, mut is_more) = find(cache, &which, max);
+        objects.sort_by(|one, other| one.0.name.cmp(&other.0.name));
+        let now_ms = now_ms();
+        let mut lines = Vec::new();
+        let mut bytes = 0;
+        for (object, place) in &objects {
+            let told = Told::of(object, place, now_ms);
+            let line = if is_text { told.line() } else { told.json(None) };
+            bytes += line.len();
+            if bytes > LIST_BYTES_MAX {
+                is_more = true;
+                break;
+            }
+            lines.push(line);
+        }
+        Ok(match is_text {
+            true => {
+                if is_more {
+                    lines
+                        .push("... and more; narrow it by a prefix, or raise the limit".to_owned());
+                }
+                lines.insert(0, LINE_HEAD.to_owned());
+                Answer::text("200 OK", &lines.join("\n"))
+            }
+            false => json(&format!("{{\"objects\":{},\"more\":{is_more}}}", array(&lines))),
+        })
+    })
+}
+
+/// GET /cache/object
+pub(super) fn show(admin: &Admin, request: &Request<'_>) -> Answer {
+    whole(|| {
+        let cache = cache(admin)?;
+        let query = Query::read(request.query, &["url", "format"])?;
+        let is_text = is_text(&query)?;
+        let url = query.get("url").ok_or_else(|| refused("there is no url=URL in the query"))?;
+        let (mut objects, is_more) = find(cache, &self::url(url)?, SHOW_OBJECTS_MAX);
+        if objects.is_empty() {
+            let line = format!("nothing is stored for {}", printable(url));
+            return Err(Answer::text("404 Not Found", &line));
+        }
+        objects.sort_by(|one, other| one.0.name.cmp(&other.0.name));
+        let now_ms = now_ms();
+        let all = objects.iter().map(|(object, place)| (Told::of(object, place, now_ms), object));
+        Ok(match is_text {
+            true => {
+                let pages: Vec<_> = all.map(|(told, object)| told.page(object)).collect();
+                Answer::text("200 OK", &pages.join("\n\n"))
+            }
+            false => {
+                let pages: Vec<_> = all.map(|(told, object)| told.json(Some(object))).collect();
+                json(&format!("{{\"objects\":{},\"more\":{is_more}}}", array(&pages)))
+            }
+        })
+    })
+}
+
+/// GET /cache/stat
+pub(super) fn stat(admin: &Admin, request: &Request<'_>) -> Answer {
+    whole(|| {
+        let stat = cache(admin)?.stat();
+        let query = Query::read(request.query, &["format"])?;
+        let rows = ROWS.iter().map(|row| (row, (row.read)(&stat)));
+        Ok(match is_text(&query)? {
+            true => {
+                let lines: Vec<_> = rows
+                    .map(|(row, value)| {
+                        let value = match row.unit {
+                            Unit::Bytes => say::bytes(value),
+                            Unit::Things => value.to_string(),
+                        };
+                        format!("{:<24}{value:>12}  {}", row.name, row.help)
+                    })
+                    .collect();
+                Answer::text("200 OK", &lines.join("\n"))
+            }
+            false => {
+                let members: Vec<_> =
+                    rows.map(|(row, value)| format!("\"{}\":{value}", row.name)).collect();
+                json(&format!("{{{}}}", members.join(",")))
+            }
+        })
+    })
+}
+
+/// POST /cache/purge
+pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Answer {
+    const NAMES: &[&str] = &["url", "prefix", "tag", "group", "site", "all", "soft", "format"];
+    whole(|| {
+        let cache = cache(admin)?;
+        let query = Query::read(request.query, NAMES)?;
+        let (is_text, is_soft) = (is_text(&query)?, query.flag("soft")?);
+        let which = which(cache, &query)?;
+        let Purged { count, is_durable } = cache.purge(&which, is_soft, now_ms());
+        let how = if is_soft { "made stale" } else { "purged" };
+        // What was asked for, as far as a line can show it.
+        say::error(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
+        if is_durable == Some(false) {
+            say::error("cache: a disk could not write a purge");
+        }
+        let answer = match is_text {
+            true => {
+                let disks = match is_durable {
+                    None => "",
+                    Some(true) => {
+                        " in memory; what disks have of it is not used again, and not counted"
+                    }
+                    Some(false) => {
+                        " in memory; a disk could not write it, and may have it again after a start"
+                    }
+                };
+                Answer::text("200 OK", &format!("{how}: {count}{disks}"))
+            }
+            false => {
+                let durable =
+                    is_durable.map_or_else(String::new, |is| format!(",\"durable\":{is}"));
+                json(&format!("{{\"purged\":{count},\"soft\":{is_soft}{durable}}}"))
+            }
+        };
+        let is_nothing = count == 0 && is_durable.is_none();
+        Ok(if is_nothing { answer.nothing_matched() } else { answer })
+    })
+}
+
+/// What is stored, and where: `memory` or `disk`. Of what is in both, the first.
+fn find(cache: &Cache, which: &Which, max: usize) -> (Vec<(Arc<Object>, &'static str)>, bool) {
+    let (objects, mut is_more) = cache.list(which, max);
+    let mut found: Vec<_> = objects.into_iter().map(|object| (object, "memory")).collect();
+    if !is_more {
+        let (others, more) = cache.list_disks(which, max - found.len());
+        found.extend(others.into_iter().map(|object| (object, "disk")));
+        is_more = more;
+    }
+    (found, is_more)
+}
+
+fn which(cache: &Cache, query: &Query<'_>) -> Result<Which, Answer> {
+    let wrong = "one of url=URL, prefix=URL, tag=TAG, group=GROUP with site=URL, and all is needed";
+    if query.get("site").is_some() != query.get("group").is_some() {
+        return Err(refused("group=GROUP and site=URL belong together"));
+    }
+    let mut found = Vec::new();
+    if let Some(text) = query.get("url") {
+        found.push(url(text)?);
+    }
+    if let Some(text) = query.get("prefix") {
+        found.push(prefix(text)?);
+    }
+    if let Some(text) = query.get("tag") {
+        found.push(Which::tag(cache.hash(), text));
+    }
+    if let (Some(site), Some(text)) = (query.get("site"), query.get("group")) {
+        let group = Which::group(cache.hash(), site, text);
+        found.push(group.ok_or_else(|| refused("invalid site (expected: http://HOST[:PORT])"))?);
+    }
+    if query.flag("all")? {
+        found.push(Which::All);
+    }
+    match <[Which; 1]>::try_from(found) {
+        Ok([which]) => Ok(which),
+        Err(_) => Err(refused(wrong)),
+    }
+}
+
+fn url(text: &[u8]) -> Result<Which, Answer> {
+    Which::url(text).ok_or_else(|| refused("invalid url (expected: http://HOST[:PORT]/PATH)"))
+}
+
+fn prefix(text: &[u8]) -> Result<Which, Answer> {
+    let wrong = "invalid prefix (expected: http://HOST[:PORT], and the beginning of a path)";
+    Which::prefix(text).ok_or_else(|| refused(wrong))
+}
+
+fn limit(text: &[u8]) -> Result<usize, Answer> {
+    let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    number
+        .filter(|number| (1..=LIST_OBJECTS_MAX).contains(number))
+        .ok_or_else(|| refused(&format!("invalid limit (expected: 1 to {LIST_OBJECTS_MAX})")))
+}
+
+fn is_text(query: &Query<'_>) -> Result<bool, Answer> {
+    match query.get("format") {
+        None | Some(b"json") => Ok(false),
+        Some(b"text") => Ok(true),
+        Some(_) => Err(refused("unknown format (expected: json, text)")),
+    }
+}
+
+fn cache(admin: &Admin) -> Result<&Arc<Cache>, Answer> {
+    let cache = admin.hooks.cache.as_ref();
+    cache.ok_or_else(|| Answer::text("409 Conflict", "this process has no cache (no-cache)"))
+}
+
+fn refused(wrong: &str) -> Answer {
+    Answer::text("400 Bad Request", wrong)
+}
+
+/// The answer, or the refusal.
+fn whole(answer: impl FnOnce() -> Result<Answer, Answer>) -> Answer {
+    answer().unwrap_or_else(|refusal| refusal)
+}
+
+fn json(text: &str) -> Answer {
+    Answer::page("200 OK", "application/json", format!("{text}\n"))
+}
+
+/// One member a line, so that it can be read by eye and by line.
+fn array(members: &[String]) -> String {
+    if members.is_empty() { "[]".to_owned() } else { format!("[\n{}\n]", members.join(",\n")) }
+}
+
+/// What the rules go by: the time of day, milliseconds since 1970.
+fn now_ms() -> u64 {
+    u64::try_from(millrace_sys::time_of_day().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What is told of a stored answer.
+struct Told {
+    url: String,
+    /// What else is in its key.
+    parts: Vec<String>,
+    status: u16,
+    /// `None`: it arrives, and nobody has said how much will come.
+    bytes: Option<u64>,
+    /// All of the body is there.
+    is_whole: bool,
+    age_s: u32,
+    ttl_s: i64,
+    state: &'static str,
+    place: &'static str,
+}
+
+const LINE_HEAD: &str = "status     bytes  state            ttl  place   URL";
+
+impl Told {
+    fn of(object: &Object, place: &'static str, now_ms: u64) -> Self {
+        let mut parts = object.name.split(|byte| *byte == b'\n').map(printable);
+        let meta = object.meta();
+        let state = match meta.is_fresh(now_ms) {
+            // Made invalid, or by its own word.
+            _ if meta.flags.has(Flags::NO_CACHE) => "validate",
+            true => "fresh",
+            false => "stale",
+        };
+        Self {
+            url: parts.next().unwrap_or_default(),
+            parts: parts.collect(),
+            status: meta.status,
+            bytes: object.length(),
+            is_whole: object.body.end() == Some(End::Whole),
+            age_s: meta.age_s(now_ms),
+            ttl_s: meta.ttl_s(now_ms),
+            state,
+            place,
+        }
+    }
+
+    fn size(&self) -> String {
+        self.bytes.map_or_else(|| "?".to_owned(), say::bytes)
+    }
+
+    fn line(&self) -> String {
+        let Self { status, state, place, url, parts, .. } = self;
+        let (size, ttl) = (self.size(), format!("{} s", self.ttl_s));
+        let parts: String = parts.iter().map(|part| format!("  {part}")).collect();
+        format!("{status:<6} {size:>9}  {state:<8} {ttl:>10}  {place:<6}  {url}{parts}")
+    }
+
+    fn page(&self, object: &Object) -> String {
+        let mut page = self.url.clone();
+        for part in &self.parts {
+            let _ = write!(page, "\n  key: {part}");
+        }
+        let arriving = if self.is_whole { "" } else { ", arriving" };
+        let Self { state, age_s, ttl_s, place, .. } = self;
+        let _ = write!(page, "\n  {state}: {age_s} s old, fresh for {ttl_s} s; in {place}");
+        let _ = write!(page, "\n  body: {}{arriving}", self.size());
+        if let Some(extent) = object.meta().extent {
+            let _ = write!(page, ", a part: bytes {} to {}", extent.first, extent.last);
+        }
+        let _ = write!(page, "\n  tags: {}", object.tags.len());
+        for line in head_lines(object) {
+            let _ = write!(page, "\n  {line}");
+        }
+        page
+    }
+
+    /// With the head and what else there is of `object` where one is given.
+    fn json(&self, object: Option<&Arc<Object>>) -> String {
+        let strings = |texts: &[String]| {
+            let texts: Vec<_> = texts.iter().map(|text| quoted(text)).collect();
+            format!("[{}]", texts.join(","))
+        };
+        let bytes = self.bytes.map_or_else(|| "null".to_owned(), |bytes| bytes.to_string());
+        let mut out = format!(
+            "{{\"url\":{},\"key\":{},\"status\":{},\"bytes\":{bytes},\"whole\":{},\
+             \"age_s\":{},\"ttl_s\":{},\"state\":\"{}\",\"place\":\"{}\"",
+            quoted(&self.url),
+            strings(&self.parts),
+            self.status,
+            self.is_whole,
+            self.age_s,
+            self.ttl_s,
+            self.state,
+            self.place,
+        );
+        if let Some(object) = object {
+            let lines: Vec<_> = head_lines(object).collect();
+            let _ = write!(out, ",\"tags\":{},\"head\":{}", object.tags.len(), strings(&lines));
+        }
+        out.push('}');
+        out
+    }
+}
+
+/// The lines of a stored head, without what a terminal would take as an order.
+fn head_lines(object: &Object) -> impl Iterator<Item = String> {
+    let lines = object.head().split(|byte| *byte == b'\n');
+    let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let clean = |line: &[u8]| {
+        let text = String::from_utf8_lossy(line).into_owned();
+        text.replace(char::is_control, "?")
+    };
+    lines.filter(|line| !line.is_empty()).map(clean)
+}
+
+/// Bytes as they stand in a URL, which has no blanks and nothing but ASCII.
+fn printable(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, &byte| {
+        match byte {
+            b'!'..=b'~' => text.push(char::from(byte)),
+            _ => _ = write!(text, "%{byte:02X}"),
+        }
+        text
+    })
+}
+
+/// RFC 8259 section 7.
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            character if character.is_control() => {
+                let _ = write!(out, "\\u{:04x}", u32::from(character));
+            }
+            character => out.push(character),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_told_can_be_taken_for_something_else() {
+        assert_eq!(printable(b"http://a/\x1b[2J \xff~"), "http://a/%1B[2J%20%FF~");
+        assert_eq!(quoted("a\"\\\u{1}\u{7f}é"), "\"a\\\"\\\\\\u0001\\u007fé\"");
+        assert_eq!(array(&[]), "[]");
+    }
+}

@@ -1,0 +1,137 @@
+//! What an engine costs: messages bounced over loopback connections.
+//!
+//! Both ends belong to the engine that is measured, so that the figure is of whole messages, sent
+//! and received, [`PAIRS`] under way at a time. It is CPU time, of this process alone.
+
+use std::time::Duration;
+
+use millrace_engine::{Completion, Engine, Error, Event, Fd, Kind, Token, Watch};
+
+use super::Loopback;
+
+/// Connections, each with a message under way.
+const PAIRS: usize = 32;
+/// Messages of one measurement, all connections together.
+const MESSAGES: usize = 1024;
+/// What a request with its answer's head is like.
+const MESSAGE_BYTES: usize = 1024;
+/// How long a measurement may take; a machine that is so busy tells nothing.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// CPU time of a message over `watch`, which has nothing in it.
+///
+/// # Errors
+/// What the kernel refused: the engine, sockets, the loopback network; [`Error::TimedOut`] when
+/// the machine is too busy.
+pub(crate) fn cost<W: Watch>(watch: W) -> Result<Duration, Error> {
+    let mut bouncing = Bouncing::connected(watch)?;
+    let before = millrace_sys::cpu_time();
+    bouncing.run(MESSAGES)?;
+    let taken = millrace_sys::cpu_time() - before;
+    bouncing.end();
+    Ok(taken / MESSAGES as u32)
+}
+
+/// Connections of which both ends are here.
+struct Bouncing<W> {
+    loopback: Loopback<W>,
+    /// Those that were connected first, then their other ends.
+    ends: Vec<End>,
+    message: Vec<u8>,
+}
+
+struct End {
+    fd: Fd,
+    /// Bytes of the message that is being received: `received < MESSAGE_BYTES`.
+    received: usize,
+}
+
+impl<W: Watch> Bouncing<W> {
+    fn connected(watch: W) -> Result<Self, Error> {
+        let mut loopback = Loopback::over(watch, 4 * PAIRS * MESSAGE_BYTES, PATIENCE)?;
+        let mut others = Vec::new();
+        let mut ends = Vec::new();
+        for index in 0..PAIRS {
+            let (fd, other) = loopback.connect(token(index))?;
+            ends.push(End { fd, received: 0 });
+            others.push(other);
+        }
+        for other in others {
+            let fd = loopback.engine.adopt(other)?;
+            ends.push(End { fd, received: 0 });
+        }
+        Ok(Self { loopback, ends, message: vec![b'm'; MESSAGE_BYTES] })
+    }
+
+    /// Those that connected send first; from then on each end sends back what it received.
+    fn run(&mut self, messages: usize) -> Result<(), Error> {
+        for index in 0..self.ends.len() {
+            let (end, token) = (&self.ends[index], token(index));
+            match index < PAIRS {
+                true => self.loopback.engine.send(&end.fd, &[&self.message], token),
+                false => self.loopback.engine.recv(&end.fd, MESSAGE_BYTES, token),
+            }
+        }
+        let mut received = 0;
+        while received < messages {
+            let Completion { token, event } = self.loopback.next()?;
+            let Some(end) = self.ends.get_mut(token.slot() as usize) else { continue };
+            match event {
+                Event::Sent(result) => {
+                    result?;
+                    self.loopback.engine.recv(&end.fd, MESSAGE_BYTES, token);
+                }
+                Event::Received(result) => {
+                    let buffer = result?;
+                    let count = buffer.len();
+                    self.loopback.engine.recycle(buffer);
+                    if count == 0 {
+                        return Err(Error::Reset);
+                    }
+                    end.received += count;
+                    if end.received < MESSAGE_BYTES {
+                        self.loopback.engine.recv(&end.fd, MESSAGE_BYTES - end.received, token);
+                    } else {
+                        end.received = 0;
+                        received += 1;
+                        self.loopback.engine.send(&end.fd, &[&self.message], token);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// By resets, so that no port is kept waiting for what is late (TIME_WAIT).
+    fn end(self) {
+        let Self { mut loopback, ends, .. } = self;
+        ends.into_iter().for_each(|end| loopback.engine.reset(end.fd));
+    }
+}
+
+fn token(index: usize) -> Token {
+    Token::new(Kind::Client, index as u32, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_engine::{EpollWatch, PollWatch, SelectWatch, UringWatch};
+
+    #[test]
+    fn each_engine_can_be_measured() {
+        for cost in [
+            EpollWatch::new().and_then(cost),
+            UringWatch::new().and_then(cost),
+            PollWatch::new().and_then(cost),
+            SelectWatch::new().and_then(cost),
+        ] {
+            match cost {
+                // The machine has no io_uring, or has no time: neither is what is tested.
+                Err(Error::Unsupported(_) | Error::TimedOut) => {}
+                cost => assert!(cost.unwrap() > Duration::ZERO),
+            }
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What it costs to forward the rest of a body: by a receive and a send, and through a pipe.
+//!
+//! An engine has the middle of two connections, as a worker has; the ends are plain sockets of this
+//! thread. Copying and splicing take turns, round after round, so that what disturbs the machine
+//! meets both. What counts is CPU time of this thread, from the first wait to the last byte sent,
+//! with the sending of the origin, which is the same for both, and without the client's receiving.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use millrace_engine::{Buffer, Engine, Error, Event, Fd, Kind as Owner, Token, Watch};
+use millrace_proxy::congestion::NEAR;
+use millrace_splice::{Fill, Pipe, Pipes, Thresholds};
+use millrace_sys::Errno;
+
+use super::{Loopback, refused};
+
+/// What is forwarded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Nothing but the rest.
+    Alone,
+    /// The rest behind what was received with its head.
+    Behind,
+}
+
+/// What forwarding a rest costs.
+#[derive(Clone, Debug)]
+pub(crate) struct Costs {
+    pub(crate) kind: Kind,
+    /// Length of the rest.
+    pub(crate) bytes: usize,
+    /// In each round (copied, spliced); at least [`ROUNDS_MIN`] of them.
+    pub(crate) rounds: Vec<(Duration, Duration)>,
+}
+
+/// Rounds that tell something.
+const ROUNDS_MIN: usize = 12;
+/// Rounds that are enough.
+const ROUNDS_MAX: usize = 48;
+/// Bodies of one kind and size forwarded in a row: enough to be above what reading the clock costs.
+const BATCH: u32 = 8;
+/// CPU time after which no round begins.
+const CPU_MAX: Duration = Duration::from_millis(600);
+/// What is received of a body with its head.
+const AT_HAND_BYTES: usize = 4096;
+/// The longest rest: one receive brings it.
+const REST_MAX: usize = Buffer::SIZE;
+
+/// What each of `cells` costs over `W`: a rest of so many bytes, `1..=REST_MAX`. Takes little more
+/// than [`CPU_MAX`], and never longer than `patience`.
+///
+/// # Errors
+/// What the kernel refused: the engine, sockets, the loopback network, a pipe;
+/// [`Error::TimedOut`] when the machine is too busy.
+pub(crate) fn costs<W: Watch>(
+    cells: &[(Kind, usize)],
+    patience: Duration,
+) -> Result<Vec<Costs>, Error> {
+    let begun = millrace_sys::thread_cpu_time();
+    let mut middle = Middle::<W>::connected(patience)?;
+    let of_cell = |&(kind, bytes): &_| Costs { kind, bytes, rounds: Vec::new() };
+    let mut costs: Vec<Costs> = cells.iter().map(of_cell).collect();
+    for round in 0..ROUNDS_MAX {
+        let is_enough = round >= ROUNDS_MIN;
+        if is_enough && millrace_sys::thread_cpu_time() - begun > CPU_MAX {
+            break;
+        }
+        match costs.iter_mut().try_for_each(|costs| middle.measure(costs)) {
+            Err(Error::TimedOut) if is_enough => break,
+            result => result?,
+        }
+    }
+    middle.end();
+    Ok(costs)
+}
+
+/// The middle of two connections: from an origin, to a client.
+struct Middle<W> {
+    loopback: Loopback<W>,
+    origin: OwnedFd,
+    source: Fd,
+    sink: Fd,
+    client: OwnedFd,
+    pipe: Pipe,
+    /// What the origin sends.
+    body: Vec<u8>,
+    /// Bytes of it that the origin could not send yet.
+    unsent: usize,
+    /// Where the client receives.
+    memory: Vec<u8>,
+    /// When the client waits no longer: as the engine, whose clock stands still between its turns.
+    late: Instant,
+}
+
+const SOURCE: Token = Token::new(Owner::Origin, 0, 0);
+const SINK: Token = Token::new(Owner::Client, 0, 0);
+
+impl<W: Watch> Middle<W> {
+    fn connected(patience: Duration) -> Result<Self, Error> {
+        let late = Instant::now() + patience;
+        let mut loopback = Loopback::<W>::new(4 * Buffer::SIZE, patience)?;
+        let (source, origin) = loopback.connect(SOURCE)?;
+        let (sink, client) = loopback.connect(SINK)?;
+        // One that paces would be measured instead. Where this cannot be had, it is.
+        loopback.engine.set_congestion(&sink, NEAR);
+        let _ = millrace_sys::set_congestion(origin.as_fd(), NEAR);
+        let mut pipes = Pipes::new(1, Thresholds::SPLICE);
+        let pipe = pipes.take(&mut loopback.engine).ok_or(Error::OutOfMemory)?;
+        let body = vec![b'm'; AT_HAND_BYTES + REST_MAX];
+        let memory = vec![0; Buffer::SIZE];
+        Ok(Self { loopback, origin, source, sink, client, pipe, body, unsent: 0, memory, late })
+    }
+
+    /// Adds a round to the costs of a cell.
+    fn measure(&mut self, costs: &mut Costs) -> Result<(), Error> {
+        let copied = self.forward_some(costs.kind, costs.bytes, false)?;
+        let spliced = self.forward_some(costs.kind, costs.bytes, true)?;
+        costs.rounds.push((copied, spliced));
+        Ok(())
+    }
+
+    /// CPU time of one body, the mean of a few.
+    fn forward_some(&mut self, kind: Kind, rest: usize, splices: bool) -> Result<Duration, Error> {
+        let mut taken = Duration::ZERO;
+        for _ in 0..BATCH {
+            let begun = millrace_sys::thread_cpu_time();
+            let total = self.forward(kind, rest, splices)?;
+            taken += millrace_sys::thread_cpu_time() - begun;
+            self.receive(total)?;
+        }
+        Ok(taken / BATCH)
+    }
+
+    /// Forwards a body whose `rest` is copied or spliced. Gives how long it is.
+    fn forward(&mut self, kind: Kind, rest: usize, splices: bool) -> Result<usize, Error> {
+        let total = if kind == Kind::Behind { AT_HAND_BYTES + rest } else { rest };
+        // What a worker finds out as well comes first: that nothing is left of the last one.
+        match (kind, splices) {
+            (Kind::Behind, _) => {
+                self.loopback.engine.recv(&self.source, AT_HAND_BYTES, SOURCE);
+            }
+            (Kind::Alone, true) if self.pass_on(None, total, true)? > 0 => {
+                return Err(Error::Reset);
+            }
+            (Kind::Alone, _) => self.await_source(splices),
+        }
+        while self.loopback.engine.next().is_some() {}
+        self.unsent = total;
+        let mut left = total;
+        loop {
+            let at_hand = match self.wait()? {
+                Event::Received(result) => Some(result?),
+                _ => None,
+            };
+            left -= self.pass_on(at_hand, left, splices)?;
+            if left == 0 {
+                return Ok(total);
+            }
+            self.await_source(splices);
+        }
+    }
+
+    fn await_source(&mut self, splices: bool) {
+        match splices {
+            true => self.loopback.engine.watch(&self.source, SOURCE),
+            false => self.loopback.engine.recv(&self.source, Buffer::SIZE, SOURCE),
+        }
+    }
+
+    /// Sends what was received, if anything was, and, if it `splices`, what the source has of the
+    /// `left` bytes behind it. Gives how many bytes the sink took.
+    fn pass_on(
+        &mut self,
+        received: Option<Buffer>,
+        left: usize,
+        splices: bool,
+    ) -> Result<usize, Error> {
+        let Self { loopback, source, sink, pipe, .. } = self;
+        let engine = &mut loopback.engine;
+        let at_hand = received.as_deref().unwrap_or_default();
+        let mut count = at_hand.len();
+        let filled = match splices && left > count {
+            true => pipe.fill(engine, source, left - count),
+            false => Fill::Nothing,
+        };
+        match filled {
+            Fill::Bytes(more) => {
+                pipe.drain_after(engine, &[at_hand], sink, SINK);
+                count += more;
+            }
+            Fill::Nothing if count > 0 => engine.send(sink, &[at_hand], SINK),
+            // The source was said to have something, and nothing was there.
+            Fill::Nothing if received.is_none() => return Ok(0),
+            Fill::Nothing | Fill::End => return Err(Error::Reset),
+            Fill::Break(error) => return Err(error),
+        }
+        if let Some(buffer) = received {
+            engine.recycle(buffer);
+        }
+        loop {
+            match self.wait()? {
+                Event::Spliced(result) => {
+                    let Self { loopback, sink, pipe, .. } = self;
+                    pipe.drained(&mut loopback.engine, result?, sink, SINK);
+                    if pipe.filled() == 0 {
+                        return Ok(count);
+                    }
+                }
+                Event::Sent(result) => return result.map(|()| count),
+                _ => {}
+            }
+        }
+    }
+
+    /// The next completion of either connection. The origin goes on sending meanwhile.
+    fn wait(&mut self) -> Result<Event, Error> {
+        loop {
+            if self.unsent > 0 {
+                match millrace_sys::send(self.origin.as_fd(), &[&self.body[..self.unsent]], false) {
+                    Ok(count) => self.unsent -= count,
+                    Err(Errno::AGAIN) => {}
+                    Err(error) => return Err(refused(error)),
+                }
+            }
+            let completion = self.loopback.next()?;
+            if completion.token == SOURCE || completion.token == SINK {
+                return Ok(completion.event);
+            }
+        }
+    }
+
+    /// The client takes all of a body.
+    fn receive(&mut self, mut left: usize) -> Result<(), Error> {
+        while left > 0 {
+            match millrace_sys::receive(self.client.as_fd(), &mut self.memory) {
+                Ok(0) => return Err(Error::Reset),
+                Ok(count) => left -= count,
+                Err(Errno::AGAIN) if Instant::now() < self.late => std::thread::yield_now(),
+                Err(Errno::AGAIN) => return Err(Error::TimedOut),
+                Err(error) => return Err(refused(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// By resets, so that no port is kept waiting for what is late (TIME_WAIT).
+    fn end(self) {
+        let Self { mut loopback, source, sink, .. } = self;
+        loopback.engine.reset(source);
+        loopback.engine.reset(sink);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_engine::{EpollWatch, PollWatch, SelectWatch, UringWatch};
+
+    #[test]
+    fn rests_of_every_kind_and_size_are_forwarded_over_each_engine() {
+        let cells = [(Kind::Alone, 1), (Kind::Alone, REST_MAX), (Kind::Behind, REST_MAX)];
+        // Also where other tests take all the time that a start would have.
+        let minute = Duration::from_secs(60);
+        for costs in [
+            costs::<EpollWatch>(&cells, minute),
+            costs::<UringWatch>(&cells, minute),
+            costs::<PollWatch>(&cells, minute),
+            costs::<SelectWatch>(&cells, minute),
+        ] {
+            match costs {
+                // The machine has no io_uring, or has no time: neither is what is tested.
+                Err(Error::Unsupported(_) | Error::TimedOut) => {}
+                costs => {
+                    let costs = costs.unwrap();
+                    assert_eq!(costs.len(), cells.len());
+                    assert!(costs.iter().all(|cell| cell.rounds.len() >= ROUNDS_MIN));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_machine_without_time_is_told_apart() {
+        let costs = costs::<EpollWatch>(&[(Kind::Alone, 1)], Duration::ZERO);
+        assert_eq!(costs.unwrap_err(), Error::TimedOut);
+    }
+}

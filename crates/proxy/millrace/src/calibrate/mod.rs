@@ -1,0 +1,73 @@
+//! What things cost on this machine, measured over loopback connections in the few milliseconds
+//! that a start can spare. Nothing here decides: that is done where something depends on it.
+
+mod bounce;
+mod forward;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use millrace_engine::{
+    Address, Clock, Completion, Engine, EngineOptions, Error, Event, Fd, Instant, Sockets, Token,
+    Watch,
+};
+use millrace_sys::Errno;
+
+pub(crate) use bounce::cost;
+pub(crate) use forward::{Costs, Kind, costs};
+
+/// An engine with connections over the loopback network.
+struct Loopback<W> {
+    engine: Sockets<W>,
+    listener: OwnedFd,
+    address: Address,
+    /// When it has taken too long: a machine that is so busy tells nothing.
+    deadline: Instant,
+}
+
+impl<W: Watch> Loopback<W> {
+    /// No connection yet, on an engine whose worker may hold so many bytes. What is waited for has
+    /// to come within `patience` from now.
+    fn new(budget_bytes: usize, patience: Duration) -> Result<Self, Error> {
+        Self::over(W::new()?, budget_bytes, patience)
+    }
+
+    /// As [`Loopback::new`], over a watch with nothing in it.
+    fn over(watch: W, budget_bytes: usize, patience: Duration) -> Result<Self, Error> {
+        let options = EngineOptions { budget_bytes, log: None, clock: Clock::new() };
+        let engine = Sockets::over(watch, options)?;
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = millrace_sys::listen_tcp(any, false).map_err(refused)?;
+        let address = millrace_sys::local_address(listener.as_fd()).map_err(refused)?;
+        let address = Address::Tcp(address.ok_or(Error::Unreachable)?);
+        let deadline = engine.now() + patience;
+        Ok(Self { engine, listener, address, deadline })
+    }
+
+    /// One connection: the end that the engine opened, and the other, which is no engine's.
+    fn connect(&mut self, token: Token) -> Result<(Fd, OwnedFd), Error> {
+        let fd = self.engine.connect(&self.address, token)?;
+        while !matches!(self.next()?.event, Event::Connected(Ok(()))) {}
+        // On the loopback network it waits there once it is connected.
+        let (other, _) = millrace_sys::accept(self.listener.as_fd()).map_err(refused)?;
+        Ok((fd, other))
+    }
+
+    /// The next completion, whenever it comes.
+    fn next(&mut self) -> Result<Completion, Error> {
+        loop {
+            if let Some(completion) = self.engine.next() {
+                return Ok(completion);
+            }
+            if self.engine.now() >= self.deadline {
+                return Err(Error::TimedOut);
+            }
+            self.engine.turn(Some(self.deadline));
+        }
+    }
+}
+
+fn refused(number: Errno) -> Error {
+    Error::Other(number.raw_os_error())
+}

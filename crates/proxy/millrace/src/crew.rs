@@ -1,0 +1,395 @@
+//! The worker threads: how they are started, told things, and awaited.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use millrace_engine::{
+    Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, Outbox, PollWatch,
+    ReservedRing, SelectWatch, UselectWatch, Watch, mailbox, mesh,
+};
+use millrace_proxy::config::Config;
+use millrace_proxy::names::Sources;
+use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_splice::Thresholds;
+use millrace_store::disk;
+
+use crate::disks::Bell;
+use crate::engines::Engine;
+use crate::failure::Failure;
+use crate::listeners::Sockets;
+use crate::reload::Force;
+use crate::restart::{Restarts, survive};
+use crate::verifier::VerifierThread;
+use crate::{rings, say};
+
+type Post = Letter<OwnedFd>;
+
+/// Letters that a mailbox holds. The supervisor sends one for each reload, and none that would not
+/// fit; workers keep what does not fit until their next turn.
+const MAILBOX_LETTERS: usize = 256;
+/// Descriptors that are neither a client's nor an origin's and are opened after the workers were
+/// given their shares: the admin address's connections, a reopened log.
+const DESCRIPTORS_SPARE: u64 = 32;
+/// What a worker's engine has open for itself: its poller and its waker.
+const DESCRIPTORS_PER_ENGINE: u64 = 2;
+
+/// The way to the workers.
+#[derive(Default)]
+pub(crate) struct Posts {
+    /// One a worker; empty once nothing more will be said.
+    outboxes: Vec<Outbox<Post, EventWaker>>,
+}
+
+impl Posts {
+    /// Sends every worker a letter, in their order.
+    ///
+    /// # Panics
+    /// When a mailbox is full: [`Posts::have_room`] is asked before.
+    pub(crate) fn tell(&mut self, mut letter: impl FnMut() -> Post) {
+        for outbox in &mut self.outboxes {
+            assert!(outbox.send(letter()).is_ok(), "a mailbox holds all that is ever sent to it");
+            outbox.flush();
+        }
+    }
+
+    /// Whether every worker can be sent so many letters.
+    pub(crate) fn have_room(&self, letters: usize) -> bool {
+        self.outboxes.iter().all(|outbox| outbox.room() >= letters)
+    }
+
+    /// Tells every worker to break off. Nothing can be said after it.
+    pub(crate) fn stop(&mut self) {
+        self.tell(|| Letter::Stop);
+        self.outboxes.clear();
+    }
+
+    /// Whether the workers were told to break off.
+    pub(crate) fn were_stopped(&self) -> bool {
+        self.outboxes.is_empty()
+    }
+}
+
+/// The running worker threads.
+pub(crate) struct Crew {
+    /// Those that have not ended.
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Crew {
+    /// Starts a thread for each of `sockets`: a worker's listeners, by their numbers. The disks
+    /// reach the workers by `bell`. If the engine is uring, `rings` has one for each thread.
+    ///
+    /// # Errors
+    /// When a thread cannot be started, or its worker cannot.
+    pub(crate) fn start(
+        force: &Arc<Force>,
+        shared: &Arc<Shared>,
+        (engine, rings, thresholds): (Engine, Vec<ReservedRing>, Thresholds),
+        log: &LogSink,
+        sockets: Vec<Sockets>,
+        bell: &Bell,
+    ) -> Result<(Self, Posts), Failure> {
+        let count = sockets.len();
+        let config = force.config();
+        let common = Arc::new(Common {
+            force: Arc::clone(force),
+            engine,
+            shared: Arc::clone(shared),
+            names: Arc::new(Sources::parse(
+                &std::fs::read("/etc/hosts").unwrap_or_default(),
+                &std::fs::read("/etc/resolv.conf").unwrap_or_default(),
+                &[],
+            )),
+            verifier: VerifierThread::start().map_err(failed)?,
+            descriptors: descriptors_of_a_worker(count, files_of_disks(&config)),
+            thresholds,
+            listeners_at_start: config.listeners.len(),
+            budget_bytes: (config.pool_bytes() / count as u64) as usize,
+            log: log.clone(),
+            clock: Clock::new(),
+            restarts: Restarts::default(),
+        });
+        let (ready, started) = channel();
+        let (mut crew, mut posts) = (Self { threads: Vec::new() }, Posts::default());
+        let (mut gates, mut rings) = (Vec::new(), rings.into_iter());
+        // The disks are one more.
+        let mut mails = mesh(count + 1, MAILBOX_LETTERS);
+        bell.reach(mails.pop().expect("one of them at least"));
+        for (index, (listeners, mail)) in sockets.into_iter().zip(mails).enumerate() {
+            let (outbox, inbox) = mailbox(MAILBOX_LETTERS);
+            posts.outboxes.push(outbox);
+            let (gate, open) = channel();
+            gates.push(gate);
+            let start = Start { ready: ready.clone(), open };
+            let seat = Seat { index, common: Arc::clone(&common) };
+            let config = Arc::clone(&config);
+            let thread = std::thread::Builder::new().name(format!("worker-{index}"));
+            let ring = rings.next();
+            let ring = move || ring.expect("each worker has a ring").into_watch();
+            let boxes = (inbox, mail);
+            let work = move || match engine {
+                Engine::Epoll => seat.work(EpollWatch::new, config, listeners, boxes, start),
+                Engine::Uring => seat.work(ring, config, listeners, boxes, start),
+                Engine::Uselect => seat.work(UselectWatch::new, config, listeners, boxes, start),
+                Engine::Poll => seat.work(PollWatch::new, config, listeners, boxes, start),
+                Engine::Select => seat.work(SelectWatch::new, config, listeners, boxes, start),
+            };
+            crew.threads.push(thread.spawn(work).map_err(failed)?);
+        }
+        drop(ready);
+        wait_until_ready(&started, count)?;
+        for gate in gates {
+            gate.send(()).map_err(|_| failed("it ended"))?;
+        }
+        Ok((crew, posts))
+    }
+
+    /// Whether every worker has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.threads.retain(|thread| !thread.is_finished());
+        self.threads.is_empty()
+    }
+}
+
+/// What all workers are made with.
+struct Common {
+    force: Arc<Force>,
+    engine: Engine,
+    shared: Arc<Shared>,
+    names: Arc<Sources>,
+    verifier: VerifierThread,
+    /// Each worker's share when it has as many listeners as at the start.
+    descriptors: u64,
+    thresholds: Thresholds,
+    listeners_at_start: usize,
+    budget_bytes: usize,
+    log: LogSink,
+    clock: Clock,
+    restarts: Restarts,
+}
+
+/// A worker's thread: whatever worker sits here.
+struct Seat {
+    index: usize,
+    common: Arc<Common>,
+}
+
+/// How a worker begins.
+struct Start {
+    /// Says that it could.
+    ready: Sender<Result<(), Error>>,
+    /// Says that all of them could. Before that none takes a client in, who would be lost if
+    /// another could not; closed if one could not.
+    open: Receiver<()>,
+}
+
+type Working<W> = Worker<millrace_engine::Sockets<W>>;
+
+/// The inbox of a worker and its mail to the other workers.
+type Boxes = (Inbox<Post, EventWaker>, Mail<Post, EventWaker>);
+
+/// The replacement of a panicked worker.
+enum Replacement<W: Watch> {
+    /// A worker on the same engine.
+    Same(Working<W>),
+    /// A worker on epoll: the engine could not be created again.
+    OnEpoll(Working<EpollWatch>),
+    /// No worker: the process drains.
+    Ended,
+}
+
+impl Seat {
+    /// The life of the thread, on the engine over what `watch` makes.
+    fn work<W: Watch>(
+        self,
+        watch: impl FnOnce() -> Result<W, Error>,
+        config: Arc<Config>,
+        listeners: Sockets,
+        boxes: Boxes,
+        start: Start,
+    ) {
+        // The supervisor waits for the word of every worker, so it is there to hear it.
+        let engine = watch().and_then(|it| millrace_engine::Sockets::over(it, self.options()));
+        let worker = engine.and_then(|engine| self.sit(engine, config, listeners, boxes));
+        let worker = match worker {
+            Ok(worker) => worker,
+            Err(error) => {
+                let _ = start.ready.send(Err(error));
+                return;
+            }
+        };
+        let _ = start.ready.send(Ok(()));
+        drop(start.ready);
+        if start.open.recv().is_err() {
+            return;
+        }
+        let mut next = self.serve(worker);
+        while let Some(worker) = next {
+            next = self.serve(worker);
+        }
+    }
+
+    /// Runs a worker and its replacements on the same engine until the last one ends. Returns the
+    /// replacement on epoll, if there is one.
+    fn serve<W: Watch>(&self, mut worker: Working<W>) -> Option<Working<EpollWatch>> {
+        while survive(|| while worker.turn() {}).is_err() {
+            match survive(|| self.replace(worker)) {
+                Ok(Ok(Replacement::Same(another))) => worker = another,
+                Ok(Ok(Replacement::OnEpoll(another))) => return Some(another),
+                Ok(Ok(Replacement::Ended)) => return None,
+                Ok(Err(why)) => self.end_process(&why),
+                Err(_) => self.end_process("it panicked again"),
+            }
+        }
+        if survive(|| drop(worker.finish())).is_err() {
+            self.end_process("it panicked at its end");
+        }
+        None
+    }
+
+    /// A worker at this seat.
+    fn sit<W: Watch>(
+        &self,
+        engine: millrace_engine::Sockets<W>,
+        config: Arc<Config>,
+        listeners: Sockets,
+        (inbox, mail): Boxes,
+    ) -> Result<Working<W>, Error> {
+        let Common { shared, names, verifier, .. } = &*self.common;
+        // Those that were opened since the start take from the share: the worker's and our copy.
+        let more = listeners.len().saturating_sub(self.common.listeners_at_start) as u64;
+        let setup = Setup {
+            config,
+            index: self.index,
+            listeners,
+            inbox,
+            mail,
+            shared: Arc::clone(shared),
+            names: Arc::clone(names),
+            desk: verifier.desk(),
+            descriptors: self.common.descriptors.saturating_sub(2 * more).max(1),
+            thresholds: self.common.thresholds,
+        };
+        Worker::new(engine, setup)
+    }
+
+    /// Creates the replacement of a panicked worker.
+    fn replace<W: Watch>(&self, broken: Working<W>) -> Result<Replacement<W>, String> {
+        let remains = broken.take_apart();
+        // Before all that may fail: whatever follows, no client takes what it got for the whole.
+        let waker = remains.engine.break_off();
+        let (index, connections) = (self.index, remains.connections);
+        let found = self.common.force.of_worker(index);
+        let Some((config, listeners)) = found.map_err(|error| error.to_string())? else {
+            say::error(&format!("worker {index} ended; {connections} connections were reset"));
+            return Ok(Replacement::Ended);
+        };
+        let max = config.limits.worker_restarts;
+        if !self.common.restarts.allows(max, Instant::now()) {
+            return Err(format!("more than {max} panics within a minute (limit worker_restarts)"));
+        }
+        let (boxes, letters) = ((remains.inbox, remains.mail), remains.letters);
+        let restarted =
+            format!("worker {index} was restarted; {connections} connections were reset");
+        let error = match millrace_engine::Sockets::<W>::woken_by(waker.clone(), self.options()) {
+            Ok(engine) => {
+                let worker = self.sit_again(engine, config, listeners, boxes, letters)?;
+                say::error(&restarted);
+                return Ok(Replacement::Same(worker));
+            }
+            Err(error) => error,
+        };
+        let engine = millrace_engine::Sockets::<EpollWatch>::woken_by(waker, self.options());
+        let engine = engine.map_err(|error| error.to_string())?;
+        let worker = self.sit_again(engine, config, listeners, boxes, letters)?;
+        let name = self.common.engine.name();
+        let remedy = match (self.common.engine, error) {
+            (Engine::Uring, Error::OutOfMemory) => format!("; {}", rings::RAISE),
+            _ => String::new(),
+        };
+        say::error(&format!(
+            "{restarted}; it uses epoll, as engine {name} cannot be created again: {error}{remedy}"
+        ));
+        Ok(Replacement::OnEpoll(worker))
+    }
+
+    /// Like [`Seat::sit`], with the messages that the panicked worker had not read.
+    fn sit_again<W: Watch>(
+        &self,
+        engine: millrace_engine::Sockets<W>,
+        config: Arc<Config>,
+        listeners: Sockets,
+        boxes: Boxes,
+        letters: VecDeque<Post>,
+    ) -> Result<Working<W>, String> {
+        let worker = self.sit(engine, config, listeners, boxes);
+        let mut worker = worker.map_err(|error| error.to_string())?;
+        worker.take_over(letters);
+        Ok(worker)
+    }
+
+    fn options(&self) -> EngineOptions {
+        let Common { budget_bytes, log, clock, .. } = &*self.common;
+        EngineOptions { budget_bytes: *budget_bytes, log: Some(log.clone()), clock: *clock }
+    }
+
+    /// Whoever supervises the process starts another.
+    fn end_process(&self, why: &str) -> ! {
+        say::error(&format!("worker {} cannot be restarted: {why}", self.index));
+        std::process::exit(1)
+    }
+}
+
+fn wait_until_ready(started: &Receiver<Result<(), Error>>, count: usize) -> Result<(), Failure> {
+    for _ in 0..count {
+        match started.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(failed(error)),
+            Err(_) => return Err(failed("it ended")),
+        }
+    }
+    Ok(())
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::Machine(format!("cannot start a worker: {error}"))
+}
+
+/// Files that the disks of a configuration have open once they are full.
+pub(crate) fn files_of_disks(config: &Config) -> u64 {
+    let disks = config.cache.iter().flat_map(|cache| &cache.disks);
+    disks.map(|disk| disk::limits::files(disk.bytes)).sum()
+}
+
+/// Descriptors that one of `workers` may open, after what the process has open already, and `files`
+/// will be. Rings that are reserved already count twice, which costs each worker one descriptor.
+pub(crate) fn descriptors_of_a_worker(workers: usize, files: u64) -> u64 {
+    let workers = workers as u64;
+    let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;
+    let taken = open + DESCRIPTORS_SPARE + workers * DESCRIPTORS_PER_ENGINE;
+    share(millrace_sys::descriptor_limit().saturating_sub(taken), workers, files)
+}
+
+/// What each of `workers` gets of what is left. Where that is little, clients come before files: a
+/// disk that cannot open one makes a pause, and the origin is asked.
+fn share(left: u64, workers: u64, files: u64) -> u64 {
+    ((left - files.min(left / 2)) / workers).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_disks_are_none_of_the_workers() {
+        assert_eq!(share(10_000, 2, 0), 5000);
+        assert_eq!(share(10_000, 2, 2000), 4000);
+        assert_eq!(share(1000, 2, 2000), 250);
+        assert_eq!(share(0, 2, 2000), 1);
+        assert_eq!(disk::limits::files(100 << 30), 1025);
+    }
+}

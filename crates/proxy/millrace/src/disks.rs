@@ -1,0 +1,277 @@
+//! The disks of the cache: opened once the process has given its rights up, and left to a successor.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use millrace_engine::{EventWaker, Mail, Token};
+use millrace_proxy::Letter;
+use millrace_proxy::config::{Config, Disk};
+use millrace_store::disk::{Contents, Directory, DirectoryError, Options, Volume};
+use millrace_store::rules::SpaceTag;
+use millrace_store::{Cache, Waiter, Waker};
+
+use crate::failure::Failure;
+use crate::say;
+
+/// Letters to the workers from the disks' threads.
+type Letters = Mail<Letter<OwnedFd>, EventWaker>;
+
+/// Wakes the workers' exchanges that wait for a disk.
+#[derive(Debug, Default)]
+pub(crate) struct Bell(OnceLock<Mutex<Letters>>);
+
+/// How often a worker whose mailbox is full is tried, and how long is waited in between. One that
+/// does not turn for so long has other troubles, and its exchanges give up waiting by themselves.
+const TRIES_MAX: u32 = 2000;
+const TRY: Duration = Duration::from_millis(1);
+/// How long a start waits until what is on the disks was found. After that it is found while clients
+/// are served, who ask the origin for the rest.
+const FIND: Duration = Duration::from_millis(300);
+/// How often it is tried to lock disks that a predecessor has still.
+const LOOK: Duration = Duration::from_millis(20);
+/// The share of the cache's memory, as a divisor, that may wait for disks.
+const STUCK_SHARE: u64 = 4;
+
+impl Bell {
+    /// Says how the workers are reached, before the first one runs.
+    pub(crate) fn reach(&self, letters: Letters) {
+        let is_first = self.0.set(Mutex::new(letters)).is_ok();
+        assert!(is_first, "workers are started once");
+    }
+}
+
+impl Waker for Bell {
+    fn wake(&self, waiter: Waiter) {
+        let letters = self.0.get().expect("whoever waits runs");
+        for _ in 0..TRIES_MAX {
+            let mut letters = letters.lock().unwrap_or_else(PoisonError::into_inner);
+            let letter = Letter::Wake(Token::from_bits(waiter.token));
+            if letters.send(usize::from(waiter.worker), letter).is_ok() {
+                return letters.flush();
+            }
+            drop(letters);
+            sleep(TRY);
+        }
+    }
+}
+
+/// The disks of a process: open, or wanted from the one before.
+#[derive(Debug)]
+pub(crate) struct Disks {
+    cache: Option<Arc<Cache>>,
+    /// The process ends, or leaves its disks to another. Set once; pairs with the load of whoever
+    /// still tries to open them.
+    is_over: Arc<AtomicBool>,
+}
+
+impl Disks {
+    /// Opens the disks of a configuration, whose workers `bell` wakes. With a predecessor that has
+    /// them it goes on without, until that one lets go.
+    ///
+    /// # Errors
+    /// A folder that is not as it has to be, or that another process uses.
+    pub(crate) fn open(
+        config: &Config,
+        cache: Option<&Arc<Cache>>,
+        bell: &Arc<Bell>,
+        has_predecessor: bool,
+    ) -> Result<Self, Failure> {
+        let mut all = Self { cache: None, is_over: Arc::default() };
+        let (Some(settings), Some(cache)) = (&config.cache, cache) else { return Ok(all) };
+        if settings.disks.is_empty() {
+            return Ok(all);
+        }
+        all.cache = Some(cache.clone());
+        match lock(&settings.disks) {
+            Ok(volumes) => {
+                use_them(cache, volumes, &settings.disks, bell);
+                let report = Report { cache: cache.clone(), spaces: spaces(config) };
+                if await_contents(cache, TRY, Some(Instant::now() + FIND)) {
+                    report.say();
+                } else {
+                    let thread = std::thread::Builder::new().name("disk-report".to_owned());
+                    thread.spawn(move || report.say_once_recovered()).map_err(no_thread)?;
+                }
+            }
+            Err((_, DirectoryError::Locked)) if has_predecessor => {
+                cache.await_disks();
+                let seeker = Seeker {
+                    disks: settings.disks.clone(),
+                    cache: cache.clone(),
+                    bell: bell.clone(),
+                    is_over: all.is_over.clone(),
+                    spaces: spaces(config),
+                };
+                let thread = std::thread::Builder::new().name("disk-wait".to_owned());
+                thread.spawn(move || seeker.seek()).map_err(no_thread)?;
+            }
+            Err((disk, error)) => return Err(Failure::Machine(refusal(disk, error))),
+        }
+        Ok(all)
+    }
+
+    /// Writes what is to be written and lets go of the disks; the process goes on without. On a
+    /// thread of its own, as it may take as long as the disks take.
+    pub(crate) fn leave(&self) {
+        // Pairs with the loads in `Seeker::seek`.
+        self.is_over.store(true, Ordering::Release);
+        let Some(cache) = self.cache.clone() else { return };
+        let thread = std::thread::Builder::new().name("disk-end".to_owned());
+        if let Err(error) = thread.spawn(move || cache.close_disks()) {
+            say::error(&format!("cannot leave the disks before the end: {error}"));
+        }
+    }
+
+    /// The same at the end of the process, which waits.
+    pub(crate) fn close(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.cache.iter().for_each(|cache| cache.close_disks());
+    }
+}
+
+/// Waits for the disks that a predecessor has.
+struct Seeker {
+    disks: Vec<Disk>,
+    cache: Arc<Cache>,
+    bell: Arc<Bell>,
+    is_over: Arc<AtomicBool>,
+    spaces: Vec<SpaceTag>,
+}
+
+impl Seeker {
+    fn seek(self) {
+        while !self.is_over.load(Ordering::Acquire) {
+            match lock(&self.disks) {
+                Ok(volumes) => {
+                    use_them(&self.cache, volumes, &self.disks, &self.bell);
+                    let report = Report { cache: self.cache, spaces: self.spaces };
+                    return report.say_once_recovered();
+                }
+                Err((_, DirectoryError::Locked)) => sleep(LOOK),
+                Err((disk, error)) => {
+                    say::error(&format!("{}; the cache goes on without", refusal(disk, error)));
+                    return self.cache.close_disks();
+                }
+            }
+        }
+    }
+}
+
+/// Reports stored responses that match no service of the configuration.
+struct Report {
+    cache: Arc<Cache>,
+    /// Those of the configuration.
+    spaces: Vec<SpaceTag>,
+}
+
+impl Report {
+    fn say(&self) {
+        let what = match self.cache.recovered_outside(&self.spaces) {
+            0 => return,
+            1 => "up to 1 stored response on disk matches no service".to_owned(),
+            count => format!("up to {count} stored responses on disk match no service"),
+        };
+        say::error(&format!(
+            "{what}: its name or its target rules have changed (they stay unused until the disk \
+             needs their room)"
+        ));
+    }
+
+    fn say_once_recovered(&self) {
+        await_contents(&self.cache, FIND, None);
+        self.say();
+    }
+}
+
+fn spaces(config: &Config) -> Vec<SpaceTag> {
+    config.services.iter().map(|service| service.name.space().tag()).collect()
+}
+
+/// Waits until the contents of all disks are known or the deadline is over, and returns whether
+/// they are known. Polls at the given interval.
+fn await_contents(cache: &Cache, pause: Duration, deadline: Option<Instant>) -> bool {
+    while cache.disk_counters().iter().any(|disk| disk.is_recovering) {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return false;
+        }
+        sleep(pause);
+    }
+    true
+}
+
+fn no_thread(error: std::io::Error) -> Failure {
+    Failure::Machine(format!("cannot start a thread for the disks: {error}"))
+}
+
+type Volumes = Vec<(Arc<dyn Volume>, u64)>;
+
+/// Locks all of them, or none.
+fn lock(disks: &[Disk]) -> Result<Volumes, (&Disk, DirectoryError)> {
+    let mut volumes: Volumes = Vec::new();
+    for disk in disks {
+        let directory = Directory::open(&disk.folder).map_err(|error| (disk, error))?;
+        volumes.push((Arc::new(directory), disk.bytes));
+    }
+    Ok(volumes)
+}
+
+fn refusal(disk: &Disk, error: DirectoryError) -> String {
+    let folder = disk.folder.display();
+    match error {
+        DirectoryError::Kernel("mkdir", error) => {
+            format!("--disk {folder}: cannot be created: {error}")
+        }
+        error => format!("--disk {folder}: {error}"),
+    }
+}
+
+/// What waits to be written keeps its memory: disks that are stuck may keep a quarter of what the
+/// cache has, all of them together.
+fn options(bytes: u64, disks: usize) -> Options {
+    let mut options = Options::default();
+    let most = bytes / STUCK_SHARE / disks.max(1) as u64;
+    options.marks.skip_bytes = options.marks.skip_bytes.min(most);
+    options
+}
+
+/// A disk that fails is no reason not to serve.
+fn use_them(cache: &Arc<Cache>, volumes: Volumes, disks: &[Disk], bell: &Arc<Bell>) {
+    let now_ms = u64::try_from(millrace_sys::time_of_day().as_millis()).unwrap_or(u64::MAX);
+    let options = options(cache.bytes_max(), disks.len());
+    let opened = cache.open_disks(volumes, &options, bell.clone(), now_ms);
+    let contents = match opened {
+        Ok(contents) => contents,
+        Err(error) => {
+            cache.close_disks();
+            let folders: Vec<_> = disks.iter().map(|it| it.folder.display().to_string()).collect();
+            let folders = folders.join(", ");
+            return say::error(&format!("the cache goes on without disks ({folders}): {error}"));
+        }
+    };
+    for (disk, contents) in disks.iter().zip(contents) {
+        let folder = disk.folder.display();
+        let what = match contents {
+            Contents::Kept => continue,
+            Contents::New => "begins empty: it is new, or was not left as it has to be",
+            Contents::OtherKey => "belonged to another cache: what was on it is dropped",
+            Contents::Missed => "was away for a while: what was on it is dropped",
+        };
+        say::error(&format!("disk {folder} {what}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_that_are_stuck_keep_a_part_of_the_memory() {
+        let skip_bytes = |bytes, disks| options(bytes, disks).marks.skip_bytes;
+        assert_eq!(skip_bytes(32 << 20, 1), 8 << 20);
+        assert_eq!(skip_bytes(128 << 20, 2), 16 << 20);
+        assert_eq!(skip_bytes(64 << 30, 2), Options::default().marks.skip_bytes);
+    }
+}

@@ -1,0 +1,517 @@
+//! `millrace doctor`: what this machine offers, and what millrace would do with it. It only reads,
+//! and for --engine auto and --splice calibrated sends itself a few messages, and asks uselectd for
+//! a registration, which ends with it; it opens nothing that could disturb a running proxy.
+
+use std::fs;
+use std::num::NonZero;
+use std::path::Path;
+
+use millrace_engine::ReservedRing;
+use millrace_proxy::config::{Config, EngineChoice};
+use millrace_proxy::pipes_max;
+use millrace_splice::limits::PIPE_BYTES;
+use uselect::{Backend, Tracker};
+
+use crate::crew::{descriptors_of_a_worker, files_of_disks};
+use crate::engines::{self, Engine, Engine::Epoll, Picked};
+use crate::failure::Failure;
+use crate::privileges::outlook;
+use crate::{rings, say, thresholds};
+
+/// Prints the findings about this machine for a process with this configuration.
+///
+/// # Errors
+/// When something found makes millrace unable to run.
+pub(crate) fn run(config: &Config) -> Result<(), Failure> {
+    let machine = Machine::look(&config.uselectd);
+    let findings = findings(&machine, config);
+    let mut page = format!("millrace {}\n\n", env!("CARGO_PKG_VERSION"));
+    for finding in &findings {
+        let mark = match finding.verdict {
+            Verdict::Good => "ok  ",
+            Verdict::Note => "note",
+            Verdict::Bad => "BAD ",
+        };
+        page.push_str(&format!("{mark}  {:<18}{}\n", finding.name, finding.value));
+        if !finding.word.is_empty() {
+            for line in finding.word.lines() {
+                page.push_str(&format!("      {:<18}{line}\n", ""));
+            }
+        }
+    }
+    say::output(&page)?;
+    match findings.iter().find(|finding| finding.verdict == Verdict::Bad) {
+        None => Ok(()),
+        Some(bad) => Err(Failure::Machine(format!("cannot run here: {}: {}", bad.name, bad.word))),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// As it should be.
+    Good,
+    /// It works, but somebody should know.
+    Note,
+    /// millrace cannot run.
+    Bad,
+}
+
+struct Finding {
+    name: &'static str,
+    value: String,
+    word: String,
+    verdict: Verdict,
+}
+
+/// What was read of this machine; `None`: it could not be read.
+#[derive(Clone, Default)]
+struct Machine {
+    kernel: Option<String>,
+    processors: u64,
+    memory_bytes: Option<u64>,
+    descriptors_now: u64,
+    descriptors_max: u64,
+    name_servers: Vec<String>,
+    congestion: Option<String>,
+    congestion_available: Option<String>,
+    backlog: Option<u64>,
+    pipe_pages: Option<u64>,
+    /// Bytes of RLIMIT_MEMLOCK, if the limit applies to this process.
+    locked_memory: Option<u64>,
+    /// Bytes that a ring of io_uring counts against it.
+    ring_bytes: Option<u64>,
+    /// Whether not even one ring could be created for want of locked memory.
+    is_ring_refused: bool,
+    tracking: Option<Tracking>,
+}
+
+/// What answers for the sockets of a process here, and why nothing better does.
+type Tracking = (Backend, Vec<(Backend, uselect::Error)>);
+
+impl Machine {
+    /// `uselectd` is the socket that it is asked at.
+    fn look(uselectd: &Path) -> Self {
+        let proc = |path: &str| {
+            fs::read_to_string(format!("/proc/{path}")).ok().map(|text| text.trim().to_owned())
+        };
+        let number = |path: &str| proc(path).and_then(|text| text.parse().ok());
+        let descriptors_now = millrace_sys::descriptor_limit();
+        let ring = ReservedRing::new();
+        // Raising is what a start would do, and ends with this process.
+        let (tracker, missing) = Tracker::best(uselectd, uselect::Mode::Exact);
+        let descriptors_max = millrace_sys::raise_descriptor_limit().unwrap_or(descriptors_now);
+        Self {
+            kernel: proc("sys/kernel/osrelease"),
+            processors: std::thread::available_parallelism().map_or(1, NonZero::get) as u64,
+            memory_bytes: proc("meminfo").as_deref().and_then(memory_available),
+            descriptors_now,
+            descriptors_max,
+            name_servers: name_servers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()),
+            congestion: proc("sys/net/ipv4/tcp_congestion_control"),
+            congestion_available: proc("sys/net/ipv4/tcp_available_congestion_control"),
+            backlog: number("sys/net/core/somaxconn"),
+            pipe_pages: number("sys/fs/pipe-user-pages-soft"),
+            locked_memory: millrace_sys::locked_memory_limit()
+                .filter(|_| !millrace_sys::has_ipc_lock()),
+            ring_bytes: ring.as_ref().ok().map(ReservedRing::memory_bytes),
+            is_ring_refused: matches!(ring, Err(millrace_engine::Error::OutOfMemory)),
+            tracking: Some((tracker.backend(), missing)),
+        }
+    }
+}
+
+/// Bytes that can be had without swapping (proc_meminfo(5)).
+fn memory_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// The name servers of resolv.conf(5).
+fn name_servers(resolv: &str) -> Vec<String> {
+    let server = |line: &str| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some("nameserver")).then(|| words.next().map(str::to_owned)).flatten()
+    };
+    resolv.lines().filter_map(server).collect()
+}
+
+fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
+    let picked = engines::pick(config);
+    let used = picked.as_ref().map_or(Epoll, |it| it.engine);
+    let bodies = thresholds::pick(config.splice, used);
+    let mut findings = vec![
+        kernel(machine),
+        engine(picked),
+        workers(machine, config),
+        descriptors(machine, config),
+        memory(machine, config),
+        memlock(machine, config, used),
+        moving(&bodies),
+        pipes(machine, config, &bodies),
+        names(machine),
+        congestion(machine),
+        backlog(machine),
+        tracking(machine, config),
+    ];
+    findings.extend(outlook(config).into_iter().map(|found| {
+        let verdict = if found.is_good { Verdict::Good } else { Verdict::Note };
+        finding(found.name, verdict, found.value, &found.word)
+    }));
+    findings
+}
+
+fn finding(name: &'static str, verdict: Verdict, value: String, word: &str) -> Finding {
+    Finding { name, value, word: word.to_owned(), verdict }
+}
+
+/// What could not be read is told as such; it does not stop anything.
+fn told<T: ToString>(value: &Option<T>) -> String {
+    value.as_ref().map_or_else(|| "cannot be read here".to_owned(), T::to_string)
+}
+
+/// The oldest kernel that has all that is used: EPOLLEXCLUSIVE, for listeners that several workers
+/// share, came last.
+const KERNEL_MIN: (u32, u32) = (4, 5);
+
+fn kernel(machine: &Machine) -> Finding {
+    let value = format!("Linux {}, {}", told(&machine.kernel), std::env::consts::ARCH);
+    let mut numbers = machine.kernel.as_deref().unwrap_or_default().split(['.', '-']);
+    let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    let version = number().zip(number());
+    match version {
+        Some(version) if version < KERNEL_MIN => {
+            let word = "older than 4.5, the first kernel with EPOLLEXCLUSIVE";
+            finding("kernel", Verdict::Bad, value, word)
+        }
+        _ => finding("kernel", Verdict::Good, value, ""),
+    }
+}
+
+fn engine(picked: Result<Picked, Failure>) -> Finding {
+    match picked {
+        Ok(picked) => {
+            finding("engine", Verdict::Good, picked.engine.name().to_owned(), &picked.reason)
+        }
+        Err(failure) => finding("engine", Verdict::Bad, "none".to_owned(), &failure.to_string()),
+    }
+}
+
+fn workers(machine: &Machine, config: &Config) -> Finding {
+    let value = format!("{} of {} processors", config.workers, machine.processors);
+    if config.workers as u64 > machine.processors {
+        return finding(
+            "workers",
+            Verdict::Note,
+            value,
+            "more workers than processors gain nothing",
+        );
+    }
+    finding("workers", Verdict::Good, value, "")
+}
+
+/// A proxied connection has a descriptor on either side.
+const DESCRIPTORS_PER_CONNECTION: u64 = 2;
+/// Listeners, wakers, logs and the like.
+const DESCRIPTORS_OTHER: u64 = 64;
+
+fn descriptors(machine: &Machine, config: &Config) -> Finding {
+    let (now, most) = (machine.descriptors_now, machine.descriptors_max);
+    let value = match most == u64::MAX {
+        true => "without limit".to_owned(),
+        false if now == most => format!("{most}"),
+        false => format!("{now}, raised to {most} at start"),
+    };
+    let connections = config.limits.connections;
+    let files = files_of_disks(config);
+    let others = DESCRIPTORS_OTHER + files;
+    let needed = connections.saturating_mul(DESCRIPTORS_PER_CONNECTION) + others;
+    if most < DESCRIPTORS_OTHER {
+        return finding("descriptors", Verdict::Bad, value, "too few to open sockets with");
+    }
+    let and_files = if files == 0 { String::new() } else { format!(" and {files} files of disks") };
+    if most < needed {
+        let reached = most.saturating_sub(others) / DESCRIPTORS_PER_CONNECTION;
+        let word = format!(
+            "limits.connections is {connections}; from about {reached} busy ones{and_files} on \
+             accepting pauses. Raise the hard limit (ulimit -Hn) or lower the limit."
+        );
+        return finding("descriptors", Verdict::Note, value, &word);
+    }
+    let word = format!("enough for limits.connections = {connections}{and_files}");
+    finding("descriptors", Verdict::Good, value, &word)
+}
+
+fn memory(machine: &Machine, config: &Config) -> Finding {
+    let available = machine.memory_bytes.map(say::bytes);
+    let cache = config.cache.as_ref().map_or(0, |cache| cache.memory_bytes);
+    let value = format!(
+        "{} for pools, {} for the cache, {} free",
+        say::bytes(config.pool_bytes()),
+        say::bytes(cache),
+        told(&available)
+    );
+    match machine.memory_bytes {
+        Some(bytes) if bytes < config.memory_bytes => {
+            finding("memory", Verdict::Note, value, "less is free than --memory may take")
+        }
+        _ => finding("memory", Verdict::Good, value, ""),
+    }
+}
+
+/// Compares RLIMIT_MEMLOCK with the memory of all io_uring rings that a start reserves.
+fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
+    let workers = config.workers;
+    let limit = match machine.locked_memory {
+        Some(limit) => format!("{} for all processes of the user", say::bytes(limit)),
+        None => "not limited".to_owned(),
+    };
+    let rings = engines::rings_needed(config.engine, workers) as u64;
+    let needed = machine.ring_bytes.map(|bytes| bytes * rings);
+    let needs = match needed {
+        Some(needed) => format!("{workers} workers need {} for io_uring", say::bytes(needed)),
+        None => "no ring of io_uring can be created".to_owned(),
+    };
+    let value = format!("{limit}; {needs}; engine {} is used", used.name());
+    let wants_rings = matches!(config.engine, EngineChoice::Auto | EngineChoice::Uring);
+    let is_short = machine.locked_memory.is_some_and(|limit| match needed {
+        Some(needed) => needed > limit,
+        None => machine.is_ring_refused,
+    });
+    // Linux before 6.14 does not count rings against the limit.
+    if wants_rings && is_short && used != Engine::Uring {
+        return finding("memlock", Verdict::Note, value, rings::RAISE);
+    }
+    finding("memlock", Verdict::Good, value, "")
+}
+
+/// How bodies are moved.
+fn moving(bodies: &thresholds::Picked) -> Finding {
+    let rows = bodies.plan().map(|(kind, what)| format!("{kind:<21}{what}"));
+    finding("bodies", Verdict::Good, bodies.reason.clone(), &rows.join("\n"))
+}
+
+/// Bytes of a page of a pipe.
+const PAGE_BYTES: u64 = 4096;
+
+fn pipes(machine: &Machine, config: &Config, bodies: &thresholds::Picked) -> Finding {
+    let workers = config.workers as u64;
+    let descriptors = descriptors_of_a_worker(config.workers, files_of_disks(config));
+    let all = workers * pipes_max(&bodies.thresholds, workers, descriptors);
+    let bytes = all * PIPE_BYTES as u64;
+    let value = format!("{all} of {}, {} in all", say::bytes(PIPE_BYTES as u64), say::bytes(bytes));
+    match machine.pipe_pages {
+        // 0: there is no such limit (proc_sys_fs(5)).
+        Some(pages) if pages > 0 && pages * PAGE_BYTES < bytes => {
+            let word = format!(
+                "fs.pipe-user-pages-soft is {pages}: beyond {} of pipes bodies are copied",
+                say::bytes(pages * PAGE_BYTES)
+            );
+            finding("pipes", Verdict::Note, value, &word)
+        }
+        _ => finding("pipes", Verdict::Good, value, "beyond them bodies are copied"),
+    }
+}
+
+fn names(machine: &Machine) -> Finding {
+    if machine.name_servers.is_empty() {
+        let word = "127.0.0.1 is asked, as the C library does";
+        return finding("name servers", Verdict::Note, "none in /etc/resolv.conf".to_owned(), word);
+    }
+    finding("name servers", Verdict::Good, machine.name_servers.join(", "), "")
+}
+
+fn congestion(machine: &Machine) -> Finding {
+    let available = told(&machine.congestion_available);
+    let value = format!("{} (this kernel has: {available})", told(&machine.congestion));
+    if machine.congestion.as_deref() == Some("bbr") {
+        let word = "bbr paces every segment: between machines close by it costs several times \
+                    cubic's CPU. --congestion auto and --origin-congestion auto avoid that.";
+        return finding("congestion", Verdict::Note, value, word);
+    }
+    finding("congestion", Verdict::Good, value, "")
+}
+
+/// What listen(2) is asked for.
+const BACKLOG: u64 = 4096;
+
+fn backlog(machine: &Machine) -> Finding {
+    let value = told(&machine.backlog);
+    match machine.backlog {
+        Some(most) if most < BACKLOG => {
+            let word = "net.core.somaxconn cuts the queue of new connections below 4096";
+            finding("backlog", Verdict::Note, value, word)
+        }
+        _ => finding("backlog", Verdict::Good, value, ""),
+    }
+}
+
+/// User-level tracking, for programs that are linked or preloaded with it.
+fn tracking(machine: &Machine, config: &Config) -> Finding {
+    let (backend, missing) = machine.tracking.as_ref().map_or((Backend::Calls, &[][..]), |found| {
+        let (backend, missing) = found;
+        (*backend, missing)
+    });
+    let missing = missing.iter().map(|(backend, error)| {
+        let name = match backend {
+            Backend::Bpf(_) => "not by eBPF",
+            Backend::Multishot => "not by io_uring",
+            Backend::Calls => "not at all",
+        };
+        format!("{name}: {}", error.at(&config.uselectd))
+    });
+    let mut missing = missing.collect::<Vec<_>>();
+    if config.engine == EngineChoice::Uselect && !matches!(backend, Backend::Bpf(_)) {
+        missing.push(
+            "by engine uselect no millrace starts; one that runs goes on by epoll".to_owned(),
+        );
+    }
+    let missing = missing.join("\n");
+    let (verdict, value) = match backend {
+        Backend::Bpf(_) => (Verdict::Good, "by eBPF: ready sockets take no call"),
+        Backend::Multishot => (
+            Verdict::Note,
+            "by io_uring, which engine uselect does not use: idle sockets take no call",
+        ),
+        Backend::Calls => (Verdict::Note, "none: each wait is a call"),
+    };
+    finding("uselect", verdict, value.to_owned(), &missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(words: &str) -> Config {
+        millrace_proxy::config::from_arguments(words.split(' ')).unwrap()
+    }
+
+    fn verdict_of(name: &str, machine: &Machine, config: &Config) -> Verdict {
+        let mut all = findings(machine, config).into_iter();
+        all.find(|finding| finding.name == name).unwrap().verdict
+    }
+
+    #[test]
+    fn this_machine_can_run_millrace() {
+        let machine = Machine::look(uselect::SOCKET.as_ref());
+        assert!(
+            machine.kernel.is_some() && machine.processors > 0 && machine.memory_bytes > Some(0)
+        );
+        for finding in findings(&machine, &config("forward")) {
+            assert!(finding.verdict != Verdict::Bad, "{}: {}", finding.name, finding.word);
+        }
+    }
+
+    #[test]
+    fn what_falls_short_is_said() {
+        let machine = |kernel: &str| Machine {
+            kernel: Some(kernel.to_owned()),
+            processors: 2,
+            memory_bytes: Some(100 << 20),
+            descriptors_now: 512,
+            descriptors_max: 4096,
+            congestion: Some("bbr".to_owned()),
+            backlog: Some(128),
+            pipe_pages: Some(1024),
+            ..Machine::default()
+        };
+        let (new, default) = (machine("6.1.0-13-amd64"), config("forward --workers 2"));
+        assert_eq!(verdict_of("kernel", &new, &default), Verdict::Good);
+        assert_eq!(verdict_of("kernel", &machine("4.4.0-210-generic"), &default), Verdict::Bad);
+        for name in ["descriptors", "memory", "name servers", "congestion", "backlog", "pipes"] {
+            assert_eq!(verdict_of(name, &new, &default), Verdict::Note, "{name}");
+        }
+        let small = config("forward --workers 4 --memory 64M --limit connections=1000");
+        assert_eq!(verdict_of("descriptors", &new, &small), Verdict::Good);
+        assert_eq!(verdict_of("memory", &new, &small), Verdict::Good);
+        assert_eq!(verdict_of("workers", &new, &small), Verdict::Note);
+    }
+
+    #[test]
+    fn memory_for_rings_is_compared_with_its_limit() {
+        let ring_bytes = Some(136 << 10);
+        let machine = Machine { locked_memory: Some(8 << 20), ring_bytes, ..Machine::default() };
+        let short = memlock(&machine, &config("forward --workers 64"), Epoll);
+        assert_eq!(short.verdict, Verdict::Note);
+        assert_eq!(
+            short.value,
+            "8.0 MB for all processes of the user; 64 workers need 9.0 MB for io_uring; engine \
+             epoll is used"
+        );
+        assert_eq!(short.word, rings::RAISE);
+        let verdict = |words: &str, used| memlock(&machine, &config(words), used).verdict;
+        // 60 rings fit. A start reserves more than one for each worker.
+        assert_eq!(verdict("forward --workers 60", Epoll), Verdict::Note);
+        assert_eq!(verdict("forward --workers 56", Epoll), Verdict::Good);
+        assert_eq!(verdict("forward --workers 60 --engine uring", Epoll), Verdict::Note);
+        assert_eq!(verdict("forward --workers 59 --engine uring", Epoll), Verdict::Good);
+        assert_eq!(verdict("forward --workers 64", Engine::Uring), Verdict::Good);
+        assert_eq!(verdict("forward --workers 64 --engine poll", Engine::Poll), Verdict::Good);
+        let free = Machine { ring_bytes, ..Machine::default() };
+        let free = memlock(&free, &config("forward --workers 64"), Epoll);
+        assert!(free.verdict == Verdict::Good && free.value.starts_with("not limited; 64 "));
+        let is_ring_refused = true;
+        let none =
+            Machine { locked_memory: Some(100 << 10), is_ring_refused, ..Machine::default() };
+        let none = memlock(&none, &config("forward"), Epoll);
+        assert_eq!((none.verdict, &*none.word), (Verdict::Note, rings::RAISE));
+        assert!(none.value.contains("; no ring of io_uring can be created; "), "{}", none.value);
+    }
+
+    #[test]
+    fn what_disks_take_of_files_is_said() {
+        let machine = Machine { descriptors_max: 4096, ..Machine::default() };
+        let with = |disk: &str| {
+            let words = format!("forward --limit connections=1800 {disk}");
+            let config = config(words.trim());
+            let mut all = findings(&machine, &config).into_iter();
+            let found = all.find(|it| it.name == "descriptors").unwrap();
+            (found.verdict, found.word)
+        };
+        assert_eq!(with("").0, Verdict::Good);
+        let (verdict, word) = with("--disk /a:128M");
+        assert!(verdict == Verdict::Good && word.contains("= 1800 and 9 files of disks"), "{word}");
+        let (verdict, word) = with("--disk /a:100G");
+        let told = "about 1503 busy ones and 1025 files";
+        assert!(verdict == Verdict::Note && word.contains(told), "{word}");
+    }
+
+    #[test]
+    fn why_tracking_is_no_better_is_said() {
+        let with = |backend, missing| {
+            let tracking = Some((backend, missing));
+            self::tracking(&Machine { tracking, ..Machine::default() }, &config("forward"))
+        };
+        let exact = Backend::Bpf(uselect::Mode::Exact);
+        let best = with(exact, Vec::new());
+        assert!(best.verdict == Verdict::Good && best.word.is_empty());
+        let absent = (exact, uselect::Error::NoDaemon(uselect::Errno::NOENT));
+        let refused = (exact, uselect::Error::Refused);
+        for (missing, word) in [
+            (absent, "not by eBPF: uselectd is not running at /run/uselectd.sock"),
+            (
+                refused,
+                "not by eBPF: uselectd does not serve this user (--allow-user of uselectd(8))",
+            ),
+        ] {
+            let second = with(Backend::Multishot, vec![missing]);
+            assert!(second.verdict == Verdict::Note);
+            assert_eq!(second.word, word);
+        }
+        let forbidden = (Backend::Multishot, uselect::Error::NoRing(uselect::Errno::PERM));
+        let named =
+            Machine { tracking: Some((Backend::Calls, vec![absent])), ..Machine::default() };
+        let named = tracking(&named, &config("forward --engine uselect --uselectd /a"));
+        let words =
+            "not by eBPF: uselectd is not running at /a\nby engine uselect no millrace starts; one";
+        assert!(named.word.starts_with(words), "{}", named.word);
+        let last = with(Backend::Calls, vec![refused, forbidden]);
+        assert!(last.word.lines().count() == 2 && last.word.contains("forbids io_uring"));
+    }
+
+    #[test]
+    fn name_servers_are_read_as_the_resolver_reads_them() {
+        let text = "# nameserver 9.9.9.9\nnameserver 127.0.0.53\nsearch a\nnameserver\t::1 x\n";
+        assert_eq!(name_servers(text), ["127.0.0.53", "::1"]);
+    }
+}

@@ -1,0 +1,355 @@
+//! The metrics page: the workers' counters and the process's own numbers, in the OpenMetrics text
+//! format. Counters are read when they are asked for; nothing is kept here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use millrace_engine::LogSink;
+use millrace_proxy::Shared;
+use millrace_proxy::board::Shown;
+use millrace_proxy::counters::{Counters, PerReason, PerStatus, RowKind};
+use millrace_proxy::reason::Reason;
+use millrace_store::Cache;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use crate::reload::Counts;
+use crate::stored;
+
+/// What the page is, in Content-Type.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What the page is made of.
+pub(crate) struct Metrics {
+    registry: Registry,
+}
+
+impl Metrics {
+    /// Metrics over the counters of all workers, in their order, the access log's and those of
+    /// reloads.
+    pub(crate) fn new(workers: Vec<Arc<Counters>>, log: LogSink, reloads: Arc<Counts>) -> Self {
+        let mut registry = Registry::with_prefix("millrace");
+        registry.register_collector(Box::new(Reasons(workers.clone())));
+        registry.register_collector(Box::new(Workers(workers)));
+        registry.register_collector(Box::new(Process { log, reloads }));
+        Self { registry }
+    }
+
+    /// With how the origins stand.
+    pub(crate) fn with_origins(mut self, shared: Arc<Shared>) -> Self {
+        self.registry.register_collector(Box::new(Requests(Arc::clone(&shared))));
+        self.registry.register_collector(Box::new(Origins(shared)));
+        self
+    }
+
+    /// With what is stored, if anything is.
+    pub(crate) fn with_cache(mut self, cache: Option<&Arc<Cache>>) -> Self {
+        if let Some(cache) = cache {
+            self.registry.register_collector(Box::new(Stored(cache.clone())));
+        }
+        self
+    }
+
+    /// The page as it is now.
+    pub(crate) fn page(&self) -> String {
+        let mut page = String::new();
+        text::encode(&mut page, &self.registry).expect("a string takes every write");
+        page
+    }
+}
+
+struct Workers(Vec<Arc<Counters>>);
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} workers", self.0.len())
+    }
+}
+
+impl Collector for Workers {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for row in Counters::TABLE {
+            let kind = match row.kind {
+                RowKind::Counter => MetricType::Counter,
+                RowKind::Gauge => MetricType::Gauge,
+            };
+            let mut family = encoder.encode_descriptor(row.name, row.help.trim(), None, kind)?;
+            for (index, counters) in self.0.iter().enumerate() {
+                let value = (row.read)(counters);
+                let labels = [("worker", index.to_string())];
+                let encoder = family.encode_family(&labels)?;
+                match row.kind {
+                    RowKind::Counter => ConstCounter::new(value).encode(encoder)?,
+                    RowKind::Gauge => gauge(value).encode(encoder)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The counters of all workers by reason, summed.
+struct Reasons(Vec<Arc<Counters>>);
+
+impl fmt::Debug for Reasons {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "reasons of {} workers", self.0.len())
+    }
+}
+
+impl Collector for Reasons {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut write = |name: &str, help: &str, of: fn(&Counters) -> &PerReason, responds| {
+            let kind = MetricType::Counter;
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for &reason in Reason::ALL {
+                let sum: u64 = self.0.iter().map(|counters| of(counters).get(reason)).sum();
+                // Reasons that this metric is meant for are on the page from the start, so that
+                // their first increase is visible.
+                if sum > 0 || (reason.status() != 0) == responds {
+                    let labels = [("reason", reason.word())];
+                    ConstCounter::new(sum).encode(family.encode_family(&labels)?)?;
+                }
+            }
+            Ok(())
+        };
+        write(
+            "responses_own",
+            "Responses that millrace made itself to refuse a request, or because it could not be \
+             served.",
+            |counters| &counters.responses_own,
+            true,
+        )?;
+        write(
+            "exchanges_aborted",
+            "Exchanges that were cut short or ended without a response.",
+            |counters| &counters.exchanges_aborted,
+            false,
+        )
+    }
+}
+
+/// Requests by service and status.
+#[derive(Debug)]
+struct Requests(Arc<Shared>);
+
+impl Collector for Requests {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Requests that ended, by the status that was sent; none: no response was.";
+        let kind = MetricType::Counter;
+        let mut family = encoder.encode_descriptor("requests", help, None, kind)?;
+        for (service, workers) in self.0.requests.all() {
+            let mut sums = BTreeMap::new();
+            for (label, count) in workers.iter().flat_map(PerStatus::all) {
+                *sums.entry(label).or_insert(0) += count;
+            }
+            for (label, sum) in sums.into_iter().filter(|(_, sum)| *sum > 0) {
+                let labels = [("service", &*service), ("code", &label.to_string())];
+                ConstCounter::new(sum).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The configured origins, up to so many lines of each kind: a page is read as a whole.
+#[derive(Debug)]
+struct Origins(Arc<Shared>);
+
+const ORIGINS_MAX: usize = 1024;
+
+impl Collector for Origins {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let shown = self.0.board.shown();
+        type Value = fn(&Shown) -> Option<u64>;
+        let mut write = |kind: MetricType, name: &str, help: &str, of: Value| {
+            let rows = shown.iter().filter_map(|row| of(row).map(|value| (row, value)));
+            let mut rows = rows.take(ORIGINS_MAX).peekable();
+            if rows.peek().is_none() {
+                return Ok(());
+            }
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for (row, value) in rows {
+                let mut labels = vec![("origin", row.origin.as_str())];
+                labels.extend(row.check.as_deref().map(|path| ("check", path)));
+                let encoder = family.encode_family(&labels)?;
+                match kind {
+                    MetricType::Counter => ConstCounter::new(value).encode(encoder)?,
+                    _ => gauge(value).encode(encoder)?,
+                }
+            }
+            Ok(())
+        };
+        use MetricType::{Counter, Gauge};
+        write(Gauge, "origin_ejected", "Whether the origin is ejected for its failures.", |row| {
+            row.check.is_none().then_some(u64::from(!row.up))
+        })?;
+        write(
+            Gauge,
+            "origin_failures",
+            "Failures in a row, as far as workers told of them.",
+            |row| row.check.is_none().then_some(row.failures.into()),
+        )?;
+        write(Gauge, "origin_check_fails", "Whether the origin's health check fails.", |row| {
+            row.check.is_some().then_some(u64::from(!row.up))
+        })?;
+        write(
+            Counter,
+            "origin_requests",
+            "Requests that the origin was picked for, each try.",
+            |row| row.counts.map(|counts| counts.requests),
+        )?;
+        write(
+            Counter,
+            "origin_responses_5xx",
+            "Responses of the origin with a status from 500 on.",
+            |row| row.counts.map(|counts| counts.responses_5xx),
+        )?;
+        write(
+            Counter,
+            "origin_connect_errors",
+            "Times that no connection to the origin could be opened, failed lookups of its name \
+             included.",
+            |row| row.counts.map(|counts| counts.connect_errors),
+        )?;
+        write(
+            Counter,
+            "origin_response_errors",
+            "Requests without a valid response header: the origin closed the connection, took too \
+             long, or sent a malformed header.",
+            |row| row.counts.map(|counts| counts.response_errors),
+        )?;
+        write(
+            Gauge,
+            "origin_requests_in_flight",
+            "Requests that the origin was picked for and that have not ended there, those that \
+             wait for a connection included.",
+            |row| row.counts.map(|counts| counts.in_flight),
+        )
+    }
+}
+
+#[derive(Debug)]
+struct Stored(Arc<Cache>);
+
+impl Collector for Stored {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let stat = self.0.stat();
+        for row in stored::ROWS {
+            let (name, value) = (format!("cache_{}", row.name), (row.read)(&stat));
+            let kind = if row.is_counter { MetricType::Counter } else { MetricType::Gauge };
+            let encoder = encoder.encode_descriptor(&name, row.help, None, kind)?;
+            match row.is_counter {
+                true => ConstCounter::new(value).encode(encoder)?,
+                false => gauge(value).encode(encoder)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Process {
+    log: LogSink,
+    reloads: Arc<Counts>,
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let reloads = &self.reloads;
+        for (name, help, value) in [
+            (
+                "access_log_records_dropped",
+                "Records that the access log could not take.",
+                self.log.dropped_records(),
+            ),
+            ("reloads", "Configurations that came into force by a reload.", reloads.done()),
+            ("reloads_refused", "Reloads that were refused.", reloads.refused()),
+        ] {
+            let counter = ConstCounter::new(value);
+            let kind = counter.metric_type();
+            counter.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
+        }
+        let mut write = |name: &str, help: &str, value: u64| {
+            let gauge = gauge(value);
+            let encoder = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(encoder)
+        };
+        // A number that cannot be read is left out: zero would be believed.
+        if let Ok(bytes) = millrace_sys::resident_bytes() {
+            write("process_resident_bytes", "Physical memory of the process.", bytes)?;
+        }
+        if let Ok(count) = millrace_sys::descriptor_count() {
+            write("process_descriptors", "Descriptors that are open.", count as u64)?;
+        }
+        let limit = millrace_sys::descriptor_limit();
+        write("process_descriptors_max", "Descriptors that may be open.", limit)?;
+        let help =
+            "Whether readiness is read from memory: engine uselect, and uselectd has not ended.";
+        write("uselect_registered", help, millrace_engine::is_tracked().into())
+    }
+}
+
+fn gauge(value: u64) -> ConstGauge<i64> {
+    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iolite::Slab;
+    use millrace_store::{Bounds, rules::HashKey};
+
+    fn cache() -> Arc<Cache> {
+        let bytes = 4 << 20;
+        let bounds = Bounds { bytes, object_bytes: bytes, variants: 1, tends: true };
+        let slab = Slab::on_heap(bytes as usize).unwrap();
+        Cache::new(slab, HashKey::new([0; 16]), bounds)
+    }
+
+    #[test]
+    fn the_documents_have_every_metric_as_it_is() {
+        let documented = include_str!("../../../../docs/metrics.md");
+        let metrics = Metrics::new(Vec::new(), LogSink::closed(), Arc::default());
+        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {});
+        let page = metrics.with_origins(shared).with_cache(Some(&cache())).page();
+        let of = |what: &str| -> Vec<(String, String)> {
+            let lines = page.lines().filter_map(|line| line.strip_prefix(what)?.split_once(' '));
+            lines.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
+        };
+        // There is no origin, so none of its metrics is on the page.
+        let mut count = documented.lines().filter(|line| line.contains("| origin")).count();
+        assert_eq!(count, 8);
+        for ((name, help), (_, kind)) in of("# HELP ").into_iter().zip(of("# TYPE ")) {
+            let total = if kind == "counter" { "_total" } else { "" };
+            let row = format!("| `{name}{total}` | {kind} |");
+            let line = documented.lines().find(|line| line.starts_with(&row));
+            let line = line.unwrap_or_else(|| panic!("docs/metrics.md has no line {row}"));
+            assert!(line.ends_with(&format!("| {help} |")), "{line} should say: {help}");
+            count += 1;
+        }
+        let rows = documented.lines().filter(|line| line.starts_with("| `millrace_")).count();
+        assert_eq!(rows, count, "a line of docs/metrics.md is of no metric");
+    }
+
+    #[test]
+    fn every_counter_is_on_the_page_for_every_worker() {
+        let page =
+            Metrics::new(vec![Arc::default(), Arc::default()], LogSink::closed(), Arc::default())
+                .page();
+        for row in Counters::TABLE {
+            let total = if row.kind == RowKind::Counter { "_total" } else { "" };
+            for worker in 0..2 {
+                let line = format!("\nmillrace_{}{total}{{worker=\"{worker}\"}} 0\n", row.name);
+                assert!(page.contains(&line), "{line:?} is not in {page}");
+            }
+        }
+        assert!(page.contains("\nmillrace_process_descriptors_max "));
+        assert!(page.ends_with("# EOF\n"));
+    }
+}

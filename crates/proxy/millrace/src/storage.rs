@@ -1,0 +1,55 @@
+//! What is stored: the cache's memory and the thread that tends to it.
+
+use std::sync::Arc;
+
+use iolite::{Helper, Slab};
+use millrace_proxy::config::Config;
+use millrace_store::disk::Disks;
+use millrace_store::rules::HashKey;
+use millrace_store::{Bounds, Cache};
+
+use crate::failure::Failure;
+use crate::say;
+
+/// The cache of a configuration, if it has one. Called before the process gives its rights up: the
+/// files in memory are made here.
+///
+/// # Errors
+/// When the kernel refuses the memory.
+pub(crate) fn open(config: &Config) -> Result<Option<Arc<Cache>>, Failure> {
+    let Some(settings) = &config.cache else { return Ok(None) };
+    let bytes = usize::try_from(settings.memory_bytes).unwrap_or(usize::MAX);
+    let slab = Slab::new(bytes)
+        .map_err(|error| Failure::Machine(format!("cannot make the cache's memory: {error}")))?;
+    let bounds = Bounds {
+        bytes: settings.memory_bytes,
+        object_bytes: settings.object_bytes_max(&config.limits),
+        variants: usize::try_from(config.limits.variants).unwrap_or(usize::MAX),
+        tends: false,
+    };
+    let mut random = [0; 16];
+    millrace_sys::fill_random(&mut random);
+    // What is on disks was hashed with a key that is there too.
+    let folders: Vec<_> = settings.disks.iter().map(|disk| disk.folder.as_path()).collect();
+    let hash = Disks::hash_key_of(&folders).unwrap_or(HashKey::new(random));
+    let cache = Cache::new(slab, hash, bounds);
+    if settings.rereads {
+        cache.reread_disks();
+    }
+    Ok(Some(cache))
+}
+
+/// Starts the thread that makes memory ready. Without it the cache runs dry after its first blocks.
+///
+/// # Errors
+/// When there can be no further thread.
+pub(crate) fn tend(cache: Option<&Arc<Cache>>) -> Result<Option<Helper>, Failure> {
+    let Some(cache) = cache else { return Ok(None) };
+    let helper = Helper::start(cache.slab());
+    let helper = helper
+        .map_err(|error| Failure::Machine(format!("cannot start the cache's thread: {error}")))?;
+    if cache.slab().counters().small_blocks > 0 {
+        say::error("the cache has no huge pages: its hits cost more");
+    }
+    Ok(Some(helper))
+}

@@ -1,0 +1,166 @@
+//! What the process tells of its cache in numbers: one table for the metrics page, for programs at
+//! the admin address and for people.
+
+use millrace_store::Stat;
+
+/// A number of the cache's.
+pub(crate) struct Row {
+    /// Its name; `cache_` goes before it on the metrics page.
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    /// Whether it only grows.
+    pub(crate) is_counter: bool,
+    pub(crate) unit: Unit,
+    pub(crate) read: fn(&Stat) -> u64,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Things,
+    Bytes,
+}
+
+const fn gauge(name: &'static str, unit: Unit, read: fn(&Stat) -> u64, help: &'static str) -> Row {
+    Row { name, help, is_counter: false, unit, read }
+}
+
+const fn counter(name: &'static str, read: fn(&Stat) -> u64, help: &'static str) -> Row {
+    Row { name, help, is_counter: true, unit: Unit::Things, read }
+}
+
+/// All of them.
+pub(crate) const ROWS: &[Row] = &[
+    gauge("objects", Unit::Things, |it| it.objects, "Answers that are stored."),
+    gauge(
+        "object_bytes",
+        Unit::Bytes,
+        |it| it.bytes,
+        "Bytes that stored answers count as, heads and bookkeeping included.",
+    ),
+    gauge(
+        "object_bytes_max",
+        Unit::Bytes,
+        |it| it.bytes_max,
+        "Bytes that stored answers may count as.",
+    ),
+    counter(
+        "evictions",
+        |it| it.evicted,
+        "Stored answers let go to make room, expired ones among them.",
+    ),
+    counter(
+        "expirations",
+        |it| it.expired,
+        "Stored answers let go because nothing could be made of them any more.",
+    ),
+    counter(
+        "admissions_refused",
+        |it| it.refused,
+        "Answers not stored because they were large and nobody had asked for them twice.",
+    ),
+    counter("purged", |it| it.purged, "Stored answers that operators purged."),
+    gauge(
+        "memory_bytes",
+        Unit::Bytes,
+        |it| it.slab.capacity,
+        "Memory in which bodies of answers rest.",
+    ),
+    gauge("memory_live_bytes", Unit::Bytes, |it| it.slab.live, "Of that memory, what is in use."),
+    gauge(
+        "memory_free_bytes",
+        Unit::Bytes,
+        |it| it.slab.free,
+        "Of that memory, what can be written to at once.",
+    ),
+    gauge(
+        "memory_spoiled_bytes",
+        Unit::Bytes,
+        |it| it.slab.spoiled,
+        "Of that memory, what was sent by reference and waits until all of its block can be \
+         recycled.",
+    ),
+    gauge(
+        "memory_small_blocks",
+        Unit::Things,
+        |it| it.slab.small_blocks,
+        "Blocks of that memory that the kernel would not make huge pages.",
+    ),
+    counter(
+        "memory_recycled_blocks",
+        |it| it.slab.recycled,
+        "Blocks of that memory that were given back to the kernel.",
+    ),
+    counter(
+        "memory_refusals",
+        |it| it.slab.refused_full + it.slab.refused_scattered + it.slab.refused_later,
+        "Times that there was no memory for a body at once.",
+    ),
+    gauge(
+        "disk_objects",
+        Unit::Things,
+        |it| it.disks.answers,
+        "Answers that are on disks, or about to be.",
+    ),
+    gauge("disk_bytes", Unit::Bytes, |it| it.disks.bytes, "Bytes of the disks' files."),
+    gauge("disk_queue", Unit::Things, |it| it.disks.queue, "Jobs that wait for a disk."),
+    gauge(
+        "disk_recovering",
+        Unit::Things,
+        |it| it.disks.is_recovering.into(),
+        "1 while what earlier processes stored is still being found, 0 after.",
+    ),
+    counter(
+        "disk_fetched",
+        |it| it.disks.fetched,
+        "Answers that were brought from a disk into memory.",
+    ),
+    counter(
+        "disk_fetches_skipped",
+        |it| it.disks.fetches_skipped,
+        "Answers that a disk has, left to the origin: the disk had too much to do.",
+    ),
+    counter("disk_stored", |it| it.disks.stored, "Answers that were written to a disk."),
+    counter(
+        "disk_stores_skipped",
+        |it| it.disks.stores_skipped,
+        "Answers not written to a disk: it had too much to do, or had just failed, or they are too long.",
+    ),
+    counter(
+        "disk_waits",
+        |it| it.disks.waits,
+        "Times that somebody had to wait for a disk, to have it forget something.",
+    ),
+    counter(
+        "disk_gone",
+        |it| it.disks.gone,
+        "Answers that were purged or displaced while they were asked of a disk.",
+    ),
+    counter(
+        "disk_damaged",
+        |it| it.disks.damaged,
+        "Records on disks that were not what had been written.",
+    ),
+    counter("disk_read_errors", |it| it.disks.read_errors, "Reads that a disk failed at."),
+    counter(
+        "disk_write_errors",
+        |it| it.disks.write_errors,
+        "Writes that a disk failed at, but for want of room.",
+    ),
+    counter("disk_full", |it| it.disks.full, "Writes that a file system had no room for."),
+    counter(
+        "disk_segments_dropped",
+        |it| it.disks.dropped,
+        "Segments of disks that were dropped to make room.",
+    ),
+    counter(
+        "disk_rewritten",
+        |it| it.disks.rewritten,
+        "Answers that were written again when their segment was dropped, as somebody had asked for them.",
+    ),
+    counter(
+        "disk_purges_lost",
+        |it| it.disks.lost_purges,
+        "Times that all that was older on a disk was dropped, as a purge had been lost.",
+    ),
+];

@@ -1,0 +1,23 @@
+//! What becomes of engine uselect when uselectd ends: the workers find it by themselves and ask the
+//! kernel from then on, and here the operator is told.
+
+use crate::failure::Failure;
+use crate::say;
+
+/// Starts the thread that says it, which the process ends under. To be called where the process is
+/// registered.
+///
+/// # Errors
+/// When no thread can be started.
+pub(crate) fn watch() -> Result<(), Failure> {
+    let named = std::thread::Builder::new().name("uselectd".to_owned());
+    let started = named.spawn(|| {
+        millrace_engine::wait_for_loss();
+        say::error(
+            "uselectd has ended: engine uselect goes on by epoll, with every connection; to use \
+             uselectd again, start it and restart or upgrade",
+        );
+    });
+    let refused = |error| Failure::Machine(format!("cannot start a thread for uselectd: {error}"));
+    started.map(drop).map_err(refused)
+}

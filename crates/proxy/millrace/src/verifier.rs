@@ -1,0 +1,107 @@
+//! The verifier: one thread that compares the passwords of proxy users for all workers. Their hashes
+//! are slow on purpose; on a worker, each would hold up every connection that it has.
+//!
+//! One thread is enough, and a bound: it and the workers remember what was right, and somebody who guesses
+//! takes no more than one processor. [`FairQueue`] shares it out between clients.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use millrace_engine::{Clock, EventWaker, Outbox, mailbox};
+use millrace_proxy::auth::{
+    Desk, FairQueue, Memory, Outcome, Question, Refused, VERDICTS_MAX, Verdict, Verifier,
+};
+
+/// A handle to the thread; it ends with the process.
+#[derive(Clone)]
+pub(crate) struct VerifierThread(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Notified when something was put into an empty queue.
+    asked: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Questions, each with the number of the desk that it came from.
+    queue: FairQueue<(usize, Question)>,
+    /// By the number of their desks.
+    outboxes: Vec<Outbox<Verdict, EventWaker>>,
+}
+
+impl VerifierThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let verifier = Self(shared.clone());
+        let thread = std::thread::Builder::new().name("verifier".to_owned());
+        thread.spawn(move || shared.work()).map(|_| verifier)
+    }
+
+    /// A desk for a further worker.
+    pub(crate) fn desk(&self) -> Desk<EventWaker> {
+        let (outbox, verdicts) = mailbox(VERDICTS_MAX);
+        let mut state = self.0.lock();
+        state.outboxes.push(outbox);
+        let number = state.outboxes.len() - 1;
+        Desk { verifier: Box::new(Asker { shared: self.0.clone(), number }), verdicts }
+    }
+}
+
+/// A worker's way to the thread.
+struct Asker {
+    shared: Arc<Shared>,
+    number: usize,
+}
+
+impl Verifier for Asker {
+    fn ask(&mut self, question: Question) -> Result<(), Refused> {
+        let mut state = self.shared.lock();
+        let client = question.client();
+        let displaced = state.queue.push(client, (self.number, question)).map_err(|_| Refused)?;
+        if let Some((number, question)) = displaced {
+            state.tell(number, question.verdict(Outcome::Dropped));
+        }
+        self.shared.asked.notify_one();
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life of the thread. Nothing is locked while it compares.
+    fn work(&self) {
+        let mut secret = [0; 32];
+        millrace_sys::fill_random(&mut secret);
+        let (mut memory, clock) = (Memory::new(secret), Clock::new());
+        loop {
+            let mut state = self.lock();
+            while state.queue.is_empty() {
+                state = self.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            let next = state.queue.pop();
+            drop(state);
+            if let Some((number, question)) = next {
+                let verdict = memory.answer(&question, clock.now());
+                self.lock().tell(number, verdict);
+            }
+        }
+    }
+}
+
+impl State {
+    fn tell(&mut self, number: usize, verdict: Verdict) {
+        let outbox = &mut self.outboxes[number];
+        // A worker that has ended reads its mailbox no more; it asks nothing either, so what is
+        // left of its questions fits.
+        assert!(outbox.send(verdict).is_ok(), "a worker has no more questions than its box holds");
+        outbox.flush();
+    }
+}

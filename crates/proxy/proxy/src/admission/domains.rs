@@ -1,0 +1,208 @@
+//! Which host names a forward proxy may be asked for: lists of names, compiled once a snapshot, so
+//! that a request costs one look a label, however long the lists are.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use millrace_http1::{Authority, Host};
+
+use crate::config::TargetRules;
+use crate::reason::Reason;
+
+/// The longest name that a list can hold (RFC 1035 section 2.3.4), and so one that can match.
+const NAME_BYTES_MAX: usize = 253;
+
+/// What of a forward proxy's rules is judged by the target as it was asked for, before its name is
+/// looked up. The addresses of the name are judged later, each by itself: see
+/// [`may_reach`](super::may_reach).
+#[derive(Debug)]
+pub(crate) struct AskRules {
+    /// Whether there is any rule at all.
+    any: bool,
+    denied_ports: HashSet<u16>,
+    denied: Names,
+    /// `None`: every target.
+    allowed: Option<Names>,
+}
+
+impl AskRules {
+    pub(crate) fn new(rules: &TargetRules) -> Self {
+        let allowed = &rules.allowed_domains;
+        Self {
+            any: !(rules.denied_ports.is_empty()
+                && rules.denied_domains.is_empty()
+                && allowed.is_empty()),
+            denied_ports: rules.denied_ports.iter().copied().collect(),
+            denied: Names::new(&rules.denied_domains),
+            allowed: (!allowed.is_empty()).then(|| Names::new(allowed)),
+        }
+    }
+
+    /// Whether the names that are asked for are to be looked up as they stand. The machine's search
+    /// list could make a denied name of a part of it.
+    pub(crate) fn take_names_whole(&self) -> bool {
+        !self.denied.is_empty()
+    }
+
+    /// Whether `authority` may be asked for; its port is 80 where it has none. `rules` are those
+    /// that these were made of.
+    ///
+    /// # Errors
+    /// Which kind of rule is against it.
+    pub(crate) fn check(&self, rules: &TargetRules, authority: &Authority) -> Result<(), Reason> {
+        if !self.any {
+            return Ok(());
+        }
+        if self.denied_ports.contains(&authority.port.unwrap_or(80)) {
+            return Err(Reason::PortDenied);
+        }
+        let address: IpAddr = match authority.host {
+            Host::Name(name) => return self.check_name(name),
+            Host::V4(address) => address.into(),
+            Host::V6(address) => address.into(),
+        };
+        let is_allowed = || rules.allowed.iter().any(|block| block.contains(address));
+        if self.allowed.is_none() || is_allowed() { Ok(()) } else { Err(Reason::DomainNotAllowed) }
+    }
+
+    fn check_name(&self, name: &[u8]) -> Result<(), Reason> {
+        let name = name.strip_suffix(b".").unwrap_or(name);
+        let mut lower = [0; NAME_BYTES_MAX];
+        // A longer name is on no list; nor has it an address.
+        let name = lower.get_mut(..name.len()).map(|lower| {
+            lower.copy_from_slice(name);
+            lower.make_ascii_lowercase();
+            &*lower
+        });
+        let is_on = |names: &Names| name.is_some_and(|name| names.contain(name));
+        if is_on(&self.denied) {
+            return Err(Reason::DomainDenied);
+        }
+        match &self.allowed {
+            Some(allowed) if !is_on(allowed) => Err(Reason::DomainNotAllowed),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A list of names.
+#[derive(Debug)]
+struct Names {
+    exact: HashSet<Box<[u8]>>,
+    /// Names that mean all below them.
+    parents: HashSet<Box<[u8]>>,
+}
+
+impl Names {
+    fn new(list: &[String]) -> Self {
+        let (parents, exact): (Vec<_>, Vec<_>) = list.iter().partition(|it| it.starts_with("*."));
+        Self {
+            exact: exact.into_iter().map(|name| name.as_bytes().into()).collect(),
+            parents: parents.into_iter().map(|name| name.as_bytes()[2..].into()).collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.parents.is_empty()
+    }
+
+    /// Whether a name, in lower case without a dot at its end, is on the list.
+    fn contain(&self, name: &[u8]) -> bool {
+        if self.exact.contains(name) {
+            return true;
+        }
+        let dots = name.iter().enumerate().filter(|(_, byte)| **byte == b'.');
+        !self.parents.is_empty()
+            && dots.into_iter().any(|(at, _)| self.parents.contains(&name[at + 1..]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Cidr;
+
+    fn check(rules: &TargetRules, target: &str) -> Result<(), Reason> {
+        let (host, port) = target.rsplit_once(':').unwrap();
+        let port = port.parse().ok();
+        let host = match host.trim_matches(['[', ']']).parse() {
+            Ok(IpAddr::V4(address)) => Host::V4(address),
+            Ok(IpAddr::V6(address)) => Host::V6(address),
+            Err(_) => Host::Name(host.as_bytes()),
+        };
+        AskRules::new(rules).check(rules, &Authority { host, port })
+    }
+
+    fn names(list: &[&str]) -> Vec<String> {
+        list.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn without_rules_everything_may_be_asked_for() {
+        let rules = TargetRules::default();
+        for target in ["example.org:80", "10.0.0.1:1", "[::1]:", "x:"] {
+            assert_eq!(check(&rules, target), Ok(()));
+        }
+    }
+
+    #[test]
+    fn names_match_in_any_case_and_below_their_parents() {
+        let rules = TargetRules {
+            denied_domains: names(&["bad.test", "*.ads.test"]),
+            ..TargetRules::default()
+        };
+        assert!(AskRules::new(&rules).take_names_whole());
+        assert!(!AskRules::new(&TargetRules::default()).take_names_whole());
+        let long = format!("{}ads.test:80", "a.".repeat(200));
+        for (target, denied) in [
+            ("bad.test:80", true),
+            ("BAD.Test.:443", true),
+            ("x.bad.test:80", false),
+            ("notbad.test:80", false),
+            ("ads.test:80", false),
+            ("x.ads.test:80", true),
+            ("a.b.C.ADS.test.:80", true),
+            ("xads.test:80", false),
+            ("10.0.0.1:80", false),
+            (&long, false),
+        ] {
+            let wanted = if denied { Err(Reason::DomainDenied) } else { Ok(()) };
+            assert_eq!(check(&rules, target), wanted, "{target}");
+        }
+    }
+
+    #[test]
+    fn under_a_list_of_allowed_names_addresses_need_a_rule_of_their_own() {
+        let rules = TargetRules {
+            allowed_domains: names(&["*.good.test", "good.test"]),
+            denied_domains: names(&["not.good.test"]),
+            allowed: vec![Cidr { network: IpAddr::from([10, 0, 0, 0]), prefix: 8 }],
+            ..TargetRules::default()
+        };
+        for (target, wanted) in [
+            ("good.test:80", Ok(())),
+            ("a.good.test:80", Ok(())),
+            ("not.good.test:80", Err(Reason::DomainDenied)),
+            ("other.test:80", Err(Reason::DomainNotAllowed)),
+            ("10.1.2.3:80", Ok(())),
+            ("[::ffff:10.1.2.3]:80", Ok(())),
+            ("11.1.2.3:80", Err(Reason::DomainNotAllowed)),
+            ("[::1]:80", Err(Reason::DomainNotAllowed)),
+        ] {
+            assert_eq!(check(&rules, target), wanted, "{target}");
+        }
+    }
+
+    #[test]
+    fn a_denied_port_is_denied_for_every_target() {
+        let rules = TargetRules {
+            denied_ports: vec![80, 8080],
+            allowed: vec![Cidr { network: IpAddr::from([10, 0, 0, 0]), prefix: 8 }],
+            ..TargetRules::default()
+        };
+        for target in ["a.test:", "a.test:8080", "10.0.0.1:8080"] {
+            assert_eq!(check(&rules, target), Err(Reason::PortDenied), "{target}");
+        }
+        assert_eq!(check(&rules, "a.test:81"), Ok(()));
+    }
+}

@@ -1,0 +1,184 @@
+//! What of a body that the cache has goes to one client: all of it, a part, or several with lines
+//! of text between them.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use millrace_engine::{Instant, Shared};
+use millrace_store::rules::ByteRange;
+use millrace_store::{Body, End, Read, Reader, Waiter};
+
+/// Reads a body for one client.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    reader: Reader,
+    waiter: Waiter,
+    /// Whether the kernel may come to refer to it. The memory of what nobody asks for again is used
+    /// for others at once only where it does not.
+    may_be_referred: bool,
+    /// Bytes of the present part still to be read; `u64::MAX`: until the body ends.
+    left: u64,
+    /// What follows the present part; the first goes next.
+    follows: VecDeque<Piece>,
+    /// Who waited for this client to read on.
+    woken: Option<Waiter>,
+    /// Bytes of the body that had arrived when it was last looked whether some do, and since when
+    /// it has been as many.
+    seen: Option<(u64, Instant)>,
+}
+
+/// A piece of an answer with several parts.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Text(Vec<u8>),
+    Range(ByteRange),
+}
+
+/// What goes to the client next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Slice(Slice),
+    Text(Vec<u8>),
+    /// Nothing yet: the waiter will be woken.
+    Wait,
+    /// Nothing more.
+    End(End),
+}
+
+impl Kept {
+    /// All of a body, or the range of it. `None` where the beginning was let go already.
+    pub(crate) fn new(body: &Arc<Body>, range: Option<ByteRange>, waiter: Waiter) -> Option<Self> {
+        let (at, left) = range.map_or((0, u64::MAX), |range| (range.first, range.length()));
+        let reader = Reader::new(body.clone(), at)?;
+        let follows = VecDeque::new();
+        let may_be_referred = true;
+        Some(Self { reader, waiter, may_be_referred, left, follows, woken: None, seen: None })
+    }
+
+    /// The same for whom it is fetched.
+    pub(crate) fn by_copy(self) -> Self {
+        Self { may_be_referred: false, ..self }
+    }
+
+    /// These pieces of a body that is kept for good.
+    pub(crate) fn of_pieces(
+        body: &Arc<Body>,
+        pieces: VecDeque<Piece>,
+        waiter: Waiter,
+    ) -> Option<Self> {
+        let reader = Reader::new(body.clone(), 0)?;
+        let follows = pieces;
+        Some(Self {
+            reader,
+            waiter,
+            may_be_referred: true,
+            left: 0,
+            follows,
+            woken: None,
+            seen: None,
+        })
+    }
+
+    /// What goes next, `max` bytes at most where it is of the body.
+    pub(crate) fn next(&mut self, max: u64) -> Next {
+        while self.left == 0 {
+            match self.follows.pop_front() {
+                None => return Next::End(End::Whole),
+                Some(Piece::Text(text)) => return Next::Text(text),
+                Some(Piece::Range(range)) => {
+                    // It is kept for good, so that any of it can be read.
+                    let body = self.reader.body().clone();
+                    let Some(reader) = Reader::new(body, range.first) else {
+                        return Next::End(End::Cut);
+                    };
+                    (self.reader, self.left) = (reader, range.length());
+                }
+            }
+        }
+        let max = self.left.min(max);
+        let max = usize::try_from(max).unwrap_or(usize::MAX);
+        let (read, woken) = self.reader.read(max, self.waiter);
+        self.woken = self.woken.or(woken);
+        match read {
+            Read::Bytes(slice) => {
+                if self.left != u64::MAX {
+                    self.left -= slice.len() as u64;
+                }
+                let may_be_referred = self.may_be_referred;
+                Next::Slice(Slice { bytes: slice, may_be_referred })
+            }
+            Read::Wait => Next::Wait,
+            Read::End(end) => Next::End(end),
+        }
+    }
+
+    /// Whether all of the body is read, from its beginning to its end.
+    pub(crate) fn is_of_all(&self) -> bool {
+        self.left == u64::MAX && self.follows.is_empty()
+    }
+
+    /// Whether everything was read that has come of the body.
+    pub(crate) fn has_all_that_came(&self) -> bool {
+        self.reader.at() == self.reader.body().arrived()
+    }
+
+    /// The next `count` bytes, which are about to come, go to the client another way.
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.reader.skip(count as u64);
+    }
+
+    /// What is read.
+    pub(crate) fn body(&self) -> &Arc<Body> {
+        self.reader.body()
+    }
+
+    /// Since when nothing has come of the body, as far as that was looked at.
+    pub(crate) fn stands_since(&mut self, now: Instant) -> Instant {
+        let arrived = self.reader.body().arrived();
+        let (_, since) =
+            *self.seen.filter(|(seen, _)| *seen == arrived).get_or_insert((arrived, now));
+        self.seen = Some((arrived, since));
+        since
+    }
+
+    /// Who is to be woken, as there may be room now.
+    pub(crate) fn take_woken(&mut self) -> Option<Waiter> {
+        self.woken.take()
+    }
+
+    /// Ends the reading; gives who is to be woken.
+    pub(crate) fn leave(self) -> Option<Waiter> {
+        let woken = self.woken;
+        self.reader.leave().or(woken)
+    }
+}
+
+/// Bytes of the slab as the engine sends them.
+#[derive(Clone, Debug)]
+pub(crate) struct Slice {
+    bytes: iolite::Slice,
+    may_be_referred: bool,
+}
+
+impl Slice {
+    /// Whether it is sent from memory like other bytes, though the engine could refer to it.
+    pub(crate) fn is_copied(&self) -> bool {
+        !self.may_be_referred
+    }
+}
+
+impl Shared for Slice {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        // To ask for the file is to say that it will be referred to.
+        if self.may_be_referred { self.bytes.file() } else { None }
+    }
+
+    fn share(&self) -> Box<dyn Shared> {
+        Box::new(self.clone())
+    }
+}

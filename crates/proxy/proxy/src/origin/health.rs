@@ -1,0 +1,333 @@
+//! Whether an origin is to be asked: what a worker makes of the failures and answers that it sees.
+//! It owns the decision alone. Who is picked for a request is `pick.rs`, what counts as a failure
+//! `verdict.rs`, and what the workers tell each other `board.rs`.
+
+use std::time::Duration;
+
+use millrace_engine::Instant;
+
+use crate::limits::Limits;
+
+/// When an origin is ejected, and for how long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EjectRules {
+    /// Failures in a row; 0: no origin is ever ejected.
+    pub(crate) failures_max: u32,
+    /// The first time. It doubles with each ejection that no answer came between.
+    pub(crate) eject: Duration,
+    pub(crate) eject_max: Duration,
+}
+
+impl EjectRules {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            failures_max: limits.eject_failures as u32,
+            eject: Duration::from_millis(limits.eject_ms),
+            eject_max: Duration::from_millis(limits.eject_ms_max),
+        }
+    }
+}
+
+/// An origin is out until its time is over and a probe was answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ejection {
+    pub(crate) since: Instant,
+    pub(crate) until: Instant,
+    /// Ejections in a row, this one included; at least 1.
+    pub(crate) count: u32,
+}
+
+impl Ejection {
+    /// The one that follows `before`.
+    pub(crate) fn new(before: Option<Self>, now: Instant, rules: &EjectRules) -> Self {
+        let count = before.map_or(0, |before| before.count).saturating_add(1);
+        let doubled = rules.eject.saturating_mul(1 << (count - 1).min(31));
+        let time = doubled.min(rules.eject_max.max(rules.eject));
+        Self { since: now, until: now + time, count }
+    }
+}
+
+/// How an origin stands with a worker.
+///
+/// ```text
+///       `failures_max` in a row            its time is over, and a request is sent to probe it
+///  Well ────────────────────> Ejected ──────────────────────────────> Probed
+///   ^                         │   ^ ^                                 │ │ │
+///   │ an answer to a request  │   │ └─── the probe failed: for twice ─┘ │ │
+///   │ sent there in spite <───┘   │      as long                        │ │
+///   │                             └─── the probe came to nothing ───────┘ │
+///   └──────────────────────────────────── the probe was answered <────────┘
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum State {
+    #[default]
+    Well,
+    Ejected(Ejection),
+    /// One request is under way to find out.
+    Probed(Ejection),
+}
+
+/// Why a request goes to an origin that it goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Trial {
+    /// The origin was well when it was picked; and so it is for a verdict that was passed already.
+    #[default]
+    No,
+    /// To find out whether it is well again.
+    Probe,
+    /// It was ejected, but so were all others.
+    InSpite,
+}
+
+/// What changed by a failure or an answer: all workers are told at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    Ejected(Ejection),
+    Readmitted,
+}
+
+/// What is new about failures, to be told by and by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct News {
+    /// Whether there was an answer. The failures are those after it.
+    pub(crate) answered: bool,
+    pub(crate) failures: u32,
+}
+
+/// The health of one origin, as one worker knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Health {
+    state: State,
+    /// Failures in a row, those heard of included; 0 while it is not well.
+    failures: u32,
+    news: News,
+}
+
+impl Health {
+    pub(crate) fn is_well(&self) -> bool {
+        self.state == State::Well
+    }
+
+    /// Whether an answer would change nothing.
+    pub(crate) fn is_spotless(&self) -> bool {
+        self.failures == 0 && self.state == State::Well
+    }
+
+    /// What was not told yet; from now on it was.
+    pub(crate) fn take_news(&mut self) -> News {
+        std::mem::take(&mut self.news)
+    }
+
+    /// A request failed by the origin's fault.
+    pub(crate) fn note_failure(
+        &mut self,
+        trial: Trial,
+        now: Instant,
+        rules: &EjectRules,
+    ) -> Option<Change> {
+        let before = match (self.state, trial) {
+            (State::Well, _) if rules.failures_max == 0 => return None,
+            // It was ejected before nothing was to be ejected any more.
+            (State::Probed(_), Trial::Probe) if rules.failures_max == 0 => {
+                *self = Self::default();
+                return Some(Change::Readmitted);
+            }
+            (State::Well, _) => {
+                self.failures += 1;
+                self.news.failures += 1;
+                if self.failures < rules.failures_max {
+                    return None;
+                }
+                None
+            }
+            (State::Probed(ejection), Trial::Probe) => Some(ejection),
+            // Sent before it was ejected, or in spite of that: nothing that was not known.
+            (State::Ejected(_) | State::Probed(_), _) => return None,
+        };
+        let ejection = Ejection::new(before, now, rules);
+        *self = Self { state: State::Ejected(ejection), ..Self::default() };
+        Some(Change::Ejected(ejection))
+    }
+
+    /// A request was answered.
+    pub(crate) fn note_answer(&mut self, trial: Trial) -> Option<Change> {
+        match (self.state, trial) {
+            (State::Well, _) => {
+                if self.failures > 0 {
+                    self.failures = 0;
+                    self.news = News { answered: true, failures: 0 };
+                }
+                None
+            }
+            // Sent before it was ejected: others that were sent with it have failed since.
+            (State::Ejected(_) | State::Probed(_), Trial::No) => None,
+            (State::Ejected(_) | State::Probed(_), Trial::Probe | Trial::InSpite) => {
+                *self = Self::default();
+                Some(Change::Readmitted)
+            }
+        }
+    }
+
+    /// Whether a request may go there to find out: its time is over, and no other is on its way.
+    /// One that could not be sent elsewhere after it failed is spared, until there was as much time
+    /// again for others.
+    pub(crate) fn may_be_probed(&self, now: Instant, repeatable: bool) -> bool {
+        let State::Ejected(ejection) = self.state else { return false };
+        let spared = if repeatable { Duration::ZERO } else { ejection.until.since(ejection.since) };
+        now >= ejection.until + spared
+    }
+
+    /// A request goes there to find out.
+    pub(crate) fn begin_probe(&mut self) {
+        let State::Ejected(ejection) = self.state else {
+            unreachable!("only what was ejected is probed");
+        };
+        self.state = State::Probed(ejection);
+    }
+
+    /// The probe ended without a verdict: another one may go.
+    pub(crate) fn end_probe(&mut self) {
+        if let State::Probed(ejection) = self.state {
+            self.state = State::Ejected(ejection);
+        }
+    }
+
+    /// Takes over what all workers together know. A probe of our own is left to its end.
+    pub(crate) fn hear(&mut self, failures: u32, ejection: Option<Ejection>) {
+        let state = match (ejection, self.state) {
+            (None, _) => State::Well,
+            (Some(_), State::Probed(own)) => State::Probed(own),
+            (Some(theirs), State::Ejected(own)) if own.until > theirs.until => State::Ejected(own),
+            (Some(theirs), _) => State::Ejected(theirs),
+        };
+        // What was not told yet comes on top.
+        let (news, failures) = match state {
+            State::Well if self.news.answered => (self.news, self.news.failures),
+            State::Well => (self.news, failures.saturating_add(self.news.failures)),
+            _ => (News::default(), 0),
+        };
+        *self = Self { state, failures, news };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: EjectRules = EjectRules {
+        failures_max: 3,
+        eject: Duration::from_secs(10),
+        eject_max: Duration::from_secs(30),
+    };
+
+    fn at(seconds: u64) -> Instant {
+        Instant::default() + Duration::from_secs(seconds)
+    }
+
+    /// One that was ejected at `seconds`.
+    fn ejected(seconds: u64) -> Health {
+        let mut health = Health::default();
+        for _ in 0..2 {
+            assert_eq!(health.note_failure(Trial::No, at(seconds), &RULES), None);
+        }
+        let change = health.note_failure(Trial::No, at(seconds), &RULES);
+        assert!(matches!(change, Some(Change::Ejected(Ejection { count: 1, .. }))));
+        health
+    }
+
+    #[test]
+    fn only_failures_in_a_row_eject() {
+        let mut health = Health::default();
+        for _ in 0..10 {
+            assert_eq!(health.note_failure(Trial::No, at(1), &RULES), None);
+            assert_eq!(health.note_failure(Trial::No, at(1), &RULES), None);
+            assert_eq!(health.note_answer(Trial::No), None);
+            assert!(health.is_spotless());
+        }
+        assert!(!ejected(1).is_well());
+    }
+
+    #[test]
+    fn nothing_ejects_where_the_limit_is_zero() {
+        let mut health = Health::default();
+        for _ in 0..1000 {
+            let never = EjectRules { failures_max: 0, ..RULES };
+            assert_eq!(health.note_failure(Trial::No, at(1), &never), None);
+        }
+        assert!(health.is_spotless());
+        // Others readmitted it while it was probed here, and a reload set the limit.
+        let mut health = ejected(0);
+        health.begin_probe();
+        health.hear(0, None);
+        let never = EjectRules { failures_max: 0, ..RULES };
+        assert_eq!(health.note_failure(Trial::Probe, at(10), &never), None);
+        // The same without the others.
+        let mut health = ejected(0);
+        health.begin_probe();
+        let change = health.note_failure(Trial::Probe, at(10), &never);
+        assert_eq!(change, Some(Change::Readmitted));
+        assert_eq!(health, Health::default());
+    }
+
+    #[test]
+    fn one_probe_at_a_time_decides_and_failing_ones_double_the_time_up_to_the_bound() {
+        let mut health = ejected(100);
+        assert!(!health.may_be_probed(at(109), true));
+        let mut now = 110;
+        for time in [20, 30, 30] {
+            assert!(health.may_be_probed(at(now), true));
+            health.begin_probe();
+            assert!(!health.may_be_probed(at(now + 1000), true), "one at a time");
+            // Requests from before the ejection, or in spite of it, decide nothing by failing.
+            assert_eq!(health.note_failure(Trial::No, at(now), &RULES), None);
+            assert_eq!(health.note_failure(Trial::InSpite, at(now), &RULES), None);
+            assert!(health.note_failure(Trial::Probe, at(now), &RULES).is_some());
+            assert!(!health.may_be_probed(at(now + time - 1), true));
+            now += time;
+        }
+        health.begin_probe();
+        assert_eq!(health.note_answer(Trial::Probe), Some(Change::Readmitted));
+        assert_eq!(health, Health::default());
+    }
+
+    #[test]
+    fn a_probe_without_a_verdict_lets_another_go() {
+        let mut health = ejected(0);
+        health.begin_probe();
+        health.end_probe();
+        assert!(health.may_be_probed(at(10), true));
+    }
+
+    #[test]
+    fn requests_that_cannot_be_repeated_probe_only_what_nobody_else_does() {
+        let health = ejected(0);
+        assert!(!health.may_be_probed(at(19), false));
+        assert!(health.may_be_probed(at(20), false));
+    }
+
+    #[test]
+    fn an_answer_readmits_only_what_was_asked_after_its_ejection() {
+        let mut health = ejected(0);
+        assert_eq!(health.note_answer(Trial::No), None);
+        assert!(!health.is_well());
+        assert_eq!(health.note_answer(Trial::InSpite), Some(Change::Readmitted));
+    }
+
+    #[test]
+    fn what_others_know_is_taken_over() {
+        let theirs = Ejection { since: at(5), until: at(15), count: 1 };
+        let mut health = Health::default();
+        health.hear(2, None);
+        let change = health.note_failure(Trial::No, at(6), &RULES);
+        assert!(matches!(change, Some(Change::Ejected(_))), "two of theirs and one of ours");
+        health.hear(0, Some(theirs));
+        assert!(!health.may_be_probed(at(15), true), "ours ends later");
+        health.hear(0, None);
+        assert!(health.is_spotless());
+        health.hear(0, Some(theirs));
+        assert!(health.may_be_probed(at(15), true));
+        health.begin_probe();
+        health.hear(0, Some(Ejection { until: at(99), ..theirs }));
+        assert_eq!(health.note_answer(Trial::Probe), Some(Change::Readmitted));
+    }
+}

@@ -1,0 +1,200 @@
+//! A worker's connections to its origins: in use, or kept for the next request to the same place.
+//! Which origins there are is `known.rs`, what is thought of them `notes.rs`, and who waits for
+//! room at one `line.rs`.
+//!
+//! A connection is kept only when its answer was read to the end, nothing follows it, and nothing
+//! ties it to one client. While kept it has a receive outstanding: an end of stream, or bytes that
+//! nobody asked for, end it before anyone can be given them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use millrace_engine::{Fd, Instant, Key, Table};
+use millrace_splice::Thresholds;
+
+use crate::board::CheckMark;
+use crate::origin::known::Known;
+use crate::origin::rules::RuleSets;
+use crate::origin::{OriginConn, OriginId, RulesId, Use};
+
+/// All origins of a worker.
+#[derive(Debug)]
+pub(crate) struct Origins {
+    pub(crate) connections: Table<OriginConn>,
+    pub(super) by_name: HashMap<Box<[u8]>, OriginId>,
+    pub(super) rules: RuleSets,
+    /// Those of the snapshot in force.
+    pub(super) rules_in_force: Vec<RulesId>,
+    pub(super) known: Vec<Option<Known>>,
+    pub(super) free: Vec<u32>,
+    /// Kept connections in the order in which they became idle. An entry is stale when its
+    /// connection is gone or has been used since: `idle_since` tells.
+    pub(super) idle_order: VecDeque<(Key, Instant)>,
+    pub(super) idle_count: usize,
+    /// The checks that the snapshots in use pick by.
+    pub(super) checks: Vec<Arc<CheckMark>>,
+    /// The version of the board that was listened to last, or one that it has not now.
+    pub(super) version: u64,
+    /// Nothing keeps any of the configured ones from being asked.
+    pub(super) well: bool,
+    /// No configured one has failed since it last answered, as far as was looked.
+    pub(super) spotless: bool,
+    /// Those that there is something to tell of.
+    pub(super) news: Vec<OriginId>,
+    /// Exchanges in the lines of all.
+    pub(super) queued: usize,
+    /// Those with a line, and perhaps some that had one.
+    pub(super) lines: Vec<OriginId>,
+    /// Those where there was a line when room was made.
+    pub(super) ready: Vec<OriginId>,
+    /// Whose counters of an origin are written here.
+    pub(crate) worker: usize,
+    pub(super) name: Vec<u8>,
+    /// A body below this length may come with its head.
+    pub(super) small_below: u64,
+}
+
+impl Origins {
+    pub(crate) fn new(connections_max: u32, thresholds: &Thresholds) -> Self {
+        Self {
+            connections: Table::new(connections_max),
+            by_name: HashMap::new(),
+            rules: RuleSets::default(),
+            rules_in_force: Vec::new(),
+            known: Vec::new(),
+            free: Vec::new(),
+            idle_order: VecDeque::new(),
+            idle_count: 0,
+            checks: Vec::new(),
+            version: 0,
+            well: true,
+            spotless: true,
+            news: Vec::new(),
+            queued: 0,
+            lines: Vec::new(),
+            ready: Vec::new(),
+            worker: 0,
+            name: Vec::new(),
+            small_below: thresholds.small_below,
+        }
+    }
+
+    /// A connection to the origin is to be opened; [`Origins::remove`] or
+    /// [`Origins::note_closed`] follows.
+    pub(crate) fn note_open(&mut self, id: OriginId) {
+        self.known_mut(id).open += 1;
+    }
+
+    /// A connection to the origin was not opened after all, or is closed.
+    pub(crate) fn note_closed(&mut self, id: OriginId) {
+        let known = self.known_mut(id);
+        assert!(known.open > 0, "noted when it was to be opened");
+        known.open -= 1;
+        self.note_room(id);
+    }
+
+    /// Whether the origin may have a further connection, where it may have `max`.
+    pub(crate) fn has_room(&self, id: OriginId, max: usize) -> bool {
+        self.known(id).open < max
+    }
+
+    /// Whether a connection to the origin is kept.
+    pub(crate) fn has_idle(&self, id: OriginId) -> bool {
+        !self.known(id).idle.is_empty()
+    }
+
+    /// Kept connections of all origins.
+    pub(crate) fn idle_count(&self) -> usize {
+        self.idle_count
+    }
+
+    /// Takes the connection that was kept latest for `owner` (`None`: for everybody), if any: it is
+    /// the least likely to have ended.
+    /// Passed over are those that `is_announced` says have ended, or brought bytes that nobody
+    /// asked for, in this very turn: those bytes are no answer to what is sent now. So are those
+    /// whose last request is not known yet to be sent, as its answer came before.
+    pub(crate) fn take_idle(
+        &mut self,
+        id: OriginId,
+        exchange: Key,
+        owner: Option<Key>,
+        is_announced: impl Fn(&Fd) -> bool,
+    ) -> Option<Key> {
+        let Self { known, connections, .. } = self;
+        let idle = &mut known[id.0 as usize].as_mut().expect("an origin in use is known").idle;
+        let is_fit = |key: &Key| {
+            let is_fit =
+                |it: &OriginConn| it.owner == owner && !it.sending && !is_announced(&it.fd);
+            connections.get(*key).is_some_and(is_fit)
+        };
+        let key = match idle.pop_if(|key| is_fit(key)) {
+            Some(key) => key,
+            None => idle.remove(idle.iter().rposition(is_fit)?),
+        };
+        self.idle_count -= 1;
+        let connection = connections.get_mut(key).expect("kept connections are open");
+        connection.used_for = Use::Busy(exchange);
+        Some(key)
+    }
+
+    /// Keeps a connection. Gives the client connection that it is bound to, if any. The caller
+    /// enforces the limits by [`Origins::surplus`].
+    pub(crate) fn keep(&mut self, key: Key, now: Instant) -> Option<Key> {
+        let connection = self.connections.get_mut(key).expect("the caller holds it open");
+        connection.used_for = Use::Idle;
+        connection.idle_since = now;
+        let (id, owner) = (connection.origin, connection.owner);
+        self.known_mut(id).idle.push(key);
+        self.note_room(id);
+        self.idle_count += 1;
+        self.idle_order.push_back((key, now));
+        if self.idle_order.len() > 2 * self.idle_count + 64 {
+            let Self { idle_order, connections, .. } = self;
+            idle_order.retain(|entry| is_current(connections, *entry));
+        }
+        owner
+    }
+
+    /// A kept connection that should be closed: the oldest of an origin with more than
+    /// `per_origin`, or of all while there are more than `all`.
+    pub(crate) fn surplus(&mut self, id: OriginId, per_origin: usize, all: usize) -> Option<Key> {
+        if self.known(id).idle.len() > per_origin {
+            return self.known(id).idle.first().copied();
+        }
+        if self.idle_count > all { self.oldest_idle() } else { None }
+    }
+
+    /// The kept connection that has been idle longest.
+    pub(crate) fn oldest_idle(&mut self) -> Option<Key> {
+        while let Some(&entry) = self.idle_order.front() {
+            if is_current(&self.connections, entry) {
+                return Some(entry.0);
+            }
+            self.idle_order.pop_front();
+        }
+        None
+    }
+
+    /// Takes a connection out of the table, kept or not; its descriptor is the caller's to close.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<OriginConn> {
+        let connection = self.connections.remove(key)?;
+        let id = connection.origin;
+        if connection.used_for == Use::Idle {
+            let idle = &mut self.known_mut(id).idle;
+            let position = idle.iter().rposition(|&other| other == key);
+            idle.remove(position.expect("an idle connection is in its origin's list"));
+            self.idle_count -= 1;
+        }
+        self.note_closed(id);
+        if connection.used_for == Use::Idle {
+            self.forget_unused(id);
+        }
+        Some(connection)
+    }
+}
+
+fn is_current(connections: &Table<OriginConn>, (key, since): (Key, Instant)) -> bool {
+    connections.get(key).is_some_and(|connection| {
+        connection.used_for == Use::Idle && connection.idle_since == since
+    })
+}

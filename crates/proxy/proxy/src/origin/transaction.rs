@@ -1,0 +1,84 @@
+//! One request at an origin: how far it has come, and what it may still try.
+
+use std::net::SocketAddr;
+
+use millrace_engine::{Instant, Key};
+use millrace_http1::{Framing, HeadScan};
+
+use crate::origin::{Dial, OriginId, Trial};
+
+/// How far a request has come at its origin.
+///
+/// ```text
+///  Start ──> Naming ──> Dialing ──> Asked ──> Answered
+///   │ ^ └───────┬──────────^│ ^       │
+///   │ └──────── Waiting <───┘ │       │ once more, on another connection: back to Start
+///   │ └──────── Queued        │       │
+///   └── a kept connection ────┴───────┘
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Phase {
+    /// No origin was picked yet.
+    #[default]
+    Start,
+    /// No connection could be opened for want of room; it waits in line for some.
+    Waiting,
+    /// Its origin has as many connections as it may have; it waits in line for one.
+    Queued,
+    /// Its name is being looked up.
+    Naming,
+    /// A connection is being opened.
+    Dialing,
+    /// The request is on its way; the answer's head has not ended.
+    Asked,
+    /// The head of the final answer is there.
+    Answered,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    pub(crate) phase: Phase,
+    pub(crate) origin: Option<OriginId>,
+    /// Whether that is to find out how it stands. Over with the verdict.
+    pub(crate) trial: Trial,
+    /// The connection in use, from the time that it is open until its answer was read.
+    pub(crate) connection: Option<Key>,
+    /// The configured origin that was picked last, which the exchange may have left since.
+    pub(crate) configured: Option<OriginId>,
+    /// The address of its connection, or the one tried last; `None`: a Unix socket, or none yet.
+    pub(crate) address: Option<SocketAddr>,
+    /// When the head of the final answer was there.
+    pub(crate) answered: Option<Instant>,
+    /// Whether that connection had served an earlier request: it may have ended in the meantime.
+    pub(crate) reused: bool,
+    /// Whether it is noted at the origin that a connection is being opened.
+    pub(crate) opens: bool,
+    /// The connection being opened.
+    pub(crate) dial: Option<Box<Dial>>,
+    /// Tries made before this one.
+    pub(crate) tries: u32,
+    /// Whether this try takes no kept connection: the one before found its own had ended, and so
+    /// may the others have.
+    pub(crate) dials: bool,
+    /// The origin that the try before this one failed at.
+    pub(crate) tried: Option<OriginId>,
+    /// Since when it has waited for room, if it had to, until it has a connection.
+    pub(crate) waiting_since: Option<Instant>,
+    /// How far the answer's head was looked at.
+    pub(crate) scan: HeadScan,
+    /// Unread bytes that arrived before the last byte of the request body was sent. They stay
+    /// counted once they have begun the final response: such an origin may never read the body, and
+    /// takes the rest of it for its next request.
+    pub(crate) early_bytes: usize,
+    /// Whether an Upgrade field was sent on; only what it offered may be switched to.
+    pub(crate) upgrade_sent: bool,
+    /// Interim answers passed on.
+    pub(crate) interim: u32,
+    /// How the answer's body arrives.
+    pub(crate) framing: Framing,
+    /// When the request, or the latest sign of its answer, was complete.
+    pub(crate) since: Instant,
+}
+
+/// More interim answers than any server has a reason to send for one request.
+pub(crate) const INTERIM_MAX: u32 = 64;

@@ -1,0 +1,116 @@
+//! What a request that ended at its origin, well or not, says about that origin.
+//!
+//! As users of other proxies expect, a failure is what kept an answer from coming: no connection,
+//! an end or a reset before the answer's head, a malformed one, or none in time. The end of a
+//! connection that was kept from before says nothing, nor does an answer that was cut in its body.
+//! Answers 502, 503 and 504 are answers, unless the route says that they are failures too.
+
+use millrace_engine::{Engine, Key};
+
+use crate::board::Cause;
+use crate::exchange::{Exchange, Plan};
+use crate::origin::{EjectRules, OriginId, Trial};
+use crate::reason::Reason;
+use crate::worker::Worker;
+
+/// The exchange failed at its origin, which it has not left yet.
+pub(crate) fn note_failure<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
+    let exchange = worker.exchange(key);
+    let transaction = &exchange.transaction;
+    let Some(id) = transaction.origin.filter(|_| matches!(exchange.plan, Plan::Route(_))) else {
+        return;
+    };
+    if counts(reason) && !(reason == Reason::OriginClosed && transaction.reused) {
+        if is_response_error(reason)
+            && let Some(counters) = worker.origins.counters(id)
+        {
+            counters.response_errors.add(1);
+        }
+        fail(worker, key, id, Cause::Reason(reason));
+    }
+}
+
+fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, id: OriginId, cause: Cause) {
+    let now = worker.engine.now();
+    if let Some(mark) = worker.origins.mark(id) {
+        worker.shared.board.note_failed(mark, cause, now);
+    }
+    let rules = EjectRules::new(worker.snapshot.limits());
+    let trial = std::mem::take(&mut worker.exchange(key).transaction.trial);
+    let Worker { origins, shared, counters, .. } = worker;
+    if origins.note_failure(id, trial, now, &rules, &shared.board) {
+        counters.origin_ejections.add(1);
+    }
+}
+
+/// The head of the final answer is there.
+pub(crate) fn note_answer<E: Engine>(worker: &mut Worker<E>, key: Key, id: OriginId) {
+    let status = worker.exchange(key).answer.status();
+    if status >= 500 {
+        if let Some(counters) = worker.origins.counters(id) {
+            counters.responses_5xx.add(1);
+        }
+        if is_failure(worker.exchange(key)) {
+            return fail(worker, key, id, Cause::Status(status));
+        }
+    }
+    if let Some(mark) = worker.origins.mark(id).filter(|mark| mark.outage().is_failing()) {
+        worker.shared.board.note_responded(mark, worker.engine.now());
+    }
+    if worker.origins.all_are_spotless() || worker.origins.health(id).is_spotless() {
+        return;
+    }
+    let trial = std::mem::take(&mut worker.exchange(key).transaction.trial);
+    let Worker { origins, shared, counters, .. } = worker;
+    if origins.note_answer(id, trial, &shared.board) {
+        counters.origin_readmissions.add(1);
+    }
+}
+
+/// Whether the route takes the response for a failure of the origin.
+fn is_failure(exchange: &Exchange) -> bool {
+    let Plan::Route(index) = exchange.plan else { return false };
+    matches!(exchange.answer.status(), 502..=504)
+        && exchange.snapshot().route(exchange.service, index).gateway_errors_fail
+}
+
+/// The exchange leaves its origin. A probe without a verdict lets another one go.
+pub(crate) fn leave<E: Engine>(worker: &mut Worker<E>, id: OriginId, trial: Trial) {
+    if trial == Trial::Probe {
+        worker.origins.health_mut(id).end_probe();
+    }
+}
+
+/// Whether a connection came about and no valid response header: the other reasons of [`counts`]
+/// are counted as connect errors.
+fn is_response_error(reason: Reason) -> bool {
+    use Reason::*;
+    matches!(
+        reason,
+        OriginClosed
+            | OriginTimedOut
+            | MalformedAnswer
+            | MalformedAnswerFraming
+            | UpgradeUnasked
+            | TooManyInterim
+    )
+}
+
+fn counts(reason: Reason) -> bool {
+    use Reason::*;
+    matches!(
+        reason,
+        NameUnknown
+            | NameFailed
+            | NameTimedOut
+            | ConnectFailed
+            | OriginUnreachable
+            | ConnectTimedOut
+            | OriginClosed
+            | OriginTimedOut
+            | MalformedAnswer
+            | MalformedAnswerFraming
+            | UpgradeUnasked
+            | TooManyInterim
+    )
+}

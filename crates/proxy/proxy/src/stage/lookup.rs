@@ -1,0 +1,211 @@
+//! Stage lookup: is the answer at hand already, is somebody about to have it, or is the origin to
+//! be asked, and for whom?
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Instant, Key, Kind};
+use millrace_http1::{Method, Name, RequestHead};
+use millrace_store::rules::{
+    Bypass, Flags, Forward, Lookup, Meta, RequestDirectives, Selection, lookup, may_claim, ranges,
+    remainder,
+};
+use millrace_store::{Cache, Claim, Found, Object, Question, Waiter};
+
+use crate::caching::{key_of, now_ms};
+use crate::exchange::{Exchange, Plan, origin_request};
+use crate::flow::{Stage, Step};
+use crate::origin;
+use crate::reason::Reason;
+use crate::refresh;
+use crate::worker::Worker;
+
+pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
+    let Some(found) = ask(worker, key) else { return Step::Go(Stage::Fetch) };
+    let waiter = worker.waiter(key, Kind::Exchange);
+    let Worker { engine, exchanges, collapsed, counters, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let due = due(exchange, engine.now());
+    let caching = &mut exchange.caching;
+    match found {
+        Found::Stored(object) => {
+            if !caching.serve(object, waiter) {
+                return again(worker, key, None);
+            }
+            counters.cache_hits.add(1);
+            caching.is_collapsed = caching.waited_for.is_some() && !caching.comes_from_disk;
+            Step::Go(Stage::Deliver)
+        }
+        Found::Stale(object, claim) => {
+            if !caching.serve(object.clone(), waiter) {
+                return again(worker, key, claim);
+            }
+            counters.cache_hits.add(1);
+            caching.is_stale = true;
+            if let Some(claim) = claim {
+                let asked_for = caching.key.expect("it was looked for");
+                refresh::begin(worker, key, asked_for, object, claim);
+            }
+            Step::Go(Stage::Deliver)
+        }
+        Found::Validate { object, is_spare, claim } => {
+            counters.cache_misses.add(1);
+            caching.forward = Some(why_validate(object.meta(), now_ms(engine)));
+            (caching.object, caching.is_spare, caching.claim) = (Some(object), is_spare, claim);
+            Step::Go(Stage::Fetch)
+        }
+        Found::Nothing { why, claim } => {
+            counters.cache_misses.add(1);
+            (caching.forward, caching.claim) = (Some(why), claim);
+            Step::Go(Stage::Fetch)
+        }
+        Found::Wait(_) | Found::Comes { .. } => {
+            caching.comes_from_disk = matches!(found, Found::Comes { .. });
+            caching.has_asked_disks |= matches!(found, Found::Comes { is_own: true });
+            if let Found::Wait(why) = found {
+                counters.cache_collapsed.add(1);
+                caching.waited_for = Some(why);
+            }
+            caching.waits_until = Some(due);
+            caching.waited_since.get_or_insert(engine.now());
+            collapsed.insert((due, key));
+            Step::Wait
+        }
+        Found::OnlyIfCached => Step::Refuse(Reason::OnlyIfCached),
+    }
+}
+
+/// What there is for the request, as its client may have it; `None` where the origin is to be asked
+/// and that was noted already.
+fn ask<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<Found> {
+    let waiter = worker.waiter(key, Kind::Exchange);
+    let Worker { engine, exchanges, conns, shared, counters, .. } = worker;
+    let cache = shared.cache.as_ref()?;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let may_wait = (due(exchange, engine.now()) > engine.now()).then_some(waiter);
+    let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
+    let is_first = conn.first == Some(key);
+    let found = find(exchange, cache, may_wait, is_first, now_ms(engine))?;
+    let Exchange { request, caching, plan, .. } = &mut **exchange;
+    let (object, claim) = match found {
+        Found::Nothing { why, claim } if has_conditions(request, *plan) => {
+            worker.wake(claim.map(Claim::release).into_iter().flatten());
+            return Some(Found::Nothing { why, claim: None });
+        }
+        Found::Validate { object, .. } if planted(Fault::StaleTaken) => (object, None),
+        // A part stands in for nothing else.
+        Found::Validate { object, is_spare, claim } => {
+            let is_spare = is_spare && !is_absent(request, &object, cache);
+            return Some(Found::Validate { object, is_spare, claim });
+        }
+        Found::Stored(object) => (object, None),
+        Found::Stale(object, claim) if is_absent(request, &object, cache) => (object, claim),
+        other => return Some(other),
+    };
+    if !is_absent(request, &object, cache) {
+        return Some(Found::Stored(object));
+    }
+    // A part of it is stored, and not the one that is asked for.
+    counters.cache_misses.add(1);
+    (caching.forward, caching.claim) = (Some(Forward::Partial), claim);
+    let wants_all = request.method() == Method::Get && request.find(Name::Range).is_none();
+    let rest = remainder(object.meta(), object.head());
+    caching.completes = rest.filter(|_| wants_all && object.body.bytes().is_some());
+    caching.object = Some(object).filter(|_| caching.completes.is_some());
+    None
+}
+
+/// RFC 9211 section 2.2: it is stale, or it is not and the request wants it validated all the same.
+fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
+    let is_good = meta.is_fresh(now_ms) && !meta.flags.has(Flags::NO_CACHE);
+    if is_good { Forward::Request } else { Forward::Stale }
+}
+
+/// What was found has just been found too long to be kept, or was cut, by another worker: it is not
+/// found again.
+fn again<E: Engine>(worker: &mut Worker<E>, key: Key, claim: Option<Claim>) -> Step {
+    let released = claim.map(Claim::release);
+    worker.wake(released.into_iter().flatten());
+    run(worker, key)
+}
+
+/// Until when the exchange may wait for somebody else's fetch.
+fn due(exchange: &Exchange, now: Instant) -> Instant {
+    let wait = Duration::from_millis(exchange.snapshot().limits().collapse_wait_ms);
+    exchange.caching.waited_since.unwrap_or(now) + wait
+}
+
+/// What the cache has for the request; `None` where it has no part in it.
+fn find(
+    exchange: &mut Exchange,
+    cache: &Arc<Cache>,
+    waiter: Option<Waiter>,
+    is_first: bool,
+    now_ms: u64,
+) -> Option<Found> {
+    let is_bound = origin::binds(exchange);
+    let Exchange { request, caching, snapshot, service, plan, sender, .. } = exchange;
+    let snapshot = snapshot.as_ref().expect("set when the exchange begins");
+    let sent = origin_request(request, *sender, *service, *plan, snapshot);
+    let route = snapshot.cache(*service, *plan)?;
+    if route.bypass.is_any_in(request) {
+        caching.forward = Some(Forward::Bypass);
+        return None;
+    }
+    if caching.key.is_none() {
+        caching.key = key_of(cache.hash(), &sent, &route.key);
+    }
+    let Some(key) = caching.key else {
+        // Nothing tells it from others.
+        caching.forward = Some(Forward::Bypass);
+        return None;
+    };
+    caching.since = cache.number();
+    if let Lookup::Origin(bypass) = lookup(request, &route.policy) {
+        let is_method = bypass == Bypass::Method;
+        caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
+        return None;
+    }
+    let asked = match route.policy.heeds_requests {
+        true => RequestDirectives::of(request),
+        false => RequestDirectives::default(),
+    };
+    // A part, a head, or what comes over a connection for this client alone, is for nobody else.
+    let refreshes =
+        request.method() == Method::Get && request.find(Name::Range).is_none() && !is_bound;
+    // Nor is what waits for its turn, however long the answers before it take.
+    let claims = refreshes && is_first && may_claim(request, &asked, &route.policy);
+    let asks_disks = !caching.has_asked_disks;
+    let asked = &asked;
+    Some(cache.lookup(&Question {
+        key,
+        request: &sent,
+        asked,
+        now_ms,
+        waiter,
+        claims,
+        refreshes,
+        asks_disks,
+    }))
+}
+
+/// Whether what is stored is a part of what is asked for, and not enough of it; or enough for
+/// several ranges, which are sent of what has arrived only.
+fn is_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
+    let meta = object.meta();
+    meta.extent.is_some()
+        && match ranges(request, meta, object.head(), 0, cache.hash()) {
+            Selection::Absent => true,
+            Selection::Parts(_) => object.body.bytes().is_none(),
+            _ => false,
+        }
+}
+
+/// Whether the client asks on conditions of its own, to which the answer is for nobody else, and
+/// the origin is to see them: a booster asks for all of it where others may wait.
+fn has_conditions(request: &RequestHead, plan: Plan) -> bool {
+    let conditions = [Name::IfNoneMatch, Name::IfModifiedSince];
+    !matches!(plan, Plan::Route(_))
+        && conditions.into_iter().any(|name| request.find(name).is_some())
+}

@@ -1,0 +1,232 @@
+//! Stage route: what is done with a request, by what its head alone says.
+
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Key};
+use millrace_http1::{
+    Destination, Expectation, Framing, Host, Method, Name, TargetError, TargetForm, decimal,
+    destination, expectation, items, path,
+};
+
+use crate::admission;
+use crate::auth;
+use crate::config::{PathForward, Role, Route, Service};
+use crate::exchange::{Exchange, Own, Plan, Sender};
+use crate::flow::{Stage, Step};
+use crate::reason::Reason;
+use crate::snapshot::Snapshot;
+use crate::worker::Worker;
+
+pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
+    let conn = worker.exchange(key).conn();
+    let client = worker.conn(conn).client.map(|address| address.ip());
+    let exchange = worker.exchange(key);
+    #[cfg(feature = "planted-faults")]
+    assert!(!exchange.request.target().ends_with(PANIC_WORD), "a planted panic");
+    let snapshot = exchange.snapshot().clone();
+    let service = snapshot.service(exchange.service);
+    // Behind a PROXY header the client that it names wrote the request, not the trusted peer.
+    exchange.sender = Sender { client, is_trusted: admission::is_trusted(service, client) };
+    if !admission::may_use(service, client) {
+        return Step::Refuse(Reason::ClientDenied);
+    }
+    let exchange = if service.auth.is_some() && is_for_a_proxy(exchange) {
+        if let Err(step) = auth::admit(worker, key) {
+            return step;
+        }
+        worker.exchange(key)
+    } else {
+        exchange
+    };
+    if has_passed_here(exchange, &snapshot.pseudonym) {
+        return Step::Refuse(Reason::Loop);
+    }
+    if expectation(&exchange.request) == Expectation::Unknown {
+        return Step::Refuse(Reason::ExpectationUnknown);
+    }
+    if let Some(own) = ends_here(exchange) {
+        exchange.plan = Plan::Here(own);
+        return Step::Go(Stage::Deliver);
+    }
+    match plan(exchange, service, &snapshot) {
+        Ok(plan) => {
+            exchange.plan = plan;
+            if let (Role::Boost(routes), Plan::Route(index)) = (&service.role, plan)
+                && routes[index as usize].path_forward == PathForward::Normalised
+            {
+                exchange.request.normalise_path();
+            }
+            Step::Go(if plan == Plan::Tunnel { Stage::Fetch } else { Stage::Lookup })
+        }
+        Err(reason) => Step::Refuse(reason),
+    }
+}
+
+/// Whether it asks for something that only a proxy gives. The rest reaches no target: a browser that
+/// takes this for a web server is told so, and not asked for a password.
+fn is_for_a_proxy(exchange: &Exchange) -> bool {
+    matches!(exchange.request.form(), TargetForm::Authority | TargetForm::Absolute)
+}
+
+fn plan(exchange: &Exchange, service: &Service, snapshot: &Snapshot) -> Result<Plan, Reason> {
+    let request = &exchange.request;
+    let destination = destination(request).map_err(|error| match error {
+        TargetError::SchemeUnsupported => Reason::SchemeUnsupported,
+        _ => Reason::MalformedTarget,
+    })?;
+    match &service.role {
+        Role::Boost(_) if request.method() == Method::Connect => Err(Reason::ConnectRefused),
+        Role::Boost(routes) => select(routes, service, &destination).map(Plan::Route),
+        Role::Forward(rules) => {
+            let plan = match request.form() {
+                TargetForm::Authority => Plan::Tunnel,
+                TargetForm::Absolute => Plan::Target,
+                TargetForm::Origin | TargetForm::Asterisk => return Err(Reason::NotAProxyRequest),
+            };
+            let authority = destination.authority.ok_or(Reason::MalformedTarget)?;
+            snapshot.ask_rules(exchange.service).check(rules, &authority)?;
+            Ok(plan)
+        }
+    }
+}
+
+/// Selects the first route that matches host and path. Where routes are selected by path, the normal
+/// form of the path is compared; with `path-strict`, a request is refused if its origin may read the
+/// path as another route's.
+fn select(
+    routes: &[Route],
+    service: &Service,
+    destination: &Destination<'_>,
+) -> Result<u16, Reason> {
+    let host = || destination.authority.map(|authority| authority.host);
+    if routes.iter().all(|route| route.path == "/") {
+        return found(routes.iter().position(|route| matches_host(route, host)));
+    }
+    let find = |path: &[u8]| {
+        let is_it = |route: &Route| matches_path(route, path) && matches_host(route, host);
+        found(routes.iter().position(is_it))
+    };
+    let (path, _) = path::split_query(destination.path_and_query);
+    let selected = find(&path::normalise(path));
+    if service.path_strict && path::is_ambiguous(path, |reading| find(reading) != selected) {
+        return Err(Reason::AmbiguousPath);
+    }
+    selected
+}
+
+fn found(index: Option<usize>) -> Result<u16, Reason> {
+    index.map(|index| index as u16).ok_or(Reason::NoRoute)
+}
+
+fn matches_path(route: &Route, path: &[u8]) -> bool {
+    path.starts_with(route.path.as_bytes()) || path == b"*"
+}
+
+fn matches_host<'a>(route: &Route, host: impl Fn() -> Option<Host<'a>>) -> bool {
+    let is_it = |wanted: &String| host().is_some_and(|host| host_matches(wanted, host));
+    route.host.as_ref().is_none_or(is_it)
+}
+
+fn host_matches(wanted: &str, host: Host<'_>) -> bool {
+    match host {
+        Host::Name(name) => {
+            let name = name.strip_suffix(b".").unwrap_or(name);
+            match wanted.strip_prefix('*') {
+                Some(below) => name
+                    .len()
+                    .checked_sub(below.len())
+                    .is_some_and(|at| at > 0 && name[at..].eq_ignore_ascii_case(below.as_bytes())),
+                None => name.eq_ignore_ascii_case(wanted.as_bytes()),
+            }
+        }
+        Host::V4(address) => wanted.parse() == Ok(address),
+        Host::V6(address) => wanted.trim_matches(['[', ']']).parse() == Ok(address),
+    }
+}
+
+/// RFC 9110 section 7.6.2: OPTIONS and TRACE with `Max-Forwards: 0` are answered by whom they
+/// reach.
+fn ends_here(exchange: &Exchange) -> Option<Own> {
+    let request = &exchange.request;
+    let own = match request.method() {
+        Method::Options => Own::Options,
+        Method::Trace if exchange.framing == Framing::None => Own::Trace,
+        _ => return None,
+    };
+    let field = request.find(Name::MaxForwards)?;
+    (decimal(request.value_of(field)) == Some(0)).then_some(own)
+}
+
+/// RFC 9110 section 7.6.3: our own name in Via says that the request goes round in a circle.
+fn has_passed_here(exchange: &Exchange, pseudonym: &str) -> bool {
+    let hops = || exchange.request.values(Name::Via).flat_map(items);
+    let is_ours = |hop: &[u8]| {
+        let mut words = hop.split(|byte| byte.is_ascii_whitespace());
+        words.nth(1) == Some(pseudonym.as_bytes())
+    };
+    if planted(Fault::ListReread) {
+        return (0..hops().count()).any(|at| hops().nth(at).is_some_and(is_ours));
+    }
+    hops().any(is_ours)
+}
+
+/// A target that ends so makes its worker panic, where faults are planted for tests.
+#[cfg(feature = "planted-faults")]
+const PANIC_WORD: &[u8] = b"/planted-panic";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::from_toml;
+
+    #[test]
+    fn a_path_that_may_be_another_routes_is_refused_only_where_routes_have_paths() {
+        let route =
+            |path: &str| format!("[[boost.route]]\norigins = 'http://a'\npath = '{path}'\n");
+        let outcome = |boost: &str, paths: &[&str], path: &str| {
+            let routes: String = paths.iter().map(|path| route(path)).collect();
+            let config = from_toml(&format!("[[boost]]\n{boost}{routes}")).unwrap();
+            let service = &config.services[0];
+            let Role::Boost(routes) = &service.role else { unreachable!("a booster") };
+            let destination = Destination {
+                authority: None,
+                authority_bytes: b"",
+                path_and_query: path.as_bytes(),
+            };
+            select(routes, service, &destination)
+        };
+        let routes = ["/static/", "/account", "/"];
+        for path in [
+            "/static/..%2faccount",
+            "/static/../account",
+            "//account",
+            "/static/a%2fb/../..%2faccount",
+            "/static/a%5cb/../..%5caccount",
+            "/static/a%2fb/../c",
+            "/static/..;/account",
+            "/account%00",
+        ] {
+            assert_eq!(outcome("", &routes, path), Err(Reason::AmbiguousPath), "{path}");
+            assert!(outcome("path-strict = false\n", &routes, path).is_ok(), "{path}");
+            assert_eq!(outcome("", &["/"], path), Ok(0), "{path}");
+        }
+        let long = format!("/static/{}", "%20".repeat(2000));
+        for path in
+            ["/static/a%2fb", "/static/a;b", "/static/x/../y", "/static/caf%c3%a9?/../", &long]
+        {
+            assert_eq!(outcome("", &routes, path), Ok(0), "{path}");
+        }
+        assert_eq!(outcome("", &routes, "/%61ccount"), Ok(1));
+    }
+
+    #[test]
+    fn a_wildcard_means_names_below_and_never_the_name_itself() {
+        let name = |text: &'static str| Host::Name(text.as_bytes());
+        assert!(host_matches("*.example.org", name("WWW.example.ORG.")));
+        assert!(!host_matches("*.example.org", name("example.org")));
+        assert!(!host_matches("*.example.org", name("notexample.org")));
+        assert!(host_matches("example.org", name("Example.org")));
+        assert!(!host_matches("example.org", name("example.org.net")));
+        assert!(host_matches("10.0.0.1", Host::V4([10, 0, 0, 1].into())));
+        assert!(host_matches("[::1]", Host::V6(std::net::Ipv6Addr::LOCALHOST)));
+    }
+}

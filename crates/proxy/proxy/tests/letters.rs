@@ -1,0 +1,178 @@
+//! Connections on their way between workers: one that comes before the configuration that it belongs
+//! to, and one that its receiver does not live to take in.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use millrace_engine::{Address, Engine, Event, Fd, Kind, Mail, Outbox, Token, mailbox, mesh};
+use millrace_proxy::config::{Config, ListenAddress, from_arguments};
+use millrace_proxy::names::Sources;
+use millrace_proxy::{HandedOver, Letter, Setup, Shared, Worker};
+use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_splice::Thresholds;
+
+type Post = Letter<SimDetached>;
+
+/// Another worker, as far as it matters: it accepts a connection and gives it away.
+struct Donor {
+    engine: Sim,
+    accepted: Option<Fd>,
+}
+
+impl Turn for Donor {
+    fn turn(&mut self) -> bool {
+        self.engine.turn(None);
+        while let Some(completion) = self.engine.next() {
+            if let Event::Accepted(Ok((fd, _))) = completion.event {
+                self.accepted = Some(fd);
+            }
+        }
+        self.accepted.is_none()
+    }
+}
+
+struct Receiver(Worker<Sim>);
+
+impl Turn for Receiver {
+    fn turn(&mut self) -> bool {
+        self.0.turn()
+    }
+}
+
+/// A worker, a client whose connection the other worker has, and the ways to tell the worker.
+struct Stage {
+    world: World,
+    donor: Donor,
+    receiver: Receiver,
+    shared: Arc<Shared>,
+    config: Config,
+    outbox: Outbox<Post, SimWaker>,
+    /// The other worker's end, which outlives what it has sent.
+    _mail: Mail<Post, SimWaker>,
+    client: Socket,
+}
+
+impl Stage {
+    /// The connection came in at a listener that only the second configuration has, and the letter
+    /// with it is on its way.
+    fn new() -> Self {
+        let world = World::new(1, Faults::None);
+        let mut engine = world.engine(1 << 20);
+        let any = Address::Tcp("127.0.0.1:0".parse().unwrap());
+        let listener = engine.adopt(world.listen(&any)).unwrap();
+        engine.accept(&listener, Token::new(Kind::Listener, 0, 0));
+        let client = world.connect(&engine.local_address(&listener), None);
+        let mut donor = Donor { engine, accepted: None };
+        run(&world, &mut [&mut donor], &mut [], SECOND, &mut |_| false);
+
+        let words = ["forward", "--listen", "127.0.0.1:2001", "--workers", "2"];
+        let config = from_arguments(words).unwrap();
+        let shared = Shared::new(2, "millrace-test".to_owned(), None, None, |_| {});
+        let (outbox, inbox) = mailbox(4);
+        let mut mails = mesh(2, 4);
+        let (mut mail, own) = (mails.pop().unwrap(), mails.pop().unwrap());
+        let setup = setup(&world, &shared, &config, inbox, own);
+        let receiver = Receiver(Worker::new(world.engine(1 << 20), setup).unwrap());
+        let socket = donor.engine.detach(donor.accepted.take().unwrap());
+        let counted = HandedOver::new(&shared.counters[0]);
+        let letter = Letter::Connection { socket, peer: None, listener: 1, snapshot: 2, counted };
+        assert!(mail.send(0, letter).is_ok());
+        mail.flush();
+        Self { world, donor, receiver, shared, config, outbox, _mail: mail, client }
+    }
+
+    fn second(&self) -> Config {
+        let mut config = Config { number: 2, ..self.config.clone() };
+        let mut listener = config.listeners[0].clone();
+        listener.number = 1;
+        listener.address = ListenAddress::Tcp("127.0.0.1:2002".parse().unwrap());
+        config.listeners.push(listener);
+        config
+    }
+
+    fn run(&mut self) {
+        let Self { world, donor, receiver, .. } = self;
+        run(world, &mut [donor, receiver], &mut [], SECOND, &mut |_| false);
+    }
+
+    /// The client is served: with a refusal, as it asks for nothing that a proxy does.
+    fn expect_an_answer(&mut self) {
+        self.world.write(self.client, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        self.run();
+        let Read::Bytes(answer) = self.world.read(self.client, 4096) else { panic!("no answer") };
+        assert!(answer.starts_with(b"HTTP/1.1 400 "));
+    }
+}
+
+fn setup(
+    world: &World,
+    shared: &Arc<Shared>,
+    config: &Config,
+    inbox: millrace_engine::Inbox<Post, SimWaker>,
+    mail: Mail<Post, SimWaker>,
+) -> Setup<Sim> {
+    let address = |address: &ListenAddress| match address {
+        ListenAddress::Tcp(address) => Address::Tcp(*address),
+        ListenAddress::Unix(_) => unreachable!("TCP is configured"),
+    };
+    let listeners = config.listeners.iter();
+    Setup {
+        config: Arc::new(config.clone()),
+        index: 0,
+        listeners: listeners.map(|it| (it.number, world.listen(&address(&it.address)))).collect(),
+        inbox,
+        mail,
+        shared: shared.clone(),
+        names: Arc::new(Sources::parse(b"", b"", &[])),
+        desk: millrace_proxy::auth::Desk::empty(),
+        descriptors: 100,
+        thresholds: Thresholds::FIXED,
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_connection_waits_for_the_configuration_that_has_its_listener() {
+    let mut stage = Stage::new();
+    stage.run();
+    assert_eq!(stage.receiver.0.live()[0], 0, "its listener is not known yet");
+    assert_eq!(
+        stage.shared.counters[0].handed_over.load(Ordering::Relaxed),
+        1,
+        "it holds a descriptor"
+    );
+    let listener = Address::Tcp("127.0.0.1:2002".parse().unwrap());
+    let sockets = vec![(1, stage.world.listen(&listener))];
+    let letter = Letter::Configure { config: Arc::new(stage.second()), sockets };
+    assert!(stage.outbox.send(letter).is_ok());
+    stage.outbox.flush();
+    stage.run();
+    assert_eq!(stage.receiver.0.live()[0], 1);
+    assert_eq!(stage.shared.counters[0].handed_over.load(Ordering::Relaxed), 0, "it is admitted");
+    stage.expect_an_answer();
+}
+
+#[test]
+fn whoever_takes_a_place_reads_the_letters_that_are_left() {
+    for was_taken_out in [true, false] {
+        let mut stage = Stage::new();
+        if was_taken_out {
+            stage.run();
+        }
+        let config = stage.second();
+        let Stage { world, receiver, shared, .. } = stage;
+        let remains = receiver.0.take_apart();
+        assert_eq!(remains.letters.len(), usize::from(was_taken_out));
+        let setup = setup(&world, &shared, &config, remains.inbox, remains.mail);
+        let mut successor = Worker::new(world.engine(1 << 20), setup).unwrap();
+        successor.take_over(remains.letters);
+        successor.turn();
+        let counters = &shared.counters[0];
+        assert_eq!((successor.live()[0], counters.worker_restarts.get()), (1, 1));
+        assert_eq!(shared.counters[0].handed_over.load(Ordering::Relaxed), 0);
+    }
+}

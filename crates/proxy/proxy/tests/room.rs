@@ -1,0 +1,115 @@
+//! Who has to go when room is short, where it takes a worker of the test's own to see it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_engine::{Address, Outbox, mailbox, mesh};
+use millrace_proxy::config::from_arguments;
+use millrace_proxy::names::Sources;
+use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_sim::{Ended, Faults, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_splice::Thresholds;
+
+struct Running(Worker<Sim>);
+
+impl Turn for Running {
+    fn turn(&mut self) -> bool {
+        self.0.turn()
+    }
+}
+
+/// A worker with so much memory, and clients.
+struct Stage {
+    world: World,
+    worker: Running,
+    shared: Arc<Shared>,
+    outbox: Outbox<Letter<SimDetached>, SimWaker>,
+}
+
+impl Stage {
+    fn new(memory: usize) -> Self {
+        let world = World::new(1, Faults::None);
+        let words = ["forward", "--listen", PROXY, "--workers", "1", "--access-log", "off"];
+        let shared = Shared::new(1, "millrace-test".to_owned(), None, None, |_| {});
+        let (outbox, inbox) = mailbox(4);
+        let setup = Setup {
+            config: Arc::new(from_arguments(words).unwrap()),
+            index: 0,
+            listeners: vec![(0, world.listen(&proxy()))],
+            inbox,
+            mail: mesh(1, 4).pop().unwrap(),
+            shared: shared.clone(),
+            names: Arc::new(Sources::parse(b"", b"", &[])),
+            desk: millrace_proxy::auth::Desk::empty(),
+            descriptors: 100,
+            thresholds: Thresholds::FIXED,
+        };
+        let worker = Running(Worker::new(world.engine(memory), setup).unwrap());
+        Self { world, worker, shared, outbox }
+    }
+
+    fn run(&mut self, time: Duration) -> Ended {
+        run(&self.world, &mut [&mut self.worker], &mut [], time, &mut |_| false)
+    }
+
+    fn write(&mut self, client: Socket, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            bytes = &bytes[self.world.write(client, bytes).unwrap()..];
+            self.run(Duration::from_millis(1));
+        }
+    }
+
+    fn clients(&self) -> usize {
+        self.worker.0.live()[0]
+    }
+}
+
+fn proxy() -> Address {
+    Address::Tcp(PROXY.parse().unwrap())
+}
+
+const PROXY: &str = "127.0.0.1:2001";
+
+/// A drain waits for heads that have begun. Where memory runs short meanwhile, one of them lets go,
+/// which is as many as it takes.
+#[test]
+fn a_draining_worker_that_is_short_of_memory_sheds() {
+    let mut stage = Stage::new(128 * 1024);
+    let clients: Vec<Socket> = (0..4).map(|_| stage.world.connect(&proxy(), None)).collect();
+    for client in &clients {
+        stage.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
+    }
+    assert!(stage.outbox.send(Letter::Drain).is_ok());
+    stage.outbox.flush();
+    stage.run(Duration::from_secs(2));
+    assert_eq!(stage.clients(), 4, "a drain leaves a head that has begun");
+    let listeners = &stage.shared.counters[0].listeners;
+    assert_eq!(listeners.get(), 0, "nobody is accepted any more");
+    for client in &clients {
+        stage.write(*client, &[b'a'; 29_000]);
+    }
+    stage.run(Duration::from_secs(2));
+    assert_eq!(stage.clients(), 3);
+    assert_eq!(stage.shared.counters[0].connections_shed.get(), 1);
+}
+
+/// Nothing is held for a client that has said nothing: short of memory, it is left alone however
+/// long it has stood still, and one of those that something is held for goes.
+#[test]
+fn who_holds_no_memory_does_not_go_for_it() {
+    let mut stage = Stage::new(128 * 1024);
+    for _ in 0..2 {
+        stage.world.connect(&proxy(), None);
+    }
+    stage.run(Duration::from_secs(8));
+    let clients: Vec<Socket> = (0..4).map(|_| stage.world.connect(&proxy(), None)).collect();
+    for client in &clients {
+        stage.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
+        stage.write(*client, &[b'a'; 29_000]);
+    }
+    stage.run(Duration::from_secs(2));
+    assert_eq!(stage.shared.counters[0].connections_shed.get(), 1);
+    assert_eq!(stage.clients(), 2 + 3);
+}

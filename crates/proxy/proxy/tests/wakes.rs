@@ -1,0 +1,210 @@
+//! A worker that ends while a mailbox is full: those of other workers who waited for what it fetched
+//! hear of it all the same, long before their own deadline.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use iolite::Slab;
+use millrace_engine::{Address, Inbox, Instant, Mail, Outbox, mailbox, mesh};
+use millrace_proxy::config::from_arguments;
+use millrace_proxy::names::Sources;
+use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_sim::{Actor, Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
+use millrace_splice::Thresholds;
+use millrace_store::rules::HashKey;
+use millrace_store::{Bounds, Cache};
+
+type Post = Letter<SimDetached>;
+
+struct Running(Worker<Sim>);
+
+impl Turn for Running {
+    fn turn(&mut self) -> bool {
+        self.0.turn()
+    }
+}
+
+/// The place of a worker that has ended, or does not turn just now.
+struct Gone;
+
+impl Turn for Gone {
+    fn turn(&mut self) -> bool {
+        false
+    }
+}
+
+/// Takes requests, and answers them from a certain time on.
+struct Origin {
+    listener: Socket,
+    asked: Vec<Socket>,
+    open: Vec<Socket>,
+    answers: bool,
+}
+
+impl Actor for Origin {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        while let Some((socket, _)) = world.accept(self.listener) {
+            self.open.push(socket);
+        }
+        let Self { open, asked, .. } = self;
+        open.retain(|&socket| match world.read(socket, 4096) {
+            Read::Bytes(_) => {
+                asked.push(socket);
+                true
+            }
+            Read::Nothing => true,
+            Read::End | Read::Failed(_) => {
+                asked.retain(|other| *other != socket);
+                world.close(socket);
+                false
+            }
+        });
+        let asked = if self.answers { std::mem::take(&mut self.asked) } else { Vec::new() };
+        for socket in asked {
+            let answer =
+                b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nCache-Control: max-age=60\r\n\r\nok";
+            assert_eq!(world.write(socket, answer), Ok(answer.len()));
+        }
+        None
+    }
+}
+
+/// Two workers, with one letter's room between them. A client of the first has asked the origin,
+/// and two of the second wait for what comes.
+struct Stage {
+    world: World,
+    first: Running,
+    second: Running,
+    origin: Origin,
+    shared: Arc<Shared>,
+    outbox: Outbox<Post, SimWaker>,
+    /// The second's, which outlives what is sent by it.
+    _outbox: Outbox<Post, SimWaker>,
+    waiting: [Socket; 2],
+}
+
+impl Stage {
+    fn new() -> Self {
+        let world = World::new(1, Faults::None);
+        let origin = Origin {
+            listener: world.actor_listen(&at(4000)),
+            asked: Vec::new(),
+            open: Vec::new(),
+            answers: false,
+        };
+        let mibs = 4 << 20;
+        let bounds = Bounds { bytes: mibs, object_bytes: 1 << 20, variants: 4, tends: true };
+        let slab = Slab::on_heap(mibs as usize).unwrap();
+        let cache = Cache::new(slab, HashKey::new([7; 16]), bounds);
+        let shared = Shared::new(2, "millrace-test".to_owned(), None, Some(cache), |_| {});
+        let mut mails = mesh(2, 1).into_iter();
+        let mut worker = |index| {
+            let (outbox, inbox) = mailbox(4);
+            let setup = setup(&world, &shared, index, inbox, mails.next().unwrap());
+            (Running(Worker::new(world.engine(1 << 20), setup).unwrap()), outbox)
+        };
+        let ((first, outbox), (second, _outbox)) = (worker(0), worker(1));
+        let waiting = [at(2002), at(2002)].map(|proxy| world.connect(&proxy, None));
+        let mut stage = Self { world, first, second, origin, shared, outbox, _outbox, waiting };
+        let asks = stage.world.connect(&at(2001), None);
+        stage.ask(asks);
+        for client in waiting {
+            stage.ask(client);
+        }
+        stage.run(SECOND);
+        assert_eq!(stage.origin.open.len(), 1, "the others wait");
+        stage
+    }
+
+    fn ask(&mut self, client: Socket) {
+        self.run(Duration::from_millis(10));
+        let request = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n";
+        assert_eq!(self.world.write(client, request), Ok(request.len()));
+    }
+
+    fn run(&mut self, time: Duration) {
+        let Self { world, first, second, origin, .. } = self;
+        run(world, &mut [first, second], &mut [origin], time, &mut |_| false);
+    }
+
+    /// The first worker ends what it does, in one turn: both are to be woken, and there is room for
+    /// one of the letters.
+    fn break_off(&mut self) {
+        assert!(self.outbox.send(Letter::Stop).is_ok());
+        self.outbox.flush();
+        assert!(!self.first.turn(), "it has ended");
+    }
+}
+
+/// What a client has got.
+fn got(world: &World, client: Socket) -> Vec<u8> {
+    match world.read(client, 4096) {
+        Read::Bytes(bytes) => bytes.to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+fn at(port: u16) -> Address {
+    Address::Tcp(([127, 0, 0, 1], port).into())
+}
+
+fn setup(
+    world: &World,
+    shared: &Arc<Shared>,
+    index: usize,
+    inbox: Inbox<Post, SimWaker>,
+    mail: Mail<Post, SimWaker>,
+) -> Setup<Sim> {
+    let words = ["boost", "--origin", "http://127.0.0.1:4000", "--workers", "2"];
+    let listeners = ["--listen", "127.0.0.1:2001", "--listen", "127.0.0.1:2002"];
+    Setup {
+        config: Arc::new(from_arguments(words.into_iter().chain(listeners)).unwrap()),
+        index,
+        listeners: vec![(index as u16, world.listen(&at(2001 + index as u16)))],
+        inbox,
+        mail,
+        shared: shared.clone(),
+        names: Arc::new(Sources::parse(b"", b"", &[])),
+        desk: millrace_proxy::auth::Desk::empty(),
+        descriptors: 100,
+        thresholds: Thresholds::FIXED,
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Of those who waited one fetches now, and the other, once it is woken, waits for that one.
+#[test]
+fn a_worker_that_ends_wakes_those_whose_mailbox_was_full() {
+    let mut stage = Stage::new();
+    stage.break_off();
+    let Stage { world, first, mut second, mut origin, waiting, .. } = stage;
+    // There is room for the other letter now.
+    let milli = Duration::from_millis(1);
+    run(&world, &mut [&mut Gone, &mut second], &mut [&mut origin], milli, &mut |_| false);
+    let _engine = first.0.finish();
+    origin.answers = true;
+    run(&world, &mut [&mut Gone, &mut second], &mut [&mut origin], SECOND, &mut |_| false);
+    for client in waiting {
+        assert!(got(&world, client).ends_with(b"ok"));
+    }
+}
+
+#[test]
+fn who_takes_the_place_of_a_worker_wakes_those_whose_mailbox_was_full() {
+    let mut stage = Stage::new();
+    stage.break_off();
+    let Stage { world, first, mut second, mut origin, shared, waiting, .. } = stage;
+    let remains = first.0.take_apart();
+    let setup = setup(&world, &shared, 0, remains.inbox, remains.mail);
+    let mut third = Running(Worker::new(world.engine(1 << 20), setup).unwrap());
+    third.0.take_over(remains.letters);
+    origin.answers = true;
+    let mut workers: [&mut dyn Turn; 3] = [&mut Gone, &mut second, &mut third];
+    run(&world, &mut workers, &mut [&mut origin], SECOND, &mut |_| false);
+    for client in waiting {
+        assert!(got(&world, client).ends_with(b"ok"));
+    }
+}

@@ -1,0 +1,215 @@
+//! libmrsplice as C programs see it: compiled by the C compiler against the header, linked with the
+//! libraries that cargo built for this test, and run.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+#[path = "../../../uselect/uselect-c/tests/c/mod.rs"]
+mod c;
+#[path = "../../../uselect/uselect-c/tests/c/documented.rs"]
+mod documented;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use c::{ROOT, compile, run};
+use documented::Library;
+
+const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Where cargo puts the libraries of this package: beside its tests.
+fn libraries() -> PathBuf {
+    let test = env::current_exe().unwrap();
+    test.parent().unwrap().to_path_buf()
+}
+
+/// What cc needs for the libraries that cargo built, and for `library` of them.
+fn flags(library: &str) -> Vec<String> {
+    let (include, folder) = (format!("-I{CRATE}/include"), format!("-L{}", libraries().display()));
+    [include, folder].into_iter().chain(library.split(' ').map(str::to_owned)).collect()
+}
+
+#[test]
+fn a_c_program_finds_what_the_man_pages_say() {
+    let flags = flags("-l:libmrsplice.a -lpthread -ldl -lm");
+    run(&mut Command::new(compile("crates/splice/splice-c/tests/caller.c", "caller", &flags)));
+}
+
+/// The example, compiled once.
+fn relay(arguments: &[&str]) -> Command {
+    static COMPILED: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
+    let (program, libraries) = COMPILED.get_or_init(|| {
+        let source = "examples/mrsplice/relay.c";
+        let lines = fs::read_to_string(Path::new(ROOT).join(source)).unwrap().lines().count();
+        assert!(lines <= 150, "the example has {lines} lines");
+        (compile(source, "relay", &flags("-lmrsplice")), with_soname())
+    });
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_LIBRARY_PATH", libraries);
+    command
+}
+
+/// The example, between clients and an origin.
+struct Relay {
+    process: Child,
+    said: BufReader<ChildStdout>,
+    complained: BufReader<ChildStderr>,
+    address: SocketAddr,
+}
+
+impl Relay {
+    fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut said = BufReader::new(process.stdout.take().unwrap());
+        let complained = BufReader::new(process.stderr.take().unwrap());
+        let line = line_of(&mut said);
+        let address = line.strip_prefix("listening at ").unwrap().parse().unwrap();
+        Self { process, said, complained, address }
+    }
+
+    /// What it says next.
+    fn line(&mut self) -> String {
+        line_of(&mut self.said)
+    }
+
+    /// What went wrong next.
+    fn complaint(&mut self) -> String {
+        line_of(&mut self.complained)
+    }
+
+    /// Lets it open so many descriptors besides those that are open.
+    fn allow_more_descriptors(&self, count: usize) {
+        let process = self.process.id();
+        let open = PathBuf::from(format!("/proc/{process}/fd"));
+        let is_free = |fd: &u32| fs::symlink_metadata(open.join(fd.to_string())).is_err();
+        let limit = (0..).filter(is_free).nth(count).unwrap();
+        let (process, limit) = (format!("--pid={process}"), format!("--nofile={limit}:"));
+        run(Command::new("prlimit").args([process, limit]));
+    }
+}
+
+fn line_of(said: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A folder with the shared library under the name that programs were linked with.
+fn with_soname() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lib");
+    fs::create_dir_all(&folder).unwrap();
+    let library = folder.join("libmrsplice.so.0");
+    fs::copy(libraries().join("libmrsplice.so"), library).unwrap();
+    folder
+}
+
+/// Bytes of which no stretch is like another one.
+fn pattern(count: usize) -> Vec<u8> {
+    (0..count as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+}
+
+/// Answers what was asked, backwards, when all of it was: the close of one direction has to come
+/// through before.
+fn answer_backwards(mut connection: TcpStream) {
+    let mut asked = Vec::new();
+    connection.read_to_end(&mut asked).unwrap();
+    asked.reverse();
+    connection.write_all(&asked).unwrap();
+}
+
+/// Has `count` bytes come back.
+fn ask(relay: SocketAddr, count: usize) {
+    let mut client = TcpStream::connect(relay).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut asked = pattern(count);
+    client.write_all(&asked).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).unwrap();
+    asked.reverse();
+    assert!(answer == asked, "{count} bytes came back as {}, or as others", answer.len());
+}
+
+#[test]
+fn the_example_relays_many_at_once_and_counts() {
+    let sizes = || (0..16).map(|client| 20_011_usize << (client % 8));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let mut relay = Relay::start(relay(&["0", "127.0.0.1", &port]));
+    let origin = thread::spawn(move || {
+        for _ in sizes() {
+            let connection = listener.accept().unwrap().0;
+            thread::spawn(|| answer_backwards(connection));
+        }
+        listener.accept().unwrap().0
+    });
+    let address = relay.address;
+    let clients: Vec<_> = sizes().map(|count| thread::spawn(move || ask(address, count))).collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    let line = |count| format!("{count} bytes from the client, {count} bytes to it");
+    let expected: BTreeSet<String> = sizes().map(line).collect();
+    assert_eq!(sizes().map(|_| relay.line()).collect::<BTreeSet<_>>(), expected);
+
+    let mut client = TcpStream::connect(relay.address).unwrap();
+    client.write_all(b"under way").unwrap();
+    let mut received = [0; 9];
+    let mut connection = origin.join().unwrap();
+    connection.read_exact(&mut received).unwrap();
+    run(Command::new("sh").arg("-c").arg(format!("kill -TERM {}", relay.process.id())));
+    assert_eq!(relay.line(), "9 bytes from the client, 0 bytes to it");
+    assert!(client.read(&mut received).is_err(), "what is broken off must not look whole");
+    assert!(relay.process.wait().unwrap().success());
+}
+
+#[test]
+fn the_example_says_what_failed_and_why() {
+    for (port, host_port) in [("abc", "80"), ("99999999", "80"), ("-1", "80"), ("0", "65616")] {
+        let output = relay(&[port, "127.0.0.1", host_port]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("a port is"), "{port}: {said}");
+    }
+    // Port 1, tcpmux, has had no service for decades.
+    let mut relay = Relay::start(relay(&["0", "127.0.0.1", "1"]));
+    let refused = "relay: cannot connect to 127.0.0.1:1: Connection refused";
+    let mut client = TcpStream::connect(relay.address).unwrap();
+    assert_eq!(relay.complaint(), refused);
+    assert_eq!(relay.line(), "0 bytes from the client, 0 bytes to it");
+    assert!(client.read(&mut [0]).is_err(), "a client that got no origin is reset");
+    relay.allow_more_descriptors(1);
+    let mut client = TcpStream::connect(relay.address).unwrap();
+    assert_eq!(relay.complaint(), "relay: cannot connect to 127.0.0.1:1: Too many open files");
+    assert!(client.read(&mut [0]).is_err(), "reset as well");
+    relay.allow_more_descriptors(0);
+    let _client = TcpStream::connect(relay.address).unwrap();
+    let waits = "relay: cannot take a client, who waits for a second: Too many open files";
+    assert_eq!(relay.complaint(), waits);
+    relay.allow_more_descriptors(2);
+    assert_eq!(relay.complaint(), refused, "who waited is served");
+}
+
+fn described() -> Library {
+    Library { header: Path::new(CRATE).join("include/mrsplice.h"), prefix: "mrsplice_" }
+}
+
+#[test]
+fn each_structure_is_in_a_man_page_as_in_the_header() {
+    assert_eq!(described().assert_structures(), 4, "structures in the header");
+}
+
+#[test]
+fn each_function_is_exported_and_has_a_man_page() {
+    assert!(described().functions().contains("mrsplice_splice"));
+    described().assert_functions(&libraries().join("libmrsplice.so"));
+}

@@ -1,0 +1,207 @@
+//! Flows over the engines of the proxy, where what moves bytes is queued and completes later: the
+//! same numbers hold over every engine, whatever the order of its completions.
+//!
+//! An application reads what is kept, at once or late, and goes on by itself after an unsplice.
+//!
+//! SEEDS=20000 plays so many in simulated worlds, half of them hostile, and TRANSFERS=10000 so many
+//! over each real engine; SEED=7 plays one.
+
+mod check;
+mod hand;
+mod kept;
+mod peer;
+mod play;
+mod way;
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use millrace_engine::{
+    Address, Clock, Engine, EngineOptions, Epoll, Error, Instant as Virtual, Poll, Select, Uring,
+    Wake,
+};
+use millrace_sim::{Actor, Faults, Sim, Turn, World};
+use rustix::net::sockopt::set_socket_send_buffer_size;
+
+use check::{Seen, check};
+use peer::{Peer, Simulated};
+use play::{Asked, Worker};
+
+const SEEDS: u64 = 200;
+const TRANSFERS: u64 = 200;
+const BUDGET_BYTES: usize = 1 << 20;
+/// What the kernel holds for a destination that is to be slow.
+const SLOW_BYTES: usize = 16 * 1024;
+
+/// Says which seed failed.
+struct Told(u64);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {}", self.0);
+        }
+    }
+}
+
+fn seeds(count: &str, otherwise: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
+    match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number(count).unwrap_or(otherwise),
+    }
+}
+
+/// A peer in a simulated world, once the worker has connected.
+struct Waiting {
+    listener: millrace_sim::Socket,
+    make: Option<Box<dyn FnOnce(Simulated) -> Peer<Simulated>>>,
+    peer: Option<Peer<Simulated>>,
+}
+
+impl Actor for Waiting {
+    fn step(&mut self, world: &World) -> Option<Virtual> {
+        if self.make.is_some()
+            && let Some((socket, _)) = world.accept(self.listener)
+        {
+            let make = self.make.take().expect("it is there");
+            self.peer = Some(make(Simulated(world.clone(), socket)));
+        }
+        let goes_on = self.peer.as_mut().is_some_and(Peer::step);
+        goes_on.then(|| world.now() + Duration::from_millis(1))
+    }
+}
+
+impl Turn for Worker<Sim> {
+    fn turn(&mut self) -> bool {
+        let deadline = self.reads_at();
+        self.engine.turn(deadline);
+        self.handle();
+        true
+    }
+}
+
+#[test]
+fn flows_over_simulated_engines() {
+    let mut seen = Seen::default();
+    let seeds = seeds("SEEDS", SEEDS);
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
+        let _told = Told(seed);
+        play_simulated(seed, &mut seen);
+    }
+    let is_enough = seen.whole > count / 3 && seen.has_all();
+    assert!(count < SEEDS || is_enough, "{seen:?} of {count}");
+}
+
+fn play_simulated(seed: u64, seen: &mut Seen) {
+    let faults = if seed.is_multiple_of(2) { Faults::Benign } else { Faults::Hostile };
+    let asked = Asked::new(seed, 14);
+    let world = World::new(seed, faults);
+    let any = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
+    let listeners = [world.actor_listen(&any), world.actor_listen(&any)];
+    let addresses = listeners.map(|listener| world.local_address(listener));
+    let Some(mut worker) = Worker::connecting(world.engine(BUDGET_BYTES), &asked, &addresses)
+    else {
+        return;
+    };
+    let [mut peer0, mut peer1] = [0, 1].map(|side| {
+        let asked = asked.clone();
+        let make = move |stream| Peer::new(stream, &asked, side);
+        Waiting { listener: listeners[side], make: Some(Box::new(make)), peer: None }
+    });
+    let mut run = |worker: &mut Worker<Sim>| {
+        let (workers, actors): (&mut [&mut dyn Turn], &mut [&mut dyn Actor]) =
+            (&mut [worker], &mut [&mut peer0, &mut peer1]);
+        millrace_sim::run(&world, workers, actors, Duration::from_secs(3600), &mut |_| false);
+    };
+    run(&mut worker);
+    // A peer that vanished lets a transfer stand, until somebody ends it.
+    assert!(faults == Faults::Hostile || worker.is_over(), "it waits for ever");
+    worker.end();
+    worker.engine.waker().wake();
+    run(&mut worker);
+    assert_eq!(world.leaks(), Vec::<String>::new());
+    let (Some(peer0), Some(peer1)) = (&peer0.peer, &peer1.peer) else { return };
+    check(&asked, &worker, [peer0, peer1], faults, seen);
+}
+
+#[test]
+fn flows_over_epoll() {
+    play_all(|| Some(Epoll::new(options()).expect("every machine has it")));
+}
+
+#[test]
+fn flows_over_uring() {
+    play_all(|| match Uring::new(options()) {
+        Err(Error::Unsupported(reason)) => {
+            println!("skip: uring: {}: {}", reason.feature(), reason.since());
+            None
+        }
+        other => Some(other.expect("nothing else is wrong")),
+    });
+}
+
+#[test]
+fn flows_over_poll() {
+    play_all(|| Some(Poll::new(options()).expect("every machine has it")));
+}
+
+#[test]
+fn flows_over_select() {
+    play_all(|| Some(Select::new(options()).expect("every machine has it")));
+}
+
+fn options() -> EngineOptions {
+    EngineOptions { budget_bytes: BUDGET_BYTES, log: None, clock: Clock::new() }
+}
+
+fn play_all<E: Engine<Detached = OwnedFd>>(engine: impl Fn() -> Option<E>) {
+    let mut seen = Seen::default();
+    let seeds = seeds("TRANSFERS", TRANSFERS);
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
+        let _told = Told(seed);
+        let Some(engine) = engine() else { return };
+        play_real(seed, engine, &mut seen);
+    }
+    assert!(count < TRANSFERS || seen.has_all(), "{seen:?} of {count}");
+}
+
+fn play_real<E: Engine<Detached = OwnedFd>>(seed: u64, mut engine: E, seen: &mut Seen) {
+    let asked = Asked::new(seed, 22);
+    let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free"));
+    let streams = listeners.each_ref().map(|listener| {
+        let ours = TcpStream::connect(listener.local_addr().expect("it is bound"));
+        let (theirs, _) = listener.accept().expect("we connect");
+        [ours.expect("it listens"), theirs]
+    });
+    for stream in streams.iter().flatten() {
+        stream.set_nonblocking(true).expect("it is open");
+        stream.set_nodelay(true).expect("it is TCP");
+    }
+    let [[fd0, peer0], [fd1, peer1]] = streams;
+    if asked.is_slow {
+        // So that the worker is stopped in the middle of a pipe.
+        set_socket_send_buffer_size(&fd1, SLOW_BYTES).expect("it is a socket");
+    }
+    let fds = [fd0, fd1].map(|stream| engine.adopt(stream.into()).expect("there is room"));
+    let mut worker = Worker::with(engine, &asked, fds);
+    let mut peers = [Peer::new(Some(peer0), &asked, 0), Peer::new(Some(peer1), &asked, 1)];
+    let since = Instant::now();
+    loop {
+        assert!(since.elapsed() < Duration::from_secs(60), "it waits for ever");
+        // It does not wait: the peers are on this thread, too.
+        let now = worker.engine.now();
+        worker.engine.turn(Some(now));
+        worker.handle();
+        let goes_on = peers.iter_mut().fold(false, |goes_on, peer| peer.step() | goes_on);
+        if worker.is_over() && !goes_on {
+            break;
+        }
+    }
+    let has_reset = peers.iter().any(|peer| peer.has_reset);
+    assert!(has_reset || worker.is_whole(), "nobody aborts: {:?}", worker.ends);
+    check(&asked, &worker, [&peers[0], &peers[1]], Faults::None, seen);
+}

@@ -1,0 +1,189 @@
+//! The other ends of a transfer, in a simulated world or on this machine.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+
+use millrace_sim::{Read, Socket, World};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+use super::play::Asked;
+
+/// A connection from its other end. Nothing waits.
+pub(super) trait Stream {
+    /// How many of `bytes` were taken; `None`: none ever will be.
+    fn write(&mut self, bytes: &[u8]) -> Option<usize>;
+    /// What has come.
+    fn read(&mut self, max: usize) -> Read;
+    /// Sends nothing more.
+    fn finish(&mut self);
+    /// Breaks off; nothing is called afterwards.
+    fn reset(&mut self);
+}
+
+/// One in a simulated world.
+pub(super) struct Simulated(pub(super) World, pub(super) Socket);
+
+impl Stream for Simulated {
+    fn write(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.0.write(self.1, bytes).ok()
+    }
+
+    fn read(&mut self, max: usize) -> Read {
+        self.0.read(self.1, max)
+    }
+
+    fn finish(&mut self) {
+        self.0.finish(self.1);
+    }
+
+    fn reset(&mut self) {
+        self.0.reset(self.1);
+    }
+}
+
+impl Stream for Option<TcpStream> {
+    fn write(&mut self, bytes: &[u8]) -> Option<usize> {
+        match self.as_mut().expect("it was not reset").write(bytes) {
+            Ok(count) => Some(count),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Some(0),
+            Err(_) => None,
+        }
+    }
+
+    fn read(&mut self, max: usize) -> Read {
+        let mut bytes = vec![0; max];
+        match self.as_mut().expect("it was not reset").read(&mut bytes) {
+            Ok(0) => Read::End,
+            Ok(count) => Read::Bytes(bytes[..count].to_vec()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Read::Nothing,
+            Err(_) => Read::Failed(millrace_engine::Error::Reset),
+        }
+    }
+
+    fn finish(&mut self) {
+        // An error: the connection was reset.
+        let _ = self.as_ref().expect("it was not reset").shutdown(Shutdown::Write);
+    }
+
+    fn reset(&mut self) {
+        let stream = self.take().expect("it was not reset");
+        millrace_sys::reset_on_close(stream.as_fd()).expect("it is a socket");
+    }
+}
+
+/// The bytes of a peer's stream.
+pub(super) fn byte(salt: u64, at: usize) -> u8 {
+    (salt as usize * 37 + at * 7 + at / 251 + at / 65_521) as u8
+}
+
+/// A peer: sends its stream in pieces, then nothing more; compares what it gets.
+pub(super) struct Peer<S> {
+    stream: S,
+    salt: u64,
+    random: Pcg64Mcg,
+    pub(super) sent: usize,
+    left: usize,
+    is_finished: bool,
+    /// What it is to get: these bytes, and then the other peer's stream.
+    first: Vec<u8>,
+    pub(super) got: usize,
+    /// The other side closed, and nothing broke.
+    pub(super) is_at_end: bool,
+    pub(super) is_broken: bool,
+    /// Steps before it breaks off, if it is to, and whether it has.
+    resets_after: Option<usize>,
+    pub(super) has_reset: bool,
+    /// The most bytes that it reads at a time, and that it does so in one step of how many.
+    read_max: usize,
+    one_in: usize,
+}
+
+impl<S: Stream> Peer<S> {
+    pub(super) fn new(stream: S, asked: &Asked, side: usize) -> Self {
+        let mut random = Pcg64Mcg::seed_from_u64(asked.seed ^ side as u64);
+        let size_bits = asked.size_bits;
+        // The slowest takes a thousand reads or two of the largest body.
+        let read_max = 1 << (size_bits / 2 + random.next_u64() as usize % (size_bits / 2));
+        let mut below = |bound: usize| random.next_u64() as usize % bound;
+        let most = 1 << below(8);
+        let resets_after = (below(4) == 0).then(|| below(most));
+        let one_in = if asked.is_slow { 16 } else { 1 };
+        Self {
+            stream,
+            salt: asked.salt(side),
+            random,
+            sent: 0,
+            left: asked.bytes[side],
+            is_finished: false,
+            first: if side == 1 { asked.first.clone() } else { Vec::new() },
+            got: 0,
+            is_at_end: false,
+            is_broken: false,
+            resets_after,
+            has_reset: false,
+            read_max,
+            one_in,
+        }
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.random.next_u64() as usize % bound
+    }
+
+    /// Does something; false when nothing is left to be done.
+    pub(super) fn step(&mut self) -> bool {
+        if self.is_broken || (self.is_finished && self.is_at_end) {
+            return false;
+        }
+        self.resets_after = self.resets_after.map(|after| after.saturating_sub(1));
+        if self.resets_after == Some(0) {
+            (self.is_broken, self.has_reset) = (true, true);
+            self.stream.reset();
+            return false;
+        }
+        if self.left > 0 {
+            self.send();
+        } else if !self.is_finished {
+            self.is_finished = true;
+            self.stream.finish();
+        }
+        self.take();
+        !self.is_broken
+    }
+
+    fn send(&mut self) {
+        let size = 1 << self.below(18);
+        let count = self.left.min(1 + self.below(size));
+        let piece: Vec<u8> = (0..count).map(|at| byte(self.salt, self.sent + at)).collect();
+        match self.stream.write(&piece) {
+            Some(count) => {
+                self.sent += count;
+                self.left -= count;
+            }
+            // Who closed without reading everything still had sent all of its own.
+            None => (self.left, self.is_finished) = (0, true),
+        }
+    }
+
+    fn take(&mut self) {
+        if self.is_at_end || self.below(self.one_in) > 0 {
+            return;
+        }
+        let max = 1 + self.below(self.read_max);
+        match self.stream.read(max) {
+            Read::Bytes(bytes) => bytes.into_iter().for_each(|byte| self.compare(byte)),
+            Read::End => self.is_at_end = true,
+            Read::Failed(_) => self.is_broken = true,
+            Read::Nothing => {}
+        }
+    }
+
+    fn compare(&mut self, got: u8) {
+        let first = self.first.get(self.got).copied();
+        let wanted = first.unwrap_or_else(|| byte(self.salt ^ 1, self.got - self.first.len()));
+        assert_eq!(got, wanted, "byte {}", self.got);
+        self.got += 1;
+    }
+}

@@ -1,0 +1,310 @@
+//! The pipes of a worker: opened as they are needed, kept for the next body, bounded.
+
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Error, Fd, Token};
+
+use crate::Thresholds;
+use crate::pool::Pool;
+
+/// A pipe in use. It goes back by [`Pipes::give`]; dropping it would lose its descriptors.
+#[derive(Debug)]
+pub struct Pipe {
+    out: Fd,
+    into: Fd,
+    /// Bytes in it.
+    filled: usize,
+}
+
+/// What [`Pipe::fill`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fill {
+    /// So many bytes, at least one, are in the pipe now.
+    Bytes(usize),
+    /// Nothing yet.
+    Nothing,
+    /// A pipe gets no further: a receive tells whether that is the end of the stream.
+    End,
+    /// The connection broke; a receive may tell that as an end now.
+    Break(Error),
+}
+
+impl Pipe {
+    /// Moves what a stream has at once, up to `max` bytes, into the pipe, which is empty.
+    pub fn fill<E: Engine>(&mut self, engine: &mut E, from: &Fd, max: usize) -> Fill {
+        assert_eq!(self.filled, 0, "a pipe is filled when it is empty");
+        match engine.fill(from, &self.into, max) {
+            Some(Ok(0)) => Fill::End,
+            Some(Ok(count)) => {
+                self.filled = count;
+                Fill::Bytes(count)
+            }
+            Some(Err(error)) => Fill::Break(error),
+            None => Fill::Nothing,
+        }
+    }
+
+    /// Copies everything in the pipe to the beginning of `memory`, by way of `aside`, an empty one.
+    /// `true`: it is in the pipe as well, for [`Pipe::drain_after`]. `false`: it is in memory only
+    /// and the pipe is empty, as `aside` had no room for it; how much that is, is no matter of bytes
+    /// but of the pages and parts of pages that they came in (tee(2)).
+    ///
+    /// # Errors
+    /// Those of the kernel: then nobody knows what is where, and both pipes are to be given up.
+    ///
+    /// # Panics
+    /// When `memory` is too short, or `aside` is not empty.
+    pub fn copy<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        aside: &mut Self,
+        memory: &mut [u8],
+    ) -> Result<bool, Error> {
+        assert_eq!(aside.filled, 0, "what is beside is empty");
+        let memory = &mut memory[..self.filled];
+        aside.filled = engine.tee(&self.out, &aside.into, self.filled)?;
+        let is_whole = aside.filled == self.filled;
+        aside.read(engine, &mut memory[..])?;
+        if !is_whole {
+            self.read(engine, memory)?;
+        }
+        Ok(is_whole)
+    }
+
+    /// Moves everything in the pipe to the beginning of `memory`.
+    ///
+    /// # Errors
+    /// As for [`Pipe::copy`].
+    pub(crate) fn read<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        memory: &mut [u8],
+    ) -> Result<(), Error> {
+        let mut at = 0;
+        while self.filled > 0 {
+            let count = engine.drain(&self.out, &mut memory[at..at + self.filled])?;
+            assert!(count > 0, "a pipe has what was counted into it");
+            self.filled -= count;
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// Sends `parts` and then everything in the pipe; one completion of a splice, which is to be
+    /// given to [`Pipe::drained`], follows.
+    pub fn drain_after<E: Engine>(&self, engine: &mut E, parts: &[&[u8]], sink: &Fd, token: Token) {
+        engine.splice_after(parts, &self.out, sink, self.filled, token);
+    }
+
+    /// Notes that `count` bytes have gone to the sink, and sends what is left, if anything is:
+    /// another completion follows then.
+    ///
+    /// # Panics
+    /// When there were not so many.
+    pub fn drained<E: Engine>(&mut self, engine: &mut E, count: usize, sink: &Fd, token: Token) {
+        self.note_gone(count);
+        if self.filled == 1 && planted(Fault::PipeByteLost) {
+            self.filled = 0;
+        }
+        if self.filled > 0 {
+            engine.splice(&self.out, sink, self.filled, token);
+        }
+    }
+
+    /// Notes that `count` bytes have gone to the sink, and leaves what is left where it is.
+    pub(crate) fn note_gone(&mut self, count: usize) {
+        assert!(count <= self.filled, "no more leaves a pipe than was in it");
+        self.filled -= count;
+    }
+
+    /// Bytes in it.
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+
+    fn close<E: Engine>(self, engine: &mut E) {
+        engine.close(self.out);
+        engine.close(self.into);
+    }
+}
+
+/// A worker's pipes, and what they are taken for.
+#[derive(Debug)]
+pub struct Pipes {
+    thresholds: Thresholds,
+    pool: Pool<Pipe>,
+    /// Requests that got none.
+    refused: u64,
+}
+
+impl Pipes {
+    /// None yet, and at most `max`; to be taken where `thresholds` are reached.
+    pub const fn new(max: usize, thresholds: Thresholds) -> Self {
+        Self { thresholds, pool: Pool::new(max), refused: 0 }
+    }
+
+    /// From how many bytes on a body is worth one.
+    pub fn thresholds(&self) -> &Thresholds {
+        &self.thresholds
+    }
+
+    /// An empty pipe; `None`, and counted, when all are in use, or the kernel gives no further one.
+    pub fn take<E: Engine>(&mut self, engine: &mut E) -> Option<Pipe> {
+        let open = || engine.pipe().map(|(out, into)| Pipe { out, into, filled: 0 });
+        let pipe = self.pool.take(open);
+        self.refused += u64::from(pipe.is_none());
+        pipe
+    }
+
+    /// Takes a pipe back. One with bytes in it is closed, whatever it has outstanding: nobody else
+    /// may get them.
+    pub fn give<E: Engine>(&mut self, engine: &mut E, mut pipe: Pipe) {
+        if planted(Fault::DirtyPipeKept) {
+            pipe.filled = 0;
+        }
+        if pipe.filled == 0 {
+            self.pool.give(pipe);
+        } else {
+            self.pool.lost();
+            pipe.close(engine);
+        }
+    }
+
+    /// Closes an eighth of the pipes that nobody needed since this was called last: what a burst
+    /// opened goes back to the kernel in time.
+    pub fn shed<E: Engine>(&mut self, engine: &mut E) {
+        self.pool.shed().into_iter().for_each(|pipe| pipe.close(engine));
+    }
+
+    /// Closes those that are not in use.
+    pub fn close_free<E: Engine>(&mut self, engine: &mut E) {
+        self.pool.clear().into_iter().for_each(|pipe| pipe.close(engine));
+    }
+
+    /// Times that [`Pipes::take`] gave none.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Pipes that are open.
+    pub fn open(&self) -> usize {
+        self.pool.open()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use millrace_engine::{Address, Event, Kind, Wake};
+    use millrace_sim::{Faults, Read, Sim, Turn, World};
+
+    use super::*;
+
+    const TOKEN: Token = Token::new(Kind::Client, 0, 0);
+
+    /// A stream of the engine's that has `bytes` to be read and takes what is sent to it.
+    fn stream(world: &World, engine: &mut Sim, bytes: &[u8]) -> (Fd, millrace_sim::Socket) {
+        let address = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
+        let listener = world.actor_listen(&address);
+        let fd = engine.connect(&world.local_address(listener), TOKEN).expect("there is room");
+        run(world, engine);
+        let (peer, _) = world.accept(listener).expect("it was connected to");
+        let mut written = 0;
+        while written < bytes.len() {
+            written += world.write(peer, &bytes[written..]).expect("nobody closes it");
+            run(world, engine);
+        }
+        world.close(listener);
+        (fd, peer)
+    }
+
+    struct Worker<'a>(&'a mut Sim, Vec<Event>);
+
+    impl Turn for Worker<'_> {
+        fn turn(&mut self) -> bool {
+            self.0.turn(None);
+            self.1.extend(std::iter::from_fn(|| self.0.next()).map(|completion| completion.event));
+            true
+        }
+    }
+
+    /// What completes within a virtual minute.
+    fn run(world: &World, engine: &mut Sim) -> Vec<Event> {
+        engine.waker().wake();
+        let mut worker = Worker(engine, Vec::new());
+        millrace_sim::run(world, &mut [&mut worker], &mut [], Duration::from_secs(60), &mut |_| {
+            false
+        });
+        worker.1.retain(|event| !matches!(event, Event::Woken));
+        worker.1
+    }
+
+    #[test]
+    fn a_pipe_that_was_emptied_serves_again_and_a_dirty_one_never() {
+        let world = World::new(1, Faults::None);
+        let mut engine = world.engine(1 << 20);
+        let mut pipes = Pipes::new(1, Thresholds::FIXED);
+        let (source, _) = stream(&world, &mut engine, b"bodynext");
+        let (sink, reader) = stream(&world, &mut engine, b"");
+        let mut pipe = pipes.take(&mut engine).expect("the first is there");
+        assert!(pipes.take(&mut engine).is_none());
+        assert_eq!((pipes.open(), pipes.refused()), (1, 1));
+        assert_eq!(pipe.fill(&mut engine, &source, 4), Fill::Bytes(4));
+        pipe.drain_after(&mut engine, &[b"head "], &sink, TOKEN);
+        assert!(matches!(run(&world, &mut engine)[..], [Event::Spliced(Ok(4))]));
+        pipe.drained(&mut engine, 4, &sink, TOKEN);
+        assert!(matches!(world.read(reader, 100), Read::Bytes(bytes) if bytes == b"head body"));
+        pipes.give(&mut engine, pipe);
+        assert_eq!(pipes.open(), 1);
+        let mut pipe = pipes.take(&mut engine).expect("it was given back");
+        assert_eq!(pipe.fill(&mut engine, &source, 100), Fill::Bytes(4));
+        pipes.give(&mut engine, pipe);
+        assert_eq!(pipes.open(), 0);
+        let mut pipe = pipes.take(&mut engine).expect("there is room for a new one");
+        assert_eq!(pipe.fill(&mut engine, &source, 100), Fill::Nothing);
+        pipes.give(&mut engine, pipe);
+        pipes.close_free(&mut engine);
+        assert_eq!(pipes.open(), 0);
+    }
+
+    #[test]
+    fn what_is_copied_out_of_a_pipe_is_there_still_or_nowhere_else() {
+        let (mut shared, mut taken) = (0, 0);
+        for seed in 0..200 {
+            let world = World::new(seed, Faults::Benign);
+            let mut engine = world.engine(1 << 20);
+            let mut pipes = Pipes::new(2, Thresholds::FIXED);
+            let (source, _) = stream(&world, &mut engine, b"body");
+            let mut both = [(); 2].map(|()| pipes.take(&mut engine));
+            let [Some(pipe), Some(aside)] = &mut both else { continue };
+            let Fill::Bytes(filled) = pipe.fill(&mut engine, &source, 4) else { continue };
+            let mut memory = [0; 4];
+            let is_in_both = pipe.copy(&mut engine, aside, &mut memory).expect("nothing breaks");
+            assert_eq!(memory[..filled], b"body"[..filled]);
+            assert_eq!((pipe.filled(), aside.filled()), (if is_in_both { filled } else { 0 }, 0));
+            *(if is_in_both { &mut shared } else { &mut taken }) += 1;
+        }
+        assert!(shared > 0 && taken > 0, "{shared} {taken}");
+    }
+
+    #[test]
+    fn what_nobody_needs_goes_back_to_the_kernel() {
+        let world = World::new(1, Faults::None);
+        let mut engine = world.engine(1 << 20);
+        let mut pipes = Pipes::new(20, Thresholds::FIXED);
+        let taken: Vec<Pipe> = std::iter::from_fn(|| pipes.take(&mut engine)).collect();
+        assert_eq!(pipes.open(), 20);
+        taken.into_iter().for_each(|pipe| pipes.give(&mut engine, pipe));
+        pipes.shed(&mut engine);
+        assert_eq!(pipes.open(), 20, "all were needed since");
+        let kept = pipes.take(&mut engine).expect("one is free");
+        pipes.shed(&mut engine);
+        assert_eq!(pipes.open(), 17, "nineteen were not");
+        for _ in 0..20 {
+            pipes.shed(&mut engine);
+        }
+        assert_eq!(pipes.open(), 1, "what is in use stays");
+        pipes.give(&mut engine, kept);
+        pipes.close_free(&mut engine);
+    }
+}

@@ -1,0 +1,252 @@
+//! The policies behind one face.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
+use foyer_memory::{
+    Cache as Foyer, CacheBuilder, CacheProperties, EvictionConfig, LfuConfig, LruConfig,
+    S3FifoConfig, SieveConfig,
+};
+use millrace_store::evict::{Eviction, NEVER, PASSES_MAX};
+
+/// A hasher without a random key: each run is the same.
+type Hasher = BuildHasherDefault<DefaultHasher>;
+
+/// A cache of objects that have sizes and no contents.
+pub trait Cache {
+    /// Whether the object is there; if so, it was used.
+    fn get(&mut self, object: u32) -> bool;
+    /// Offers an object that [`Cache::get`] did not find. Whether it stays is the cache's decision.
+    fn insert(&mut self, object: u32, size: u64);
+}
+
+/// A policy of the comparison.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// What the tables call it.
+    pub name: &'static str,
+    /// What its numbers are for.
+    pub role: Role,
+    /// A cache of so many bytes, for objects of so many bytes in the mean.
+    pub make: fn(capacity: u64, mean: u64) -> Box<dyn Cache>,
+}
+
+/// What the numbers of a policy are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// It is held against the best peer.
+    Judged,
+    /// It is shown, and that is all.
+    Shown,
+    /// Somebody else's.
+    Peer,
+}
+
+/// Ours first.
+pub const POLICIES: &[Policy] = &[
+    Policy {
+        name: "millrace",
+        role: Role::Judged,
+        make: |capacity, _| Box::new(Ours::new(capacity, 1)),
+    },
+    Policy {
+        name: "millrace, in shards",
+        role: Role::Judged,
+        make: |capacity, _| Box::new(Ours::new(capacity, Eviction::shards_for(capacity))),
+    },
+    Policy {
+        name: "LRU (foyer)",
+        role: Role::Peer,
+        make: |capacity, _| foyer(capacity, LruConfig::default().into()),
+    },
+    Policy {
+        name: "SIEVE (foyer)",
+        role: Role::Peer,
+        make: |capacity, _| foyer(capacity, SieveConfig.into()),
+    },
+    Policy {
+        name: "S3-FIFO (foyer)",
+        role: Role::Peer,
+        make: |capacity, _| foyer(capacity, S3FifoConfig::default().into()),
+    },
+    Policy { name: "W-TinyLFU (foyer)", role: Role::Peer, make: foyer_lfu },
+    Policy { name: "TinyLFU (moka)", role: Role::Peer, make: moka },
+    Policy { name: "Clock-PRO (quick_cache)", role: Role::Peer, make: quick },
+];
+
+/// Millrace's policy, as the cache's index uses it.
+#[derive(Debug)]
+pub struct Ours {
+    shards: Vec<Shard>,
+    /// The objects' places, by object.
+    places: HashMap<u32, u32, Hasher>,
+    capacity: u64,
+    used: u64,
+    /// The shard whose turn it is to give room.
+    turn: usize,
+}
+
+#[derive(Debug)]
+struct Shard {
+    eviction: Eviction,
+    /// By handle: the object there.
+    objects: Vec<u32>,
+    free: Vec<u32>,
+}
+
+impl Ours {
+    /// `shards` instances share `capacity` bytes.
+    pub fn new(capacity: u64, shards: u32) -> Self {
+        let shard = |eviction| Shard { eviction, objects: Vec::new(), free: Vec::new() };
+        Self {
+            shards: Eviction::cut(capacity, shards).into_iter().map(shard).collect(),
+            places: HashMap::default(),
+            capacity,
+            used: 0,
+            turn: 0,
+        }
+    }
+
+    fn evict(&mut self) {
+        for passed in 0..self.shards.len() + PASSES_MAX {
+            let turn = self.turn;
+            self.turn = (turn + 1) % self.shards.len();
+            let shard = &mut self.shards[turn];
+            let before = shard.eviction.bytes();
+            let gone = match passed < PASSES_MAX {
+                true => shard.eviction.evict_ripe(0),
+                false => shard.eviction.evict(0),
+            };
+            if let Some(handle) = gone {
+                self.places.remove(&shard.objects[handle as usize]);
+                shard.free.push(handle);
+                self.used -= before - shard.eviction.bytes();
+                return;
+            }
+        }
+    }
+}
+
+impl Cache for Ours {
+    fn get(&mut self, object: u32) -> bool {
+        let Some(&handle) = self.places.get(&object) else { return false };
+        let key = scatter(object);
+        self.shards[key as usize % self.shards.len()].eviction.hit(handle);
+        true
+    }
+
+    fn insert(&mut self, object: u32, size: u64) {
+        let key = scatter(object);
+        let index = key as usize % self.shards.len();
+        let shard = &mut self.shards[index];
+        if !shard.eviction.admit(key, size) {
+            return;
+        }
+        let handle = shard.free.pop().unwrap_or(shard.objects.len() as u32);
+        if handle as usize == shard.objects.len() {
+            shard.objects.push(object);
+        } else {
+            shard.objects[handle as usize] = object;
+        }
+        shard.eviction.insert(handle, key, size, NEVER);
+        self.places.insert(object, handle);
+        self.used += size;
+        while self.used > self.capacity {
+            self.evict();
+        }
+    }
+}
+
+/// What the index's keyed hash is in the proxy: the finaliser of SplitMix64.
+fn scatter(object: u32) -> u64 {
+    let mut bits = u64::from(object).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+type FoyerCache = Foyer<u32, u64, Hasher, CacheProperties>;
+
+fn foyer(capacity: u64, policy: EvictionConfig) -> Box<dyn Cache> {
+    let cache: FoyerCache = CacheBuilder::new(capacity as usize)
+        .with_shards(1)
+        .with_eviction_config(policy)
+        .with_hash_builder(Hasher::default())
+        .with_weighter(|_: &u32, size: &u64| *size as usize)
+        .build();
+    Box::new(cache)
+}
+
+/// Its sketch is made for 2,700 objects by default; here it has eight buckets for each object that
+/// the cache holds.
+fn foyer_lfu(capacity: u64, mean: u64) -> Box<dyn Cache> {
+    let buckets = (capacity / mean).max(1_000) as f64 * 8.0;
+    let policy = LfuConfig { cmsketch_eps: std::f64::consts::E / buckets, ..LfuConfig::default() };
+    foyer(capacity, policy.into())
+}
+
+impl Cache for FoyerCache {
+    fn get(&mut self, object: u32) -> bool {
+        Foyer::get(self, &object).is_some()
+    }
+
+    fn insert(&mut self, object: u32, size: u64) {
+        drop(Foyer::insert(self, object, size));
+    }
+}
+
+type MokaCache = moka::sync::Cache<u32, u64, Hasher>;
+
+fn moka(capacity: u64, _: u64) -> Box<dyn Cache> {
+    let cache: MokaCache = moka::sync::Cache::builder()
+        .max_capacity(capacity)
+        .weigher(|_, size: &u64| u32::try_from(*size).unwrap_or(u32::MAX))
+        .build_with_hasher(Hasher::default());
+    Box::new(cache)
+}
+
+impl Cache for MokaCache {
+    fn get(&mut self, object: u32) -> bool {
+        moka::sync::Cache::get(self, &object).is_some()
+    }
+
+    fn insert(&mut self, object: u32, size: u64) {
+        moka::sync::Cache::insert(self, object, size);
+        // What it would do in batches, at times of its own, is done at once: each run is the same.
+        self.run_pending_tasks();
+    }
+}
+
+/// The weight of an object is its size.
+#[derive(Clone)]
+struct Weight;
+
+impl quick_cache::Weighter<u32, u64> for Weight {
+    fn weight(&self, _: &u32, size: &u64) -> u64 {
+        *size
+    }
+}
+
+type QuickCache = quick_cache::unsync::Cache<u32, u64, Weight, Hasher>;
+
+fn quick(capacity: u64, mean: u64) -> Box<dyn Cache> {
+    let items = (capacity / mean).max(1) as usize;
+    let cache: QuickCache = quick_cache::unsync::Cache::with(
+        items,
+        capacity,
+        Weight,
+        Hasher::default(),
+        Default::default(),
+    );
+    Box::new(cache)
+}
+
+impl Cache for QuickCache {
+    fn get(&mut self, object: u32) -> bool {
+        quick_cache::unsync::Cache::get(self, &object).is_some()
+    }
+
+    fn insert(&mut self, object: u32, size: u64) {
+        quick_cache::unsync::Cache::insert(self, object, size);
+    }
+}

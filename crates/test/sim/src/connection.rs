@@ -1,0 +1,191 @@
+//! One stream connection between two sides, as the kernels at both ends see it. Pure state: who is
+//! woken and when bytes travel is decided by [`crate::kernel`].
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use millrace_engine::Error;
+
+/// Bytes on their way from one side to the other.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    /// Taken from the sender, not yet at the receiver.
+    pub(crate) sent: VecDeque<u8>,
+    /// At the receiver, not yet read.
+    pub(crate) arrived: VecDeque<u8>,
+    /// The sender will add nothing.
+    pub(crate) finished: bool,
+    /// The receiver knows it, once it has read `arrived`.
+    pub(crate) finish_arrived: bool,
+    /// A segment is under way: its event is in the queue.
+    pub(crate) moving: bool,
+    /// Bytes that ever arrived.
+    pub(crate) carried: u64,
+    /// Once so many have arrived, the next segment is minutes late; then it is taken away.
+    pub(crate) stall_after: Option<u64>,
+}
+
+/// One end of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Side {
+    /// What this side sends.
+    pub(crate) out: Stream,
+    /// Its own address; `None` for Unix sockets.
+    pub(crate) address: Option<SocketAddr>,
+    /// The descriptor that holds it; `None` before it is accepted and after it was closed.
+    pub(crate) descriptor: Option<u32>,
+    /// Nobody holds it and nobody will.
+    pub(crate) closed: bool,
+    /// Told once, by whichever operation asks first, as SO_ERROR is.
+    pub(crate) error: Option<Error>,
+    /// A reset came or went: nothing more can be sent.
+    pub(crate) reset: bool,
+    /// It said that it will not read.
+    pub(crate) read_shut: bool,
+}
+
+/// Two sides. Side 0 connected, side 1 accepts.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// A Unix socket knows no reset.
+    pub(crate) unix: bool,
+    /// The handshake is over.
+    pub(crate) established: bool,
+    /// The network breaks the connection when so many more segments have arrived.
+    pub(crate) reset_after: Option<u64>,
+    /// The machine at an actor's side goes down when so many more segments have arrived.
+    pub(crate) vanish_after: Option<u64>,
+    /// That side is gone: nothing comes from it, and nothing is taken.
+    pub(crate) vanished: Option<usize>,
+    /// The other side sends again what nobody takes.
+    pub(crate) resends: bool,
+    pub(crate) sides: [Side; 2],
+}
+
+/// What reading gives.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Readable {
+    /// So many bytes.
+    Bytes(usize),
+    /// The end of the stream.
+    End,
+    /// An error; it has been taken.
+    Failed(Error),
+    /// Not yet.
+    Nothing,
+}
+
+/// What writing gives.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Writable {
+    /// Whether bytes can be taken, and how many, is up to the capacity.
+    Room,
+    /// An error; if it was pending it has been taken.
+    Failed(Error),
+}
+
+impl Connection {
+    pub(crate) fn new(unix: bool) -> Self {
+        Self {
+            unix,
+            established: false,
+            reset_after: None,
+            vanish_after: None,
+            vanished: None,
+            resends: false,
+            sides: Default::default(),
+        }
+    }
+
+    /// What `side` reads from.
+    pub(crate) fn incoming(&mut self, side: usize) -> &mut Stream {
+        &mut self.sides[1 - side].out
+    }
+
+    /// Whether a receive by `side` would end now. Takes nothing.
+    pub(crate) fn is_readable(&self, side: usize) -> bool {
+        let incoming = &self.sides[1 - side].out;
+        let own = &self.sides[side];
+        self.established
+            && (!incoming.arrived.is_empty()
+                || incoming.finish_arrived
+                || own.error.is_some()
+                || own.reset
+                || own.read_shut)
+    }
+
+    /// What a receive by `side` gives. Bytes that arrived before a reset are still read, as on
+    /// Linux; a stream that ended in order stays ended whatever comes after.
+    pub(crate) fn readable(&mut self, side: usize) -> Readable {
+        let arrived = self.sides[1 - side].out.arrived.len();
+        let ended = self.sides[1 - side].out.finish_arrived;
+        let own = &mut self.sides[side];
+        if !self.established {
+            Readable::Nothing
+        } else if arrived > 0 && !own.read_shut {
+            Readable::Bytes(arrived)
+        } else if ended || own.read_shut {
+            Readable::End
+        } else if let Some(error) = own.error.take() {
+            Readable::Failed(error)
+        } else if own.reset {
+            Readable::End
+        } else {
+            Readable::Nothing
+        }
+    }
+
+    /// What a send by `side` meets.
+    pub(crate) fn writable(&mut self, side: usize) -> Writable {
+        let own = &mut self.sides[side];
+        if let Some(error) = own.error.take() {
+            Writable::Failed(error)
+        } else if own.reset || own.out.finished {
+            Writable::Failed(Error::BrokenPipe)
+        } else {
+            Writable::Room
+        }
+    }
+
+    /// A reset reaches `side`. What it had not sent is lost; what it had not read stays.
+    pub(crate) fn take_reset(&mut self, side: usize) {
+        let ended = self.sides[1 - side].out.finish_arrived;
+        let error = self.reset_error(side);
+        let own = &mut self.sides[side];
+        if own.reset || own.closed {
+            return;
+        }
+        own.reset = true;
+        // A socket whose peer had already ended its stream reports EPIPE (tcp_reset, CLOSE_WAIT).
+        own.error = Some(if ended { Error::BrokenPipe } else { error });
+        own.out.sent.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_arrived_before_a_reset_is_read_and_the_error_is_told_once() {
+        let mut connection = Connection::new(false);
+        connection.established = true;
+        connection.incoming(0).arrived.extend(b"abc");
+        connection.take_reset(0);
+        assert_eq!(connection.readable(0), Readable::Bytes(3));
+        connection.incoming(0).arrived.clear();
+        assert_eq!(connection.readable(0), Readable::Failed(Error::Reset));
+        assert_eq!(connection.readable(0), Readable::End);
+        assert_eq!(connection.writable(0), Writable::Failed(Error::BrokenPipe));
+    }
+
+    #[test]
+    fn a_stream_that_ended_stays_ended_after_a_reset() {
+        let mut connection = Connection::new(false);
+        connection.established = true;
+        connection.incoming(1).finish_arrived = true;
+        connection.take_reset(1);
+        assert_eq!(connection.readable(1), Readable::End);
+        assert_eq!(connection.writable(1), Writable::Failed(Error::BrokenPipe));
+    }
+}

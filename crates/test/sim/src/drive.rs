@@ -1,0 +1,144 @@
+//! Runs workers and actors in a world: takes what happens next from the queue, moves the clock
+//! there, lets those act whom it concerns.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use millrace_engine::Instant;
+
+use crate::World;
+use crate::kernel::{Happening, Kernel};
+
+/// A worker over a [`Sim`](crate::Sim), in the order in which the engines were made.
+pub trait Turn {
+    /// One turn, with one [`Engine::turn`](millrace_engine::Engine::turn) in it. False once the
+    /// worker has drained: it is not called again.
+    fn turn(&mut self) -> bool;
+}
+
+/// A scripted client, origin or server.
+pub trait Actor {
+    /// Looked at after everything that happens: does what can be done now, and says when it wants
+    /// to be looked at again although nothing happens.
+    fn step(&mut self, world: &World) -> Option<Instant>;
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// The condition came true.
+    Done,
+    /// Nothing will ever happen any more, and the condition is not true.
+    Stuck,
+    /// The time was up.
+    TimeUp,
+}
+
+/// Turns in a row that a worker may begin with a deadline in the past, and do nothing.
+const SPINS_MAX: u32 = 1000;
+/// Virtual time between two turns of a busy worker, at most.
+const TURN_NS_MAX: u64 = 20_000;
+
+/// Runs until `done` says so, nothing happens any more, or `limit` of virtual time has passed, what
+/// workers missed not counted: leaps of the clock, and turns that began late.
+///
+/// # Panics
+/// When a worker breaks the contract of its engine or spins.
+pub fn run(
+    world: &World,
+    workers: &mut [&mut dyn Turn],
+    actors: &mut [&mut dyn Actor],
+    limit: Duration,
+    done: &mut dyn FnMut(&World) -> bool,
+) -> Ended {
+    let (start, missed) = (world.now(), world.missed());
+    let mut drained = vec![false; workers.len()];
+    let mut looked = None;
+    loop {
+        let look = actors.iter_mut().filter_map(|actor| actor.step(world)).min();
+        plan_look(&mut world.kernel.borrow_mut(), look, &mut looked);
+        notice_wakes(&mut world.kernel.borrow_mut());
+        if done(world) || (!drained.is_empty() && drained.iter().all(|drained| *drained)) {
+            return Ended::Done;
+        }
+        let next = world.kernel.borrow().peek();
+        let end = start + limit + (world.missed() - missed);
+        match next {
+            None => return Ended::Stuck,
+            Some(when) if when > end => return Ended::TimeUp,
+            Some(_) => {}
+        }
+        let Some(engine) = happen(&mut world.kernel.borrow_mut()) else {
+            continue;
+        };
+        if drained.get(engine).copied().unwrap_or(true) {
+            continue;
+        }
+        drained[engine] = !workers[engine].turn();
+        plan_next(&mut world.kernel.borrow_mut(), engine);
+    }
+}
+
+/// Lets the next thing happen; gives the engine whose worker is to run.
+fn happen(kernel: &mut Kernel) -> Option<usize> {
+    match kernel.pop()? {
+        Happening::Segment { connection, side } => kernel.segment_arrives(connection, side),
+        Happening::Reset { connection, side } => kernel.reset_arrives(connection, side),
+        Happening::Connect { connection } => kernel.connect_ends(connection),
+        Happening::Datagram { from, to, bytes } => kernel.datagram_arrives(from, to, bytes),
+        Happening::Attempt(attempt) => kernel.hand_over(attempt),
+        Happening::Look => {}
+        Happening::Leap => kernel.leap(),
+        Happening::Stale { engine, stale } => kernel.stale_completes(engine, stale),
+        Happening::Run { engine, serial } => {
+            let state = &mut kernel.engines[engine];
+            if state.planned.is_some_and(|(_, planned)| planned == serial) {
+                state.planned = None;
+                return if kernel.sleeps(engine) { None } else { Some(engine) };
+            }
+        }
+    }
+    None
+}
+
+/// Plans the turn after one that just ended: soon if it did anything, since only a turn that did
+/// nothing has told the deadline of all that the worker waits for.
+fn plan_next(kernel: &mut Kernel, engine: usize) {
+    let now = kernel.now;
+    let state = &mut kernel.engines[engine];
+    let attempts = !(state.ready.is_empty() && state.batch.is_empty() && state.stale.is_empty());
+    let due = state.deadline.is_some_and(|deadline| deadline <= now);
+    state.spins = if due && !state.busy { state.spins + 1 } else { 0 };
+    assert!(state.spins < SPINS_MAX, "worker {engine} spins: its deadline never moves");
+    if state.busy || attempts || due {
+        let pause = kernel.random.between(1, TURN_NS_MAX);
+        let when = kernel.now + Duration::from_nanos(pause);
+        kernel.plan_run(engine, when);
+    } else if let Some(deadline) = state.deadline {
+        kernel.plan_run(engine, deadline);
+    }
+}
+
+/// Queues a look at the actors, unless one is `planned` that comes no later.
+fn plan_look(kernel: &mut Kernel, look: Option<Instant>, planned: &mut Option<Instant>) {
+    planned.take_if(|planned| *planned <= kernel.now);
+    if let Some(look) = look
+        && planned.is_none_or(|planned| look < planned)
+    {
+        kernel.at(look, Happening::Look);
+        *planned = Some(look);
+    }
+}
+
+/// Plans turns for engines that were woken.
+fn notice_wakes(kernel: &mut Kernel) {
+    for engine in 0..kernel.engines.len() {
+        // Only a hint: `Sim::next` takes the flag.
+        let state = &mut kernel.engines[engine];
+        if state.wake.load(Ordering::Relaxed) && !state.wake_noticed {
+            state.wake_noticed = true;
+            let when = kernel.now + kernel.jitter() + kernel.wake_delay();
+            kernel.plan_run(engine, when);
+        }
+    }
+}

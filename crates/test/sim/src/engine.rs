@@ -1,0 +1,478 @@
+//! The simulated kernel as a worker sees it: an [`Engine`] that also checks what the contract asks
+//! of its caller, and panics with the reason where it is broken.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use millrace_engine::{
+    Address, Budget, Buffer, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Kind,
+    Shared, Token, Wake,
+};
+
+use crate::descriptor::{Direction, Object, Owner, Work};
+use crate::kernel::{Kernel, Pipe};
+
+/// One worker's engine in a [`World`](crate::World).
+#[derive(Debug)]
+pub struct Sim {
+    kernel: Rc<RefCell<Kernel>>,
+    index: usize,
+    budget: Budget,
+    wake: Arc<AtomicBool>,
+}
+
+/// A descriptor on its way to an engine of the same world.
+#[derive(Debug)]
+pub struct SimDetached(pub(crate) u32);
+
+/// Ends the wait of one [`Sim`].
+#[derive(Clone, Debug)]
+pub struct SimWaker(Arc<AtomicBool>);
+
+impl Wake for SimWaker {
+    fn wake(&self) {
+        // Release pairs with the Acquire swap in `Sim::next`: what was put into a mailbox before
+        // the wake is seen by the worker that is woken.
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// The time of day at a world's zero: some moment of 2026.
+pub(crate) const TIME_OF_DAY_AT_ZERO: Duration = Duration::from_secs(1_780_000_000);
+
+/// What [`Event::Woken`] carries.
+const WAKE_TOKEN: Token = Token::new(Kind::Worker, 0, 0);
+
+impl Sim {
+    pub(crate) fn new(kernel: Rc<RefCell<Kernel>>, index: usize) -> Self {
+        let (budget, wake) = {
+            let state = &kernel.borrow().engines[index];
+            (state.budget.clone(), state.wake.clone())
+        };
+        Self { kernel, index, budget, wake }
+    }
+
+    /// The address of a listener that this engine adopted, with the port that was picked.
+    pub fn local_address(&self, listener: &Fd) -> Address {
+        self.kernel.borrow_mut().listens_at(listener.0)
+    }
+
+    /// Checks what emptying a pipe into a stream asks for, and takes the pipe's end.
+    fn begin_emptying(&self, kernel: &mut Kernel, from: &Fd, into: &Fd, token: Token) {
+        let pipe = kernel.pipe_of(from.0);
+        assert!(!kernel.pipes[pipe].bytes.is_empty(), "splice from pipe {}, empty", from.0);
+        let (connection, side) = kernel.stream_of(into.0);
+        let finished = kernel.connections[connection].sides[side].out.finished;
+        assert!(!finished, "splice into descriptor {} after its shutdown", into.0);
+        let partner = Work::Partner { socket: into.0 };
+        kernel.submit(self.index, from.0, Direction::Receive, partner, token);
+    }
+
+    /// Whatever is next in this turn, woken or tried with success.
+    fn next_event(&self, kernel: &mut Kernel) -> Option<Completion> {
+        // Acquire pairs with the Release store in `SimWaker::wake`.
+        if self.wake.swap(false, Ordering::Acquire) {
+            kernel.engines[self.index].wake_noticed = false;
+            return Some(Completion { token: WAKE_TOKEN, event: Event::Woken });
+        }
+        if std::mem::take(&mut kernel.engines[self.index].woken) {
+            return Some(Completion { token: WAKE_TOKEN, event: Event::Woken });
+        }
+        if let Some((token, event)) = kernel.next_stale(self.index) {
+            kernel.note("stale", &format!("{token:?} {event:?}"));
+            return Some(Completion { token, event });
+        }
+        loop {
+            let state = &mut kernel.engines[self.index];
+            let exhausted = self.budget.is_exhausted();
+            let parked = if exhausted { None } else { state.parked.pop_front() };
+            let attempt = parked.or_else(|| state.batch.pop_front())?;
+            let receives = kernel
+                .attempted(attempt)
+                .is_some_and(|operation| matches!(operation.work, Work::Receive { .. }));
+            if exhausted && receives {
+                kernel.record("parked", attempt.descriptor, 0, None);
+                kernel.engines[self.index].parked.push_back(attempt);
+                continue;
+            }
+            // A send that was taken before the bytes were announced is reported before them.
+            let attempt = match kernel.send_taken_before(attempt).filter(|_| receives) {
+                Some(send) => {
+                    kernel.engines[self.index].batch.push_front(attempt);
+                    send
+                }
+                None => attempt,
+            };
+            if let Some((token, event)) = kernel.attempt(self.index, attempt) {
+                let (what, count) = describe(&event);
+                kernel.record(what, attempt.descriptor, count, Some(token));
+                return Some(Completion { token, event });
+            }
+        }
+    }
+}
+
+impl Engine for Sim {
+    type Detached = SimDetached;
+    type Waker = SimWaker;
+
+    fn now(&self) -> Instant {
+        self.kernel.borrow().engines[self.index].now
+    }
+
+    /// Virtual time stands still within a turn.
+    fn read_clock(&self) -> Instant {
+        self.now()
+    }
+
+    fn time_of_day(&self) -> Duration {
+        TIME_OF_DAY_AT_ZERO + self.now().since(Instant::default())
+    }
+
+    fn random(&mut self) -> u64 {
+        self.kernel.borrow_mut().engines[self.index].random.bits()
+    }
+
+    fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn waker(&self) -> SimWaker {
+        SimWaker(self.wake.clone())
+    }
+
+    /// Never waits: the world calls the worker again when something is there or `deadline` has
+    /// come.
+    ///
+    /// # Panics
+    /// When buffers of the last turn were not given back.
+    fn turn(&mut self, deadline: Option<Instant>) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let now = kernel.now;
+        let state = &mut kernel.engines[self.index];
+        assert!(state.lent == 0, "{} buffers were not recycled before the turn ended", state.lent);
+        state.now = now;
+        state.deadline = deadline;
+        state.given = 0;
+        state.busy = false;
+        let mut ready = std::mem::take(&mut state.ready);
+        kernel.engines[self.index].woken = kernel.is_spurious("empty wake");
+        kernel.random.shuffle(&mut ready);
+        kernel.engines[self.index].batch.extend(ready);
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let batch_max = kernel.plan.batch_max;
+        let state = &mut kernel.engines[self.index];
+        if state.given >= batch_max {
+            state.busy = true;
+            return None;
+        }
+        let completion = self.next_event(kernel)?;
+        let state = &mut kernel.engines[self.index];
+        state.given += 1;
+        state.busy = true;
+        Some(completion)
+    }
+
+    /// # Panics
+    /// When more buffers come back than were lent.
+    fn recycle(&mut self, buffer: Buffer) {
+        let state = &mut self.kernel.borrow_mut().engines[self.index];
+        assert!(state.lent > 0, "a buffer is recycled that was not lent");
+        state.lent -= 1;
+        state.stock.push(buffer);
+    }
+
+    fn adopt(&mut self, detached: SimDetached) -> Result<Fd, Error> {
+        let descriptor = &mut *self.kernel.borrow_mut();
+        let descriptor = descriptor.descriptor(detached.0);
+        assert!(descriptor.owner == Owner::Transit, "only what was detached is adopted");
+        descriptor.owner = Owner::Engine(self.index);
+        Ok(Fd(detached.0))
+    }
+
+    /// # Panics
+    /// When something other than a receive is outstanding.
+    fn detach(&mut self, fd: Fd) -> SimDetached {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let descriptor = kernel.own(self.index, fd.0);
+        assert!(descriptor.send.is_none(), "detach of {} with a send outstanding", fd.0);
+        if let Some(operation) = descriptor.receive.take() {
+            let plain = matches!(operation.work, Work::Receive { .. });
+            assert!(plain, "detach of {} with {operation:?} outstanding", fd.0);
+        }
+        descriptor.owner = Owner::Transit;
+        SimDetached(fd.0)
+    }
+
+    fn accept(&mut self, listener: &Fd, token: Token) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.submit(self.index, listener.0, Direction::Receive, Work::Accept, token);
+    }
+
+    fn accept_stop(&mut self, listener: &Fd) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let descriptor = kernel.own(self.index, listener.0);
+        let is_listener = matches!(descriptor.object, Object::Listener { .. });
+        assert!(is_listener, "accept_stop on {}, which is no listener", listener.0);
+        descriptor.receive = None;
+    }
+
+    fn connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        if kernel.descriptors_exhausted() {
+            kernel.note("no descriptor", &format!("to connect to {address}"));
+            return Err(Error::OutOfDescriptors);
+        }
+        if kernel.lacks_memory() {
+            return Err(Error::OutOfMemory);
+        }
+        let number = kernel.connect(Owner::Engine(self.index), address, None);
+        kernel.submit(self.index, number, Direction::Send, Work::Connect, token);
+        Ok(Fd(number))
+    }
+
+    /// # Panics
+    /// When `max` is out of its bounds, or a receive is outstanding.
+    fn recv(&mut self, fd: &Fd, max: usize, token: Token) {
+        assert!((1..=Buffer::SIZE).contains(&max), "a receive of {max} bytes");
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.submit(self.index, fd.0, Direction::Receive, Work::Receive { max }, token);
+    }
+
+    fn is_announced(&self, fd: &Fd) -> bool {
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.own(self.index, fd.0).receive.as_ref().is_some_and(|operation| operation.queued)
+    }
+
+    /// # Panics
+    /// When a send is outstanding or the direction was shut.
+    fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, fd.0).send.is_some();
+        assert!(!outstanding, "send on {} while a send is outstanding", fd.0);
+        let work = kernel.begin_send(fd.0, parts, &self.budget);
+        kernel.submit(self.index, fd.0, Direction::Send, work, token);
+    }
+
+    /// # Panics
+    /// As [`Engine::send`].
+    fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn Shared, token: Token) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, fd.0).send.is_some();
+        assert!(!outstanding, "send on {} while a send is outstanding", fd.0);
+        let work = kernel.begin_send_shared(fd.0, parts, shared, &self.budget);
+        kernel.submit(self.index, fd.0, Direction::Send, work, token);
+    }
+
+    fn unsent(&self, fd: &Fd) -> usize {
+        let kernel = &mut *self.kernel.borrow_mut();
+        match kernel.own(self.index, fd.0).send.as_ref().map(|operation| &operation.work) {
+            Some(Work::Send { rest: Some(rest), .. } | Work::Empty { before: Some(rest), .. }) => {
+                rest.len()
+            }
+            Some(Work::SendShared { before, shared, sent, .. }) => {
+                before.as_ref().map_or(0, |held| held.len()) + shared.bytes().len() - sent
+            }
+            _ => 0,
+        }
+    }
+
+    fn address_reached(&self, fd: &Fd) -> Option<SocketAddr> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        match kernel.own(self.index, fd.0).object {
+            Object::Stream { connection, side, .. } => {
+                kernel.connections[connection].sides[side].address
+            }
+            _ => None,
+        }
+    }
+
+    /// Has no effect here but a line of the trace.
+    fn set_congestion(&mut self, fd: &Fd, name: &str) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let words = format!("{name} on {}", kernel.own(self.index, fd.0).word());
+        kernel.note("congestion", &words);
+    }
+
+    /// # Panics
+    /// When something is outstanding in the direction.
+    fn shutdown(&mut self, fd: &Fd, how: HowToShut) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let descriptor = kernel.own(self.index, fd.0);
+        let both = how == HowToShut::Both;
+        assert!(descriptor.send.is_none(), "shutdown of {} with a send outstanding", fd.0);
+        let receives = both && descriptor.receive.is_some();
+        assert!(!receives, "shutdown of {} with a receive outstanding", fd.0);
+        let (connection, side) = kernel.stream_of(fd.0);
+        kernel.record("shuts", fd.0, usize::from(both), None);
+        kernel.connections[connection].sides[side].read_shut |= both;
+        kernel.finish(connection, side);
+    }
+
+    fn close(&mut self, fd: Fd) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.own(self.index, fd.0);
+        kernel.engines[self.index].busy = true;
+        kernel.close(fd.0, false);
+    }
+
+    fn reset(&mut self, fd: Fd) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.own(self.index, fd.0);
+        kernel.engines[self.index].busy = true;
+        kernel.close(fd.0, true);
+    }
+
+    fn pipe(&mut self) -> Result<(Fd, Fd), Error> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        if kernel.descriptors_exhausted() {
+            return Err(Error::OutOfDescriptors);
+        }
+        if kernel.random.chance(kernel.plan.pipes) {
+            kernel.note("no pipe", "");
+            kernel.meet("no pipe");
+            return Err(Error::OutOfMemory);
+        }
+        let index = kernel.pipes.len();
+        let capacity = kernel.plan.pipe_capacity;
+        kernel.pipes.push(Pipe { bytes: VecDeque::new(), capacity, ended: false });
+        let owner = Owner::Engine(self.index);
+        let ends = [Object::PipeOut(index), Object::PipeIn(index)];
+        let [from, into] = ends.map(|end| Fd(kernel.open(owner, end)));
+        Ok((from, into))
+    }
+
+    /// # Panics
+    /// When not exactly one of the two is a pipe, the pipe is not empty before it is filled or
+    /// empty before it is emptied, or an operation is outstanding in a direction.
+    fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {
+        assert!(max > 0, "a splice of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let fills = matches!(kernel.own(self.index, into.0).object, Object::PipeIn(_));
+        if fills {
+            let pipe = kernel.pipe_of(into.0);
+            let left = kernel.pipes[pipe].bytes.len();
+            assert!(left == 0, "splice into pipe {} with {left} bytes in it", into.0);
+            let partner = Work::Partner { socket: from.0 };
+            kernel.submit(self.index, into.0, Direction::Send, partner, token);
+            let work = Work::Fill { pipe: into.0, max };
+            kernel.submit(self.index, from.0, Direction::Receive, work, token);
+        } else {
+            self.begin_emptying(kernel, from, into, token);
+            let work = Work::Empty { pipe: from.0, max, before: None, failed: None };
+            kernel.submit(self.index, into.0, Direction::Send, work, token);
+        }
+    }
+
+    /// # Panics
+    /// When the pipe is not empty, or an operation is outstanding in a direction.
+    fn fill(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>> {
+        assert!(max > 0, "a splice of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, from.0).receive.is_some()
+            || kernel.own(self.index, into.0).send.is_some();
+        assert!(!outstanding, "{} is filled from {} beside something else", into.0, from.0);
+        let pipe = kernel.pipe_of(into.0);
+        let left = kernel.pipes[pipe].bytes.len();
+        assert!(left == 0, "splice into pipe {} with {left} bytes in it", into.0);
+        let filled = kernel.fill_now(from.0, into.0, max);
+        kernel.engines[self.index].busy = true;
+        let count = filled.and_then(Result::ok).unwrap_or_default();
+        kernel.record("filled", from.0, count, None);
+        filled
+    }
+
+    /// # Panics
+    /// When the pipe that is to refer to the other's bytes is not empty, or something else moves
+    /// what is in one of them.
+    fn tee(&mut self, from: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
+        assert!(max > 0, "a tee of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, from.0).receive.is_some()
+            || kernel.own(self.index, into.0).send.is_some();
+        assert!(!outstanding, "{} refers to {} beside something else", into.0, from.0);
+        let count = kernel.tee(from.0, into.0, max);
+        kernel.record("teed", from.0, count, None);
+        Ok(count)
+    }
+
+    /// # Panics
+    /// When something else moves what is in the pipe.
+    fn drain(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
+        assert!(!memory.is_empty(), "a read of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, from.0).receive.is_some();
+        assert!(!outstanding, "{} is drained beside something else", from.0);
+        let count = kernel.drain(from.0, memory);
+        kernel.record("drained", from.0, count, None);
+        Ok(count)
+    }
+
+    fn take(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>> {
+        assert!(!memory.is_empty(), "a receive of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, from.0).receive.is_some();
+        assert!(!outstanding, "{} is taken from beside something else", from.0);
+        let taken = kernel.take_now(from.0, memory);
+        kernel.engines[self.index].busy = true;
+        let count = taken.and_then(Result::ok).unwrap_or_default();
+        kernel.record("taken", from.0, count, None);
+        taken
+    }
+
+    /// # Panics
+    /// When an operation is outstanding in the receiving direction.
+    fn watch(&mut self, fd: &Fd, token: Token) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.submit(self.index, fd.0, Direction::Receive, Work::Watch, token);
+    }
+
+    /// # Panics
+    /// As [`Engine::send`] and [`Engine::splice`].
+    fn splice_after(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token) {
+        assert!(max > 0, "a splice of nothing");
+        let kernel = &mut *self.kernel.borrow_mut();
+        let outstanding = kernel.own(self.index, into.0).send.is_some();
+        assert!(!outstanding, "splice into {} while a send is outstanding", into.0);
+        self.begin_emptying(kernel, from, into, token);
+        let work = kernel.begin_splice_after(into.0, parts, &self.budget, from.0, max);
+        kernel.submit(self.index, into.0, Direction::Send, work, token);
+    }
+
+    fn log(&mut self, records: &[u8]) {
+        assert!(records.ends_with(b"\n"), "a log takes whole records");
+        let kernel = &mut *self.kernel.borrow_mut();
+        if kernel.random.chance(kernel.plan.log_loss) {
+            kernel.note("log lost", &format!("{} bytes", records.len()));
+            kernel.meet("log lost");
+            return;
+        }
+        kernel.engines[self.index].log.extend_from_slice(records);
+    }
+}
+
+/// One word and a count for the trace.
+fn describe(event: &Event) -> (&'static str, usize) {
+    match event {
+        Event::Accepted(Ok((fd, _))) => ("accept", fd.0 as usize),
+        Event::Accepted(Err(_)) => ("accept fails", 0),
+        Event::Connected(Ok(())) => ("connected", 0),
+        Event::Connected(Err(_)) => ("connect fails", 0),
+        Event::Received(Ok(buffer)) => ("received", buffer.len()),
+        Event::Received(Err(_)) => ("receive fails", 0),
+        Event::Sent(Ok(())) => ("sent", 0),
+        Event::Sent(Err(_)) => ("send fails", 0),
+        Event::Spliced(Ok(count)) => ("spliced", *count),
+        Event::Spliced(Err(_)) => ("splice fails", 0),
+        Event::Readable => ("readable", 0),
+        Event::Woken => ("woken", 0),
+    }
+}

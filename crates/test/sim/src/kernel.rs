@@ -1,0 +1,280 @@
+//! The state of a world and its queue of things to happen. What travels between sockets is in
+//! [`crate::network`], what engines wait for in [`crate::operation`].
+//!
+//! It never calls the code that it serves: engines and actors ask, and are run by
+//! [`crate::drive`].
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use millrace_engine::{Address, Budget, Buffer, Instant, Token};
+
+use crate::connection::Connection;
+use crate::descriptor::{Descriptor, Direction, Object, Owner};
+use crate::plan::{Faults, Plan};
+use crate::random::Random;
+use crate::tale::Tale;
+use crate::trace::Trace;
+use crate::trouble::Stale;
+
+/// Something that will happen at a known time.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Happening {
+    /// The next segment of what `side` sends arrives.
+    Segment { connection: usize, side: usize },
+    /// A reset arrives at `side`.
+    Reset { connection: usize, side: usize },
+    /// The attempt to connect ends.
+    Connect { connection: usize },
+    /// A datagram arrives, or is found to have nowhere to go.
+    Datagram { from: std::net::SocketAddr, to: std::net::SocketAddr, bytes: Box<[u8]> },
+    /// An operation is to be tried.
+    Attempt(Attempt),
+    /// A worker's turn.
+    Run { engine: usize, serial: u64 },
+    /// Nothing but a look at the actors.
+    Look,
+    /// The clock moves on at once by more than it should.
+    Leap,
+    /// A descriptor that was closed completes something.
+    Stale { engine: usize, stale: Stale },
+}
+
+/// An operation to be tried, unless it is gone by then.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) descriptor: u32,
+    pub(crate) sends: bool,
+    pub(crate) serial: u64,
+}
+
+impl Attempt {
+    pub(crate) fn direction(self) -> Direction {
+        if self.sends { Direction::Send } else { Direction::Receive }
+    }
+}
+
+/// What the world knows of one engine.
+#[derive(Debug)]
+pub(crate) struct EngineState {
+    /// The clock as it stood when its turn began.
+    pub(crate) now: Instant,
+    /// Attempts for the next turn.
+    pub(crate) ready: Vec<Attempt>,
+    /// Attempts of this turn.
+    pub(crate) batch: VecDeque<Attempt>,
+    /// Receives that wait for the budget, in the order in which they were ready.
+    pub(crate) parked: VecDeque<Attempt>,
+    /// Buffers at the worker: 0 when a turn begins.
+    pub(crate) lent: usize,
+    pub(crate) stock: Vec<Buffer>,
+    pub(crate) budget: Budget,
+    pub(crate) wake: Arc<AtomicBool>,
+    pub(crate) random: Random,
+    pub(crate) log: Vec<u8>,
+    /// Completions given in this turn.
+    pub(crate) given: usize,
+    /// The turn did something: another one follows before the worker sleeps.
+    pub(crate) busy: bool,
+    /// Turns in a row that did nothing although the deadline had come.
+    pub(crate) spins: u32,
+    /// What the last turn was called with.
+    pub(crate) deadline: Option<Instant>,
+    /// When the next turn is planned, and which of the queue's entries is meant.
+    pub(crate) planned: Option<(Instant, u64)>,
+    /// The serial of the latest plan.
+    pub(crate) plan_serial: u64,
+    /// No turn begins before this: other programs run.
+    pub(crate) asleep_until: Instant,
+    /// A turn was planned for the wake that nobody took yet.
+    pub(crate) wake_noticed: bool,
+    /// The next turn is told of a wake that nobody made.
+    pub(crate) woken: bool,
+    /// Completions of descriptors that were closed.
+    pub(crate) stale: VecDeque<Stale>,
+}
+
+/// Bytes in a pipe.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    pub(crate) bytes: VecDeque<u8>,
+    pub(crate) capacity: usize,
+    /// The writing end is closed.
+    pub(crate) ended: bool,
+}
+
+/// A world's whole state.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) now: Instant,
+    pub(crate) plan: Plan,
+    pub(crate) random: Random,
+    queue: BinaryHeap<Reverse<(Instant, u64, Happening)>>,
+    /// Counts everything ever queued; orders what happens at one time.
+    queued: u64,
+    pub(crate) connections: Vec<Connection>,
+    /// Where connections that are not there yet are going.
+    pub(crate) targets: BTreeMap<usize, Address>,
+    /// Numbers are never used again, so that any use after close is seen.
+    pub(crate) descriptors: BTreeMap<u32, Descriptor>,
+    descriptors_made: u32,
+    /// The most descriptors that engines may have open together.
+    pub(crate) descriptors_max: usize,
+    pub(crate) pipes: Vec<Pipe>,
+    pub(crate) engines: Vec<EngineState>,
+    pub(crate) port: u16,
+    pub(crate) operations: u64,
+    pub(crate) trace: Trace,
+    /// How far the clock has leapt in all.
+    pub(crate) leapt: Duration,
+    /// How long workers were not scheduled, in all.
+    pub(crate) slept: Duration,
+    /// What went wrong, and how often.
+    pub(crate) met: BTreeMap<&'static str, u64>,
+    pub(crate) tale: Tale,
+    /// Descriptors of actors at which something happened; see [`crate::World::take_stirred`].
+    pub(crate) stirred: BTreeSet<u32>,
+    /// What engines sent on the connections that they opened, by connection, once somebody listens:
+    /// see [`crate::World::overhear`].
+    pub(crate) overheard: Option<BTreeMap<usize, Vec<u8>>>,
+}
+
+impl Kernel {
+    pub(crate) fn new(seed: u64, faults: Faults) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Plan::draw(faults, &mut random);
+        let mut kernel = Self {
+            now: Instant::from_nanoseconds(1_000_000_000),
+            plan,
+            random,
+            queue: BinaryHeap::new(),
+            queued: 0,
+            connections: Vec::new(),
+            targets: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
+            descriptors_made: 0,
+            descriptors_max: usize::MAX,
+            pipes: Vec::new(),
+            engines: Vec::new(),
+            port: 40_000,
+            operations: 0,
+            trace: Trace::default(),
+            leapt: Duration::ZERO,
+            slept: Duration::ZERO,
+            met: BTreeMap::new(),
+            tale: Tale::default(),
+            stirred: BTreeSet::new(),
+            overheard: None,
+        };
+        let plan = format!("{:?}", kernel.plan);
+        kernel.note("seed", &format!("{seed} {plan}"));
+        kernel.plan_leaps();
+        kernel
+    }
+
+    /// Queues something for `delay` from now.
+    pub(crate) fn after(&mut self, delay: Duration, happening: Happening) {
+        self.at(self.now + delay, happening);
+    }
+
+    /// Queues something for `when`, which is not before now.
+    pub(crate) fn at(&mut self, when: Instant, happening: Happening) {
+        self.queued += 1;
+        self.queue.push(Reverse((when.max(self.now), self.queued, happening)));
+    }
+
+    /// The next thing to happen; the clock is moved to its time, unless it has leapt beyond.
+    pub(crate) fn pop(&mut self) -> Option<Happening> {
+        let Reverse((when, _, happening)) = self.queue.pop()?;
+        self.now = self.now.max(when);
+        Some(happening)
+    }
+
+    /// When the next thing happens.
+    pub(crate) fn peek(&self) -> Option<Instant> {
+        self.queue.peek().map(|Reverse((when, _, _))| *when)
+    }
+
+    /// A delay between readiness and what follows from it.
+    pub(crate) fn jitter(&mut self) -> Duration {
+        Duration::from_nanos(self.random.between(0, self.plan.jitter_ns))
+    }
+
+    /// A new descriptor's number.
+    pub(crate) fn open(&mut self, owner: Owner, object: Object) -> u32 {
+        self.descriptors_made += 1;
+        let number = self.descriptors_made;
+        self.descriptors.insert(number, Descriptor::new(owner, object));
+        number
+    }
+
+    /// The descriptor `number`.
+    ///
+    /// # Panics
+    /// When it is closed: the user's bug.
+    pub(crate) fn descriptor(&mut self, number: u32) -> &mut Descriptor {
+        match self.descriptors.get_mut(&number) {
+            Some(descriptor) => descriptor,
+            None => panic!("use of descriptor {number}, which is closed"),
+        }
+    }
+
+    /// The same, for an engine, which uses only its own.
+    ///
+    /// # Panics
+    /// When it is closed or another's.
+    pub(crate) fn own(&mut self, engine: usize, number: u32) -> &mut Descriptor {
+        let descriptor = self.descriptor(number);
+        let owner = descriptor.owner;
+        assert!(
+            owner == Owner::Engine(engine),
+            "engine {engine} uses descriptor {number}, which belongs to {owner:?}"
+        );
+        descriptor
+    }
+
+    /// Whether engines have as many descriptors open as they may, or the seed says so.
+    pub(crate) fn descriptors_exhausted(&mut self) -> bool {
+        let is_engines = |descriptor: &&Descriptor| descriptor.owner != Owner::Actor;
+        let open = self.descriptors.values().filter(is_engines).count();
+        if open >= self.descriptors_max {
+            self.meet("no descriptor left");
+            return true;
+        }
+        if self.random.chance(self.plan.descriptors) {
+            self.meet("no descriptor");
+            return true;
+        }
+        self.is_short()
+    }
+
+    /// Plans a turn of `engine` at `when` at the latest.
+    pub(crate) fn plan_run(&mut self, engine: usize, when: Instant) {
+        let state = &mut self.engines[engine];
+        let when = when.max(self.now).max(state.asleep_until);
+        if state.planned.is_some_and(|(planned, _)| planned <= when) {
+            return;
+        }
+        state.plan_serial += 1;
+        let serial = state.plan_serial;
+        state.planned = Some((when, serial));
+        self.at(when, Happening::Run { engine, serial });
+    }
+
+    pub(crate) fn record(
+        &mut self,
+        what: &'static str,
+        descriptor: u32,
+        count: usize,
+        token: Option<Token>,
+    ) {
+        self.trace.add(self.now, what, Some(descriptor), count as u64, token);
+    }
+
+    pub(crate) fn note(&mut self, what: &'static str, note: &str) {
+        self.trace.note(self.now, what, note);
+    }
+}

@@ -1,0 +1,479 @@
+//! What happens between sockets: connecting, segments, ends, resets, datagrams.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use millrace_engine::{Address, Error};
+
+use crate::connection::{Connection, Readable, Writable};
+use crate::descriptor::{Direction, Object, Owner};
+use crate::kernel::{Happening, Kernel};
+
+/// How long a real kernel tries to connect by default (tcp(7), tcp_syn_retries).
+const CONNECT_GIVES_UP: Duration = Duration::from_secs(127);
+/// When a lost SYN is sent again (RFC 6298 section 2.1).
+const SYN_AGAIN: Duration = Duration::from_secs(1);
+/// Datagrams that a socket keeps; more are dropped.
+const INBOX_MAX: usize = 64;
+
+impl Kernel {
+    /// A listener; port 0 is replaced by a free one. Several may share an address, as with
+    /// SO_REUSEPORT: each connection goes to one of them.
+    pub(crate) fn listen(&mut self, owner: Owner, address: &Address) -> (u32, Address) {
+        let address = match address {
+            Address::Tcp(address) if address.port() == 0 => {
+                Address::Tcp(SocketAddr::new(address.ip(), self.free_port()))
+            }
+            other => other.clone(),
+        };
+        let object = Object::Listener { address: address.clone(), backlog: VecDeque::new() };
+        (self.open(owner, object), address)
+    }
+
+    /// Begins to connect; the outcome is found in the descriptor's object later.
+    pub(crate) fn connect(
+        &mut self,
+        owner: Owner,
+        address: &Address,
+        from: Option<SocketAddr>,
+    ) -> u32 {
+        if let Address::Udp(peer) = address {
+            return self.open_datagram(owner, None, Some(*peer));
+        }
+        let mut connection = Connection::new(matches!(address, Address::Unix(_)));
+        if let Address::Tcp(to) = address {
+            let source = SocketAddr::new(loopback(to.ip()), self.free_port());
+            connection.sides[0].address = Some(from.unwrap_or(source));
+            connection.sides[1].address = Some(*to);
+        }
+        if self.random.chance(self.plan.reset) {
+            connection.reset_after = Some(self.random.length(200) as u64);
+        }
+        if self.random.chance(self.plan.vanish) {
+            connection.vanish_after = Some(self.random.length(50) as u64);
+        }
+        for side in &mut connection.sides {
+            if self.random.chance(self.plan.stall) {
+                side.out.stall_after = Some(self.random.length(10_000) as u64);
+            }
+        }
+        let index = self.connections.len();
+        let number = self.open(owner, Object::Stream { connection: index, side: 0, outcome: None });
+        connection.sides[0].descriptor = Some(number);
+        self.connections.push(connection);
+        let mut delay = self.segment_delay();
+        if owner != Owner::Actor && self.random.chance(self.plan.connect_fault) {
+            let fault = self.random.choose(&[
+                Error::Refused,
+                Error::Unreachable,
+                Error::TimedOut,
+                Error::OutOfMemory,
+            ]);
+            self.set_outcome(number, Some(Err(fault)));
+            self.meet("failed connect");
+            delay = if fault == Error::TimedOut { CONNECT_GIVES_UP } else { delay };
+        }
+        if owner != Owner::Actor && self.random.chance(self.plan.syn_loss) {
+            delay += SYN_AGAIN;
+            self.meet("late connect");
+        }
+        self.name_owner(index, 0, owner);
+        let wanted = address.clone();
+        self.note("connect", &format!("fd={number} to {wanted} for {owner:?}"));
+        self.targets.insert(index, wanted);
+        self.after(delay, Happening::Connect { connection: index });
+        number
+    }
+
+    /// The attempt to connect ends: at a listener, or with an error.
+    pub(crate) fn connect_ends(&mut self, index: usize) {
+        let target = self.targets.remove(&index).expect("set when connecting began");
+        let Some(number) = self.connections[index].sides[0].descriptor else {
+            return;
+        };
+        let fault = match &self.descriptor(number).object {
+            Object::Stream { outcome, .. } => *outcome,
+            _ => None,
+        };
+        let outcome = fault.unwrap_or_else(|| self.arrive(index, &target));
+        self.set_outcome(number, Some(outcome));
+        if let Err(error) = outcome {
+            self.connections[index].sides[0].reset = true;
+            self.tell(index, 0, &format!("cannot connect ({error}) to"), &[]);
+            self.note("not connected", &format!("fd={number}: {error}"));
+        } else {
+            self.tell(index, 0, "is connected to", &[]);
+            self.record("connected", number, 0, None);
+        }
+        self.connections[index].established = true;
+        self.notify(number, Direction::Send);
+        self.notify(number, Direction::Receive);
+    }
+
+    /// Puts a connection into the backlog of one of its target's listeners.
+    fn arrive(&mut self, index: usize, target: &Address) -> Result<(), Error> {
+        let listeners: Vec<u32> = self
+            .descriptors
+            .iter()
+            .filter(|(_, descriptor)| match &descriptor.object {
+                Object::Listener { address, .. } => serves(address, target),
+                _ => false,
+            })
+            .map(|(number, _)| *number)
+            .collect();
+        if listeners.is_empty() {
+            return Err(Error::Refused);
+        }
+        // SO_REUSEPORT spreads by a hash of addresses, not by load.
+        let skewed = listeners.len() > 1 && self.random.chance(self.plan.skew);
+        let listener = if skewed { listeners[0] } else { self.random.choose(&listeners) };
+        if skewed {
+            self.meet("skewed accepts");
+        }
+        if let Object::Listener { backlog, .. } = &mut self.descriptor(listener).object {
+            backlog.push_back(index);
+        }
+        self.notify(listener, Direction::Receive);
+        Ok(())
+    }
+
+    /// Takes the oldest connection of a listener's backlog.
+    pub(crate) fn take_from_backlog(
+        &mut self,
+        listener: u32,
+        owner: Owner,
+    ) -> Option<(u32, Option<SocketAddr>)> {
+        let Object::Listener { backlog, .. } = &mut self.descriptor(listener).object else {
+            panic!("accept on descriptor {listener}, which is no listener");
+        };
+        let connection = backlog.pop_front()?;
+        let number =
+            self.open(owner, Object::Stream { connection, side: 1, outcome: Some(Ok(())) });
+        self.connections[connection].sides[1].descriptor = Some(number);
+        let peer = self.connections[connection].sides[0].address;
+        self.name_owner(connection, 1, owner);
+        self.tell(connection, 1, "accepts", &[]);
+        self.record("accepted", number, connection, None);
+        Some((number, peer))
+    }
+
+    /// Takes bytes from a sender: as many as there is room for, or fewer.
+    pub(crate) fn write(&mut self, number: u32, bytes: &[u8]) -> Result<usize, Error> {
+        let (index, side) = self.stream_of(number);
+        if let Writable::Failed(error) = self.connections[index].writable(side) {
+            return Err(error);
+        }
+        let out = &self.connections[index].sides[side].out;
+        let capacity = self.plan.capacity(self.plan.send_capacity, out.carried);
+        let mut count = capacity.saturating_sub(out.sent.len()).min(bytes.len());
+        if self.random.chance(self.plan.short) {
+            count = self.random.below(count as u64 + 1) as usize;
+        }
+        self.connections[index].sides[side].out.sent.extend(&bytes[..count]);
+        if count > 0 {
+            self.tell(index, side, "→", &bytes[..count]);
+            self.trace.carry(&bytes[..count]);
+            self.keep_overheard(number, index, &bytes[..count]);
+        }
+        self.send_segment(index, side);
+        Ok(count)
+    }
+
+    fn keep_overheard(&mut self, number: u32, index: usize, bytes: &[u8]) {
+        let descriptor = &self.descriptors[&number];
+        let opened = matches!(descriptor.object, Object::Stream { side: 0, .. });
+        if let (Some(overheard), true) = (&mut self.overheard, opened)
+            && descriptor.owner != Owner::Actor
+        {
+            overheard.entry(index).or_default().extend_from_slice(bytes);
+        }
+    }
+
+    /// Whether a write would take at least one byte, or fail.
+    pub(crate) fn is_writable(&self, index: usize, side: usize) -> bool {
+        let own = &self.connections[index].sides[side];
+        let capacity = self.plan.capacity(self.plan.send_capacity, own.out.carried);
+        own.error.is_some() || own.reset || own.out.sent.len() < capacity
+    }
+
+    /// Moves what has arrived for a reader to `take`, which is given at most `max` bytes, in up to
+    /// two pieces.
+    pub(crate) fn read(
+        &mut self,
+        number: u32,
+        max: usize,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Readable {
+        let (index, side) = self.stream_of(number);
+        let mut readable = self.connections[index].readable(side);
+        if let Readable::Bytes(arrived) = &mut readable {
+            *arrived = (*arrived).min(max);
+            if self.random.chance(self.plan.short) {
+                *arrived = self.random.length(*arrived);
+            }
+            move_front(&mut self.connections[index].incoming(side).arrived, *arrived, take);
+            self.send_segment(index, 1 - side);
+        }
+        readable
+    }
+
+    /// Ends what a side sends; the peer reads the end after all that was sent.
+    pub(crate) fn finish(&mut self, index: usize, side: usize) {
+        self.tell(index, side, "ends its stream to", &[]);
+        self.end_stream(index, side);
+    }
+
+    fn end_stream(&mut self, index: usize, side: usize) {
+        self.connections[index].sides[side].out.finished = true;
+        self.send_segment(index, side);
+    }
+
+    /// Closes a side. Unread bytes turn the close of a TCP connection into a reset (RFC 2525
+    /// section 2.17, and Linux).
+    pub(crate) fn close_side(&mut self, index: usize, side: usize, abort: bool) {
+        let connection = &mut self.connections[index];
+        let unread = !connection.incoming(side).arrived.is_empty();
+        let resets = (abort || unread) && !connection.unix;
+        self.tell(index, side, if resets { "resets" } else { "closes its connection to" }, &[]);
+        let connection = &mut self.connections[index];
+        let own = &mut connection.sides[side];
+        (own.closed, own.descriptor) = (true, None);
+        if resets {
+            connection.sides[side].reset = true;
+            connection.sides[side].out.sent.clear();
+            self.send_reset(index, 1 - side);
+        } else {
+            self.end_stream(index, side);
+        }
+    }
+
+    /// How long the next segment is under way.
+    fn segment_delay(&mut self) -> Duration {
+        let delay = self.plan.segment_delay(&mut self.random);
+        if delay > Duration::from_nanos(self.plan.delay_ns) {
+            self.meet("late segment");
+        }
+        delay
+    }
+
+    /// Sends a reset on its way to `side`.
+    fn send_reset(&mut self, index: usize, side: usize) {
+        if self.connections[index].vanished.is_some() {
+            return;
+        }
+        let delay = self.segment_delay();
+        self.after(delay, Happening::Reset { connection: index, side });
+    }
+
+    /// A reset arrives at `side`.
+    pub(crate) fn reset_arrives(&mut self, index: usize, side: usize) {
+        self.tell(index, side, "hears of a reset from", &[]);
+        self.connections[index].take_reset(side);
+        if let Some(number) = self.connections[index].sides[side].descriptor {
+            self.record("reset", number, 0, None);
+            self.notify(number, Direction::Receive);
+            self.notify(number, Direction::Send);
+        }
+    }
+
+    /// Puts the next segment of `side` on its way, if there is one and room for it.
+    fn send_segment(&mut self, index: usize, side: usize) {
+        if self.connections[index].vanished.is_some() {
+            return self.resend(index);
+        }
+        let receiver = &self.connections[index].sides[1 - side];
+        let deaf = receiver.closed || receiver.reset;
+        let own = &mut self.connections[index].sides[side];
+        if own.reset {
+            return;
+        }
+        let out = &mut own.out;
+        let capacity = self.plan.capacity(self.plan.receive_capacity, out.carried);
+        let room = deaf || out.arrived.len() < capacity;
+        let something = !out.sent.is_empty() && room;
+        let end = out.sent.is_empty() && out.finished && !out.finish_arrived;
+        if out.moving || !(something || end) {
+            return;
+        }
+        out.moving = true;
+        let mut delay = self.segment_delay();
+        let out = &mut self.connections[index].sides[side].out;
+        if out.stall_after.is_some_and(|after| out.carried >= after) {
+            out.stall_after = None;
+            delay += Duration::from_millis(self.random.between(1, 300_000));
+            self.meet("stall");
+        }
+        self.after(delay, Happening::Segment { connection: index, side });
+    }
+
+    /// The segment that was under way from `side` arrives.
+    pub(crate) fn segment_arrives(&mut self, index: usize, side: usize) {
+        if self.connections[index].vanished.is_some() {
+            return;
+        }
+        let receiver = &self.connections[index].sides[1 - side];
+        let receiver_was_reset = receiver.reset;
+        let deaf = receiver.closed || receiver_was_reset;
+        let own = &mut self.connections[index].sides[side];
+        let out = &mut own.out;
+        out.moving = false;
+        if own.reset {
+            return;
+        }
+        if deaf && !out.sent.is_empty() {
+            // Data for a socket that is closed: the sender learns it by a reset, and what the
+            // closed side had not sent is lost with it.
+            out.sent.clear();
+            let receiver = &mut self.connections[index].sides[1 - side];
+            receiver.reset = true;
+            receiver.out.sent.clear();
+            self.send_reset(index, side);
+            return;
+        }
+        if receiver_was_reset {
+            return; // Not even an end arrives any more: one would look like a whole stream.
+        }
+        let capacity = self.plan.capacity(self.plan.receive_capacity, out.carried);
+        let room = capacity.saturating_sub(out.arrived.len());
+        let segment = self.plan.segment_max(out.carried).min(room).min(out.sent.len());
+        let mut count = segment;
+        if segment > 1 && self.random.chance(self.plan.short) {
+            count = self.random.length(segment);
+        }
+        move_front(&mut out.sent, count, &mut |bytes| out.arrived.extend(bytes));
+        out.carried += count as u64;
+        let joined = count == 0 || self.random.chance(500);
+        if out.finished && out.sent.is_empty() && joined {
+            out.finish_arrived = true;
+        }
+        let ends = out.finish_arrived;
+        let numbers = [side, 1 - side].map(|side| self.connections[index].sides[side].descriptor);
+        if let Some(sender) = numbers[0] {
+            self.notify(sender, Direction::Send);
+        }
+        if let Some(receiver) = numbers[1] {
+            self.record(if ends { "end arrives" } else { "arrives" }, receiver, count, None);
+            self.notify(receiver, Direction::Receive);
+        }
+        self.send_segment(index, side);
+        self.maybe_break(index);
+        self.maybe_vanish(index);
+    }
+
+    /// Counts a segment towards the break that the seed may have planned.
+    fn maybe_break(&mut self, index: usize) {
+        match &mut self.connections[index].reset_after {
+            Some(0) => {
+                self.connections[index].reset_after = None;
+                self.note("broken", &format!("connection {index}"));
+                self.meet("reset");
+                let first = self.random.below(2) as usize;
+                self.reset_arrives(index, first);
+                self.send_reset(index, 1 - first);
+            }
+            Some(after) => *after -= 1,
+            None => {}
+        }
+    }
+
+    /// A datagram socket, bound to `local` or to a free port.
+    pub(crate) fn open_datagram(
+        &mut self,
+        owner: Owner,
+        local: Option<SocketAddr>,
+        peer: Option<SocketAddr>,
+    ) -> u32 {
+        let ip = loopback(peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.ip()));
+        let local = local.unwrap_or_else(|| SocketAddr::new(ip, self.free_port()));
+        self.open(owner, Object::Datagram { local, peer, inbox: VecDeque::new(), error: None })
+    }
+
+    /// Sends one datagram, which may be lost.
+    pub(crate) fn send_datagram(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        if self.random.chance(self.plan.datagram_loss) {
+            self.meet("lost datagram");
+            self.note("lost", &format!("datagram of {} bytes from {from} to {to}", bytes.len()));
+            return;
+        }
+        let delay = self.segment_delay();
+        self.after(delay, Happening::Datagram { from, to, bytes: bytes.into() });
+    }
+
+    /// A datagram arrives. Nobody there is told to a connected sender, as by ICMP.
+    pub(crate) fn datagram_arrives(&mut self, from: SocketAddr, to: SocketAddr, bytes: Box<[u8]>) {
+        let find = |kernel: &Self, at: SocketAddr, other: SocketAddr| {
+            kernel.descriptors.iter().find_map(|(number, descriptor)| match &descriptor.object {
+                Object::Datagram { local, peer, .. } => {
+                    (*local == at && peer.is_none_or(|peer| peer == other)).then_some(*number)
+                }
+                _ => None,
+            })
+        };
+        let (number, arrived) = match (find(self, to, from), find(self, from, to)) {
+            (Some(receiver), _) => (receiver, true),
+            (None, Some(sender)) => (sender, false),
+            (None, None) => return,
+        };
+        let length = bytes.len();
+        if let Object::Datagram { inbox, error, .. } = &mut self.descriptor(number).object {
+            if !arrived {
+                *error = Some(Error::Refused);
+            } else if inbox.len() < INBOX_MAX {
+                inbox.push_back((from, bytes));
+            }
+        }
+        self.record(if arrived { "datagram" } else { "no one there" }, number, length, None);
+        self.notify(number, Direction::Receive);
+    }
+
+    /// The connection and side of a stream's descriptor.
+    ///
+    /// # Panics
+    /// When it is something else: the user's bug.
+    pub(crate) fn stream_of(&mut self, number: u32) -> (usize, usize) {
+        match self.descriptor(number).object {
+            Object::Stream { connection, side, .. } => (connection, side),
+            _ => panic!("descriptor {number} is no connection"),
+        }
+    }
+
+    fn set_outcome(&mut self, number: u32, result: Option<Result<(), Error>>) {
+        if let Object::Stream { outcome, .. } = &mut self.descriptor(number).object {
+            *outcome = result;
+        }
+    }
+
+    fn free_port(&mut self) -> u16 {
+        self.port = self.port.checked_add(1).unwrap_or(20_000);
+        self.port
+    }
+}
+
+/// Whether a listener at `address` takes a connection to `target`.
+fn serves(address: &Address, target: &Address) -> bool {
+    match (address, target) {
+        (Address::Tcp(address), Address::Tcp(target)) => {
+            let any = address.ip().is_unspecified() && address.is_ipv4() == target.is_ipv4();
+            address.port() == target.port() && (any || address.ip() == target.ip())
+        }
+        _ => address == target,
+    }
+}
+
+fn loopback(family: IpAddr) -> IpAddr {
+    match family {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    }
+}
+
+/// Moves the first `count` bytes to `take`, in up to two pieces: whole pieces cost far less than
+/// bytes one by one.
+fn move_front(bytes: &mut VecDeque<u8>, count: usize, take: &mut dyn FnMut(&[u8])) {
+    let (first, second) = bytes.as_slices();
+    let first = &first[..first.len().min(count)];
+    take(first);
+    take(&second[..count - first.len()]);
+    bytes.drain(..count);
+}

@@ -1,0 +1,560 @@
+//! What engines wait for: queueing operations, noticing that they can go on, trying them.
+//!
+//! Readiness never completes an operation by itself. It leads to an attempt, some time later and
+//! in any order between descriptors; the attempt is made when the worker asks for its next
+//! completion, as a readiness engine calls the kernel then.
+
+use std::time::Duration;
+
+use millrace_engine::{Address, Budget, Buffer, Error, Event, Fd, Held, Shared, Token};
+
+use crate::connection::Readable;
+use crate::descriptor::{Descriptor, Direction, Object, Operation, Owner, Work};
+use crate::kernel::{Attempt, Happening, Kernel};
+
+impl Kernel {
+    /// Queues an operation of `engine`.
+    ///
+    /// # Panics
+    /// When one is outstanding for the descriptor in that direction.
+    pub(crate) fn submit(
+        &mut self,
+        engine: usize,
+        number: u32,
+        direction: Direction,
+        work: Work,
+        token: Token,
+    ) {
+        self.operations += 1;
+        let serial = self.operations;
+        let descriptor = self.own(engine, number);
+        let is_announced = descriptor.receive.as_ref().is_some_and(|receive| receive.queued);
+        let behind_receive = direction == Direction::Send && is_announced;
+        let slot = descriptor.operation(direction);
+        if let Some(outstanding) = slot {
+            panic!(
+                "descriptor {number}: {work:?} for {token:?} is queued while {outstanding:?} is \
+                 outstanding in the same direction"
+            );
+        }
+        *slot = Some(Operation { token, work, serial, queued: false, behind_receive });
+        self.engines[engine].busy = true;
+        let watches = |operation: &Operation| matches!(operation.work, Work::Watch);
+        let watches = self.descriptors[&number].receive.as_ref().is_some_and(watches);
+        if !self.is_ready(number, direction) {
+            if watches && direction == Direction::Receive && self.is_spurious("empty watch") {
+                let attempt = self.mark_queued(number, direction);
+                let delay = self.jitter();
+                self.after(delay, Happening::Attempt(attempt));
+            }
+            return;
+        }
+        let attempt = self.mark_queued(number, direction);
+        if self.random.chance(self.plan.wait) {
+            let delay = self.jitter();
+            self.after(delay, Happening::Attempt(attempt));
+        } else {
+            self.engines[engine].batch.push_back(attempt);
+        }
+    }
+
+    /// The attempt that reports an outstanding send of the descriptor of `receive`, if the kernel
+    /// had taken every byte before the receive was announced.
+    pub(crate) fn send_taken_before(&self, receive: Attempt) -> Option<Attempt> {
+        let descriptor = self.descriptors.get(&receive.descriptor)?;
+        let send = descriptor.send.as_ref()?;
+        let is_taken = matches!(send.work, Work::Send { rest: None, failed: None });
+        let attempt = Attempt { sends: true, serial: send.serial, ..receive };
+        (is_taken && !send.behind_receive).then_some(attempt)
+    }
+
+    /// Something changed at a descriptor: its outstanding operation is to be tried, if it can end.
+    pub(crate) fn notify(&mut self, number: u32, direction: Direction) {
+        let descriptor = self.descriptor(number);
+        if descriptor.owner == Owner::Actor {
+            self.stirred.insert(number);
+            return;
+        }
+        let Some(operation) = descriptor.operation(direction) else {
+            return;
+        };
+        let accepts = matches!(operation.work, Work::Accept);
+        if operation.queued || !self.is_ready(number, direction) {
+            return;
+        }
+        let attempt = self.mark_queued(number, direction);
+        // Connections that came meanwhile are all there at once.
+        let burst = if accepts { self.random.between(0, self.plan.burst_ns) } else { 0 };
+        let delay = self.jitter() + Duration::from_nanos(burst);
+        self.after(delay, Happening::Attempt(attempt));
+    }
+
+    fn mark_queued(&mut self, number: u32, direction: Direction) -> Attempt {
+        let operation = self.descriptor(number).operation(direction).as_mut();
+        let operation = operation.expect("only an outstanding operation is tried");
+        operation.queued = true;
+        let sends = direction == Direction::Send;
+        Attempt { descriptor: number, sends, serial: operation.serial }
+    }
+
+    /// Gives an attempt to its engine and plans a turn.
+    pub(crate) fn hand_over(&mut self, attempt: Attempt) {
+        let owner = self.descriptors.get(&attempt.descriptor).map(|descriptor| descriptor.owner);
+        if let Some(Owner::Engine(engine)) = owner {
+            self.engines[engine].ready.push(attempt);
+            let when = self.now + self.jitter();
+            self.plan_run(engine, when);
+        }
+    }
+
+    /// Whether the outstanding operation would end, or at least move something, now.
+    fn is_ready(&self, number: u32, direction: Direction) -> bool {
+        let descriptor = &self.descriptors[&number];
+        let operation = match direction {
+            Direction::Receive => &descriptor.receive,
+            Direction::Send => &descriptor.send,
+        };
+        let Some(operation) = operation else {
+            return false;
+        };
+        match (&operation.work, &descriptor.object) {
+            (Work::Accept, Object::Listener { backlog, .. }) => !backlog.is_empty(),
+            (Work::Receive { .. }, Object::Datagram { inbox, error, .. }) => {
+                !inbox.is_empty() || error.is_some()
+            }
+            (
+                Work::Receive { .. } | Work::Fill { .. } | Work::Watch,
+                Object::Stream { connection, side, .. },
+            ) => self.connections[*connection].is_readable(*side),
+            (Work::Connect, Object::Stream { connection, .. }) => {
+                self.connections[*connection].established
+            }
+            (Work::Connect, Object::Datagram { .. }) => true,
+            (Work::Send { rest, failed }, object) => match object {
+                Object::Stream { connection, side, .. } if rest.is_some() && failed.is_none() => {
+                    self.is_writable(*connection, *side)
+                }
+                _ => true,
+            },
+            (
+                Work::Empty { failed, .. } | Work::SendShared { failed, .. },
+                Object::Stream { connection, side, .. },
+            ) => failed.is_some() || self.is_writable(*connection, *side),
+            (Work::Partner { .. }, _) => false,
+            (work, object) => panic!("descriptor {number}: {work:?} on {object:?}"),
+        }
+    }
+
+    /// The operation of an attempt, unless it is gone.
+    pub(crate) fn attempted(&mut self, attempt: Attempt) -> Option<&mut Operation> {
+        let descriptor = self.descriptors.get_mut(&attempt.descriptor)?;
+        let operation = descriptor.operation(attempt.direction()).as_mut()?;
+        (operation.serial == attempt.serial).then_some(operation)
+    }
+
+    /// Tries an operation of `engine`; `None` when it is gone or has to wait on.
+    pub(crate) fn attempt(&mut self, engine: usize, attempt: Attempt) -> Option<(Token, Event)> {
+        let number = attempt.descriptor;
+        let operation = self.attempted(attempt)?;
+        let token = operation.token;
+        operation.queued = false;
+        let watches = matches!(operation.work, Work::Watch);
+        if !watches && !self.is_ready(number, attempt.direction()) {
+            return None;
+        }
+        let taken = self.descriptor(number).operation(attempt.direction()).take();
+        let mut operation = taken.expect("it was there a moment ago");
+        let event = match &mut operation.work {
+            Work::Accept => return self.try_accept(engine, number, operation),
+            Work::Receive { max } => Event::Received(self.try_receive(engine, number, *max)),
+            Work::Fill { pipe, max } => Event::Spliced(self.try_fill(number, *pipe, *max)),
+            Work::Connect => Event::Connected(self.outcome_of(number)),
+            Work::Send { rest, failed } => match self.try_send(number, rest, *failed) {
+                Some(result) => Event::Sent(result),
+                None => return self.put_back(number, operation),
+            },
+            Work::SendShared { before, shared, sent, failed } => {
+                let result = match self.try_send(number, before, *failed) {
+                    Some(Ok(())) => {
+                        *before = None;
+                        self.try_send_shared(number, &**shared, sent)
+                    }
+                    ended => ended,
+                };
+                match result {
+                    Some(result) => Event::Sent(result),
+                    None => return self.put_back(number, operation),
+                }
+            }
+            Work::Watch => Event::Readable,
+            Work::Empty { pipe, max, before, failed } => {
+                let (pipe, max) = (*pipe, *max);
+                let result = match self.try_send(number, before, *failed) {
+                    Some(Ok(())) => {
+                        *before = None;
+                        self.try_empty(number, pipe, max)
+                    }
+                    Some(Err(error)) => {
+                        self.descriptor(pipe).receive = None;
+                        Some(Err(error))
+                    }
+                    None => None,
+                };
+                match result {
+                    Some(result) => Event::Spliced(result),
+                    None => return self.put_back(number, operation),
+                }
+            }
+            Work::Partner { .. } => unreachable!("a partner is never ready"),
+        };
+        Some((token, event))
+    }
+
+    /// A send or splice that has to wait on; it may be ready again at once.
+    fn put_back(&mut self, number: u32, operation: Operation) -> Option<(Token, Event)> {
+        self.descriptor(number).send = Some(operation);
+        self.notify(number, Direction::Send);
+        None
+    }
+
+    fn try_accept(
+        &mut self,
+        engine: usize,
+        listener: u32,
+        operation: Operation,
+    ) -> Option<(Token, Event)> {
+        let token = operation.token;
+        if self.descriptors_exhausted() {
+            self.record("no descriptor", listener, 0, Some(token));
+            return Some((token, Event::Accepted(Err(Error::OutOfDescriptors))));
+        }
+        if self.lacks_memory() {
+            return Some((token, Event::Accepted(Err(Error::OutOfMemory))));
+        }
+        let accepted = self.take_from_backlog(listener, Owner::Engine(engine));
+        let (number, peer) = accepted.expect("readiness was just checked");
+        self.descriptor(listener).receive = Some(operation);
+        self.notify(listener, Direction::Receive);
+        Some((token, Event::Accepted(Ok((Fd(number), peer)))))
+    }
+
+    fn try_receive(&mut self, engine: usize, number: u32, max: usize) -> Result<Buffer, Error> {
+        let mut buffer = self.engines[engine].stock.pop().unwrap_or_default();
+        let block = buffer.block();
+        let received = match &mut self.descriptor(number).object {
+            Object::Datagram { inbox, error, .. } => match error.take() {
+                Some(error) => Err(error),
+                None => {
+                    let bytes = inbox.pop_front().map(|(_, bytes)| bytes).unwrap_or_default();
+                    let count = bytes.len().min(max);
+                    block[..count].copy_from_slice(&bytes[..count]);
+                    Ok(count)
+                }
+            },
+            _ => {
+                let mut at = 0;
+                let readable = self.read(number, max, &mut |bytes| {
+                    block[at..at + bytes.len()].copy_from_slice(bytes);
+                    at += bytes.len();
+                });
+                count_of(readable)
+            }
+        };
+        // The contract of the engine: an end that a failed send has turned a break into is a break.
+        let received = match (received, &self.descriptor(number).send) {
+            (
+                Ok(0),
+                Some(Operation {
+                    work:
+                        Work::Send { failed: Some(_), .. }
+                        | Work::SendShared { failed: Some(_), .. }
+                        | Work::Empty { failed: Some(_), .. },
+                    ..
+                }),
+            ) => Err(Error::Reset),
+            (received, _) => received,
+        };
+        match received {
+            Ok(count) => {
+                buffer.set_filled(count);
+                self.engines[engine].lent += 1;
+                Ok(buffer)
+            }
+            Err(error) => {
+                self.engines[engine].stock.push(buffer);
+                Err(error)
+            }
+        }
+    }
+
+    /// What a stream has now; `None` also where the seed says so.
+    pub(crate) fn fill_now(
+        &mut self,
+        socket: u32,
+        pipe: u32,
+        max: usize,
+    ) -> Option<Result<usize, Error>> {
+        let (connection, side) = self.stream_of(socket);
+        let is_readable = self.connections[connection].is_readable(side);
+        if !is_readable || self.random.chance(self.plan.wait) {
+            return None;
+        }
+        Some(self.try_fill(socket, pipe, max))
+    }
+
+    /// The same into memory of the caller's.
+    pub(crate) fn take_now(
+        &mut self,
+        socket: u32,
+        memory: &mut [u8],
+    ) -> Option<Result<usize, Error>> {
+        let (connection, side) = self.stream_of(socket);
+        let is_readable = self.connections[connection].is_readable(side);
+        if !is_readable || self.random.chance(self.plan.wait) {
+            return None;
+        }
+        let mut at = 0;
+        let read = self.read(socket, memory.len(), &mut |bytes| {
+            memory[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        });
+        Some(count_of(read))
+    }
+
+    /// What one pipe has, in another, empty one as well: at times less, as places are few.
+    pub(crate) fn tee(&mut self, from: u32, into: u32, max: usize) -> usize {
+        let (from, into) = (self.pipe_of(from), self.pipe_of(into));
+        let left = self.pipes[into].bytes.len();
+        assert!(left == 0, "tee into pipe {into} with {left} bytes in it");
+        let mut count = self.pipes[from].bytes.len().min(max);
+        if count > 0 && self.random.chance(self.plan.wait) {
+            count = self.random.below(count as u64) as usize;
+        }
+        let bytes: Vec<u8> = self.pipes[from].bytes.iter().copied().take(count).collect();
+        self.pipes[into].bytes.extend(bytes);
+        count
+    }
+
+    /// What a pipe has, into memory of the caller's.
+    pub(crate) fn drain(&mut self, from: u32, memory: &mut [u8]) -> usize {
+        let pipe = self.pipe_of(from);
+        let count = self.pipes[pipe].bytes.len().min(memory.len());
+        let bytes = self.pipes[pipe].bytes.drain(..count);
+        memory.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
+        count
+    }
+
+    fn try_fill(&mut self, socket: u32, pipe: u32, max: usize) -> Result<usize, Error> {
+        self.descriptor(pipe).send = None;
+        let index = self.pipe_of(pipe);
+        let room = self.pipes[index].capacity.min(max);
+        let mut moved = Vec::new();
+        let count = count_of(self.read(socket, room, &mut |bytes| moved.extend_from_slice(bytes)))?;
+        self.pipes[index].bytes.extend(moved);
+        Ok(count)
+    }
+
+    fn try_empty(&mut self, socket: u32, pipe: u32, max: usize) -> Option<Result<usize, Error>> {
+        let index = self.pipe_of(pipe);
+        let bytes: Vec<u8> = self.pipes[index].bytes.iter().copied().take(max).collect();
+        let result = match self.write(socket, &bytes) {
+            Ok(0) => return None,
+            Ok(count) => {
+                self.pipes[index].bytes.drain(..count);
+                Ok(count)
+            }
+            Err(error) => Err(error),
+        };
+        self.descriptor(pipe).receive = None;
+        Some(result)
+    }
+
+    /// Sends on; `None` while something is left and no error was met.
+    fn try_send(
+        &mut self,
+        number: u32,
+        rest: &mut Option<Held>,
+        failed: Option<Error>,
+    ) -> Option<Result<(), Error>> {
+        if let Some(error) = failed {
+            return Some(Err(error));
+        }
+        let Some(held) = rest else {
+            return Some(Ok(()));
+        };
+        match self.write(number, held) {
+            Ok(count) => held.consume(count),
+            Err(error) => return Some(Err(error)),
+        }
+        held.is_empty().then_some(Ok(()))
+    }
+
+    /// Begins to send: what the kernel takes at once, and what is held.
+    pub(crate) fn begin_send(&mut self, number: u32, parts: &[&[u8]], budget: &Budget) -> Work {
+        if let Object::Datagram { local, peer, .. } = self.descriptor(number).object {
+            let peer = peer.expect("engines only have connected datagram sockets");
+            self.send_datagram(local, peer, &parts.concat());
+            return Work::Send { rest: None, failed: None };
+        }
+        let (index, side) = self.stream_of(number);
+        assert!(
+            !self.connections[index].sides[side].out.finished,
+            "send on descriptor {number} after its shutdown"
+        );
+        if self.lacks_memory() {
+            return Work::Send { rest: None, failed: Some(Error::OutOfMemory) };
+        }
+        let bytes = parts.concat();
+        match self.write(number, &bytes) {
+            Ok(count) if count == bytes.len() => Work::Send { rest: None, failed: None },
+            Ok(count) => {
+                let rest = Held::copy(budget, &[&bytes[count..]]);
+                Work::Send { rest: Some(rest), failed: None }
+            }
+            Err(error) => Work::Send { rest: None, failed: Some(error) },
+        }
+    }
+
+    /// Begins to send `parts`, and then what is shared.
+    pub(crate) fn begin_send_shared(
+        &mut self,
+        number: u32,
+        parts: &[&[u8]],
+        shared: &dyn Shared,
+        budget: &Budget,
+    ) -> Work {
+        let Work::Send { rest: before, mut failed } = self.begin_send(number, parts, budget) else {
+            unreachable!("a send begins as a send")
+        };
+        let mut sent = 0;
+        if before.is_none() && failed.is_none() {
+            match self.try_send_shared(number, shared, &mut sent) {
+                Some(Ok(())) => return Work::Send { rest: None, failed: None },
+                Some(Err(error)) => failed = Some(error),
+                None => {}
+            }
+        }
+        Work::SendShared { before, shared: shared.share(), sent, failed }
+    }
+
+    /// Sends on; `None` while something is left and no error was met.
+    fn try_send_shared(
+        &mut self,
+        number: u32,
+        shared: &dyn Shared,
+        sent: &mut usize,
+    ) -> Option<Result<(), Error>> {
+        match self.write(number, &shared.bytes()[*sent..]) {
+            Ok(count) => *sent += count,
+            Err(error) => return Some(Err(error)),
+        }
+        (*sent == shared.bytes().len()).then_some(Ok(()))
+    }
+
+    /// Begins to empty a pipe after `parts`: what the kernel takes of them at once, and the rest.
+    pub(crate) fn begin_splice_after(
+        &mut self,
+        number: u32,
+        parts: &[&[u8]],
+        budget: &Budget,
+        pipe: u32,
+        max: usize,
+    ) -> Work {
+        match self.begin_send(number, parts, budget) {
+            Work::Send { rest, failed } => Work::Empty { pipe, max, before: rest, failed },
+            work => unreachable!("{work:?} is no send"),
+        }
+    }
+
+    fn outcome_of(&mut self, number: u32) -> Result<(), Error> {
+        match self.descriptor(number).object {
+            Object::Stream { outcome, .. } => outcome.expect("readiness was just checked"),
+            _ => Ok(()),
+        }
+    }
+
+    /// The pipe behind one of its ends.
+    ///
+    /// # Panics
+    /// When the descriptor is no pipe.
+    pub(crate) fn pipe_of(&mut self, number: u32) -> usize {
+        match self.descriptor(number).object {
+            Object::PipeOut(pipe) | Object::PipeIn(pipe) => pipe,
+            _ => panic!("descriptor {number} is no pipe"),
+        }
+    }
+
+    /// Closes a descriptor, whatever it has outstanding.
+    pub(crate) fn close(&mut self, number: u32, abort: bool) {
+        let mut descriptor = self.descriptors.remove(&number).unwrap_or_else(|| {
+            panic!("close of descriptor {number}, which is closed");
+        });
+        self.record(if abort { "resets" } else { "closes" }, number, 0, None);
+        self.leave_stale(&descriptor);
+        self.release_partners(&mut descriptor);
+        match descriptor.object {
+            Object::Stream { connection, side, .. } => self.close_side(connection, side, abort),
+            Object::Listener { backlog, .. } => {
+                for connection in backlog {
+                    self.close_side(connection, 1, true);
+                }
+            }
+            Object::PipeIn(pipe) => self.pipes[pipe].ended = true,
+            Object::PipeOut(pipe) => self.pipes[pipe].bytes.clear(),
+            Object::Datagram { .. } => {}
+        }
+    }
+
+    /// The process that all engines are of is killed: what it has open is closed, and nothing of
+    /// its memory is left. Its workers are dropped before.
+    pub(crate) fn kill_engines(&mut self) {
+        let is_its = |descriptor: &Descriptor| descriptor.owner != Owner::Actor;
+        let open = self.descriptors.iter().filter(|(_, descriptor)| is_its(descriptor));
+        let open: Vec<u32> = open.map(|(number, _)| *number).collect();
+        for number in open {
+            self.close(number, false);
+        }
+        for engine in &mut self.engines {
+            engine.lent = 0;
+            engine.planned = None;
+            engine.deadline = None;
+            engine.ready.clear();
+            engine.batch.clear();
+            engine.parked.clear();
+            engine.stale.clear();
+        }
+        self.note("killed", "all workers");
+        self.meet("killed process");
+    }
+
+    /// A splice ends with either of its two descriptors.
+    fn release_partners(&mut self, descriptor: &mut Descriptor) {
+        for operation in [descriptor.receive.take(), descriptor.send.take()].into_iter().flatten() {
+            match operation.work {
+                Work::Fill { pipe, .. } => self.descriptor(pipe).send = None,
+                Work::Empty { pipe, .. } => self.descriptor(pipe).receive = None,
+                Work::Partner { socket } => match descriptor.object {
+                    Object::PipeIn(_) => self.descriptor(socket).receive = None,
+                    _ => self.descriptor(socket).send = None,
+                },
+                _ => {}
+            }
+        }
+    }
+
+    /// The address that a listener's connections come to.
+    pub(crate) fn listens_at(&mut self, number: u32) -> Address {
+        match &self.descriptor(number).object {
+            Object::Listener { address, .. } => address.clone(),
+            _ => panic!("descriptor {number} is no listener"),
+        }
+    }
+}
+
+fn count_of(readable: Readable) -> Result<usize, Error> {
+    match readable {
+        Readable::Bytes(count) => Ok(count),
+        Readable::End | Readable::Nothing => Ok(0),
+        Readable::Failed(error) => Err(error),
+    }
+}

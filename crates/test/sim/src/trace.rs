@@ -1,0 +1,123 @@
+//! What happened in a world, in order: a bounded text to read, and a hash over all of it by which
+//! two runs are compared.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use millrace_engine::{Instant, Token};
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+struct Line {
+    at: Instant,
+    what: &'static str,
+    descriptor: Option<u32>,
+    count: u64,
+    token: Option<Token>,
+    note: Option<Box<str>>,
+}
+
+/// The last lines of a world, and the hash of every line.
+#[derive(Debug, Default)]
+pub struct Trace {
+    lines: VecDeque<Line>,
+    dropped: u64,
+    hash: u64,
+}
+
+/// Lines kept; older ones only live on in the hash.
+const LINES_MAX: usize = 5000;
+
+impl Trace {
+    /// Adds what happened to a descriptor.
+    pub(crate) fn add(
+        &mut self,
+        at: Instant,
+        what: &'static str,
+        descriptor: Option<u32>,
+        count: u64,
+        token: Option<Token>,
+    ) {
+        self.push(Line { at, what, descriptor, count, token, note: None });
+    }
+
+    /// Adds words.
+    pub(crate) fn note(&mut self, at: Instant, what: &'static str, note: &str) {
+        let note = Some(note.into());
+        self.push(Line { at, what, descriptor: None, count: 0, token: None, note });
+    }
+
+    /// Adds the bytes that a stream took: they are part of the hash alone.
+    pub(crate) fn carry(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.mix(u64::from_le_bytes(word));
+        }
+    }
+
+    /// Equal for two runs when, but for a chance of 2^-64, the same happened at the same times, and
+    /// streams carried the same bytes.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    fn push(&mut self, line: Line) {
+        self.mix(line.at.nanoseconds());
+        self.mix_bytes(line.what.as_bytes());
+        self.mix(line.descriptor.map_or(u64::MAX, u64::from));
+        self.mix(line.count);
+        if let Some(token) = line.token {
+            self.mix(token.kind() as u64);
+            self.mix(u64::from(token.slot()) << 32 | u64::from(token.generation()));
+        }
+        if let Some(note) = &line.note {
+            self.mix_bytes(note.as_bytes());
+        }
+        if self.lines.len() == LINES_MAX {
+            self.lines.pop_front();
+            self.dropped += 1;
+        }
+        self.lines.push_back(line);
+    }
+
+    fn mix_bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.mix(u64::from(*byte));
+        }
+    }
+
+    /// FNV-1a over words, with a rotation so that high bits matter too.
+    fn mix(&mut self, word: u64) {
+        self.hash = (self.hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+    }
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.dropped > 0 {
+            writeln!(f, "... {} earlier lines", self.dropped)?;
+        }
+        for line in &self.lines {
+            let nanoseconds = line.at.nanoseconds();
+            write!(
+                f,
+                "{:8}.{:06} ms  {:<14}",
+                nanoseconds / 1_000_000,
+                nanoseconds % 1_000_000,
+                line.what
+            )?;
+            if let Some(descriptor) = line.descriptor {
+                write!(f, " fd={descriptor} {}", line.count)?;
+            }
+            if let Some(token) = line.token {
+                write!(f, " {token:?}")?;
+            }
+            if let Some(note) = &line.note {
+                write!(f, " {note}")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

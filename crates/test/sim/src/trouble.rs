@@ -1,0 +1,220 @@
+//! What goes wrong in a world beside its network: nothing is left of what the kernel hands out, a
+//! worker is not scheduled, the clock leaps, a peer is gone without a word, completions come that
+//! nobody waits for. How often is up to the [`Plan`](crate::Plan); each kind is counted where it
+//! happens, so that a test can see that it does.
+
+use std::time::Duration;
+
+use millrace_engine::{Error, Event, Kind, Token};
+
+use crate::connection::Connection;
+use crate::descriptor::{Descriptor, Object, Operation, Owner, Work};
+use crate::kernel::{Happening, Kernel};
+
+/// A completion of a descriptor that was closed since.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Stale {
+    token: Token,
+    /// What the kernel had done when the descriptor was closed.
+    did: Did,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Did {
+    Received(Vec<u8>),
+    ReceivedError,
+    Sent,
+    NotConnected,
+}
+
+/// Worlds in which the clock leaps do so at moments of their first minute.
+const LEAPS_MS_MAX: u64 = 60_000;
+/// How long workers sleep in all, beyond all deadlines: a story of many turns has to end as well.
+const SLEEP_MAX: Duration = Duration::from_secs(600);
+/// How late at most a closed descriptor still completes something, in nanoseconds: somebody else
+/// may be in its owner's slot by then.
+const STALE_NS_MAX: u64 = 50_000_000;
+/// How long Linux resends to a peer that is gone (ip-sysctl, tcp_retries2: 924 seconds at least).
+const RESENDS_FOR: Duration = Duration::from_secs(924);
+
+impl Kernel {
+    /// Counts something that went wrong.
+    pub(crate) fn meet(&mut self, what: &'static str) {
+        *self.met.entry(what).or_default() += 1;
+    }
+
+    /// Plans the leaps of the clock.
+    pub(crate) fn plan_leaps(&mut self) {
+        for _ in 0..self.plan.leaps {
+            let delay = Duration::from_millis(self.random.between(1, LEAPS_MS_MAX));
+            self.after(delay, Happening::Leap);
+        }
+    }
+
+    /// The clock leaps, as on a machine that was suspended: what was to happen meanwhile happens
+    /// now, in its order.
+    pub(crate) fn leap(&mut self) {
+        if self.plan.leaps == 0 {
+            return; // The plan was replaced after this was planned.
+        }
+        let leap = Duration::from_millis(self.random.between(1, self.plan.leap_ms_max.max(1)));
+        self.now = self.now + leap;
+        self.leapt += leap;
+        self.note("clock leaps", &format!("{leap:?}"));
+        self.meet("clock leaps");
+    }
+
+    /// Whether somebody else has taken all that the kernel hands out, for some while.
+    pub(crate) fn is_short(&mut self) -> bool {
+        let plan = &self.plan;
+        let now = self.now.milliseconds();
+        if plan.shortage_ms == 0 || now % plan.shortage_every_ms >= plan.shortage_ms {
+            return false;
+        }
+        self.meet("shortage");
+        true
+    }
+
+    /// Whether an operation finds no kernel memory.
+    pub(crate) fn lacks_memory(&mut self) -> bool {
+        let lacks = self.random.chance(self.plan.memory);
+        if lacks {
+            self.note("no memory", "");
+            self.meet("no memory");
+        }
+        lacks
+    }
+
+    /// Whether the turn of `engine` that is due begins only later, because other programs run: then
+    /// that is planned.
+    pub(crate) fn sleeps(&mut self, engine: usize) -> bool {
+        if self.slept >= SLEEP_MAX || !self.random.chance(self.plan.slow_turns) {
+            return false;
+        }
+        let pause = Duration::from_nanos(self.random.between(1, self.plan.slow_turn_ns.max(1)));
+        let until = self.now + pause;
+        self.slept += pause;
+        self.engines[engine].asleep_until = until;
+        self.note("slow turn", &format!("engine {engine}: {pause:?}"));
+        self.meet("slow turn");
+        self.plan_run(engine, until);
+        true
+    }
+
+    /// How much later than usual a wake is noticed.
+    pub(crate) fn wake_delay(&mut self) -> Duration {
+        let late = Duration::from_nanos(self.random.between(0, self.plan.wake_ns));
+        if late > Duration::from_millis(1) {
+            self.meet("late letter");
+        }
+        late
+    }
+
+    /// Whether something is announced to a waiting engine that is not there.
+    pub(crate) fn is_spurious(&mut self, what: &'static str) -> bool {
+        let spurious = self.random.chance(self.plan.spurious);
+        if spurious {
+            self.meet(what);
+        }
+        spurious
+    }
+
+    /// A descriptor of an engine is closed: what it had outstanding may complete all the same. Not
+    /// where tokens are not told apart by generations: the tries of one lookup share theirs, and
+    /// rely on the contract.
+    pub(crate) fn leave_stale(&mut self, descriptor: &Descriptor) {
+        let (Owner::Engine(engine), Object::Stream { connection, side, .. }) =
+            (descriptor.owner, &descriptor.object)
+        else {
+            return;
+        };
+        for operation in [&descriptor.receive, &descriptor.send].into_iter().flatten() {
+            if operation.token.kind() == Kind::Name || !self.random.chance(self.plan.stale) {
+                continue;
+            }
+            let arrived = self.connections[*connection].incoming(*side).arrived.iter();
+            let arrived: Vec<u8> = arrived.copied().take(1000).collect();
+            if let Some(did) = did(operation, arrived) {
+                self.meet("stale completion");
+                let stale = Stale { token: operation.token, did };
+                let late = Duration::from_nanos(self.random.between(0, STALE_NS_MAX));
+                self.after(late, Happening::Stale { engine, stale });
+            }
+        }
+    }
+
+    /// A closed descriptor completes something.
+    pub(crate) fn stale_completes(&mut self, engine: usize, stale: Stale) {
+        self.engines[engine].stale.push_back(stale);
+        let now = self.now;
+        self.plan_run(engine, now);
+    }
+
+    /// The next completion of a closed descriptor.
+    pub(crate) fn next_stale(&mut self, engine: usize) -> Option<(Token, Event)> {
+        let state = &mut self.engines[engine];
+        let Stale { token, did } = state.stale.pop_front()?;
+        let event = match did {
+            Did::Received(bytes) => {
+                let mut buffer = state.stock.pop().unwrap_or_default();
+                buffer.block()[..bytes.len()].copy_from_slice(&bytes);
+                buffer.set_filled(bytes.len());
+                state.lent += 1;
+                Event::Received(Ok(buffer))
+            }
+            Did::ReceivedError => Event::Received(Err(Error::Reset)),
+            Did::Sent => Event::Sent(Ok(())),
+            Did::NotConnected => Event::Connected(Err(Error::TimedOut)),
+        };
+        Some((token, event))
+    }
+
+    /// The machine of an actor goes down without a word, if that is planned for now: it knows of
+    /// nothing more, and its peer hears nothing more.
+    pub(crate) fn maybe_vanish(&mut self, index: usize) {
+        match &mut self.connections[index].vanish_after {
+            Some(0) => self.connections[index].vanish_after = None,
+            Some(after) => return *after -= 1,
+            None => return,
+        }
+        let is_actor = |side: &usize| {
+            let number = self.connections[index].sides[*side].descriptor;
+            number.is_some_and(|number| self.descriptors[&number].owner == Owner::Actor)
+        };
+        let Some(side) = (0..2).find(is_actor) else { return };
+        self.note("vanished", &format!("side {side} of connection {index}"));
+        self.meet("vanished peer");
+        let connection = &mut self.connections[index];
+        connection.take_reset(side);
+        connection.vanished = Some(side);
+        self.resend(index);
+    }
+
+    /// Bytes for a peer that is gone are sent again and again, until the kernel gives up.
+    pub(crate) fn resend(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        let Some(gone) = connection.vanished else { return };
+        if connection.sides[1 - gone].out.sent.is_empty() || connection.resends {
+            return;
+        }
+        connection.resends = true;
+        self.after(RESENDS_FOR, Happening::Reset { connection: index, side: 1 - gone });
+    }
+}
+
+impl Connection {
+    /// What the kernel tells `side` when its connection is reset.
+    pub(crate) fn reset_error(&self, side: usize) -> Error {
+        if self.vanished == Some(1 - side) { Error::TimedOut } else { Error::Reset }
+    }
+}
+
+fn did(operation: &Operation, arrived: Vec<u8>) -> Option<Did> {
+    match operation.work {
+        Work::Receive { max } if arrived.len() <= max => Some(Did::Received(arrived)),
+        Work::Receive { .. } => Some(Did::ReceivedError),
+        Work::Send { .. } => Some(Did::Sent),
+        Work::Connect => Some(Did::NotConnected),
+        _ => None,
+    }
+}

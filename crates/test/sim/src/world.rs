@@ -1,0 +1,350 @@
+//! A world: the simulated kernel behind a handle, as the engines, the actors and the test see it.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use millrace_engine::{Address, Budget, Error, Instant};
+
+use crate::connection::Readable;
+use crate::descriptor::{Object, Owner};
+use crate::engine::{Sim, SimDetached, TIME_OF_DAY_AT_ZERO};
+use crate::kernel::{EngineState, Kernel};
+use crate::plan::{Faults, Plan};
+use crate::random::Random;
+
+/// Everything that one seed simulates. Clones are handles to the same world. One thread only.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub(crate) kernel: Rc<RefCell<Kernel>>,
+}
+
+/// A socket of an actor: a scripted client, origin or name server, which uses the simulated
+/// kernel directly, at any time, and never waits. Closed by [`World::close`] or
+/// [`World::reset`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Socket(u32);
+
+/// What [`World::read`] found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Read {
+    /// These bytes, at least one.
+    Bytes(Vec<u8>),
+    /// The end of the stream.
+    End,
+    /// An error, told once.
+    Failed(Error),
+    /// Nothing yet.
+    Nothing,
+}
+
+impl Socket {
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl World {
+    /// The world of `seed`, with nothing in it.
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        Self { kernel: Rc::new(RefCell::new(Kernel::new(seed, faults))) }
+    }
+
+    /// An engine for one more worker, which may hold `budget_bytes` bytes.
+    pub fn engine(&self, budget_bytes: usize) -> Sim {
+        let mut borrowed = self.kernel.borrow_mut();
+        let kernel = &mut *borrowed;
+        let index = kernel.engines.len();
+        let random = Random::new(kernel.random.bits());
+        kernel.engines.push(EngineState {
+            now: kernel.now,
+            ready: Vec::new(),
+            batch: VecDeque::new(),
+            parked: VecDeque::new(),
+            lent: 0,
+            stock: Vec::new(),
+            budget: Budget::new(budget_bytes),
+            wake: Arc::new(AtomicBool::new(false)),
+            random,
+            log: Vec::new(),
+            given: 0,
+            busy: false,
+            spins: 0,
+            deadline: None,
+            planned: None,
+            plan_serial: 0,
+            asleep_until: kernel.now,
+            wake_noticed: false,
+            woken: false,
+            stale: VecDeque::new(),
+        });
+        let now = kernel.now;
+        kernel.plan_run(index, now);
+        drop(borrowed);
+        Sim::new(self.kernel.clone(), index)
+    }
+
+    /// A listener for an engine to adopt. Port 0 picks one. Several may share an address.
+    pub fn listen(&self, address: &Address) -> SimDetached {
+        SimDetached(self.kernel.borrow_mut().listen(Owner::Transit, address).0)
+    }
+
+    /// Bounds the descriptors that all engines have open together; more are refused as by EMFILE.
+    pub fn set_descriptors_max(&self, max: usize) {
+        self.kernel.borrow_mut().descriptors_max = max;
+    }
+
+    /// The process of all engines that there are is killed, as by SIGKILL: the kernel closes what
+    /// it has open, in order where nothing was unread. Their workers are dropped before, and have
+    /// no turn any more; what else goes on is a new process's.
+    pub fn kill_engines(&self) {
+        self.kernel.borrow_mut().kill_engines();
+    }
+
+    /// The world's clock.
+    pub fn now(&self) -> Instant {
+        self.kernel.borrow().now
+    }
+
+    /// The time of day, since 1970.
+    pub fn time_of_day(&self) -> Duration {
+        TIME_OF_DAY_AT_ZERO + self.now().since(Instant::default())
+    }
+
+    /// How far the clock has leapt in all. Whoever measures how long others take leaves it out.
+    pub fn leapt(&self) -> Duration {
+        self.kernel.borrow().leapt
+    }
+
+    /// For how long workers could do nothing, in all: leaps of the clock, and the turns that began
+    /// late. Whoever judges how long workers take leaves it out.
+    pub fn missed(&self) -> Duration {
+        let kernel = self.kernel.borrow();
+        kernel.leapt + kernel.slept
+    }
+
+    /// What went wrong beside the network, and how often: a kind that never shows is not tested.
+    pub fn met(&self) -> Vec<(&'static str, u64)> {
+        self.kernel.borrow().met.iter().map(|(what, count)| (*what, *count)).collect()
+    }
+
+    /// Counts something that an actor does wrong, among [`World::met`].
+    pub fn meet(&self, what: &'static str) {
+        self.kernel.borrow_mut().meet(what);
+    }
+
+    /// What the seed decided.
+    pub fn plan(&self) -> Plan {
+        self.kernel.borrow().plan.clone()
+    }
+
+    /// Replaces what the seed decided, before anything happens.
+    pub fn set_plan(&self, plan: Plan) {
+        self.kernel.borrow_mut().plan = plan;
+    }
+
+    /// A random number for an actor.
+    pub fn random(&self) -> u64 {
+        self.kernel.borrow_mut().random.bits()
+    }
+
+    /// Writes a line into the trace.
+    pub fn note(&self, who: &'static str, words: &str) {
+        self.kernel.borrow_mut().note(who, words);
+    }
+
+    /// The trace as text: its last lines, one event each.
+    pub fn trace(&self) -> String {
+        self.kernel.borrow().trace.to_string()
+    }
+
+    /// Equal for two runs in which the same happened.
+    pub fn trace_hash(&self) -> u64 {
+        self.kernel.borrow().trace.hash()
+    }
+
+    /// The access log that the engines wrote, in order of engines.
+    pub fn log(&self) -> Vec<u8> {
+        self.kernel.borrow().engines.iter().flat_map(|engine| engine.log.clone()).collect()
+    }
+
+    /// What engines still have, one line each: open descriptors, buffers not recycled, budget not
+    /// given back. To be asked when workers have drained and were dropped.
+    pub fn leaks(&self) -> Vec<String> {
+        let kernel = self.kernel.borrow();
+        let mut leaks: Vec<String> = kernel
+            .descriptors
+            .iter()
+            .filter(|(_, descriptor)| descriptor.owner != Owner::Actor)
+            .map(|(number, descriptor)| {
+                format!("descriptor {number}, {}, of {:?}", descriptor.word(), descriptor.owner)
+            })
+            .collect();
+        for (index, engine) in kernel.engines.iter().enumerate() {
+            if engine.lent > 0 {
+                leaks.push(format!("{} buffers lent by engine {index}", engine.lent));
+            }
+            if engine.budget.used() > 0 {
+                leaks.push(format!("{} bytes of engine {index}'s budget", engine.budget.used()));
+            }
+        }
+        leaks
+    }
+
+    /// An actor's listener.
+    pub fn actor_listen(&self, address: &Address) -> Socket {
+        Socket(self.kernel.borrow_mut().listen(Owner::Actor, address).0)
+    }
+
+    /// Where an actor's listener listens.
+    pub fn local_address(&self, listener: Socket) -> Address {
+        self.kernel.borrow_mut().listens_at(listener.0)
+    }
+
+    /// The oldest connection that waits at an actor's listener, with the address of its client.
+    pub fn accept(&self, listener: Socket) -> Option<(Socket, Option<SocketAddr>)> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let (number, peer) = kernel.take_from_backlog(listener.0, Owner::Actor)?;
+        Some((Socket(number), peer))
+    }
+
+    /// Begins to connect, from a free port of the loopback or from `from`.
+    pub fn connect(&self, address: &Address, from: Option<SocketAddr>) -> Socket {
+        Socket(self.kernel.borrow_mut().connect(Owner::Actor, address, from))
+    }
+
+    /// How connecting ended; `None` while it goes on.
+    pub fn connected(&self, socket: Socket) -> Option<Result<(), Error>> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        match kernel.descriptor(socket.0).object {
+            Object::Stream { connection, outcome, .. } => {
+                outcome.filter(|_| kernel.connections[connection].established)
+            }
+            _ => None,
+        }
+    }
+
+    /// Reads up to `max` bytes that have arrived.
+    pub fn read(&self, socket: Socket, max: usize) -> Read {
+        let mut read = Vec::new();
+        let take = &mut |bytes: &[u8]| read.extend_from_slice(bytes);
+        match self.kernel.borrow_mut().read(socket.0, max, take) {
+            Readable::Bytes(_) => Read::Bytes(read),
+            Readable::End => Read::End,
+            Readable::Failed(error) => Read::Failed(error),
+            Readable::Nothing => Read::Nothing,
+        }
+    }
+
+    /// Writes as many of `bytes` as the kernel takes; none only when it has no room, so that
+    /// something will happen when it has.
+    ///
+    /// # Errors
+    /// When the connection can take no more, ever.
+    pub fn write(&self, socket: Socket, bytes: &[u8]) -> Result<usize, Error> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        loop {
+            let (connection, side) = kernel.stream_of(socket.0);
+            let room = kernel.is_writable(connection, side);
+            match kernel.write(socket.0, bytes) {
+                Ok(0) if room && !bytes.is_empty() => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Bytes that the kernel took from this socket and that have not reached its peer.
+    pub fn undelivered(&self, socket: Socket) -> usize {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let (connection, side) = kernel.stream_of(socket.0);
+        kernel.connections[connection].sides[side].out.sent.len()
+    }
+
+    /// The sockets of actors at which something happened since this was last asked: something may
+    /// be read, written or accepted there, or has ended. For actors that are many.
+    pub fn take_stirred(&self) -> BTreeSet<Socket> {
+        let stirred = std::mem::take(&mut self.kernel.borrow_mut().stirred);
+        stirred.into_iter().map(Socket).collect()
+    }
+
+    /// From now on what engines send on the connections that they open is kept, whether its
+    /// receiver reads it or not: what was sent to somebody who is gone was sent all the same.
+    pub fn overhear(&self) {
+        self.kernel.borrow_mut().overheard.get_or_insert_default();
+    }
+
+    /// What engines have sent since [`World::overhear`] on the connections that they opened, one
+    /// piece a connection, in the order in which these were opened.
+    pub fn overheard(&self) -> Vec<Vec<u8>> {
+        self.kernel.borrow().overheard.iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// Whether somebody has accepted the connection that this socket opened, or opened the one
+    /// that it accepted.
+    pub fn is_taken(&self, socket: Socket) -> bool {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let (connection, side) = kernel.stream_of(socket.0);
+        let peer = &kernel.connections[connection].sides[1 - side];
+        peer.descriptor.is_some() || peer.closed
+    }
+
+    /// Whether the other end was closed or reset, whatever of that has arrived here.
+    pub fn is_left(&self, socket: Socket) -> bool {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let (connection, side) = kernel.stream_of(socket.0);
+        let sides = &kernel.connections[connection].sides;
+        sides[1 - side].closed || sides[1 - side].reset || sides[side].reset
+    }
+
+    /// The bytes that the worker of an engine holds, and how many it may; engines are numbered in
+    /// the order in which they were made.
+    ///
+    /// # Panics
+    /// When there is no such engine.
+    pub fn budget(&self, engine: usize) -> (usize, usize) {
+        let budget = &self.kernel.borrow().engines[engine].budget;
+        (budget.used(), budget.max())
+    }
+
+    /// Ends what this socket sends.
+    pub fn finish(&self, socket: Socket) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let (connection, side) = kernel.stream_of(socket.0);
+        kernel.finish(connection, side);
+    }
+
+    /// Closes; with unread bytes that is a reset, as in TCP.
+    pub fn close(&self, socket: Socket) {
+        self.kernel.borrow_mut().close(socket.0, false);
+    }
+
+    /// Closes with a reset. (A Unix socket is just closed.)
+    pub fn reset(&self, socket: Socket) {
+        self.kernel.borrow_mut().close(socket.0, true);
+    }
+
+    /// A datagram socket bound to `address`.
+    pub fn actor_datagrams(&self, address: SocketAddr) -> Socket {
+        Socket(self.kernel.borrow_mut().open_datagram(Owner::Actor, Some(address), None))
+    }
+
+    /// The oldest datagram that arrived, with its sender.
+    pub fn receive_from(&self, socket: Socket) -> Option<(SocketAddr, Box<[u8]>)> {
+        match &mut self.kernel.borrow_mut().descriptor(socket.0).object {
+            Object::Datagram { inbox, .. } => inbox.pop_front(),
+            _ => None,
+        }
+    }
+
+    /// Sends a datagram.
+    pub fn send_to(&self, socket: Socket, to: SocketAddr, bytes: &[u8]) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        if let Object::Datagram { local, .. } = kernel.descriptor(socket.0).object {
+            kernel.send_datagram(local, to, bytes);
+        }
+    }
+}

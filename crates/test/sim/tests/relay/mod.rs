@@ -1,0 +1,239 @@
+//! A small worker over any engine: relays each accepted connection to one origin, both ways with
+//! half-close, by copy or by splice. It stands in for the proxy where an engine is tested.
+
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use millrace_engine::{
+    Address, Buffer, Completion, Engine, Error, Event, Fd, HowToShut, Instant, Kind, Shared, Token,
+};
+
+/// How bytes are moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum How {
+    Copy,
+    Splice,
+    /// What is received goes out before what then fills a pipe at once.
+    Behind,
+    /// What is received goes out by reference, behind its first bytes.
+    Shared,
+}
+
+/// Bytes moving one way.
+#[derive(Default)]
+struct Flow {
+    pipe: Option<(Fd, Fd)>,
+    piped: usize,
+    ended: bool,
+}
+
+/// Two connections. Flow 0 goes from the client to the origin, flow 1 back.
+struct Pair {
+    sides: [Fd; 2],
+    flows: [Flow; 2],
+}
+
+/// The worker.
+pub(crate) struct Relay<E: Engine> {
+    engine: E,
+    listener: Option<Fd>,
+    origin: Address,
+    how: How,
+    /// Slots are not used again: the generation of every token is 0.
+    pairs: Vec<Option<Pair>>,
+    accept_again: Option<Instant>,
+    stop: Arc<AtomicBool>,
+}
+
+/// The listener's token.
+const LISTENER: Token = Token::new(Kind::Listener, 0, 0);
+
+impl<E: Engine> Relay<E> {
+    pub(crate) fn new(
+        mut engine: E,
+        listener: Fd,
+        origin: Address,
+        how: How,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        engine.accept(&listener, LISTENER);
+        let pairs = Vec::new();
+        Self { engine, listener: Some(listener), origin, how, pairs, accept_again: None, stop }
+    }
+
+    /// False when it was told to stop and every pair is gone.
+    pub(crate) fn turn(&mut self) -> bool {
+        self.engine.turn(self.accept_again);
+        if self.accept_again.is_some_and(|when| when <= self.engine.now()) {
+            self.accept_again = None;
+            if let Some(listener) = &self.listener {
+                self.engine.accept(listener, LISTENER);
+            }
+        }
+        while let Some(completion) = self.engine.next() {
+            self.handle(completion);
+        }
+        if self.stop.load(Ordering::Acquire)
+            && let Some(listener) = self.listener.take()
+        {
+            self.engine.accept_stop(&listener);
+            self.engine.close(listener);
+            self.accept_again = None;
+        }
+        self.listener.is_some() || self.pairs.iter().any(Option::is_some)
+    }
+
+    fn handle(&mut self, completion: Completion) {
+        let index = completion.token.slot() as usize / 2;
+        let flow = completion.token.slot() as usize % 2;
+        match completion.event {
+            Event::Woken => {}
+            Event::Readable => self.receive(index, flow),
+            Event::Accepted(Ok((client, _))) => self.begin(client),
+            Event::Accepted(Err(error)) => {
+                let ours = matches!(error, Error::OutOfDescriptors | Error::OutOfMemory);
+                assert!(ours, "accept fails: {error}");
+                self.accept_again = Some(self.engine.now() + Duration::from_millis(10));
+            }
+            Event::Connected(Ok(())) => {
+                self.fill(index, 0);
+                self.fill(index, 1);
+            }
+            Event::Received(Ok(buffer)) => self.pass(index, flow, buffer),
+            Event::Sent(Ok(())) => self.fill(index, flow),
+            Event::Spliced(Ok(count)) => {
+                self.spliced(index, flow, completion.token.kind() == Kind::Client, count);
+            }
+            Event::Connected(Err(_))
+            | Event::Received(Err(_))
+            | Event::Sent(Err(_))
+            | Event::Spliced(Err(_)) => self.end(index, true),
+        }
+    }
+
+    fn begin(&mut self, client: Fd) {
+        let token = Self::token(Kind::Origin, self.pairs.len(), 0);
+        match self.engine.connect(&self.origin, token) {
+            Ok(origin) => {
+                let pair = Pair { sides: [client, origin], flows: Default::default() };
+                self.pairs.push(Some(pair));
+            }
+            Err(_) => self.engine.reset(client),
+        }
+    }
+
+    /// Asks for what comes next in a flow.
+    fn fill(&mut self, index: usize, flow: usize) {
+        let token = Self::token(Kind::Client, index, flow);
+        let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
+        if matches!(self.how, How::Splice | How::Behind) && pair.flows[flow].pipe.is_none() {
+            pair.flows[flow].pipe = self.engine.pipe().ok();
+        }
+        match &pair.flows[flow].pipe {
+            Some(_) if self.how == How::Behind => self.engine.watch(&pair.sides[flow], token),
+            Some((_, into)) => self.engine.splice(&pair.sides[flow], into, 100_000, token),
+            None => self.engine.recv(&pair.sides[flow], Buffer::SIZE, token),
+        }
+    }
+
+    fn receive(&mut self, index: usize, flow: usize) {
+        let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
+        let token = Self::token(Kind::Client, index, flow);
+        self.engine.recv(&pair.sides[flow], 1000, token);
+    }
+
+    fn pass(&mut self, index: usize, flow: usize, buffer: Buffer) {
+        let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
+        if buffer.is_empty() {
+            self.engine.recycle(buffer);
+            return self.finish(index, flow);
+        }
+        let token = Self::token(Kind::Origin, index, flow);
+        let (first, second) = buffer.split_at(buffer.len() / 2);
+        let parts = [first, b"", second];
+        let (state, sink) = (&mut pair.flows[flow], &pair.sides[1 - flow]);
+        match &state.pipe {
+            Some((from, into)) if self.how == How::Behind => {
+                match self.engine.fill(&pair.sides[flow], into, 100_000) {
+                    Some(Ok(count)) if count > 0 => {
+                        state.piped = count;
+                        self.engine.splice_after(&parts, from, sink, count, token);
+                    }
+                    Some(Err(_)) => {
+                        self.engine.recycle(buffer);
+                        return self.end(index, true);
+                    }
+                    _ => self.engine.send(sink, &parts, token),
+                }
+            }
+            _ if self.how == How::Shared => {
+                let (first, rest) = buffer.split_at(buffer.len().min(3));
+                self.engine.send_shared(sink, &[first], &Part(rest.into()), token);
+            }
+            _ => self.engine.send(sink, &parts, token),
+        }
+        self.engine.recycle(buffer);
+    }
+
+    fn spliced(&mut self, index: usize, flow: usize, filled: bool, count: usize) {
+        let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
+        let state = &mut pair.flows[flow];
+        if filled && count == 0 {
+            return self.finish(index, flow);
+        }
+        state.piped = if filled { count } else { state.piped - count };
+        if state.piped == 0 {
+            return self.fill(index, flow);
+        }
+        let (from, _) = state.pipe.as_ref().expect("it was spliced through");
+        let token = Self::token(Kind::Origin, index, flow);
+        self.engine.splice(from, &pair.sides[1 - flow], state.piped, token);
+    }
+
+    fn finish(&mut self, index: usize, flow: usize) {
+        let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
+        self.engine.shutdown(&pair.sides[1 - flow], HowToShut::Write);
+        pair.flows[flow].ended = true;
+        if pair.flows.iter().all(|flow| flow.ended) {
+            self.end(index, false);
+        }
+    }
+
+    fn end(&mut self, index: usize, abort: bool) {
+        let Some(pair) = self.pairs[index].take() else {
+            return;
+        };
+        for side in pair.sides {
+            if abort { self.engine.reset(side) } else { self.engine.close(side) }
+        }
+        for (from, into) in pair.flows.into_iter().filter_map(|flow| flow.pipe) {
+            self.engine.close(from);
+            self.engine.close(into);
+        }
+    }
+
+    fn token(kind: Kind, index: usize, flow: usize) -> Token {
+        Token::new(kind, (index * 2 + flow) as u32, 0)
+    }
+}
+
+/// Bytes that a simulated kernel sends by reference: it never asks for their file.
+#[derive(Clone, Debug)]
+struct Part(Rc<[u8]>);
+
+impl Shared for Part {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        unreachable!("there is no file")
+    }
+
+    fn share(&self) -> Box<dyn Shared> {
+        Box::new(self.clone())
+    }
+}

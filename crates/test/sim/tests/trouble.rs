@@ -1,0 +1,190 @@
+//! Each kind of trouble by itself, as a worker sees it.
+
+use std::time::Duration;
+
+use millrace_engine::{Address, Engine, Error, Event, Fd, Instant, Kind, Token, Wake};
+use millrace_sim::{Ended, Faults, Plan, Read, Sim, Socket, Turn, World, run};
+
+const TOKEN: Token = Token::new(Kind::Client, 0, 7);
+
+/// A worker that notes what it is told, and when.
+struct Notes {
+    engine: Sim,
+    told: Vec<(Instant, Token, Event)>,
+}
+
+impl Turn for Notes {
+    fn turn(&mut self) -> bool {
+        self.engine.turn(None);
+        while let Some(completion) = self.engine.next() {
+            let now = self.engine.now();
+            if let Event::Received(Ok(buffer)) = completion.event {
+                let bytes = buffer.len();
+                self.engine.recycle(buffer);
+                self.told.push((now, completion.token, Event::Spliced(Ok(bytes))));
+            } else {
+                self.told.push((now, completion.token, completion.event));
+            }
+        }
+        true
+    }
+}
+
+/// A kind world but for what `change` makes of its plan.
+fn world(change: impl FnOnce(&mut Plan)) -> (World, Notes) {
+    let world = World::new(1, Faults::None);
+    let mut plan = world.plan();
+    change(&mut plan);
+    world.set_plan(plan);
+    let engine = world.engine(1 << 20);
+    (world, Notes { engine, told: Vec::new() })
+}
+
+fn live(world: &World, notes: &mut Notes, seconds: u64) -> Ended {
+    run(world, &mut [notes], &mut [], Duration::from_secs(seconds), &mut |_| false)
+}
+
+/// A connection of the engine's to an actor.
+fn connected(world: &World, notes: &mut Notes) -> (Fd, Socket) {
+    let address = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
+    let listener = world.actor_listen(&address);
+    let fd = notes.engine.connect(&world.local_address(listener), TOKEN).expect("there is room");
+    live(world, notes, 10);
+    let (peer, _) = world.accept(listener).expect("it was connected to");
+    notes.told.clear();
+    (fd, peer)
+}
+
+#[test]
+fn a_peer_that_vanishes_says_nothing_and_the_kernel_gives_up_on_what_is_sent() {
+    let (world, mut notes) = world(|plan| plan.vanish = 1000);
+    let (fd, peer) = connected(&world, &mut notes);
+    notes.engine.recv(&fd, 100, TOKEN);
+    while !matches!(world.read(peer, 100), Read::Failed(_)) {
+        world.write(peer, b"x").expect("it is not gone yet");
+        live(&world, &mut notes, 1);
+        if notes.told.pop().is_some() {
+            notes.engine.recv(&fd, 100, TOKEN);
+        }
+    }
+    live(&world, &mut notes, 7200);
+    assert!(notes.told.is_empty(), "{:?}", notes.told);
+    notes.engine.send(&fd, &[b"bytes"], TOKEN);
+    let sent = world.now();
+    live(&world, &mut notes, 7200);
+    let [(_, _, Event::Sent(Ok(()))), (when, _, Event::Received(Err(Error::TimedOut)))] =
+        &notes.told[..]
+    else {
+        panic!("{:?}", notes.told);
+    };
+    assert!(when.since(sent) >= Duration::from_secs(900));
+    notes.engine.close(fd);
+}
+
+#[test]
+fn what_is_closed_may_complete_once_more_under_its_old_token() {
+    let (world, mut notes) = world(|plan| plan.stale = 1000);
+    let (fd, _peer) = connected(&world, &mut notes);
+    notes.engine.recv(&fd, 100, TOKEN);
+    notes.engine.close(fd);
+    live(&world, &mut notes, 1);
+    assert!(matches!(notes.told[..], [(_, TOKEN, Event::Spliced(Ok(0)))]), "{:?}", notes.told);
+    live(&world, &mut notes, 1);
+    assert_eq!(notes.told.len(), 1);
+}
+
+#[test]
+fn memory_and_descriptors_run_out() {
+    let (world, mut notes) = world(|plan| plan.memory = 1000);
+    let address = Address::Tcp("127.0.0.1:1".parse().expect("an address"));
+    assert_eq!(notes.engine.connect(&address, TOKEN), Err(Error::OutOfMemory));
+    world.set_plan(Plan { memory: 0, shortage_ms: 500, shortage_every_ms: 1000, ..world.plan() });
+    let mut open = Vec::new();
+    let mut refused = 0;
+    for _ in 0..100 {
+        match notes.engine.connect(&address, TOKEN) {
+            Ok(fd) => open.push(fd),
+            Err(error) => {
+                assert_eq!(error, Error::OutOfDescriptors);
+                refused += 1;
+            }
+        }
+        notes.engine.waker().wake();
+        let moment = world.now() + Duration::from_millis(33);
+        let mut wait = Wait(moment);
+        run(&world, &mut [&mut notes], &mut [&mut wait], Duration::from_millis(33), &mut |_| false);
+    }
+    assert!((30..70).contains(&refused), "{refused} of 100 in half of the time");
+    open.into_iter().for_each(|fd| notes.engine.close(fd));
+}
+
+/// Keeps the world going until then.
+struct Wait(Instant);
+
+impl millrace_sim::Actor for Wait {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        (world.now() < self.0).then_some(self.0)
+    }
+}
+
+#[test]
+fn the_clock_leaps_and_a_run_is_not_shortened_by_it() {
+    for seed in 0..200 {
+        let world = World::new(seed, Faults::Hostile);
+        if world.plan().leaps == 0 {
+            continue;
+        }
+        let mut notes = Notes { engine: world.engine(1 << 20), told: Vec::new() };
+        let start = world.now();
+        let mut wait = Wait(start + Duration::from_secs(48 * 3600));
+        run(&world, &mut [&mut notes], &mut [&mut wait], Duration::from_secs(120), &mut |_| false);
+        assert!(world.leapt() > Duration::ZERO);
+        assert!(world.now().since(start) >= world.leapt());
+        return;
+    }
+    panic!("no world of 200 has a clock that leaps");
+}
+
+#[test]
+fn a_turn_may_begin_late_and_be_told_of_nothing() {
+    let (world, mut notes) = world(|plan| {
+        (plan.slow_turns, plan.slow_turn_ns, plan.spurious) = (500, 3_000_000_000, 500);
+    });
+    let mut late = false;
+    for _ in 0..50 {
+        let woken = world.now();
+        notes.engine.waker().wake();
+        live(&world, &mut notes, 60);
+        late |= notes.told.iter().any(|(when, ..)| when.since(woken) > Duration::from_millis(100));
+    }
+    let wakes = notes.told.iter().filter(|(_, _, event)| matches!(event, Event::Woken)).count();
+    assert!(late && wakes > 50, "{wakes} wakes");
+}
+
+#[test]
+fn a_full_disk_loses_whole_records() {
+    let (world, mut notes) = world(|plan| plan.log_loss = 500);
+    for number in 0..100 {
+        notes.engine.log(format!("{number}\n").as_bytes());
+    }
+    let log = String::from_utf8(world.log()).expect("numbers");
+    assert!((20..80).contains(&log.lines().count()), "{log}");
+    assert!(log.lines().all(|line| line.parse::<u32>().is_ok_and(|number| number < 100)));
+}
+
+#[test]
+fn what_was_sent_to_somebody_who_is_gone_is_overheard() {
+    let (world, mut notes) = world(|_| {});
+    world.overhear();
+    let (fd, peer) = connected(&world, &mut notes);
+    notes.engine.send(&fd, &[b"read"], TOKEN);
+    notes.engine.waker().wake();
+    live(&world, &mut notes, 1);
+    assert_eq!(world.read(peer, 100), Read::Bytes(b"read".to_vec()));
+    world.write(peer, b"not kept").expect("it is connected");
+    world.close(peer);
+    notes.engine.send(&fd, &[b", and not read"], TOKEN);
+    live(&world, &mut notes, 1);
+    assert_eq!(world.overheard(), [b"read, and not read".to_vec()]);
+    notes.engine.close(fd);
+}

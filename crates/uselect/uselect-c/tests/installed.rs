@@ -1,0 +1,66 @@
+//! libuselect as `make libs` installs it: built by the release profile, found by pkg-config.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod c;
+#[path = "c/installed.rs"]
+mod installed;
+#[path = "c/served.rs"]
+mod served;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use c::{compile, run};
+use installed::{flags, installed, valgrind};
+use served::{BACKENDS, options};
+
+const REFUSED: &str = concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/tests/refused.supp");
+
+/// The test programs, with what `flags` say of the library.
+fn programs(name: &str, flags: &[String]) -> [PathBuf; 2] {
+    let with_threads = [flags, &["-pthread".to_owned()]].concat();
+    ["caller", "instances"].map(|program| {
+        let source = format!("crates/uselect/uselect-c/tests/{program}.c");
+        compile(&source, &format!("uselect-{program}-{name}"), &with_threads)
+    })
+}
+
+#[test]
+fn the_static_library_is_linked_into_static_programs_and_others() {
+    let needs = flags("uselect", &["--static"]);
+    let with_shared: Vec<_> =
+        needs.iter().map(|flag| flag.replace("-luselect", "-l:libuselect.a")).collect();
+    let with_none = [&["-static".to_owned()], &needs[..]].concat();
+    let programs = [programs("static", &with_shared), programs("all-static", &with_none)].concat();
+    for options in BACKENDS.iter().filter_map(|backend| options(backend)) {
+        programs.iter().for_each(|program| _ = run(Command::new(program).args(&options)));
+    }
+}
+
+#[test]
+fn memory_is_used_as_it_should_be() {
+    let programs = programs("shared", &flags("uselect", &[]));
+    // Without one that tracks, the system calls get what is wrong, on purpose.
+    let tracking = BACKENDS.iter().filter(|backend| **backend != "calls");
+    for options in tracking.filter_map(|backend| options(backend)) {
+        // The tracker is there until the process ends.
+        let commands =
+            programs.iter().filter_map(|program| valgrind(program, "definite,indirect,possible"));
+        for mut command in commands {
+            run(command.env("VALGRIND_OPTS", REFUSED).args(&options));
+        }
+    }
+}
+
+#[test]
+fn what_is_installed_is_whole() {
+    let prefix = installed();
+    for file in ["lib/libuselect.so.0", "include/uselect.h", "share/man/man7/uselect.7"] {
+        assert!(prefix.join(file).exists(), "{file}");
+    }
+    for page in ["uselect", "upselect", "uppoll", "uepoll_pwait", "uselect_stats"] {
+        let text =
+            std::fs::read_to_string(prefix.join(format!("share/man/man3/{page}.3"))).unwrap();
+        assert!(text.starts_with(".TH"), "{page}");
+    }
+}

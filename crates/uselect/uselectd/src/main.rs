@@ -1,0 +1,66 @@
+//! uselectd: loads the programs of user-level connection tracking and hands processes their memory.
+
+mod options;
+
+use std::io::{ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use options::{Options, help};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use uselectd::{Daemon, Error, check_privileges, drop_privileges, ending_signals};
+
+fn main() -> ExitCode {
+    let asked = std::env::args_os().skip(1).find_map(|word| match word.to_str()? {
+        "--help" => Some(help()),
+        "--version" => Some(concat!("uselectd ", env!("CARGO_PKG_VERSION"), "\n").to_owned()),
+        _ => None,
+    });
+    if let Some(text) = asked {
+        return print(&text);
+    }
+    let options = match Options::parse(std::env::args_os().skip(1)) {
+        Ok(options) => options,
+        Err(mistake) => {
+            eprintln!("uselectd: {mistake}");
+            return ExitCode::from(2);
+        }
+    };
+    match serve(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("uselectd: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes help or version to standard output. A reader may close its pipe early; any other failure
+/// is an error.
+fn print(text: &str) -> ExitCode {
+    let mut output = std::io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("uselectd: cannot write to standard output: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn serve(options: Options) -> Result<(), Error> {
+    check_privileges()?;
+    let end = ending_signals()?;
+    allow_descriptors();
+    let mut daemon = Daemon::new(&options.socket, options.policy)?;
+    drop_privileges()?;
+    eprintln!("uselectd: listening on unix:{}", options.socket.display());
+    daemon.run_until(end.as_fd())
+}
+
+/// A process has up to seven: what is usual, 1,024, is less than all of them together.
+fn allow_descriptors() {
+    let limits = getrlimit(Resource::Nofile);
+    // What is not allowed stays as it is; who finds no room is told so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });
+}

@@ -1,0 +1,190 @@
+//! The command line: one row an option, from which it is read, explained and refused.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::path::{Component, Path, PathBuf};
+
+use uselectd::{Policy, REGIONS_MAX};
+
+/// What a command line says.
+pub(crate) struct Options {
+    pub(crate) socket: PathBuf,
+    pub(crate) policy: Policy,
+}
+
+/// An option, which has a value.
+struct Row {
+    name: &'static str,
+    value: &'static str,
+    allowed: &'static str,
+    text: &'static str,
+    /// Takes a value, or says what is wrong with it.
+    take: fn(&mut Options, &str) -> Result<(), &'static str>,
+}
+
+const ROWS: [Row; 5] = [
+    Row {
+        name: "--socket",
+        value: "PATH",
+        allowed: "a path of up to 107 bytes",
+        text: "where processes ask; /run/uselectd.sock unless said",
+        take: |options, value| {
+            options.socket = value.into();
+            match value.len() {
+                0 => Err("is empty"),
+                1..=107 => Ok(()),
+                _ => Err("is too long"),
+            }
+        },
+    },
+    Row {
+        name: "--allow-user",
+        value: "USER",
+        allowed: "a number up to 4294967295, or a name of /etc/passwd",
+        text: "serve this user; root alone while nobody is allowed",
+        take: |options, value| {
+            options.policy.users.push(number(value, "/etc/passwd")?);
+            Ok(())
+        },
+    },
+    Row {
+        name: "--allow-group",
+        value: "GROUP",
+        allowed: "a number up to 4294967295, or a name of /etc/group",
+        text: "serve users that have this group",
+        take: |options, value| {
+            options.policy.groups.push(number(value, "/etc/group")?);
+            Ok(())
+        },
+    },
+    Row {
+        name: "--allow-cgroup",
+        value: "PATH",
+        allowed: "a path from the root of cgroup v2, such as /system.slice",
+        text: "serve processes in this cgroup or below it",
+        take: |options, value| {
+            let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+            let path = Path::new(value);
+            options.policy.cgroups.push(path.to_owned());
+            match path.is_absolute() && path.components().all(is_plain) {
+                true => Ok(()),
+                false => Err("is no such path"),
+            }
+        },
+    },
+    Row {
+        name: "--per-user",
+        value: "N",
+        allowed: "a number from 1 to 256",
+        text: "processes of one user at the same time; 32 unless said",
+        take: |options, value| {
+            options.policy.per_user = value.parse().map_err(|_| "is no such number")?;
+            match options.policy.per_user {
+                0 => Err("is too small"),
+                1..=REGIONS_MAX => Ok(()),
+                _ => Err("is too large"),
+            }
+        },
+    },
+];
+
+impl Options {
+    /// Reads a command line without its first word. What is given more than once allows more, or
+    /// holds as it was given last.
+    ///
+    /// # Errors
+    /// What is wrong with it, in one line.
+    pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Self, String> {
+        let mut options = Self { socket: uselect::SOCKET.into(), policy: Policy::default() };
+        let words = words.map(OsString::into_string).collect::<Result<Vec<_>, _>>();
+        let words = words.map_err(|word| format!("command line: {word:?}; allowed: UTF-8"))?;
+        let mut words = words.into_iter();
+        while let Some(word) = words.next() {
+            let row = ROWS.iter().find(|row| row.name == word).ok_or_else(|| {
+                let names = ROWS.map(|row| row.name).join(", ");
+                format!("command line: {word:?} is not known; allowed: {names}, --help, --version")
+            })?;
+            let Row { name, allowed, .. } = row;
+            let value =
+                words.next().ok_or_else(|| format!("{name}: has no value; allowed: {allowed}"))?;
+            (row.take)(&mut options, &value)
+                .map_err(|wrong| format!("{name}: {value:?} {wrong}; allowed: {allowed}"))?;
+        }
+        Ok(options)
+    }
+}
+
+/// What `--help` says.
+pub(crate) fn help() -> String {
+    let mut text = String::from("usage: uselectd [OPTION VALUE]...\n");
+    let rows = ROWS.map(|Row { name, value, text, .. }| (format!("{name} {value}"), text));
+    let asked = [("--help", "this text"), ("--version", "the version")];
+    let asked = asked.map(|(name, what)| (name.to_owned(), what));
+    for (option, what) in rows.into_iter().chain(asked) {
+        writeln!(text, "  {option:<21} {what}").expect("a string takes everything");
+    }
+    text
+}
+
+/// The number of a user or a group: itself, or what `file` (passwd(5), group(5)) has for a name.
+fn number(word: &str, file: &str) -> Result<u32, &'static str> {
+    if let Ok(number) = word.parse() {
+        return Ok(number);
+    }
+    let text = std::fs::read_to_string(file).map_err(|_| "is no number, and there are no names")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(':'));
+    let number = line.and_then(|line| line.split(':').nth(1)?.parse().ok());
+    number.filter(|_| !word.is_empty()).ok_or("is not known")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        Options::parse(line.split(' ').filter(|word| !word.is_empty()).map(OsString::from))
+    }
+
+    #[test]
+    fn what_is_said_is_taken() {
+        let options = parse("").unwrap();
+        assert_eq!(options.socket, Path::new("/run/uselectd.sock"));
+        let Policy { users, groups, cgroups, per_user } = options.policy;
+        assert!(users.is_empty() && groups.is_empty() && cgroups.is_empty());
+        assert_eq!(per_user, 32);
+        let lists = "--allow-user 7 --allow-user root --allow-group 4294967295 --allow-group root";
+        let options = parse(&format!("--socket a {lists} --allow-cgroup /a/b/ --per-user 256"));
+        let Options { socket, policy } = options.unwrap();
+        let Policy { users, groups, cgroups, per_user } = policy;
+        assert_eq!((socket.as_path(), users), (Path::new("a"), vec![7, 0]));
+        assert_eq!((groups, per_user), (vec![u32::MAX, 0], 256));
+        assert_eq!(cgroups, [Path::new("/a/b")]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_one_line_that_says_what_is_allowed() {
+        let wrong = [
+            ("--allow", "command line: \"--allow\" is not known; allowed: --socket, --allow-user,"),
+            ("--socket", "--socket: has no value; allowed: a path of up to 107 bytes"),
+            ("--allow-user x\n", "--allow-user: \"x\\n\" is not known; allowed: a number up to"),
+            ("--allow-user 4294967296", "--allow-user: \"4294967296\" is not known; allowed: a"),
+            ("--allow-user -1", "--allow-user: \"-1\" is not known; allowed: a number up to"),
+            ("--allow-group roo", "--allow-group: \"roo\" is not known; allowed: a number up to"),
+            ("--allow-cgroup a", "--allow-cgroup: \"a\" is no such path; allowed: a path from"),
+            ("--allow-cgroup /a/../b", "--allow-cgroup: \"/a/../b\" is no such path; allowed: a"),
+            ("--per-user 0", "--per-user: \"0\" is too small; allowed: a number from 1 to 256"),
+            ("--per-user 257", "--per-user: \"257\" is too large; allowed: a number from 1 to 256"),
+            ("--per-user -1", "--per-user: \"-1\" is no such number; allowed: a number from 1 to"),
+        ];
+        for (line, begin) in wrong {
+            let mistake = parse(line).err().unwrap();
+            assert!(mistake.starts_with(begin) && !mistake.contains('\n'), "{mistake}");
+        }
+        assert!(parse(&format!("--socket {}", "a".repeat(107))).is_ok());
+        assert!(parse(&format!("--socket {}", "a".repeat(108))).is_err());
+        assert!(Options::parse(["--allow-user", ""].map(OsString::from).into_iter()).is_err());
+        // The kernel's bound, and ours, are also words of the table.
+        assert_eq!(REGIONS_MAX, 256);
+        assert!(help().lines().all(|line| line.len() <= 80), "{}", help());
+    }
+}
