@@ -12,9 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_proxy::Shared;
-use millrace_proxy::board::Check;
 use millrace_proxy::config::{Config, Origin};
 use millrace_proxy::limits::Limits;
+use millrace_proxy::shared_health::Check;
 
 use crate::failure::Failure;
 use crate::reload::Force;

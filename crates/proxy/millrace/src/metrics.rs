@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use millrace_engine::LogSink;
 use millrace_proxy::Shared;
-use millrace_proxy::board::Shown;
 use millrace_proxy::counters::{Counters, PerReason, PerStatus, RowKind};
 use millrace_proxy::reason::Reason;
+use millrace_proxy::shared_health::Shown;
 use millrace_store::Cache;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_proxy::Shared;
-use millrace_proxy::board::Outage;
+use millrace_proxy::shared_health::Outage;
 
 use crate::failure::Failure;
 use crate::say;
@@ -198,8 +198,8 @@ fn in_the_last(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use millrace_engine::Instant;
-    use millrace_proxy::board::Cause;
     use millrace_proxy::reason::Reason;
+    use millrace_proxy::shared_health::Cause;
 
     use super::*;
 

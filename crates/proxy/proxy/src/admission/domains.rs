@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use millrace_http1::{Authority, Host};
 
 use crate::config::TargetRules;
-use crate::reason::Reason;
+use crate::exchange::reason::Reason;
 
 /// The longest name that a list can hold (RFC 1035 section 2.3.4), and so one that can match.
 const NAME_BYTES_MAX: usize = 253;

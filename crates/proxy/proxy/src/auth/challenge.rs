@@ -2,7 +2,7 @@
 
 use super::Auth;
 use crate::exchange::Exchange;
-use crate::reason::Reason;
+use crate::exchange::reason::Reason;
 
 /// Writes the Proxy-Authenticate fields of an answer that refuses `exchange` for `reason`: none
 /// unless that has to do with who the client is.

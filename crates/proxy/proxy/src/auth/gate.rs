@@ -13,9 +13,9 @@ use super::cache::{Cache, Ticket};
 use super::credentials::Credentials;
 use super::queue::{FairQueue, Outcome, Question, Refused, Verdict, Verifier};
 use super::users::Users;
-use crate::clients::Client;
+use crate::exchange::reason::Reason;
 use crate::limits::Limits;
-use crate::reason::Reason;
+use crate::overload::per_client::Client;
 
 /// Where a worker has passwords compared: whom it asks, and the mailbox for the verdicts, which has
 /// room for [`VERDICTS_MAX`] of them.

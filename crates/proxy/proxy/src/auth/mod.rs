@@ -30,8 +30,9 @@ use millrace_http1::{Framing, Method, Name, connection_options};
 
 use crate::conn::Conn;
 use crate::exchange::Exchange;
-use crate::flow::{self, Step};
-use crate::reason::Reason;
+use crate::exchange::reason::Reason;
+use crate::exchange::stage as flow;
+use crate::exchange::stage::Step;
 use crate::stage::deliver;
 use crate::worker::Worker;
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::hash::PasswordHash;
-use crate::clients::Client;
+use crate::overload::per_client::Client;
 
 /// Whoever compares passwords with slow hashes, outside of the workers.
 pub trait Verifier: Send {

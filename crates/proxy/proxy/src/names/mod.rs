@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use millrace_engine::{Engine, Event, Instant, Key, Kind, Table, Timers, Token};
 
+use crate::exchange::reason::Reason;
 use crate::limits::Limits;
-use crate::reason::Reason;
 use cache::Cache;
 use lookup::{Lookup, Progress, parse_token};
 use name::Name;

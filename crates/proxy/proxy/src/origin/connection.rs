@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use millrace_engine::{Fd, Instant, Key, TimerId};
 
-use crate::input::Input;
+use crate::conn::recv_buffer::Input;
 use crate::origin::OriginId;
 
 /// What an origin connection does.

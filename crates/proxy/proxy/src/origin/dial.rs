@@ -10,9 +10,9 @@ use millrace_engine::{Address, Engine, Error, Fd, Instant, Key, Kind, TimerId};
 
 use crate::admission::{self, Denied};
 use crate::config::Role;
+use crate::exchange::reason::Reason;
 use crate::names::{Attempt as Next, Race};
 use crate::origin::{OriginConn, Phase};
-use crate::reason::Reason;
 use crate::stage::fetch;
 use crate::worker::Worker;
 

@@ -4,8 +4,8 @@
 
 use millrace_engine::Instant;
 
-use crate::board::Board;
 use crate::config::Balance;
+use crate::origin::shared_health::Board;
 use crate::origin::{OriginId, Origins, Trial};
 use crate::snapshot::RouteOrigins;
 

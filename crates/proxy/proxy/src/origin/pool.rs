@@ -12,9 +12,9 @@ use std::sync::Arc;
 use millrace_engine::{Fd, Instant, Key, Table};
 use millrace_splice::Thresholds;
 
-use crate::board::CheckMark;
-use crate::origin::known::Known;
 use crate::origin::rules::RuleSets;
+use crate::origin::shared_health::CheckMark;
+use crate::origin::state::Known;
 use crate::origin::{OriginConn, OriginId, RulesId, Use};
 
 /// All origins of a worker.

@@ -7,10 +7,10 @@
 
 use millrace_engine::{Engine, Key};
 
-use crate::board::Cause;
+use crate::exchange::reason::Reason;
 use crate::exchange::{Exchange, Plan};
+use crate::origin::shared_health::Cause;
 use crate::origin::{EjectRules, OriginId, Trial};
-use crate::reason::Reason;
 use crate::worker::Worker;
 
 /// The exchange failed at its origin, which it has not left yet.

@@ -7,12 +7,12 @@ use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Error, Fd, Key, Kind};
 use millrace_http1::{HeadScan, parse_proxy_header};
 
-use crate::clients::Client;
+use crate::conn::recv_buffer::Input;
 use crate::conn::{Conn, Standing};
-use crate::input::Input;
-use crate::letter::{HandedOver, Letter};
+use crate::overload::per_client::Client;
 use crate::stage::parse;
 use crate::worker::Worker;
+use crate::worker::message::{HandedOver, Letter};
 
 /// What a listener gave; the slot of `key` is its number.
 pub(crate) fn handle<E: Engine>(

@@ -5,15 +5,16 @@ use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Error, Key, Kind};
 use millrace_http1::{Expectation, Framing, Version, connection_options, expectation};
 
-use crate::caching::Answer;
+use crate::cached::Answer;
+use crate::cached::serve;
+use crate::exchange::headers::{self, AnswerForm};
+use crate::exchange::reason::Reason;
+use crate::exchange::stage as flow;
+use crate::exchange::stage::{Stage, Step};
 use crate::exchange::{Exchange, Own, Plan};
-use crate::flow::{self, Stage, Step};
-use crate::heads::{self, AnswerForm};
 use crate::origin::OriginConn;
-use crate::reason::Reason;
-use crate::stage::serve;
+use crate::transfer::tunnel;
 use crate::transfer::{Line, Waits};
-use crate::tunnel;
 use crate::worker::Worker;
 
 /// Writes the head of the answer and starts what follows it.
@@ -33,7 +34,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
         Plan::Tunnel => {
             let Worker { out, exchanges, .. } = worker;
             let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
-            heads::write_connected(out, exchange);
+            headers::write_connected(out, exchange);
             exchange.status = 200;
             tunnel::begin(worker, key);
         }
@@ -58,7 +59,7 @@ fn write_own<E: Engine>(worker: &mut Worker<E>, key: Key, own: Own) {
         Own::Options | Own::Trace => 200,
     };
     let date = dates.at(engine.time_of_day()).http_date();
-    exchange.own_bytes = heads::write_own(out, exchange, own, exchange.persistent, date);
+    exchange.own_bytes = headers::write_own(out, exchange, own, exchange.persistent, date);
     exchange.download.start(Framing::None, false, now);
     if let Own::Refusal(reason) = own {
         counters.responses_own.add(reason);
@@ -86,7 +87,7 @@ fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
     exchange.persistent = persistent;
     exchange.status = exchange.answer.status();
     let form = AnswerForm { framing, chunked, persistent };
-    heads::write_answer(out, exchange, form, dates, engine.time_of_day());
+    headers::write_answer(out, exchange, form, dates, engine.time_of_day());
     if exchange.status == 101 {
         tunnel::begin(worker, key);
     } else {
@@ -96,7 +97,7 @@ fn write_answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
 }
 
 /// Whether the exchange is the last one of its connection whatever the client wants.
-pub(super) fn is_leaving<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
+pub(crate) fn is_leaving<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
     let conn = worker.exchange(key).conn();
     let listener = worker.conn(conn).listener;
     worker.is_leaving(listener)
@@ -300,7 +301,7 @@ fn upload_is_pointless(exchange: &Exchange) -> bool {
 }
 
 /// The answer was delivered; what is missing of the request is not waited for any longer.
-pub(super) fn give_up_upload<E: Engine>(worker: &mut Worker<E>, key: Key) {
+pub(crate) fn give_up_upload<E: Engine>(worker: &mut Worker<E>, key: Key) {
     worker.leave_origin(key);
     let Worker { engine, pipes, exchanges, .. } = worker;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");

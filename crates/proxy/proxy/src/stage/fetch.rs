@@ -11,19 +11,21 @@ use millrace_http1::{
     Authority, Framing, HeadScan, Version, answer_framing, destination, upgrade_accepted,
 };
 
-use crate::caching::now_ms;
+use crate::cached::now_ms;
+use crate::cached::outcome::{self, Kept};
+use crate::cached::refresh;
+use crate::exchange::headers;
+use crate::exchange::reason::Reason;
+use crate::exchange::stage as flow;
+use crate::exchange::stage::{Stage, Step};
 use crate::exchange::{Exchange, Plan};
-use crate::flow::{self, Stage, Step};
-use crate::heads;
 use crate::names::{Answered, NameError};
-use crate::origin::{self, INTERIM_MAX, OriginId, Phase, Place, Probing, Share, Trial, Want, pick};
-use crate::origin_side::RECEIVE_AHEAD_MAX;
-use crate::reason::Reason;
-use crate::refresh;
+use crate::origin::side::RECEIVE_AHEAD_MAX;
+use crate::origin::{self, INTERIM_MAX, OriginId, Phase, Place, Probing, Share, Trial, pick};
+use crate::overload::wait_list::{self, Want};
 use crate::stage::deliver;
-use crate::stage::keep::{self, Kept};
+use crate::transfer::tunnel;
 use crate::transfer::{Line, Waits};
-use crate::tunnel;
 use crate::worker::Worker;
 
 /// Picks an origin and asks it, over a kept connection or a new one.
@@ -163,7 +165,7 @@ pub(crate) fn connected<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let exchange = worker.exchanges.get_mut(key).expect("a connection is for a live exchange");
     let id = exchange.transaction.origin.expect("picked before it was connected to");
     let place = worker.origins.place(id);
-    let upgrade = heads::write_request(&mut worker.out, exchange, place);
+    let upgrade = headers::write_request(&mut worker.out, exchange, place);
     let transaction = &mut exchange.transaction;
     transaction.upgrade_sent = upgrade;
     transaction.phase = Phase::Asked;
@@ -306,7 +308,7 @@ pub(crate) fn answer<E: Engine>(worker: &mut Worker<E>, key: Key) {
                 exchange.charges[1] = Some(engine.budget().charge(head));
                 let id = exchange.transaction.origin.expect("picked before it was asked");
                 origin::note_answer(worker, key, id);
-                if keep::run(worker, key) == Kept::AskAgain {
+                if outcome::run(worker, key) == Kept::AskAgain {
                     return ask_again(worker, key);
                 }
                 flow::go(worker, key, Stage::Deliver);
@@ -375,7 +377,7 @@ fn pass_interim<E: Engine>(worker: &mut Worker<E>, key: Key) {
         return;
     }
     out.clear();
-    heads::write_interim(out, exchange);
+    headers::write_interim(out, exchange);
     let slot = exchange.conn();
     let conn = conns.get_mut(slot).expect("an exchange has its connection");
     engine.send(&conn.fd, &[out], slot.token(millrace_engine::Kind::Client));
@@ -414,7 +416,7 @@ pub(crate) fn connect_failed<E: Engine>(worker: &mut Worker<E>, key: Key, reason
             _ => Want::Lookup,
         };
         worker.leave_origin(key);
-        return origin::wait_for_room(worker, key, want);
+        return wait_list::wait_for_room(worker, key, want);
     }
     let id = worker.exchange(key).transaction.origin;
     if let Some(counters) = id.and_then(|id| worker.origins.counters(id)) {
@@ -485,7 +487,7 @@ pub(crate) fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) 
         worker.break_origin(key);
     }
     worker.leave_origin(key);
-    if worker.exchange(key).stage < Stage::Deliver && keep::serve_spare(worker, key) {
+    if worker.exchange(key).stage < Stage::Deliver && outcome::serve_spare(worker, key) {
         flow::go(worker, key, Stage::Deliver);
         return flow::run(worker, key);
     }

@@ -6,12 +6,12 @@ use millrace_engine::{Engine, Key};
 use millrace_http1::Name;
 
 use crate::auth::Access;
-use crate::caching::Answer;
+use crate::cached::Answer;
 use crate::exchange::Exchange;
+use crate::exchange::access_log::{OriginAddress, Record, write_record};
+use crate::exchange::reason::Reason;
 use crate::origin::{Origins, Place};
-use crate::reason::Reason;
-use crate::record::{OriginAddress, Record, write_record};
-use crate::tally::Tally;
+use crate::transfer::tally::Tally;
 use crate::worker::Worker;
 
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {

@@ -13,12 +13,12 @@ use millrace_store::rules::{
 };
 use millrace_store::{Cache, Claim, Found, Object, Question, Waiter};
 
-use crate::caching::{key_of, now_ms};
+use crate::cached::refresh;
+use crate::cached::{key_of, now_ms};
+use crate::exchange::reason::Reason;
+use crate::exchange::stage::{Stage, Step};
 use crate::exchange::{Exchange, Plan, origin_request};
-use crate::flow::{Stage, Step};
 use crate::origin;
-use crate::reason::Reason;
-use crate::refresh;
 use crate::worker::Worker;
 
 pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {

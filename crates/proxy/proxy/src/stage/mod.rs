@@ -3,9 +3,7 @@
 pub(crate) mod accept;
 pub(crate) mod deliver;
 pub(crate) mod fetch;
-pub(crate) mod keep;
 pub(crate) mod log;
 pub(crate) mod lookup;
 pub(crate) mod parse;
 pub(crate) mod route;
-pub(crate) mod serve;

@@ -7,8 +7,8 @@ use millrace_http1::{
 
 use crate::conn::Standing;
 use crate::exchange::Exchange;
-use crate::flow;
-use crate::reason::Reason;
+use crate::exchange::reason::Reason;
+use crate::exchange::stage as flow;
 use crate::stage::deliver;
 use crate::worker::Worker;
 

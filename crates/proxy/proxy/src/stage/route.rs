@@ -10,9 +10,9 @@ use millrace_http1::{
 use crate::admission;
 use crate::auth;
 use crate::config::{PathForward, Role, Route, Service};
+use crate::exchange::reason::Reason;
+use crate::exchange::stage::{Stage, Step};
 use crate::exchange::{Exchange, Own, Plan, Sender};
-use crate::flow::{Stage, Step};
-use crate::reason::Reason;
 use crate::snapshot::Snapshot;
 use crate::worker::Worker;
 

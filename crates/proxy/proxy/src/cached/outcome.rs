@@ -1,0 +1,391 @@
+//! What the cache makes of an origin's answer, once its head is there: it is stored, it says that
+//! what is stored still holds, or it goes to its client alone.
+
+use std::sync::Arc;
+
+use millrace_engine::planted::{Fault, planted};
+use millrace_engine::{Engine, Key, Kind};
+use millrace_http1::{Framing, Method, Name, OriginRequest, destination, path};
+use millrace_store::rules::{
+    self, Condition, Forward, Receipt, Refusal, Scheme, SetCookie, Site, Stored, combine,
+    condition, extent_of, freshen, group_hash, group_invalidations, invalidated, is_failure,
+    tag_hashes, updated_tags,
+};
+use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
+
+use crate::cached::fill;
+use crate::cached::{Answer, now_ms};
+use crate::config::{CacheRoute, PathForward};
+use crate::exchange::{Exchange, origin_request};
+use crate::worker::Worker;
+
+/// What becomes of the answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kept {
+    /// It goes to the client as it is.
+    No,
+    /// The client gets what is stored.
+    Yes,
+    /// The origin has to be asked again, without conditions.
+    AskAgain,
+}
+
+/// An answer as it comes to the cache: by what rules it is stored, and when it was asked for.
+#[derive(Clone, Copy)]
+struct Arrival<'a> {
+    cache: &'a Arc<Cache>,
+    route: &'a CacheRoute,
+    receipt: &'a Receipt,
+}
+
+/// Takes in the head of a final answer.
+pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Kept {
+    let exchange = worker.exchange(key);
+    if exchange.caching.key.is_none() {
+        if exchange.caching.forward == Some(Forward::Bypass) {
+            went_past(worker, key);
+        }
+        return Kept::No;
+    }
+    let (status, request_ms) = (exchange.answer.status(), exchange.caching.request_ms);
+    let snapshot = exchange.snapshot().clone();
+    let route = snapshot.cache(exchange.service, exchange.plan);
+    let route = route.expect("an exchange with a key has a cache");
+    let cache = &worker.cache();
+    let response_ms = now_ms(&worker.engine);
+    let receipt = &Receipt { request_ms, response_ms, scheme: Scheme::Http, hash: *cache.hash() };
+    let arrival = Arrival { cache, route, receipt };
+    let exchange = worker.exchange(key);
+    match status {
+        101 => {
+            worker.leave_cache(key);
+            Kept::No
+        }
+        304 if exchange.caching.validates => validated(worker, key, arrival),
+        206 if exchange.caching.completes.is_some() => joined(worker, key, arrival),
+        // That is about our own conditions. The part is of no use, or this would come again.
+        304 | 412 | 416 if exchange.caching.completes.is_some() => {
+            drop_part(exchange, arrival);
+            Kept::AskAgain
+        }
+        status if is_failure(status) && serve_spare(worker, key) => {
+            worker.exchange(key).caching.forward_status = Some(status);
+            worker.leave_origin(key);
+            Kept::Yes
+        }
+        _ => passed(worker, key, arrival),
+    }
+}
+
+/// A request that goes past the cache may change what is stored there all the same.
+fn went_past<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let cache = worker.cache();
+    let exchange = worker.exchange(key);
+    let snapshot = exchange.snapshot().clone();
+    if let Some(route) = snapshot.cache(exchange.service, exchange.plan) {
+        make_invalid(exchange, &cache, route);
+    }
+}
+
+/// An answer that goes to its client, and may be stored on its way.
+fn passed<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> Kept {
+    let Arrival { cache, route, receipt } = arrival;
+    let exchange = worker.exchange(key);
+    make_invalid(exchange, cache, route);
+    if exchange.request.method() == Method::Head {
+        update_by_head(exchange, arrival);
+    }
+    if exchange.caching.asks_for_all && exchange.answer.status() == 206 {
+        // A part, and nobody has asked for one.
+        return refused(worker, key, arrival, Refusal::Range);
+    }
+    let stored = match rules::store(&exchange.request, &exchange.answer, receipt, &route.policy) {
+        // Trailers are not stored, and whoever announces some means them to arrive.
+        Ok(_) if exchange.answer.find(Name::Trailer).is_some() => {
+            return refused(worker, key, arrival, Refusal::Trailer);
+        }
+        // An early answer to a POST: the connection is needed for the rest of the request.
+        Ok(_) if !exchange.request_was_taken() || exchange.has_unsent_body() => {
+            return refused(worker, key, arrival, Refusal::RequestBody);
+        }
+        Ok(stored) => stored,
+        Err(refusal) => return refused(worker, key, arrival, refusal),
+    };
+    let declared = match exchange.transaction.framing {
+        Framing::Length(length) => Some(length),
+        Framing::None => Some(0),
+        Framing::Chunked | Framing::UntilClose => None,
+    };
+    if declared.is_some_and(|bytes| cache.is_too_long(bytes)) {
+        return refused(worker, key, arrival, Refusal::TooLong);
+    }
+    let draft = draft(exchange, arrival, stored, declared);
+    let Some(filling) = publish(worker, key, arrival, draft) else { return Kept::No };
+    let exchange = worker.exchange(key);
+    exchange.caching.answer = if wants_less(exchange) { Answer::Stored } else { Answer::Filled };
+    fill::begin(worker, key, filling, None);
+    Kept::Yes
+}
+
+/// Whether the origin was asked for more than the client wants of what is now stored. If not, the
+/// client gets the head that came: what is kept from being stored is for it (RFC 9111 section
+/// 5.2.2.4).
+fn wants_less(exchange: &Exchange) -> bool {
+    let Exchange { request, caching, .. } = exchange;
+    let has_less = |object: &Object| {
+        request.find(Name::Range).is_some()
+            || condition(request, object.meta(), object.head()) == Condition::NotModified
+    };
+    caching.asks_for_all && caching.object.as_deref().is_some_and(has_less)
+}
+
+/// A 206 that brings what is missing of a part.
+fn joined<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> Kept {
+    let exchange = worker.exchange(key);
+    let Exchange { request, answer, caching, transaction, .. } = exchange;
+    let object = caching.object.clone().expect("what is completed is at hand");
+    let Arrival { route, receipt, .. } = arrival;
+    let stored = combine(request, &object.view(), answer, receipt, &route.policy);
+    let is_certain = matches!(transaction.framing, Framing::Length(_));
+    let (Ok(stored), Ok(new), Some(old), Some(bytes), true) =
+        (stored, extent_of(answer), object.meta().extent, object.body.bytes(), is_certain)
+    else {
+        return Kept::AskAgain;
+    };
+    // The client has asked for all of it, and gets no part.
+    if stored.meta.extent.is_some() || bytes.len() != old.last - old.first + 1 {
+        return Kept::AskAgain;
+    }
+    let first = old.first.min(new.first);
+    let declared = old.last.max(new.last) - first + 1;
+    let before = bytes.slice(0..new.first.saturating_sub(old.first));
+    let after = (new.last + 1).saturating_sub(old.first).min(bytes.len());
+    let after = bytes.slice(after..bytes.len());
+    let draft = draft(exchange, arrival, stored, Some(declared));
+    let Some(mut filling) = publish(worker, key, arrival, draft) else {
+        return Kept::AskAgain;
+    };
+    let woken = filling.append(before);
+    worker.wake(woken);
+    let caching = &mut worker.exchange(key).caching;
+    (caching.answer, caching.forward_status) = (Answer::Stored, Some(206));
+    caching.adds_fields_for_client = route.policy.set_cookie != SetCookie::Explicit;
+    fill::begin(worker, key, filling, Some(after));
+    Kept::Yes
+}
+
+/// Removes a stored part that the origin does not complete, unless the response says so to one
+/// client alone.
+fn drop_part(exchange: &Exchange, Arrival { cache, route, .. }: Arrival<'_>) {
+    let Exchange { request, answer, caching, .. } = exchange;
+    if !rules::is_personal(request, answer, &route.policy) {
+        let object = caching.object.as_ref().expect("what is completed is at hand");
+        cache.remove_object(caching.key.expect("the caller has found it"), object);
+    }
+}
+
+fn draft(
+    exchange: &Exchange,
+    Arrival { cache, route, .. }: Arrival<'_>,
+    mut stored: Stored,
+    declared: Option<u64>,
+) -> Draft {
+    let Exchange { request, answer, caching, .. } = exchange;
+    if planted(Fault::VariantLost) {
+        stored.vary = None;
+    }
+    let sent = &exchange.origin_request();
+    let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), sent, answer));
+    let space = &route.key.space;
+    let old = caching.object.as_deref().filter(|_| answer.status() == 206);
+    let tags = match old {
+        None => tag_hashes(cache.hash(), space, request, answer),
+        Some(old) => updated_tags(cache.hash(), space, request, answer, &stored.head)
+            .unwrap_or_else(|| old.tags.clone()),
+    };
+    let name = name(sent, route);
+    let (since, own_change) = (caching.since, caching.own_change);
+    Draft { stored, variant, declared, name, tags, since, own_change }
+}
+
+/// Stores what is drafted; `None` where it is not worth its room.
+fn publish<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    Arrival { cache, receipt, .. }: Arrival<'_>,
+    draft: Draft,
+) -> Option<Filling> {
+    let caching = &mut worker.exchange(key).caching;
+    let asked_for = caching.key.expect("the caller has found it");
+    let (filling, woken) =
+        cache.publish(asked_for, caching.claim.take(), draft, receipt.response_ms);
+    worker.wake(woken);
+    let caching = &mut worker.exchange(key).caching;
+    let filling = match filling {
+        Ok(filling) => filling,
+        Err(unkept) => {
+            caching.detail = Some(match unkept {
+                Unkept::Size => "size",
+                Unkept::Memory => "memory",
+            });
+            return None;
+        }
+    };
+    caching.object = Some(filling.object().clone());
+    caching.is_stored = true;
+    worker.counters.cache_stored.add(1);
+    Some(filling)
+}
+
+/// A 304 to our own conditions.
+fn validated<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> Kept {
+    let Arrival { cache, route, receipt } = arrival;
+    let waiter = worker.waiter(key, Kind::Exchange);
+    let exchange = worker.exchange(key);
+    let Exchange { request, answer, caching, snapshot, service, plan, sender, .. } = exchange;
+    let snapshot = snapshot.as_ref().expect("set when the exchange begins");
+    let sent = origin_request(request, *sender, *service, *plan, snapshot);
+    let object = caching.object.clone().expect("what is validated is at hand");
+    let kept = [object.view()];
+    let holds = rules::selected(answer, &kept) == Some(0);
+    if !holds || !caching.serve(object.clone(), waiter) {
+        return Kept::AskAgain;
+    }
+    let asked_for = caching.key.expect("the caller has found it");
+    caching.forward_status = Some(304);
+    caching.adds_fields_for_client = true;
+    let mut is_personal = false;
+    match freshen(request, &kept[0], answer, receipt, &route.policy) {
+        Ok(stored) => {
+            let (heads, since) = ((&sent, &*answer), caching.since);
+            caching.object = Some(cache.update(asked_for, &object, stored, heads, since));
+            caching.is_stored = true;
+            caching.adds_fields_for_client = route.policy.set_cookie != SetCookie::Explicit;
+        }
+        Err(refusal) => {
+            is_personal = rules::is_personal(request, answer, &route.policy);
+            if refusal.drops_stored(object.meta().status) && !is_personal {
+                cache.remove(asked_for);
+            }
+        }
+    }
+    let claim = caching.claim.take();
+    worker.counters.cache_validated.add(1);
+    // Others that have to validate it would get a response of their own too: none waits for another.
+    let woken = match is_personal {
+        true => claim.map(|claim| claim.pass(receipt.response_ms + BRIEFLY_MS)),
+        false => claim.map(Claim::release),
+    };
+    worker.wake(woken.into_iter().flatten());
+    worker.release_origin(key);
+    end_upload(worker, key);
+    Kept::Yes
+}
+
+/// The exchange has no origin any more, which may have answered before anybody heard that all of
+/// the request was sent: nothing waits for that.
+pub(crate) fn end_upload<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let Worker { engine, pipes, exchanges, .. } = worker;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    exchange.upload.abandon(engine, pipes);
+}
+
+/// RFC 5861 section 4: what is stored stands in for an origin that fails. False where nothing does.
+pub(crate) fn serve_spare<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
+    let waiter = worker.waiter(key, Kind::Exchange);
+    let caching = &mut worker.exchange(key).caching;
+    let spare = caching.object.clone().filter(|_| caching.is_spare);
+    let serves = spare.is_some_and(|spare| caching.serve(spare, waiter));
+    if serves {
+        end_upload(worker, key);
+        release_claim(worker, key);
+    }
+    serves
+}
+
+/// The answer is what is stored; whoever waited may have it too.
+fn release_claim<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let released = worker.exchange(key).caching.claim.take().map(millrace_store::Claim::release);
+    worker.wake(released.into_iter().flatten());
+}
+
+fn refused<E: Engine>(
+    worker: &mut Worker<E>,
+    key: Key,
+    Arrival { cache, route, .. }: Arrival<'_>,
+    refusal: Refusal,
+) -> Kept {
+    let now_ms = now_ms(&worker.engine);
+    let exchange = worker.exchange(key);
+    let pass_ms = exchange.snapshot().limits().uncacheable_ms;
+    let Exchange { request, answer, caching, .. } = exchange;
+    let status = answer.status();
+    caching.detail = Some(refusal.as_str());
+    let asked_for = caching.key.expect("the caller has found it");
+    let drops_stored = refusal.drops_stored(status);
+    let is_personal = drops_stored && rules::is_personal(request, answer, &route.policy);
+    if request.method() == Method::Get && drops_stored && !is_personal {
+        cache.remove(asked_for);
+    }
+    // The next answer may well be stored; until then nobody waits, or all would, one after the other.
+    // What is said of conditions is of the request too: the client's own, as others were not sent.
+    let is_passing = is_personal
+        || refusal.is_of_request()
+        || matches!(status, 304 | 412 | 416)
+        || status >= 500;
+    let pass_ms = if is_passing { pass_ms.min(BRIEFLY_MS) } else { pass_ms };
+    let woken = caching.claim.take().map(|claim| claim.pass(now_ms.saturating_add(pass_ms)));
+    worker.wake(woken.into_iter().flatten());
+    Kept::No
+}
+
+/// RFC 9111 section 4.4, RFC 9875 section 3.
+fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
+    let Exchange { request, answer, caching, snapshot, service, plan, sender, .. } = exchange;
+    if request.method().is_safe() || planted(Fault::InvalidKept) {
+        return;
+    }
+    let snapshot = snapshot.as_ref().expect("set when the exchange begins");
+    let sent = origin_request(request, *sender, *service, *plan, snapshot);
+    let Some(authority) = destination(request).ok().and_then(|it| it.authority) else { return };
+    let site = Site { scheme: Scheme::Http, authority };
+    let is_normalised = snapshot
+        .route_of(*service, *plan)
+        .is_some_and(|route| route.path_forward == PathForward::Normalised);
+    for mut path in invalidated(request, answer, &site) {
+        if is_normalised {
+            let (bare, query) = path::split_query(&path);
+            path = [&path::normalise(bare), query].concat();
+        }
+        let key = rules::Key::of(cache.hash(), &site, &path, &sent, &route.key);
+        let number = cache.invalidate(key, caching.since.max(caching.own_change));
+        if caching.key == Some(key) {
+            caching.own_change = number;
+        }
+    }
+    for group in group_invalidations(request, answer) {
+        cache.invalidate_tag(group_hash(cache.hash(), &route.key.space, &site, &group));
+    }
+}
+
+/// RFC 9111 section 4.3.5.
+fn update_by_head(exchange: &Exchange, Arrival { cache, route, receipt }: Arrival<'_>) {
+    let Exchange { answer, caching, .. } = exchange;
+    let asked_for = caching.key.expect("the caller has found it");
+    let heads = (&exchange.origin_request(), answer);
+    cache.update_by_head(asked_for, heads, caching.since, receipt, &route.policy);
+}
+
+fn name(request: &OriginRequest<'_>, route: &CacheRoute) -> Arc<[u8]> {
+    let mut name = Vec::with_capacity(NAME_BYTES);
+    if let Ok(destination) = destination(request.head())
+        && let Some(authority) = destination.authority
+    {
+        let site = Site { scheme: Scheme::Http, authority };
+        rules::Key::write(&mut name, &site, destination.path_and_query, request, &route.key);
+    }
+    name.into()
+}
+
+/// Bytes that most names have room in.
+const NAME_BYTES: usize = 256;

@@ -1,0 +1,236 @@
+//! Stage deliver, of an answer that is stored: its head, in the form that the request asks for, and
+//! where its body is read from.
+
+use std::collections::VecDeque;
+
+use millrace_engine::{Engine, Key, Kind};
+use millrace_http1::{Framing, Method, Name, Version, forwarded_runs};
+use millrace_store::Object;
+use millrace_store::rules::{
+    ByteRange, Condition, Extent, FOR_ONE_CLIENT, Flags, HashKey, Multipart, Selection, condition,
+    lines, ranges, write_not_modified,
+};
+
+use crate::cached::now_ms;
+use crate::cached::reader::{Kept, Piece};
+use crate::exchange::Exchange;
+use crate::exchange::headers;
+use crate::exchange::reason::Reason;
+use crate::stage::deliver;
+use crate::worker::Worker;
+
+/// What of a stored answer is sent.
+enum Form {
+    /// Its head alone, which says 304.
+    NotModified,
+    /// The head alone of all of it.
+    Head,
+    Whole,
+    Part(ByteRange),
+    Parts(VecDeque<Piece>, u64),
+    Unsatisfiable,
+}
+
+/// Writes the head and starts what follows it.
+pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
+    let leaving = deliver::is_leaving(worker, key);
+    let waiter = worker.waiter(key, Kind::Exchange);
+    let now = worker.engine.now();
+    let now_ms = now_ms(&worker.engine);
+    let Worker { out, exchanges, shared, engine, .. } = worker;
+    let cache = shared.cache.as_ref().expect("what is stored is in a cache");
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+    let object = exchange.caching.object.clone().expect("found before it is served");
+    let mut start = Start { out, object: &object, now_ms };
+    let random = || u128::from(engine.random()) << 64 | u128::from(engine.random());
+    let form = start.form(exchange, cache.hash(), random);
+    let framing = start.write_head(exchange, &form);
+    let client_is_new = exchange.request.version() == Version::Http11;
+    let chunked = client_is_new && framing == Framing::UntilClose;
+    let ends_by_close = !chunked && framing == Framing::UntilClose;
+    exchange.persistent &= !ends_by_close && !leaving && exchange.request_was_taken();
+    start.write_rest(exchange, framing, chunked);
+    exchange.download.start(framing, chunked, now);
+    let kept = match form {
+        Form::NotModified | Form::Head | Form::Unsatisfiable => None,
+        Form::Whole => Kept::new(&object.body, None, waiter),
+        Form::Part(range) => {
+            let first = object.meta().extent.map_or(0, |extent| extent.first);
+            let (first, last) = (range.first - first, range.last - first);
+            Kept::new(&object.body, Some(ByteRange { first, last }), waiter)
+        }
+        Form::Parts(pieces, _) => Kept::of_pieces(&object.body, pieces, waiter),
+    };
+    if kept.is_none() && framing != Framing::None {
+        // It was too far behind while others went before it: nothing is kept for it any more.
+        return deliver::abort(worker, key, Reason::AnswerCut);
+    }
+    let before = std::mem::take(&mut exchange.caching.kept);
+    exchange.caching.kept = if before.is_some() { kept.map(Kept::by_copy) } else { kept };
+    worker.wake(before.and_then(Kept::leave));
+    deliver::download(worker, key, true);
+}
+
+/// The beginning of an answer.
+struct Start<'a> {
+    out: &'a mut Vec<u8>,
+    object: &'a Object,
+    now_ms: u64,
+}
+
+impl Start<'_> {
+    fn form(&self, exchange: &Exchange, hash: &HashKey, random: impl FnOnce() -> u128) -> Form {
+        let (request, meta, head) = (&exchange.request, self.object.meta(), self.object.head());
+        if condition(request, meta, head) == Condition::NotModified {
+            return Form::NotModified;
+        }
+        if request.method() == Method::Head {
+            return Form::Head;
+        }
+        let length = self.object.length();
+        let selection = match (request.find(Name::Range), length, meta.extent) {
+            (Some(_), Some(length), _) => ranges(request, meta, head, length, hash),
+            (Some(_), None, Some(_)) => ranges(request, meta, head, 0, hash),
+            _ => Selection::Whole,
+        };
+        match selection {
+            Selection::Part(range) => Form::Part(range),
+            Selection::Parts(ranges) if self.object.body.bytes().is_some() => {
+                let kind = lines(&head[meta.lines_at as usize..])
+                    .find(|line| line.known == Name::ContentType)
+                    .map_or(&b""[..], |line| line.value);
+                let complete = meta.extent.map_or(length, |extent| extent.complete);
+                let parts = Multipart::new(&ranges, complete, kind, random());
+                let first = meta.extent.map_or(0, |extent| extent.first);
+                Form::Parts(pieces(&parts, ranges.as_slice(), first), parts.length())
+            }
+            Selection::Unsatisfiable => Form::Unsatisfiable,
+            Selection::Whole | Selection::Parts(_) | Selection::Absent => match meta.extent {
+                None => Form::Whole,
+                // What is a part says so, whoever gets it.
+                Some(Extent { first, last, .. }) => Form::Part(ByteRange { first, last }),
+            },
+        }
+    }
+
+    /// Writes the status line and the stored fields. Gives how the body goes.
+    fn write_head(&mut self, exchange: &mut Exchange, form: &Form) -> Framing {
+        let (meta, head) = (self.object.meta(), self.object.head());
+        let lines = &head[meta.lines_at as usize..];
+        let out = &mut *self.out;
+        let length = self.object.length();
+        exchange.status = match form {
+            Form::NotModified => 304,
+            Form::Head | Form::Whole => meta.status,
+            Form::Part(_) | Form::Parts(..) => 206,
+            Form::Unsatisfiable => 416,
+        };
+        match form {
+            Form::NotModified => write_not_modified(out, meta, head),
+            Form::Head | Form::Whole => out.extend_from_slice(head),
+            Form::Part(range) => {
+                out.extend_from_slice(b"HTTP/1.1 206 Partial Content\r\n");
+                out.extend_from_slice(lines);
+                let complete = meta.extent.map_or(length, |extent| extent.complete);
+                let place = range.content_range(complete);
+                headers::write_field(out, b"Content-Range", place.as_bytes());
+            }
+            Form::Parts(pieces, _) => {
+                out.extend_from_slice(b"HTTP/1.1 206 Partial Content\r\n");
+                let Some(Piece::Text(first)) = pieces.front() else {
+                    unreachable!("several parts begin with the text before the first")
+                };
+                write_lines_but_type(out, lines);
+                out.extend_from_slice(b"Content-Type: multipart/byteranges; boundary=");
+                out.extend_from_slice(&first[2..2 + BOUNDARY_BYTES]);
+                out.extend_from_slice(b"\r\n");
+            }
+            Form::Unsatisfiable => {
+                out.extend_from_slice(b"HTTP/1.1 416 Range Not Satisfiable\r\n");
+                let place = format!("bytes */{}", length.unwrap_or(0));
+                headers::write_field(out, b"Content-Range", place.as_bytes());
+            }
+        }
+        match form {
+            Form::NotModified | Form::Head | Form::Unsatisfiable => Framing::None,
+            Form::Part(range) => Framing::Length(range.length()),
+            Form::Parts(_, length) => Framing::Length(*length),
+            Form::Whole if matches!(meta.status, 204 | 304) => Framing::None,
+            Form::Whole => length.map_or(Framing::UntilClose, Framing::Length),
+        }
+    }
+
+    /// Writes the fields that are of this answer alone, and ends the head.
+    fn write_rest(&mut self, exchange: &Exchange, framing: Framing, chunked: bool) {
+        let meta = self.object.meta();
+        let caching = &exchange.caching;
+        let snapshot = exchange.snapshot();
+        let age_s = meta.age_s(self.now_ms);
+        let out = &mut *self.out;
+        if caching.forward.is_none() || age_s > 0 {
+            headers::write_number_field(out, b"Age: ", age_s.into());
+        }
+        if caching.adds_fields_for_client {
+            forwarded_runs(&exchange.answer, |field| FOR_ONE_CLIENT.has(field.known))
+                .for_each(|run| run.write(out));
+        }
+        let received = match meta.flags.has(Flags::RECEIVED_AS_HTTP10) {
+            true => Version::Http10,
+            false => Version::Http11,
+        };
+        headers::write_via(out, received, snapshot);
+        let tells =
+            snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status);
+        if tells {
+            out.extend_from_slice(b"Cache-Status: ");
+            let mut status = caching.status();
+            status.detail = None;
+            if status.is_hit {
+                status.ttl_s = Some(meta.ttl_s(self.now_ms));
+                status.detail = caching.comes_from_disk.then_some("disk");
+            }
+            status.write(out, "millrace");
+            out.extend_from_slice(b"\r\n");
+        }
+        let has_length = !matches!(exchange.status, 204 | 304);
+        match framing {
+            Framing::None if exchange.status == 416 => {
+                out.extend_from_slice(b"Content-Length: 0\r\n")
+            }
+            Framing::None => {
+                if let Some(length) = self.object.length().filter(|_| has_length) {
+                    headers::write_number_field(out, b"Content-Length: ", length);
+                }
+            }
+            framing => headers::write_framing(out, framing, chunked),
+        }
+        headers::write_persistence(out, exchange.request.version(), exchange.persistent);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// What is sent for several ranges of a representation, whose byte `first` is the first of the body
+/// that is at hand.
+fn pieces(parts: &Multipart, ranges: &[ByteRange], first: u64) -> VecDeque<Piece> {
+    let mut pieces = VecDeque::new();
+    for (at, range) in ranges.iter().enumerate() {
+        let mut text = Vec::new();
+        parts.write_part_head(&mut text, at);
+        pieces.push_back(Piece::Text(text));
+        let (first, last) = (range.first - first, range.last - first);
+        pieces.push_back(Piece::Range(ByteRange { first, last }));
+    }
+    let mut end = Vec::new();
+    parts.write_end(&mut end);
+    pieces.push_back(Piece::Text(end));
+    pieces
+}
+
+fn write_lines_but_type(out: &mut Vec<u8>, all: &[u8]) {
+    for line in lines(all).filter(|line| line.known != Name::ContentType) {
+        out.extend_from_slice(line.bytes);
+    }
+}
+
+/// Bytes of the boundary of a [`Multipart`], which follows two dashes.
+const BOUNDARY_BYTES: usize = 32;

@@ -1,0 +1,554 @@
+//! Access log records: one finished exchange as one line.
+//!
+//! What a client or an origin sent is hostile here too. A value can end neither its quotes nor its
+//! line, and nothing of it reaches the terminal of whoever reads the log as a control sequence.
+//! Nothing is allocated but the growth of the caller's buffer, which it keeps and reuses.
+
+mod dates;
+mod userinfo;
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use millrace_engine::PathEstimate;
+
+use crate::config::LogFormat;
+use crate::transfer::tally::Tally;
+
+pub use dates::Dates;
+use userinfo::user_information;
+
+/// What is told of one finished exchange.
+#[derive(Clone, Debug)]
+pub struct Record<'a> {
+    /// The client's address, believed PROXY and Forwarded headers applied; `None`: a Unix socket.
+    pub client: Option<IpAddr>,
+    /// The user whose credentials were right, if the service asked for any.
+    pub user: Option<&'a [u8]>,
+    /// When the request's first byte came, since 1970.
+    pub time_of_day: Duration,
+    /// The method as it came; empty when no request line could be read.
+    pub method: &'a [u8],
+    /// The target as it came; empty when no request line could be read.
+    pub target: &'a [u8],
+    /// The request's version, such as `HTTP/1.1`; empty when no request line could be read.
+    pub version: &'a [u8],
+    /// The final status sent to the client; 0: none was.
+    pub status: u16,
+    /// Bytes of the body, or of the tunnel, received from the client.
+    pub bytes_from_client: u64,
+    /// Bytes of the body, or of the tunnel, that the client's socket took.
+    pub bytes_to_client: u64,
+    /// How those of both directions went, and in how many system calls.
+    pub tally: Tally,
+    /// Those sent to the client that were received into the cache for it.
+    pub bytes_kept: u64,
+    /// The request's Host, if it has one.
+    pub host: Option<&'a [u8]>,
+    /// The request's Referer, if it has one.
+    pub referer: Option<&'a [u8]>,
+    /// The request's User-Agent, if it has one.
+    pub user_agent: Option<&'a [u8]>,
+    /// From the request's first byte to this record.
+    pub duration: Duration,
+    /// The origin that was tried last, if one was: also one that refused or has no address.
+    pub origin: Option<OriginAddress<'a>>,
+    /// From the request's first byte to the first byte of the origin's final answer, if it came.
+    pub origin_first_byte: Option<Duration>,
+    /// What is known of the way to the client at the end of the exchange, if anything is.
+    pub client_path: Option<PathEstimate>,
+    /// What the cache did: `hit`, `stale`, `validated`, `collapsed`, `miss` or `bypass`; empty where
+    /// it had no part in it.
+    pub cache: &'static str,
+    /// Why millrace answered itself or broke off: [`Reason::word`](crate::exchange::reason::Reason::word);
+    /// empty when all went well.
+    pub close_reason: &'static str,
+}
+
+/// Where the origin was reached.
+#[derive(Clone, Copy, Debug)]
+pub enum OriginAddress<'a> {
+    /// Over TCP.
+    Tcp(SocketAddr),
+    /// Nowhere: its name, which was not resolved, and its port.
+    Name(&'a [u8], u16),
+    /// On a Unix socket: the bytes of its path.
+    Unix(&'a [u8]),
+}
+
+/// Appends `record` to `out` as one line in `format`, its line feed included. `dates` spares the
+/// calendar for all but the first record of a second.
+pub fn write_record(format: LogFormat, record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
+    match format {
+        LogFormat::Common => write_common(record, dates, out),
+        LogFormat::Combined => {
+            write_common(record, dates, out);
+            out.push(b' ');
+            write_quoted(record.referer, true, out);
+            out.push(b' ');
+            write_quoted(record.user_agent, false, out);
+        }
+        LogFormat::Json => write_json(record, dates, out),
+    }
+    out.push(b'\n');
+}
+
+/// `client - user [day/month/year:time +0000] "method target version" status bytes`. What is not
+/// known is `-`, a Unix client `unix:`, as in the logs of Apache httpd and nginx.
+fn write_common(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
+    match record.client {
+        Some(client) => print(out, format_args!("{}", client.to_canonical())),
+        None => out.extend_from_slice(b"unix:"),
+    }
+    match record.user {
+        None => out.extend_from_slice(b" - - ["),
+        Some(user) => write_user(user, out),
+    }
+    out.extend_from_slice(dates.at(record.time_of_day).log_date());
+    out.extend_from_slice(b"] \"");
+    if record.method.is_empty() {
+        out.push(b'-');
+    } else {
+        escape_log(record.method, out);
+        for (part, is_url) in [(record.target, true), (record.version, false)] {
+            if part.is_empty() {
+                continue;
+            }
+            out.push(b' ');
+            if is_url {
+                escape_url(part, out, escape_log)
+            } else {
+                escape_log(part, out)
+            };
+        }
+    }
+    match record.status {
+        0 => out.extend_from_slice(b"\" -"),
+        status => print(out, format_args!("\" {status}")),
+    }
+    print(out, format_args!(" {}", record.bytes_to_client));
+}
+
+/// A word of its own, without quotes: what is between two blanks is the user.
+fn write_user(user: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b" - ");
+    for part in user.split_inclusive(|&byte| byte == b' ') {
+        match part.strip_suffix(b" ") {
+            Some(part) => {
+                escape_log(part, out);
+                out.extend_from_slice(b"\\x20");
+            }
+            None => escape_log(part, out),
+        }
+    }
+    out.extend_from_slice(b" [");
+}
+
+fn write_quoted(value: Option<&[u8]>, is_url: bool, out: &mut Vec<u8>) {
+    out.push(b'"');
+    match value {
+        Some(value) if is_url => escape_url(value, out, escape_log),
+        Some(value) => escape_log(value, out),
+        None => out.push(b'-'),
+    }
+    out.push(b'"');
+}
+
+/// What is written of a value that may be a URL: all of it, or what is around a user name and
+/// password, and `***` in their place.
+fn escape_url(value: &[u8], out: &mut Vec<u8>, escape: impl Fn(&[u8], &mut Vec<u8>)) {
+    match user_information(value) {
+        None => escape(value, out),
+        Some(secret) => {
+            escape(&value[..secret.start], out);
+            out.extend_from_slice(b"***");
+            escape(&value[secret.end..], out);
+        }
+    }
+}
+
+/// Bytes that are not printable ASCII, quotes and backslashes become `\xHH`, as nginx writes them:
+/// one form of escape, so that what was logged can be told from what looks like an escape.
+fn escape_log(value: &[u8], out: &mut Vec<u8>) {
+    for &byte in value {
+        match byte {
+            b'"' | b'\\' | 0..=0x1f | 0x7f.. => {
+                let [high, low] = hex(byte);
+                out.extend_from_slice(&[b'\\', b'x', high, low]);
+            }
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// One JSON object (RFC 8259). Times are in milliseconds with the microseconds behind the point;
+/// what is not known is null.
+fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"time\":\"");
+    out.extend_from_slice(dates.at(record.time_of_day).iso_date());
+    print(out, format_args!(".{:03}Z\",\"client\":", record.time_of_day.subsec_millis()));
+    match record.client {
+        Some(client) => print(out, format_args!("\"{}\"", client.to_canonical())),
+        None => out.extend_from_slice(b"\"unix:\""),
+    }
+    let known = |value: &'static str| Some(value.as_bytes()).filter(|value| !value.is_empty());
+    let text = |value: Option<&[u8]>, is_url: bool, out: &mut Vec<u8>| match value {
+        Some(value) => {
+            out.push(b'"');
+            if is_url {
+                escape_url(value, out, escape_json)
+            } else {
+                escape_json(value, out)
+            };
+            out.push(b'"');
+        }
+        None => out.extend_from_slice(b"null"),
+    };
+    let line = |part| Some(part).filter(|_| !record.method.is_empty());
+    for (name, value, is_url) in [
+        (",\"user\":", record.user, false),
+        (",\"method\":", line(record.method), false),
+        (",\"target\":", line(record.target), true),
+        (",\"version\":", line(record.version), false),
+        (",\"host\":", record.host, true),
+        (",\"referer\":", record.referer, true),
+        (",\"user_agent\":", record.user_agent, false),
+        (",\"reason\":", known(record.close_reason), false),
+        (",\"cache\":", known(record.cache), false),
+    ] {
+        out.extend_from_slice(name.as_bytes());
+        text(value, is_url, out);
+    }
+    match record.status {
+        0 => out.extend_from_slice(b",\"status\":null"),
+        status => print(out, format_args!(",\"status\":{status}")),
+    }
+    let (to, from) = (record.bytes_to_client, record.bytes_from_client);
+    print(out, format_args!(",\"bytes_to_client\":{to},\"bytes_from_client\":{from}"));
+    let Tally { copied, spliced, teed, calls } = record.tally;
+    let kept = record.bytes_kept;
+    print(out, format_args!(",\"bytes_copied\":{copied},\"bytes_spliced\":{spliced}"));
+    print(out, format_args!(",\"bytes_teed\":{teed},\"bytes_kept\":{kept},\"calls\":{calls}"));
+    write_milliseconds(",\"duration_ms\":", Some(record.duration), out);
+    out.extend_from_slice(b",\"origin\":");
+    match record.origin {
+        Some(OriginAddress::Tcp(address)) => print(out, format_args!("\"{address}\"")),
+        Some(OriginAddress::Name(name, port)) => {
+            out.push(b'"');
+            escape_json(name, out);
+            print(out, format_args!(":{port}\""));
+        }
+        Some(OriginAddress::Unix(path)) => {
+            out.extend_from_slice(b"\"unix:");
+            escape_json(path, out);
+            out.push(b'"');
+        }
+        None => out.extend_from_slice(b"null"),
+    }
+    write_milliseconds(",\"origin_first_byte_ms\":", record.origin_first_byte, out);
+    match record.client_path {
+        Some(PathEstimate { rtt_us, window }) => {
+            print(out, format_args!(",\"client_rtt_us\":{rtt_us},\"client_cwnd\":{window}}}"));
+        }
+        None => out.extend_from_slice(b",\"client_rtt_us\":null,\"client_cwnd\":null}"),
+    }
+}
+
+fn write_milliseconds(name: &str, value: Option<Duration>, out: &mut Vec<u8>) {
+    match value.map(|value| value.as_micros()) {
+        Some(micros) => print(out, format_args!("{name}{}.{:03}", micros / 1000, micros % 1000)),
+        None => print(out, format_args!("{name}null")),
+    }
+}
+
+/// The inside of a JSON string (RFC 8259 section 7). Quotes, backslashes and controls, those from
+/// U+007F to U+009F too, become `\uXXXX`; so does each byte that is not part of valid UTF-8: the
+/// byte XX is written `\u00XX`, the character that it is in ISO 8859-1.
+fn escape_json(value: &[u8], out: &mut Vec<u8>) {
+    let unit = |number: u8, out: &mut Vec<u8>| {
+        let [high, low] = hex(number);
+        out.extend_from_slice(&[b'\\', b'u', b'0', b'0', high, low]);
+    };
+    for chunk in value.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '"' | '\\' | '\0'..='\x1f' | '\x7f'..='\u{9f}' => unit(character as u8, out),
+                _ => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        for &byte in chunk.invalid() {
+            unit(byte, out);
+        }
+    }
+}
+
+fn hex(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
+}
+
+fn print(out: &mut Vec<u8>, text: std::fmt::Arguments) {
+    out.write_fmt(text).expect("a Vec takes every byte");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2026-11-21 10:16:00.123456 UTC.
+    const THEN: Duration = Duration::from_micros(1_795_256_160_123_456);
+
+    fn record<'a>() -> Record<'a> {
+        Record {
+            client: Some("203.0.113.7".parse().unwrap()),
+            user: None,
+            time_of_day: THEN,
+            method: b"GET",
+            target: b"/a?b=c",
+            version: b"HTTP/1.1",
+            status: 200,
+            bytes_from_client: 0,
+            bytes_to_client: 5120,
+            tally: Tally { copied: 120, spliced: 5000, teed: 4000, calls: 7 },
+            bytes_kept: 5120,
+            host: Some(b"example.org"),
+            referer: Some(b"http://example.org/"),
+            user_agent: Some(b"curl/8.0"),
+            duration: Duration::from_micros(12_345),
+            origin: Some(OriginAddress::Tcp("127.0.0.1:8000".parse().unwrap())),
+            origin_first_byte: Some(Duration::from_micros(1_002)),
+            client_path: Some(PathEstimate { rtt_us: 93, window: 10 }),
+            cache: "miss",
+            close_reason: "",
+        }
+    }
+
+    fn line(format: LogFormat, record: &Record) -> String {
+        let mut out = b"before\n".to_vec();
+        write_record(format, record, &mut Dates::new(), &mut out);
+        String::from_utf8(out).unwrap().strip_prefix("before\n").unwrap().to_owned()
+    }
+
+    #[test]
+    fn each_format_writes_what_its_readers_expect() {
+        let common =
+            r#"203.0.113.7 - - [21/Nov/2026:10:16:00 +0000] "GET /a?b=c HTTP/1.1" 200 5120"#;
+        assert_eq!(line(LogFormat::Common, &record()), format!("{common}\n"));
+        assert_eq!(
+            line(LogFormat::Combined, &record()),
+            format!("{common} \"http://example.org/\" \"curl/8.0\"\n")
+        );
+        assert_eq!(
+            line(LogFormat::Json, &record()),
+            concat!(
+                r#"{"time":"2026-11-21T10:16:00.123Z","client":"203.0.113.7","user":null,"method":"GET","#,
+                r#""target":"/a?b=c","version":"HTTP/1.1","host":"example.org","#,
+                r#""referer":"http://example.org/","user_agent":"curl/8.0","reason":null,"cache":"miss","#,
+                r#""status":200,"bytes_to_client":5120,"bytes_from_client":0,"#,
+                r#""bytes_copied":120,"bytes_spliced":5000,"bytes_teed":4000,"bytes_kept":5120,"#,
+                r#""calls":7,"duration_ms":12.345,"origin":"127.0.0.1:8000","origin_first_byte_ms":1.002,"#,
+                r#""client_rtt_us":93,"client_cwnd":10}"#,
+                "\n"
+            )
+        );
+    }
+
+    #[test]
+    fn the_documents_have_every_key_in_its_order() {
+        let json = line(LogFormat::Json, &record());
+        let written = json.split("\":").map(|part| part.rsplit('"').next().unwrap());
+        let written: Vec<&str> = written.take(json.matches("\":").count()).collect();
+        let documented = include_str!("../../../../../../docs/access-log.md").lines();
+        let documented = documented.filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+        assert_eq!(written, documented.map(|(key, _)| key).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_not_known_is_said_so() {
+        let nothing = Record {
+            client: None,
+            method: b"",
+            target: b"",
+            version: b"",
+            status: 0,
+            bytes_to_client: 0,
+            tally: Tally::default(),
+            bytes_kept: 0,
+            host: None,
+            referer: None,
+            user_agent: None,
+            origin: None,
+            origin_first_byte: None,
+            client_path: None,
+            cache: "",
+            close_reason: "malformed-head",
+            ..record()
+        };
+        assert_eq!(
+            line(LogFormat::Combined, &nothing),
+            "unix: - - [21/Nov/2026:10:16:00 +0000] \"-\" - 0 \"-\" \"-\"\n"
+        );
+        assert_eq!(
+            line(LogFormat::Json, &nothing),
+            concat!(
+                r#"{"time":"2026-11-21T10:16:00.123Z","client":"unix:","user":null,"method":null,"#,
+                r#""target":null,"version":null,"host":null,"referer":null,"user_agent":null,"#,
+                r#""reason":"malformed-head","cache":null,"status":null,"bytes_to_client":0,"#,
+                r#""bytes_from_client":0,"bytes_copied":0,"bytes_spliced":0,"bytes_teed":0,"#,
+                r#""bytes_kept":0,"calls":0,"duration_ms":12.345,"origin":null,"#,
+                r#""origin_first_byte_ms":null,"client_rtt_us":null,"client_cwnd":null}"#,
+                "\n"
+            )
+        );
+    }
+
+    #[test]
+    fn a_mapped_client_is_written_as_the_address_it_is_and_an_origin_path_is_escaped() {
+        let odd = Record {
+            client: Some("::ffff:192.0.2.1".parse().unwrap()),
+            origin: Some(OriginAddress::Unix(b"/run/a\"b\xff")),
+            ..record()
+        };
+        assert!(line(LogFormat::Common, &odd).starts_with("192.0.2.1 - - ["));
+        assert!(line(LogFormat::Json, &odd).contains(r#""origin":"unix:/run/a\u0022b\u00FF","#));
+    }
+
+    /// Every byte, alone and in the company of one that could make UTF-8 of it.
+    fn hostile_values() -> impl Iterator<Item = Vec<u8>> {
+        let pairs = (0..=255u8).flat_map(|byte| {
+            [vec![byte], vec![b'a', byte, b'"'], vec![0xc2, byte], vec![byte, 0x80]]
+        });
+        pairs.chain([
+            b"\" 200 1\n1.2.3.4 - - [x] \"GET / HTTP/1.1".to_vec(),
+            b"\x1b]0;title\x07\x1b[2J".to_vec(),
+            "caf\u{e9} \u{1f980} \u{2028}\u{85}".as_bytes().to_vec(),
+            b"\xf0\x9f\xa6".to_vec(),
+            b"\xed\xa0\x80\xff".to_vec(),
+        ])
+    }
+
+    #[test]
+    fn a_user_is_one_word_and_passwords_in_urls_are_left_out() {
+        let user = Record { user: Some(b"b \"b\\\xe9"), ..record() };
+        let common = line(LogFormat::Common, &user);
+        assert!(common.starts_with(r"203.0.113.7 - b\x20\x22b\x5C\xE9 [21/Nov"), "{common}");
+        assert!(line(LogFormat::Json, &user).contains(r#","user":"b \u0022b\u005C\u00E9","#));
+        let urls = Record {
+            target: b"http://me:secret@a.test/?q=@",
+            host: Some(b"me:secret@a.test"),
+            referer: Some(b"http://me:secret@b.test/"),
+            ..record()
+        };
+        for format in [LogFormat::Common, LogFormat::Combined, LogFormat::Json] {
+            let line = line(format, &urls);
+            assert!(line.contains("http://***@a.test/?q=@") && !line.contains("secret"), "{line}");
+            assert!(!line.contains("me:"), "{line}");
+        }
+    }
+
+    #[test]
+    fn nothing_breaks_out_of_a_log_line() {
+        for value in hostile_values() {
+            let hostile = Record {
+                method: &value,
+                target: &value,
+                version: &value,
+                referer: Some(&value),
+                user_agent: Some(&value),
+                user: Some(&value),
+                ..record()
+            };
+            let text = line(LogFormat::Combined, &hostile);
+            let body = text.strip_suffix('\n').unwrap();
+            assert!(body.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{body:?}");
+            assert_eq!(body.matches('"').count(), 6, "{body:?}");
+            // Undoing the escapes gives the value back, so no two values share one text.
+            let quoted = body.split('"').nth(5).unwrap();
+            assert_eq!(undo_log(quoted.as_bytes()), value, "{quoted:?}");
+        }
+    }
+
+    fn undo_log(mut text: &[u8]) -> Vec<u8> {
+        let mut value = Vec::new();
+        while let [byte, rest @ ..] = text {
+            if let [b'\\', b'x', high, low, rest @ ..] = text {
+                let digits = [*high, *low];
+                let digits = std::str::from_utf8(&digits).unwrap();
+                value.push(u8::from_str_radix(digits, 16).unwrap());
+                text = rest;
+            } else {
+                assert_ne!(*byte, b'\\');
+                value.push(*byte);
+                text = rest;
+            }
+        }
+        value
+    }
+
+    #[test]
+    fn every_value_gives_valid_json() {
+        for value in hostile_values() {
+            let hostile = Record {
+                method: &value,
+                target: &value,
+                version: &value,
+                host: Some(&value),
+                referer: Some(&value),
+                user_agent: Some(&value),
+                user: Some(&value),
+                origin: Some(OriginAddress::Unix(&value)),
+                ..record()
+            };
+            let text = line(LogFormat::Json, &hostile);
+            let body = text.strip_suffix('\n').unwrap();
+            assert_eq!(skip_object(body), Some(""), "{body}");
+            assert!(!body.contains(char::is_control), "{body:?}");
+        }
+        let mixed = Record { host: Some(b"\xc3\xa9\xe9\"\\\n\x7f"), ..record() };
+        assert!(
+            line(LogFormat::Json, &mixed)
+                .contains("\"host\":\"\u{e9}\\u00E9\\u0022\\u005C\\u000A\\u007F\",")
+        );
+    }
+
+    /// Reads one flat JSON object by the grammar of RFC 8259 and gives what follows it.
+    fn skip_object(text: &str) -> Option<&str> {
+        let mut text = text.strip_prefix('{')?;
+        loop {
+            text = skip_string(text)?.strip_prefix(':')?;
+            text = match text.strip_prefix("null") {
+                Some(rest) => rest,
+                None if text.starts_with('"') => skip_string(text)?,
+                None => {
+                    let rest = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+                    (rest.len() < text.len()).then_some(rest)?
+                }
+            };
+            match text.split_at_checked(1)? {
+                (",", rest) => text = rest,
+                ("}", rest) => return Some(rest),
+                _ => return None,
+            }
+        }
+    }
+
+    fn skip_string(text: &str) -> Option<&str> {
+        let mut characters = text.strip_prefix('"')?.chars();
+        loop {
+            match characters.next()? {
+                '"' => return Some(characters.as_str()),
+                '\\' => {
+                    if characters.next()? != 'u' {
+                        return None;
+                    }
+                    for _ in 0..4 {
+                        characters.next().filter(char::is_ascii_hexdigit)?;
+                    }
+                }
+                '\0'..='\x1f' => return None,
+                _ => {}
+            }
+        }
+    }
+}

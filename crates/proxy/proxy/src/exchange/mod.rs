@@ -1,0 +1,233 @@
+//! One request and its answer, from the end of the request head to the log record.
+
+pub mod access_log;
+pub(crate) mod headers;
+pub mod reason;
+pub(crate) mod stage;
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use millrace_engine::{Charge, Instant, Key};
+use millrace_http1::{
+    AnswerHead, Expectation, Forwarding, Framing, Name, OriginRequest, RequestHead, expectation,
+};
+
+use crate::auth::Access;
+use crate::cached::Caching;
+use crate::exchange::reason::Reason;
+use crate::exchange::stage::Stage;
+use crate::origin::{Phase, Transaction};
+use crate::snapshot::Snapshot;
+use crate::transfer::Transfer;
+use crate::transfer::tally::Tally;
+
+/// What is done with a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Plan {
+    /// It has not been routed yet.
+    #[default]
+    Unrouted,
+    /// An answer is fetched: the origin is one of this route's.
+    Route(u16),
+    /// An answer is fetched from where the target says.
+    Target,
+    /// CONNECT: bytes are moved both ways.
+    Tunnel,
+    /// Answered without an origin.
+    Here(Own),
+}
+
+/// An answer that millrace makes itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Own {
+    /// The request is refused, or could not be served.
+    Refusal(Reason),
+    /// `Max-Forwards: 0` with OPTIONS (RFC 9110 section 7.6.2).
+    Options,
+    /// `Max-Forwards: 0` with TRACE (RFC 9110 section 9.3.8).
+    Trace,
+}
+
+/// The client's address, and whether its description of the request is believed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sender {
+    /// Its address; `None`: a Unix socket.
+    pub(crate) client: Option<IpAddr>,
+    /// Whether the peer is believed in what it says of the request.
+    pub(crate) is_trusted: bool,
+}
+
+/// An exchange. Recycled with the memory of its heads: see [`Exchange::reset`].
+#[derive(Debug, Default)]
+pub(crate) struct Exchange {
+    pub(crate) stage: Stage,
+    /// The client connection; outlives the exchange. `None`: a refresh, see `refresh.rs`.
+    pub(crate) conn: Option<Key>,
+    /// The one after it on that connection.
+    pub(crate) next: Option<Key>,
+    /// The configuration that it began with.
+    pub(crate) snapshot: Option<Rc<Snapshot>>,
+    /// Index into the configuration's services.
+    pub(crate) service: u16,
+    pub(crate) plan: Plan,
+    /// Set when it is routed. A refresh has that of the exchange that caused it.
+    pub(crate) sender: Sender,
+    pub(crate) request: RequestHead,
+    /// Whether `request` holds a head; not so where the head was refused.
+    pub(crate) request_is_whole: bool,
+    pub(crate) framing: Framing,
+    pub(crate) answer: AnswerHead,
+    pub(crate) transaction: Transaction,
+    pub(crate) upload: Transfer,
+    pub(crate) download: Transfer,
+    pub(crate) started: Option<Instant>,
+    /// The status sent to the client; 0 before one was.
+    pub(crate) status: u16,
+    /// Whether the client's connection goes on after this exchange.
+    pub(crate) persistent: bool,
+    /// Whether both transfers are directions of a tunnel.
+    pub(crate) tunnel: bool,
+    /// Whether it broke off, so that the client's connection is reset.
+    pub(crate) aborted: bool,
+    /// Why it did not end as it should.
+    pub(crate) reason: Option<Reason>,
+    /// What it takes of the worker's budget: itself and the heads that it holds.
+    pub(crate) charges: [Option<Charge>; 2],
+    /// Bytes of the body of an answer of our own.
+    pub(crate) own_bytes: u64,
+    /// What is known of its sender, where a service asks.
+    pub(crate) access: Access,
+    /// What the cache has to do with it.
+    pub(crate) caching: Caching,
+}
+
+impl Exchange {
+    /// Makes it as new, keeping the memory of its heads. Field by field: an exchange that is made
+    /// elsewhere and moved here costs a twentieth of a hit.
+    pub(crate) fn reset(&mut self) {
+        let Self {
+            stage,
+            conn,
+            next,
+            snapshot,
+            service,
+            plan,
+            sender,
+            request,
+            request_is_whole,
+            framing,
+            answer,
+            transaction,
+            upload,
+            download,
+            started,
+            status,
+            persistent,
+            tunnel,
+            aborted,
+            reason,
+            charges,
+            own_bytes,
+            access,
+            caching,
+        } = self;
+        *stage = Default::default();
+        *conn = None;
+        *next = None;
+        *snapshot = None;
+        *service = Default::default();
+        *plan = Default::default();
+        *sender = Default::default();
+        request.clear();
+        *request_is_whole = Default::default();
+        *framing = Default::default();
+        answer.clear();
+        *transaction = Default::default();
+        *upload = Default::default();
+        *download = Default::default();
+        *started = None;
+        *status = Default::default();
+        *persistent = Default::default();
+        *tunnel = Default::default();
+        *aborted = Default::default();
+        *reason = None;
+        *charges = Default::default();
+        *own_bytes = Default::default();
+        *access = Default::default();
+        *caching = Default::default();
+    }
+
+    /// Whether requests that follow may be read, and those that are safe be served beside this one
+    /// (RFC 9112 section 9.3.2), before it is answered. After others it is not even certain that
+    /// what follows is a request.
+    pub(crate) fn lets_others_pass(&self) -> bool {
+        self.request_is_whole
+            && self.persistent
+            && self.framing == Framing::None
+            && self.request.method().is_safe()
+            && self.request.find(Name::Upgrade).is_none()
+    }
+
+    /// Whether the client waits for word from the origin before it sends its body (RFC 9110 section
+    /// 10.1.1): then it is the origin that takes its time.
+    pub(crate) fn waits_for_continue(&self) -> bool {
+        self.transaction.phase == Phase::Asked
+            && self.transaction.interim == 0
+            && self.upload.moved() == 0
+            && expectation(&self.request) == Expectation::Continue
+    }
+
+    /// Whether nothing of the request is still to come from the client.
+    pub(crate) fn request_was_taken(&self) -> bool {
+        self.request_is_whole
+            && (matches!(self.framing, Framing::None | Framing::Length(0))
+                || self.upload.source_is_done())
+    }
+
+    /// Whether the request body has bytes that, as far as the engine has reported, were not sent to
+    /// the origin.
+    pub(crate) fn has_unsent_body(&self) -> bool {
+        !matches!(self.framing, Framing::None | Framing::Length(0)) && !self.upload.has_ended()
+    }
+
+    /// What moving its bodies took, both ways.
+    pub(crate) fn tally(&self) -> Tally {
+        self.upload.tally() + self.download.tally()
+    }
+
+    /// The client connection of an exchange that is no refresh.
+    pub(crate) fn conn(&self) -> Key {
+        self.conn.expect("set when the exchange begins, never taken")
+    }
+
+    /// Whether it has no client.
+    pub(crate) fn is_refresh(&self) -> bool {
+        self.conn.is_none()
+    }
+
+    /// The request as its origin receives it.
+    pub(crate) fn origin_request(&self) -> OriginRequest<'_> {
+        origin_request(&self.request, self.sender, self.service, self.plan, self.snapshot())
+    }
+
+    /// The configuration in force for this exchange.
+    pub(crate) fn snapshot(&self) -> &Rc<Snapshot> {
+        self.snapshot.as_ref().expect("set when the exchange begins, never taken")
+    }
+}
+
+/// The request as its origin receives it, of an exchange whose parts are borrowed apart.
+pub(crate) fn origin_request<'a>(
+    request: &'a RequestHead,
+    Sender { client, is_trusted }: Sender,
+    service: u16,
+    plan: Plan,
+    snapshot: &'a Snapshot,
+) -> OriginRequest<'a> {
+    let forwarding = match snapshot.route_of(service, plan) {
+        Some(route) => Forwarding::Gateway { client, is_trusted, passed: &route.pass_fields },
+        None => Forwarding::Proxy,
+    };
+    OriginRequest::new(request, forwarding)
+}

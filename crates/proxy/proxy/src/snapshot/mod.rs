@@ -1,0 +1,288 @@
+//! A configuration as a worker uses it: what can be worked out once is worked out here, so that a
+//! request looks it up.
+
+pub(crate) mod in_use;
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_engine::Instant;
+use millrace_http1::HeadLimits;
+
+use crate::admission::AskRules;
+use crate::config::{Balance, CacheRoute, Config, Listener, Role, Route, SendProxy, Service};
+use crate::congestion::Setting;
+use crate::counters::PerStatus;
+use crate::exchange::Plan;
+use crate::limits::Limits;
+use crate::origin::shared_health::{Board, Check, CheckMark};
+use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
+use crate::worker::Shared;
+
+/// A numbered configuration with what a worker derives from it.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) config: Arc<Config>,
+    /// By a listener's number: its place in the configuration, or [`ABSENT`].
+    listeners: Box<[u16]>,
+    /// Of every service: what opens its connections to origins.
+    pub(crate) rules: Box<[RulesId]>,
+    /// Of every service, of every route: its origins and how often one was picked.
+    pub(crate) routes: Vec<Vec<RouteOrigins>>,
+    pub(crate) request_limits: HeadLimits,
+    pub(crate) answer_limits: HeadLimits,
+    /// The shortest wait of a client connection that is limited, lingering apart: its timer is
+    /// never set further ahead, so that a new wait never needs to set it.
+    pub(crate) client_check: Duration,
+    /// The same for origin connections.
+    pub(crate) origin_check: Duration,
+    /// What stands in Via: the name of this process (RFC 9110 section 7.6.3).
+    pub(crate) pseudonym: Arc<str>,
+    /// The whole field for a message received as HTTP/1.0, and as HTTP/1.1.
+    pub(crate) via: [Box<[u8]>; 2],
+    /// Our own addresses, never to be connected to.
+    pub(crate) own: Arc<[SocketAddr]>,
+    /// Whether any service says Proxy-Status in what it passes on.
+    tells_status: bool,
+    /// Of every service: its requests, counted by this worker and the others.
+    requests: Box<[Arc<[PerStatus]>]>,
+    /// Of every service: what its clients' connections are given, and those to origins.
+    congestion: Box<[(Setting, Setting)]>,
+    /// Whether any route begins its connections with a PROXY header.
+    pub(crate) sends_proxy: bool,
+    /// Of every service: which targets may be asked for; `None`: it is a booster.
+    ask_rules: Box<[Option<AskRules>]>,
+}
+
+/// The origins of one route.
+#[derive(Debug)]
+pub(crate) struct RouteOrigins {
+    pub(crate) origins: Vec<OriginId>,
+    /// How one of them is picked.
+    pub(crate) balance: Balance,
+    /// Counts the picks.
+    pub(crate) turn: Cell<usize>,
+    /// What may be tried again.
+    pub(crate) budget: RefCell<Budget>,
+    /// Answers 502 to 504 are failures of the origin.
+    pub(crate) gateway_errors_fail: bool,
+    /// What is found by the check of each origin; empty: the route has none.
+    checks: Vec<Arc<CheckMark>>,
+}
+
+impl RouteOrigins {
+    /// A route without checks, which picks in turn.
+    pub(crate) fn new(origins: Vec<OriginId>) -> Self {
+        Self {
+            origins,
+            balance: Balance::RoundRobin,
+            turn: Cell::new(0),
+            budget: RefCell::default(),
+            gateway_errors_fail: false,
+            checks: Vec::new(),
+        }
+    }
+
+    /// The origins of a configured route. Picking begins at `turn`.
+    fn of(
+        route: &Route,
+        rules: RulesId,
+        (now, turn): (Instant, usize),
+        origins: &mut Origins,
+        board: &Board,
+    ) -> Self {
+        let of_route = route.origins.iter().map(|origin| origins.configured(rules, origin, board));
+        Self {
+            balance: route.balance,
+            gateway_errors_fail: route.gateway_errors_fail,
+            checks: Check::of_route(route).map(|check| board.check(&check)).collect(),
+            turn: Cell::new(turn),
+            budget: RefCell::new(Budget::new(now, turn)),
+            ..Self::new(of_route.collect())
+        }
+    }
+
+    /// Whether the check of the origin at `index` fails.
+    pub(crate) fn check_fails(&self, index: usize) -> bool {
+        self.checks.get(index).is_some_and(|mark| mark.fails())
+    }
+}
+
+impl Snapshot {
+    /// What `config` means to a worker from `now` on.
+    pub(crate) fn new(
+        config: Arc<Config>,
+        now: Instant,
+        origins: &mut Origins,
+        shared: &Shared,
+    ) -> Self {
+        let system = shared.system_congestion.as_ref();
+        let of_service = |service: &Service| -> (Setting, Setting) {
+            let both = [&service.congestion, &service.origin_congestion];
+            both.map(|choice| Setting::new(choice, system)).into()
+        };
+        let congestion: Box<[_]> = config.services.iter().map(of_service).collect();
+        let own: Arc<[SocketAddr]> = config.own_addresses().into();
+        let services = config.services.iter().zip(&congestion);
+        let rules: Box<[RulesId]> = services
+            .map(|(service, (_, setting))| origins.rules(Rules::of(service, &own, setting)))
+            .collect();
+        // Or reloads in a row would each begin with the first.
+        let turn = config.number.saturating_sub(1) as usize;
+        let mut of_route = |route: &Route, rules| {
+            RouteOrigins::of(route, rules, (now, turn), origins, &shared.board)
+        };
+        let services = config.services.iter().zip(&rules);
+        let routes = services.map(|(service, &rules)| match &service.role {
+            Role::Boost(routes) => routes.iter().map(|route| of_route(route, rules)).collect(),
+            Role::Forward(_) => Vec::new(),
+        });
+        let routes = routes.collect();
+        let limits = &config.limits;
+        let shortest = |all: &[u64]| Duration::from_millis(all.iter().copied().min().unwrap_or(0));
+        let head_limits = |bytes: u64| HeadLimits {
+            bytes_max: bytes as usize,
+            fields_max: limits.fields as usize,
+            target_bytes_max: limits.target_bytes as usize,
+        };
+        Self {
+            listeners: by_number(&config.listeners),
+            rules,
+            routes,
+            request_limits: head_limits(limits.request_head_bytes),
+            answer_limits: head_limits(limits.answer_head_bytes),
+            client_check: shortest(&[
+                limits.head_ms,
+                limits.idle_ms,
+                limits.body_ms,
+                limits.send_ms,
+                limits.tunnel_idle_ms,
+            ]),
+            origin_check: shortest(&[
+                limits.first_byte_ms,
+                limits.answer_ms,
+                limits.origin_idle_ms,
+                limits.tunnel_idle_ms,
+            ]),
+            via: ["1.0", "1.1"].map(|version| via(version, &shared.pseudonym)),
+            pseudonym: shared.pseudonym.clone(),
+            requests: config
+                .services
+                .iter()
+                .map(|service| shared.requests.of(service.name.as_str(), shared.counters.len()))
+                .collect(),
+            own,
+            congestion,
+            tells_status: config.services.iter().any(|service| service.proxy_status),
+            sends_proxy: config.services.iter().any(sends_proxy),
+            ask_rules: config.services.iter().map(ask_rules).collect(),
+            config,
+        }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    /// The origins of a route of a booster.
+    pub(crate) fn route(&self, service: u16, index: u16) -> &RouteOrigins {
+        &self.routes[service as usize][index as usize]
+    }
+
+    /// The listener with this number, if it is one of this configuration.
+    pub(crate) fn listener(&self, number: u16) -> Option<&Listener> {
+        let place = *self.listeners.get(number as usize)?;
+        self.config.listeners.get(place as usize)
+    }
+
+    /// What the connections that come in at a listener of this configuration are given.
+    pub(crate) fn client_congestion(&self, listener: &Listener) -> &Setting {
+        &self.congestion[listener.service].0
+    }
+
+    /// The origins of all routes.
+    pub(crate) fn origins(&self) -> impl Iterator<Item = OriginId> {
+        self.routes.iter().flatten().flat_map(|route| route.origins.iter().copied())
+    }
+
+    /// The marks of the checks of all routes.
+    pub(crate) fn checks(&self) -> impl Iterator<Item = &Arc<CheckMark>> {
+        self.routes.iter().flatten().flat_map(|route| &route.checks)
+    }
+
+    /// Counts a request of a service that was sent this status by a worker; 0: no response.
+    pub(crate) fn count_request(&self, service: u16, worker: usize, status: u16) {
+        self.requests[service as usize][worker].add(status);
+    }
+
+    /// What a service's connections to origins are given.
+    pub(crate) fn origin_congestion(&self, service: u16) -> &Setting {
+        &self.congestion[service as usize].1
+    }
+
+    /// Whether a service says Proxy-Status in the answers that it passes on.
+    pub(crate) fn tells_status(&self, service: u16) -> bool {
+        self.tells_status && self.service(service).proxy_status
+    }
+
+    /// Which targets may be asked for, of a forward proxy.
+    pub(crate) fn ask_rules(&self, service: u16) -> &AskRules {
+        self.ask_rules[service as usize].as_ref().expect("the service is a forward proxy")
+    }
+
+    /// The route of a booster that was picked; `None` where no route was.
+    pub(crate) fn route_of(&self, service: u16, plan: Plan) -> Option<&Route> {
+        match (&self.service(service).role, plan) {
+            (Role::Boost(routes), Plan::Route(index)) => routes.get(index as usize),
+            _ => None,
+        }
+    }
+
+    /// What is done with the answers of a service, or of the route that was picked; `None`: they go
+    /// past the cache.
+    pub(crate) fn cache(&self, service: u16, plan: Plan) -> Option<&CacheRoute> {
+        let service = self.service(service);
+        match (&service.role, plan) {
+            (Role::Boost(routes), Plan::Route(index)) => routes[index as usize].cache.as_deref(),
+            (Role::Forward(_), Plan::Target) => service.cache.as_deref(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn service(&self, index: u16) -> &Service {
+        &self.config.services[index as usize]
+    }
+}
+
+/// The places of listeners by their numbers.
+fn by_number(listeners: &[Listener]) -> Box<[u16]> {
+    let length = listeners.iter().map(|listener| listener.number as usize + 1).max();
+    let mut places = vec![ABSENT; length.unwrap_or(0)];
+    for (place, listener) in listeners.iter().enumerate() {
+        places[listener.number as usize] = place as u16;
+    }
+    places.into()
+}
+
+/// No place: there are fewer listeners.
+const ABSENT: u16 = u16::MAX;
+
+fn via(version: &str, pseudonym: &str) -> Box<[u8]> {
+    format!("Via: {version} {pseudonym}\r\n").into_bytes().into()
+}
+
+fn ask_rules(service: &Service) -> Option<AskRules> {
+    match &service.role {
+        Role::Forward(rules) => Some(AskRules::new(rules)),
+        Role::Boost(_) => None,
+    }
+}
+
+fn sends_proxy(service: &Service) -> bool {
+    match &service.role {
+        Role::Forward(_) => false,
+        Role::Boost(routes) => routes.iter().any(|route| route.send_proxy != SendProxy::Off),
+    }
+}

@@ -1,0 +1,93 @@
+//! What one send of a transfer is made of, and how it is framed.
+
+use millrace_engine::{Engine, Fd, Shared, Token};
+use millrace_splice::Pipe;
+
+use crate::cached::reader::Slice;
+
+/// One send: a head; the line end of the chunk before; a chunk, or bare bytes, of which the last
+/// are in a pipe; and the end of a chunked body with its trailers.
+#[derive(Default)]
+pub(crate) struct Pieces<'a> {
+    pub(crate) head: &'a [u8],
+    pub(crate) owed: bool,
+    pub(crate) payload: &'a [u8],
+    /// Bytes in the pipe that go after `payload`, in the same chunk.
+    pub(crate) piped: usize,
+    pub(crate) chunked: bool,
+    /// The end, with these trailers; never behind a pipe.
+    pub(crate) last: Option<&'a [u8]>,
+}
+
+impl Pieces<'_> {
+    /// Sends them. True when a line end is owed afterwards.
+    pub(crate) fn send<E: Engine>(
+        self,
+        engine: &mut E,
+        sink: (&Fd, Token),
+        pipe: Option<&Pipe>,
+    ) -> bool {
+        let mut size = ChunkSize::default();
+        let (mut before, mut after) = (&[][..], &[][..]);
+        let length = self.payload.len() + self.piped;
+        if self.chunked && length > 0 {
+            (before, after) = (size.write(length), b"\r\n");
+        }
+        let owed: &[u8] = if self.owed { b"\r\n" } else { &[] };
+        let Some(pipe) = pipe else {
+            let last = self.last.map_or([&[][..]; 3], |trailers| [b"0\r\n", trailers, b"\r\n"]);
+            let [zero, trailers, end] = last;
+            let parts = [self.head, owed, before, self.payload, after, zero, trailers, end];
+            engine.send(sink.0, &parts, sink.1);
+            return false;
+        };
+        assert!(self.last.is_none(), "a body whose last byte is in a pipe has a length");
+        pipe.drain_after(engine, &[self.head, owed, before, self.payload], sink.0, sink.1);
+        self.chunked
+    }
+
+    /// Sends what goes before a slice, and the slice by reference. True when a line end is owed
+    /// afterwards.
+    pub(crate) fn send_shared<E: Engine>(
+        self,
+        engine: &mut E,
+        sink: (&Fd, Token),
+        slice: &Slice,
+    ) -> bool {
+        let mut size = ChunkSize::default();
+        let before = if self.chunked { size.write(slice.bytes().len()) } else { &[] };
+        let owed: &[u8] = if self.owed { b"\r\n" } else { &[] };
+        engine.send_shared(sink.0, &[self.head, owed, before], slice, sink.1);
+        self.chunked
+    }
+}
+
+/// Room for the line before a chunk: 16 digits at most, and CRLF.
+#[derive(Default)]
+struct ChunkSize([u8; 18]);
+
+impl ChunkSize {
+    fn write(&mut self, mut length: usize) -> &[u8] {
+        let end = self.0.len() - 2;
+        self.0[end..].copy_from_slice(b"\r\n");
+        let mut start = end;
+        while length > 0 || start == end {
+            start -= 1;
+            self.0[start] = b"0123456789abcdef"[length & 15];
+            length >>= 4;
+        }
+        &self.0[start..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_size_is_written_in_the_fewest_digits() {
+        for (length, line) in [(0, "0\r\n"), (10, "a\r\n"), (0x1_0000, "10000\r\n")] {
+            assert_eq!(ChunkSize::default().write(length), line.as_bytes());
+        }
+    }
+}
