@@ -63,7 +63,7 @@ pub fn fuzz_connection(data: &[u8]) {
     let config = configuration(script.role);
     let (mut outbox, inbox) = mailbox(4);
     let mail = mesh(1, 4).pop().expect("one worker's mail");
-    let shared = Shared::new(1, "millrace".to_owned(), None, None, |_| {});
+    let shared = Shared::new(1, "millrace".to_owned(), None, None, |_| {}, None);
     let listener = world.listen(&Address::Tcp(address(OWN)));
     let setup = Setup {
         config,

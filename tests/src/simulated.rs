@@ -354,7 +354,9 @@ fn start(
     let system_congestion = Some("bbr".into());
     let name = "millrace-simulated".to_owned();
     let cache = cache::of(config)?;
-    let shared = Shared::new(config.workers, name, system_congestion, cache, |_| {});
+    let traces = std::env::var_os("MILLRACE_TRACE").is_some();
+    let trace = traces.then_some((|line| eprintln!("{line}")) as fn(std::fmt::Arguments<'_>));
+    let shared = Shared::new(config.workers, name, system_congestion, cache, |_| {}, trace);
     let mut outboxes = Vec::new();
     let mut workers = Vec::new();
     for (index, mail) in mesh(config.workers, world.plan().letters).into_iter().enumerate() {

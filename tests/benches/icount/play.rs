@@ -102,7 +102,7 @@ fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Bord
     let (_, inbox) = mailbox::<Letter<SimDetached>, SimWaker>(LETTERS);
     let mail = mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
     let cache = config.cache.as_ref().map(|_| cache());
-    let shared = Shared::new(1, "millrace-counted".to_owned(), None, cache, |_| {});
+    let shared = Shared::new(1, "millrace-counted".to_owned(), None, cache, |_| {}, None);
     let engine = Border(world.engine(config.memory_bytes as usize));
     let setup = Setup {
         config,

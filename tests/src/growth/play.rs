@@ -185,7 +185,7 @@ fn worker(world: &World, config: Config, cache: Arc<Cache>) -> Worker<Border> {
         ],
         inbox,
         mail,
-        shared: Shared::new(1, "millrace-counted".to_owned(), None, Some(cache), |_| {}),
+        shared: Shared::new(1, "millrace-counted".to_owned(), None, Some(cache), |_| {}, None),
         names: Arc::new(Sources::parse(b"", b"", &[])),
         desk: Desk::empty(),
         descriptors: 1000,

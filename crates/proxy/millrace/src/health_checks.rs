@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_reload_with_a_shorter_interval_does_not_wait_for_the_end_of_a_longer_one() {
-        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {});
+        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
         let inner = Inner { shared, state: Mutex::default(), wake: Condvar::new() };
         let checks = HealthChecks(Arc::new(inner));
         // So none is started, and nobody is asked.

@@ -316,7 +316,7 @@ mod tests {
     fn the_documents_have_every_metric_as_it_is() {
         let documented = include_str!("../../../../docs/metrics.md");
         let metrics = Metrics::new(Vec::new(), LogSink::closed(), Arc::default());
-        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {});
+        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
         let page = metrics.with_origins(shared).with_cache(Some(&cache())).page();
         let of = |what: &str| -> Vec<(String, String)> {
             let lines = page.lines().filter_map(|line| line.strip_prefix(what)?.split_once(' '));

@@ -341,7 +341,14 @@ fn shared(config: &Config) -> Result<Arc<Shared>, Failure> {
     millrace_sys::fill_random(&mut random);
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
     let (congestion, cache) = (congestion::system(config), storage::open(config)?);
-    Ok(Shared::new(config.workers, pseudonym, congestion, cache, say::error))
+    Ok(Shared::new(config.workers, pseudonym, congestion, cache, say::error, trace()))
+}
+
+/// Where the moves of the driver are reported to: standard error, where MILLRACE_TRACE asks for that
+/// and the build has debug assertions.
+fn trace() -> Option<fn(std::fmt::Arguments<'_>)> {
+    let is_wanted = cfg!(debug_assertions) && std::env::var_os("MILLRACE_TRACE").is_some();
+    is_wanted.then_some(|line| say::error(&line.to_string()))
 }
 
 fn machine(what: &str, error: impl std::fmt::Display) -> Failure {

@@ -70,7 +70,7 @@ impl Stage {
 
         let words = ["forward", "--listen", "127.0.0.1:2001", "--workers", "2"];
         let config = from_arguments(words).unwrap();
-        let shared = Shared::new(2, "millrace-test".to_owned(), None, None, |_| {});
+        let shared = Shared::new(2, "millrace-test".to_owned(), None, None, |_| {}, None);
         let (outbox, inbox) = mailbox(4);
         let mut mails = mesh(2, 4);
         let (mut mail, own) = (mails.pop().unwrap(), mails.pop().unwrap());

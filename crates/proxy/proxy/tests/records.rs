@@ -27,7 +27,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn proxy(world: &World) -> Driven {
     let words = ["forward", "--listen", ADDRESS, "--workers", "1", "--access-log", "/log"];
     let config = from_arguments(words.into_iter().chain(["--log-format", "json"])).unwrap();
-    let shared = Shared::new(1, "millrace-test".to_owned(), None, None, |_| {});
+    let shared = Shared::new(1, "millrace-test".to_owned(), None, None, |_| {}, None);
     let (_, inbox) = mailbox(4);
     let mail = mesh::<millrace_proxy::Letter<SimDetached>, SimWaker>(1, 4).pop().unwrap();
     let setup = Setup {

@@ -32,7 +32,7 @@ impl Stage {
     fn new(memory: usize) -> Self {
         let world = World::new(1, Faults::None);
         let words = ["forward", "--listen", PROXY, "--workers", "1", "--access-log", "off"];
-        let shared = Shared::new(1, "millrace-test".to_owned(), None, None, |_| {});
+        let shared = Shared::new(1, "millrace-test".to_owned(), None, None, |_| {}, None);
         let (outbox, inbox) = mailbox(4);
         let setup = Setup {
             config: Arc::new(from_arguments(words).unwrap()),

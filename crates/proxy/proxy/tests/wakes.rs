@@ -98,7 +98,7 @@ impl Stage {
         let bounds = Bounds { bytes: mibs, object_bytes: 1 << 20, variants: 4, tends: true };
         let slab = Slab::on_heap(mibs as usize).unwrap();
         let cache = Cache::new(slab, HashKey::new([7; 16]), bounds);
-        let shared = Shared::new(2, "millrace-test".to_owned(), None, Some(cache), |_| {});
+        let shared = Shared::new(2, "millrace-test".to_owned(), None, Some(cache), |_| {}, None);
         let mut mails = mesh(2, 1).into_iter();
         let mut worker = |index| {
             let (outbox, inbox) = mailbox(4);

@@ -163,7 +163,7 @@ impl<W: Wake> Gate<W> {
     }
 
     /// What has come from the verifier: who waited for it, and what becomes of them.
-    pub(super) fn read_verdicts(
+    pub(crate) fn read_verdicts(
         &mut self,
         now: Instant,
         limits: &Limits,
@@ -193,7 +193,7 @@ impl<W: Wake> Gate<W> {
 
     /// Those that have waited for `auth_ms`. What was asked stays asked: its verdict will come, and
     /// whoever tries again then finds it.
-    pub(super) fn give_up(&mut self, now: Instant, limits: &Limits) -> Vec<Key> {
+    pub(crate) fn give_up(&mut self, now: Instant, limits: &Limits) -> Vec<Key> {
         let wait = Duration::from_millis(limits.auth_ms);
         let over = self.asked.iter_mut().take_while(|asked| now.since(asked.since) >= wait);
         over.flat_map(|asked| std::mem::take(&mut asked.waiting)).collect()

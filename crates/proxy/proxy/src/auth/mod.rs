@@ -28,13 +28,10 @@ use std::sync::Arc;
 use millrace_engine::{Engine, Key};
 use millrace_http1::{Framing, Method, Name, connection_options};
 
-use crate::conn::Conn;
+use crate::conn::{Conn, client};
+use crate::core::{Core, Parts};
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
-use crate::exchange::stage as flow;
-use crate::exchange::stage::Step;
-use crate::stage::deliver;
-use crate::worker::Worker;
 
 pub(crate) use challenge::write_challenges;
 pub(crate) use gate::Gate;
@@ -68,24 +65,24 @@ pub(crate) enum Access {
     Granted(Arc<[u8]>),
 }
 
-/// Lets a request on whose sender is known to the service's file of users; else says what becomes
-/// of it. A request that came back from the verifier is let on.
+/// Whether the sender of a request is known to the service's file of users: true if it is, false
+/// while the verifier compares a password.
 ///
 /// # Errors
-/// The step to take instead.
-pub(crate) fn admit<E: Engine>(worker: &mut Worker<E>, key: Key) -> Result<(), Step> {
-    let Worker { exchanges, conns, engine, gate, .. } = worker;
-    let exchange = exchanges.get_mut(key).expect("the caller's exchange is under way");
+/// The reason to refuse the request.
+pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Reason> {
+    let Core { exchanges, conns, engine, gate, .. } = core;
+    let exchange = exchanges.get_mut(key).expect("the driver's exchange is there");
     match exchange.access {
         Access::Unasked => {}
-        // It has become the first of its connection meanwhile: `flow::resume`.
-        Access::Waiting => return Err(Step::Wait),
-        Access::Granted(_) => return Ok(()),
+        // It has become the first of its connection meanwhile.
+        Access::Waiting => return Ok(false),
+        Access::Granted(_) => return Ok(true),
     }
     let snapshot = exchange.snapshot().clone();
     let auth = snapshot.service(exchange.service).auth.as_ref();
     let users = auth.and_then(|auth| auth.users.as_ref()).ok_or(Reason::AuthRequired);
-    let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
+    let conn = conns.get_mut(exchange.conn()).expect("an exchange has its connection");
     let judged = users.and_then(|users| {
         let value = only_value(exchange).ok_or(Reason::AuthRequired)?;
         let client = conn.client.map(|address| address.ip());
@@ -94,20 +91,46 @@ pub(crate) fn admit<E: Engine>(worker: &mut Worker<E>, key: Key) -> Result<(), S
     match judged {
         Ok(Some(user)) => {
             exchange.access = Access::Granted(user);
-            Ok(())
+            Ok(true)
         }
         Ok(None) => {
             exchange.access = Access::Waiting;
             if exchange.request.method() == Method::Connect {
                 // What follows it meanwhile is to be seen before it is refused.
-                let conn = exchange.conn();
-                worker.watch_client(conn);
+                client::watch(engine, conn);
             }
-            Err(Step::Wait)
+            Ok(false)
         }
         Err(reason) => {
             refused(exchange, nothing_follows(engine, conn), reason);
-            Err(Step::Refuse(reason))
+            Err(reason)
+        }
+    }
+}
+
+/// The verifier compared the password, or took too long. True if the request goes on; false if it
+/// does not wait for that any more.
+///
+/// # Errors
+/// The reason to refuse the request.
+pub(crate) fn verified<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    result: Result<Arc<[u8]>, Reason>,
+) -> Result<bool, Reason> {
+    let Parts { exchange, client, engine, .. } = core.served(key);
+    if !matches!(exchange.access, Access::Waiting) {
+        return Ok(false);
+    }
+    match result {
+        Ok(user) => {
+            exchange.access = Access::Granted(user);
+            Ok(true)
+        }
+        Err(reason) => {
+            exchange.access = Access::Unasked;
+            refused(exchange, nothing_follows(engine, client), reason);
+            Err(reason)
         }
     }
 }
@@ -123,7 +146,7 @@ fn only_value(exchange: &Exchange) -> Option<&[u8]> {
 /// later are the next request: a client may send it as soon as it has read the refusal, before
 /// the engine reports that the refusal was sent.
 fn nothing_follows<E: Engine>(engine: &E, conn: &Conn) -> bool {
-    conn.input.is_empty() && !engine.is_announced(&conn.fd)
+    conn.wire.input.is_empty() && !conn.wire.is_announced(engine)
 }
 
 /// RFC 9110 section 11.7.1: a client is expected to repeat the request with credentials, so it may
@@ -136,49 +159,4 @@ fn refused(exchange: &mut Exchange, nothing_follows: bool, reason: Reason) {
         exchange.persistent =
             exchange.framing == Framing::None && options.is_persistent(exchange.request.version());
     }
-}
-
-/// Takes what the verifier has said, and lets those on, or refuses them, who waited for it.
-pub(crate) fn read_verdicts<E: Engine>(worker: &mut Worker<E>) {
-    if !worker.gate.has_asked() {
-        return;
-    }
-    let now = worker.engine.now();
-    let snapshot = worker.snapshot.clone();
-    for (waiting, result) in worker.gate.read_verdicts(now, snapshot.limits()) {
-        for key in waiting {
-            go_on(worker, key, result.clone());
-        }
-    }
-}
-
-/// Answers those for whom the verifier took too long.
-pub(crate) fn give_up<E: Engine>(worker: &mut Worker<E>) {
-    if !worker.gate.has_asked() {
-        return;
-    }
-    let now = worker.engine.now();
-    let snapshot = worker.snapshot.clone();
-    for key in worker.gate.give_up(now, snapshot.limits()) {
-        go_on(worker, key, Err(Reason::AuthBusy));
-    }
-}
-
-fn go_on<E: Engine>(worker: &mut Worker<E>, key: Key, result: Result<Arc<[u8]>, Reason>) {
-    let Worker { exchanges, conns, engine, .. } = worker;
-    // Its client may have left.
-    let Some(exchange) = exchanges.get_mut(key) else { return };
-    if !matches!(exchange.access, Access::Waiting) {
-        return;
-    }
-    match result {
-        Ok(user) => exchange.access = Access::Granted(user),
-        Err(reason) => {
-            exchange.access = Access::Unasked;
-            let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
-            refused(exchange, nothing_follows(engine, conn), reason);
-            deliver::refuse(worker, key, reason);
-        }
-    }
-    flow::run(worker, key);
 }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Key, Kind};
 use millrace_http1::{Framing, Method, Name, OriginRequest, destination, path};
 use millrace_store::rules::{
@@ -13,20 +12,21 @@ use millrace_store::rules::{
 };
 use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
 
-use crate::cached::fill;
 use crate::cached::{Answer, now_ms};
+use crate::cached::{fill, waiting};
 use crate::config::{CacheRoute, PathForward};
+use crate::core::{Core, Parts};
 use crate::exchange::{Exchange, origin_request};
-use crate::worker::Worker;
+use crate::origin::side;
 
-/// What becomes of the answer.
+/// What becomes of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kept {
+pub(crate) enum StoreOutcome {
     /// It goes to the client as it is.
-    No,
+    NotStored,
     /// The client gets what is stored.
-    Yes,
-    /// The origin has to be asked again, without conditions.
+    Stored,
+    /// The request has to be sent to the origin again, without conditions.
     AskAgain,
 }
 
@@ -39,48 +39,48 @@ struct Arrival<'a> {
 }
 
 /// Takes in the head of a final answer.
-pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Kept {
-    let exchange = worker.exchange(key);
+pub(crate) fn take_in<E: Engine>(core: &mut Core<E>, key: Key) -> StoreOutcome {
+    let exchange = core.exchange(key);
     if exchange.caching.key.is_none() {
         if exchange.caching.forward == Some(Forward::Bypass) {
-            went_past(worker, key);
+            went_past(core, key);
         }
-        return Kept::No;
+        return StoreOutcome::NotStored;
     }
     let (status, request_ms) = (exchange.answer.status(), exchange.caching.request_ms);
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.cache(exchange.service, exchange.plan);
     let route = route.expect("an exchange with a key has a cache");
-    let cache = &worker.cache();
-    let response_ms = now_ms(&worker.engine);
+    let cache = &core.cache().clone();
+    let response_ms = now_ms(&core.engine);
     let receipt = &Receipt { request_ms, response_ms, scheme: Scheme::Http, hash: *cache.hash() };
     let arrival = Arrival { cache, route, receipt };
-    let exchange = worker.exchange(key);
+    let exchange = core.exchange(key);
     match status {
         101 => {
-            worker.leave_cache(key);
-            Kept::No
+            waiting::leave(core, key);
+            StoreOutcome::NotStored
         }
-        304 if exchange.caching.validates => validated(worker, key, arrival),
-        206 if exchange.caching.completes.is_some() => joined(worker, key, arrival),
+        304 if exchange.caching.validates => validated(core, key, arrival),
+        206 if exchange.caching.completes.is_some() => joined(core, key, arrival),
         // That is about our own conditions. The part is of no use, or this would come again.
         304 | 412 | 416 if exchange.caching.completes.is_some() => {
             drop_part(exchange, arrival);
-            Kept::AskAgain
+            StoreOutcome::AskAgain
         }
-        status if is_failure(status) && serve_spare(worker, key) => {
-            worker.exchange(key).caching.forward_status = Some(status);
-            worker.leave_origin(key);
-            Kept::Yes
+        status if is_failure(status) && serve_stale(core, key) => {
+            core.exchange(key).caching.forward_status = Some(status);
+            side::leave(core, key);
+            StoreOutcome::Stored
         }
-        _ => passed(worker, key, arrival),
+        _ => passed(core, key, arrival),
     }
 }
 
 /// A request that goes past the cache may change what is stored there all the same.
-fn went_past<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let cache = worker.cache();
-    let exchange = worker.exchange(key);
+fn went_past<E: Engine>(core: &mut Core<E>, key: Key) {
+    let cache = core.cache().clone();
+    let exchange = core.exchange(key);
     let snapshot = exchange.snapshot().clone();
     if let Some(route) = snapshot.cache(exchange.service, exchange.plan) {
         make_invalid(exchange, &cache, route);
@@ -88,28 +88,28 @@ fn went_past<E: Engine>(worker: &mut Worker<E>, key: Key) {
 }
 
 /// An answer that goes to its client, and may be stored on its way.
-fn passed<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> Kept {
+fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> StoreOutcome {
     let Arrival { cache, route, receipt } = arrival;
-    let exchange = worker.exchange(key);
+    let exchange = core.exchange(key);
     make_invalid(exchange, cache, route);
     if exchange.request.method() == Method::Head {
         update_by_head(exchange, arrival);
     }
     if exchange.caching.asks_for_all && exchange.answer.status() == 206 {
         // A part, and nobody has asked for one.
-        return refused(worker, key, arrival, Refusal::Range);
+        return refused(core, key, arrival, Refusal::Range);
     }
     let stored = match rules::store(&exchange.request, &exchange.answer, receipt, &route.policy) {
         // Trailers are not stored, and whoever announces some means them to arrive.
         Ok(_) if exchange.answer.find(Name::Trailer).is_some() => {
-            return refused(worker, key, arrival, Refusal::Trailer);
+            return refused(core, key, arrival, Refusal::Trailer);
         }
         // An early answer to a POST: the connection is needed for the rest of the request.
         Ok(_) if !exchange.request_was_taken() || exchange.has_unsent_body() => {
-            return refused(worker, key, arrival, Refusal::RequestBody);
+            return refused(core, key, arrival, Refusal::RequestBody);
         }
         Ok(stored) => stored,
-        Err(refusal) => return refused(worker, key, arrival, refusal),
+        Err(refusal) => return refused(core, key, arrival, refusal),
     };
     let declared = match exchange.transaction.framing {
         Framing::Length(length) => Some(length),
@@ -117,14 +117,14 @@ fn passed<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> 
         Framing::Chunked | Framing::UntilClose => None,
     };
     if declared.is_some_and(|bytes| cache.is_too_long(bytes)) {
-        return refused(worker, key, arrival, Refusal::TooLong);
+        return refused(core, key, arrival, Refusal::TooLong);
     }
     let draft = draft(exchange, arrival, stored, declared);
-    let Some(filling) = publish(worker, key, arrival, draft) else { return Kept::No };
-    let exchange = worker.exchange(key);
+    let Some(filling) = publish(core, key, arrival, draft) else { return StoreOutcome::NotStored };
+    let exchange = core.exchange(key);
     exchange.caching.answer = if wants_less(exchange) { Answer::Stored } else { Answer::Filled };
-    fill::begin(worker, key, filling, None);
-    Kept::Yes
+    fill::run::begin(core, key, filling, None);
+    StoreOutcome::Stored
 }
 
 /// Whether the origin was asked for more than the client wants of what is now stored. If not, the
@@ -140,8 +140,8 @@ fn wants_less(exchange: &Exchange) -> bool {
 }
 
 /// A 206 that brings what is missing of a part.
-fn joined<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> Kept {
-    let exchange = worker.exchange(key);
+fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> StoreOutcome {
+    let exchange = core.exchange(key);
     let Exchange { request, answer, caching, transaction, .. } = exchange;
     let object = caching.object.clone().expect("what is completed is at hand");
     let Arrival { route, receipt, .. } = arrival;
@@ -150,11 +150,11 @@ fn joined<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> 
     let (Ok(stored), Ok(new), Some(old), Some(bytes), true) =
         (stored, extent_of(answer), object.meta().extent, object.body.bytes(), is_certain)
     else {
-        return Kept::AskAgain;
+        return StoreOutcome::AskAgain;
     };
     // The client has asked for all of it, and gets no part.
     if stored.meta.extent.is_some() || bytes.len() != old.last - old.first + 1 {
-        return Kept::AskAgain;
+        return StoreOutcome::AskAgain;
     }
     let first = old.first.min(new.first);
     let declared = old.last.max(new.last) - first + 1;
@@ -162,16 +162,16 @@ fn joined<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> 
     let after = (new.last + 1).saturating_sub(old.first).min(bytes.len());
     let after = bytes.slice(after..bytes.len());
     let draft = draft(exchange, arrival, stored, Some(declared));
-    let Some(mut filling) = publish(worker, key, arrival, draft) else {
-        return Kept::AskAgain;
+    let Some(mut filling) = publish(core, key, arrival, draft) else {
+        return StoreOutcome::AskAgain;
     };
     let woken = filling.append(before);
-    worker.wake(woken);
-    let caching = &mut worker.exchange(key).caching;
+    core.wake(woken);
+    let caching = &mut core.exchange(key).caching;
     (caching.answer, caching.forward_status) = (Answer::Stored, Some(206));
     caching.adds_fields_for_client = route.policy.set_cookie != SetCookie::Explicit;
-    fill::begin(worker, key, filling, Some(after));
-    Kept::Yes
+    fill::run::begin(core, key, filling, Some(after));
+    StoreOutcome::Stored
 }
 
 /// Removes a stored part that the origin does not complete, unless the response says so to one
@@ -187,13 +187,10 @@ fn drop_part(exchange: &Exchange, Arrival { cache, route, .. }: Arrival<'_>) {
 fn draft(
     exchange: &Exchange,
     Arrival { cache, route, .. }: Arrival<'_>,
-    mut stored: Stored,
+    stored: Stored,
     declared: Option<u64>,
 ) -> Draft {
     let Exchange { request, answer, caching, .. } = exchange;
-    if planted(Fault::VariantLost) {
-        stored.vary = None;
-    }
     let sent = &exchange.origin_request();
     let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), sent, answer));
     let space = &route.key.space;
@@ -210,17 +207,17 @@ fn draft(
 
 /// Stores what is drafted; `None` where it is not worth its room.
 fn publish<E: Engine>(
-    worker: &mut Worker<E>,
+    core: &mut Core<E>,
     key: Key,
     Arrival { cache, receipt, .. }: Arrival<'_>,
     draft: Draft,
 ) -> Option<Filling> {
-    let caching = &mut worker.exchange(key).caching;
+    let caching = &mut core.exchange(key).caching;
     let asked_for = caching.key.expect("the caller has found it");
     let (filling, woken) =
         cache.publish(asked_for, caching.claim.take(), draft, receipt.response_ms);
-    worker.wake(woken);
-    let caching = &mut worker.exchange(key).caching;
+    core.wake(woken);
+    let caching = &mut core.exchange(key).caching;
     let filling = match filling {
         Ok(filling) => filling,
         Err(unkept) => {
@@ -233,15 +230,15 @@ fn publish<E: Engine>(
     };
     caching.object = Some(filling.object().clone());
     caching.is_stored = true;
-    worker.counters.cache_stored.add(1);
+    core.counters.cache_stored.add(1);
     Some(filling)
 }
 
 /// A 304 to our own conditions.
-fn validated<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) -> Kept {
+fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> StoreOutcome {
     let Arrival { cache, route, receipt } = arrival;
-    let waiter = worker.waiter(key, Kind::Exchange);
-    let exchange = worker.exchange(key);
+    let waiter = core.waiter(key, Kind::Exchange);
+    let exchange = core.exchange(key);
     let Exchange { request, answer, caching, snapshot, service, plan, sender, .. } = exchange;
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
@@ -249,7 +246,7 @@ fn validated<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) 
     let kept = [object.view()];
     let holds = rules::selected(answer, &kept) == Some(0);
     if !holds || !caching.serve(object.clone(), waiter) {
-        return Kept::AskAgain;
+        return StoreOutcome::AskAgain;
     }
     let asked_for = caching.key.expect("the caller has found it");
     caching.forward_status = Some(304);
@@ -270,53 +267,52 @@ fn validated<E: Engine>(worker: &mut Worker<E>, key: Key, arrival: Arrival<'_>) 
         }
     }
     let claim = caching.claim.take();
-    worker.counters.cache_validated.add(1);
+    core.counters.cache_validated.add(1);
     // Others that have to validate it would get a response of their own too: none waits for another.
     let woken = match is_personal {
         true => claim.map(|claim| claim.pass(receipt.response_ms + BRIEFLY_MS)),
         false => claim.map(Claim::release),
     };
-    worker.wake(woken.into_iter().flatten());
-    worker.release_origin(key);
-    end_upload(worker, key);
-    Kept::Yes
+    core.wake(woken.into_iter().flatten());
+    side::finish(core, key);
+    end_upload(core, key);
+    StoreOutcome::Stored
 }
 
 /// The exchange has no origin any more, which may have answered before anybody heard that all of
 /// the request was sent: nothing waits for that.
-pub(crate) fn end_upload<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let Worker { engine, pipes, exchanges, .. } = worker;
-    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+pub(crate) fn end_upload<E: Engine>(core: &mut Core<E>, key: Key) {
+    let Parts { engine, pipes, exchange, .. } = core.parts(key);
     exchange.upload.abandon(engine, pipes);
 }
 
 /// RFC 5861 section 4: what is stored stands in for an origin that fails. False where nothing does.
-pub(crate) fn serve_spare<E: Engine>(worker: &mut Worker<E>, key: Key) -> bool {
-    let waiter = worker.waiter(key, Kind::Exchange);
-    let caching = &mut worker.exchange(key).caching;
-    let spare = caching.object.clone().filter(|_| caching.is_spare);
+pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
+    let waiter = core.waiter(key, Kind::Exchange);
+    let caching = &mut core.exchange(key).caching;
+    let spare = caching.object.clone().filter(|_| caching.is_stale_fallback);
     let serves = spare.is_some_and(|spare| caching.serve(spare, waiter));
     if serves {
-        end_upload(worker, key);
-        release_claim(worker, key);
+        end_upload(core, key);
+        release_claim(core, key);
     }
     serves
 }
 
 /// The answer is what is stored; whoever waited may have it too.
-fn release_claim<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let released = worker.exchange(key).caching.claim.take().map(millrace_store::Claim::release);
-    worker.wake(released.into_iter().flatten());
+fn release_claim<E: Engine>(core: &mut Core<E>, key: Key) {
+    let released = core.exchange(key).caching.claim.take().map(millrace_store::Claim::release);
+    core.wake(released.into_iter().flatten());
 }
 
 fn refused<E: Engine>(
-    worker: &mut Worker<E>,
+    core: &mut Core<E>,
     key: Key,
     Arrival { cache, route, .. }: Arrival<'_>,
     refusal: Refusal,
-) -> Kept {
-    let now_ms = now_ms(&worker.engine);
-    let exchange = worker.exchange(key);
+) -> StoreOutcome {
+    let now_ms = now_ms(&core.engine);
+    let exchange = core.exchange(key);
     let pass_ms = exchange.snapshot().limits().uncacheable_ms;
     let Exchange { request, answer, caching, .. } = exchange;
     let status = answer.status();
@@ -335,14 +331,14 @@ fn refused<E: Engine>(
         || status >= 500;
     let pass_ms = if is_passing { pass_ms.min(BRIEFLY_MS) } else { pass_ms };
     let woken = caching.claim.take().map(|claim| claim.pass(now_ms.saturating_add(pass_ms)));
-    worker.wake(woken.into_iter().flatten());
-    Kept::No
+    core.wake(woken.into_iter().flatten());
+    StoreOutcome::NotStored
 }
 
 /// RFC 9111 section 4.4, RFC 9875 section 3.
 fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
     let Exchange { request, answer, caching, snapshot, service, plan, sender, .. } = exchange;
-    if request.method().is_safe() || planted(Fault::InvalidKept) {
+    if request.method().is_safe() {
         return;
     }
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");

@@ -11,7 +11,7 @@ use millrace_store::{Body, End, Read, Reader, Waiter};
 
 /// Reads a body for one client.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct CachedReader {
     reader: Reader,
     waiter: Waiter,
     /// Whether the kernel may come to refer to it. The memory of what nobody asks for again is used
@@ -46,7 +46,7 @@ pub(crate) enum Next {
     End(End),
 }
 
-impl Kept {
+impl CachedReader {
     /// All of a body, or the range of it. `None` where the beginning was let go already.
     pub(crate) fn new(body: &Arc<Body>, range: Option<ByteRange>, waiter: Waiter) -> Option<Self> {
         let (at, left) = range.map_or((0, u64::MAX), |range| (range.first, range.length()));

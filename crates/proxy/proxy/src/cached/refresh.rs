@@ -9,29 +9,30 @@ use millrace_http1::Framing;
 use millrace_store::rules::{Forward, Key as CacheKey};
 use millrace_store::{Claim, Object};
 
-use crate::cached::Caching;
-use crate::exchange::stage as flow;
+use crate::cached::{Caching, waiting};
+use crate::core::Core;
 use crate::exchange::stage::Stage;
-use crate::worker::Worker;
+use crate::origin::side;
 
 /// Refreshes under way at a time in a worker. Above it, stale answers stay as they are a little
 /// longer.
 pub(crate) const REFRESHES_MAX: usize = 256;
 
-/// Begins to find out whether what the exchange `of` gets is still the answer to its request.
+/// Begins to find out whether what the exchange `of` gets is still the response to its request, at
+/// the end of this turn.
 pub(crate) fn begin<E: Engine>(
-    worker: &mut Worker<E>,
+    core: &mut Core<E>,
     of: Key,
     asked_for: CacheKey,
     object: Arc<Object>,
     claim: Claim,
 ) {
-    if worker.refreshes == REFRESHES_MAX {
-        return worker.wake(claim.release());
+    if core.cache_waits.refreshes == REFRESHES_MAX {
+        return core.wake(claim.release());
     }
-    let now = worker.engine.now();
-    let mut exchange = worker.new_exchange();
-    let asked = worker.exchange(of);
+    let now = core.engine.now();
+    let mut exchange = core.spare.take();
+    let asked = core.exchange(of);
     let snapshot = asked.snapshot().clone();
     // Not read again: the limits of its snapshot may be others than those it was read within.
     exchange.request.clone_from(&asked.request);
@@ -46,7 +47,7 @@ pub(crate) fn begin<E: Engine>(
     exchange.caching = Caching {
         // What was purged since the stale answer was found is not there to be replaced by a 304,
         // and an answer to what is asked from now on is newer.
-        since: worker.cache().number(),
+        since: core.cache().number(),
         key: Some(asked_for),
         object: Some(object),
         claim: Some(claim),
@@ -54,41 +55,28 @@ pub(crate) fn begin<E: Engine>(
         ..Caching::default()
     };
     let bytes = exchange.request.bytes().len() + size_of_val(exchange.request.fields());
-    exchange.charges[0] = Some(worker.engine.budget().charge(bytes));
-    let key = worker.exchanges.insert(exchange).expect("there is room for so many");
-    worker.refreshes += 1;
-    worker.counters.cache_refreshes.add(1);
-    flow::run(worker, key);
+    exchange.charges[0] = Some(core.engine.budget().charge(bytes));
+    let key = core.exchanges.insert(exchange).expect("there is room for so many");
+    core.cache_waits.refreshes += 1;
+    core.counters.cache_refreshes.add(1);
+    core.wakes.here.push_back(key.token(Kind::Exchange));
 }
 
-/// Sends the request, whose head is in `worker.out`.
-pub(crate) fn ask<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let Worker { engine, exchanges, origins, out, .. } = worker;
-    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
-    let slot = exchange.transaction.connection.expect("the request has its origin connection");
-    let origin = origins.connections.get_mut(slot).expect("held by the exchange");
-    exchange.upload = Default::default();
-    engine.send(&origin.fd, &[out], slot.token(Kind::Origin));
-    origin.sending = true;
-}
-
-/// Ends all of them: where all are leaving, nobody needs what they bring.
-pub(crate) fn end_all<E: Engine>(worker: &mut Worker<E>) {
-    if worker.refreshes == 0 {
-        return;
+/// The refreshes under way.
+pub(crate) fn all<E: Engine>(core: &Core<E>) -> Vec<Key> {
+    if core.cache_waits.refreshes == 0 {
+        return Vec::new();
     }
-    let refreshes = worker.exchanges.iter().filter(|(_, exchange)| exchange.is_refresh());
-    let keys: Vec<Key> = refreshes.map(|(key, _)| key).collect();
-    for key in keys {
-        end(worker, key);
-    }
+    let refreshes = core.exchanges.iter().filter(|(_, exchange)| exchange.is_refresh());
+    refreshes.map(|(key, _)| key).collect()
 }
 
-/// Ends a refresh: its answer was taken in, or there is none.
-pub(crate) fn end<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    worker.leave_origin(key);
-    worker.leave_cache(key);
-    let exchange = worker.exchanges.remove(key).expect("the caller's exchange is there");
-    worker.refreshes -= 1;
-    worker.spare(exchange);
+/// Ends a refresh: its response was taken in, or there is none.
+pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key) {
+    side::leave(core, key);
+    waiting::leave(core, key);
+    let mut exchange = core.exchanges.remove(key).expect("the caller's refresh is there");
+    core.cache_waits.refreshes -= 1;
+    exchange.abandon_transfers(&mut core.engine, &mut core.pipes);
+    core.spare.put(exchange);
 }

@@ -12,12 +12,13 @@ use millrace_store::rules::{
 };
 
 use crate::cached::now_ms;
-use crate::cached::reader::{Kept, Piece};
+use crate::cached::reader::{CachedReader, Piece};
+use crate::conn::h1;
+use crate::core::{Core, Parts};
 use crate::exchange::Exchange;
 use crate::exchange::headers;
 use crate::exchange::reason::Reason;
-use crate::stage::deliver;
-use crate::worker::Worker;
+use crate::transfer::{Moved, download};
 
 /// What of a stored answer is sent.
 enum Form {
@@ -31,44 +32,42 @@ enum Form {
     Unsatisfiable,
 }
 
-/// Writes the head and starts what follows it.
-pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let leaving = deliver::is_leaving(worker, key);
-    let waiter = worker.waiter(key, Kind::Exchange);
-    let now = worker.engine.now();
-    let now_ms = now_ms(&worker.engine);
-    let Worker { out, exchanges, shared, engine, .. } = worker;
+/// Writes the header and starts what follows it.
+pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
+    let leaving = core.is_last(key);
+    let waiter = core.waiter(key, Kind::Exchange);
+    let Parts { engine, out, exchange, shared, .. } = core.served(key);
+    let (now, now_ms) = (engine.now(), now_ms(engine));
     let cache = shared.cache.as_ref().expect("what is stored is in a cache");
-    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let object = exchange.caching.object.clone().expect("found before it is served");
     let mut start = Start { out, object: &object, now_ms };
     let random = || u128::from(engine.random()) << 64 | u128::from(engine.random());
     let form = start.form(exchange, cache.hash(), random);
     let framing = start.write_head(exchange, &form);
-    let client_is_new = exchange.request.version() == Version::Http11;
-    let chunked = client_is_new && framing == Framing::UntilClose;
-    let ends_by_close = !chunked && framing == Framing::UntilClose;
+    let (chunked, ends_by_close) = h1::body_form(exchange, framing);
     exchange.persistent &= !ends_by_close && !leaving && exchange.request_was_taken();
     start.write_rest(exchange, framing, chunked);
     exchange.download.start(framing, chunked, now);
-    let kept = match form {
+    let reader = match form {
         Form::NotModified | Form::Head | Form::Unsatisfiable => None,
-        Form::Whole => Kept::new(&object.body, None, waiter),
+        Form::Whole => CachedReader::new(&object.body, None, waiter),
         Form::Part(range) => {
             let first = object.meta().extent.map_or(0, |extent| extent.first);
             let (first, last) = (range.first - first, range.last - first);
-            Kept::new(&object.body, Some(ByteRange { first, last }), waiter)
+            CachedReader::new(&object.body, Some(ByteRange { first, last }), waiter)
         }
-        Form::Parts(pieces, _) => Kept::of_pieces(&object.body, pieces, waiter),
+        Form::Parts(pieces, _) => CachedReader::of_pieces(&object.body, pieces, waiter),
     };
-    if kept.is_none() && framing != Framing::None {
+    if reader.is_none() && framing != Framing::None {
         // It was too far behind while others went before it: nothing is kept for it any more.
-        return deliver::abort(worker, key, Reason::AnswerCut);
+        exchange.status = 0;
+        return Moved::Failed(Reason::AnswerCut);
     }
-    let before = std::mem::take(&mut exchange.caching.kept);
-    exchange.caching.kept = if before.is_some() { kept.map(Kept::by_copy) } else { kept };
-    worker.wake(before.and_then(Kept::leave));
-    deliver::download(worker, key, true);
+    let before = std::mem::take(&mut exchange.caching.reader);
+    let is_copied = before.is_some();
+    exchange.caching.reader = if is_copied { reader.map(CachedReader::by_copy) } else { reader };
+    core.wake(before.and_then(CachedReader::leave));
+    download::pump(core, key, true)
 }
 
 /// The beginning of an answer.

@@ -1,309 +1,212 @@
-//! The client's side of the worker: what came from a client connection, when it is read, and how
-//! it ends. The origin's side is `origin_side.rs`.
+//! The client's side: which event a completion or a timer of a client connection is, and how such
+//! a connection is read and closed. The origin's side is `origin/side.rs`.
 
 use std::time::Duration;
 
-use millrace_engine::planted::{Fault, planted};
-use millrace_engine::{Buffer, Engine, Error, HowToShut, Instant, Key, Kind};
+use millrace_engine::{Buffer, Engine, Event as Completion, Instant, Key};
 
+use crate::conn::wire::Received;
 use crate::conn::{Conn, Standing};
+use crate::core::{Core, Parts};
 use crate::exchange::reason::Reason;
-use crate::exchange::stage as flow;
-use crate::origin;
-use crate::stage::{accept, deliver, fetch, log, parse};
+use crate::exchange::stage::{Event, Subject};
+use crate::origin::pinned;
 use crate::transfer::Waits;
-use crate::worker::Worker;
 
-impl<E: Engine> Worker<E> {
-    /// A client connection that its caller knows to be open.
-    pub(crate) fn conn(&mut self, key: Key) -> &mut Conn {
-        self.conns.get_mut(key).expect("the caller's connection is open")
-    }
-
-    /// Asks for bytes of the client, unless they were asked for before.
-    pub(crate) fn receive_client(&mut self, key: Key) {
-        let Self { engine, conns, .. } = self;
-        let conn = conns.get_mut(key).expect("the caller's connection is open");
-        if !conn.receiving && !conn.ended {
-            conn.receiving = true;
-            let max = match conn.standing {
-                Standing::Lingering => Buffer::SIZE,
-                _ => RECEIVE_MAX,
-            };
-            engine.recv(&conn.fd, max, key.token(Kind::Client));
+/// The event that a completion is, if anything waits for it.
+pub(crate) fn completed<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    completion: Completion,
+) -> Option<(Subject, Event)> {
+    let Core { engine, conns, exchanges, .. } = core;
+    let Some(conn) = conns.get_mut(key) else {
+        if let Completion::Received(Ok(buffer)) = completion {
+            engine.recycle(buffer);
         }
-    }
-
-    /// Asks for what the client sends of a request's body or into a tunnel, unless that was asked
-    /// for before: for bytes, or only for word that some are there.
-    pub(crate) fn receive_upload(&mut self, key: Key, expected: u64, watches: bool) {
-        let Self { engine, conns, .. } = self;
-        let conn = conns.get_mut(key).expect("the caller's connection is open");
-        if !conn.receiving && !conn.ended {
-            conn.receiving = true;
-            let token = key.token(Kind::Client);
-            engine.expect_bytes(&conn.fd, expected);
-            if watches {
-                engine.watch(&conn.fd, token);
-            } else {
-                engine.recv(&conn.fd, Buffer::SIZE, token);
+        return None;
+    };
+    let first = conn.pipeline.first();
+    let first = first.and_then(|first| exchanges.get(first).map(|exchange| (first, exchange)));
+    // It can only be the first: an exchange with a body is not begun beside others.
+    let uploading = first.filter(|(_, exchange)| exchange.upload.waits() == Waits::Source);
+    let uploading = uploading.map(|(first, _)| Subject::Exchange(first));
+    let first = first.map(|(first, _)| Subject::Exchange(first));
+    match completion {
+        Completion::Received(result) => match conn.wire.received(engine, result) {
+            Received::Bytes if conn.standing == Standing::Lingering => {
+                conn.wire.input.consume(conn.wire.input.bytes().len());
+                receive(core, key);
+                None
             }
-        }
-    }
-
-    /// The client that was watched has something.
-    pub(crate) fn client_readable(&mut self, key: Key) {
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        conn.receiving = false;
-        match self.uploading(key) {
-            Some(exchange) => fetch::upload(self, exchange, false),
-            None => self.receive_client(key),
-        }
-    }
-
-    /// While an answer is under way: asks for what the client sends next, so that its end is seen
-    /// and the next request is at hand. Less than two pieces are read ahead.
-    pub(crate) fn watch_client(&mut self, key: Key) {
-        if self.conn(key).input.bytes().len() < RECEIVE_MAX {
-            self.receive_client(key);
-        }
-    }
-
-    pub(crate) fn client_received(&mut self, key: Key, result: Result<Buffer, Error>) {
-        let Self { engine, conns, .. } = self;
-        let Some(conn) = conns.get_mut(key) else {
-            if let Ok(buffer) = result
-                && !planted(Fault::BufferKept)
-            {
-                engine.recycle(buffer);
+            Received::Bytes => {
+                Some((uploading.unwrap_or(Subject::Conn(key)), Event::ClientReadable))
             }
-            return;
-        };
-        conn.receiving = false;
-        match result {
-            Ok(buffer) if buffer.is_empty() && conn.broken => {
-                engine.recycle(buffer);
-                self.client_broke(key);
-            }
-            Ok(buffer) if buffer.is_empty() => {
-                engine.recycle(buffer);
-                conn.ended = true;
-                self.client_ended(key);
-            }
-            Ok(buffer) => {
-                conn.input.take(buffer, engine);
-                self.client_bytes(key);
-                let Self { engine, conns, .. } = self;
-                if let Some(conn) = conns.get_mut(key) {
-                    conn.input.settle(engine);
-                }
-            }
-            Err(_) => self.client_broke(key),
-        }
-    }
-
-    fn client_bytes(&mut self, key: Key) {
-        match self.conn(key).standing {
-            Standing::Greeting => accept::greet(self, key),
-            Standing::Fresh | Standing::Idle | Standing::Head => parse::run(self, key),
-            Standing::Lingering => {
-                let conn = self.conn(key);
-                conn.input.consume(conn.input.bytes().len());
-                self.receive_client(key);
-            }
-            Standing::Busy => match self.uploading(key) {
-                Some(exchange) => fetch::upload(self, exchange, false),
-                None => parse::run(self, key),
-            },
-        }
-    }
-
-    fn client_ended(&mut self, key: Key) {
-        match self.conn(key).standing {
-            Standing::Busy => {
+            Received::End if conn.standing == Standing::Busy => {
                 // A client may end its direction once its request is whole, and wait.
-                if let Some(exchange) = self.uploading(key) {
-                    fetch::client_ended(self, exchange);
-                }
+                Some((uploading?, Event::ClientEnded))
             }
-            _ => self.close_conn(key),
-        }
-    }
-
-    /// The exchange that waits for bytes of this client. It can only be the first: one with a body
-    /// is not begun beside others.
-    fn uploading(&mut self, key: Key) -> Option<Key> {
-        let first = self.conn(key).first?;
-        (self.exchange(first).upload.waits() == Waits::Source).then_some(first)
-    }
-
-    fn client_broke(&mut self, key: Key) {
-        match self.conn(key).first {
-            Some(exchange) => deliver::abort(self, exchange, Reason::ClientClosed),
-            None => self.close_conn(key),
-        }
-    }
-
-    pub(crate) fn client_sent(&mut self, key: Key, result: Result<(), Error>) {
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        conn.sending = false;
-        if let Some(exchange) = conn.first {
-            deliver::download_sent(self, exchange, result);
-        }
-    }
-
-    pub(crate) fn client_spliced(&mut self, key: Key, result: Result<usize, Error>) {
-        let Some(conn) = self.conns.get_mut(key) else { return };
-        conn.sending = false;
-        if let Some(exchange) = conn.first {
-            deliver::download_spliced(self, exchange, result);
-        }
-    }
-
-    /// A connection's timer is due. It may have been set before the present wait began.
-    pub(crate) fn client_deadline(&mut self, key: Key) {
-        let Self { engine, conns, snapshot, snapshots, .. } = self;
-        let (now, check) = (engine.now(), snapshots.client_check);
-        let conn = conns.get(key).expect("a timer ends with its connection");
-        let (timer, standing, first) = (conn.timer, conn.standing, conn.first);
-        match conn.deadline(snapshot.limits()) {
-            Some(deadline) if deadline <= now => {
-                if matches!(standing, Standing::Fresh | Standing::Head) {
-                    parse::time_out(self, key);
-                    if self.conns.get(key).is_some() {
-                        self.timers.set(timer, now + check);
-                    }
-                } else {
-                    self.close_conn(key);
-                }
+            Received::Break if first.is_some() => Some((first?, Event::End(Reason::ClientClosed))),
+            Received::End | Received::Break => {
+                close(core, key);
+                None
             }
-            Some(deadline) => self.timers.set(timer, deadline.min(now + check)),
-            None => {
-                self.timers.set(timer, now + check);
-                let exchange = first.expect("only a busy connection has no deadline");
-                self.check_client_pace(exchange, key, now);
+        },
+        Completion::Readable => {
+            conn.wire.readable();
+            if uploading.is_none() {
+                receive(core, key);
             }
+            Some((uploading?, Event::ClientReadable))
         }
+        Completion::Sent(result) => {
+            conn.wire.sent(&result).then_some((first?, Event::ClientSent(result)))
+        }
+        Completion::Spliced(result) => {
+            conn.wire.sent(&result).then_some((first?, Event::ClientSpliced(result)))
+        }
+        other => unreachable!("no client connection requests {other:?}"),
     }
+}
 
-    /// Ends an exchange that has waited too long for its client.
-    fn check_client_pace(&mut self, exchange_key: Key, conn_key: Key, now: Instant) {
-        let Self { engine, exchanges, conns, snapshots, timers, .. } = self;
-        let exchange = exchanges.get_mut(exchange_key).expect("its connection is busy with it");
-        let conn = conns.get(conn_key).expect("looked at just now");
-        let limits = exchange.snapshot().limits();
-        let rate = limits.rate_bytes_per_second;
-        let [tunnel_idle, body, send, answer] =
-            [limits.tunnel_idle_ms, limits.body_ms, limits.send_ms, limits.answer_ms]
-                .map(Duration::from_millis);
-        if exchange.tunnel {
-            let since = exchange.upload.since().max(exchange.download.since());
-            let deadline = since + tunnel_idle;
-            if deadline <= now {
-                deliver::abort(self, exchange_key, Reason::TunnelIdle);
-            } else {
-                timers.set(conn.timer, deadline.min(now + snapshots.client_check));
+/// Requests bytes from the client, unless they were requested before.
+pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
+    let Core { engine, conns, .. } = core;
+    if let Some(conn) = conns.get_mut(key) {
+        let max = match conn.standing {
+            Standing::Lingering => Buffer::SIZE,
+            _ => RECEIVE_MAX,
+        };
+        conn.wire.receive(engine, max);
+    }
+}
+
+/// While a response is under way: requests what the client sends next, so that its end is seen and
+/// the next request is at hand. Less than twice the most that is received at once is read ahead.
+pub(crate) fn watch<E: Engine>(engine: &mut E, conn: &mut Conn) {
+    if conn.wire.input.bytes().len() < RECEIVE_MAX {
+        conn.wire.receive(engine, RECEIVE_MAX);
+    }
+}
+
+/// The event that the connection's timer is, if its time is over. The timer may have been set before
+/// the present wait began.
+pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(Subject, Event)> {
+    let Core { engine, conns, snapshot, snapshots, timers, .. } = core;
+    let (now, check) = (engine.now(), snapshots.client_check);
+    let conn = conns.get(key)?;
+    match conn.deadline(snapshot.limits()) {
+        Some(deadline) if deadline <= now => {
+            if matches!(conn.standing, Standing::Fresh | Standing::Head) {
+                timers.set(conn.timer, now + check);
+                return Some((Subject::Conn(key), Event::Due));
             }
-            return;
+            close(core, key);
+            None
         }
-        let unsent = engine.unsent(&conn.fd) + exchange.download.in_pipe();
-        let mut next = now + snapshots.client_check;
-        if exchange.upload.waits() == Waits::Source && !exchange.waits_for_continue() {
-            if !exchange.upload.keeps_pace(now, body, rate, 0) {
-                return fetch::fail(self, exchange_key, Reason::BodyTimedOut);
-            }
-            next = next.min(exchange.upload.deadline(body));
+        Some(deadline) => {
+            timers.set(conn.timer, deadline.min(now + check));
+            None
         }
-        if exchange.download.waits() == Waits::Sink {
-            if !exchange.download.keeps_pace(now, send, rate, unsent) {
-                return deliver::abort(self, exchange_key, Reason::ClientTimedOut);
-            }
-            next = next.min(exchange.download.deadline(send));
-        } else if conn.sending {
-            // An interim answer is on its way.
-            let deadline = exchange.transaction.since + send;
-            if deadline <= now {
-                return deliver::abort(self, exchange_key, Reason::ClientTimedOut);
-            }
-            next = next.min(deadline);
+        None => {
+            timers.set(conn.timer, now + check);
+            let first = conn.pipeline.first()?;
+            let event = check_pace(core, first, now)?;
+            Some((Subject::Exchange(first), event))
         }
-        if exchange.download.waits() == Waits::Source
-            && let Some(kept) = &mut exchange.caching.kept
-        {
-            let deadline = kept.stands_since(now) + answer;
-            if deadline <= now {
-                return deliver::look_again(self, exchange_key);
-            }
-            next = next.min(deadline);
-        }
-        self.timers.set(conn.timer, next);
     }
+}
 
-    /// An exchange has ended well: on to the one after it, or to the next request, which may be
-    /// there already.
-    pub(crate) fn resume_conn(&mut self, key: Key) {
-        let now = self.engine.now();
-        match self.conn(key).first {
-            Some(next) => flow::resume(self, next),
-            None => self.conn(key).stand(Standing::Idle, now),
+/// Whether an exchange has waited too long for its client: the event that ends it.
+fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<Event> {
+    let latest = now + core.snapshots.client_check;
+    let Parts { engine, timers, exchange, client, .. } = core.served(key);
+    let limits = exchange.snapshot().limits();
+    let rate = limits.rate_bytes_per_second;
+    let [tunnel_idle, body, send, response] =
+        [limits.tunnel_idle_ms, limits.body_ms, limits.send_ms, limits.answer_ms]
+            .map(Duration::from_millis);
+    let mut next = latest;
+    if exchange.tunnel {
+        let deadline = exchange.upload.since().max(exchange.download.since()) + tunnel_idle;
+        if deadline <= now {
+            return Some(Event::End(Reason::TunnelIdle));
         }
-        if self.conns.get(key).is_some() {
-            parse::run(self, key);
+        timers.set(client.timer, deadline.min(latest));
+        return None;
+    }
+    let unsent = client.wire.unsent(engine) + exchange.download.in_pipe();
+    if exchange.upload.waits() == Waits::Source && !exchange.waits_for_continue() {
+        if !exchange.upload.keeps_pace(now, body, rate, 0) {
+            return Some(Event::End(Reason::BodyTimedOut));
         }
-        let Self { engine, conns, .. } = self;
-        if let Some(conn) = conns.get_mut(key) {
-            conn.input.settle(engine);
+        next = next.min(exchange.upload.deadline(body));
+    }
+    if exchange.download.waits() == Waits::Sink {
+        if !exchange.download.keeps_pace(now, send, rate, unsent) {
+            return Some(Event::End(Reason::ClientTimedOut));
         }
-    }
-
-    /// Ends the exchanges that were begun ahead, on a connection that can deliver nothing more.
-    fn drop_exchanges(&mut self, key: Key) {
-        while let Some(exchange) = self.conn(key).first {
-            log::end(self, exchange, Reason::ClientClosed);
+        next = next.min(exchange.download.deadline(send));
+    } else if client.wire.is_sending() {
+        // An interim response is on its way.
+        let deadline = exchange.transaction.since + send;
+        if deadline <= now {
+            return Some(Event::End(Reason::ClientTimedOut));
         }
+        next = next.min(deadline);
     }
-
-    /// Nothing more is said, but the client may still be sending: it is read until it ends, so that
-    /// no reset overtakes the answer.
-    pub(crate) fn linger_conn(&mut self, key: Key) {
-        self.drop_exchanges(key);
-        let now = self.engine.now();
-        let linger = Duration::from_millis(self.snapshot.limits().linger_ms);
-        if self.conn(key).ended || linger.is_zero() {
-            self.close_conn(key);
-            return;
+    if exchange.download.waits() == Waits::Source
+        && let Some(reader) = &mut exchange.caching.reader
+    {
+        let deadline = reader.stands_since(now) + response;
+        if deadline <= now {
+            return Some(Event::Due);
         }
-        let Self { engine, conns, timers, .. } = self;
-        let conn = conns.get_mut(key).expect("the caller's connection is open");
-        conn.stand(Standing::Lingering, now);
-        conn.input.clear(engine);
-        engine.shutdown(&conn.fd, HowToShut::Write);
-        timers.set(conn.timer, now + linger);
-        self.receive_client(key);
+        next = next.min(deadline);
     }
+    timers.set(client.timer, next);
+    None
+}
 
-    /// Closes a connection that serves no exchange.
-    pub(crate) fn close_conn(&mut self, key: Key) {
-        let conn = self.remove_conn(key);
-        self.engine.close(conn.fd);
+/// Sends nothing more, but reads what the client still sends until it ends, so that no reset
+/// overtakes the response.
+pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
+    let Core { engine, conns, timers, snapshot, .. } = core;
+    let now = engine.now();
+    let linger = Duration::from_millis(snapshot.limits().linger_ms);
+    let Some(conn) = conns.get_mut(key) else { return };
+    if conn.wire.has_ended() || linger.is_zero() {
+        return close(core, key);
     }
+    conn.stand(Standing::Lingering, now);
+    conn.wire.input.clear(engine);
+    conn.wire.shutdown(engine);
+    timers.set(conn.timer, now + linger);
+    receive(core, key);
+}
 
-    /// Closes a connection that serves no exchange so that its client sees that it broke.
-    pub(crate) fn reset_conn(&mut self, key: Key) {
-        let conn = self.remove_conn(key);
-        self.engine.reset(conn.fd);
+/// Closes a connection that serves no exchange.
+pub(crate) fn close<E: Engine>(core: &mut Core<E>, key: Key) {
+    if let Some(conn) = remove(core, key) {
+        conn.wire.close(&mut core.engine);
     }
+}
 
-    fn remove_conn(&mut self, key: Key) -> Conn {
-        self.drop_exchanges(key);
-        origin::client_left(self, key);
-        let mut conn = self.conns.remove(key).expect("the caller's connection is open");
-        conn.input.clear(&mut self.engine);
-        self.timers.remove(conn.timer);
-        self.snapshots.note_left(conn.listener);
-        self.clients.leave(conn.counted_as);
-        conn
+/// Closes a connection that serves no exchange so that its client sees that it broke.
+pub(crate) fn reset<E: Engine>(core: &mut Core<E>, key: Key) {
+    if let Some(conn) = remove(core, key) {
+        conn.wire.reset(&mut core.engine);
     }
+}
+
+fn remove<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Conn> {
+    pinned::close_of_client(core, key);
+    let conn = core.conns.remove(key)?;
+    assert!(conn.pipeline.first().is_none(), "its exchanges have ended");
+    core.timers.remove(conn.timer);
+    core.snapshots.note_left(conn.listener);
+    core.clients.leave(conn.counted_as);
+    Some(conn)
 }
 
 /// The most that is received of a client at once.

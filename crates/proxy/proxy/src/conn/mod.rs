@@ -1,22 +1,23 @@
-//! One client connection: its transport, where it stands between requests, and the exchanges that
-//! it serves, in the order of their requests. It owns the descriptor; exchanges borrow it through
-//! the worker.
+//! One client connection: its transport, its state between requests, and the exchanges that it
+//! serves. It owns its wire; exchanges borrow that through the core.
 
 pub(crate) mod accepting;
 pub(crate) mod client;
+pub(crate) mod h1;
 pub(crate) mod recv_buffer;
+pub(crate) mod wire;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use millrace_engine::{Fd, Instant, Key, TimerId};
-use millrace_http1::HeadScan;
+use millrace_engine::{Instant, Key, TimerId};
 
-use crate::conn::recv_buffer::Input;
+use crate::conn::h1::Pipeline;
+use crate::conn::wire::Wire;
 use crate::limits::Limits;
 use crate::overload::per_client::Client;
 
-/// Where a client connection stands.
+/// The state of a client connection.
 ///
 /// ```text
 ///  accept ──> Greeting ──> Fresh ──> Head ──> Busy ──> Lingering ──> closed
@@ -31,19 +32,19 @@ pub(crate) enum Standing {
     Fresh,
     /// A request was answered, and no byte of the next is there.
     Idle,
-    /// A request head has begun and not ended.
+    /// A request header has begun and not ended.
     Head,
     /// At least one exchange is under way.
     Busy,
-    /// The last answer was sent; what the client still sends is read away, so that it can read the
-    /// answer before a reset reaches it (RFC 9112 section 9.6).
+    /// The last response was sent; what the client still sends is read away, so that it can read
+    /// the response before a reset reaches it (RFC 9112 section 9.6).
     Lingering,
 }
 
+/// A client connection.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    pub(crate) fd: Fd,
-    pub(crate) input: Input,
+    pub(crate) wire: Wire,
     /// The client's address, as the PROXY header gave it if one was believed. `None`: a Unix
     /// socket.
     pub(crate) client: Option<SocketAddr>,
@@ -57,43 +58,37 @@ pub(crate) struct Conn {
     /// When `standing` began.
     pub(crate) since: Instant,
     pub(crate) timer: TimerId,
-    pub(crate) scan: HeadScan,
-    /// The exchange whose answer is next, and the last one that was begun: the ends of a list
-    /// through [`Exchange::next`](crate::exchange::Exchange::next). Only the first is delivered.
-    pub(crate) first: Option<Key>,
-    pub(crate) last: Option<Key>,
-    /// Exchanges in that list; more than one only where requests are pipelined.
-    pub(crate) under_way: u16,
+    pub(crate) pipeline: Pipeline,
     /// The number of its listener.
     pub(crate) listener: u16,
-    /// A receive is outstanding.
-    pub(crate) receiving: bool,
-    /// A send is outstanding.
-    pub(crate) sending: bool,
-    /// The client ended its stream: no further request will come.
-    pub(crate) ended: bool,
-    /// The connection broke while a pipe was filled from it: how its stream ends says nothing.
-    pub(crate) broken: bool,
 }
 
-// An idle connection costs this and no buffer (DESIGN.md, decision 7).
+// An idle connection costs this and no buffer.
 const _: () = assert!(size_of::<Conn>() <= 256);
 
 impl Conn {
+    /// Moves on to `standing`.
     pub(crate) fn stand(&mut self, standing: Standing, now: Instant) {
         self.standing = standing;
         self.since = now;
     }
 
-    /// Whether an exchange may have its answer sent now: it is the first, and no interim answer is
-    /// on its way.
-    pub(crate) fn may_go(&self, exchange: Key) -> bool {
-        self.first == Some(exchange) && !self.sending
+    /// Whether an exchange may have its response sent now: it is the first, and no interim response
+    /// is on its way.
+    pub(crate) fn may_send(&self, exchange: Key) -> bool {
+        self.pipeline.is_first(exchange) && !self.wire.is_sending()
     }
 
     /// Whether it waits for a request, of which no byte is there.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.standing, Standing::Fresh | Standing::Idle)
+    }
+
+    /// Whether it waits for a request that may never come. One that has only just been accepted
+    /// does not: its first request is on its way.
+    pub(crate) fn is_abandoned(&self, now: Instant) -> bool {
+        self.standing == Standing::Idle
+            || (self.is_idle() && now.since(self.since) >= FRESH_AT_LEAST)
     }
 
     /// When this connection has waited long enough; `None` while an exchange decides.
@@ -107,3 +102,6 @@ impl Conn {
         Some(self.since + Duration::from_millis(wait))
     }
 }
+
+/// How long a connection without a byte counts as one whose request is on its way.
+const FRESH_AT_LEAST: Duration = Duration::from_secs(1);

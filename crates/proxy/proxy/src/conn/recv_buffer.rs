@@ -1,22 +1,21 @@
 //! Received bytes that a connection has not consumed yet: lent by the engine during the turn in
 //! which they came, copied into memory of the connection's own only if they must stay longer.
 
-use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Buffer, Engine, Held};
 
 /// Unread bytes. An idle connection's is `Empty` and owns no memory.
 #[derive(Debug, Default)]
-pub(crate) enum Input {
+pub(crate) enum RecvBuffer {
     #[default]
     Empty,
     /// The engine's buffer, of which the first `read` bytes are consumed; `read <= buffer.len()`.
-    /// Never outlives the handling of one completion: see [`Input::settle`].
+    /// Never outlives the handling of one completion: see [`RecvBuffer::settle`].
     Lent { buffer: Buffer, read: usize },
     /// At least one byte is unread.
     Held(Held),
 }
 
-impl Input {
+impl RecvBuffer {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Empty => &[],
@@ -59,9 +58,6 @@ impl Input {
             Self::Held(held) => {
                 held.append(&buffer);
                 engine.recycle(buffer);
-                if planted(Fault::BufferTwice) {
-                    engine.recycle(Buffer::new());
-                }
             }
             Self::Lent { .. } => unreachable!("one completion lends one buffer, settled after it"),
             Self::Empty => *self = Self::Lent { buffer, read: 0 },

@@ -1,12 +1,13 @@
 //! Heads as they leave: what of a received head goes on, in its order, and what is added.
 //! Hop-by-hop fields never go on; the framing is always written here, in one form.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use millrace_http1::text::{write_ip_host, write_number, write_port};
 use millrace_http1::{
     Framing, Method, Name, NameSet, OriginRequest, RequestHead, Version, decimal, declared_length,
-    destination, forwarded_runs, items, upgrade_protocols,
+    destination, forwarded_runs, upgrade_protocols,
 };
 use millrace_store::Object;
 use millrace_store::rules::write_validation;
@@ -204,14 +205,14 @@ pub(crate) fn write_connected(out: &mut Vec<u8>, exchange: &Exchange) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes an answer that millrace makes itself, body included; gives the length of the body.
+/// Writes the header of a response that millrace makes itself. Returns the body.
 pub(crate) fn write_own(
     out: &mut Vec<u8>,
     exchange: &Exchange,
     own: Own,
     persistent: bool,
     date: &[u8],
-) -> u64 {
+) -> Cow<'static, [u8]> {
     let (status, kind) = match own {
         Own::Refusal(reason) => (reason.status(), &b"text/plain; charset=utf-8"[..]),
         Own::Options => (200, &b""[..]),
@@ -234,24 +235,15 @@ pub(crate) fn write_own(
         write_field(out, b"Content-Type", kind);
     }
     write_persistence(out, exchange.request.version(), persistent);
-    let is_head = exchange.request_is_whole && exchange.request.method() == Method::Head;
-    let text = match own {
-        Own::Refusal(reason) => reason.text(),
-        Own::Options | Own::Trace => "",
+    let body = match own {
+        Own::Refusal(reason) => Cow::Owned(format!("{}\n", reason.text()).into_bytes()),
+        Own::Options => Cow::Borrowed(&b""[..]),
+        Own::Trace => Cow::Owned(traced(&exchange.request)),
     };
-    let echo = if own == Own::Trace { traced(&exchange.request) } else { Vec::new() };
-    let length = echo.len() + if text.is_empty() { 0 } else { text.len() + 1 };
-    write_number_field(out, b"Content-Length: ", length as u64);
+    write_number_field(out, b"Content-Length: ", body.len() as u64);
     out.extend_from_slice(b"\r\n");
-    if is_head {
-        return 0;
-    }
-    out.extend_from_slice(&echo);
-    if !text.is_empty() {
-        out.extend_from_slice(text.as_bytes());
-        out.push(b'\n');
-    }
-    length as u64
+    let is_head = exchange.request_is_whole && exchange.request.method() == Method::Head;
+    if is_head { Cow::Borrowed(b"") } else { body }
 }
 
 /// RFC 9209: why there is no answer of the origin's. Only our own words: neither the address of a
@@ -282,22 +274,6 @@ fn traced(request: &RequestHead) -> Vec<u8> {
     }
     echo.extend_from_slice(b"\r\n");
     echo
-}
-
-/// Whether the connection that a message came on is bound to who sent it: the schemes that
-/// authenticate a connection instead of a request (RFC 4559 section 6).
-pub(crate) fn binds_connection(fields: &millrace_http1::Fields) -> bool {
-    let names = [Name::Authorization, Name::WwwAuthenticate];
-    if names.iter().all(|&name| fields.find(name).is_none()) {
-        return false;
-    }
-    names.into_iter().flat_map(|name| fields.values(name)).any(|value| {
-        items(value).any(|challenge| {
-            let mut words = challenge.split(|byte| byte.is_ascii_whitespace());
-            let scheme = words.next().unwrap_or_default();
-            scheme.eq_ignore_ascii_case(b"ntlm") || scheme.eq_ignore_ascii_case(b"negotiate")
-        })
-    })
 }
 
 fn write_status(out: &mut Vec<u8>, status: u16, reason: &[u8]) {

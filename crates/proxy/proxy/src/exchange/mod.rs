@@ -1,17 +1,21 @@
 //! One request and its answer, from the end of the request head to the log record.
 
 pub mod access_log;
+pub(crate) mod end;
 pub(crate) mod headers;
 pub mod reason;
+pub(crate) mod spare;
 pub(crate) mod stage;
 
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use millrace_engine::{Charge, Instant, Key};
+use millrace_engine::{Charge, Engine, Instant, Key};
 use millrace_http1::{
-    AnswerHead, Expectation, Forwarding, Framing, Name, OriginRequest, RequestHead, expectation,
+    AnswerHead, Expectation, Forwarding, Framing, OriginRequest, RequestHead, expectation,
 };
+
+use millrace_splice::Pipes;
 
 use crate::auth::Access;
 use crate::cached::Caching;
@@ -19,8 +23,8 @@ use crate::exchange::reason::Reason;
 use crate::exchange::stage::Stage;
 use crate::origin::{Phase, Transaction};
 use crate::snapshot::Snapshot;
-use crate::transfer::Transfer;
 use crate::transfer::tally::Tally;
+use crate::transfer::{Transfer, Waits};
 
 /// What is done with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -94,8 +98,6 @@ pub(crate) struct Exchange {
     pub(crate) reason: Option<Reason>,
     /// What it takes of the worker's budget: itself and the heads that it holds.
     pub(crate) charges: [Option<Charge>; 2],
-    /// Bytes of the body of an answer of our own.
-    pub(crate) own_bytes: u64,
     /// What is known of its sender, where a service asks.
     pub(crate) access: Access,
     /// What the cache has to do with it.
@@ -128,7 +130,6 @@ impl Exchange {
             aborted,
             reason,
             charges,
-            own_bytes,
             access,
             caching,
         } = self;
@@ -153,20 +154,8 @@ impl Exchange {
         *aborted = Default::default();
         *reason = None;
         *charges = Default::default();
-        *own_bytes = Default::default();
         *access = Default::default();
         *caching = Default::default();
-    }
-
-    /// Whether requests that follow may be read, and those that are safe be served beside this one
-    /// (RFC 9112 section 9.3.2), before it is answered. After others it is not even certain that
-    /// what follows is a request.
-    pub(crate) fn lets_others_pass(&self) -> bool {
-        self.request_is_whole
-            && self.persistent
-            && self.framing == Framing::None
-            && self.request.method().is_safe()
-            && self.request.find(Name::Upgrade).is_none()
     }
 
     /// Whether the client waits for word from the origin before it sends its body (RFC 9110 section
@@ -189,6 +178,17 @@ impl Exchange {
     /// the origin.
     pub(crate) fn has_unsent_body(&self) -> bool {
         !matches!(self.framing, Framing::None | Framing::Length(0)) && !self.upload.has_ended()
+    }
+
+    /// Whether the upload has nothing left to do.
+    pub(crate) fn upload_is_over(&self) -> bool {
+        matches!(self.upload.waits(), Waits::Off | Waits::Ended)
+    }
+
+    /// Ends both transfers, wherever they are.
+    pub(crate) fn abandon_transfers<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
+        self.upload.abandon(engine, pipes);
+        self.download.abandon(engine, pipes);
     }
 
     /// What moving its bodies took, both ways.

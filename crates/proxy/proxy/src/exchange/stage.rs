@@ -1,33 +1,30 @@
-//! The life of an exchange: the stage table and its driver. Read this first.
+//! The stages of an exchange, the events that reach them, and what they return. Read this first,
+//! then `worker/driver.rs`.
 //!
 //! | stage | file | takes | gives | may wait for |
 //! | --- | --- | --- | --- | --- |
 //! | accept | `stage/accept.rs` | a listener's connection | a `Conn` | room in the table |
 //! | parse | `stage/parse.rs` | received bytes | an `Exchange`, or a precise refusal | more bytes |
-//! | route | `stage/route.rs` | a request head | a plan: where the answer comes from | |
-//! | lookup | `stage/lookup.rs` | a plan | what is stored, or nothing | another's fetch, a disk |
-//! | fetch | `stage/fetch.rs` | a plan | the head of an answer, its body's source | the origin |
-//! | deliver | `stage/deliver.rs` | the answer | bytes at the client | room to write |
+//! | route | `stage/route.rs` | a request header | a plan: where the response comes from | a password |
+//! | lookup | `stage/lookup.rs` | a plan | a stored response, or none | another's fetch, a disk |
+//! | fetch | `stage/fetch.rs` | a plan | a response header, the source of its body | the origin |
+//! | deliver | `stage/deliver.rs` | the response | bytes at the client | room to write |
 //! | log | `stage/log.rs` | an ended exchange | a record; the connection goes on or ends | |
 //!
-//! Accept and parse work on a connection, before there is an exchange; the driver here moves an
-//! exchange through the rest. A stage is a plain function: it looks at its exchange and the
-//! worker's tables, queues operations, and says where to go next. Completions find their way back
-//! through `worker.rs`, which calls the function that waited.
+//! Accept and parse work on a connection, before there is an exchange. A stage is a function
+//! `on(core, key, event) -> Step`: it looks at its object and the worker's tables, queues operations,
+//! and returns what comes next. It never calls another stage: only the driver does.
 //!
-//! There is one backward move, and it is not a move of the driver: fetch itself may begin again
-//! with another connection while nothing of the request's body has been read for an origin and
-//! nothing of an answer has reached the client.
+//! There is one backward move, [`Step::Again`] of fetch: another origin connection, while nothing of
+//! the request's body has been read for an origin and nothing of a response has reached the client.
 
-use millrace_engine::planted::{Fault, planted};
-use millrace_engine::{Engine, Key};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use crate::cached::refresh;
+use crate::names::NameError;
+use millrace_engine::{Error, Fd, Key};
+
 use crate::exchange::reason::Reason;
-use crate::origin::Phase;
-use crate::stage;
-use crate::transfer::Waits;
-use crate::worker::Worker;
 
 /// Where an exchange is. The order is that of its life: the driver refuses to go back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -40,81 +37,96 @@ pub(crate) enum Stage {
     Log,
 }
 
-/// What a stage says when it returns.
+/// The object that an event is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Subject {
+    /// A listener; the slot of the key is its number.
+    Listener(Key),
+    /// A client connection.
+    Conn(Key),
+    /// An exchange.
+    Exchange(Key),
+    /// A body on its way into the cache.
+    Fill(Key),
+}
+
+/// What happened: a completion, a timer, a message or a wake-up.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The driver moved the object on to this stage, or the connection to its next request.
+    Enter,
+    /// The exchange has become the first of its connection.
+    Turn,
+    /// A listener accepted a connection, or cannot.
+    Accepted(Result<(Fd, Option<SocketAddr>), Error>),
+    /// Another worker handed over a connection that it accepted.
+    HandedOver(Fd, Option<SocketAddr>),
+    /// Bytes from the client are there, or may be.
+    ClientReadable,
+    /// The client ended its stream.
+    ClientEnded,
+    /// The client took what was sent, or will not.
+    ClientSent(Result<(), Error>),
+    /// The client took so many bytes out of the download's pipe, or will take none.
+    ClientSpliced(Result<usize, Error>),
+    /// Bytes from the origin are there, or may be.
+    OriginReadable,
+    /// The origin ended its stream.
+    OriginEnded,
+    /// The connection to the origin broke.
+    OriginBroke,
+    /// The origin took what was sent, or will not.
+    OriginSent(Result<(), Error>),
+    /// The origin took so many bytes out of the upload's pipe, or will take none.
+    OriginSpliced(Result<usize, Error>),
+    /// An attempt to connect to the origin ended; the key is the attempt's.
+    Connected(Key, Result<(), Error>),
+    /// The timer of an attempt to connect is due.
+    ConnectDue(Key),
+    /// The origin's name was looked up.
+    Named(Result<Arc<[IpAddr]>, NameError>),
+    /// There may be room by now for what the exchange waited for.
+    Room,
+    /// The verifier compared the password.
+    Verified(Result<Arc<[u8]>, Reason>),
+    /// What the exchange or the fill waits for in the cache may have come.
+    Woken,
+    /// The time for what the object waits for is over.
+    Due,
+    /// The exchange has to end, for this reason.
+    End(Reason),
+}
+
+/// What a stage returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
+    /// An operation is outstanding, or a transfer runs: an event takes it from here.
+    Wait,
     /// On to a later stage.
     Go(Stage),
-    /// An operation is outstanding, or a transfer runs: a completion takes it from here.
-    Wait,
-    /// The client gets this answer instead.
-    Refuse(Reason),
+    /// Enter the same stage again.
+    Again,
+    /// The exchange cannot go on: `exchange/end.rs` decides how it ends.
+    End(Reason),
+    /// A request began: this exchange enters its first stage, or ends with a refusal. Afterwards
+    /// the connection looks for a further request.
+    Begin(Key, Option<Reason>),
+    /// The exchange was recorded and removed; what becomes of its connection.
+    Ended(Key, Afterwards),
+    /// A refresh ends; it has no client to deliver to.
+    Drop,
 }
 
-/// Runs the stages of an exchange from where it stands until it has to wait or has ended. Before
-/// each move it is checked that what the exchange waits for is really outstanding.
-pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    loop {
-        check(worker, key);
-        let exchange = worker.exchange(key);
-        let (at, is_refresh) = (exchange.stage, exchange.is_refresh());
-        let step = match at {
-            Stage::Deliver | Stage::Log if is_refresh => return refresh::end(worker, key),
-            Stage::Route => stage::route::run(worker, key),
-            Stage::Lookup => stage::lookup::run(worker, key),
-            Stage::Fetch => stage::fetch::run(worker, key),
-            Stage::Deliver => stage::deliver::run(worker, key),
-            Stage::Log => return stage::log::run(worker, key),
-        };
-        match step {
-            Step::Wait => return,
-            Step::Go(next) => go(worker, key, next),
-            Step::Refuse(reason) => stage::deliver::refuse(worker, key, reason),
-        }
-    }
-}
-
-/// What holds of an exchange whenever it is about to move, unless that is to its end: one that
-/// breaks off may leave anything behind.
-fn check<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let Worker { exchanges, conns, origins, .. } = worker;
-    let exchange = exchanges.get(key).expect("the caller's exchange is under way");
-    if exchange.stage == Stage::Log {
-        return;
-    }
-    let conn = exchange.conn.map(|conn| conns.get(conn).expect("it outlives the exchange"));
-    let origin = exchange.transaction.connection.map(|slot| origins.connections.get(slot));
-    assert!(exchange.download.waits() != Waits::Sink || conn.is_some_and(|conn| conn.sending));
-    if let Some(origin) = origin {
-        let origin = origin.expect("a connection is open as long as an exchange has it");
-        assert!(exchange.upload.waits() != Waits::Sink || origin.sending);
-    } else {
-        assert!(exchange.transaction.phase != Phase::Asked);
-    }
-}
-
-/// The exchange has become the first of its connection: if it waited for that, it goes on.
-pub(crate) fn resume<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let now = worker.engine.now();
-    let exchange = worker.exchange(key);
-    match (exchange.stage, exchange.transaction.phase) {
-        _ if planted(Fault::TurnLost) => {}
-        (Stage::Fetch, Phase::Asked) => {
-            exchange.transaction.since = now;
-            stage::fetch::answer(worker, key);
-        }
-        // Its turn changes nothing for one that waits for somebody else's fetch.
-        (Stage::Lookup | Stage::Fetch, _) => {}
-        _ => run(worker, key),
-    }
-}
-
-/// Moves an exchange on to a later stage, without running it.
-///
-/// # Panics
-/// When that is not forward: no exchange goes through a stage twice.
-pub(crate) fn go<E: Engine>(worker: &mut Worker<E>, key: Key, next: Stage) {
-    let exchange = worker.exchange(key);
-    assert!(exchange.stage < next, "{:?} is not before {next:?}", exchange.stage);
-    exchange.stage = next;
+/// What becomes of a client connection when its first exchange has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Afterwards {
+    /// It goes on to the next request.
+    Next,
+    /// It closes once the client has read the response, which what the client still sends must not
+    /// turn into a reset (RFC 9112 section 9.6).
+    Linger,
+    /// It closes.
+    Close,
+    /// It closes so that the client sees that it broke.
+    Reset,
 }

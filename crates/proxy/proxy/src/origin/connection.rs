@@ -1,70 +1,120 @@
-//! One open connection to an origin.
+//! One open connection to an origin, and what it is used for.
 
 use std::net::SocketAddr;
 
-use millrace_engine::{Fd, Instant, Key, TimerId};
+use millrace_engine::{Instant, Key, TimerId};
 
-use crate::conn::recv_buffer::Input;
+use crate::conn::wire::Wire;
 use crate::origin::OriginId;
 
-/// What an origin connection does.
+/// What an origin connection is used by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Use {
-    /// Kept; since when is in the pool's order.
-    Idle,
-    /// Serves this exchange.
-    Busy(Key),
-    /// What this fill receives comes on it.
-    Filling(Key),
+pub(crate) enum User {
+    /// An exchange, whose request goes out and whose response comes in on it.
+    Exchange(Key),
+    /// A fill, which receives a body into the cache.
+    Fill(Key),
 }
+
+/// The right to use an origin connection. It ends by `origin::side::release`, which returns the
+/// connection to the pool or closes it, or by `origin::side::close`.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct OriginUse {
+    slot: Key,
+}
+
+impl OriginUse {
+    /// The key of the connection.
+    pub(crate) fn slot(&self) -> Key {
+        self.slot
+    }
+}
+
+/// The users of a connection in the order of their requests: the first receives what comes.
+#[derive(Debug)]
+pub(crate) struct UseQueue {
+    users: [Option<User>; USES_MAX],
+}
+
+impl UseQueue {
+    /// The user that receives what comes; `None`: the connection is idle.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<User> {
+        self.users[0]
+    }
+
+    /// Whether no further user fits.
+    fn is_full(&self) -> bool {
+        self.users[USES_MAX - 1].is_some()
+    }
+
+    /// Removes the first user.
+    fn pop(&mut self) {
+        self.users[0] = None;
+        self.users.rotate_left(1);
+    }
+}
+
+/// Users that a connection serves at a time. HTTP/1 without pipelining to origins serves one.
+const USES_MAX: usize = 1;
 
 /// One open connection to an origin.
 #[derive(Debug)]
 pub(crate) struct OriginConn {
-    pub(crate) fd: Fd,
-    pub(crate) input: Input,
+    pub(crate) wire: Wire,
     pub(crate) origin: OriginId,
     /// Where it leads; `None`: to a Unix socket.
     pub(crate) address: Option<SocketAddr>,
-    pub(crate) used_for: Use,
-    /// The client connection that it is bound to, if any: no other is served on it.
+    pub(crate) uses: UseQueue,
+    /// The client connection that it is pinned to, if any: no other is served on it.
     pub(crate) owner: Option<Key>,
     pub(crate) timer: TimerId,
-    /// When it was last kept.
+    /// When it last became idle.
     pub(crate) idle_since: Instant,
-    /// A receive is outstanding.
-    pub(crate) receiving: bool,
-    /// A send is outstanding.
-    pub(crate) sending: bool,
-    /// The origin ended its stream while something else had to happen before that could be told.
-    pub(crate) ended: bool,
-    /// A send failed, or a receive: how its stream ends says nothing any more, since the kernel
-    /// tells an error once and then a clean end.
-    pub(crate) broken: bool,
 }
 
 impl OriginConn {
-    /// A connection that was just opened for `exchange`.
+    /// A connection that was just opened and is idle.
     pub(crate) fn new(
-        fd: Fd,
+        wire: Wire,
         origin: OriginId,
         address: Option<SocketAddr>,
-        exchange: Key,
         timer: TimerId,
     ) -> Self {
         Self {
-            fd,
-            input: Input::Empty,
+            wire,
             origin,
             address,
-            used_for: Use::Busy(exchange),
+            uses: UseQueue { users: [None; USES_MAX] },
             owner: None,
             timer,
             idle_since: Instant::default(),
-            receiving: false,
-            sending: false,
-            ended: false,
-            broken: false,
         }
+    }
+
+    /// Whether nobody uses it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.uses.first().is_none()
+    }
+
+    /// Appends a user. `slot`: the connection's key.
+    ///
+    /// # Panics
+    /// When it has as many users as it may have.
+    pub(crate) fn begin_use(&mut self, slot: Key, user: User) -> OriginUse {
+        assert!(!self.uses.is_full(), "a connection has one use at a time");
+        let free = self.uses.users.iter_mut().find(|user| user.is_none());
+        *free.expect("looked at just now") = Some(user);
+        OriginUse { slot }
+    }
+
+    /// Replaces the first user: the same use goes on for another object.
+    pub(crate) fn pass_use(&mut self, user: User) {
+        self.uses.users[0] = Some(user);
+    }
+
+    /// Ends the first use.
+    pub(crate) fn end_use(&mut self) {
+        self.uses.pop();
     }
 }

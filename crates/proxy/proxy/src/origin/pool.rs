@@ -1,6 +1,6 @@
 //! A worker's connections to its origins: in use, or kept for the next request to the same place.
-//! Which origins there are is `known.rs`, what is thought of them `notes.rs`, and who waits for
-//! room at one `line.rs`.
+//! Which origins there are is `state.rs`, what is thought of them `health_sync.rs`, and who waits for
+//! room at one `queue.rs`.
 //!
 //! A connection is kept only when its answer was read to the end, nothing follows it, and nothing
 //! ties it to one client. While kept it has a receive outstanding: an end of stream, or bytes that
@@ -9,13 +9,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use millrace_engine::{Fd, Instant, Key, Table};
+use millrace_engine::{Instant, Key, Table};
 use millrace_splice::Thresholds;
 
+use crate::conn::wire::Wire;
 use crate::origin::rules::RuleSets;
 use crate::origin::shared_health::CheckMark;
 use crate::origin::state::Known;
-use crate::origin::{OriginConn, OriginId, RulesId, Use};
+use crate::origin::{OriginConn, OriginId, OriginUse, RulesId, User};
 
 /// All origins of a worker.
 #[derive(Debug)]
@@ -41,15 +42,18 @@ pub(crate) struct Origins {
     pub(super) spotless: bool,
     /// Those that there is something to tell of.
     pub(super) news: Vec<OriginId>,
-    /// Exchanges in the lines of all.
+    /// Exchanges in the queues of all.
     pub(super) queued: usize,
-    /// Those with a line, and perhaps some that had one.
-    pub(super) lines: Vec<OriginId>,
-    /// Those where there was a line when room was made.
+    /// Those with a queue, and perhaps some that had one.
+    pub(super) queues: Vec<OriginId>,
+    /// Those where there was a queue when room was made.
     pub(super) ready: Vec<OriginId>,
     /// Whose counters of an origin are written here.
     pub(crate) worker: usize,
     pub(super) name: Vec<u8>,
+    /// Idle connections by the client connection that they are pinned to. An entry may be stale: its
+    /// connection in use again, or gone.
+    pub(super) pinned: HashMap<Key, Vec<Key>>,
     /// A body below this length may come with its head.
     pub(super) small_below: u64,
 }
@@ -71,10 +75,11 @@ impl Origins {
             spotless: true,
             news: Vec::new(),
             queued: 0,
-            lines: Vec::new(),
+            queues: Vec::new(),
             ready: Vec::new(),
             worker: 0,
             name: Vec::new(),
+            pinned: HashMap::new(),
             small_below: thresholds.small_below,
         }
     }
@@ -118,13 +123,14 @@ impl Origins {
         id: OriginId,
         exchange: Key,
         owner: Option<Key>,
-        is_announced: impl Fn(&Fd) -> bool,
-    ) -> Option<Key> {
+        is_announced: impl Fn(&Wire) -> bool,
+    ) -> Option<OriginUse> {
         let Self { known, connections, .. } = self;
         let idle = &mut known[id.0 as usize].as_mut().expect("an origin in use is known").idle;
         let is_fit = |key: &Key| {
-            let is_fit =
-                |it: &OriginConn| it.owner == owner && !it.sending && !is_announced(&it.fd);
+            let is_fit = |it: &OriginConn| {
+                it.owner == owner && !it.wire.is_sending() && !is_announced(&it.wire)
+            };
             connections.get(*key).is_some_and(is_fit)
         };
         let key = match idle.pop_if(|key| is_fit(key)) {
@@ -132,16 +138,15 @@ impl Origins {
             None => idle.remove(idle.iter().rposition(is_fit)?),
         };
         self.idle_count -= 1;
-        let connection = connections.get_mut(key).expect("kept connections are open");
-        connection.used_for = Use::Busy(exchange);
-        Some(key)
+        let connection = connections.get_mut(key).expect("idle connections are open");
+        Some(connection.begin_use(key, User::Exchange(exchange)))
     }
 
     /// Keeps a connection. Gives the client connection that it is bound to, if any. The caller
     /// enforces the limits by [`Origins::surplus`].
     pub(crate) fn keep(&mut self, key: Key, now: Instant) -> Option<Key> {
         let connection = self.connections.get_mut(key).expect("the caller holds it open");
-        connection.used_for = Use::Idle;
+        connection.end_use();
         connection.idle_since = now;
         let (id, owner) = (connection.origin, connection.owner);
         self.known_mut(id).idle.push(key);
@@ -179,14 +184,14 @@ impl Origins {
     pub(crate) fn remove(&mut self, key: Key) -> Option<OriginConn> {
         let connection = self.connections.remove(key)?;
         let id = connection.origin;
-        if connection.used_for == Use::Idle {
+        if connection.is_idle() {
             let idle = &mut self.known_mut(id).idle;
             let position = idle.iter().rposition(|&other| other == key);
             idle.remove(position.expect("an idle connection is in its origin's list"));
             self.idle_count -= 1;
         }
         self.note_closed(id);
-        if connection.used_for == Use::Idle {
+        if connection.is_idle() {
             self.forget_unused(id);
         }
         Some(connection)
@@ -194,7 +199,7 @@ impl Origins {
 }
 
 fn is_current(connections: &Table<OriginConn>, (key, since): (Key, Instant)) -> bool {
-    connections.get(key).is_some_and(|connection| {
-        connection.used_for == Use::Idle && connection.idle_since == since
-    })
+    connections
+        .get(key)
+        .is_some_and(|connection| connection.is_idle() && connection.idle_since == since)
 }

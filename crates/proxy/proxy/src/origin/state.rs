@@ -55,7 +55,7 @@ pub(super) struct Known {
     pub(super) open: usize,
     /// Exchanges that wait for room here, each once, with the time since which it waits, in the
     /// order of these.
-    pub(super) line: VecDeque<(Key, Instant)>,
+    pub(super) queue: VecDeque<(Key, Instant)>,
     /// The latest answer's body was shorter than `Origins::small_below`.
     pub(super) is_small: bool,
     /// A client asked for it; else it stands in a configuration.
@@ -150,7 +150,7 @@ impl Origins {
             idle: Vec::new(),
             outstanding: 0,
             open: 0,
-            line: VecDeque::new(),
+            queue: VecDeque::new(),
             is_small: false,
             asked_for: true,
             configured: false,
@@ -291,7 +291,7 @@ mod tests {
     use crate::limits::Limits;
     use crate::origin::shared_health::Check;
     use crate::origin::{EjectRules, Trial};
-    use crate::worker::Shared;
+    use crate::shared::Shared;
     use millrace_splice::Thresholds;
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn an_origin_that_left_the_configuration_is_forgotten_and_holds_nobody_up() {
-        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {});
+        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
         let board = &shared.board;
         let mut origins = Origins::new(10, &Thresholds::FIXED);
         let snapshot = |origins: &mut Origins, words: [&str; 3]| {

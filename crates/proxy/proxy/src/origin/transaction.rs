@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use millrace_engine::{Instant, Key};
+use millrace_engine::Instant;
 use millrace_http1::{Framing, HeadScan};
 
-use crate::origin::{Dial, OriginId, Trial};
+use crate::origin::{Dial, OriginId, OriginUse, Trial};
 
 /// How far a request has come at its origin.
 ///
@@ -42,7 +42,7 @@ pub(crate) struct Transaction {
     /// Whether that is to find out how it stands. Over with the verdict.
     pub(crate) trial: Trial,
     /// The connection in use, from the time that it is open until its answer was read.
-    pub(crate) connection: Option<Key>,
+    pub(crate) connection: Option<OriginUse>,
     /// The configured origin that was picked last, which the exchange may have left since.
     pub(crate) configured: Option<OriginId>,
     /// The address of its connection, or the one tried last; `None`: a Unix socket, or none yet.

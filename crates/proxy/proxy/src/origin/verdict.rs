@@ -7,61 +7,63 @@
 
 use millrace_engine::{Engine, Key};
 
+use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::{Exchange, Plan};
 use crate::origin::shared_health::Cause;
 use crate::origin::{EjectRules, OriginId, Trial};
-use crate::worker::Worker;
 
 /// The exchange failed at its origin, which it has not left yet.
-pub(crate) fn note_failure<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
-    let exchange = worker.exchange(key);
+pub(crate) fn note_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) {
+    let exchange = core.exchange(key);
     let transaction = &exchange.transaction;
     let Some(id) = transaction.origin.filter(|_| matches!(exchange.plan, Plan::Route(_))) else {
         return;
     };
     if counts(reason) && !(reason == Reason::OriginClosed && transaction.reused) {
         if is_response_error(reason)
-            && let Some(counters) = worker.origins.counters(id)
+            && let Some(counters) = core.origins.counters(id)
         {
             counters.response_errors.add(1);
         }
-        fail(worker, key, id, Cause::Reason(reason));
+        fail(core, key, id, Cause::Reason(reason));
     }
 }
 
-fn fail<E: Engine>(worker: &mut Worker<E>, key: Key, id: OriginId, cause: Cause) {
-    let now = worker.engine.now();
-    if let Some(mark) = worker.origins.mark(id) {
-        worker.shared.board.note_failed(mark, cause, now);
+fn fail<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId, cause: Cause) {
+    let now = core.engine.now();
+    if let Some(mark) = core.origins.mark(id) {
+        core.shared.board.note_failed(mark, cause, now);
     }
-    let rules = EjectRules::new(worker.snapshot.limits());
-    let trial = std::mem::take(&mut worker.exchange(key).transaction.trial);
-    let Worker { origins, shared, counters, .. } = worker;
+    let rules = EjectRules::new(core.snapshot.limits());
+    let trial = std::mem::take(&mut core.exchange(key).transaction.trial);
+    let Core { origins, shared, counters, .. } = core;
     if origins.note_failure(id, trial, now, &rules, &shared.board) {
         counters.origin_ejections.add(1);
     }
 }
 
 /// The head of the final answer is there.
-pub(crate) fn note_answer<E: Engine>(worker: &mut Worker<E>, key: Key, id: OriginId) {
-    let status = worker.exchange(key).answer.status();
+pub(crate) fn note_answer<E: Engine>(core: &mut Core<E>, key: Key) {
+    let exchange = core.exchange(key);
+    let status = exchange.answer.status();
+    let Some(id) = exchange.transaction.origin else { return };
     if status >= 500 {
-        if let Some(counters) = worker.origins.counters(id) {
+        if let Some(counters) = core.origins.counters(id) {
             counters.responses_5xx.add(1);
         }
-        if is_failure(worker.exchange(key)) {
-            return fail(worker, key, id, Cause::Status(status));
+        if is_failure(core.exchange(key)) {
+            return fail(core, key, id, Cause::Status(status));
         }
     }
-    if let Some(mark) = worker.origins.mark(id).filter(|mark| mark.outage().is_failing()) {
-        worker.shared.board.note_responded(mark, worker.engine.now());
+    if let Some(mark) = core.origins.mark(id).filter(|mark| mark.outage().is_failing()) {
+        core.shared.board.note_responded(mark, core.engine.now());
     }
-    if worker.origins.all_are_spotless() || worker.origins.health(id).is_spotless() {
+    if core.origins.all_are_spotless() || core.origins.health(id).is_spotless() {
         return;
     }
-    let trial = std::mem::take(&mut worker.exchange(key).transaction.trial);
-    let Worker { origins, shared, counters, .. } = worker;
+    let trial = std::mem::take(&mut core.exchange(key).transaction.trial);
+    let Core { origins, shared, counters, .. } = core;
     if origins.note_answer(id, trial, &shared.board) {
         counters.origin_readmissions.add(1);
     }
@@ -75,9 +77,9 @@ fn is_failure(exchange: &Exchange) -> bool {
 }
 
 /// The exchange leaves its origin. A probe without a verdict lets another one go.
-pub(crate) fn leave<E: Engine>(worker: &mut Worker<E>, id: OriginId, trial: Trial) {
+pub(crate) fn leave<E: Engine>(core: &mut Core<E>, id: OriginId, trial: Trial) {
     if trial == Trial::Probe {
-        worker.origins.health_mut(id).end_probe();
+        core.origins.health_mut(id).end_probe();
     }
 }
 

@@ -19,7 +19,7 @@ use crate::exchange::Plan;
 use crate::limits::Limits;
 use crate::origin::shared_health::{Board, Check, CheckMark};
 use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
-use crate::worker::Shared;
+use crate::shared::Shared;
 
 /// A numbered configuration with what a worker derives from it.
 #[derive(Debug)]

@@ -3,83 +3,78 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Error, Fd, Key, Kind};
-use millrace_http1::{HeadScan, parse_proxy_header};
+use millrace_http1::parse_proxy_header;
 
-use crate::conn::recv_buffer::Input;
-use crate::conn::{Conn, Standing};
+use crate::conn::h1::Pipeline;
+use crate::conn::wire::Wire;
+use crate::conn::{Conn, Standing, client};
+use crate::core::Core;
+use crate::exchange::stage::{Event, Step};
+use crate::overload::capacity;
 use crate::overload::per_client::Client;
-use crate::stage::parse;
-use crate::worker::Worker;
 use crate::worker::message::{HandedOver, Letter};
 
-/// What a listener gave; the slot of `key` is its number.
-pub(crate) fn handle<E: Engine>(
-    worker: &mut Worker<E>,
-    key: Key,
-    accepted: Result<(Fd, Option<SocketAddr>), Error>,
-) {
-    match accepted {
-        Ok((fd, peer)) => {
-            worker.counters.connections_accepted.add(1);
-            worker.accepting.came(key);
+/// Handles an event of a listener, or of a connection that has to begin with a PROXY protocol header.
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
+    match event {
+        Event::Accepted(Ok((fd, peer))) => {
+            core.counters.connections_accepted.add(1);
+            core.accepting.came(key);
             let listener = key.slot as u16;
-            if let Some(fd) = hand_over(worker, fd, peer, listener) {
-                admit(worker, fd, peer, listener);
+            if let Some(fd) = hand_over(core, fd, peer, listener) {
+                admit(core, fd, peer, listener);
             }
+            Step::Wait
         }
-        Err(error) => {
-            worker.accepting.disarmed(key);
-            worker.pause_accepting(&format!("cannot accept: {error}"));
+        Event::Accepted(Err(error)) => {
+            core.accepting.disarmed(key);
+            capacity::pause_accepting(core, &format!("cannot accept: {error}"));
             if error == Error::OutOfDescriptors {
-                worker.room.missed.descriptors = true;
+                core.overload.missed.descriptors = true;
             }
+            Step::Wait
         }
+        Event::HandedOver(fd, peer) => {
+            admit(core, fd, peer, key.slot as u16);
+            Step::Wait
+        }
+        Event::Due => {
+            client::close(core, key);
+            Step::Wait
+        }
+        _ => greet(core, key),
     }
 }
 
 /// Takes a connection in: one that this worker accepted, or was handed.
-pub(crate) fn admit<E: Engine>(
-    worker: &mut Worker<E>,
-    fd: Fd,
-    peer: Option<SocketAddr>,
-    listener: u16,
-) {
-    let now = worker.engine.now();
+fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listener: u16) {
+    let now = core.engine.now();
     let peer = peer.map(canonical);
-    if !worker.knows_listener(listener) {
-        // It left the configuration while the connection was on its way here.
-        worker.counters.connections_refused.add(1);
-        worker.engine.reset(fd);
-        return;
-    }
-    let limits = worker.snapshot.limits();
+    let limits = core.snapshot.limits();
     let per_client = limits.connections_per_client;
     let counted_as = peer.map(|peer| Client::of(peer.ip(), limits.client_ipv6_prefix));
-    if !worker.clients.admit(counted_as, per_client) {
-        worker.counters.connections_refused.add(1);
-        worker.engine.reset(fd);
-        return;
+    // A listener may leave the configuration while a connection is on its way here.
+    let is_known = core.snapshot.listener(listener).is_some() || core.snapshots.is_gone(listener);
+    if !is_known || !core.clients.admit(counted_as, per_client) {
+        return refuse(core, fd);
     }
-    let Some(key) = worker.conns.next_key() else {
+    let Some(key) = core.conns.next_key() else {
         // Accepting has paused before the table filled; what was accepted until then still comes.
-        worker.clients.leave(counted_as);
-        worker.counters.connections_refused.add(1);
-        worker.engine.reset(fd);
-        return;
+        core.clients.leave(counted_as);
+        return refuse(core, fd);
     };
-    let snapshot = worker.serving(listener).0.clone();
+    let snapshot = core.serving(listener).0.clone();
     let configured = snapshot.listener(listener).expect("it is served by this snapshot");
     if let Some(name) = snapshot.client_congestion(configured).of_accepted(peer) {
-        worker.engine.set_congestion(&fd, name);
+        core.engine.set_congestion(&fd, name);
     }
-    let timer = worker.timers.insert(key.token(Kind::Client), now + worker.snapshots.client_check);
+    let token = key.token(Kind::Client);
+    let timer = core.timers.insert(token, now + core.snapshots.client_check);
     let proxied = configured.proxy_protocol;
-    worker.snapshots.note_came(listener);
-    worker.conns.insert(Conn {
-        fd,
-        input: Input::Empty,
+    core.snapshots.note_came(listener);
+    core.conns.insert(Conn {
+        wire: Wire::new(fd, token),
         client: peer,
         reached: None,
         peer,
@@ -87,82 +82,80 @@ pub(crate) fn admit<E: Engine>(
         standing: if proxied { Standing::Greeting } else { Standing::Fresh },
         since: now,
         timer,
-        scan: HeadScan::default(),
-        first: None,
-        last: None,
-        under_way: 0,
+        pipeline: Pipeline::default(),
         listener,
-        receiving: false,
-        sending: false,
-        ended: false,
-        broken: false,
     });
-    worker.counters.connections.set(worker.conns.len() as u64);
-    worker.receive_client(key);
-    worker.make_room_for_clients();
+    core.counters.connections.set(core.conns.len() as u64);
+    client::receive(core, key);
+    capacity::make_room_for_clients(core);
 }
 
-/// Gives a connection to the worker with the fewest, where that is far below ours. Gives it back if
+fn refuse<E: Engine>(core: &mut Core<E>, fd: Fd) {
+    core.counters.connections_refused.add(1);
+    core.engine.reset(fd);
+}
+
+/// Gives a connection to the worker with the fewest, where that is far below ours. Returns it if
 /// it stays here.
 fn hand_over<E: Engine>(
-    worker: &mut Worker<E>,
+    core: &mut Core<E>,
     fd: Fd,
     peer: Option<SocketAddr>,
     listener: u16,
 ) -> Option<Fd> {
-    // Those on their way count as well: a worker that is slow to read its letters must not find
+    // Those on their way count as well: a worker that is slow to read its messages must not find
     // more of them than it has room for.
     let open = |index: usize| {
-        let counters = &worker.shared.counters[index];
+        let counters = &core.shared.counters[index];
         counters.connections.get() as usize + counters.handed_over.load(Ordering::Relaxed)
     };
-    let mine = worker.conns.len();
-    let least = (0..worker.shared.counters.len()).min_by_key(|&index| open(index))?;
+    let mine = core.conns.len();
+    let least = (0..core.shared.counters.len()).min_by_key(|&index| open(index))?;
     let theirs = open(least);
-    let most = worker.connections_max().min(worker.descriptors_for_clients());
+    let most = core.overload.connections_max.min(capacity::descriptors_for_clients(core));
     let is_even = mine < theirs * 5 / 4 + HAND_OVER_LEAD;
-    if worker.draining || least == worker.index || is_even || theirs >= most {
+    if core.drain.is_draining || least == core.index || is_even || theirs >= most {
         return Some(fd);
     }
-    let socket = worker.engine.detach(fd);
-    let snapshot = worker.snapshot.config.number;
-    let counted = HandedOver::new(&worker.shared.counters[least]);
+    let socket = core.engine.detach(fd);
+    let snapshot = core.snapshot.config.number;
+    let counted = HandedOver::new(&core.shared.counters[least]);
     let letter = Letter::Connection { socket, peer, listener, snapshot, counted };
-    match worker.mail.send(least, letter) {
+    match core.mail.send(least, letter) {
         Ok(()) => {
-            worker.counters.connections_handed_over.add(1);
+            core.counters.connections_handed_over.add(1);
             None
         }
-        Err(_) if planted(Fault::LetterDropped) => None,
-        Err(Letter::Connection { socket, .. }) => worker.engine.adopt(socket).ok(),
-        Err(_) => unreachable!("the letter that comes back is the one that was sent"),
+        Err(Letter::Connection { socket, .. }) => core.engine.adopt(socket).ok(),
+        Err(_) => unreachable!("the message that comes back is the one that was sent"),
     }
 }
 
 /// Reads the PROXY protocol header that must come first. It is believed only from a trusted peer.
-pub(crate) fn greet<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let now = worker.engine.now();
-    let listener = worker.conn(key).listener;
-    let (snapshot, service) = worker.serving(listener);
+fn greet<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
+    let now = core.engine.now();
+    let listener = core.conn(key).listener;
+    let (snapshot, service) = core.serving(listener);
     let snapshot = snapshot.clone();
-    let conn = worker.conn(key);
+    let conn = core.conn(key);
     let peer = conn.peer.map(|address| address.ip());
     let trusted = crate::admission::is_trusted(snapshot.service(service), peer);
-    match parse_proxy_header(conn.input.bytes()) {
+    match parse_proxy_header(conn.wire.input.bytes()) {
         Ok(Some((length, header))) if trusted => {
-            conn.input.consume(length);
+            conn.wire.input.consume(length);
             if let Some(source) = header.source {
                 (conn.client, conn.reached) = (Some(canonical(source)), header.destination);
             }
             conn.stand(Standing::Fresh, now);
-            parse::run(worker, key);
+            return Step::Again;
         }
-        Ok(None) if trusted => worker.receive_client(key),
+        Ok(None) if trusted => client::receive(core, key),
         _ => {
-            worker.counters.connections_refused.add(1);
-            worker.close_conn(key);
+            core.counters.connections_refused.add(1);
+            client::close(core, key);
         }
     }
+    Step::Wait
 }
 
 /// The same address, where a listener of both families has an IPv4 client as an IPv6 address

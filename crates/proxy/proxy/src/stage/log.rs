@@ -1,77 +1,53 @@
-//! Stage log: an exchange has ended. It is recorded, its memory goes back, and its connection goes
-//! on to the next request or ends.
+//! Stage log: an exchange has ended. It is recorded, and its memory goes back.
 
-use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Key};
 use millrace_http1::Name;
 
 use crate::auth::Access;
-use crate::cached::Answer;
+use crate::cached::{Answer, waiting};
+use crate::conn::h1;
+use crate::core::Core;
 use crate::exchange::Exchange;
-use crate::exchange::access_log::{OriginAddress, Record, write_record};
-use crate::exchange::reason::Reason;
-use crate::origin::{Origins, Place};
+use crate::exchange::access_log::{LogBuffer, OriginAddress, Record, write_record};
+use crate::exchange::stage::{Event, Step};
+use crate::origin::{Origins, Place, side};
 use crate::transfer::tally::Tally;
-use crate::worker::Worker;
-
-pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let exchange = worker.exchange(key);
-    let conn = exchange.conn();
-    let (persistent, aborted) = (exchange.persistent, exchange.aborted);
-    // What follows a request that was refused may still be on its way, a tunnel's first bytes or
-    // the rest of what was malformed: it must not turn the refusal into a reset.
-    let refused = exchange.reason.is_some();
-    let unread = !exchange.tunnel && (refused || !exchange.request_was_taken());
-    finish(worker, key);
-    if aborted && !planted(Fault::CutLooksWhole) {
-        worker.reset_conn(conn);
-    } else if persistent {
-        worker.resume_conn(conn);
-    } else if unread || !worker.conn(conn).input.is_empty() {
-        worker.linger_conn(conn);
-    } else {
-        worker.close_conn(conn);
-    }
-}
-
-/// Ends an exchange that was begun ahead of its turn, because its connection ends.
-pub(crate) fn end<E: Engine>(worker: &mut Worker<E>, key: Key, reason: Reason) {
-    worker.exchange(key).reason.get_or_insert(reason);
-    finish(worker, key);
-}
 
 /// Records the first exchange of a connection and takes it out.
-fn finish<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    worker.leave_origin(key);
-    worker.leave_cache(key);
-    worker.counters.exchanges.add(1);
-    let mut exchange = worker.exchanges.remove(key).expect("the caller's exchange is there");
-    if exchange.aborted && planted(Fault::ChargeForgotten) {
-        std::mem::forget(std::mem::take(&mut exchange.charges));
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
+    side::leave(core, key);
+    waiting::leave(core, key);
+    core.counters.exchanges.add(1);
+    let mut exchange = core.exchanges.remove(key).expect("the driver's exchange is there");
+    if let Event::End(reason) = event {
+        // It was begun ahead of its turn, and its connection ends.
+        exchange.reason.get_or_insert(reason);
     }
-    let conn = worker.conn(exchange.conn());
-    assert_eq!(conn.first, Some(key), "exchanges end in the order of their requests");
-    conn.first = exchange.next;
-    conn.last = conn.last.filter(|_| exchange.next.is_some());
-    conn.under_way -= 1;
+    let conn_key = exchange.conn();
+    let conn = core.conn(conn_key);
+    conn.pipeline.pop(key, exchange.next);
+    let afterwards = h1::afterwards(&exchange, !conn.wire.input.is_empty());
     let tally = exchange.tally();
-    worker.counters.bytes_copied.add(tally.copied);
-    worker.counters.bytes_teed.add(tally.teed);
-    worker.counters.transfer_calls.add(tally.calls);
-    exchange.snapshot().count_request(exchange.service, worker.index, exchange.status);
+    core.counters.bytes_copied.add(tally.copied);
+    core.counters.bytes_teed.add(tally.teed);
+    core.counters.transfer_calls.add(tally.calls);
+    exchange.snapshot().count_request(exchange.service, core.index, exchange.status);
     if let Some(reason) = exchange.reason
         && (exchange.aborted || exchange.status == 0)
     {
-        worker.counters.exchanges_aborted.add(reason);
+        core.counters.exchanges_aborted.add(reason);
     }
     if exchange.snapshot().config.access_log.is_some() {
-        record(worker, &exchange, tally);
+        record(core, &exchange, tally);
     }
-    worker.spare(exchange);
+    exchange.abandon_transfers(&mut core.engine, &mut core.pipes);
+    core.spare.put(exchange);
+    Step::Ended(conn_key, afterwards)
 }
 
-fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) {
-    let Worker { conns, records, dates, engine, origins, .. } = worker;
+fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: Tally) {
+    let Core { conns, log, engine, origins, .. } = core;
+    let LogBuffer { records, dates } = log;
     let conn = conns.get(exchange.conn());
     let request = &exchange.request;
     let whole = exchange.request_is_whole;
@@ -94,7 +70,7 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) 
         version,
         status: exchange.status,
         bytes_from_client: exchange.upload.moved(),
-        bytes_to_client: exchange.download.taken() + exchange.own_bytes,
+        bytes_to_client: exchange.download.taken(),
         tally,
         bytes_kept: match exchange.caching.answer {
             Answer::Filled => exchange.download.taken(),
@@ -106,7 +82,7 @@ fn record<E: Engine>(worker: &mut Worker<E>, exchange: &Exchange, tally: Tally) 
         duration,
         origin: origin_tried(origins, exchange),
         origin_first_byte: exchange.transaction.answered.map(|answered| answered.since(started)),
-        client_path: conn.and_then(|conn| engine.path_estimate(&conn.fd)),
+        client_path: conn.and_then(|conn| conn.wire.path_estimate(engine)),
         cache: exchange.caching.word(),
         close_reason: exchange.reason.map_or("", |reason| reason.word()),
     };

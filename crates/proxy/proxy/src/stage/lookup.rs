@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Instant, Key, Kind};
 use millrace_http1::{Method, Name, RequestHead};
 use millrace_store::rules::{
@@ -13,25 +12,39 @@ use millrace_store::rules::{
 };
 use millrace_store::{Cache, Claim, Found, Object, Question, Waiter};
 
-use crate::cached::refresh;
-use crate::cached::{key_of, now_ms};
+use crate::cached::{key_of, now_ms, refresh, waiting};
+use crate::core::{Core, Parts};
 use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Stage, Step};
+use crate::exchange::stage::{Event, Stage, Step};
 use crate::exchange::{Exchange, Plan, origin_request};
 use crate::origin;
-use crate::worker::Worker;
 
-pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
-    let Some(found) = ask(worker, key) else { return Step::Go(Stage::Fetch) };
-    let waiter = worker.waiter(key, Kind::Exchange);
-    let Worker { engine, exchanges, collapsed, counters, .. } = worker;
-    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
+/// Handles an event of an exchange that is in this stage.
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
+    match event {
+        Event::Enter => begin(core, key),
+        Event::Woken if waiting::ends(core, key) => begin(core, key),
+        Event::Due => {
+            waiting::stop(core, key);
+            begin(core, key)
+        }
+        Event::End(reason) => Step::End(reason),
+        // Its turn changes nothing for one that waits for another one's fetch.
+        _ => Step::Wait,
+    }
+}
+
+fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
+    let Some(found) = ask(core, key) else { return Step::Go(Stage::Fetch) };
+    let waiter = core.waiter(key, Kind::Exchange);
+    let Core { engine, exchanges, cache_waits, counters, .. } = core;
+    let exchange = exchanges.get_mut(key).expect("the driver's exchange is there");
     let due = due(exchange, engine.now());
     let caching = &mut exchange.caching;
     match found {
         Found::Stored(object) => {
             if !caching.serve(object, waiter) {
-                return again(worker, key, None);
+                return again(core, key, None);
             }
             counters.cache_hits.add(1);
             caching.is_collapsed = caching.waited_for.is_some() && !caching.comes_from_disk;
@@ -39,20 +52,21 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
         }
         Found::Stale(object, claim) => {
             if !caching.serve(object.clone(), waiter) {
-                return again(worker, key, claim);
+                return again(core, key, claim);
             }
             counters.cache_hits.add(1);
             caching.is_stale = true;
             if let Some(claim) = claim {
                 let asked_for = caching.key.expect("it was looked for");
-                refresh::begin(worker, key, asked_for, object, claim);
+                refresh::begin(core, key, asked_for, object, claim);
             }
             Step::Go(Stage::Deliver)
         }
         Found::Validate { object, is_spare, claim } => {
             counters.cache_misses.add(1);
             caching.forward = Some(why_validate(object.meta(), now_ms(engine)));
-            (caching.object, caching.is_spare, caching.claim) = (Some(object), is_spare, claim);
+            (caching.object, caching.claim) = (Some(object), claim);
+            caching.is_stale_fallback = is_spare;
             Step::Go(Stage::Fetch)
         }
         Found::Nothing { why, claim } => {
@@ -69,31 +83,28 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
             }
             caching.waits_until = Some(due);
             caching.waited_since.get_or_insert(engine.now());
-            collapsed.insert((due, key));
+            cache_waits.collapsed.insert((due, key));
             Step::Wait
         }
-        Found::OnlyIfCached => Step::Refuse(Reason::OnlyIfCached),
+        Found::OnlyIfCached => Step::End(Reason::OnlyIfCached),
     }
 }
 
 /// What there is for the request, as its client may have it; `None` where the origin is to be asked
 /// and that was noted already.
-fn ask<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<Found> {
-    let waiter = worker.waiter(key, Kind::Exchange);
-    let Worker { engine, exchanges, conns, shared, counters, .. } = worker;
+fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
+    let waiter = core.waiter(key, Kind::Exchange);
+    let Parts { engine, exchange, client, shared, counters, .. } = core.served(key);
     let cache = shared.cache.as_ref()?;
-    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
     let may_wait = (due(exchange, engine.now()) > engine.now()).then_some(waiter);
-    let conn = conns.get(exchange.conn()).expect("an exchange has its connection");
-    let is_first = conn.first == Some(key);
+    let is_first = client.pipeline.is_first(key);
     let found = find(exchange, cache, may_wait, is_first, now_ms(engine))?;
-    let Exchange { request, caching, plan, .. } = &mut **exchange;
+    let Exchange { request, caching, plan, .. } = &mut *exchange;
     let (object, claim) = match found {
         Found::Nothing { why, claim } if has_conditions(request, *plan) => {
-            worker.wake(claim.map(Claim::release).into_iter().flatten());
+            core.wake(claim.map(Claim::release).into_iter().flatten());
             return Some(Found::Nothing { why, claim: None });
         }
-        Found::Validate { object, .. } if planted(Fault::StaleTaken) => (object, None),
         // A part stands in for nothing else.
         Found::Validate { object, is_spare, claim } => {
             let is_spare = is_spare && !is_absent(request, &object, cache);
@@ -124,10 +135,10 @@ fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
 
 /// What was found has just been found too long to be kept, or was cut, by another worker: it is not
 /// found again.
-fn again<E: Engine>(worker: &mut Worker<E>, key: Key, claim: Option<Claim>) -> Step {
+fn again<E: Engine>(core: &mut Core<E>, key: Key, claim: Option<Claim>) -> Step {
     let released = claim.map(Claim::release);
-    worker.wake(released.into_iter().flatten());
-    run(worker, key)
+    core.wake(released.into_iter().flatten());
+    begin(core, key)
 }
 
 /// Until when the exchange may wait for somebody else's fetch.
@@ -144,7 +155,7 @@ fn find(
     is_first: bool,
     now_ms: u64,
 ) -> Option<Found> {
-    let is_bound = origin::binds(exchange);
+    let is_bound = origin::pinned::binds(exchange);
     let Exchange { request, caching, snapshot, service, plan, sender, .. } = exchange;
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
     let sent = origin_request(request, *sender, *service, *plan, snapshot);

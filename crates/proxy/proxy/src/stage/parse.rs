@@ -1,142 +1,130 @@
 //! Stage parse: bytes of a client become an exchange, or a precise refusal.
 
 use millrace_engine::{Engine, Key};
-use millrace_http1::{
-    FramingError, HeadError, HeadScan, Method, connection_options, request_framing,
-};
+use millrace_http1::{FramingError, HeadError, request_framing};
 
-use crate::conn::Standing;
+use crate::conn::{Standing, client, h1};
+use crate::core::Core;
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
-use crate::exchange::stage as flow;
-use crate::stage::deliver;
-use crate::worker::Worker;
+use crate::exchange::stage::{Event, Step};
+use crate::overload::capacity;
 
-/// Looks for the next request of a connection: what is there may be the beginning of one, or
-/// several pipelined ones.
-pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, conn_key: Key) {
-    while may_begin(worker, conn_key) && next(worker, conn_key) {}
+/// Handles an event of a connection: begins an exchange if a whole request header is there, and may
+/// begin now. What is there may be the beginning of a request, or several pipelined ones.
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, conn_key: Key, event: Event) -> Step {
+    match event {
+        Event::Due => time_out(core, conn_key),
+        _ if may_begin(core, conn_key) => next(core, conn_key),
+        _ => Step::Wait,
+    }
 }
 
 /// Whether a further request may be read now: there is none under way, or only such as let others
 /// pass and fewer than `pipelined`.
-fn may_begin<E: Engine>(worker: &mut Worker<E>, conn_key: Key) -> bool {
-    let Worker { conns, exchanges, snapshot, .. } = worker;
+fn may_begin<E: Engine>(core: &Core<E>, conn_key: Key) -> bool {
+    let Core { conns, exchanges, snapshot, .. } = core;
     let Some(conn) = conns.get(conn_key) else { return false };
-    let Some(last) = conn.last else { return conn.standing != Standing::Lingering };
-    let last = exchanges.get(last).expect("listed while under way");
-    u64::from(conn.under_way) < snapshot.limits().pipelined
-        && last.lets_others_pass()
-        && worker.has_room_ahead()
+    let Some(last) = conn.pipeline.last() else { return conn.standing != Standing::Lingering };
+    conn.pipeline.len() < snapshot.limits().pipelined
+        && exchanges.get(last).is_some_and(|last| h1::lets_others_pass(last))
+        && capacity::has_room_ahead(core)
 }
 
-/// Begins an exchange if a whole request head, or the proof that it will never be one, is there.
-fn next<E: Engine>(worker: &mut Worker<E>, conn_key: Key) -> bool {
-    if worker.conn(conn_key).input.is_empty() {
-        wait_for_more(worker, conn_key);
-        return false;
+/// Begins an exchange if a whole request header, or the proof that it will never be one, is there.
+fn next<E: Engine>(core: &mut Core<E>, conn_key: Key) -> Step {
+    let Core { engine, conns, snapshot, spare, .. } = core;
+    let Some(conn) = conns.get_mut(conn_key) else { return Step::Wait };
+    if conn.wire.input.is_empty() {
+        return wait_for_more(core, conn_key);
     }
-    let now = worker.engine.now();
-    let mut exchange = worker.new_exchange();
-    let conn = worker.conns.get_mut(conn_key).expect("the caller's connection is open");
-    let limits = &worker.snapshot.request_limits;
-    match exchange.request.parse(conn.input.bytes(), &mut conn.scan, limits) {
+    let now = engine.now();
+    let mut exchange = spare.take();
+    let scan = &mut conn.pipeline.scan;
+    match exchange.request.parse(conn.wire.input.bytes(), scan, &snapshot.request_limits) {
         Ok(None) => {
             if conn.is_idle() {
                 conn.stand(Standing::Head, now);
             }
-            worker.spare(exchange);
-            wait_for_more(worker, conn_key);
-            false
+            spare.put(exchange);
+            wait_for_more(core, conn_key)
         }
         Ok(Some(length)) => {
-            conn.input.consume(length);
+            conn.wire.input.consume(length);
             exchange.request_is_whole = true;
-            begin(worker, conn_key, exchange, None);
-            true
+            begin(core, conn_key, exchange, None)
         }
-        Err(error) => {
-            begin(worker, conn_key, exchange, Some(reason_of_head(error)));
-            true
-        }
+        Err(error) => begin(core, conn_key, exchange, Some(reason_of_head(error))),
     }
 }
 
-/// Puts the exchange into the table and starts it, or its refusal. One that may not be served
-/// beside those before it stays where it is until they are done.
+/// Puts the exchange into the table and has it start, or be refused. One that may not be served
+/// beside those before it waits until they are done.
 fn begin<E: Engine>(
-    worker: &mut Worker<E>,
+    core: &mut Core<E>,
     conn_key: Key,
     mut exchange: Box<Exchange>,
     refused: Option<Reason>,
-) {
-    let now = worker.engine.now();
-    let conn = worker.conns.get_mut(conn_key).expect("the caller's connection is open");
-    conn.scan = HeadScan::default();
+) -> Step {
+    let now = core.engine.now();
+    let conn = core.conn(conn_key);
     exchange.conn = Some(conn_key);
-    // The head may have come in pieces: its first byte was there when `Head` began.
+    // The header may have come in pieces: its first byte was there when `Head` began.
     let started = if conn.standing == Standing::Head { conn.since } else { now };
     let listener = conn.listener;
-    let (snapshot, service) = worker.serving(listener);
+    let (snapshot, service) = core.serving(listener);
     (exchange.snapshot, exchange.service) = (Some(snapshot.clone()), service);
     exchange.started = Some(started);
     let refused = refused.or_else(|| match request_framing(&exchange.request) {
         Ok(framing) => {
             exchange.framing = framing;
-            let options = connection_options(&exchange.request);
-            // After CONNECT what follows was meant for a tunnel, whatever becomes of it.
-            exchange.persistent = options.is_persistent(exchange.request.version())
-                && exchange.request.method() != Method::Connect;
+            exchange.persistent = h1::wants_persistence(&exchange);
             None
         }
         Err(FramingError::CodingUnsupported) => Some(Reason::CodingUnknown),
         Err(_) => Some(Reason::MalformedFraming),
     });
-    let head = exchange.request.bytes().len() + std::mem::size_of_val(exchange.request.fields());
-    let budget = worker.engine.budget();
+    let head = exchange.request.bytes().len() + size_of_val(exchange.request.fields());
+    let budget = core.engine.budget();
     exchange.charges[0] = Some(budget.charge(size_of::<Exchange>() + head));
-    let passes = exchange.lets_others_pass();
-    let key = worker.exchanges.insert(exchange).expect("there is room for one of each connection");
-    let conn = worker.conns.get_mut(conn_key).expect("the caller's connection is open");
-    let before = conn.last.replace(key);
-    conn.under_way += 1;
+    let passes = h1::lets_others_pass(&exchange);
+    let key = core.exchanges.insert(exchange).expect("there is room for one of each connection");
+    let conn = core.conn(conn_key);
+    let before = conn.pipeline.push(key);
     match before {
-        Some(before) => worker.exchange(before).next = Some(key),
-        None => {
-            conn.first = Some(key);
-            conn.stand(Standing::Busy, now);
-        }
+        Some(before) => core.exchange(before).next = Some(key),
+        None => conn.stand(Standing::Busy, now),
     }
-    if let Some(reason) = refused {
-        deliver::refuse(worker, key, reason);
-    }
-    if before.is_none() || passes || refused.is_some() {
-        flow::run(worker, key);
+    match before.is_none() || passes || refused.is_some() {
+        true => Step::Begin(key, refused),
+        false => Step::Wait,
     }
 }
 
-/// Refuses what has come of a head, because its time is over. A client that has sent nothing is
-/// not told so: it may be about to send a request, which an answer now would seem to answer.
-pub(crate) fn time_out<E: Engine>(worker: &mut Worker<E>, conn_key: Key) {
-    if worker.conn(conn_key).input.is_empty() {
-        worker.close_conn(conn_key);
-        return;
+/// Refuses what has come of a header, because its time is over. A client that has sent nothing
+/// gets no response: it may be about to send a request, which a response now would seem to answer.
+fn time_out<E: Engine>(core: &mut Core<E>, conn_key: Key) -> Step {
+    if core.conn(conn_key).wire.input.is_empty() {
+        client::close(core, conn_key);
+        return Step::Wait;
     }
-    let exchange = worker.new_exchange();
-    begin(worker, conn_key, exchange, Some(Reason::HeadTimedOut));
+    let exchange = core.spare.take();
+    begin(core, conn_key, exchange, Some(Reason::HeadTimedOut))
 }
 
-fn wait_for_more<E: Engine>(worker: &mut Worker<E>, conn_key: Key) {
-    let listener = worker.conn(conn_key).listener;
-    let leaving = worker.is_leaving(listener) && worker.idle_grace.is_zero();
-    let conn = worker.conn(conn_key);
+fn wait_for_more<E: Engine>(core: &mut Core<E>, conn_key: Key) -> Step {
+    let listener = core.conn(conn_key).listener;
+    let leaving = core.is_leaving(listener) && core.drain.idle_grace.is_zero();
+    let Core { engine, conns, .. } = core;
+    let Some(conn) = conns.get_mut(conn_key) else { return Step::Wait };
     if conn.standing == Standing::Busy {
-        worker.watch_client(conn_key);
-    } else if conn.ended || (leaving && conn.is_idle()) {
-        worker.close_conn(conn_key);
+        client::watch(engine, conn);
+    } else if conn.wire.has_ended() || (leaving && conn.is_idle()) {
+        client::close(core, conn_key);
     } else {
-        worker.receive_client(conn_key);
+        client::receive(core, conn_key);
     }
+    Step::Wait
 }
 
 fn reason_of_head(error: HeadError) -> Reason {

@@ -1,6 +1,5 @@
 //! Stage route: what is done with a request, by what its head alone says.
 
-use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Key};
 use millrace_http1::{
     Destination, Expectation, Framing, Host, Method, Name, TargetError, TargetForm, decimal,
@@ -10,38 +9,49 @@ use millrace_http1::{
 use crate::admission;
 use crate::auth;
 use crate::config::{PathForward, Role, Route, Service};
+use crate::core::{Core, Parts};
 use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Stage, Step};
+use crate::exchange::stage::{Event, Stage, Step};
 use crate::exchange::{Exchange, Own, Plan, Sender};
 use crate::snapshot::Snapshot;
-use crate::worker::Worker;
 
-pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
-    let conn = worker.exchange(key).conn();
-    let client = worker.conn(conn).client.map(|address| address.ip());
-    let exchange = worker.exchange(key);
-    #[cfg(feature = "planted-faults")]
-    assert!(!exchange.request.target().ends_with(PANIC_WORD), "a planted panic");
+/// Handles an event of an exchange that is in this stage.
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
+    match event {
+        Event::Enter | Event::Turn => route(core, key),
+        Event::Verified(result) => match auth::verified(core, key, result) {
+            Ok(true) => route(core, key),
+            Ok(false) => Step::Wait,
+            Err(reason) => Step::End(reason),
+        },
+        Event::End(reason) => Step::End(reason),
+        _ => Step::Wait,
+    }
+}
+
+fn route<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
+    let Parts { exchange, client, .. } = core.served(key);
+    let client = client.client.map(|address| address.ip());
     let snapshot = exchange.snapshot().clone();
     let service = snapshot.service(exchange.service);
     // Behind a PROXY header the client that it names wrote the request, not the trusted peer.
     exchange.sender = Sender { client, is_trusted: admission::is_trusted(service, client) };
     if !admission::may_use(service, client) {
-        return Step::Refuse(Reason::ClientDenied);
+        return Step::End(Reason::ClientDenied);
     }
-    let exchange = if service.auth.is_some() && is_for_a_proxy(exchange) {
-        if let Err(step) = auth::admit(worker, key) {
-            return step;
+    if service.auth.is_some() && is_for_a_proxy(exchange) {
+        match auth::admit(core, key) {
+            Ok(true) => {}
+            Ok(false) => return Step::Wait,
+            Err(reason) => return Step::End(reason),
         }
-        worker.exchange(key)
-    } else {
-        exchange
-    };
+    }
+    let exchange = core.exchange(key);
     if has_passed_here(exchange, &snapshot.pseudonym) {
-        return Step::Refuse(Reason::Loop);
+        return Step::End(Reason::Loop);
     }
     if expectation(&exchange.request) == Expectation::Unknown {
-        return Step::Refuse(Reason::ExpectationUnknown);
+        return Step::End(Reason::ExpectationUnknown);
     }
     if let Some(own) = ends_here(exchange) {
         exchange.plan = Plan::Here(own);
@@ -57,7 +67,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
             }
             Step::Go(if plan == Plan::Tunnel { Stage::Fetch } else { Stage::Lookup })
         }
-        Err(reason) => Step::Refuse(reason),
+        Err(reason) => Step::End(reason),
     }
 }
 
@@ -163,15 +173,8 @@ fn has_passed_here(exchange: &Exchange, pseudonym: &str) -> bool {
         let mut words = hop.split(|byte| byte.is_ascii_whitespace());
         words.nth(1) == Some(pseudonym.as_bytes())
     };
-    if planted(Fault::ListReread) {
-        return (0..hops().count()).any(|at| hops().nth(at).is_some_and(is_ours));
-    }
     hops().any(is_ours)
 }
-
-/// A target that ends so makes its worker panic, where faults are planted for tests.
-#[cfg(feature = "planted-faults")]
-const PANIC_WORD: &[u8] = b"/planted-panic";
 
 #[cfg(test)]
 mod tests {

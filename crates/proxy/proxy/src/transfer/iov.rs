@@ -1,14 +1,15 @@
 //! What one send of a transfer is made of, and how it is framed.
 
-use millrace_engine::{Engine, Fd, Shared, Token};
+use millrace_engine::{Engine, Shared};
 use millrace_splice::Pipe;
 
 use crate::cached::reader::Slice;
+use crate::transfer::sink::Sink;
 
 /// One send: a head; the line end of the chunk before; a chunk, or bare bytes, of which the last
 /// are in a pipe; and the end of a chunked body with its trailers.
 #[derive(Default)]
-pub(crate) struct Pieces<'a> {
+pub(crate) struct Iov<'a> {
     pub(crate) head: &'a [u8],
     pub(crate) owed: bool,
     pub(crate) payload: &'a [u8],
@@ -19,12 +20,12 @@ pub(crate) struct Pieces<'a> {
     pub(crate) last: Option<&'a [u8]>,
 }
 
-impl Pieces<'_> {
+impl Iov<'_> {
     /// Sends them. True when a line end is owed afterwards.
     pub(crate) fn send<E: Engine>(
         self,
         engine: &mut E,
-        sink: (&Fd, Token),
+        sink: &mut impl Sink<E>,
         pipe: Option<&Pipe>,
     ) -> bool {
         let mut size = ChunkSize::default();
@@ -38,11 +39,11 @@ impl Pieces<'_> {
             let last = self.last.map_or([&[][..]; 3], |trailers| [b"0\r\n", trailers, b"\r\n"]);
             let [zero, trailers, end] = last;
             let parts = [self.head, owed, before, self.payload, after, zero, trailers, end];
-            engine.send(sink.0, &parts, sink.1);
+            sink.send(engine, &parts);
             return false;
         };
         assert!(self.last.is_none(), "a body whose last byte is in a pipe has a length");
-        pipe.drain_after(engine, &[self.head, owed, before, self.payload], sink.0, sink.1);
+        sink.send_pipe(engine, &[self.head, owed, before, self.payload], pipe);
         self.chunked
     }
 
@@ -51,13 +52,13 @@ impl Pieces<'_> {
     pub(crate) fn send_shared<E: Engine>(
         self,
         engine: &mut E,
-        sink: (&Fd, Token),
+        sink: &mut impl Sink<E>,
         slice: &Slice,
     ) -> bool {
         let mut size = ChunkSize::default();
         let before = if self.chunked { size.write(slice.bytes().len()) } else { &[] };
         let owed: &[u8] = if self.owed { b"\r\n" } else { &[] };
-        engine.send_shared(sink.0, &[self.head, owed, before], slice, sink.1);
+        sink.send_shared(engine, &[self.head, owed, before], slice);
         self.chunked
     }
 }

@@ -11,22 +11,28 @@
 //! it: as long as this step's send, no longer.
 
 pub(crate) mod body_progress;
+pub(crate) mod download;
 pub(crate) mod iov;
+pub(crate) mod sink;
+pub(crate) mod source;
 pub mod tally;
 pub(crate) mod tunnel;
+pub(crate) mod upload;
 
 use std::time::Duration;
 
-use millrace_engine::planted::{Fault, planted};
-use millrace_engine::{Engine, Fd, Instant, Shared, Token};
-use millrace_http1::{ChunkError, Framing};
+use millrace_engine::{Engine, Instant, Shared};
+use millrace_http1::Framing;
 use millrace_splice::{Course, Fill, Pipe, Pipes, Plan};
 use millrace_store::{COPIED_BYTES, End};
 
-use crate::cached::reader::{Kept, Next};
-use crate::conn::recv_buffer::Input;
+use crate::cached::reader::{CachedReader, Next};
+use crate::conn::wire::Wire;
+use crate::exchange::reason::Reason;
 use crate::transfer::body_progress::Rest;
-use crate::transfer::iov::Pieces;
+use crate::transfer::iov::Iov;
+use crate::transfer::sink::Sink;
+use crate::transfer::source::Source;
 use crate::transfer::tally::Tally;
 
 /// What a transfer waits for.
@@ -48,9 +54,25 @@ pub(crate) enum Waits {
     Ended,
 }
 
-/// The source ended its stream before the body was whole.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Cut;
+/// The body cannot be transferred to its end. Nothing wrong was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BodyError {
+    /// It breaks its framing.
+    Malformed,
+    /// The source ended before the body was whole.
+    Cut,
+}
+
+/// What moving a body came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Moved {
+    /// More is to be moved: an operation is outstanding.
+    Waiting,
+    /// This direction may have ended.
+    Ended,
+    /// The body cannot be moved to its end.
+    Failed(Reason),
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Transfer {
@@ -83,14 +105,6 @@ pub(crate) struct Transfer {
     owes_line_end: bool,
     /// The source had nothing for a pipe: it is to be watched instead of received from.
     watches: bool,
-}
-
-/// Where a transfer may fill a pipe from: a connection without an operation outstanding in that
-/// direction.
-pub(crate) struct Line<'a> {
-    pub(crate) fd: &'a Fd,
-    /// Set when the connection breaks, as the kernel tells that only once.
-    pub(crate) broken: &'a mut bool,
 }
 
 impl Transfer {
@@ -172,106 +186,117 @@ impl Transfer {
         self.since + limit.saturating_sub(waited)
     }
 
-    /// Sends `head` and what of the body is at hand, or says what to wait for. Not to be called
-    /// while the sink still has an earlier send outstanding. `line`: where more may come from at
-    /// once, by a pipe; `None` where that is not sound now.
+    /// Sends `head` and what of the body `source` has at hand, or returns what to wait for. Not to be
+    /// called while the sink still has an earlier send outstanding.
     ///
-    /// An error means that the body breaks its framing: nothing of the wrong bytes was sent.
+    /// # Errors
+    /// When the body has no whole end: nothing of the wrong bytes was sent, nor `head`.
     pub(crate) fn pump<E: Engine>(
         &mut self,
         (engine, pipes): (&mut E, &mut Pipes),
-        source: &mut Input,
-        line: Option<Line<'_>>,
-        sink: (&Fd, Token),
+        source: Source<'_>,
+        sink: &mut impl Sink<E>,
         head: &[u8],
-    ) -> Result<Waits, ChunkError> {
+    ) -> Result<Waits, BodyError> {
+        match source {
+            Source::Wire(wire) => self.pump_wire((engine, pipes), wire, sink, head),
+            Source::Cached(reader) => self.pump_cached(engine, reader, sink, head),
+            Source::Memory(bytes) => Ok(self.pump_memory(engine, bytes, sink, head)),
+        }
+    }
+
+    /// What a connection received goes out, and what its socket has follows through a pipe, where
+    /// that costs less.
+    fn pump_wire<E: Engine>(
+        &mut self,
+        (engine, pipes): (&mut E, &mut Pipes),
+        source: &mut Wire,
+        sink: &mut impl Sink<E>,
+        head: &[u8],
+    ) -> Result<Waits, BodyError> {
         let had_rest = !matches!(self.rest, Rest::Nothing);
-        let bytes = source.bytes_mut();
-        let (consumed, payload) = self.rest.take(bytes)?;
-        self.course.received(bytes.len(), pipes.thresholds());
+        let bytes = source.input.bytes_mut();
+        let received = bytes.len();
+        let (consumed, payload) = self.rest.take(bytes).map_err(|_| BodyError::Malformed)?;
+        self.course.received(received, pipes.thresholds());
         let has_watched = self.watches();
         self.watches = false;
-        let line = line.filter(|_| consumed == bytes.len());
         let behind = !payload.is_empty() || !head.is_empty();
-        let pipe = line.and_then(|line| self.fill((engine, pipes), line, behind, has_watched));
+        let pipe = match source.may_splice() && consumed == received {
+            true => self.fill((engine, pipes), source, behind, has_watched),
+            false => None,
+        };
         let piped = pipe.as_ref().map_or(0, Pipe::filled);
-        let payload = &bytes[payload];
+        let payload = &source.input.bytes()[payload];
         let done = self.rest.is_over();
-        let ends = done && had_rest && self.chunked_out;
-        let ends = ends && !(payload.is_empty() && planted(Fault::TerminatorLost));
-        let last = ends.then(|| self.rest.trailers());
+        let last = (done && had_rest && self.chunked_out).then(|| self.rest.trailers());
         let owed = std::mem::take(&mut self.owes_line_end);
         if !payload.is_empty() || piped > 0 || !head.is_empty() || last.is_some() || owed {
-            let pieces = Pieces { head, owed, payload, piped, chunked: self.chunked_out, last };
-            self.owes_line_end = pieces.send(engine, sink, pipe.as_ref());
-            self.tally.note_sent(
-                payload.len(),
-                piped,
-                !head.is_empty() || owed || self.chunked_out,
-            );
+            let iov = Iov { head, owed, payload, piped, chunked: self.chunked_out, last };
+            self.owes_line_end = iov.send(engine, sink, pipe.as_ref());
+            let has_frame = !head.is_empty() || owed || self.chunked_out;
+            self.tally.note_sent(payload.len(), piped, has_frame);
             let payload = payload.len();
             self.pipe = pipe;
-            self.gave(engine, sink.0, payload + piped);
+            self.gave(engine, sink, payload + piped);
         } else {
             // A watch waits for what a receive waits for, and takes no call of its own.
             self.tally.calls += u64::from(!done && !self.watches);
             self.wait(if done { Waits::Ended } else { Waits::Source }, engine.now());
         }
-        source.consume(consumed);
+        source.input.consume(consumed);
         if done {
             self.rest = Rest::Nothing;
         }
         Ok(self.waits)
     }
 
-    /// The same for a body that the cache has: sends `head` and what of the body is next, small
-    /// pieces with the other sends of a turn, and large ones from where they rest.
-    pub(crate) fn pump_kept<E: Engine>(
+    /// What the cache has of a body is sent: small pieces with the other sends of a turn, and large
+    /// ones from where they rest.
+    fn pump_cached<E: Engine>(
         &mut self,
         engine: &mut E,
-        kept: &mut Kept,
-        sink: (&Fd, Token),
+        reader: &mut CachedReader,
+        sink: &mut impl Sink<E>,
         head: &[u8],
-    ) -> Result<Waits, Cut> {
-        let known = self.rest.known();
-        let next = match known {
+    ) -> Result<Waits, BodyError> {
+        let next = match self.rest.known() {
             Some(0) => Next::End(End::Whole),
-            known => kept.next(known.unwrap_or(u64::MAX)),
+            known => reader.next(known.unwrap_or(u64::MAX)),
         };
         let owed = std::mem::take(&mut self.owes_line_end);
-        let mut pieces = Pieces { head, owed, chunked: self.chunked_out, ..Pieces::default() };
+        let mut iov = Iov { head, owed, chunked: self.chunked_out, ..Iov::default() };
         match &next {
             Next::Slice(slice) if slice.bytes().len() as u64 >= COPIED_BYTES => {
                 let count = slice.bytes().len();
                 self.rest.skip(count as u64);
                 self.tally.calls += 2;
                 self.tally.copied += if slice.is_copied() { count as u64 } else { 0 };
-                self.owes_line_end = pieces.send_shared(engine, sink, slice);
-                self.gave(engine, sink.0, count);
+                self.owes_line_end = iov.send_shared(engine, sink, slice);
+                self.gave(engine, sink, count);
                 return Ok(self.waits);
             }
-            Next::Slice(slice) => pieces.payload = slice.bytes(),
-            Next::Text(text) => pieces.payload = text,
+            Next::Slice(slice) => iov.payload = slice.bytes(),
+            Next::Text(text) => iov.payload = text,
             Next::Wait => {}
             Next::End(End::Whole) => {
                 let had_rest = !matches!(self.rest, Rest::Nothing);
                 let is_all =
                     matches!(self.rest, Rest::Nothing | Rest::UntilClose | Rest::Length(0));
                 if !is_all {
-                    return Err(Cut);
+                    return Err(BodyError::Cut);
                 }
                 self.rest = Rest::Nothing;
-                pieces.last = (had_rest && self.chunked_out).then_some(&[][..]);
+                iov.last = (had_rest && self.chunked_out).then_some(&[][..]);
             }
-            Next::End(End::Cut) => return Err(Cut),
+            Next::End(End::Cut) => return Err(BodyError::Cut),
         }
-        let count = pieces.payload.len();
+        let count = iov.payload.len();
         self.rest.skip(count as u64);
-        let sends = count > 0 || !head.is_empty() || owed || pieces.last.is_some();
-        if sends {
-            pieces.send(engine, sink, None);
+        if count > 0 || !head.is_empty() || owed || iov.last.is_some() {
+            iov.send(engine, sink, None);
             self.tally.note_sent(count, 0, false);
-            self.gave(engine, sink.0, count);
+            self.gave(engine, sink, count);
         } else {
             let is_over = matches!(next, Next::End(_));
             self.wait(if is_over { Waits::Ended } else { Waits::Source }, engine.now());
@@ -282,18 +307,44 @@ impl Transfer {
         Ok(self.waits)
     }
 
+    /// All that is left of a body is in memory: it is sent in one step.
+    fn pump_memory<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        bytes: &[u8],
+        sink: &mut impl Sink<E>,
+        head: &[u8],
+    ) -> Waits {
+        self.rest.skip(bytes.len() as u64);
+        assert!(self.rest.is_over(), "what memory has is the rest of the body");
+        self.rest = Rest::Nothing;
+        if head.is_empty() && bytes.is_empty() {
+            self.wait(Waits::Ended, engine.now());
+        } else {
+            Iov { head, payload: bytes, ..Iov::default() }.send(engine, sink, None);
+            self.tally.note_sent(bytes.len(), 0, !head.is_empty());
+            self.gave(engine, sink, bytes.len());
+        }
+        self.waits
+    }
+
     /// Sends what is in a pipe, and is next of a body that the cache keeps as well.
-    pub(crate) fn pump_pipe<E: Engine>(&mut self, engine: &mut E, pipe: Pipe, sink: (&Fd, Token)) {
+    pub(crate) fn pump_pipe<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        pipe: Pipe,
+        sink: &mut impl Sink<E>,
+    ) {
         assert_eq!(self.waits, Waits::Source, "the sink has taken what came before");
         let piped = pipe.filled();
         self.rest.skip(piped as u64);
         let owed = std::mem::take(&mut self.owes_line_end);
-        let pieces = Pieces { owed, piped, chunked: self.chunked_out, ..Pieces::default() };
-        self.owes_line_end = pieces.send(engine, sink, Some(&pipe));
+        let iov = Iov { owed, piped, chunked: self.chunked_out, ..Iov::default() };
+        self.owes_line_end = iov.send(engine, sink, Some(&pipe));
         self.tally.note_sent(0, piped, owed || self.chunked_out);
         self.tally.note_teed(piped);
         self.pipe = Some(pipe);
-        self.gave(engine, sink.0, piped);
+        self.gave(engine, sink, piped);
         if self.rest.is_over() {
             self.rest = Rest::Nothing;
         }
@@ -303,7 +354,7 @@ impl Transfer {
     fn fill<E: Engine>(
         &mut self,
         (engine, pipes): (&mut E, &mut Pipes),
-        line: Line<'_>,
+        source: &mut Wire,
         behind: bool,
         has_watched: bool,
     ) -> Option<Pipe> {
@@ -313,7 +364,7 @@ impl Transfer {
         let Plan::Splice { max } = plan else { return None };
         let mut pipe = pipes.take(engine)?;
         self.tally.calls += 1;
-        match pipe.fill(engine, line.fd, max) {
+        match source.fill(engine, &mut pipe, max) {
             Fill::Bytes(count) => {
                 self.rest.skip(count as u64);
                 self.course.filled(count, max, &thresholds);
@@ -324,9 +375,8 @@ impl Transfer {
                 let alone = self.course.plan(rest, false, &thresholds);
                 self.watches = !has_watched && alone != Plan::Copy;
             }
-            // The receive that follows tells the end in its usual way.
-            Fill::End => {}
-            Fill::Break(_) => *line.broken = true,
+            // The receive that follows reports the end in its usual way.
+            Fill::End | Fill::Break(_) => {}
         }
         pipes.give(engine, pipe);
         None
@@ -338,10 +388,10 @@ impl Transfer {
         &mut self,
         (engine, pipes): (&mut E, &mut Pipes),
         count: usize,
-        sink: (&Fd, Token),
+        sink: &mut impl Sink<E>,
     ) -> bool {
         let mut pipe = self.pipe.take().expect("what is taken out of a pipe was filled into it");
-        pipe.drained(engine, count, sink.0, sink.1);
+        sink.drained(engine, &mut pipe, count);
         self.tally.spliced += count as u64;
         self.taken = self.moved - pipe.filled() as u64;
         self.drained = engine.now();
@@ -351,7 +401,7 @@ impl Transfer {
         }
         if self.since == self.drained {
             // It was taken in the turn in which it was sent: that is no progress since.
-            self.unsent_at = engine.unsent(sink.0) + pipe.filled();
+            self.unsent_at = sink.unsent(engine) + pipe.filled();
         }
         self.tally.calls += 1;
         self.pipe = Some(pipe);
@@ -362,19 +412,19 @@ impl Transfer {
     pub(crate) fn source_ended<E: Engine>(
         &mut self,
         engine: &mut E,
-        sink: (&Fd, Token),
-    ) -> Result<Waits, Cut> {
+        sink: &mut impl Sink<E>,
+    ) -> Result<Waits, BodyError> {
         assert_eq!(self.waits, Waits::Source, "nothing else waits for the source");
         if !matches!(self.rest, Rest::UntilClose) {
-            return Err(Cut);
+            return Err(BodyError::Cut);
         }
         self.rest = Rest::Nothing;
         if self.chunked_out {
             let owed = std::mem::take(&mut self.owes_line_end);
-            let pieces = Pieces { owed, chunked: true, last: Some(&[]), ..Pieces::default() };
-            pieces.send(engine, sink, None);
+            let iov = Iov { owed, chunked: true, last: Some(&[]), ..Iov::default() };
+            iov.send(engine, sink, None);
             self.tally.note_sent(0, 0, false);
-            self.gave(engine, sink.0, 0);
+            self.gave(engine, sink, 0);
         } else {
             self.wait(Waits::Ended, engine.now());
         }
@@ -393,10 +443,10 @@ impl Transfer {
     }
 
     /// So many payload bytes were given to the sink, those in the pipe among them.
-    fn gave<E: Engine>(&mut self, engine: &E, sink: &Fd, bytes: usize) {
+    fn gave<E: Engine>(&mut self, engine: &E, sink: &impl Sink<E>, bytes: usize) {
         self.wait(Waits::Sink, engine.now());
         self.moved += bytes as u64;
-        let unsent = engine.unsent(sink);
+        let unsent = sink.unsent(engine);
         self.unsent_at = unsent + self.in_pipe();
         self.note_unsent(unsent);
     }

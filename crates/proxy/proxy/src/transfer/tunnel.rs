@@ -2,52 +2,43 @@
 //! ended by the end of its source's stream, which is passed on as such: a half-closed tunnel goes
 //! on in the other direction. It ends when both directions have, or when either side breaks.
 
-use millrace_engine::planted::{Fault, planted};
-use millrace_engine::{Engine, HowToShut, Key, Kind};
+use millrace_engine::{Engine, Key};
 use millrace_http1::Framing;
 
-use crate::stage::{deliver, fetch};
-use crate::transfer::Waits;
-use crate::worker::Worker;
+use crate::core::{Core, Parts};
+use crate::transfer::{Moved, Waits, download, upload};
 
-/// Starts both directions, with the bytes already received on either side. The head in `worker.out`
+/// Starts both directions, with the bytes already received on either side. The header in `core.out`
 /// goes to the client first.
-pub(crate) fn begin<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let now = worker.engine.now();
-    worker.counters.tunnels.add(1);
-    let exchange = worker.exchange(key);
+pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
+    let now = core.engine.now();
+    core.counters.tunnels.add(1);
+    let exchange = core.exchange(key);
     exchange.tunnel = true;
     exchange.persistent = false;
     exchange.upload.start(Framing::UntilClose, false, now);
     exchange.download.start(Framing::UntilClose, false, now);
-    deliver::download(worker, key, true);
-    // Nothing above ends the exchange: both directions have only begun, and failures come later.
-    fetch::upload(worker, key, false);
+    let begun = download::pump(core, key, true);
+    assert_eq!(begun, Moved::Waiting, "a tunnel begins with a header, and has no framing to break");
+    upload::pump(core, key, false)
 }
 
 /// The client ended its direction.
-pub(crate) fn client_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let Worker { engine, exchanges, origins, .. } = worker;
-    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
-    let slot = exchange.transaction.connection.expect("a tunnel has both connections");
-    let origin = origins.connections.get(slot).expect("held by the exchange");
-    let sink = (&origin.fd, slot.token(Kind::Origin));
-    let ended = exchange.upload.source_ended(engine, sink);
+pub(crate) fn client_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
+    let Parts { engine, exchange, origin: Some(origin), .. } = core.parts(key) else {
+        unreachable!("a tunnel has both connections");
+    };
+    let ended = exchange.upload.source_ended(engine, &mut origin.wire);
     assert_eq!(ended, Ok(Waits::Ended), "a tunnel's end needs no byte");
-    if !planted(Fault::HalfCloseLost) {
-        engine.shutdown(&origin.fd, HowToShut::Write);
-    }
-    deliver::finish_if_done(worker, key);
+    origin.wire.shutdown(engine);
+    Moved::Ended
 }
 
 /// The origin ended its direction.
-pub(crate) fn origin_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
-    let Worker { engine, exchanges, conns, .. } = worker;
-    let exchange = exchanges.get_mut(key).expect("the caller's exchange is there");
-    let conn_key = exchange.conn();
-    let conn = conns.get(conn_key).expect("an exchange has its connection");
-    let ended = exchange.download.source_ended(engine, (&conn.fd, conn_key.token(Kind::Client)));
+pub(crate) fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
+    let Parts { engine, exchange, client, .. } = core.served(key);
+    let ended = exchange.download.source_ended(engine, &mut client.wire);
     assert_eq!(ended, Ok(Waits::Ended), "a tunnel's end needs no byte");
-    engine.shutdown(&conn.fd, HowToShut::Write);
-    deliver::finish_if_done(worker, key);
+    client.wire.shutdown(engine);
+    Moved::Ended
 }

@@ -1,18 +1,20 @@
-//! Housekeeping: what a worker does now and then, and for no single connection. Each duty is one
-//! row of [`Worker::DUTIES`], which says when there is something to do and what that is; so no
-//! turn waits without an end over a duty that is to be done.
+//! Maintenance: what a worker does now and then, and for no single connection. Each task is one
+//! row of [`Worker::TASKS`], which says when there is something to do and what that is; so no
+//! turn waits without an end while a task is due.
 
 use std::time::Duration;
 
 use millrace_engine::{Engine, Instant};
 
-use crate::auth;
-use crate::origin::{self, EjectRules};
-use crate::overload::wait_list;
-use crate::worker::Worker;
+use crate::cached::fill;
+use crate::exchange::reason::Reason;
+use crate::exchange::stage::{Event, Subject};
+use crate::origin::{EjectRules, queue};
+use crate::overload::{LACKING, capacity, shed, wait_list};
+use crate::worker::{Worker, reconfigure};
 
 /// Something to be done now and then.
-struct Duty<E: Engine> {
+struct Task<E: Engine> {
     /// Whether there is something to do: looked at each turn, so that the worker wakes for it.
     is_due: fn(&Worker<E>) -> bool,
     /// Does it.
@@ -20,108 +22,158 @@ struct Duty<E: Engine> {
 }
 
 impl<E: Engine> Worker<E> {
-    /// In the order in which they are done: what ends connections comes before what asks whether
+    /// In the order in which they are done: what ends connections comes before what looks whether
     /// there is room.
-    const DUTIES: [Duty<E>; 12] = [
-        Duty {
-            is_due: |worker| worker.accepting.is_any_retiring(),
-            perform: |worker, _| worker.accepting.close_retired(&mut worker.engine),
+    const TASKS: [Task<E>; 12] = [
+        Task {
+            is_due: |worker| worker.core.accepting.is_any_retiring(),
+            perform: |worker, _| worker.core.accepting.close_retired(&mut worker.core.engine),
         },
-        Duty {
-            is_due: |worker| worker.snapshots.has_idle,
-            perform: |worker, _| worker.close_gone(),
+        Task {
+            is_due: |worker| worker.core.snapshots.has_idle,
+            perform: |worker, _| reconfigure::close_gone(&mut worker.core),
         },
-        Duty {
-            is_due: |worker| worker.clients.has_news(),
-            perform: |worker, _| worker.clients.tell(&worker.shared.all_clients),
+        Task {
+            is_due: |worker| worker.core.clients.has_news(),
+            perform: |worker, _| worker.core.clients.tell(&worker.core.shared.all_clients),
         },
-        Duty {
-            is_due: |worker| worker.origins.has_news(),
-            perform: |worker, now| {
-                let rules = EjectRules::new(worker.snapshot.limits());
-                let ejected = worker.origins.tell_news(now, &rules, &worker.shared.board);
-                worker.counters.origin_ejections.add(ejected);
-            },
+        Task {
+            is_due: |worker| worker.core.origins.has_news(),
+            perform: |worker, now| worker.share_health(now),
         },
-        Duty {
-            is_due: |worker| !worker.records.is_empty(),
+        Task {
+            is_due: |worker| !worker.core.log.records.is_empty(),
             perform: |worker, _| worker.flush_records(),
         },
-        Duty { is_due: |worker| !worker.waiting.is_empty(), perform: wait_list::give_up_waiting },
-        Duty { is_due: |worker| worker.origins.queued() > 0, perform: origin::give_up_lines },
-        Duty {
-            is_due: |worker| worker.gate.has_asked(),
-            perform: |worker, _| auth::give_up(worker),
-        },
-        Duty {
-            is_due: |worker| !worker.fills.is_empty(),
-            perform: |worker, now| worker.leave_slow_askers(now),
-        },
-        Duty {
-            is_due: |worker| worker.pipes.open() > 0,
-            perform: |worker, _| worker.pipes.shed(&mut worker.engine),
-        },
-        Duty {
-            is_due: |worker| worker.draining,
-            perform: |worker, _| {
-                worker.close_idle();
-                if worker.accepting.may_end() {
-                    worker.accepting.end(&mut worker.engine);
+        Task {
+            is_due: |worker| !worker.core.overload.waiting.is_empty(),
+            perform: |worker, now| {
+                for key in wait_list::overdue(&worker.core, now) {
+                    worker.drive(Subject::Exchange(key), Event::End(Reason::Overloaded));
                 }
             },
         },
-        Duty {
-            is_due: |worker| worker.lacks_room() || !worker.room.forgiven.is_whole(),
+        Task {
+            is_due: |worker| worker.core.origins.queued() > 0,
+            perform: |worker, now| worker.give_up_queued(now),
+        },
+        Task {
+            is_due: |worker| worker.core.gate.has_asked(),
+            perform: |worker, now| {
+                let snapshot = worker.core.snapshot.clone();
+                for key in worker.core.gate.give_up(now, snapshot.limits()) {
+                    let event = Event::Verified(Err(Reason::AuthBusy));
+                    worker.drive(Subject::Exchange(key), event);
+                }
+            },
+        },
+        Task {
+            is_due: |worker| !worker.core.fills.is_empty(),
+            perform: |worker, now| fill::run::leave_slow_askers(&mut worker.core, now),
+        },
+        Task {
+            is_due: |worker| worker.core.pipes.open() > 0,
+            perform: |worker, _| worker.core.pipes.shed(&mut worker.core.engine),
+        },
+        Task {
+            is_due: |worker| worker.core.drain.is_draining,
+            perform: |worker, _| worker.end_accepting(),
+        },
+        Task {
+            is_due: |worker| {
+                capacity::is_lacking(&worker.core) || !worker.core.overload.forgiven.is_whole()
+            },
             perform: |worker, _| worker.look_for_room(),
         },
     ];
 
-    /// At the end of each turn: shows how the worker stands, does the duties when they are due, and
+    /// At the end of each turn: publishes the gauges, performs the tasks when they are due, and
     /// sets a time for those that there are.
-    pub(crate) fn keep_house(&mut self, now: Instant) {
-        self.show_gauges();
-        if self.records.len() >= RECORDS_FLUSH_BYTES {
+    pub(super) fn maintain(&mut self, now: Instant) {
+        self.publish_gauges();
+        if self.core.log.records.len() >= RECORDS_FLUSH_BYTES {
             self.flush_records();
         }
-        if self.housekeeping.is_some_and(|due| due <= now) {
-            self.housekeeping = None;
-            for duty in &Self::DUTIES {
-                if (duty.is_due)(self) {
-                    (duty.perform)(self, now);
+        if self.maintenance.is_some_and(|due| due <= now) {
+            self.maintenance = None;
+            for task in &Self::TASKS {
+                if (task.is_due)(self) {
+                    (task.perform)(self, now);
                 }
             }
         }
-        self.make_up_for_missed();
-        self.forget_snapshots();
-        let due = now + if self.lacks_room() { LACKING } else { HOUSEKEEPING };
-        let is_sooner = self.housekeeping.is_none_or(|set| due < set);
-        if is_sooner && Self::DUTIES.iter().any(|duty| (duty.is_due)(self)) {
-            self.housekeeping = Some(due);
+        if let Some(shedding) = shed::make_up_for_missed(&mut self.core) {
+            self.shed(shedding);
+        }
+        reconfigure::forget_snapshots(&mut self.core);
+        let due = now + if capacity::is_lacking(&self.core) { LACKING } else { MAINTENANCE };
+        let is_sooner = self.maintenance.is_none_or(|set| due < set);
+        if is_sooner && Self::TASKS.iter().any(|task| (task.is_due)(self)) {
+            self.maintenance = Some(due);
         }
     }
 
-    fn show_gauges(&self) {
-        self.counters.connections.set(self.conns.len() as u64);
-        self.counters.exchanges_open.set(self.exchanges.len() as u64);
-        self.counters.origin_connections.set(self.origins.connections.len() as u64);
-        self.counters.origin_requests_queued.set(self.origins.queued() as u64);
-        self.counters.pipes.set(self.pipes.open() as u64);
-        self.counters.pipes_refused.set(self.pipes_refused_before + self.pipes.refused());
-        self.counters.listeners.set(self.accepting.len() as u64);
-        self.counters.held_bytes.set(self.engine.budget().used() as u64);
+    fn share_health(&mut self, now: Instant) {
+        let rules = EjectRules::new(self.core.snapshot.limits());
+        let ejected = self.core.origins.tell_news(now, &rules, &self.core.shared.board);
+        self.core.counters.origin_ejections.add(ejected);
     }
 
-    pub(crate) fn flush_records(&mut self) {
-        if !self.records.is_empty() {
-            self.engine.log(&self.records);
-            self.records.clear();
+    /// Ends the exchanges that have waited too long for their origins.
+    fn give_up_queued(&mut self, now: Instant) {
+        for key in queue::overdue(&mut self.core, now) {
+            if queue::is_queued(&self.core, key) {
+                self.core.counters.origin_queue_refusals.add(1);
+                self.drive(Subject::Exchange(key), Event::End(Reason::OriginBusy));
+            }
+        }
+    }
+
+    fn end_accepting(&mut self) {
+        self.close_idle();
+        let core = &mut self.core;
+        if core.accepting.may_end() {
+            core.accepting.end(&mut core.engine);
+        }
+    }
+
+    /// Sees to it that those who wait for room get some.
+    fn look_for_room(&mut self) {
+        if let Some(shedding) = shed::look_for_room(&mut self.core) {
+            self.shed(shedding);
+            self.core.overload.missed.requests = 0;
+        }
+        let reader = shed::shed_reader(&mut self.core);
+        self.drive_if_any(reader);
+        capacity::resume_accepting(&mut self.core);
+    }
+
+    fn publish_gauges(&self) {
+        let core = &self.core;
+        let counters = &core.counters;
+        counters.connections.set(core.conns.len() as u64);
+        counters.exchanges_open.set(core.exchanges.len() as u64);
+        counters.origin_connections.set(core.origins.connections.len() as u64);
+        counters.origin_requests_queued.set(core.origins.queued() as u64);
+        counters.pipes.set(core.pipes.open() as u64);
+        counters.pipes_refused.set(self.pipes_refused_before + core.pipes.refused());
+        counters.listeners.set(core.accepting.len() as u64);
+        counters.held_bytes.set(core.engine.budget().used() as u64);
+    }
+
+    /// Gives the records of the access log to the engine.
+    pub(super) fn flush_records(&mut self) {
+        let records = &mut self.core.log.records;
+        if !records.is_empty() {
+            self.core.engine.log(records);
+            records.clear();
         }
     }
 }
 
 /// How often counts are exchanged and records written.
-pub(crate) const HOUSEKEEPING: Duration = Duration::from_millis(100);
-/// The same while room is lacking.
-pub(crate) const LACKING: Duration = Duration::from_millis(20);
-/// Records are given to the engine when there are so many bytes of them, or by housekeeping.
+pub(super) const MAINTENANCE: Duration = Duration::from_millis(100);
+/// How soon fills that found no memory, and wake-ups that found no room, are tried again.
+pub(super) const LATE: Duration = Duration::from_millis(1);
+/// Records are given to the engine when there are so many bytes of them, or by maintenance.
 const RECORDS_FLUSH_BYTES: usize = 64 * 1024;

@@ -1,48 +1,43 @@
-//! A worker: one thread's loop, tables and pools, over whichever engine. It gives completions to
-//! the object that waited for them, through `client_side.rs` and `origin_side.rs`, reads letters,
-//! and drains. What it does now and then is `house.rs`, room `room.rs`.
+//! A worker: one thread's loop over its engine. It turns completions, timers, messages and wake-ups
+//! into events, and has the driver deliver them.
 
-pub(crate) mod maintenance;
+pub(crate) mod drain;
+mod driver;
+mod maintenance;
 pub(crate) mod message;
 mod reconfigure;
 pub(crate) mod salvage;
+pub(crate) mod wakes;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_engine::{
-    Completion, Engine, Event, Inbox, Instant, Key, Kind, Mail, Table, Timers, Token, Wake,
+    Completion, Engine, Event as Completed, Inbox, Instant, Key, Kind, Mail, Table, Timers, Token,
+    Wake,
 };
-
-use millrace_engine::planted::{Fault, planted};
 use millrace_splice::limits::PIPES_MAX;
 use millrace_splice::{Pipes, Thresholds};
-use millrace_store::Cache;
 
-use crate::auth::{self, Desk, Gate};
-use crate::cached::Collapsed;
-use crate::cached::fill::Fill;
-use crate::cached::refresh;
+use crate::auth::{Desk, Gate};
+use crate::cached::{fill, refresh, waiting};
 use crate::config::Config;
 use crate::conn::accepting::Accepting;
-use crate::conn::{Conn, Standing};
-use crate::counters::{Counters, Requests};
-use crate::exchange::Exchange;
-use crate::exchange::access_log::Dates;
+use crate::conn::client;
+use crate::core::Core;
 use crate::exchange::reason::Reason;
+use crate::exchange::stage::{Event, Subject};
 use crate::names::{Names, Sources};
-use crate::origin::shared_health::Board;
-use crate::origin::{self, Attempt, Bound, Origins};
-use crate::overload::Room;
-use crate::overload::per_client::{AllClients, Clients};
-use crate::overload::wait_list::{self, Waiting};
+use crate::origin::{Origins, side};
+use crate::overload::shed::{self, Shedding};
+use crate::overload::wait_list::Retries;
+use crate::overload::{Overload, capacity};
+use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::snapshot::in_use::Snapshots;
-use crate::stage::{accept, deliver, fetch};
-use crate::worker::maintenance::HOUSEKEEPING;
+use crate::worker::maintenance::{LATE, MAINTENANCE};
 use crate::worker::message::Letter;
 
 /// What a worker is made of, beside its engine.
@@ -53,9 +48,9 @@ pub struct Setup<E: Engine> {
     pub index: usize,
     /// Listening sockets: the listener's number, and the socket.
     pub listeners: Vec<(u16, E::Detached)>,
-    /// Letters from the supervisor.
+    /// Messages from the supervisor.
     pub inbox: Inbox<Letter<E::Detached>, E::Waker>,
-    /// Letters to and from the other workers.
+    /// Messages to and from the other workers.
     pub mail: Mail<Letter<E::Detached>, E::Waker>,
     /// What all workers share.
     pub shared: Arc<Shared>,
@@ -63,57 +58,11 @@ pub struct Setup<E: Engine> {
     pub names: Arc<Sources>,
     /// Where passwords are compared.
     pub desk: Desk<E::Waker>,
-    /// Descriptors that this worker may open: for clients and for origins, whoever comes first, but
-    /// an eighth is never for clients.
+    /// Descriptors that this worker may open: for clients and for origins, whichever come first,
+    /// but an eighth is never for clients.
     pub descriptors: u64,
     /// From how many bytes on bodies are spliced.
     pub thresholds: Thresholds,
-}
-
-/// What all workers of a process share.
-#[derive(Debug)]
-pub struct Shared {
-    /// One a worker.
-    pub counters: Vec<Arc<Counters>>,
-    /// The name of this process in Via; no other process in the network should have it.
-    pub pseudonym: Arc<str>,
-    /// The system's congestion control, where `auto` differs from it: it is not
-    /// [`crate::congestion::NEAR`], and the kernel has that as well.
-    pub system_congestion: Option<Arc<str>>,
-    /// Says something once to whoever operates the process.
-    pub notice: fn(&str),
-    /// How the origins stand.
-    pub board: Board,
-    /// Requests of the services, counted by status.
-    pub requests: Requests,
-    /// What is stored, if anything is.
-    pub cache: Option<Arc<Cache>>,
-    pub(crate) all_clients: AllClients,
-    /// The operator was told that accepting pauses.
-    pub(crate) said_pause: AtomicBool,
-}
-
-impl Shared {
-    /// For `workers` workers.
-    pub fn new(
-        workers: usize,
-        pseudonym: String,
-        system_congestion: Option<Arc<str>>,
-        cache: Option<Arc<Cache>>,
-        notice: fn(&str),
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            counters: (0..workers).map(|_| Arc::default()).collect(),
-            pseudonym: pseudonym.into(),
-            system_congestion,
-            notice,
-            board: Board::new(workers),
-            requests: Requests::default(),
-            cache,
-            all_clients: AllClients::default(),
-            said_pause: AtomicBool::new(false),
-        })
-    }
 }
 
 /// The most pipes that each of `workers` opens, which may open so many descriptors.
@@ -126,63 +75,16 @@ pub fn pipes_max(thresholds: &Thresholds, workers: u64, descriptors: u64) -> u64
 
 /// One worker.
 pub struct Worker<E: Engine> {
-    pub(crate) engine: E,
-    pub(crate) index: usize,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) counters: Arc<Counters>,
-    /// The one in force.
-    pub(crate) snapshot: Rc<Snapshot>,
-    pub(crate) snapshots: Snapshots,
-    pub(crate) conns: Table<Conn>,
-    pub(crate) exchanges: Table<Box<Exchange>>,
-    pub(crate) attempts: Table<Attempt>,
-    pub(crate) fills: Table<Fill>,
-    /// Exchanges without a client.
-    pub(crate) refreshes: usize,
-    /// Fills that found no memory.
-    pub(crate) starved: Vec<Key>,
-    /// Those of this worker who were woken and have not gone on yet.
-    pub(crate) woken_here: VecDeque<Token>,
-    /// Others' that their mailbox had no room for, by worker.
-    pub(crate) late_wakes: Vec<(u16, Token)>,
-    pub(crate) collapsed: Collapsed,
-    pub(crate) waiting: Waiting,
-    pub(crate) origins: Origins,
-    pub(crate) bound: Bound,
-    pub(crate) names: Names<Key>,
-    pub(crate) gate: Gate<E::Waker>,
-    pub(crate) timers: Timers,
-    pub(crate) clients: Clients,
-    pub(crate) accepting: Accepting,
-    pub(crate) room: Room,
-    pub(crate) pipes: Pipes,
-    /// What the counter of refused pipes stood at when this worker began.
-    pub(crate) pipes_refused_before: u64,
-    pub(crate) mail: Mail<Letter<E::Detached>, E::Waker>,
-    pub(crate) inbox: Inbox<Letter<E::Detached>, E::Waker>,
-    /// Somebody has put letters into a mailbox, and said so.
-    woken: bool,
-    /// Letters that were taken out and not read yet.
-    pub(crate) letters: VecDeque<Letter<E::Detached>>,
-    /// Ended exchanges, for the memory of their heads.
-    #[expect(clippy::vec_box, reason = "they go back and forth between here and the table")]
-    spare: Vec<Box<Exchange>>,
-    /// The head being written.
-    pub(crate) out: Vec<u8>,
-    /// Access log records not given to the engine yet.
-    pub(crate) records: Vec<u8>,
-    pub(crate) dates: Dates,
-    pub(crate) draining: bool,
-    /// How long a client may be idle before a drain closes it.
-    pub(crate) idle_grace: Duration,
-    /// When housekeeping is due, if there is any.
-    pub(crate) housekeeping: Option<Instant>,
-    pub(crate) connections_max: usize,
-    /// Descriptors for clients and origins.
-    pub(crate) descriptors: usize,
-    /// The same at the start, with so many listeners.
-    pub(crate) descriptors_at_start: usize,
-    pub(crate) listeners_at_start: usize,
+    core: Core<E>,
+    inbox: Inbox<Letter<E::Detached>, E::Waker>,
+    /// There are messages in a mailbox.
+    is_woken: bool,
+    /// Messages that were taken out and not read yet.
+    messages: VecDeque<Letter<E::Detached>>,
+    /// When maintenance is due, if there is any.
+    maintenance: Option<Instant>,
+    /// The counter of refused pipes when this worker began.
+    pipes_refused_before: u64,
 }
 
 impl<E: Engine> Worker<E> {
@@ -191,299 +93,386 @@ impl<E: Engine> Worker<E> {
     /// # Errors
     /// When the engine cannot take a listener over.
     pub fn new(engine: E, setup: Setup<E>) -> Result<Self, millrace_engine::Error> {
-        let workers = setup.shared.counters.len() as u64;
-        let limits = &setup.config.limits;
+        let Setup { config, index, listeners, inbox, mail, shared, names, desk, .. } = setup;
         // A pipe takes two descriptors, which are set aside.
+        let workers = shared.counters.len() as u64;
         let pipes_max = pipes_max(&setup.thresholds, workers, setup.descriptors);
         let descriptors = setup.descriptors - 2 * pipes_max;
         let descriptors = descriptors.clamp(2, u64::from(Token::SLOT_MAX)) as u32;
-        let mut origins = Origins::new(descriptors, &setup.thresholds);
-        origins.worker = setup.index;
-        let names = Names::new(setup.names, limits, engine.now());
         let now = engine.now();
-        let snapshot = Rc::new(Snapshot::new(setup.config, now, &mut origins, &setup.shared));
+        let mut origins = Origins::new(descriptors, &setup.thresholds);
+        origins.worker = index;
+        let names = Names::new(names, &config.limits, now);
+        let snapshot = Rc::new(Snapshot::new(config, now, &mut origins, &shared));
         origins.begin_counting();
-        setup.mail.set_wake(&engine.waker());
-        setup.inbox.set_wake(engine.waker());
-        let gate = Gate::new(setup.desk);
+        mail.set_wake(&engine.waker());
+        inbox.set_wake(engine.waker());
+        let gate = Gate::new(desk);
         gate.set_wake(engine.waker());
-        let pipes_refused_before = setup.shared.counters[setup.index].pipes_refused.get();
-        let mut worker = Self {
-            index: setup.index,
-            counters: setup.shared.counters[setup.index].clone(),
-            shared: setup.shared,
+        let counters = shared.counters[index].clone();
+        let pipes_refused_before = counters.pipes_refused.get();
+        let core = Core {
+            index,
+            counters,
+            shared,
             snapshots: Snapshots::new(&snapshot),
             snapshot,
             // Their bounds follow the limits.
             conns: Table::new(0),
             exchanges: Table::new(0),
+            spare: Default::default(),
             attempts: Table::new(descriptors),
             fills: Table::new(descriptors),
-            refreshes: 0,
-            starved: Vec::new(),
-            woken_here: VecDeque::new(),
-            late_wakes: Vec::new(),
-            collapsed: Collapsed::new(),
-            waiting: Waiting::new(),
             origins,
-            bound: Bound::new(),
             names,
             gate,
             timers: Timers::new(now),
-            clients: Clients::default(),
+            clients: Default::default(),
             accepting: Accepting::new(),
-            room: Room::default(),
+            overload: Overload::new(descriptors as usize, listeners.len()),
             pipes: Pipes::new(pipes_max as usize, setup.thresholds),
-            pipes_refused_before,
-            mail: setup.mail,
-            inbox: setup.inbox,
-            woken: false,
-            letters: VecDeque::new(),
-            spare: Vec::new(),
+            wakes: Default::default(),
+            mail,
+            cache_waits: Default::default(),
             out: Vec::new(),
-            records: Vec::new(),
-            dates: Dates::new(),
-            draining: false,
-            idle_grace: Duration::ZERO,
-            housekeeping: None,
-            connections_max: 0,
-            descriptors: 0,
-            descriptors_at_start: descriptors as usize,
-            listeners_at_start: setup.listeners.len(),
+            log: Default::default(),
+            drain: Default::default(),
             engine,
         };
-        for (number, socket) in setup.listeners {
-            worker.take_listener(number, socket)?;
-        }
-        worker.follow_limits();
-        worker.follow_snapshots();
-        worker.accepting.resume(&mut worker.engine);
-        // Letters may have come before there was anybody to wake.
-        worker.engine.waker().wake();
+        let messages = VecDeque::new();
+        let (is_woken, maintenance) = (false, None);
+        let mut worker =
+            Self { core, inbox, is_woken, messages, maintenance, pipes_refused_before };
+        worker.begin(listeners)?;
         Ok(worker)
     }
 
-    /// One turn: waits for completions, handles each, then timers, letters and housekeeping. False
-    /// once the worker has drained and has nothing left.
-    pub fn turn(&mut self) -> bool {
-        let (names, cache) = (self.names.next_deadline(), self.cache_deadline());
-        let deadline = [self.timers.next(), names, self.housekeeping, cache];
-        self.engine.turn(deadline.into_iter().flatten().min());
-        while let Some(completion) = self.engine.next() {
-            self.handle(completion);
+    fn begin(&mut self, listeners: Vec<(u16, E::Detached)>) -> Result<(), millrace_engine::Error> {
+        let core = &mut self.core;
+        for (number, socket) in listeners {
+            reconfigure::take_listener(core, number, socket)?;
         }
-        let now = self.engine.now();
-        while let Some((_, token)) = self.timers.expired(now) {
-            match token.kind() {
-                Kind::Client => self.client_deadline(token.into()),
-                Kind::Origin => self.origin_deadline(token.into()),
-                Kind::Dial => origin::handle_deadline(self, token.into()),
+        reconfigure::follow_limits(core);
+        reconfigure::follow_snapshots(core);
+        core.accepting.resume(&mut core.engine);
+        // Messages may have come before there was anything to wake.
+        core.engine.waker().wake();
+        Ok(())
+    }
+
+    /// One turn: waits for completions, delivers each, then timers, messages and wake-ups, and
+    /// maintains. False once the worker has drained and has nothing left.
+    pub fn turn(&mut self) -> bool {
+        let deadline = self.deadline();
+        self.core.engine.turn(deadline);
+        while let Some(completion) = self.core.engine.next() {
+            self.complete(completion);
+        }
+        let now = self.core.engine.now();
+        self.expire(now);
+        self.finish_names();
+        if std::mem::take(&mut self.is_woken) {
+            self.read_messages();
+        }
+        self.deliver_wakes(now);
+        self.deliver_room();
+        self.core.mail.flush();
+        self.maintain(now);
+        let is_empty = self.core.conns.is_empty() && self.core.fills.is_empty();
+        !(self.core.drain.is_draining && is_empty && self.core.accepting.has_ended())
+    }
+
+    /// When the next turn has to end its wait, at the latest.
+    fn deadline(&self) -> Option<Instant> {
+        let core = &self.core;
+        let now = core.engine.now();
+        let waits = &core.cache_waits;
+        let is_late = !waits.starved.is_empty() || core.wakes.is_pending();
+        let is_unread = core.drain.is_draining && !core.fills.is_empty();
+        let deadlines = [
+            core.timers.next(),
+            core.names.next_deadline(),
+            self.maintenance,
+            is_late.then(|| now + LATE),
+            is_unread.then(|| now + MAINTENANCE),
+            waits.collapsed.first().map(|(due, _)| *due),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    fn drive(&mut self, subject: Subject, event: Event) {
+        driver::drive(&mut self.core, subject, event);
+    }
+
+    fn drive_if_any(&mut self, event: Option<(Subject, Event)>) {
+        if let Some((subject, event)) = event {
+            self.drive(subject, event);
+        }
+    }
+
+    /// Delivers a completion to the object that waited for it.
+    fn complete(&mut self, Completion { token, event }: Completion) {
+        let key = Key::from(token);
+        let core = &mut self.core;
+        match (token.kind(), event) {
+            (_, Completed::Woken) => self.is_woken = true,
+            (Kind::Client, event) => {
+                let event = client::completed(core, key, event);
+                self.drive_if_any(event);
+                if let Some(conn) = self.core.conns.get_mut(key) {
+                    conn.wire.settle(&mut self.core.engine);
+                }
+            }
+            (Kind::Origin, event) => {
+                let event = side::completed(core, key, event);
+                self.drive_if_any(event);
+                if let Some(connection) = self.core.origins.connections.get_mut(key) {
+                    connection.wire.settle(&mut self.core.engine);
+                }
+            }
+            (Kind::Listener, Completed::Accepted(accepted)) => {
+                self.drive(Subject::Listener(key), Event::Accepted(accepted));
+            }
+            (Kind::Dial, Completed::Connected(result)) => {
+                if let Some(attempt) = core.attempts.get(key) {
+                    let exchange = Subject::Exchange(attempt.exchange);
+                    self.drive(exchange, Event::Connected(key, result));
+                }
+            }
+            (Kind::Name, event) => {
+                core.names.handle(&mut core.engine, token, event);
+                self.finish_names();
+            }
+            (kind, event) => unreachable!("no {kind:?} requests what gives {event:?}"),
+        }
+        if std::mem::take(&mut self.core.overload.sheds_next) {
+            self.make_room_for_client();
+        }
+    }
+
+    /// Delivers the timers that are due.
+    fn expire(&mut self, now: Instant) {
+        while let Some((_, token)) = self.core.timers.expired(now) {
+            let (core, key) = (&mut self.core, Key::from(token));
+            let event = match token.kind() {
+                Kind::Client => client::timer_due(core, key),
+                Kind::Origin => side::timer_due(core, key),
+                Kind::Dial => core
+                    .attempts
+                    .get(key)
+                    .map(|it| (Subject::Exchange(it.exchange), Event::ConnectDue(key))),
                 kind => unreachable!("{kind:?} has no timer here"),
+            };
+            self.drive_if_any(event);
+        }
+        self.core.names.handle_deadlines(&mut self.core.engine, now);
+        while let Some(key) = waiting::overdue(&self.core, now) {
+            self.drive(Subject::Exchange(key), Event::Due);
+        }
+    }
+
+    fn finish_names(&mut self) {
+        while let Some((exchange, result)) = self.core.names.poll_finished() {
+            self.drive(Subject::Exchange(exchange), Event::Named(result));
+        }
+    }
+
+    fn read_messages(&mut self) {
+        // First the supervisor's: what the others send may follow from them.
+        self.messages.extend(self.inbox.drain());
+        let Self { core, messages, .. } = self;
+        core.mail.drain(|_, message| messages.push_back(message));
+        let mut early = Vec::new();
+        while let Some(message) = self.messages.pop_front() {
+            let core = &mut self.core;
+            match message {
+                Letter::Configure { config, sockets } => {
+                    reconfigure::configure(core, config, sockets);
+                    self.messages.extend(early.drain(..));
+                }
+                Letter::Connection { snapshot, .. } if snapshot > core.snapshot.config.number => {
+                    early.push(message);
+                }
+                Letter::Connection { socket, peer, listener, counted, .. } => {
+                    drop(counted);
+                    if let Ok(fd) = core.engine.adopt(socket) {
+                        let listener = Key { slot: u32::from(listener), generation: 0 };
+                        self.drive(Subject::Listener(listener), Event::HandedOver(fd, peer));
+                    }
+                }
+                Letter::Drain => self.drain(),
+                Letter::Cede => self.cede(),
+                Letter::Rearm => self.rearm(),
+                Letter::Beat => core.counters.beats.add(1),
+                Letter::Stop => self.stop(),
+                Letter::Wake(token) => core.wakes.here.push_back(token),
             }
         }
-        self.names.handle_deadlines(&mut self.engine, now);
-        self.finish_names();
-        if std::mem::take(&mut self.woken) {
-            self.read_letters();
+        self.messages.extend(early);
+        if std::mem::take(&mut self.core.overload.sheds_next) {
+            self.make_room_for_client();
         }
-        if self.shared.cache.is_some() {
-            self.tend_cache(now);
+    }
+
+    /// Delivers the wake-ups of what waits for the cache, and the verdicts on passwords.
+    fn deliver_wakes(&mut self, now: Instant) {
+        if self.core.shared.cache.is_some() {
+            if self.core.drain.is_draining {
+                self.end_refreshes();
+                fill::run::end_unread(&mut self.core);
+            }
+            fill::run::feed_starved(&mut self.core);
+            let late = self.core.wakes.take_late();
+            self.core.wake(late);
+            while let Some(token) = self.core.wakes.here.pop_front() {
+                let subject = match token.kind() {
+                    Kind::Exchange => Subject::Exchange(token.into()),
+                    Kind::Fill => Subject::Fill(token.into()),
+                    kind => unreachable!("no {kind:?} waits for the cache"),
+                };
+                self.drive(subject, Event::Woken);
+            }
         }
-        auth::read_verdicts(self);
-        wait_list::serve_waiting(self);
-        if self.origins.queued() > 0 {
-            origin::serve_lines(self);
+        if self.core.gate.has_asked() {
+            let limits = self.core.snapshot.clone();
+            for (waiting, result) in self.core.gate.read_verdicts(now, limits.limits()) {
+                for key in waiting {
+                    self.drive(Subject::Exchange(key), Event::Verified(result.clone()));
+                }
+            }
         }
-        self.mail.flush();
-        self.keep_house(now);
-        let is_empty =
-            self.conns.len() <= usize::from(planted(Fault::DrainForgets)) && self.fills.is_empty();
-        !(self.draining && is_empty && self.accepting.has_ended())
+    }
+
+    /// Lets those try again that wait for room: what ended in this turn made some.
+    fn deliver_room(&mut self) {
+        let mut retries = Retries::new(&self.core);
+        while let Some(key) = retries.next(&mut self.core) {
+            self.drive(Subject::Exchange(key), Event::Room);
+        }
+        while let Some(id) = self.core.origins.next_ready() {
+            // Each that goes on takes an idle connection or the room for one, so this ends.
+            while let Some(key) = self.core.origins.first_in_queue(id) {
+                self.drive(Subject::Exchange(key), Event::Room);
+                if self.core.origins.first_in_queue(id) == Some(key) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A client came for whose successor there is no room: others make some, or accepting pauses.
+    fn make_room_for_client(&mut self) {
+        if let Some(shedding) = shed::make_room_for_client(&mut self.core) {
+            self.shed(shedding);
+        }
+        if shed::is_short(&self.core, 0) {
+            capacity::pause_accepting(&mut self.core, "the limit of connections is reached");
+        }
+    }
+
+    fn shed(&mut self, mut shedding: Shedding) {
+        while let Some((subject, event)) = shedding.next(&mut self.core) {
+            self.drive(subject, event);
+        }
+    }
+
+    fn end_refreshes(&mut self) {
+        for key in refresh::all(&self.core) {
+            refresh::end(&mut self.core, key);
+        }
     }
 
     /// Objects in use: client connections, exchanges, origin connections, attempts. All are zero
     /// after a drain, idle origin connections apart.
     pub fn live(&self) -> [usize; 4] {
+        let core = &self.core;
         [
-            self.conns.len(),
-            self.exchanges.len() - self.refreshes,
-            self.origins.connections.len() - self.origins.idle_count(),
-            self.attempts.len(),
+            core.conns.len(),
+            core.exchanges.len() - core.cache_waits.refreshes,
+            core.origins.connections.len() - core.origins.idle_count(),
+            core.attempts.len(),
         ]
     }
 
-    /// Ends what a drained worker still holds, and gives its engine back.
+    /// Ends what a drained worker still holds, and returns its engine.
     pub fn finish(mut self) -> E {
-        // Those that have clients have ended: what is left are refreshes.
-        let refreshes: Vec<Key> = self.exchanges.iter().map(|(key, _)| key).collect();
-        for key in refreshes {
-            refresh::end(&mut self, key);
+        // Exchanges that have clients have ended: what is left are refreshes.
+        self.end_refreshes();
+        while let Some(key) = self.core.origins.oldest_idle() {
+            side::close(&mut self.core, key);
         }
-        while let Some(key) = self.origins.oldest_idle() {
-            self.close_origin(key);
-        }
-        self.end_fills();
+        fill::run::end_all(&mut self.core);
         // Others may wait for what ends here.
-        self.mail.flush();
+        self.core.mail.flush();
         self.leave_late();
-        self.accepting.end(&mut self.engine);
-        self.names.end(&mut self.engine);
-        self.pipes.close_free(&mut self.engine);
+        let core = &mut self.core;
+        core.accepting.end(&mut core.engine);
+        core.names.end(&mut core.engine);
+        core.pipes.close_free(&mut core.engine);
         self.flush_records();
-        self.engine
-    }
-
-    fn handle(&mut self, completion: Completion) {
-        let key = Key::from(completion.token);
-        match (completion.token.kind(), completion.event) {
-            (_, Event::Woken) => self.woken = true,
-            (Kind::Listener, Event::Accepted(accepted)) => {
-                accept::handle(self, key, accepted);
-            }
-            (Kind::Client, Event::Received(result)) => self.client_received(key, result),
-            (Kind::Client, Event::Sent(result)) => self.client_sent(key, result),
-            (Kind::Client, Event::Spliced(result)) => self.client_spliced(key, result),
-            (Kind::Client, Event::Readable) => self.client_readable(key),
-            (Kind::Origin, Event::Received(result)) => self.origin_received(key, result),
-            (Kind::Origin, Event::Sent(result)) => self.origin_sent(key, result),
-            (Kind::Origin, Event::Spliced(result)) => self.origin_spliced(key, result),
-            (Kind::Origin, Event::Readable) => self.origin_readable(key),
-            (Kind::Dial, Event::Connected(result)) => origin::handle_connected(self, key, result),
-            (Kind::Name, event) => {
-                self.names.handle(&mut self.engine, completion.token, event);
-                self.finish_names();
-            }
-            (kind, event) => unreachable!("no {kind:?} asks for what gives {event:?}"),
-        }
-    }
-
-    fn finish_names(&mut self) {
-        while let Some((exchange, result)) = self.names.poll_finished() {
-            fetch::named(self, exchange, result);
-        }
-    }
-
-    fn read_letters(&mut self) {
-        let Self { inbox, mail, letters, .. } = self;
-        // First the supervisor's: what the others send may follow from them.
-        letters.extend(inbox.drain());
-        mail.drain(|_, letter| letters.push_back(letter));
-        let mut early = Vec::new();
-        while let Some(letter) = self.letters.pop_front() {
-            match letter {
-                Letter::Configure { config, sockets } => {
-                    self.configure(config, sockets);
-                    self.letters.extend(early.drain(..));
-                }
-                Letter::Connection { snapshot, .. } if snapshot > self.snapshot.config.number => {
-                    early.push(letter);
-                }
-                Letter::Drain => self.drain(),
-                Letter::Cede => self.cede(),
-                Letter::Rearm => self.rearm(),
-                Letter::Beat => self.counters.beats.add(1),
-                Letter::Stop => self.stop(),
-                Letter::Wake(token) => self.woken_here.push_back(token),
-                Letter::Connection { socket, peer, listener, counted, .. } => {
-                    drop(counted);
-                    if let Ok(fd) = self.engine.adopt(socket) {
-                        accept::admit(self, fd, peer, listener);
-                    }
-                }
-            }
-        }
-        self.letters.extend(early);
+        self.core.engine
     }
 
     /// Ends what is idle, takes in what the listeners still have queued, and then accepts no more;
     /// what is under way is finished.
     pub fn drain(&mut self) {
-        self.draining = true;
-        self.accepting.resume(&mut self.engine);
-        self.housekeeping = Some(self.engine.now() + HOUSEKEEPING);
+        let core = &mut self.core;
+        core.drain.is_draining = true;
+        core.accepting.resume(&mut core.engine);
+        self.maintenance = Some(core.engine.now() + MAINTENANCE);
         self.close_idle();
     }
 
     /// As [`Worker::drain`], while a successor accepts from the same listeners.
     fn cede(&mut self) {
-        self.draining = true;
-        self.idle_grace = CEDED_IDLE_AT_LEAST;
-        self.accepting.pause(&mut self.engine);
-        self.housekeeping = Some(self.engine.now() + HOUSEKEEPING);
+        let core = &mut self.core;
+        core.drain.is_draining = true;
+        core.drain.idle_grace = CEDED_IDLE_AT_LEAST;
+        core.accepting.pause(&mut core.engine);
+        self.maintenance = Some(core.engine.now() + MAINTENANCE);
     }
 
-    /// Arms the listeners anew, which looks at the queues behind them. The kernel tells only one
-    /// of those who wait for a listener of a connection (EPOLLEXCLUSIVE), and that one may be gone.
+    /// Arms the listeners anew, which looks at the queues behind them. The kernel reports a
+    /// connection to only one of those that wait for a listener (EPOLLEXCLUSIVE), and that one may
+    /// be gone.
     fn rearm(&mut self) {
-        if !self.draining && self.accepting.pause(&mut self.engine) {
-            self.accepting.resume(&mut self.engine);
+        let core = &mut self.core;
+        if !core.drain.is_draining && core.accepting.pause(&mut core.engine) {
+            core.accepting.resume(&mut core.engine);
         }
     }
 
     /// Closes the connections that no request is to be expected on.
-    pub(crate) fn close_idle(&mut self) {
-        let (now, grace) = (self.engine.now(), self.idle_grace);
-        let is_idle = |conn: &Conn| is_idle(conn, now) && now.since(conn.since) >= grace;
-        let idle = self.conns.iter().filter(|(_, conn)| is_idle(conn));
+    fn close_idle(&mut self) {
+        let core = &mut self.core;
+        let (now, grace) = (core.engine.now(), core.drain.idle_grace);
+        let idle = core.conns.iter();
+        let idle =
+            idle.filter(|(_, conn)| conn.is_abandoned(now) && now.since(conn.since) >= grace);
         let keys: Vec<Key> = idle.map(|(key, _)| key).collect();
         for key in keys {
-            self.close_conn(key);
+            client::close(core, key);
         }
     }
 
     /// Breaks off everything.
     fn stop(&mut self) {
-        self.draining = true;
-        self.accepting.end(&mut self.engine);
-        let keys: Vec<Key> = self.conns.iter().map(|(key, _)| key).collect();
+        let core = &mut self.core;
+        core.drain.is_draining = true;
+        core.accepting.end(&mut core.engine);
+        let keys: Vec<Key> = core.conns.iter().map(|(key, _)| key).collect();
         for key in keys {
-            match self.conns.get(key).map(|conn| conn.first) {
-                Some(Some(exchange)) => deliver::abort(self, exchange, Reason::Draining),
-                Some(None) => self.close_conn(key),
+            match self.core.conns.get(key).map(|conn| conn.pipeline.first()) {
+                Some(Some(exchange)) => {
+                    self.drive(Subject::Exchange(exchange), Event::End(Reason::Draining));
+                }
+                Some(None) => client::close(&mut self.core, key),
                 None => {}
             }
         }
     }
-
-    /// Takes an ended exchange back, for the memory of its heads.
-    pub(crate) fn spare(&mut self, mut exchange: Box<Exchange>) {
-        exchange.upload.abandon(&mut self.engine, &mut self.pipes);
-        exchange.download.abandon(&mut self.engine, &mut self.pipes);
-        let heads = exchange.request.bytes().len() + exchange.answer.bytes().len();
-        if self.spare.len() < SPARE_MAX && heads <= SPARE_BYTES_MAX {
-            exchange.reset();
-            self.spare.push(exchange);
-        }
-    }
-
-    /// An exchange as new.
-    pub(crate) fn new_exchange(&mut self) -> Box<Exchange> {
-        self.spare.pop().unwrap_or_default()
-    }
-
-    pub(crate) fn connections_max(&self) -> usize {
-        self.connections_max
-    }
-
-    /// Descriptors that this worker may open.
-    pub(crate) fn descriptors(&self) -> usize {
-        self.descriptors
-    }
 }
 
-/// Whether a connection waits for a request that may never come. One that has only just been
-/// accepted does not: its first request is on its way.
-pub(crate) fn is_idle(conn: &Conn, now: Instant) -> bool {
-    conn.standing == Standing::Idle || (conn.is_idle() && now.since(conn.since) >= FRESH_AT_LEAST)
-}
-
-/// How long a worker that has ceded its listeners lets a client be idle. The next answer tells the
+/// How long a worker that has ceded its listeners lets a client be idle. The next response tells the
 /// client to go; one that is closed while it sends a request has lost it.
 const CEDED_IDLE_AT_LEAST: Duration = Duration::from_secs(5);
-/// How long a connection without a byte counts as one whose request is on its way.
-const FRESH_AT_LEAST: Duration = Duration::from_secs(1);
-/// Ended exchanges kept, and the heads above which one is not.
-const SPARE_MAX: usize = 256;
-const SPARE_BYTES_MAX: usize = 16 * 1024;
-/// Connections that an engine may have accepted before it heard that accepting pauses.
-pub(crate) const ACCEPTED_AHEAD_MAX: u32 = 1024;

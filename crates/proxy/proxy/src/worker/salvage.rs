@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use millrace_engine::{Engine, Inbox, Mail, Token, Wake};
 use millrace_store::Waiter;
 
+use crate::core::Core;
 use crate::worker::Worker;
 use crate::worker::message::Letter;
 
@@ -30,53 +31,51 @@ impl<E: Engine> Worker<E> {
     /// Takes a worker apart that panicked in a turn. What others see of it is put right: its
     /// clients are not counted any more, and its gauges stand at nothing.
     pub fn take_apart(mut self) -> Remains<E> {
-        let connections = self.conns.len();
+        let core = &mut self.core;
+        let connections = core.conns.len();
         // The panic may have come in the middle of a record.
-        let whole = self.records.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        self.records.truncate(whole);
-        self.flush_records();
-        self.clients.forget(&self.shared.all_clients);
+        let records = &mut core.log.records;
+        let whole = records.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        records.truncate(whole);
+        core.clients.forget(&core.shared.all_clients);
         for gauge in [
-            &self.counters.connections,
-            &self.counters.exchanges_open,
-            &self.counters.origin_connections,
-            &self.counters.pipes,
-            &self.counters.held_bytes,
+            &core.counters.connections,
+            &core.counters.exchanges_open,
+            &core.counters.origin_connections,
+            &core.counters.pipes,
+            &core.counters.held_bytes,
         ] {
             gauge.set(0);
         }
-        let late = self.take_late();
-        let Self { engine, inbox, mut mail, letters, exchanges, fills, index, shared, .. } = self;
-        // Whoever waited in the cache for something of these is an orphan.
+        self.flush_records();
+        let Self { core, inbox, messages, .. } = self;
+        let Core { engine, mut mail, exchanges, fills, index, shared, mut wakes, .. } = core;
+        // What waited in the cache for something of these is abandoned.
         drop((exchanges, fills));
         if let Some(cache) = &shared.cache {
-            let orphans = cache.take_orphans().into_iter().chain(late);
-            cache.leave_orphans(wake_others(&mut mail, index, orphans));
+            let abandoned = cache.take_orphans().into_iter().chain(wakes.take_late());
+            cache.leave_orphans(wake_others(&mut mail, index, abandoned));
         }
-        Remains { engine, inbox, mail, letters, connections }
+        Remains { engine, inbox, mail, letters: messages, connections }
     }
 
-    /// Tries once more to wake those whose mailboxes were full, as this worker ends. Who is missed is
-    /// an orphan, and looks again by itself in time.
+    /// Tries once more to wake those whose mailboxes were full, as this worker ends. What is missed
+    /// is abandoned, and looks again by itself in time.
     pub(crate) fn leave_late(&mut self) {
-        let late = self.take_late();
-        let missed = wake_others(&mut self.mail, self.index, late.into_iter());
-        if let Some(cache) = &self.shared.cache {
+        let core = &mut self.core;
+        let late = core.wakes.take_late();
+        let missed = wake_others(&mut core.mail, core.index, late.into_iter());
+        if let Some(cache) = &core.shared.cache {
             cache.leave_orphans(missed);
         }
     }
 
-    fn take_late(&mut self) -> Vec<Waiter> {
-        let late = std::mem::take(&mut self.late_wakes).into_iter();
-        late.map(|(worker, token)| Waiter { worker, token: token.to_bits() }).collect()
-    }
-
-    /// Goes on with the letters of the worker whose place this one takes, before its first turn.
+    /// Goes on with the messages of the worker whose place this one takes, before its first turn.
     pub fn take_over(&mut self, letters: VecDeque<Letter<E::Detached>>) {
-        self.letters = letters;
-        self.counters.worker_restarts.add(1);
-        let orphans = self.shared.cache.as_ref().map(|cache| cache.take_orphans());
-        self.wake(orphans.into_iter().flatten());
+        self.messages = letters;
+        self.core.counters.worker_restarts.add(1);
+        let abandoned = self.core.shared.cache.as_ref().map(|cache| cache.take_orphans());
+        self.core.wake(abandoned.into_iter().flatten());
     }
 }
 

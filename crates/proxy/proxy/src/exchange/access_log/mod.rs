@@ -19,6 +19,13 @@ use crate::transfer::tally::Tally;
 pub use dates::Dates;
 use userinfo::user_information;
 
+/// Records that were not given to the engine yet.
+#[derive(Debug, Default)]
+pub(crate) struct LogBuffer {
+    pub(crate) records: Vec<u8>,
+    pub(crate) dates: Dates,
+}
+
 /// What is told of one finished exchange.
 #[derive(Clone, Debug)]
 pub struct Record<'a> {

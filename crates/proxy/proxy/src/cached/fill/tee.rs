@@ -7,17 +7,16 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Engine, Instant, Key, Kind, Table};
+use millrace_engine::{Engine, Instant, Key, Table};
 use millrace_splice::limits::PIPE_BYTES;
 use millrace_splice::{Course, Fill as Filled, Pipe, Pipes, Plan, Thresholds};
 
-use super::fill::{self, DIRECT_BYTES, Fill, Outcome};
+use crate::cached::fill::{DIRECT_BYTES, Fill, Outcome};
 use crate::conn::Conn;
 use crate::exchange::Exchange;
 use crate::origin::OriginConn;
 use crate::transfer::Waits;
 use crate::transfer::body_progress::Rest;
-use crate::worker::Worker;
 
 /// The one who asked for a body, as long as it gets that through a pipe.
 #[derive(Debug)]
@@ -64,16 +63,22 @@ impl Asker {
 
     fn standing(&self, fill: &Fill, exchanges: &Table<Box<Exchange>>) -> Standing {
         let Some(exchange) = exchanges.get(self.exchange) else { return Standing::Apart };
-        let Some(kept) = &exchange.caching.kept else { return Standing::Apart };
-        if !fill.filling.is_kept() || fill.filling.readers() != 1 || !kept.is_of_all() {
+        let Some(reader) = &exchange.caching.reader else { return Standing::Apart };
+        if !fill.filling.is_kept() || fill.filling.readers() != 1 || !reader.is_of_all() {
             return Standing::Apart;
         }
-        let is_ready = exchange.download.waits() == Waits::Source && kept.has_all_that_came();
+        let is_ready = exchange.download.waits() == Waits::Source && reader.has_all_that_came();
         if is_ready { Standing::Ready } else { Standing::Behind }
     }
 }
 
 impl Fill {
+    /// Whether the client that caused the fill has kept it waiting for too long.
+    pub(super) fn waits_for_slow_asker(&self, now: Instant) -> bool {
+        let since = self.asker.as_ref().and_then(|asker| asker.behind_since);
+        since.is_some_and(|since| now.since(since) >= PATIENCE)
+    }
+
     /// Whether the next `rest` bytes go to who asked through a pipe.
     pub(crate) fn asker_stands(
         &mut self,
@@ -118,12 +123,12 @@ impl Fill {
             self.asker = None;
             return Ok(0);
         };
-        let count = match pipe.fill(way.engine, &way.connection.fd, max) {
+        let count = match way.connection.wire.fill(way.engine, &mut pipe, max) {
             Filled::Bytes(count) => count,
             filled => {
                 way.pipes.give(way.engine, pipe);
                 way.pipes.give(way.engine, aside);
-                return self.not_filled(filled, way.connection);
+                return self.not_filled(filled);
             }
         };
         let copied = pipe.copy(way.engine, &mut aside, spare);
@@ -144,17 +149,10 @@ impl Fill {
         Ok(count)
     }
 
-    fn not_filled(
-        &mut self,
-        filled: Filled,
-        connection: &mut OriginConn,
-    ) -> Result<usize, Outcome> {
+    fn not_filled(&mut self, filled: Filled) -> Result<usize, Outcome> {
         match filled {
             Filled::Nothing => Err(Outcome::Watch),
-            Filled::Break(_) => {
-                connection.broken = true;
-                Err(Outcome::Cut)
-            }
+            Filled::Break(_) => Err(Outcome::Cut),
             // A receive finds out what no pipe takes.
             Filled::End | Filled::Bytes(_) => {
                 self.asker = None;
@@ -177,12 +175,12 @@ impl<E: Engine> Way<'_, E> {
     /// Sends what is in the pipe to who asked, which finds it nowhere else.
     fn send(&mut self, key: Key, pipe: Pipe) {
         let exchange = self.exchanges.get_mut(key).expect("it waits for the source");
-        let conn_key = exchange.conn();
-        let conn = self.conns.get_mut(conn_key).expect("an exchange has its connection");
-        exchange.caching.kept.as_mut().expect("it reads what comes").skip(pipe.filled());
-        let sink = (&conn.fd, conn_key.token(Kind::Client));
-        exchange.download.pump_pipe(self.engine, pipe, sink);
-        conn.sending = true;
+        let conn = exchange.conn.and_then(|conn| self.conns.get_mut(conn));
+        let conn = conn.expect("an exchange with a reader has a client");
+        if let Some(reader) = &mut exchange.caching.reader {
+            reader.skip(pipe.filled());
+        }
+        exchange.download.pump_pipe(self.engine, pipe, &mut conn.wire);
     }
 }
 
@@ -193,25 +191,6 @@ fn take_two<E: Engine>(engine: &mut E, pipes: &mut Pipes) -> Option<[Pipe; 2]> {
         None => {
             pipes.give(engine, pipe);
             None
-        }
-    }
-}
-
-impl<E: Engine> Worker<E> {
-    /// Fills wait no longer for who asked and does not take what came: who else might want the body
-    /// is not to wait, nor the origin.
-    pub(crate) fn leave_slow_askers(&mut self, now: Instant) {
-        let is_slow = |fill: &Fill| {
-            let since = fill.asker.as_ref().and_then(|asker| asker.behind_since);
-            since.is_some_and(|since| now.since(since) >= PATIENCE)
-        };
-        let slow: Vec<Key> =
-            self.fills.iter().filter(|(_, fill)| is_slow(fill)).map(|(key, _)| key).collect();
-        for key in slow {
-            if let Some(fill) = self.fills.get_mut(key) {
-                fill.asker = None;
-            }
-            fill::run(self, key);
         }
     }
 }

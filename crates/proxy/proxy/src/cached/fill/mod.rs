@@ -1,0 +1,199 @@
+//! Fills: bodies that are received from an origin into the cache. A fill has the origin's
+//! connection from the response's header on; the client that caused it reads what it fills, like any
+//! other.
+//!
+//! ```text
+//!            bytes, no room          room, or a reader
+//!  Receiving ──────────────> Waiting ─────────────────> Receiving
+//!      └── all, or cut ──> the connection is kept or closed; the readers are woken
+//! ```
+//!
+//! A body that came with its header is whole before it is anywhere here. A large one goes to the
+//! client that caused the fill through a pipe, while that client keeps up ([`tee`]).
+
+pub(crate) mod run;
+mod tee;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use iolite::Aggregate;
+use millrace_engine::{Engine, Instant, Table};
+use millrace_store::{Filling, Waiter};
+
+use crate::conn::recv_buffer::RecvBuffer;
+use crate::exchange::Exchange;
+use crate::origin::{OriginConn, OriginId, OriginUse};
+use crate::snapshot::Snapshot;
+use crate::transfer::body_progress::Rest;
+use tee::{Asker, Standing};
+
+/// A body on its way into the cache.
+#[derive(Debug)]
+pub(crate) struct Fill {
+    /// The use of the origin's connection.
+    pub(crate) origin_use: OriginUse,
+    pub(crate) id: OriginId,
+    pub(crate) filling: Filling,
+    pub(crate) rest: Rest,
+    /// Whether the connection may serve others after it.
+    pub(crate) may_be_kept: bool,
+    /// Whether it goes on when nobody reads.
+    pub(crate) goes_on: bool,
+    /// When the present wait for the origin began.
+    pub(crate) since: Instant,
+    /// Whether it waits for room instead of the origin.
+    pub(crate) waits: bool,
+    /// Since when there is no memory for it.
+    pub(crate) starved: Option<Instant>,
+    pub(crate) snapshot: Rc<Snapshot>,
+    /// Bytes received.
+    pub(crate) bytes: u64,
+    /// What follows them, and is there already.
+    pub(crate) after: Option<Aggregate>,
+    /// Who asked, while it gets the body through a pipe.
+    pub(crate) asker: Option<Asker>,
+}
+
+impl Fill {
+    /// When the origin has been waited for long enough; `None` while it is not.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let wait = Duration::from_millis(self.snapshot.limits().answer_ms);
+        (!self.waits).then_some(self.since + wait)
+    }
+}
+
+impl Fill {
+    /// Whether who reads, or that nobody does, keeps it from receiving more.
+    pub(crate) fn heeds_readers(&mut self, waiter: Waiter) -> Option<Outcome> {
+        let goes_on = self.goes_on && self.filling.is_kept();
+        if goes_on || self.rest.is_over() {
+            return None;
+        }
+        let most = self.snapshot.limits().fill_ahead_bytes;
+        // Who is that far behind the fastest would keep all between the two in memory.
+        self.filling.cut_behind(BEHIND * most);
+        // It is told of each step of theirs, so that it hears when the last one leaves.
+        match self.filling.ahead(0, waiter) {
+            None => Some(Outcome::Cut),
+            Some(ahead) if !self.filling.is_kept() && ahead >= most => Some(Outcome::Wait),
+            Some(_) => None,
+        }
+    }
+}
+
+/// Where the next bytes come from.
+pub(crate) enum Takes {
+    /// They were received already.
+    AtHand,
+    /// From the socket into the cache, without a buffer between.
+    Directly,
+    /// From the socket into the cache and to who asked.
+    Teed,
+    /// The same, once that client has taken what came before.
+    AfterAsker,
+    /// By a receive: few bytes, or lines between chunks.
+    Received,
+}
+
+/// What a fill cannot go on without.
+pub(crate) enum Outcome {
+    /// Nothing: all is there.
+    Whole,
+    /// Nothing: the rest will never come, or nobody wants it.
+    Cut,
+    /// The origin ended its stream.
+    Ended,
+    Receive,
+    Watch,
+    /// A reader has to go on first.
+    Wait,
+    /// There is no memory just now.
+    NoRoom,
+}
+
+impl Fill {
+    pub(crate) fn takes(
+        &mut self,
+        connection: &OriginConn,
+        exchanges: &Table<Box<Exchange>>,
+        now: Instant,
+    ) -> Takes {
+        let is_free = connection.wire.may_splice();
+        let comes = self.rest.known().unwrap_or(DIRECT_BYTES);
+        if !connection.wire.input.is_empty() {
+            return Takes::AtHand;
+        }
+        let direct_min = self.asker.as_ref().map_or(DIRECT_BYTES, Asker::direct_min);
+        if !is_free || comes < direct_min {
+            return Takes::Received;
+        }
+        match self.asker_stands(exchanges, comes, now) {
+            Standing::Ready => Takes::Teed,
+            Standing::Behind => Takes::AfterAsker,
+            Standing::Apart => Takes::Directly,
+        }
+    }
+
+    /// Takes a body that came with its head, as far as there is memory. Gives who is to be woken, and
+    /// whether there was enough.
+    pub(crate) fn take_all(&mut self, input: &mut RecvBuffer, now_ms: u64) -> (Vec<Waiter>, bool) {
+        let mut woken = Vec::new();
+        if matches!(self.rest, Rest::Length(length) if length <= input.bytes().len() as u64) {
+            while !self.rest.is_over() {
+                let Ok(count) = self.move_on(input, now_ms) else { return (woken, false) };
+                woken.append(&mut self.filling.advance(count, now_ms));
+            }
+        }
+        (woken, true)
+    }
+
+    /// Moves bytes that were received; gives how many of the body those are.
+    pub(crate) fn move_on(
+        &mut self,
+        input: &mut RecvBuffer,
+        now_ms: u64,
+    ) -> Result<usize, Outcome> {
+        let spare = self.filling.spare(now_ms).map_err(|_| Outcome::NoRoom)?;
+        let bytes = input.bytes_mut();
+        let part = bytes.len().min(spare.len());
+        let taken = self.rest.take(&mut bytes[..part]);
+        let (consumed, payload) = taken.map_err(|_| Outcome::Cut)?;
+        let count = payload.len();
+        spare[..count].copy_from_slice(&bytes[payload]);
+        input.consume(consumed);
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    /// Takes what the socket has; gives how many bytes of the body those are.
+    pub(crate) fn take<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        connection: &mut OriginConn,
+        now_ms: u64,
+    ) -> Result<usize, Outcome> {
+        let comes = usize::try_from(self.rest.known().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let spare = self.filling.spare(now_ms).map_err(|_| Outcome::NoRoom)?;
+        let most = spare.len().min(comes);
+        match connection.wire.try_receive_into(engine, &mut spare[..most]) {
+            None => Err(Outcome::Watch),
+            Some(Ok(0)) => Err(Outcome::Ended),
+            Some(Ok(count)) => {
+                self.rest.skip(count as u64);
+                self.bytes += count as u64;
+                self.note_received(count);
+                Ok(count)
+            }
+            Some(Err(_)) => Err(Outcome::Cut),
+        }
+    }
+}
+
+/// From so many bytes on that are certain to come of a body that is stored they are received into
+/// the cache itself; below, a receive that the engine batches with others is cheaper.
+pub const DIRECT_BYTES: u64 = 32 * 1024;
+/// How many times `fill_ahead_bytes` a reader may be behind where the body is only passed on.
+const BEHIND: u64 = 16;
+/// Bytes that one fill takes before it queues behind others: no more than a pipe moves at once.
+pub(crate) const AT_ONCE_BYTES: u64 = 256 * 1024;

@@ -1,0 +1,279 @@
+//! How a fill goes on: what its origin sent and its readers make room for goes into the cache, until
+//! the body is there or cut.
+
+use std::time::Duration;
+
+use iolite::Aggregate;
+use millrace_engine::{Buffer, Engine, Instant, Key, Kind};
+use millrace_store::Filling;
+
+use crate::cached::fill::tee::{Asker, Way};
+use crate::cached::fill::{AT_ONCE_BYTES, Fill, Outcome, Takes};
+use crate::cached::reader::CachedReader;
+use crate::cached::{Answer, now_ms};
+use crate::core::{Core, Parts};
+use crate::exchange::stage::Event;
+use crate::origin::{User, h1, side};
+use crate::transfer::body_progress::Rest;
+
+/// Takes the origin's connection over from an exchange whose response is stored from now on.
+/// `after`: bytes that are there already and follow what comes.
+pub(crate) fn begin<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    filling: Filling,
+    after: Option<Aggregate>,
+) {
+    let body = filling.body().clone();
+    let (waiter, now_ms) = (core.waiter(key, Kind::Exchange), now_ms(&core.engine));
+    let mut fill = of_exchange(core, key, filling, after);
+    let connection = core.origins.connections.get_mut(fill.origin_use.slot());
+    let connection = connection.expect("the fill has its use");
+    let (woken, has_room) = fill.take_all(&mut connection.wire.input, now_ms);
+    core.wake(woken);
+    let rest = match fill.rest.is_over() {
+        true => {
+            finish(core, fill, true);
+            None
+        }
+        false => Some(fill),
+    };
+    let Parts { engine, pipes, exchange, .. } = core.parts(key);
+    // The origin may have responded before the engine reported that all of the request was sent:
+    // nothing waits for that.
+    exchange.upload.abandon(engine, pipes);
+    // Nothing reads what a refresh brings. A client has its place before more comes, or its response
+    // were one that nothing reads.
+    if !exchange.is_refresh() {
+        exchange.caching.reader = CachedReader::new(&body, None, waiter).map(CachedReader::by_copy);
+    }
+    let Some(fill) = rest else { return };
+    let slot = fill.origin_use.slot();
+    let fill = core.fills.insert(fill);
+    let fill = fill.expect("there is room for one of each origin connection");
+    if let Some(connection) = core.origins.connections.get_mut(slot) {
+        connection.pass_use(User::Fill(fill));
+    }
+    match has_room {
+        true => run(core, fill),
+        false => starve(core, fill),
+    }
+}
+
+/// The fill that an exchange's use of its origin's connection becomes.
+fn of_exchange<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    filling: Filling,
+    after: Option<Aggregate>,
+) -> Fill {
+    let since = core.engine.now();
+    let thresholds = *core.pipes.thresholds();
+    let exchange = core.exchange(key);
+    let may_be_kept = h1::is_persistent(exchange);
+    let transaction = &mut exchange.transaction;
+    let origin_use = transaction.connection.take().expect("a response came on a connection");
+    let id = transaction.origin.take().expect("picked before it was used");
+    let rest = Rest::of(transaction.framing);
+    let is_for_asker = exchange.caching.answer == Answer::Filled && !exchange.is_refresh();
+    let asker = is_for_asker.then(|| Asker::new(key, &rest, thresholds)).flatten();
+    let snapshot = exchange.snapshot().clone();
+    let fills_on = snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.fill_on);
+    let goes_on = fills_on || exchange.is_refresh();
+    Fill {
+        origin_use,
+        id,
+        filling,
+        rest,
+        may_be_kept,
+        goes_on,
+        since,
+        waits: false,
+        starved: None,
+        snapshot,
+        bytes: 0,
+        after,
+        asker,
+    }
+}
+
+/// Handles an event of a fill.
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) {
+    match event {
+        Event::OriginEnded => ended(core, key),
+        Event::OriginBroke | Event::Due => end(core, key, false),
+        _ => run(core, key),
+    }
+}
+
+/// Moves what is at hand into the cache, and asks for more.
+pub(crate) fn run<E: Engine>(core: &mut Core<E>, key: Key) {
+    let waiter = core.waiter(key, Kind::Fill);
+    let Some(fill) = core.fills.get_mut(key) else { return };
+    let now_ms = now_ms(&core.engine);
+    if std::mem::take(&mut fill.waits) {
+        // Where the origin has ended its stream meanwhile, that is the end of it now.
+        fill.since = core.engine.now();
+    }
+    let Core { engine, pipes, origins, exchanges, conns, .. } = core;
+    let connection = origins.connections.get_mut(fill.origin_use.slot());
+    let connection = connection.expect("the fill has its use");
+    let (mut woken, before) = (Vec::new(), fill.bytes);
+    let outcome = loop {
+        if let Some(outcome) = fill.heeds_readers(waiter) {
+            break outcome;
+        }
+        let step = match fill.takes(connection, exchanges, engine.now()) {
+            _ if fill.rest.is_over() => Err(Outcome::Whole),
+            Takes::AtHand => fill.move_on(&mut connection.wire.input, now_ms),
+            Takes::Directly if fill.bytes - before >= AT_ONCE_BYTES => Err(Outcome::Watch),
+            Takes::Directly => fill.take(engine, connection, now_ms),
+            Takes::Teed => {
+                let way = Way { engine, pipes, connection, exchanges, conns };
+                fill.tee(way, now_ms)
+            }
+            Takes::AfterAsker => {
+                // Its readers wake it at each step.
+                fill.filling.ahead(0, waiter);
+                Err(Outcome::Wait)
+            }
+            Takes::Received => Err(Outcome::Receive),
+        };
+        match step {
+            Ok(count) => {
+                fill.starved = None;
+                if count > 0 {
+                    woken.append(&mut fill.filling.advance(count, now_ms));
+                }
+            }
+            Err(outcome) => break outcome,
+        }
+    };
+    core.wake(woken);
+    match outcome {
+        Outcome::Whole => end(core, key, true),
+        Outcome::Cut => end(core, key, false),
+        Outcome::Receive => receive(core, key, false),
+        Outcome::Watch => receive(core, key, true),
+        Outcome::Ended => ended(core, key),
+        Outcome::Wait => wait(core, key),
+        Outcome::NoRoom => starve(core, key),
+    }
+}
+
+fn wait<E: Engine>(core: &mut Core<E>, key: Key) {
+    if let Some(fill) = core.fills.get_mut(key) {
+        fill.waits = true;
+    }
+}
+
+/// There is no memory: the fill waits for some as long as for an origin, and its readers with it.
+fn starve<E: Engine>(core: &mut Core<E>, key: Key) {
+    let now = core.engine.now();
+    let Some(fill) = core.fills.get_mut(key) else { return };
+    fill.waits = true;
+    let since = *fill.starved.get_or_insert(now);
+    if now.since(since) >= Duration::from_millis(fill.snapshot.limits().answer_ms) {
+        return end(core, key, false);
+    }
+    // A reader that goes on has it try again as well.
+    if !core.cache_waits.starved.contains(&key) {
+        core.cache_waits.starved.push(key);
+    }
+}
+
+/// Requests more from the origin: bytes, or only a report that there are some.
+fn receive<E: Engine>(core: &mut Core<E>, key: Key, watches: bool) {
+    let Core { engine, origins, fills, .. } = core;
+    let Some(fill) = fills.get_mut(key) else { return };
+    let Some(connection) = origins.connections.get_mut(fill.origin_use.slot()) else { return };
+    if !connection.wire.is_receiving() {
+        fill.since = engine.now();
+    }
+    if connection.wire.has_ended() {
+        return ended(core, key);
+    }
+    connection.wire.receive_body(engine, Buffer::SIZE, fill.rest.expected(), watches);
+}
+
+/// The origin ended its stream.
+fn ended<E: Engine>(core: &mut Core<E>, key: Key) {
+    let Core { fills, origins, .. } = core;
+    let Some(fill) = fills.get_mut(key) else { return };
+    if let Some(connection) = origins.connections.get_mut(fill.origin_use.slot()) {
+        connection.wire.set_ended();
+    }
+    // What is at hand goes first.
+    if !fill.waits {
+        fill.may_be_kept = false;
+        let is_whole = matches!(fill.rest, Rest::UntilClose);
+        end(core, key, is_whole);
+    }
+}
+
+/// Ends a fill: all of the body is there, or the rest will never come.
+pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, is_whole: bool) {
+    if let Some(fill) = core.fills.remove(key) {
+        finish(core, fill, is_whole);
+    }
+}
+
+/// Ends one that is not, or no longer, in the table.
+fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
+    let now_ms = now_ms(&core.engine);
+    let Fill { origin_use, id, mut filling, may_be_kept, bytes, after, .. } = fill;
+    core.origins.note_body(id, bytes);
+    side::release(core, origin_use, id, is_whole && may_be_kept);
+    core.counters.cache_bytes_filled.add(bytes);
+    if let Some(after) = after.filter(|_| is_whole) {
+        core.wake(filling.append(after));
+    }
+    core.wake(if is_whole { filling.finish(now_ms) } else { filling.cut() });
+}
+
+/// Tries again for those fills that found no memory, until one of them finds none: those after it
+/// would find none either, and each of them takes others out of the cache to find some. It is the
+/// last one the next time.
+pub(crate) fn feed_starved<E: Engine>(core: &mut Core<E>) {
+    let starved = std::mem::take(&mut core.cache_waits.starved);
+    for (at, key) in starved.iter().enumerate() {
+        run(core, *key);
+        let still = &mut core.cache_waits.starved;
+        if still.contains(key) {
+            still.splice(0..0, starved[at + 1..].iter().copied());
+            return;
+        }
+    }
+}
+
+/// Breaks off what nothing reads: where the worker drains, nothing will.
+pub(crate) fn end_unread<E: Engine>(core: &mut Core<E>) {
+    let keys: Vec<Key> = core.fills.iter().map(|(key, _)| key).collect();
+    for key in keys {
+        if let Some(fill) = core.fills.get_mut(key) {
+            fill.goes_on = false;
+        }
+        run(core, key);
+    }
+}
+
+/// Breaks every fill off.
+pub(crate) fn end_all<E: Engine>(core: &mut Core<E>) {
+    let keys: Vec<Key> = core.fills.iter().map(|(key, _)| key).collect();
+    for key in keys {
+        end(core, key, false);
+    }
+}
+
+/// Ends the wait of fills for the client that caused them, where it takes what came too slowly:
+/// neither others that want the body are to wait, nor the origin.
+pub(crate) fn leave_slow_askers<E: Engine>(core: &mut Core<E>, now: Instant) {
+    let slow = core.fills.iter().filter(|(_, fill)| fill.waits_for_slow_asker(now));
+    let slow: Vec<Key> = slow.map(|(key, _)| key).collect();
+    for key in slow {
+        if let Some(fill) = core.fills.get_mut(key) {
+            fill.asker = None;
+        }
+        run(core, key);
+    }
+}

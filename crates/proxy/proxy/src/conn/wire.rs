@@ -1,0 +1,297 @@
+//! One side's connection: its socket, what was received on it and not yet read, and what is
+//! outstanding on it. Both client and origin connections have one; nothing else sees the
+//! descriptor.
+//!
+//! Two kinds of bytes leave on a wire: those of exchanges, and those that the connection sends on its
+//! own account, such as the PROXY protocol header that an origin connection begins with. The latter
+//! go before the next bytes of an exchange, or alone when the handling of a completion ends, and
+//! their completion reaches no exchange.
+
+use std::net::SocketAddr;
+
+use millrace_engine::{Buffer, Engine, Error, Fd, HowToShut, PathEstimate, Shared, Token};
+use millrace_splice::{Fill, Pipe};
+
+use crate::conn::recv_buffer::RecvBuffer;
+use crate::transfer::sink::Sink;
+
+/// A connection's transport.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    fd: Fd,
+    /// The name of the connection that owns the wire, which completions carry.
+    token: Token,
+    /// Bytes that were received and not read.
+    pub(crate) input: RecvBuffer,
+    /// Bytes that the connection sends on its own account, next.
+    own: Option<Box<OwnBytes>>,
+    /// A receive or watch is outstanding.
+    receiving: bool,
+    sending: Sending,
+    /// The peer ended its stream: nothing more will be received.
+    ended: bool,
+    /// A send, a receive or a splice failed: how the stream ends says nothing any more, since the
+    /// kernel reports an error once and then a clean end.
+    broken: bool,
+}
+
+/// Whose send is outstanding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sending {
+    Nothing,
+    /// The connection's own.
+    Own,
+    /// An exchange's.
+    Exchange,
+}
+
+/// What a receive brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Received {
+    /// Bytes, which are in the wire's input.
+    Bytes,
+    /// The peer ended its stream.
+    End,
+    /// The connection broke.
+    Break,
+}
+
+impl Wire {
+    /// The wire of a connection that was just opened, whose completions carry `token`.
+    pub(crate) fn new(fd: Fd, token: Token) -> Self {
+        Self {
+            fd,
+            token,
+            input: RecvBuffer::Empty,
+            own: None,
+            receiving: false,
+            sending: Sending::Nothing,
+            ended: false,
+            broken: false,
+        }
+    }
+
+    /// Whether a receive or watch is outstanding.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.receiving
+    }
+
+    /// Whether a send is outstanding.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.sending != Sending::Nothing
+    }
+
+    /// Whether the peer ended its stream.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether the connection can serve further exchanges: it neither broke nor ended, and nothing
+    /// is unread.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.input.is_empty() && !self.broken && !self.ended
+    }
+
+    /// Whether bytes may be moved from the socket without a receive: none is outstanding, and the
+    /// stream goes on.
+    pub(crate) fn may_splice(&self) -> bool {
+        !self.receiving && !self.ended && !self.broken
+    }
+
+    /// Requests bytes, at most `max`, unless they were requested before or none will come.
+    pub(crate) fn receive<E: Engine>(&mut self, engine: &mut E, max: usize) {
+        if !self.receiving && !self.ended {
+            self.receiving = true;
+            engine.recv(&self.fd, max, self.token);
+        }
+    }
+
+    /// Requests bytes of a body, of which `expected` are certain to come (0: unknown), unless they
+    /// were requested before or none will come. `watches`: requests only a report that some are
+    /// there.
+    pub(crate) fn receive_body<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        max: usize,
+        expected: u64,
+        watches: bool,
+    ) {
+        if self.receiving || self.ended {
+            return;
+        }
+        self.receiving = true;
+        engine.expect_bytes(&self.fd, expected);
+        if watches {
+            engine.watch(&self.fd, self.token);
+        } else {
+            engine.recv(&self.fd, max, self.token);
+        }
+    }
+
+    /// The watch ended.
+    pub(crate) fn readable(&mut self) {
+        self.receiving = false;
+    }
+
+    /// The receive ended. Its bytes are in the input, lent until [`Wire::settle`].
+    pub(crate) fn received<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        result: Result<Buffer, Error>,
+    ) -> Received {
+        self.receiving = false;
+        match result {
+            Ok(buffer) if buffer.is_empty() => {
+                engine.recycle(buffer);
+                if self.broken {
+                    return Received::Break;
+                }
+                self.ended = true;
+                Received::End
+            }
+            Ok(buffer) => {
+                self.input.take(buffer, engine);
+                Received::Bytes
+            }
+            Err(_) => {
+                self.broken = true;
+                Received::Break
+            }
+        }
+    }
+
+    /// The send ended. True if it was an exchange's.
+    pub(crate) fn sent<T>(&mut self, result: &Result<T, Error>) -> bool {
+        let whose = std::mem::replace(&mut self.sending, Sending::Nothing);
+        self.broken |= result.is_err();
+        whose == Sending::Exchange
+    }
+
+    /// Notes that nothing more will be received.
+    pub(crate) fn set_ended(&mut self) {
+        self.ended = true;
+    }
+
+    /// Bytes that the connection sends on its own account, before those of an exchange: to be
+    /// appended to.
+    pub(crate) fn own_bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.own.get_or_insert_default().0
+    }
+
+    /// Moves what the socket has at once into an empty pipe.
+    pub(crate) fn fill<E: Engine>(&mut self, engine: &mut E, pipe: &mut Pipe, max: usize) -> Fill {
+        let fill = pipe.fill(engine, &self.fd, max);
+        self.broken |= matches!(fill, Fill::Break(_));
+        fill
+    }
+
+    /// Receives what the socket has at once into `memory`: how many bytes, 0 at the end of the
+    /// stream. `None`: there is nothing yet.
+    pub(crate) fn try_receive_into<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        memory: &mut [u8],
+    ) -> Option<Result<usize, Error>> {
+        let taken = engine.take(&self.fd, memory);
+        self.broken |= matches!(taken, Some(Err(_)));
+        taken
+    }
+
+    /// Ends the handling of a completion: returns the buffer that the engine lent, and sends what
+    /// the connection has to send on its own account.
+    pub(crate) fn settle<E: Engine>(&mut self, engine: &mut E) {
+        self.input.settle(engine);
+        if let Some(own) = self.own.take_if(|_| self.sending == Sending::Nothing) {
+            engine.send(&self.fd, &[&own.0], self.token);
+            self.sending = Sending::Own;
+        }
+    }
+
+    /// Ends the stream to the peer.
+    pub(crate) fn shutdown<E: Engine>(&mut self, engine: &mut E) {
+        engine.shutdown(&self.fd, HowToShut::Write);
+    }
+
+    /// Closes the connection.
+    pub(crate) fn close<E: Engine>(mut self, engine: &mut E) {
+        self.input.clear(engine);
+        engine.close(self.fd);
+    }
+
+    /// Closes the connection so that the peer sees that it broke.
+    pub(crate) fn reset<E: Engine>(mut self, engine: &mut E) {
+        self.input.clear(engine);
+        engine.reset(self.fd);
+    }
+
+    /// Whether the engine knows already that the outstanding receive will end.
+    pub(crate) fn is_announced<E: Engine>(&self, engine: &E) -> bool {
+        engine.is_announced(&self.fd)
+    }
+
+    /// The address that the connection was opened to, if it was accepted.
+    pub(crate) fn address_reached<E: Engine>(&self, engine: &E) -> Option<SocketAddr> {
+        engine.address_reached(&self.fd)
+    }
+
+    /// What the kernel knows of the path to the peer, if that costs no system call.
+    pub(crate) fn path_estimate<E: Engine>(&self, engine: &E) -> Option<PathEstimate> {
+        engine.path_estimate(&self.fd)
+    }
+
+    /// Bytes of the send under way that the kernel has not taken; 0 when none is under way.
+    pub(crate) fn unsent<E: Engine>(&self, engine: &E) -> usize {
+        engine.unsent(&self.fd)
+    }
+}
+
+/// Bytes that a connection sends on its own account. Boxed, as most connections have none.
+#[derive(Debug, Default)]
+struct OwnBytes(Vec<u8>);
+
+impl OwnBytes {
+    /// These bytes, and then `parts`.
+    fn before<'a>(&'a self, parts: &[&'a [u8]]) -> Vec<&'a [u8]> {
+        std::iter::once(&self.0[..]).chain(parts.iter().copied()).collect()
+    }
+}
+
+impl<E: Engine> Sink<E> for Wire {
+    #[inline]
+    fn send(&mut self, engine: &mut E, parts: &[&[u8]]) {
+        match self.own.take() {
+            None => engine.send(&self.fd, parts, self.token),
+            Some(own) => engine.send(&self.fd, &own.before(parts), self.token),
+        }
+        self.sending = Sending::Exchange;
+    }
+
+    #[inline]
+    fn send_shared(&mut self, engine: &mut E, parts: &[&[u8]], shared: &dyn Shared) {
+        match self.own.take() {
+            None => engine.send_shared(&self.fd, parts, shared, self.token),
+            Some(own) => engine.send_shared(&self.fd, &own.before(parts), shared, self.token),
+        }
+        self.sending = Sending::Exchange;
+    }
+
+    #[inline]
+    fn send_pipe(&mut self, engine: &mut E, parts: &[&[u8]], pipe: &Pipe) {
+        match self.own.take() {
+            None => pipe.drain_after(engine, parts, &self.fd, self.token),
+            Some(own) => pipe.drain_after(engine, &own.before(parts), &self.fd, self.token),
+        }
+        self.sending = Sending::Exchange;
+    }
+
+    fn drained(&mut self, engine: &mut E, pipe: &mut Pipe, count: usize) {
+        pipe.drained(engine, count, &self.fd, self.token);
+        if pipe.filled() > 0 {
+            self.sending = Sending::Exchange;
+        }
+    }
+
+    fn unsent(&self, engine: &E) -> usize {
+        engine.unsent(&self.fd)
+    }
+}

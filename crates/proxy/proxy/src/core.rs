@@ -1,0 +1,173 @@
+//! The tables and pools of a worker, its engine, and what it shares with others. The core has no
+//! behaviour: stages and transfers work on it, and the worker drives them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millrace_engine::{Engine, Key, Kind, Mail, Table, Timers};
+use millrace_splice::Pipes;
+use millrace_store::{Cache, Waiter};
+
+use crate::auth::Gate;
+use crate::cached::CacheWaits;
+use crate::cached::fill::Fill;
+use crate::conn::Conn;
+use crate::conn::accepting::Accepting;
+use crate::counters::Counters;
+use crate::exchange::Exchange;
+use crate::exchange::access_log::LogBuffer;
+use crate::exchange::spare::SpareExchanges;
+use crate::names::Names;
+use crate::origin::{Attempt, Dial, OriginConn, Origins};
+use crate::overload::Overload;
+use crate::overload::per_client::Clients;
+use crate::shared::Shared;
+use crate::snapshot::Snapshot;
+use crate::snapshot::in_use::Snapshots;
+use crate::worker::drain::Drain;
+use crate::worker::message::Letter;
+use crate::worker::wakes::Wakes;
+
+/// What the stages of one worker work on.
+pub(crate) struct Core<E: Engine> {
+    pub(crate) engine: E,
+    /// The number of this worker, from 0.
+    pub(crate) index: usize,
+    pub(crate) shared: Arc<Shared>,
+    /// Those of this worker among the shared ones.
+    pub(crate) counters: Arc<Counters>,
+    /// The snapshot in force.
+    pub(crate) snapshot: Rc<Snapshot>,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) conns: Table<Conn>,
+    pub(crate) exchanges: Table<Box<Exchange>>,
+    pub(crate) spare: SpareExchanges,
+    pub(crate) attempts: Table<Attempt>,
+    pub(crate) fills: Table<Fill>,
+    pub(crate) origins: Origins,
+    pub(crate) names: Names<Key>,
+    pub(crate) gate: Gate<E::Waker>,
+    pub(crate) timers: Timers,
+    pub(crate) clients: Clients,
+    pub(crate) accepting: Accepting,
+    pub(crate) overload: Overload,
+    pub(crate) pipes: Pipes,
+    pub(crate) wakes: Wakes,
+    pub(crate) mail: Mail<Letter<E::Detached>, E::Waker>,
+    pub(crate) cache_waits: CacheWaits,
+    /// The header being written.
+    pub(crate) out: Vec<u8>,
+    pub(crate) log: LogBuffer,
+    pub(crate) drain: Drain,
+}
+
+/// An exchange and what it uses, borrowed apart. `C`: its client connection; an exchange without a
+/// client is a refresh.
+pub(crate) struct Parts<'a, E, C> {
+    pub(crate) engine: &'a mut E,
+    pub(crate) pipes: &'a mut Pipes,
+    pub(crate) timers: &'a mut Timers,
+    pub(crate) shared: &'a Shared,
+    pub(crate) counters: &'a Counters,
+    pub(crate) out: &'a mut Vec<u8>,
+    pub(crate) log: &'a mut LogBuffer,
+    pub(crate) exchange: &'a mut Exchange,
+    pub(crate) client: C,
+    /// Its origin connection, while it has one.
+    pub(crate) origin: Option<&'a mut OriginConn>,
+}
+
+impl<E: Engine> Core<E> {
+    /// An exchange that its caller knows to be under way.
+    #[inline]
+    pub(crate) fn exchange(&mut self, key: Key) -> &mut Exchange {
+        self.exchanges.get_mut(key).expect("the caller's exchange is under way")
+    }
+
+    /// A client connection that its caller knows to be open.
+    #[inline]
+    pub(crate) fn conn(&mut self, key: Key) -> &mut Conn {
+        self.conns.get_mut(key).expect("the caller's connection is open")
+    }
+
+    /// An exchange that its caller knows to be under way, and what it uses.
+    #[inline]
+    pub(crate) fn parts(&mut self, key: Key) -> Parts<'_, E, Option<&mut Conn>> {
+        let exchange = self.exchanges.get_mut(key).expect("the caller's exchange is under way");
+        let client = exchange.conn.and_then(|conn| self.conns.get_mut(conn));
+        let origin = exchange.transaction.connection.as_ref();
+        let origin = origin.and_then(|it| self.origins.connections.get_mut(it.slot()));
+        Parts {
+            engine: &mut self.engine,
+            pipes: &mut self.pipes,
+            timers: &mut self.timers,
+            shared: &self.shared,
+            counters: &self.counters,
+            out: &mut self.out,
+            log: &mut self.log,
+            exchange,
+            client,
+            origin,
+        }
+    }
+
+    /// The same for an exchange that has a client.
+    #[inline]
+    pub(crate) fn served(&mut self, key: Key) -> Parts<'_, E, &mut Conn> {
+        let Parts { engine, pipes, timers, shared, counters, out, log, exchange, client, origin } =
+            self.parts(key);
+        let client = client.expect("a connection outlives its exchanges, and a refresh has none");
+        Parts { engine, pipes, timers, shared, counters, out, log, exchange, client, origin }
+    }
+
+    /// The race for a connection of an exchange that is in one.
+    pub(crate) fn dial(&mut self, key: Key) -> &mut Dial {
+        self.exchange(key).transaction.dial.as_mut().expect("the caller's race is under way")
+    }
+
+    /// The cache; its caller knows that there is one.
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
+        self.shared.cache.as_ref().expect("whatever uses the cache has found one")
+    }
+
+    /// How the cache wakes an exchange or a fill of this worker.
+    pub(crate) fn waiter(&self, key: Key, kind: Kind) -> Waiter {
+        Waiter { worker: self.index as u16, token: key.token(kind).to_bits() }
+    }
+
+    /// Queues wake-ups of those that waited for something in the cache.
+    pub(crate) fn wake(&mut self, waiters: impl IntoIterator<Item = Waiter>) {
+        self.wakes.add(self.index, &mut self.mail, waiters);
+    }
+
+    /// The number of workers of the process.
+    pub(crate) fn workers(&self) -> u64 {
+        self.shared.counters.len() as u64
+    }
+
+    /// This worker's share of what the process may have; of nothing nothing, else at least one.
+    pub(crate) fn share(&self, of_process: u64) -> usize {
+        of_process.div_ceil(self.workers()) as usize
+    }
+
+    /// The snapshot and the place of the service that a connection's next exchange is served by.
+    pub(crate) fn serving(&self, listener: u16) -> (&Rc<Snapshot>, u16) {
+        if let Some(found) = self.snapshot.listener(listener) {
+            return (&self.snapshot, found.service as u16);
+        }
+        let last = self.snapshots.of_gone(listener).expect("kept while there is a connection");
+        let found = last.listener(listener).expect("the last snapshot that had it");
+        (last, found.service as u16)
+    }
+
+    /// Whether the exchange is the last one of its connection whatever the client wants.
+    pub(crate) fn is_last(&mut self, key: Key) -> bool {
+        let listener = self.served(key).client.listener;
+        self.is_leaving(listener)
+    }
+
+    /// Whether a connection that came in at `listener` ends with the exchange that it serves.
+    pub(crate) fn is_leaving(&self, listener: u16) -> bool {
+        self.drain.is_draining || self.snapshots.is_gone(listener)
+    }
+}

@@ -1,0 +1,237 @@
+//! Every way in which an exchange ends before its response is delivered to the last byte. One table
+//! decides it: who failed, and how much was delivered. ARCHITECTURE.md shows the same table.
+
+use millrace_engine::{Engine, Key};
+
+use crate::cached::{outcome, waiting};
+use crate::core::{Core, Parts};
+use crate::exchange::reason::Reason;
+use crate::exchange::stage::{Stage, Step};
+use crate::exchange::{Exchange, Own, Plan};
+use crate::origin::{self, Share, Transaction, h1, side};
+
+/// What failed, by whose fault. Follows from the reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failed {
+    /// The request, or what it requests, is refused: it is malformed, slow or cut, or not allowed.
+    Request,
+    /// The client's connection broke, stood still, or had to make room.
+    Client,
+    /// No connection to an origin could be opened.
+    Connect,
+    /// The origin ended its connection without a response.
+    Silence,
+    /// The response header is wrong or late.
+    Header,
+    /// The response body ends early, breaks its framing, or stands still.
+    Body,
+    /// Millrace itself has no room.
+    Proxy,
+}
+
+/// How much of the response was delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Delivered {
+    /// Nothing: the client can still get another response.
+    Nothing,
+    /// Some of it was sent, and the rest has not been received.
+    Part,
+    /// All of it was received from the origin, and is being sent.
+    Received,
+    /// It became a tunnel.
+    Tunnel,
+}
+
+/// How the exchange ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// The request is sent once more, on another connection or to another origin.
+    Retry,
+    /// The client gets a stored response that is stale (RFC 5861 section 4).
+    StaleFallback,
+    /// The client gets a response of our own that says why.
+    Refuse,
+    /// The client's connection is reset, so that the client sees that the response is not whole.
+    Reset,
+    /// The response is delivered to its end; only the rest of its request is given up.
+    Keep,
+}
+
+use Outcome::{Keep, Refuse, Reset, Retry, StaleFallback};
+
+/// The outcomes in order of preference, for each row in the order of [`Delivered`]. The first that is
+/// possible is taken. `Retry` is possible where [`may_retry`] says so, `StaleFallback` where a
+/// response is stored that may stand in, `Refuse` where the reason has a status; the others always.
+const TABLE: [(Failed, [&[Outcome]; 4]); 7] = [
+    (Failed::Request, [&[Refuse, Reset], &[Reset], &[Keep], &[Reset]]),
+    (Failed::Client, [&[Reset], &[Reset], &[Reset], &[Reset]]),
+    (Failed::Connect, [&[Retry, StaleFallback, Refuse], &[Reset], &[Reset], &[Reset]]),
+    (Failed::Silence, [&[Retry, StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
+    (Failed::Header, [&[StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
+    (Failed::Body, [&[Refuse, Reset], &[Reset], &[Keep], &[Reset]]),
+    (Failed::Proxy, [&[StaleFallback, Refuse], &[Reset], &[Keep], &[Reset]]),
+];
+
+/// Ends an exchange that cannot go on, or has it go on another way.
+pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
+    let exchange = core.exchange(key);
+    let (failed, delivered) = (Failed::by(reason), Delivered::of(exchange));
+    let row = TABLE.iter().find(|(row, _)| *row == failed).expect("each failure has a row");
+    let outcomes = row.1[delivered as usize];
+    let retries = outcomes.first() == Some(&Retry) && may_retry(core, key, reason);
+    origin::verdict::note_failure(core, key, reason);
+    if retries {
+        return retry(core, key);
+    }
+    if delivered == Delivered::Tunnel {
+        // An orderly end would make what the origin has got of the tunnel look whole.
+        side::break_off(core, key);
+    }
+    side::leave(core, key);
+    if core.exchange(key).is_refresh() {
+        return Step::Drop;
+    }
+    for outcome in outcomes {
+        match outcome {
+            StaleFallback if outcome::serve_stale(core, key) => {
+                return Step::Go(Stage::Deliver);
+            }
+            Refuse if reason.status() != 0 => return refuse(core, key, reason),
+            Keep => return keep(core, key),
+            Reset => return reset(core, key, reason),
+            Retry | StaleFallback | Refuse => {}
+        }
+    }
+    reset(core, key, reason)
+}
+
+impl Failed {
+    /// Whose failure a reason is.
+    const fn by(reason: Reason) -> Self {
+        use Reason::*;
+        match reason {
+            ClientClosed | ClientTimedOut | Shed | TunnelIdle | Draining => Self::Client,
+            NameUnknown | NameFailed | NameTimedOut | ConnectFailed | OriginUnreachable
+            | ConnectTimedOut | TargetDenied | PortDenied => Self::Connect,
+            OriginClosed => Self::Silence,
+            OriginTimedOut
+            | MalformedAnswer
+            | MalformedAnswerFraming
+            | UpgradeUnasked
+            | TooManyInterim => Self::Header,
+            MalformedAnswerBody | AnswerCut | AnswerTimedOut => Self::Body,
+            Overloaded | OriginBusy => Self::Proxy,
+            _ => Self::Request,
+        }
+    }
+}
+
+impl Delivered {
+    fn of(exchange: &Exchange) -> Self {
+        match exchange {
+            Exchange { tunnel: true, .. } => Self::Tunnel,
+            Exchange { status: 0, .. } => Self::Nothing,
+            _ if exchange.download.source_is_done() => Self::Received,
+            _ => Self::Part,
+        }
+    }
+}
+
+/// Whether the request may be sent once more (RFC 9110 section 9.2.2, RFC 9112 section 9.5). After
+/// a failed connection nothing was sent, so any request may go to another origin. An idle connection
+/// may end at any time, and a new one that ends without a word is worth another origin.
+fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
+    let Parts { exchange, origin, .. } = core.parts(key);
+    let reused = exchange.transaction.reused;
+    let may = match Failed::by(reason) {
+        Failed::Silence => {
+            let unread = origin.is_some_and(|origin| !origin.wire.input.is_empty());
+            let silent = exchange.transaction.interim == 0 && !unread;
+            h1::may_repeat(exchange) && silent && (reused || has_other_origin(exchange))
+        }
+        _ => has_other_origin(exchange),
+    };
+    let tries_max = exchange.snapshot().limits().retries;
+    if !may || u64::from(exchange.transaction.tries) >= tries_max || exchange.upload.moved() > 0 {
+        return false;
+    }
+    // An idle connection that had ended says nothing about its origin, and takes nothing of the
+    // budget: it happens to a request once.
+    let granted = reused || budget_grants(core, key);
+    if !granted {
+        core.counters.retries_refused.add(1);
+    }
+    granted
+}
+
+fn has_other_origin(exchange: &Exchange) -> bool {
+    match exchange.plan {
+        Plan::Route(index) => exchange.snapshot().route(exchange.service, index).origins.len() > 1,
+        _ => false,
+    }
+}
+
+/// Whether the route of the exchange may send one more request again.
+fn budget_grants<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
+    let (now, workers) = (core.engine.now(), core.workers());
+    let exchange = core.exchange(key);
+    let Plan::Route(index) = exchange.plan else { return true };
+    let snapshot = exchange.snapshot();
+    let limits = snapshot.limits();
+    let floor = limits.retries_per_second.div_ceil(workers);
+    let share = Share { percent: limits.retry_percent, floor };
+    let route = snapshot.route(exchange.service, index);
+    route.budget.borrow_mut().grant(now, route.turn.get(), share)
+}
+
+fn retry<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
+    core.counters.retries.add(1);
+    let exchange = core.exchange(key);
+    assert_eq!(exchange.stage, Stage::Fetch, "nothing has reached the client");
+    let transaction = &exchange.transaction;
+    let dials = transaction.reused;
+    let tried = transaction.origin.filter(|_| !dials);
+    let tries = transaction.tries + 1;
+    side::leave(core, key);
+    let exchange = core.exchange(key);
+    exchange.upload = Default::default();
+    exchange.transaction = Transaction { tries, tried, dials, ..Default::default() };
+    Step::Again
+}
+
+fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
+    waiting::leave(core, key);
+    let Parts { engine, pipes, exchange, .. } = core.parts(key);
+    exchange.plan = Plan::Here(Own::Refusal(reason));
+    exchange.reason = Some(reason);
+    // Known before the response is written: behind a reason that closes nothing is read as a
+    // request.
+    exchange.persistent &= exchange.request_was_taken() && !reason.closes();
+    exchange.upload.abandon(engine, pipes);
+    match exchange.stage {
+        Stage::Deliver => Step::Again,
+        _ => Step::Go(Stage::Deliver),
+    }
+}
+
+fn reset<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
+    let Parts { engine, counters, exchange, client, .. } = core.served(key);
+    counters.answers_aborted.add(1);
+    if client.wire.is_sending() {
+        exchange.download.note_unsent(client.wire.unsent(engine));
+        counters.bytes_downloaded.add(exchange.download.newly_taken());
+    }
+    exchange.reason.get_or_insert(reason);
+    exchange.persistent = false;
+    exchange.aborted = true;
+    Step::Go(Stage::Log)
+}
+
+/// The response is delivered; what is missing of the request is not waited for any longer.
+pub(crate) fn keep<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
+    side::leave(core, key);
+    let Parts { engine, pipes, exchange, .. } = core.parts(key);
+    exchange.upload.abandon(engine, pipes);
+    exchange.persistent = false;
+    if exchange.download.has_ended() { Step::Go(Stage::Log) } else { Step::Wait }
+}

@@ -1,0 +1,41 @@
+//! A connection being opened to an origin: the race of its addresses, and each attempt.
+
+use std::net::SocketAddr;
+
+use millrace_engine::{Fd, Instant, Key, TimerId};
+
+use crate::exchange::reason::Reason;
+use crate::names::Race;
+
+/// A connection being opened for an exchange.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    /// `None`: a Unix socket, which has one address.
+    pub(super) race: Option<Race>,
+    pub(super) port: u16,
+    /// Attempts under way.
+    pub(super) attempts: Vec<Key>,
+    pub(super) started: Instant,
+    /// Why the latest attempt failed.
+    pub(super) failure: Reason,
+}
+
+impl Dial {
+    /// An attempt failed.
+    pub(super) fn lose(&mut self, reason: Reason) {
+        self.failure = reason;
+        if let Some(race) = &mut self.race {
+            race.failed();
+        }
+    }
+}
+
+/// One address being connected to.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(super) fd: Fd,
+    /// `None`: a Unix socket.
+    pub(super) address: Option<SocketAddr>,
+    pub(crate) exchange: Key,
+    pub(super) timer: TimerId,
+}

@@ -1,0 +1,74 @@
+//! HTTP/1 on an origin connection: which connection outlives its response, whether a request may be
+//! repeated, and what the header of a response means.
+
+use millrace_http1::{Fields, Name};
+use millrace_http1::{Framing, answer_framing, connection_options, items, upgrade_accepted};
+
+use crate::exchange::Exchange;
+use crate::exchange::reason::Reason;
+use crate::origin::INTERIM_MAX;
+
+/// What a response header means for the exchange.
+pub(crate) enum Status {
+    Interim,
+    Final(Framing),
+}
+
+/// Reads the status and framing of the response header that just came.
+///
+/// # Errors
+/// The reason why the response cannot be used.
+pub(crate) fn status(exchange: &mut Exchange) -> Result<Status, Reason> {
+    let Exchange { transaction, answer, request, .. } = exchange;
+    let framing =
+        answer_framing(answer, request.method()).map_err(|_| Reason::MalformedAnswerFraming)?;
+    match answer.status() {
+        101 if transaction.upgrade_sent && upgrade_accepted(request, answer) => {
+            Ok(Status::Final(Framing::None))
+        }
+        101 => Err(Reason::UpgradeUnasked),
+        100..=199 if transaction.interim >= INTERIM_MAX => Err(Reason::TooManyInterim),
+        100..=199 => {
+            transaction.interim += 1;
+            Ok(Status::Interim)
+        }
+        _ => Ok(Status::Final(framing)),
+    }
+}
+
+/// Whether the connection of an exchange outlives its response. The response may not begin before
+/// the last byte of the request body was sent: an origin that never reads the body would take
+/// the rest of it for a request, and the next client on the connection would get the response.
+/// Without a body the engine may report later that the request was sent; the connection serves
+/// no other request before.
+pub(crate) fn is_persistent(exchange: &Exchange) -> bool {
+    let response = &exchange.answer;
+    exchange.request_was_taken()
+        && exchange.transaction.early_bytes == 0
+        && exchange.transaction.framing != Framing::UntilClose
+        && connection_options(response).is_persistent(response.version())
+        && !authenticates_connection(response)
+        && !authenticates_connection(&exchange.request)
+}
+
+/// RFC 9110 section 9.2.2: whether a request may be sent again after an origin had all of it.
+pub(crate) fn may_repeat(exchange: &Exchange) -> bool {
+    let is_held = matches!(exchange.framing, Framing::None | Framing::Length(0));
+    exchange.request.method().is_idempotent() && is_held
+}
+
+/// Whether the connection that a message came on is bound to its sender: the schemes that
+/// authenticate a connection instead of a request (RFC 4559 section 6).
+fn authenticates_connection(fields: &Fields) -> bool {
+    let names = [Name::Authorization, Name::WwwAuthenticate];
+    if names.iter().all(|&name| fields.find(name).is_none()) {
+        return false;
+    }
+    names.into_iter().flat_map(|name| fields.values(name)).any(|value| {
+        items(value).any(|challenge| {
+            let mut words = challenge.split(|byte| byte.is_ascii_whitespace());
+            let scheme = words.next().unwrap_or_default();
+            scheme.eq_ignore_ascii_case(b"ntlm") || scheme.eq_ignore_ascii_case(b"negotiate")
+        })
+    })
+}

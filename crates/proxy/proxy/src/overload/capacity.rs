@@ -1,0 +1,115 @@
+//! What a worker has room for: client connections, origin connections, exchanges and memory.
+
+use std::sync::atomic::Ordering;
+
+use millrace_engine::Engine;
+
+use crate::core::Core;
+use crate::origin::side::{self, RECEIVE_AHEAD_MAX};
+use crate::overload::{Waiter, Want};
+
+/// Whether an exchange may begin beside others of its connection. Those that begin alone always
+/// have room: there is one for each connection even when this many were begun ahead. What
+/// arrives for those ahead takes at most a quarter of the budget, or the ones before them could
+/// not be received any more.
+pub(crate) fn has_room_ahead<E: Engine>(core: &Core<E>) -> bool {
+    let budget = core.engine.budget();
+    let count = core.exchanges.len() - core.cache_waits.refreshes;
+    count < core.overload.connections_max
+        && count < budget.max() / (8 * RECEIVE_AHEAD_MAX)
+        && budget.used() < budget.max() / 2
+}
+
+/// Descriptors that this worker may open.
+pub(crate) fn descriptors<E: Engine>(core: &Core<E>) -> usize {
+    core.overload.descriptors
+}
+
+/// Origin connections that may be opened beside all that is open. Idle ones can make room for
+/// others.
+pub(crate) fn room_for_origins<E: Engine>(core: &Core<E>) -> usize {
+    let open = clients(core) + core.origins.connections.len() + core.attempts.len();
+    descriptors(core).saturating_sub(open)
+}
+
+/// Whether a further client may be accepted.
+pub(crate) fn has_room_for_clients<E: Engine>(core: &Core<E>) -> bool {
+    clients(core) < core.overload.connections_max && taken(core) < descriptors_for_clients(core)
+}
+
+/// The most descriptors that clients may take: the others are for origins.
+pub(crate) fn descriptors_for_clients<E: Engine>(core: &Core<E>) -> usize {
+    descriptors(core) * 7 / 8
+}
+
+/// Client connections: the admitted ones, and those that other workers have handed over.
+pub(crate) fn clients<E: Engine>(core: &Core<E>) -> usize {
+    // Relaxed: a bound of admission, on which no other memory depends.
+    core.conns.len() + core.counters.handed_over.load(Ordering::Relaxed)
+}
+
+/// Descriptors that clients have taken. Those who are served hold an origin connection each, or
+/// soon will: they count twice. Idle origin connections make room for whoever comes.
+pub(crate) fn taken<E: Engine>(core: &Core<E>) -> usize {
+    let in_use = core.origins.connections.len() - core.origins.idle_count();
+    clients(core) + in_use + core.attempts.len()
+}
+
+/// A client came: idle origin connections, and then clients that stand still, make room for the
+/// next one.
+pub(crate) fn make_room_for_clients<E: Engine>(core: &mut Core<E>) {
+    if room_for_origins(core) == 0
+        && let Some(oldest) = core.origins.oldest_idle()
+    {
+        side::close(core, oldest);
+    }
+    core.overload.sheds_next |= !has_room_for_clients(core);
+}
+
+/// Stops accepting until there is room again, and reports that once.
+pub(crate) fn pause_accepting<E: Engine>(core: &mut Core<E>, why: &str) {
+    if core.accepting.pause(&mut core.engine) {
+        core.counters.accept_pauses.add(1);
+    }
+    // Pairs with itself: whichever worker comes first reports it.
+    if !core.shared.said_pause.swap(true, Ordering::Relaxed) {
+        (core.shared.notice)(&format!(
+            "accepting pauses: {why}; connections that stand still are closed"
+        ));
+    }
+}
+
+/// Whether so much memory is held that those who hold it without moving have to let go.
+pub(crate) fn is_short_of_memory<E: Engine>(core: &Core<E>) -> bool {
+    let budget = core.engine.budget();
+    budget.used() > budget.max() / 8 * 7
+}
+
+/// The requests in the wait list for which a client that goes makes room. While as many lookups are
+/// under way as may be, it is no descriptor that one more waits for.
+pub(crate) fn helped<E: Engine>(core: &Core<E>) -> impl Iterator<Item = &Waiter> {
+    let is_full = core.names.is_full();
+    core.overload.waiting.iter().filter(move |it| it.want == Want::Connection || !is_full)
+}
+
+/// Whether clients or requests wait for room, or memory for those who hold it to let go.
+pub(crate) fn is_lacking<E: Engine>(core: &Core<E>) -> bool {
+    // One that drains accepts no more than it had to.
+    let keeps_clients_waiting = core.accepting.is_paused() && !core.drain.is_draining;
+    keeps_clients_waiting
+        || helped(core).next().is_some()
+        || is_short_of_memory(core)
+        || memory_missed(core) != core.overload.memory_missed
+}
+
+/// Times that a body found no memory in the cache, in any worker.
+pub(crate) fn memory_missed<E: Engine>(core: &Core<E>) -> u64 {
+    core.shared.cache.as_ref().map_or(0, |cache| cache.memory_missed())
+}
+
+/// Accepts again where that was paused and there is room by now.
+pub(crate) fn resume_accepting<E: Engine>(core: &mut Core<E>) {
+    if core.accepting.is_paused() && !core.drain.is_draining && has_room_for_clients(core) {
+        core.accepting.resume(&mut core.engine);
+    }
+}

@@ -1,0 +1,108 @@
+//! The download of an exchange: a response's body, or what an origin sends into a tunnel, goes to
+//! the client.
+
+use millrace_engine::{Engine, Error, Key};
+
+use crate::core::{Core, Parts};
+use crate::exchange::Exchange;
+use crate::exchange::reason::Reason;
+use crate::origin::side;
+use crate::transfer::source::Source;
+use crate::transfer::{Moved, Waits, tunnel};
+
+/// Moves the response on. `with_head`: the header in `core.out` goes first.
+pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> Moved {
+    let Parts { engine, pipes, counters, out, exchange, client, mut origin, .. } = core.served(key);
+    let Exchange { download, caching, .. } = exchange;
+    let is_cached = caching.reader.is_some();
+    let source = match (&mut caching.reader, &mut origin) {
+        (Some(reader), _) => Source::Cached(reader),
+        (None, Some(origin)) => Source::Wire(&mut origin.wire),
+        (None, None) => Source::Memory(&[]),
+    };
+    let head = if with_head { &out[..] } else { &[] };
+    let result = download.pump((engine, pipes), source, &mut client.wire, head);
+    counters.bytes_downloaded.add(download.newly_taken());
+    let has_ended = origin.is_some_and(|origin| origin.wire.has_ended());
+    if is_cached {
+        let woken = caching.reader.as_mut().and_then(|reader| reader.take_woken());
+        core.wake(woken);
+    }
+    match result {
+        Ok(Waits::Sink | Waits::Source) if is_cached => Moved::Waiting,
+        Ok(Waits::Sink) => {
+            finish_origin(core, key);
+            Moved::Waiting
+        }
+        Ok(Waits::Source) if has_ended => origin_ended(core, key),
+        Ok(Waits::Source) => {
+            side::receive(core, key);
+            Moved::Waiting
+        }
+        Ok(Waits::Off | Waits::Ended) => Moved::Ended,
+        Err(_) if with_head && !is_cached => {
+            // Nothing of the response was sent: its very first chunk breaks the grammar.
+            core.exchange(key).status = 0;
+            Moved::Failed(Reason::MalformedAnswerBody)
+        }
+        Err(_) => Moved::Failed(Reason::AnswerCut),
+    }
+}
+
+/// Sends the header in `core.out` with a body that is in memory.
+pub(crate) fn send<E: Engine>(core: &mut Core<E>, key: Key, body: &[u8]) -> Moved {
+    let Parts { engine, pipes, counters, out, exchange, client, .. } = core.served(key);
+    let source = Source::Memory(body);
+    let sent = exchange.download.pump((engine, pipes), source, &mut client.wire, out);
+    assert_eq!(sent, Ok(Waits::Sink), "there is a header to send");
+    counters.bytes_downloaded.add(exchange.download.newly_taken());
+    Moved::Waiting
+}
+
+/// The client took so many bytes out of the download's pipe, or will take none.
+pub(crate) fn spliced<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    result: Result<usize, Error>,
+) -> Moved {
+    let Ok(count) = result else { return Moved::Failed(Reason::ClientClosed) };
+    let Parts { engine, pipes, counters, exchange, client, .. } = core.served(key);
+    counters.bytes_spliced.add(count as u64);
+    let is_empty = exchange.download.drain((engine, pipes), count, &mut client.wire);
+    counters.bytes_downloaded.add(exchange.download.newly_taken());
+    if is_empty { pump(core, key, false) } else { Moved::Waiting }
+}
+
+/// The origin's stream ended while its response's body, or a tunnel, is read from it.
+pub(crate) fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
+    let Parts { engine, pipes, exchange, client, .. } = core.served(key);
+    if exchange.tunnel {
+        return tunnel::origin_ended(core, key);
+    }
+    if exchange.download.source_is_done() {
+        // The response is whole; the request is not, and nothing is left to take the rest of it.
+        return Moved::Failed(Reason::AnswerCut);
+    }
+    match exchange.download.source_ended(engine, &mut client.wire) {
+        Ok(_) => {
+            exchange.upload.abandon(engine, pipes);
+            side::leave(core, key);
+            Moved::Ended
+        }
+        Err(_) => Moved::Failed(Reason::AnswerCut),
+    }
+}
+
+/// The origin's part is over once the response was received and the request was sent: its
+/// connection serves others while the client is still being served.
+pub(crate) fn finish_origin<E: Engine>(core: &mut Core<E>, key: Key) {
+    let exchange = core.exchange(key);
+    if exchange.tunnel || !exchange.download.source_is_done() {
+        return;
+    }
+    if exchange.upload_is_over() {
+        side::finish(core, key);
+    } else if exchange.transaction.connection.is_some() {
+        side::receive(core, key);
+    }
+}
