@@ -13,6 +13,7 @@
 //! over. Credentials are looked at here and nowhere else: they are neither forwarded, nor logged,
 //! nor kept, except as digests under a key that only this worker has.
 
+mod admit;
 mod cache;
 mod challenge;
 mod credentials;
@@ -25,14 +26,7 @@ mod users;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use millrace_engine::{Engine, Key};
-use millrace_http1::{Framing, Method, Name, connection_options};
-
-use crate::conn::{Conn, client};
-use crate::core::{Core, Parts};
-use crate::exchange::Exchange;
-use crate::exchange::reason::Reason;
-
+pub(crate) use admit::{admit, verified};
 pub(crate) use challenge::write_challenges;
 pub(crate) use gate::Gate;
 pub use gate::{Desk, VERDICTS_MAX};
@@ -63,100 +57,4 @@ pub(crate) enum Access {
     Waiting,
     /// It is this user.
     Granted(Arc<[u8]>),
-}
-
-/// Whether the sender of a request is known to the service's file of users: true if it is, false
-/// while the verifier compares a password.
-///
-/// # Errors
-/// The reason to refuse the request.
-pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Reason> {
-    let Core { exchanges, conns, engine, gate, .. } = core;
-    let exchange = exchanges.get_mut(key).expect("the driver's exchange is there");
-    match exchange.access {
-        Access::Unasked => {}
-        // It has become the first of its connection meanwhile.
-        Access::Waiting => return Ok(false),
-        Access::Granted(_) => return Ok(true),
-    }
-    let snapshot = exchange.snapshot().clone();
-    let auth = snapshot.service(exchange.service).auth.as_ref();
-    let users = auth.and_then(|auth| auth.users.as_ref()).ok_or(Reason::AuthRequired);
-    let conn = conns.get_mut(exchange.conn()).expect("an exchange has its connection");
-    let judged = users.and_then(|users| {
-        let value = only_value(exchange).ok_or(Reason::AuthRequired)?;
-        let client = conn.client.map(|address| address.ip());
-        gate.judge(engine, snapshot.limits(), users, value, client, key)
-    });
-    match judged {
-        Ok(Some(user)) => {
-            exchange.access = Access::Granted(user);
-            Ok(true)
-        }
-        Ok(None) => {
-            exchange.access = Access::Waiting;
-            if exchange.request.method() == Method::Connect {
-                // What follows it meanwhile is to be seen before it is refused.
-                client::watch(engine, conn);
-            }
-            Ok(false)
-        }
-        Err(reason) => {
-            refused(exchange, nothing_follows(engine, conn), reason);
-            Err(reason)
-        }
-    }
-}
-
-/// The verifier compared the password, or took too long. True if the request goes on; false if it
-/// does not wait for that any more.
-///
-/// # Errors
-/// The reason to refuse the request.
-pub(crate) fn verified<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    result: Result<Arc<[u8]>, Reason>,
-) -> Result<bool, Reason> {
-    let Parts { exchange, client, engine, .. } = core.served(key);
-    if !matches!(exchange.access, Access::Waiting) {
-        return Ok(false);
-    }
-    match result {
-        Ok(user) => {
-            exchange.access = Access::Granted(user);
-            Ok(true)
-        }
-        Err(reason) => {
-            exchange.access = Access::Unasked;
-            refused(exchange, nothing_follows(engine, client), reason);
-            Err(reason)
-        }
-    }
-}
-
-/// The one Proxy-Authorization field; two of them would let two readers see two users.
-fn only_value(exchange: &Exchange) -> Option<&[u8]> {
-    let mut values = exchange.request.values(Name::ProxyAuthorization);
-    let value = values.next();
-    value.filter(|_| values.next().is_none())
-}
-
-/// Whether no byte was received behind the request, nor announced by the engine. Bytes that arrive
-/// later are the next request: a client may send it as soon as it has read the refusal, before
-/// the engine reports that the refusal was sent.
-fn nothing_follows<E: Engine>(engine: &E, conn: &Conn) -> bool {
-    conn.wire.input.is_empty() && !conn.wire.is_announced(engine)
-}
-
-/// RFC 9110 section 11.7.1: a client is expected to repeat the request with credentials, so it may
-/// do so on the same connection. Any other refusal of a CONNECT ends the connection, because bytes
-/// behind the request were meant for the tunnel. So does this one if bytes were received behind it.
-fn refused(exchange: &mut Exchange, nothing_follows: bool, reason: Reason) {
-    let is_connect = exchange.request.method() == Method::Connect;
-    if is_connect && reason.status() == 407 && nothing_follows {
-        let options = connection_options(&exchange.request);
-        exchange.persistent =
-            exchange.framing == Framing::None && options.is_persistent(exchange.request.version());
-    }
 }

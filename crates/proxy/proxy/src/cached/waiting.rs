@@ -34,5 +34,7 @@ pub(crate) fn leave<E: Engine>(core: &mut Core<E>, key: Key) {
     let caching = &mut core.exchange(key).caching;
     let released = caching.claim.take().map(Claim::release);
     let left = caching.reader.take().and_then(|reader| reader.leave());
-    core.wake(released.into_iter().flatten().chain(left));
+    if released.is_some() || left.is_some() {
+        core.wake(released.into_iter().flatten().chain(left));
+    }
 }

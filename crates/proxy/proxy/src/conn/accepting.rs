@@ -5,7 +5,9 @@
 //!             └── retired ──nothing came, or asked often enough──> closed
 //! ```
 
-use millrace_engine::{Engine, Fd, Key, Kind};
+use std::net::SocketAddr;
+
+use millrace_engine::{Engine, Error, Fd, Key, Kind};
 
 /// Listeners, armed or paused.
 #[derive(Debug)]
@@ -19,6 +21,9 @@ pub(crate) struct Accepting {
     asked: u32,
     /// Nothing is accepted any more.
     ended: bool,
+    /// What the accept stage is about to take: a connection with its client's address (`None`: a
+    /// Unix socket), or why a listener accepts none.
+    pub(crate) arrived: Option<Result<(Fd, Option<SocketAddr>), Error>>,
 }
 
 #[derive(Debug)]
@@ -35,7 +40,7 @@ struct Listener {
 
 impl Accepting {
     pub(crate) fn new() -> Self {
-        Self { listeners: Vec::new(), added: 0, retired: 0, asked: 0, ended: false }
+        Self { listeners: Vec::new(), added: 0, retired: 0, asked: 0, ended: false, arrived: None }
     }
 
     /// Takes a listener in, not armed yet.

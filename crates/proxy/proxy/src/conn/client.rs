@@ -27,11 +27,12 @@ pub(crate) fn completed<E: Engine>(
         return None;
     };
     let first = conn.pipeline.first();
-    let first = first.and_then(|first| exchanges.get(first).map(|exchange| (first, exchange)));
-    // It can only be the first: an exchange with a body is not begun beside others.
-    let uploading = first.filter(|(_, exchange)| exchange.upload.waits() == Waits::Source);
-    let uploading = uploading.map(|(first, _)| Subject::Exchange(first));
-    let first = first.map(|(first, _)| Subject::Exchange(first));
+    // The exchange that waits for bytes can only be the first: one with a body is not begun beside
+    // others.
+    let uploads = |&key: &Key| {
+        exchanges.get(key).is_some_and(|exchange| exchange.upload.waits() == Waits::Source)
+    };
+    let uploading = || first.filter(uploads).map(Subject::Exchange);
     match completion {
         Completion::Received(result) => match conn.wire.received(engine, result) {
             Received::Bytes if conn.standing == Standing::Lingering => {
@@ -40,13 +41,15 @@ pub(crate) fn completed<E: Engine>(
                 None
             }
             Received::Bytes => {
-                Some((uploading.unwrap_or(Subject::Conn(key)), Event::ClientReadable))
+                Some((uploading().unwrap_or(Subject::Conn(key)), Event::ClientReadable))
             }
             Received::End if conn.standing == Standing::Busy => {
                 // A client may end its direction once its request is whole, and wait.
-                Some((uploading?, Event::ClientEnded))
+                Some((uploading()?, Event::ClientEnded))
             }
-            Received::Break if first.is_some() => Some((first?, Event::End(Reason::ClientClosed))),
+            Received::Break if first.is_some() => {
+                Some((Subject::Exchange(first?), Event::End(Reason::ClientClosed)))
+            }
             Received::End | Received::Break => {
                 close(core, key);
                 None
@@ -54,16 +57,20 @@ pub(crate) fn completed<E: Engine>(
         },
         Completion::Readable => {
             conn.wire.readable();
+            let uploading = uploading();
             if uploading.is_none() {
                 receive(core, key);
             }
             Some((uploading?, Event::ClientReadable))
         }
         Completion::Sent(result) => {
-            conn.wire.sent(&result).then_some((first?, Event::ClientSent(result)))
+            let event = if result.is_ok() { Event::ClientSent } else { Event::ClientFailed };
+            conn.wire.sent(&result).then_some((Subject::Exchange(first?), event))
         }
         Completion::Spliced(result) => {
-            conn.wire.sent(&result).then_some((first?, Event::ClientSpliced(result)))
+            let is_exchanges = conn.wire.sent(&result);
+            let event = result.map_or(Event::ClientFailed, |it| Event::ClientSpliced(it as u32));
+            is_exchanges.then_some((Subject::Exchange(first?), event))
         }
         other => unreachable!("no client connection requests {other:?}"),
     }

@@ -32,6 +32,11 @@ impl RecvBuffer {
         }
     }
 
+    /// Whether the engine's buffer is to be returned.
+    pub(crate) fn is_lent(&self) -> bool {
+        matches!(self, Self::Lent { .. })
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes().is_empty()
     }

@@ -134,6 +134,7 @@ impl Wire {
     }
 
     /// The receive ended. Its bytes are in the input, lent until [`Wire::settle`].
+    #[inline]
     pub(crate) fn received<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -199,7 +200,15 @@ impl Wire {
 
     /// Ends the handling of a completion: returns the buffer that the engine lent, and sends what
     /// the connection has to send on its own account.
+    #[inline]
     pub(crate) fn settle<E: Engine>(&mut self, engine: &mut E) {
+        if self.own.is_some() || self.input.is_lent() {
+            self.settle_now(engine);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_now<E: Engine>(&mut self, engine: &mut E) {
         self.input.settle(engine);
         if let Some(own) = self.own.take_if(|_| self.sending == Sending::Nothing) {
             engine.send(&self.fd, &[&own.0], self.token);

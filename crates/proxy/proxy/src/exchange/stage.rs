@@ -18,11 +18,8 @@
 //! There is one backward move, [`Step::Again`] of fetch: another origin connection, while nothing of
 //! the request's body has been read for an origin and nothing of a response has reached the client.
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-
 use crate::names::NameError;
-use millrace_engine::{Error, Fd, Key};
+use millrace_engine::Key;
 
 use crate::exchange::reason::Reason;
 
@@ -50,45 +47,52 @@ pub(crate) enum Subject {
     Fill(Key),
 }
 
-/// What happened: a completion, a timer, a message or a wake-up.
-#[derive(Debug)]
+/// What happened: a completion, a timer, a message or a wake-up. What it brought, where that is more
+/// than a few bytes, is at its object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     /// The driver moved the object on to this stage, or the connection to its next request.
     Enter,
     /// The exchange has become the first of its connection.
     Turn,
-    /// A listener accepted a connection, or cannot.
-    Accepted(Result<(Fd, Option<SocketAddr>), Error>),
-    /// Another worker handed over a connection that it accepted.
-    HandedOver(Fd, Option<SocketAddr>),
+    /// A listener accepted a connection, or cannot: see [`Accepting::arrived`].
+    ///
+    /// [`Accepting::arrived`]: crate::conn::accepting::Accepting::arrived
+    Accepted,
+    /// Another worker handed over a connection that it accepted; it is at the same place.
+    HandedOver,
     /// Bytes from the client are there, or may be.
     ClientReadable,
     /// The client ended its stream.
     ClientEnded,
-    /// The client took what was sent, or will not.
-    ClientSent(Result<(), Error>),
-    /// The client took so many bytes out of the download's pipe, or will take none.
-    ClientSpliced(Result<usize, Error>),
+    /// The client took what was sent.
+    ClientSent,
+    /// The client took so many bytes out of the download's pipe.
+    ClientSpliced(u32),
+    /// The client will take nothing more.
+    ClientFailed,
     /// Bytes from the origin are there, or may be.
     OriginReadable,
     /// The origin ended its stream.
     OriginEnded,
     /// The connection to the origin broke.
     OriginBroke,
-    /// The origin took what was sent, or will not.
-    OriginSent(Result<(), Error>),
-    /// The origin took so many bytes out of the upload's pipe, or will take none.
-    OriginSpliced(Result<usize, Error>),
-    /// An attempt to connect to the origin ended; the key is the attempt's.
-    Connected(Key, Result<(), Error>),
-    /// The timer of an attempt to connect is due.
-    ConnectDue(Key),
-    /// The origin's name was looked up.
-    Named(Result<Arc<[IpAddr]>, NameError>),
+    /// The origin took what was sent.
+    OriginSent,
+    /// The origin took so many bytes out of the upload's pipe.
+    OriginSpliced(u32),
+    /// The origin will take nothing more.
+    OriginFailed,
+    /// An attempt to connect to the origin ended, or its timer is due: see [`Dial::news`].
+    ///
+    /// [`Dial::news`]: crate::origin::Dial::news
+    Dialed,
+    /// The origin's name was looked up; the addresses are at the exchange's transaction.
+    Named(Result<(), NameError>),
     /// There may be room by now for what the exchange waited for.
     Room,
-    /// The verifier compared the password.
-    Verified(Result<Arc<[u8]>, Reason>),
+    /// The verifier compared the password, and it is right; or the reason to refuse the request.
+    Verified(Result<(), Reason>),
     /// What the exchange or the fill waits for in the cache may have come.
     Woken,
     /// The time for what the object waits for is over.
@@ -96,6 +100,9 @@ pub(crate) enum Event {
     /// The exchange has to end, for this reason.
     End(Reason),
 }
+
+// An event travels in a register.
+const _: () = assert!(size_of::<Event>() <= 8 && size_of::<Step>() <= 16);
 
 /// What a stage returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

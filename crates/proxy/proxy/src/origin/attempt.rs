@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use millrace_engine::{Fd, Instant, Key, TimerId};
+use millrace_engine::{Error, Fd, Instant, Key, TimerId};
 
 use crate::exchange::reason::Reason;
 use crate::names::Race;
@@ -18,6 +18,8 @@ pub(crate) struct Dial {
     pub(super) started: Instant,
     /// Why the latest attempt failed.
     pub(super) failure: Reason,
+    /// The attempt that something happened to, and how it ended; `None`: its timer is due.
+    pub(super) news: Option<(Key, Option<Result<(), Error>>)>,
 }
 
 impl Dial {

@@ -13,6 +13,7 @@ use crate::config::Role;
 use crate::conn::wire::Wire;
 use crate::core::Core;
 use crate::exchange::reason::Reason;
+use crate::exchange::stage::{Event, Subject};
 use crate::names::{Attempt as Next, Race};
 use crate::origin::attempt::{Attempt, Dial};
 use crate::origin::{OriginConn, Phase, User, side};
@@ -45,8 +46,9 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key, race: Option<Race>, port: u16)
     let started = core.engine.now();
     let transaction = &mut core.exchange(key).transaction;
     transaction.phase = Phase::Dialing;
-    let failure = Reason::ConnectFailed;
-    transaction.dial = Some(Box::new(Dial { race, port, attempts: Vec::new(), started, failure }));
+    let (attempts, failure) = (Vec::new(), Reason::ConnectFailed);
+    let dial = Dial { race, port, attempts, started, failure, news: None };
+    transaction.dial = Some(Box::new(dial));
 }
 
 /// Starts what the race requests, until it waits or is lost.
@@ -122,11 +124,30 @@ fn has_room<E: Engine>(core: &mut Core<E>) -> bool {
     true
 }
 
-/// An attempt of the exchange ended. True once there is a connection.
+/// An attempt ended, or (`None`) its timer is due: the event that this is for its exchange.
+pub(crate) fn news<E: Engine>(
+    core: &mut Core<E>,
+    slot: Key,
+    ended: Option<Result<(), Error>>,
+) -> Option<(Subject, Event)> {
+    let key = core.attempts.get(slot)?.exchange;
+    core.dial(key).news = Some((slot, ended));
+    Some((Subject::Exchange(key), Event::Dialed))
+}
+
+/// Goes on after what happened to an attempt of the exchange. True once there is a connection.
 ///
 /// # Errors
 /// The reason why there will be none.
-pub(crate) fn connected<E: Engine>(
+pub(crate) fn on_news<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Reason> {
+    match core.dial(key).news.take() {
+        Some((slot, Some(result))) => ended(core, key, slot, result),
+        Some((slot, None)) => timer_due(core, key, slot).map(|()| false),
+        None => Ok(false),
+    }
+}
+
+fn ended<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     slot: Key,
@@ -162,10 +183,7 @@ pub(crate) fn connected<E: Engine>(
 }
 
 /// An attempt's timer is due: another address joins the race, or the time is over.
-///
-/// # Errors
-/// The reason why there will be no connection.
-pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) -> Result<(), Reason> {
+fn timer_due<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) -> Result<(), Reason> {
     let now = core.engine.now();
     let Some(timer) = core.attempts.get(slot).map(|attempt| attempt.timer) else { return Ok(()) };
     let wait = connect_max(core, key);

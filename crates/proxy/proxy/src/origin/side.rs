@@ -59,7 +59,9 @@ pub(crate) fn completed<E: Engine>(
             let is_exchanges = wire.sent(&result);
             match user {
                 Some(User::Exchange(key)) if is_exchanges => {
-                    Some((Subject::Exchange(key), Event::OriginSent(result)))
+                    let event =
+                        if result.is_ok() { Event::OriginSent } else { Event::OriginFailed };
+                    Some((Subject::Exchange(key), event))
                 }
                 // The response came before this report.
                 Some(_) => None,
@@ -73,7 +75,9 @@ pub(crate) fn completed<E: Engine>(
         }
         (Completion::Spliced(result), user) => match user {
             Some(User::Exchange(key)) if wire.sent(&result) => {
-                Some((Subject::Exchange(key), Event::OriginSpliced(result)))
+                let event =
+                    result.map_or(Event::OriginFailed, |it| Event::OriginSpliced(it as u32));
+                Some((Subject::Exchange(key), event))
             }
             _ => None,
         },

@@ -1,6 +1,7 @@
 //! One request at an origin: how far it has come, and what it may still try.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use millrace_engine::Instant;
 use millrace_http1::{Framing, HeadScan};
@@ -53,6 +54,8 @@ pub(crate) struct Transaction {
     pub(crate) reused: bool,
     /// Whether it is noted at the origin that a connection is being opened.
     pub(crate) opens: bool,
+    /// The addresses of the origin, when its name was looked up.
+    pub(crate) addresses: Option<Arc<[IpAddr]>>,
     /// The connection being opened.
     pub(crate) dial: Option<Box<Dial>>,
     /// Tries made before this one.

@@ -18,25 +18,14 @@ use crate::worker::message::{HandedOver, Letter};
 /// Handles an event of a listener, or of a connection that has to begin with a PROXY protocol header.
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
     match event {
-        Event::Accepted(Ok((fd, peer))) => {
-            core.counters.connections_accepted.add(1);
-            core.accepting.came(key);
-            let listener = key.slot as u16;
-            if let Some(fd) = hand_over(core, fd, peer, listener) {
-                admit(core, fd, peer, listener);
-            }
+        Event::Accepted => {
+            accepted(core, key);
             Step::Wait
         }
-        Event::Accepted(Err(error)) => {
-            core.accepting.disarmed(key);
-            capacity::pause_accepting(core, &format!("cannot accept: {error}"));
-            if error == Error::OutOfDescriptors {
-                core.overload.missed.descriptors = true;
+        Event::HandedOver => {
+            if let Some(Ok((fd, peer))) = core.accepting.arrived.take() {
+                admit(core, fd, peer, key.slot as u16);
             }
-            Step::Wait
-        }
-        Event::HandedOver(fd, peer) => {
-            admit(core, fd, peer, key.slot as u16);
             Step::Wait
         }
         Event::Due => {
@@ -44,6 +33,28 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step 
             Step::Wait
         }
         _ => greet(core, key),
+    }
+}
+
+/// A listener accepted a connection, or cannot.
+fn accepted<E: Engine>(core: &mut Core<E>, key: Key) {
+    match core.accepting.arrived.take() {
+        Some(Ok((fd, peer))) => {
+            core.counters.connections_accepted.add(1);
+            core.accepting.came(key);
+            let listener = key.slot as u16;
+            if let Some(fd) = hand_over(core, fd, peer, listener) {
+                admit(core, fd, peer, listener);
+            }
+        }
+        Some(Err(error)) => {
+            core.accepting.disarmed(key);
+            capacity::pause_accepting(core, &format!("cannot accept: {error}"));
+            if error == Error::OutOfDescriptors {
+                core.overload.missed.descriptors = true;
+            }
+        }
+        None => {}
     }
 }
 

@@ -20,18 +20,19 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step 
     let moved = match event {
         Event::Enter | Event::Turn => return begin(core, key),
         Event::End(reason) => return Step::End(reason),
-        Event::ClientSent(Err(_)) => return Step::End(Reason::ClientClosed),
+        Event::ClientFailed => return Step::End(Reason::ClientClosed),
         // An interim response was in the way.
-        Event::ClientSent(Ok(())) if waits == Waits::Off => return begin(core, key),
-        Event::ClientSent(Ok(())) => download::pump(core, key, false),
-        Event::ClientSpliced(result) => download::spliced(core, key, result),
+        Event::ClientSent if waits == Waits::Off => return begin(core, key),
+        Event::ClientSent => download::pump(core, key, false),
+        Event::ClientSpliced(count) => download::spliced(core, key, count),
         Event::OriginReadable | Event::Woken if waits == Waits::Source => {
             download::pump(core, key, false)
         }
         Event::OriginEnded => download::origin_ended(core, key),
         Event::OriginBroke => Moved::Failed(Reason::AnswerCut),
-        Event::OriginSent(result) => upload::sent(core, key, result),
-        Event::OriginSpliced(result) => upload::spliced(core, key, result),
+        Event::OriginSent => upload::pump(core, key, false),
+        Event::OriginSpliced(count) => upload::spliced(core, key, count),
+        Event::OriginFailed => upload::failed(core, key),
         Event::ClientReadable => upload::pump(core, key, false),
         Event::ClientEnded => upload::client_ended(core, key),
         Event::Due => look_again(core, key),

@@ -2,10 +2,9 @@
 //! picks the origin and the connection, sends the request's header (its body follows by the upload),
 //! passes interim responses on, and begins again elsewhere where that is sound.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use millrace_engine::{Engine, Error, Key};
+use millrace_engine::{Engine, Key};
 use millrace_http1::{Authority, Framing, HeadScan, Version, destination};
 
 use crate::cached::now_ms;
@@ -35,23 +34,20 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step 
         (Event::Room | Event::Woken, Phase::Start) => return begin(core, key),
         (Event::Room, Phase::Queued) => return leave_queue(core, key),
         (Event::Named(result), Phase::Naming) => return named(core, key, result),
-        (Event::Connected(slot, result), _) => return connected(core, key, slot, result),
-        (Event::ConnectDue(slot), _) => {
-            let due = dial::timer_due(core, key, slot);
-            return due.map_or_else(|reason| connect_failed(core, key, reason), |()| Step::Wait);
-        }
+        (Event::Dialed, Phase::Dialing) => return dialed(core, key),
         (Event::Turn, Phase::Asked) => {
             let now = core.engine.now();
             core.exchange(key).transaction.since = now;
             return read_response(core, key);
         }
-        (Event::ClientSent(Err(_)), _) => return Step::End(Reason::ClientClosed),
-        (Event::OriginReadable | Event::ClientSent(Ok(())), Phase::Asked) => {
+        (Event::ClientFailed, _) => return Step::End(Reason::ClientClosed),
+        (Event::OriginReadable | Event::ClientSent, Phase::Asked) => {
             return read_response(core, key);
         }
         (Event::OriginEnded | Event::OriginBroke, _) => return origin_ended(core, key),
-        (Event::OriginSent(result), _) => upload::sent(core, key, result),
-        (Event::OriginSpliced(result), _) => upload::spliced(core, key, result),
+        (Event::OriginSent, _) => upload::pump(core, key, false),
+        (Event::OriginSpliced(count), _) => upload::spliced(core, key, count),
+        (Event::OriginFailed, _) => upload::failed(core, key),
         (Event::ClientReadable, _) => upload::pump(core, key, false),
         (Event::ClientEnded, _) => upload::client_ended(core, key),
         // Its turn, or what it waited for in the cache, changes nothing for it.
@@ -173,14 +169,12 @@ fn open<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Result<(), Rea
 }
 
 /// A name was looked up for the exchange.
-fn named<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    result: Result<Arc<[IpAddr]>, NameError>,
-) -> Step {
-    let id = core.exchange(key).transaction.origin.expect("picked before it was looked up");
+fn named<E: Engine>(core: &mut Core<E>, key: Key, result: Result<(), NameError>) -> Step {
+    let transaction = &mut core.exchange(key).transaction;
+    let id = transaction.origin.expect("picked before it was looked up");
+    let addresses = transaction.addresses.take().unwrap_or_default();
     let opening = match result {
-        Ok(addresses) => {
+        Ok(()) => {
             let Place::Name(_, port) = *core.origins.place(id) else {
                 unreachable!("only names are looked up");
             };
@@ -191,14 +185,9 @@ fn named<E: Engine>(
     opening.map_or_else(|reason| connect_failed(core, key, reason), |()| Step::Wait)
 }
 
-/// An attempt to connect ended.
-fn connected<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    slot: Key,
-    result: Result<(), Error>,
-) -> Step {
-    match dial::connected(core, key, slot, result) {
+/// Something happened to an attempt to connect.
+fn dialed<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
+    match dial::on_news(core, key) {
         Ok(true) => send_request(core, key),
         Ok(false) => Step::Wait,
         Err(reason) => connect_failed(core, key, reason),

@@ -19,12 +19,8 @@ use crate::snapshot::Snapshot;
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
     match event {
         Event::Enter | Event::Turn => route(core, key),
-        Event::Verified(result) => match auth::verified(core, key, result) {
-            Ok(true) => route(core, key),
-            Ok(false) => Step::Wait,
-            Err(reason) => Step::End(reason),
-        },
-        Event::End(reason) => Step::End(reason),
+        Event::Verified(Ok(())) => route(core, key),
+        Event::Verified(Err(reason)) | Event::End(reason) => Step::End(reason),
         _ => Step::Wait,
     }
 }

@@ -1,7 +1,7 @@
 //! The download of an exchange: a response's body, or what an origin sends into a tunnel, goes to
 //! the client.
 
-use millrace_engine::{Engine, Error, Key};
+use millrace_engine::{Engine, Key};
 
 use crate::core::{Core, Parts};
 use crate::exchange::Exchange;
@@ -24,8 +24,8 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
     let result = download.pump((engine, pipes), source, &mut client.wire, head);
     counters.bytes_downloaded.add(download.newly_taken());
     let has_ended = origin.is_some_and(|origin| origin.wire.has_ended());
-    if is_cached {
-        let woken = caching.reader.as_mut().and_then(|reader| reader.take_woken());
+    let woken = caching.reader.as_mut().and_then(|reader| reader.take_woken());
+    if woken.is_some() {
         core.wake(woken);
     }
     match result {
@@ -59,16 +59,11 @@ pub(crate) fn send<E: Engine>(core: &mut Core<E>, key: Key, body: &[u8]) -> Move
     Moved::Waiting
 }
 
-/// The client took so many bytes out of the download's pipe, or will take none.
-pub(crate) fn spliced<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    result: Result<usize, Error>,
-) -> Moved {
-    let Ok(count) = result else { return Moved::Failed(Reason::ClientClosed) };
+/// The client took so many bytes out of the download's pipe.
+pub(crate) fn spliced<E: Engine>(core: &mut Core<E>, key: Key, count: u32) -> Moved {
     let Parts { engine, pipes, counters, exchange, client, .. } = core.served(key);
-    counters.bytes_spliced.add(count as u64);
-    let is_empty = exchange.download.drain((engine, pipes), count, &mut client.wire);
+    counters.bytes_spliced.add(count.into());
+    let is_empty = exchange.download.drain((engine, pipes), count as usize, &mut client.wire);
     counters.bytes_downloaded.add(exchange.download.newly_taken());
     if is_empty { pump(core, key, false) } else { Moved::Waiting }
 }

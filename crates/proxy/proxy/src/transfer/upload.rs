@@ -1,7 +1,7 @@
 //! The upload of an exchange: its request's body, or what a client sends into a tunnel, goes to the
 //! origin.
 
-use millrace_engine::{Buffer, Engine, Error, Key};
+use millrace_engine::{Buffer, Engine, Key};
 use millrace_http1::Framing;
 
 use crate::conn::client;
@@ -47,40 +47,29 @@ pub(crate) fn client_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     }
 }
 
-/// The origin took what was sent, or will not.
-pub(crate) fn sent<E: Engine>(core: &mut Core<E>, key: Key, result: Result<(), Error>) -> Moved {
+/// The origin will take nothing more.
+pub(crate) fn failed<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     let Parts { engine, pipes, exchange, .. } = core.parts(key);
-    match result {
-        Ok(()) => pump(core, key, false),
-        Err(_) if exchange.tunnel => Moved::Failed(Reason::AnswerCut),
-        Err(_) => {
-            // It may have responded before it stopped reading (RFC 9112 section 9.5): what is in
-            // the receive queue decides. Nothing more is sent, and neither side is used again.
-            exchange.upload.abandon(engine, pipes);
-            exchange.persistent = exchange.persistent && exchange.framing == Framing::None;
-            exchange.transaction.since = engine.now();
-            if exchange.transaction.phase == Phase::Asked {
-                side::receive(core, key);
-            }
-            Moved::Ended
-        }
+    if exchange.tunnel {
+        return Moved::Failed(Reason::AnswerCut);
     }
+    // It may have responded before it stopped reading (RFC 9112 section 9.5): what is in the receive
+    // queue decides. Nothing more is sent, and neither side is used again.
+    exchange.upload.abandon(engine, pipes);
+    exchange.persistent = exchange.persistent && exchange.framing == Framing::None;
+    exchange.transaction.since = engine.now();
+    if exchange.transaction.phase == Phase::Asked {
+        side::receive(core, key);
+    }
+    Moved::Ended
 }
 
-/// The origin took so many bytes out of the upload's pipe, or will take none.
-pub(crate) fn spliced<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    result: Result<usize, Error>,
-) -> Moved {
-    let count = match result {
-        Ok(count) => count,
-        Err(error) => return sent(core, key, Err(error)),
-    };
+/// The origin took so many bytes out of the upload's pipe.
+pub(crate) fn spliced<E: Engine>(core: &mut Core<E>, key: Key, count: u32) -> Moved {
     let Parts { engine, pipes, counters, exchange, origin, .. } = core.parts(key);
-    counters.bytes_spliced.add(count as u64);
+    counters.bytes_spliced.add(count.into());
     let Some(origin) = origin else { return Moved::Waiting };
-    if exchange.upload.drain((engine, pipes), count, &mut origin.wire) {
+    if exchange.upload.drain((engine, pipes), count as usize, &mut origin.wire) {
         pump(core, key, false)
     } else {
         Moved::Waiting

@@ -8,150 +8,145 @@ use millrace_engine::{Engine, Key};
 
 use crate::cached::{fill, refresh};
 use crate::conn::{Standing, client};
-use crate::core::{Core, Parts};
-use crate::exchange::end;
+use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Afterwards, Event, Stage, Step, Subject};
+use crate::exchange::{Exchange, end};
 use crate::origin::Phase;
 use crate::stage::{accept, deliver, fetch, log, lookup, parse, route};
-use crate::transfer::Waits;
 
-/// Handles an event. One for an object that is gone is ignored.
-pub(crate) fn drive<E: Engine>(core: &mut Core<E>, subject: Subject, event: Event) {
-    let mut next = Some((subject, event));
-    // The connection that looks for a further request once its exchange waits.
+/// Handles an event, and what follows from it. An event for an object that is gone is ignored.
+pub(crate) fn drive<E: Engine>(core: &mut Core<E>, mut subject: Subject, mut event: Event) {
+    // The connection that looks for its next request once its exchange waits.
     let mut later = None;
-    while let Some((subject, event)) = next.take().or_else(|| resume(&mut later)) {
-        next = match subject {
-            Subject::Exchange(key) => drive_exchange(core, key, event, &mut later),
-            Subject::Conn(key) => drive_conn(core, key, event, &mut later),
+    loop {
+        let step = match subject {
+            Subject::Exchange(key) => step_exchange(core, key, event),
+            Subject::Conn(key) => step_conn(core, key, event),
             Subject::Fill(key) => {
                 fill::run::on(core, key, event);
-                None
+                Step::Wait
             }
-            Subject::Listener(key) => {
-                accept::on(core, key, event);
-                None
-            }
+            Subject::Listener(key) => accept::on(core, key, event),
         };
+        event = Event::Enter;
+        match step {
+            Step::Again => {}
+            Step::Begin(exchange, refused) => {
+                if let Subject::Conn(conn) = subject {
+                    later = Some(conn);
+                }
+                subject = Subject::Exchange(exchange);
+                event = refused.map_or(Event::Enter, Event::End);
+            }
+            Step::Ended(conn, Afterwards::Next) => {
+                later = Some(conn);
+                match next_in_turn(core, conn) {
+                    Some(first) => (subject, event) = (Subject::Exchange(first), Event::Turn),
+                    None => subject = Subject::Conn(conn),
+                }
+            }
+            Step::Ended(conn, afterwards) => {
+                close(core, conn, afterwards);
+                return;
+            }
+            Step::Wait => match later.take() {
+                Some(conn) => subject = Subject::Conn(conn),
+                None => return,
+            },
+            step => unreachable!("{step:?} is taken by the exchange"),
+        }
     }
 }
 
-fn resume(later: &mut Option<Key>) -> Option<(Subject, Event)> {
-    later.take().map(|conn| (Subject::Conn(conn), Event::Enter))
-}
-
-/// Calls the stage that a connection is in. Returns the event that follows.
-fn drive_conn<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    event: Event,
-    later: &mut Option<Key>,
-) -> Option<(Subject, Event)> {
-    let standing = core.conns.get(key)?.standing;
-    trace(core, || format!("connection {}.{} {standing:?} <- {event:?}", key.slot, key.generation));
-    let step = match standing {
+/// Calls the stage that a connection is in.
+#[inline]
+fn step_conn<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
+    let Some(conn) = core.conns.get(key) else { return Step::Wait };
+    let standing = conn.standing;
+    trace(core, || format!("connection {} {standing:?} <- {event:?}", key.slot));
+    match standing {
         Standing::Greeting => accept::on(core, key, event),
         _ => parse::on(core, key, event),
-    };
-    match step {
-        Step::Wait => None,
-        Step::Again => Some((Subject::Conn(key), Event::Enter)),
-        Step::Begin(exchange, refused) => {
-            *later = Some(key);
-            let event = refused.map_or(Event::Enter, Event::End);
-            Some((Subject::Exchange(exchange), event))
-        }
-        step => unreachable!("{step:?} is not a connection's"),
     }
 }
 
-/// Calls the stage that an exchange is in. Returns the event that follows.
-fn drive_exchange<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    event: Event,
-    later: &mut Option<Key>,
-) -> Option<(Subject, Event)> {
-    let stage = core.exchanges.get(key)?.stage;
-    check(core, key, stage, &event);
-    trace(core, || format!("exchange {}.{} {stage:?} <- {event:?}", key.slot, key.generation));
-    let step = match stage {
-        Stage::Route => route::on(core, key, event),
-        Stage::Lookup => lookup::on(core, key, event),
-        Stage::Fetch => fetch::on(core, key, event),
-        Stage::Deliver => deliver::on(core, key, event),
-        Stage::Log => log::on(core, key, event),
-    };
-    let step = match step {
-        Step::End(reason) => end::end(core, key, reason),
-        step => step,
-    };
-    trace(core, || format!("exchange {}.{} -> {step:?}", key.slot, key.generation));
-    match step {
-        Step::Wait => None,
-        Step::Go(Stage::Deliver | Stage::Log) | Step::Drop if core.exchange(key).is_refresh() => {
-            refresh::end(core, key);
-            None
-        }
-        Step::Go(next) => {
-            assert!(stage < next, "{stage:?} is not before {next:?}");
-            core.exchange(key).stage = next;
-            Some((Subject::Exchange(key), Event::Enter))
-        }
-        Step::Again => Some((Subject::Exchange(key), Event::Enter)),
-        Step::Ended(conn, afterwards) => ended(core, conn, afterwards, later),
-        step => unreachable!("{step:?} is not an exchange's"),
-    }
-}
-
-/// The first exchange of a connection has ended: on to the one after it, or to the next request,
-/// which may be there already; or the connection ends.
-fn ended<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    afterwards: Afterwards,
-    later: &mut Option<Key>,
-) -> Option<(Subject, Event)> {
-    *later = None;
-    let now = core.engine.now();
-    if afterwards == Afterwards::Next {
-        *later = Some(key);
-        let conn = core.conn(key);
-        let Some(first) = conn.pipeline.first() else {
-            conn.stand(Standing::Idle, now);
-            return None;
+/// Calls the stages that an exchange is in and goes on to, until it has to wait or has ended.
+#[inline]
+fn step_exchange<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) -> Step {
+    loop {
+        let Some(exchange) = core.exchanges.get(key) else { return Step::Wait };
+        let stage = exchange.stage;
+        check(core, exchange);
+        trace(core, || format!("exchange {} {stage:?} <- {event:?}", key.slot));
+        let step = match stage {
+            Stage::Route => route::on(core, key, event),
+            Stage::Lookup => lookup::on(core, key, event),
+            Stage::Fetch => fetch::on(core, key, event),
+            Stage::Deliver => deliver::on(core, key, event),
+            Stage::Log => log::on(core, key, event),
         };
-        return Some((Subject::Exchange(first), Event::Turn));
+        trace(core, || format!("exchange {} -> {step:?}", key.slot));
+        let step = match step {
+            Step::End(reason) => end::end(core, key, reason),
+            step => step,
+        };
+        match step {
+            Step::Again => {}
+            Step::Go(next) => {
+                assert!(stage < next, "{stage:?} is not before {next:?}");
+                let exchange = core.exchange(key);
+                exchange.stage = next;
+                if next > Stage::Fetch && exchange.is_refresh() {
+                    refresh::end(core, key);
+                    return Step::Wait;
+                }
+            }
+            Step::Drop => {
+                refresh::end(core, key);
+                return Step::Wait;
+            }
+            step => return step,
+        }
+        event = Event::Enter;
     }
-    // Those that were begun ahead: nothing more can be delivered.
+}
+
+/// The exchange whose turn it is on a connection that goes on; `None`: the connection is idle.
+fn next_in_turn<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Key> {
+    let now = core.engine.now();
+    let conn = core.conn(key);
+    let first = conn.pipeline.first();
+    if first.is_none() {
+        conn.stand(Standing::Idle, now);
+    }
+    first
+}
+
+/// Ends a connection whose first exchange has ended, and those that were begun ahead: nothing more
+/// can be delivered.
+fn close<E: Engine>(core: &mut Core<E>, key: Key, afterwards: Afterwards) {
     while let Some(exchange) = core.conn(key).pipeline.first() {
         log::on(core, exchange, Event::End(Reason::ClientClosed));
     }
     match afterwards {
         Afterwards::Linger => client::linger(core, key),
-        Afterwards::Close => client::close(core, key),
         Afterwards::Reset => client::reset(core, key),
-        Afterwards::Next => unreachable!("looked at above"),
+        Afterwards::Close | Afterwards::Next => client::close(core, key),
     }
-    None
 }
 
-/// What holds of an exchange whenever it is about to move: what it waits for is outstanding. One
-/// that breaks off may leave anything behind, and a completion ends what was outstanding.
-fn check<E: Engine>(core: &mut Core<E>, key: Key, stage: Stage, event: &Event) {
-    if stage == Stage::Log || !matches!(event, Event::Enter | Event::Turn | Event::Woken) {
-        return;
+/// What holds of an exchange between two events: what it waits for is outstanding, or has ended by
+/// the event that is about to be handled.
+#[inline]
+fn check<E: Engine>(core: &Core<E>, exchange: &Exchange) {
+    if exchange.transaction.phase == Phase::Asked {
+        assert!(exchange.transaction.connection.is_some(), "a request is sent on a connection");
     }
-    let Parts { exchange, client, origin, .. } = core.parts(key);
-    let is_sending = client.is_some_and(|client| client.wire.is_sending());
-    assert!(exchange.download.waits() != Waits::Sink || is_sending);
-    match origin {
-        Some(origin) => {
-            assert!(exchange.upload.waits() != Waits::Sink || origin.wire.is_sending());
-        }
-        None => assert!(exchange.transaction.phase != Phase::Asked),
-    }
+    debug_assert!(exchange.conn.is_none_or(|conn| core.conns.get(conn).is_some()));
+    debug_assert!(exchange.transaction.connection.as_ref().is_none_or(|it| {
+        core.origins.connections.get(it.slot()).is_some_and(|it| !it.is_idle())
+    }));
 }
 
 /// Reports a move, where moves are traced.

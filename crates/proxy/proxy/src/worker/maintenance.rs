@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use millrace_engine::{Engine, Instant};
 
+use crate::auth;
 use crate::cached::fill;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Subject};
@@ -62,8 +63,8 @@ impl<E: Engine> Worker<E> {
             perform: |worker, now| {
                 let snapshot = worker.core.snapshot.clone();
                 for key in worker.core.gate.give_up(now, snapshot.limits()) {
-                    let event = Event::Verified(Err(Reason::AuthBusy));
-                    worker.drive(Subject::Exchange(key), event);
+                    let event = auth::verified(&mut worker.core, key, &Err(Reason::AuthBusy));
+                    worker.drive_if_any(event);
                 }
             },
         },

@@ -21,7 +21,7 @@ use millrace_engine::{
 use millrace_splice::limits::PIPES_MAX;
 use millrace_splice::{Pipes, Thresholds};
 
-use crate::auth::{Desk, Gate};
+use crate::auth::{self, Desk, Gate};
 use crate::cached::{fill, refresh, waiting};
 use crate::config::Config;
 use crate::conn::accepting::Accepting;
@@ -30,7 +30,7 @@ use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Subject};
 use crate::names::{Names, Sources};
-use crate::origin::{Origins, side};
+use crate::origin::{Origins, dial, side};
 use crate::overload::shed::{self, Shedding};
 use crate::overload::wait_list::Retries;
 use crate::overload::{Overload, capacity};
@@ -200,10 +200,12 @@ impl<E: Engine> Worker<E> {
         deadlines.into_iter().flatten().min()
     }
 
+    #[inline]
     fn drive(&mut self, subject: Subject, event: Event) {
         driver::drive(&mut self.core, subject, event);
     }
 
+    #[inline]
     fn drive_if_any(&mut self, event: Option<(Subject, Event)>) {
         if let Some((subject, event)) = event {
             self.drive(subject, event);
@@ -231,13 +233,12 @@ impl<E: Engine> Worker<E> {
                 }
             }
             (Kind::Listener, Completed::Accepted(accepted)) => {
-                self.drive(Subject::Listener(key), Event::Accepted(accepted));
+                core.accepting.arrived = Some(accepted);
+                self.drive(Subject::Listener(key), Event::Accepted);
             }
             (Kind::Dial, Completed::Connected(result)) => {
-                if let Some(attempt) = core.attempts.get(key) {
-                    let exchange = Subject::Exchange(attempt.exchange);
-                    self.drive(exchange, Event::Connected(key, result));
-                }
+                let event = dial::news(core, key, Some(result));
+                self.drive_if_any(event);
             }
             (Kind::Name, event) => {
                 core.names.handle(&mut core.engine, token, event);
@@ -257,10 +258,7 @@ impl<E: Engine> Worker<E> {
             let event = match token.kind() {
                 Kind::Client => client::timer_due(core, key),
                 Kind::Origin => side::timer_due(core, key),
-                Kind::Dial => core
-                    .attempts
-                    .get(key)
-                    .map(|it| (Subject::Exchange(it.exchange), Event::ConnectDue(key))),
+                Kind::Dial => dial::news(core, key, None),
                 kind => unreachable!("{kind:?} has no timer here"),
             };
             self.drive_if_any(event);
@@ -272,8 +270,10 @@ impl<E: Engine> Worker<E> {
     }
 
     fn finish_names(&mut self) {
-        while let Some((exchange, result)) = self.core.names.poll_finished() {
-            self.drive(Subject::Exchange(exchange), Event::Named(result));
+        while let Some((key, result)) = self.core.names.poll_finished() {
+            let transaction = &mut self.core.exchange(key).transaction;
+            let result = result.map(|addresses| transaction.addresses = Some(addresses));
+            self.drive(Subject::Exchange(key), Event::Named(result));
         }
     }
 
@@ -297,7 +297,8 @@ impl<E: Engine> Worker<E> {
                     drop(counted);
                     if let Ok(fd) = core.engine.adopt(socket) {
                         let listener = Key { slot: u32::from(listener), generation: 0 };
-                        self.drive(Subject::Listener(listener), Event::HandedOver(fd, peer));
+                        core.accepting.arrived = Some(Ok((fd, peer)));
+                        self.drive(Subject::Listener(listener), Event::HandedOver);
                     }
                 }
                 Letter::Drain => self.drain(),
@@ -337,7 +338,8 @@ impl<E: Engine> Worker<E> {
             let limits = self.core.snapshot.clone();
             for (waiting, result) in self.core.gate.read_verdicts(now, limits.limits()) {
                 for key in waiting {
-                    self.drive(Subject::Exchange(key), Event::Verified(result.clone()));
+                    let event = auth::verified(&mut self.core, key, &result);
+                    self.drive_if_any(event);
                 }
             }
         }
