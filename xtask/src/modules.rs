@@ -1,0 +1,428 @@
+//! The modules of one crate, and what paths in them mean.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ptr;
+
+use crate::defect::Defect;
+use crate::outline::{Child, How, Import, Mention, Outline, Path};
+use crate::tree::Tree;
+
+/// The outlines of all sources, by their paths.
+pub(crate) type Outlines = BTreeMap<String, Outline>;
+
+/// Outlines each source of a tree.
+pub(crate) fn outlines(tree: &Tree) -> Outlines {
+    tree.sources.iter().map(|(path, file)| (path.clone(), Outline::of(&file.syntax))).collect()
+}
+
+/// The modules that one root file, such as `src/lib.rs`, brings in.
+pub(crate) struct Modules<'a> {
+    list: Vec<Module<'a>>,
+    /// Macros in the root of the crate, and the modules that define them.
+    exported: BTreeMap<&'a str, Id>,
+    /// Modules without a file.
+    pub(crate) missing: Vec<Defect>,
+}
+
+/// An index into the modules of a crate.
+pub(crate) type Id = usize;
+
+/// The imports that are being followed, by their addresses.
+type Trail = Vec<*const Import>;
+
+/// A module of a crate.
+pub(crate) struct Module<'a> {
+    /// The file that it stands in.
+    pub(crate) file: &'a str,
+    pub(crate) outline: &'a Outline,
+    /// It, or a module around it, is for tests only.
+    pub(crate) is_test: bool,
+    parent: Option<Id>,
+    children: BTreeMap<&'a str, Id>,
+    /// By the names that they have here.
+    imports: BTreeMap<&'a str, Vec<&'a Import>>,
+}
+
+impl Module<'_> {
+    /// Tells whether a path starts with what `use` brought here for this module alone, or with a
+    /// place in the crate.
+    pub(crate) fn is_by_use(&self, path: &Path) -> bool {
+        let first = path.segments[0].as_str();
+        matches!(first, "crate" | "super" | "self")
+            || self.imports.get(first).is_some_and(|all| all.iter().any(|i| !i.is_public))
+    }
+}
+
+/// What a path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Found {
+    Module(Id),
+    /// Something that this module defines, perhaps by a macro.
+    Item(Id),
+    /// Something of another crate.
+    External,
+}
+
+impl Found {
+    /// Returns the module that is named, or that defines what is named.
+    pub(crate) fn module(self) -> Option<Id> {
+        match self {
+            Found::Module(id) | Found::Item(id) => Some(id),
+            Found::External => None,
+        }
+    }
+}
+
+/// Where a file looks for the files of its modules.
+struct Place<'a> {
+    file: &'a str,
+    /// The folder for `mod x;`.
+    folder: String,
+    /// The folder that `#[path]` starts from.
+    path_folder: String,
+}
+
+impl<'a> Modules<'a> {
+    /// Follows `mod` declarations from a root file. None if there is no such file.
+    pub(crate) fn load(outlines: &'a Outlines, root: &str) -> Option<Modules<'a>> {
+        let (file, outline) = outlines.get_key_value(root)?;
+        let mut modules =
+            Modules { list: Vec::new(), exported: BTreeMap::new(), missing: Vec::new() };
+        let folder = parent_folder(file).to_owned();
+        let place = Place { file, path_folder: folder.clone(), folder };
+        modules.add(outlines, outline, place, None, false);
+        Some(modules)
+    }
+
+    /// Returns each module with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Module<'a>)> {
+        self.list.iter().enumerate()
+    }
+
+    pub(crate) fn get(&self, id: Id) -> &Module<'a> {
+        &self.list[id]
+    }
+
+    /// Tells whether a module stands within another, at whatever depth, or is that one.
+    pub(crate) fn is_within(&self, inner: Id, outer: Id) -> bool {
+        let mut id = Some(inner);
+        while let Some(at) = id {
+            if at == outer {
+                return true;
+            }
+            id = self.list[at].parent;
+        }
+        false
+    }
+
+    fn add(
+        &mut self,
+        outlines: &'a Outlines,
+        outline: &'a Outline,
+        place: Place<'a>,
+        parent: Option<Id>,
+        is_test: bool,
+    ) -> Id {
+        let id = self.list.len();
+        let mut imports: BTreeMap<&str, Vec<&Import>> = BTreeMap::new();
+        for import in &outline.imports {
+            if let Some(name) = &import.name {
+                imports.entry(name).or_default().push(import);
+            }
+        }
+        self.exported.extend(outline.exported.iter().map(|name| (name.as_str(), id)));
+        let children = BTreeMap::new();
+        self.list.push(Module { file: place.file, outline, is_test, parent, children, imports });
+        for child in &outline.children {
+            let is_test = is_test || child.is_test;
+            let added = if let Some(body) = &child.body {
+                let folder = join(&place.folder, &child.name);
+                let inner = Place { file: place.file, path_folder: folder.clone(), folder };
+                self.add(outlines, body, inner, Some(id), is_test)
+            } else if let Some((file, inner)) = find(outlines, &place, child) {
+                self.add(outlines, &outlines[file], inner, Some(id), is_test)
+            } else {
+                let wrong = format!("no file for the module {}", child.name);
+                let expected = format!("{}.rs", join(&place.folder, &child.name));
+                self.missing.push(Defect::new(place.file, child.line, wrong, expected));
+                continue;
+            };
+            self.list[id].children.entry(&child.name).or_insert(added);
+        }
+        id
+    }
+
+    /// Returns what an import names: a module and an item may have the same name.
+    pub(crate) fn imported(&self, module: Id, import: &Import) -> Vec<Found> {
+        self.resolve(module, &import.path, &mut vec![ptr::from_ref(import)])
+    }
+
+    /// Returns what a path in code names. A name that stands alone may be a variable, a type
+    /// parameter, or come from the prelude: then it names nothing.
+    pub(crate) fn mentioned(&self, module: Id, mention: &Mention) -> Option<Found> {
+        let found = self.resolve(module, &mention.path, &mut Vec::new());
+        let item = found.iter().find(|found| !matches!(found, Found::Module(_)));
+        let first = item.or(found.first()).copied();
+        if first.is_none() && mention.how == How::Macro && mention.path.segments.len() == 1 {
+            return self.macro_in_scope(module, &mention.path.segments[0]);
+        }
+        first
+    }
+
+    /// Finds a `macro_rules!` that is in scope because it stands before a `mod` declaration.
+    fn macro_in_scope(&self, module: Id, name: &str) -> Option<Found> {
+        let mut id = Some(module);
+        while let Some(at) = id {
+            if self.list[at].outline.macros.contains(name) {
+                return Some(Found::Item(at));
+            }
+            id = self.list[at].parent;
+        }
+        None
+    }
+
+    /// Resolves a path. An import that leads back to itself names nothing.
+    fn resolve(&self, module: Id, path: &Path, trail: &mut Trail) -> Vec<Found> {
+        let mut at = module;
+        let mut is_anchored = false;
+        let mut rest = path.segments.as_slice();
+        while let [first, after @ ..] = rest {
+            match first.as_str() {
+                "crate" => at = 0,
+                "super" => at = self.list[at].parent.unwrap_or(at),
+                "self" if !is_anchored => {}
+                "Self" => return Vec::new(),
+                _ => break,
+            }
+            is_anchored = true;
+            rest = after;
+        }
+        while let [name, after @ ..] = rest {
+            let mut found = self.look(at, name, !is_anchored, trail);
+            if found.is_empty() {
+                // A name that this crate has not is of another crate, if it is the first one; else
+                // a macro makes it.
+                return if is_anchored { vec![Found::Item(at)] } else { Vec::new() };
+            }
+            is_anchored = true;
+            rest = after;
+            if rest.is_empty() {
+                found.sort();
+                found.dedup();
+                return found;
+            }
+            match found.iter().find(|found| matches!(found, Found::Module(_))) {
+                Some(Found::Module(id)) => at = *id,
+                _ => return vec![found[0]],
+            }
+        }
+        vec![Found::Module(at)]
+    }
+
+    /// Looks a name up in a module; `is_inside` if it is used there, where local imports count.
+    fn look(&self, id: Id, name: &str, is_inside: bool, trail: &mut Trail) -> Vec<Found> {
+        let module = &self.list[id];
+        let mut found: Vec<Found> =
+            module.children.get(name).map(|child| Found::Module(*child)).into_iter().collect();
+        if module.outline.items.contains(name) {
+            found.push(Found::Item(id));
+            return found;
+        }
+        if id == 0
+            && !is_inside
+            && let Some(definer) = self.exported.get(name)
+        {
+            found.push(Found::Item(*definer));
+            return found;
+        }
+        let named = module.imports.get(name).map(Vec::as_slice).unwrap_or_default();
+        for import in named.iter().filter(|import| is_inside || !import.is_local) {
+            found.extend(self.follow(id, import, trail).unwrap_or_default());
+        }
+        if !found.is_empty() {
+            return found;
+        }
+        for import in module.outline.imports.iter().filter(|import| import.is_glob) {
+            for target in self.follow(id, import, trail).unwrap_or_default() {
+                if let Found::Module(target) = target
+                    && (is_inside || !import.is_local)
+                {
+                    trail.push(import);
+                    found.extend(self.look(target, name, false, trail));
+                    trail.pop();
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns what an import names; None if it is being followed already.
+    fn follow(&self, id: Id, import: &Import, trail: &mut Trail) -> Option<Vec<Found>> {
+        if trail.contains(&ptr::from_ref(import)) {
+            return None;
+        }
+        trail.push(import);
+        let mut found = self.resolve(id, &import.path, trail);
+        trail.pop();
+        if found.is_empty() {
+            found.push(Found::External);
+        }
+        Some(found)
+    }
+
+    /// Returns the files of the crate, and of each whether only tests have it.
+    pub(crate) fn files(&self) -> BTreeMap<&'a str, bool> {
+        let mut files = BTreeMap::new();
+        for module in &self.list {
+            *files.entry(module.file).or_insert(true) &= module.is_test;
+        }
+        files
+    }
+}
+
+/// Returns the files below a folder that belong to no module of these crates.
+pub(crate) fn strays<'a>(
+    outlines: &'a Outlines,
+    folder: &str,
+    crates: &[Modules<'_>],
+) -> Vec<&'a str> {
+    let known: BTreeSet<&str> = crates.iter().flat_map(|c| c.files().into_keys()).collect();
+    let below = format!("{folder}/");
+    outlines
+        .keys()
+        .map(String::as_str)
+        .filter(|file| file.starts_with(&below) && !known.contains(file))
+        .collect()
+}
+
+/// Finds the file of `mod x;`, and where that file looks for its own.
+fn find<'a>(
+    outlines: &'a Outlines,
+    place: &Place<'_>,
+    child: &Child,
+) -> Option<(&'a str, Place<'a>)> {
+    let name = child.name.trim_start_matches("r#");
+    let plain = join(&place.folder, name);
+    let (path, folder) = match &child.path {
+        Some(path) => {
+            let path = join(&place.path_folder, path);
+            let folder = parent_folder(&path).to_owned();
+            (path, folder)
+        }
+        None if outlines.contains_key(&format!("{plain}.rs")) => (format!("{plain}.rs"), plain),
+        None => (format!("{plain}/mod.rs"), plain),
+    };
+    let (file, _) = outlines.get_key_value(&path)?;
+    let path_folder = parent_folder(file).to_owned();
+    Some((file, Place { file, folder, path_folder }))
+}
+
+fn parent_folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// Joins a folder and a path from there, which may start with `../`.
+fn join(folder: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/') {
+        match part {
+            ".." => {
+                parts.pop();
+            }
+            "." => {}
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::planted;
+
+    const TREE: &[(&str, &str)] = &[
+        ("src/lib.rs", "mod a; mod n; pub use a::b::Deep; #[path = \"odd/p.rs\"] mod q;"),
+        (
+            "src/a/mod.rs",
+            "pub(crate) mod b; mod c; pub(crate) use c::*; use std::io; pub use self::Loop;
+             mod inline { mod far; } struct Own;",
+        ),
+        ("src/a/b.rs", "pub struct Deep; rows! { Made }"),
+        ("src/a/c.rs", "pub(crate) fn globbed() {}"),
+        ("src/a/inline/far.rs", ""),
+        ("src/n.rs", "mod leaf; #[cfg(test)] mod tests;"),
+        ("src/n/leaf.rs", ""),
+        ("src/n/tests.rs", ""),
+        ("src/odd/p.rs", "mod r; #[macro_export] macro_rules! rows { () => {} }"),
+        ("src/odd/r.rs", ""),
+        ("src/stray.rs", ""),
+    ];
+
+    fn check(with: impl Fn(&Modules<'_>)) {
+        let outlines = outlines(&planted(TREE));
+        let modules = Modules::load(&outlines, "src/lib.rs").unwrap();
+        assert_eq!(modules.missing, []);
+        with(&modules);
+    }
+
+    fn found(modules: &Modules<'_>, file: &str, path: &str) -> Option<String> {
+        let id = modules.iter().find(|(_, module)| module.file == file).unwrap().0;
+        let segments = path.split("::").map(str::to_owned).collect();
+        let mention = Mention { path: Path { segments, line: 1 }, how: How::Value };
+        Some(match modules.mentioned(id, &mention)? {
+            Found::Module(id) => format!("module {}", modules.get(id).file),
+            Found::Item(id) => format!("item {}", modules.get(id).file),
+            Found::External => "external".to_owned(),
+        })
+    }
+
+    #[test]
+    fn modules_are_found_in_their_files() {
+        check(|modules| {
+            let files: Vec<_> = modules.files().into_iter().collect();
+            assert_eq!(files.len(), TREE.len() - 1);
+            assert!(files.iter().all(|(file, is_test)| *is_test == (*file == "src/n/tests.rs")));
+        });
+    }
+
+    #[test]
+    fn paths_lead_to_the_file_that_defines() {
+        check(|modules| {
+            for (file, path, expected) in [
+                ("src/n.rs", "crate::a::Own", Some("item src/a/mod.rs")),
+                ("src/n.rs", "crate::a::b::Deep::new", Some("item src/a/b.rs")),
+                ("src/n.rs", "crate::Deep", Some("item src/a/b.rs")),
+                ("src/n.rs", "crate::a::globbed", Some("item src/a/c.rs")),
+                ("src/n.rs", "crate::a::b::Made", Some("item src/a/b.rs")),
+                ("src/n.rs", "crate::a::io::Error", Some("external")),
+                ("src/n.rs", "super::a", Some("module src/a/mod.rs")),
+                ("src/n.rs", "leaf::f", Some("item src/n/leaf.rs")),
+                ("src/n.rs", "self::leaf", Some("module src/n/leaf.rs")),
+                ("src/n.rs", "std::io::Error", None),
+                ("src/n.rs", "crate::rows", Some("item src/odd/p.rs")),
+                ("src/n/leaf.rs", "super::super::a::b::Deep", Some("item src/a/b.rs")),
+                ("src/a/mod.rs", "globbed", Some("item src/a/c.rs")),
+                ("src/a/mod.rs", "Own", Some("item src/a/mod.rs")),
+                ("src/a/mod.rs", "unknown", None),
+            ] {
+                assert_eq!(found(modules, file, path).as_deref(), expected, "{path} in {file}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_module_without_a_file_is_a_defect() {
+        let outlines = outlines(&planted(&[("src/lib.rs", "\nmod gone;")]));
+        let modules = Modules::load(&outlines, "src/lib.rs").unwrap();
+        let expected = Defect::new("src/lib.rs", 2, "no file for the module gone", "src/gone.rs");
+        assert_eq!(modules.missing, [expected]);
+    }
+
+    #[test]
+    fn a_file_of_no_module_is_a_stray() {
+        let outlines = outlines(&planted(TREE));
+        let modules = Modules::load(&outlines, "src/lib.rs").unwrap();
+        assert_eq!(strays(&outlines, "src", &[modules]), ["src/stray.rs"]);
+    }
+}

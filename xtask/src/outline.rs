@@ -1,0 +1,464 @@
+//! What a file defines, imports and mentions: the text of paths, not yet what they mean.
+
+use std::collections::BTreeSet;
+use std::mem;
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Item, UseTree};
+
+use crate::attributes;
+
+/// One module without the code that is for tests only.
+#[derive(Default)]
+pub(crate) struct Outline {
+    /// Names of items but modules, imports and what macros make.
+    pub(crate) items: BTreeSet<String>,
+    /// Names of `macro_rules!`.
+    pub(crate) macros: BTreeSet<String>,
+    /// Those of `macros` that `#[macro_export]` puts into the root of the crate.
+    pub(crate) exported: BTreeSet<String>,
+    pub(crate) imports: Vec<Import>,
+    pub(crate) mentions: Vec<Mention>,
+    pub(crate) children: Vec<Child>,
+    /// Functions called `on` that take `self`.
+    pub(crate) has_method_on: bool,
+}
+
+/// A path as it is written, such as `super::pool::Pool`. It never starts with `::`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Path {
+    pub(crate) segments: Vec<String>,
+    pub(crate) line: usize,
+}
+
+/// One name of a `use` declaration.
+#[derive(Debug)]
+pub(crate) struct Import {
+    pub(crate) path: Path,
+    /// What it is called here. None if it is `*` or `_`.
+    pub(crate) name: Option<String>,
+    pub(crate) is_glob: bool,
+    /// It has a visibility of its own, such as `pub(crate)`.
+    pub(crate) is_public: bool,
+    /// It stands in a body, and no other module sees it.
+    pub(crate) is_local: bool,
+}
+
+/// How a path is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    Called,
+    /// As a value, or in a pattern.
+    Value,
+    /// As a type or trait.
+    Type,
+    /// As the name of a macro.
+    Macro,
+    /// Among the tokens that a macro takes or is defined by: it may be anything.
+    Tokens,
+    /// `.name(…)`, of which the type is not known.
+    Method,
+}
+
+/// A path in code.
+#[derive(Debug)]
+pub(crate) struct Mention {
+    pub(crate) path: Path,
+    pub(crate) how: How,
+}
+
+/// A `mod` in a module.
+pub(crate) struct Child {
+    pub(crate) name: String,
+    pub(crate) line: usize,
+    pub(crate) is_test: bool,
+    /// The value of `#[path]`.
+    pub(crate) path: Option<String>,
+    /// None if it has a file of its own.
+    pub(crate) body: Option<Outline>,
+}
+
+impl Outline {
+    /// Outlines the module of a file.
+    pub(crate) fn of(file: &syn::File) -> Outline {
+        let mut collector = Collector::default();
+        if !attributes::are_test_only(&file.attrs) {
+            collector.visit_file(file);
+        }
+        collector.outline
+    }
+}
+
+#[derive(Default)]
+struct Collector {
+    outline: Outline,
+    /// How many bodies are around what is visited.
+    depth: usize,
+}
+
+impl Collector {
+    fn define(&mut self, item: &Item) {
+        let name = match item {
+            Item::Const(item) => &item.ident,
+            Item::Enum(item) => &item.ident,
+            Item::Fn(item) => &item.sig.ident,
+            Item::Static(item) => &item.ident,
+            Item::Struct(item) => &item.ident,
+            Item::Trait(item) => &item.ident,
+            Item::TraitAlias(item) => &item.ident,
+            Item::Type(item) => &item.ident,
+            Item::Union(item) => &item.ident,
+            Item::Macro(item) => {
+                let Some(name) = &item.ident else { return };
+                self.outline.macros.insert(name.to_string());
+                if item.attrs.iter().any(|a| a.path().is_ident("macro_export")) {
+                    self.outline.exported.insert(name.to_string());
+                }
+                name
+            }
+            _ => return,
+        };
+        self.outline.items.insert(name.to_string());
+    }
+
+    fn mention(&mut self, path: &syn::Path, how: How) {
+        self.mention_names(path.segments.iter(), path, how);
+    }
+
+    /// Adds a path of these segments that starts where another does.
+    fn mention_names<'s>(
+        &mut self,
+        segments: impl Iterator<Item = &'s syn::PathSegment>,
+        start: &syn::Path,
+        how: How,
+    ) {
+        if start.leading_colon.is_none() {
+            let segments = segments.map(|segment| segment.ident.to_string()).collect();
+            let path = Path { segments, line: start.span().start().line };
+            self.outline.mentions.push(Mention { path, how });
+        }
+    }
+
+    fn import(&mut self, tree: &UseTree, prefix: &mut Vec<String>, is_public: bool) {
+        let (last, name) = match tree {
+            UseTree::Path(path) => {
+                prefix.push(path.ident.to_string());
+                self.import(&path.tree, prefix, is_public);
+                prefix.pop();
+                return;
+            }
+            UseTree::Group(group) => {
+                for tree in &group.items {
+                    self.import(tree, prefix, is_public);
+                }
+                return;
+            }
+            UseTree::Name(name) => (Some(&name.ident), Some(name.ident.to_string())),
+            UseTree::Rename(name) => (Some(&name.ident), Some(name.rename.to_string())),
+            UseTree::Glob(_) => (None, None),
+        };
+        let mut segments = prefix.clone();
+        let mut name = name;
+        match last {
+            // `a::{self}` is `a`.
+            Some(last) if last == "self" && !prefix.is_empty() => {
+                name = name.filter(|name| name != "self").or_else(|| prefix.last().cloned());
+            }
+            Some(last) => segments.push(last.to_string()),
+            None => {}
+        }
+        self.outline.imports.push(Import {
+            path: Path { segments, line: tree.span().start().line },
+            name: name.filter(|name| name != "_"),
+            is_glob: last.is_none(),
+            is_public,
+            is_local: self.depth > 0,
+        });
+    }
+
+    /// Finds paths of at least two names among tokens.
+    fn scan(&mut self, tokens: &TokenStream) {
+        let mut segments: Vec<String> = Vec::new();
+        let mut line = 0;
+        // Colons since the last name, and whether what is before them belongs to the path.
+        let mut colons = 0;
+        let mut is_global = false;
+        for token in tokens.clone() {
+            match token {
+                TokenTree::Ident(name) if colons == 2 => segments.push(name.to_string()),
+                TokenTree::Ident(name) => {
+                    self.close(mem::take(&mut segments), line, is_global);
+                    is_global = false;
+                    line = name.span().start().line;
+                    segments.push(name.to_string());
+                }
+                TokenTree::Punct(punct) if punct.as_char() == ':' => {
+                    if segments.is_empty() && colons == 0 {
+                        is_global = true;
+                    }
+                    colons += 1;
+                    continue;
+                }
+                other => {
+                    self.close(mem::take(&mut segments), line, is_global);
+                    is_global = false;
+                    if let TokenTree::Group(group) = other {
+                        self.scan(&group.stream());
+                    }
+                }
+            }
+            colons = 0;
+        }
+        self.close(segments, line, is_global);
+    }
+
+    fn close(&mut self, segments: Vec<String>, line: usize, is_global: bool) {
+        if segments.len() > 1 && !is_global {
+            let path = Path { segments, line };
+            self.outline.mentions.push(Mention { path, how: How::Tokens });
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Collector {
+    // Neither has paths of code.
+    fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
+
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+
+    fn visit_item(&mut self, item: &'ast Item) {
+        // A module for tests is kept, so that its file is known to belong to the crate.
+        if attributes::are_test_only(attributes::of_item(item)) && !matches!(item, Item::Mod(_)) {
+            return;
+        }
+        if self.depth == 0 {
+            self.define(item);
+        }
+        visit::visit_item(self, item);
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        let mut collector = Collector::default();
+        let body = module.content.as_ref().map(|(_, items)| {
+            items.iter().for_each(|item| collector.visit_item(item));
+            collector.outline
+        });
+        let path = module.attrs.iter().find_map(|attribute| match &attribute.meta {
+            syn::Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
+                syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value()),
+                _ => None,
+            },
+            _ => None,
+        });
+        self.outline.children.push(Child {
+            name: module.ident.to_string(),
+            line: module.mod_token.span.start().line,
+            is_test: attributes::are_test_only(&module.attrs),
+            path,
+            body,
+        });
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        if item.leading_colon.is_none() {
+            let is_public = !matches!(item.vis, syn::Visibility::Inherited);
+            self.import(&item.tree, &mut Vec::new(), is_public);
+        }
+    }
+
+    fn visit_impl_item(&mut self, item: &'ast syn::ImplItem) {
+        if !attributes::are_test_only(attributes::of_impl_item(item)) {
+            visit::visit_impl_item(self, item);
+        }
+    }
+
+    fn visit_trait_item(&mut self, item: &'ast syn::TraitItem) {
+        if !attributes::are_test_only(attributes::of_trait_item(item)) {
+            visit::visit_trait_item(self, item);
+        }
+    }
+
+    fn visit_foreign_item(&mut self, item: &'ast syn::ForeignItem) {
+        if attributes::are_test_only(attributes::of_foreign_item(item)) {
+            return;
+        }
+        if let syn::ForeignItem::Fn(function) = item {
+            self.outline.items.insert(function.sig.ident.to_string());
+        }
+        visit::visit_foreign_item(self, item);
+    }
+
+    fn visit_signature(&mut self, signature: &'ast syn::Signature) {
+        self.outline.has_method_on |= signature.ident == "on" && signature.receiver().is_some();
+        visit::visit_signature(self, signature);
+    }
+
+    fn visit_stmt(&mut self, statement: &'ast syn::Stmt) {
+        if !attributes::are_test_only(attributes::of_statement(statement)) {
+            visit::visit_stmt(self, statement);
+        }
+    }
+
+    fn visit_field(&mut self, field: &'ast syn::Field) {
+        if !attributes::are_test_only(&field.attrs) {
+            visit::visit_field(self, field);
+        }
+    }
+
+    fn visit_field_value(&mut self, field: &'ast syn::FieldValue) {
+        if !attributes::are_test_only(&field.attrs) {
+            visit::visit_field_value(self, field);
+        }
+    }
+
+    fn visit_variant(&mut self, variant: &'ast syn::Variant) {
+        if !attributes::are_test_only(&variant.attrs) {
+            visit::visit_variant(self, variant);
+        }
+    }
+
+    fn visit_arm(&mut self, arm: &'ast syn::Arm) {
+        if !attributes::are_test_only(&arm.attrs) {
+            visit::visit_arm(self, arm);
+        }
+    }
+
+    fn visit_block(&mut self, block: &'ast syn::Block) {
+        self.depth += 1;
+        visit::visit_block(self, block);
+        self.depth -= 1;
+    }
+
+    fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
+        match &*call.func {
+            syn::Expr::Path(function) => {
+                self.mention(&function.path, How::Called);
+                visit_parts(self, function);
+            }
+            function => self.visit_expr(function),
+        }
+        call.args.iter().for_each(|argument| self.visit_expr(argument));
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        let path =
+            Path { segments: vec![call.method.to_string()], line: call.method.span().start().line };
+        self.outline.mentions.push(Mention { path, how: How::Method });
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_expr_path(&mut self, path: &'ast syn::ExprPath) {
+        self.mention(&path.path, How::Value);
+        visit_parts(self, path);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.mention(path, How::Type);
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, mac: &'ast syn::Macro) {
+        self.mention(&mac.path, How::Macro);
+        self.scan(&mac.tokens);
+    }
+}
+
+/// Visits the types within a path in an expression. Of `<X as T>::f`, `X::f` is a mention too: the
+/// function may be the one that the file of `X` defines.
+fn visit_parts(collector: &mut Collector, path: &syn::ExprPath) {
+    if let Some(qualified) = &path.qself {
+        collector.visit_qself(qualified);
+        if let (syn::Type::Path(of), Some(last)) = (&*qualified.ty, path.path.segments.last()) {
+            collector.mention_names(of.path.segments.iter().chain([last]), &of.path, How::Value);
+        }
+    }
+    path.path.segments.iter().for_each(|segment| collector.visit_path_segment(segment));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outline(text: &str) -> Outline {
+        Outline::of(&syn::parse_str(text).unwrap())
+    }
+
+    fn imports(text: &str) -> Vec<String> {
+        let imports = outline(text).imports;
+        imports
+            .iter()
+            .map(|import| {
+                let name = import.name.as_deref().unwrap_or(if import.is_glob { "*" } else { "_" });
+                format!("{} as {name}", import.path.segments.join("::"))
+            })
+            .collect()
+    }
+
+    fn mentions(text: &str) -> Vec<String> {
+        let mentions = outline(text).mentions;
+        mentions.iter().map(|m| format!("{:?} {}", m.how, m.path.segments.join("::"))).collect()
+    }
+
+    #[test]
+    fn imports_are_taken_apart() {
+        assert_eq!(
+            imports("use a::{self, b::{C as D, *}, T as _}; use self::e; use ::f::g;"),
+            ["a as a", "a::b::C as D", "a::b as *", "a::T as _", "self::e as e"]
+        );
+        let outline = outline("pub(crate) use a::B; fn f() { use c::d; }");
+        assert_eq!([outline.imports[0].is_public, outline.imports[0].is_local], [true, false]);
+        assert_eq!([outline.imports[1].is_public, outline.imports[1].is_local], [false, true]);
+    }
+
+    #[test]
+    fn paths_are_found_in_code_and_in_macros() {
+        assert_eq!(
+            mentions(
+                "fn f(x: a::B<c::D>) { e::g::<h::I>(j::K); l!(m::n(o), ::p::q, $crate::r::s) }"
+            ),
+            [
+                "Type a::B",
+                "Type c::D",
+                "Called e::g",
+                "Type h::I",
+                "Value j::K",
+                "Macro l",
+                "Tokens m::n",
+                "Tokens crate::r::s"
+            ]
+        );
+        assert_eq!(
+            mentions("const F: fn() = <x::Y as t::U>::on;"),
+            ["Value t::U::on", "Type x::Y", "Value x::Y::on"]
+        );
+        assert_eq!(mentions("fn f() { x().on(); }"), ["Method on", "Called x"]);
+    }
+
+    #[test]
+    fn code_for_tests_is_left_out() {
+        let outline = outline(
+            "#[cfg(test)] use a::b; #[cfg(test)] mod tests; #[test] fn f() { c::d() }
+             struct S { #[cfg(test)] e: g::H }
+             impl S { #[cfg(test)] fn i() { j::k() } }
+             fn l() { #[cfg(test)] m::n(); #[cfg(test)] let o = p::q(); }",
+        );
+        assert!(outline.imports.is_empty());
+        let paths: Vec<_> = outline.mentions.iter().map(|m| m.path.segments.join("::")).collect();
+        assert_eq!(paths, ["S"]);
+        assert!(outline.children[0].is_test);
+    }
+
+    #[test]
+    fn items_and_modules_are_known() {
+        let outline = outline(
+            "#[path = \"x/y.rs\"] mod z; mod i { fn j() {} } fn k() { fn hidden() {} }
+             #[macro_export] macro_rules! m { () => {} } unsafe extern \"C\" { fn c(); }",
+        );
+        assert_eq!(outline.items.iter().map(String::as_str).collect::<Vec<_>>(), ["c", "k", "m"]);
+        assert!(outline.exported.contains("m"));
+        assert_eq!(outline.children[0].path.as_deref(), Some("x/y.rs"));
+        assert!(outline.children[1].body.as_ref().unwrap().items.contains("j"));
+    }
+}

@@ -1,0 +1,122 @@
+//! `cargo xtask tidy`: the rules that the structure of the tree obeys.
+
+mod cycles;
+mod driver;
+mod groups;
+mod sizes;
+
+use crate::defect::Defect;
+use crate::modules;
+use crate::packages;
+use crate::tree::Tree;
+
+/// A rule, or several that are about one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Files of one crate do not import each other in a circle.
+    Cycles,
+    /// A crate uses its own group and earlier ones.
+    Groups,
+    /// The driver alone calls the stages.
+    Driver,
+    /// Types, functions and files stay small.
+    Sizes,
+}
+
+impl Rule {
+    pub(crate) const ALL: [Rule; 4] = [Rule::Cycles, Rule::Groups, Rule::Driver, Rule::Sizes];
+
+    fn name(self) -> &'static str {
+        match self {
+            Rule::Cycles => "cycles",
+            Rule::Groups => "groups",
+            Rule::Driver => "driver",
+            Rule::Sizes => "sizes",
+        }
+    }
+
+    /// Parses names with commas between them.
+    ///
+    /// # Errors
+    ///
+    /// A message that names what is no rule.
+    pub(crate) fn parse_list(names: &str) -> Result<Vec<Rule>, String> {
+        names
+            .split(',')
+            .map(|name| {
+                Rule::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| {
+                    let all = Rule::ALL.map(Rule::name).join(", ");
+                    format!("--only: unknown rule {name:?} (expected: {all})")
+                })
+            })
+            .collect()
+    }
+}
+
+/// What to check.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Choice {
+    pub(crate) rules: Vec<Rule>,
+    /// Cycles count that no `use` shows.
+    pub(crate) is_strict: bool,
+}
+
+/// Returns what breaks these rules, sorted by place. Files that cannot be parsed are reported
+/// always, as no rule sees them.
+pub(crate) fn check(tree: &Tree, choice: &Choice) -> Vec<Defect> {
+    let (packages, mut defects) = packages::of(tree);
+    defects.extend(tree.unparsed.iter().cloned());
+    let outlines = modules::outlines(tree);
+    for rule in &choice.rules {
+        defects.extend(match rule {
+            Rule::Cycles => cycles::check(&packages, &outlines, choice.is_strict),
+            Rule::Groups => groups::check(&packages),
+            Rule::Driver => driver::check(&packages, &outlines),
+            Rule::Sizes => sizes::check(tree),
+        });
+    }
+    defects.sort();
+    defects.dedup();
+    defects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::planted;
+
+    #[test]
+    fn defects_of_all_rules_are_sorted_by_place() {
+        let tree = planted(&[
+            ("crates/z/z/Cargo.toml", "[package]\nname = \"millrace-z\"\n"),
+            ("crates/os/a/Cargo.toml", "[package]\nname = \"millrace-a\"\n"),
+            ("crates/os/a/src/lib.rs", &"\n".repeat(801)),
+            ("crates/os/a/src/stray.rs", ""),
+        ]);
+        let paths = |rules: &[Rule]| -> Vec<String> {
+            let choice = Choice { rules: rules.to_vec(), is_strict: false };
+            check(&tree, &choice).into_iter().map(|defect| defect.path).collect()
+        };
+        assert_eq!(
+            paths(&Rule::ALL),
+            [
+                "crates/os/a/src/lib.rs",
+                "crates/os/a/src/stray.rs",
+                "crates/proxy/proxy/src/worker/driver.rs",
+                "crates/z/z/Cargo.toml"
+            ]
+        );
+        assert_eq!(paths(&[Rule::Sizes]), ["crates/os/a/src/lib.rs"]);
+    }
+
+    #[test]
+    fn what_cannot_be_parsed_is_reported_by_every_choice() {
+        let tree = Tree::from_texts([
+            ("crates/os/a/src/lib.rs".to_owned(), "fn".to_owned()),
+            ("crates/os/a/Cargo.toml".to_owned(), "[".to_owned()),
+        ]);
+        let choice = Choice { rules: vec![Rule::Sizes], is_strict: false };
+        let defects = check(&tree, &choice);
+        assert_eq!(defects.len(), 2, "{defects:?}");
+    }
+}

@@ -1,0 +1,139 @@
+//! The files that rules look at, read and parsed once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
+use std::str::FromStr;
+
+use proc_macro2::TokenStream;
+
+use crate::defect::Defect;
+
+/// The folders that hold sources of ours. `peers/` has programs to compare with.
+const FOLDERS: [&str; 4] = ["crates/", "tests/", "xtask/", "fuzz/"];
+
+/// The sources and manifests of a tree, by their paths from its root.
+#[derive(Default)]
+pub(crate) struct Tree {
+    pub(crate) sources: BTreeMap<String, Source>,
+    pub(crate) manifests: BTreeMap<String, String>,
+    /// Sources that are no Rust. They are not among `sources`.
+    pub(crate) unparsed: Vec<Defect>,
+}
+
+/// A file of Rust.
+pub(crate) struct Source {
+    pub(crate) text: String,
+    pub(crate) tokens: TokenStream,
+    pub(crate) syntax: syn::File,
+}
+
+impl Tree {
+    /// Reads the files that git knows or would add.
+    ///
+    /// # Errors
+    ///
+    /// A message that names the folder or file that cannot be read.
+    pub(crate) fn read(root: &Path) -> Result<Tree, String> {
+        let mut texts = Vec::new();
+        for path in listed(root)? {
+            match fs::read_to_string(root.join(&path)) {
+                Ok(text) => texts.push((path, text)),
+                // Git knows it until its removal is staged.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(format!("{}: {error}", root.join(&path).display())),
+            }
+        }
+        Ok(Tree::from_texts(texts))
+    }
+
+    /// Makes a tree of paths and what the files contain.
+    pub(crate) fn from_texts(texts: impl IntoIterator<Item = (String, String)>) -> Tree {
+        let mut tree = Tree::default();
+        for (path, text) in texts {
+            if path.ends_with(".toml") {
+                tree.manifests.insert(path, text);
+                continue;
+            }
+            match Source::parse(text) {
+                Ok(source) => {
+                    tree.sources.insert(path, source);
+                }
+                Err((line, message)) => {
+                    let wrong = format!("cannot be parsed: {message}");
+                    tree.unparsed.push(Defect::new(&path, line, wrong, "Rust that syn parses"));
+                }
+            }
+        }
+        tree
+    }
+}
+
+impl Source {
+    /// Parses a file.
+    ///
+    /// # Errors
+    ///
+    /// The line and what is wrong there.
+    fn parse(text: String) -> Result<Source, (usize, String)> {
+        let tokens = TokenStream::from_str(&text)
+            .map_err(|error| (error.span().start().line, error.to_string()))?;
+        let syntax = syn::parse2(tokens.clone())
+            .map_err(|error| (error.span().start().line, error.to_string()))?;
+        Ok(Source { text, tokens, syntax })
+    }
+}
+
+/// Asks git for the paths of sources and manifests: those it tracks, and those that are new and not
+/// ignored, so that a rule sees a file before its first commit.
+fn listed(root: &Path) -> Result<Vec<String>, String> {
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(root)
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"])
+        .args(["*.rs", "Cargo.toml", "*/Cargo.toml"])
+        .output()
+        .map_err(|error| format!("git: {error}"))?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{}: {}", root.display(), message.trim_end()));
+    }
+    let names = String::from_utf8(output.stdout)
+        .map_err(|_| format!("{}: a path is not UTF-8", root.display()))?;
+    let mut paths: Vec<String> = names
+        .split_terminator('\0')
+        .filter(|path| *path == "Cargo.toml" || FOLDERS.iter().any(|f| path.starts_with(f)))
+        .map(str::to_owned)
+        .collect();
+    // From a folder within, git would list a part, and the rules would be silent about the rest.
+    if !paths.iter().any(|path| path.starts_with(FOLDERS[0])) {
+        let folder = FOLDERS[0];
+        return Err(format!("{}: no {folder} (expected: the root of a tree)", root.display()));
+    }
+    // A file in conflict is listed once for each of its stages.
+    paths.sort();
+    paths.dedup();
+    Ok(paths)
+}
+
+/// Makes a tree for a test.
+#[cfg(test)]
+pub(crate) fn planted(texts: &[(&str, &str)]) -> Tree {
+    let tree = Tree::from_texts(texts.iter().map(|(path, text)| ((*path).into(), (*text).into())));
+    assert_eq!(tree.unparsed, []);
+    tree
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_rust_is_a_defect() {
+        let tree = Tree::from_texts([("a.rs".into(), "fn a() {}\nfn b( {}\n".into())]);
+        assert_eq!(tree.unparsed.len(), 1);
+        assert_eq!((tree.unparsed[0].path.as_str(), tree.unparsed[0].line), ("a.rs", 2));
+    }
+}
