@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iolite::Slab;
+use millrace_config::{self as config, Config, ListenAddress};
 use millrace_engine::{Address, Instant, mailbox, mesh};
-use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};

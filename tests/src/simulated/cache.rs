@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use iolite::Slab;
+use millrace_config::{CacheSettings, Config};
 use millrace_proxy::Shared;
-use millrace_proxy::config::{CacheSettings, Config};
 use millrace_store::rules::HashKey;
 use millrace_store::{Bounds, Cache, Cleared};
 

@@ -6,8 +6,8 @@ use std::fs;
 use std::num::NonZero;
 use std::path::Path;
 
+use millrace_config::{Config, EngineChoice};
 use millrace_engine::ReservedRing;
-use millrace_proxy::config::{Config, EngineChoice};
 use millrace_proxy::pipes_max;
 use millrace_splice::limits::PIPE_BYTES;
 use uselect::{Backend, Tracker};
@@ -383,7 +383,7 @@ mod tests {
     use super::*;
 
     fn config(words: &str) -> Config {
-        millrace_proxy::config::from_arguments(words.split(' ')).unwrap()
+        millrace_config::from_arguments(words.split(' ')).unwrap()
     }
 
     fn verdict_of(name: &str, machine: &Machine, config: &Config) -> Verdict {

@@ -11,10 +11,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_config::limits::Limits;
+use millrace_config::{Config, Origin};
 use millrace_proxy::Shared;
 use millrace_proxy::board::Check;
-use millrace_proxy::config::{Config, Origin};
-use millrace_proxy::limits::Limits;
 
 use crate::failure::Failure;
 use crate::reload::Force;
@@ -351,8 +351,9 @@ fn left(deadline: Instant) -> std::io::Result<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use millrace_config::{SendProxy, from_arguments};
+
     use super::*;
-    use millrace_proxy::config::{SendProxy, from_arguments};
     use std::net::TcpListener;
 
     const PATIENCE: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use millrace_proxy::config::{Config, ListenAddress};
+use millrace_config::{Config, ListenAddress};
 use millrace_sys::ListensAt;
 
 use crate::failure::Failure;
@@ -199,8 +199,9 @@ pub(crate) fn fds(sockets: &[Socket]) -> Vec<BorrowedFd<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use millrace_config as config;
+
     use super::*;
-    use millrace_proxy::config;
 
     fn listen(address: &str) -> (ListenAddress, OwnedFd) {
         let fd = millrace_sys::listen_tcp(address.parse().unwrap(), true).unwrap();

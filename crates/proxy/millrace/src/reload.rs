@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_config::{self as config, Config};
 use millrace_engine::{LogFile, LogSink};
-use millrace_proxy::config::{self, Config};
 use millrace_proxy::{Letter, Shared};
 use millrace_sys::Errno;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use iolite::{Helper, Slab};
-use millrace_proxy::config::Config;
+use millrace_config::Config;
 use millrace_store::disk::Disks;
 use millrace_store::rules::HashKey;
 use millrace_store::{Bounds, Cache};

@@ -16,8 +16,8 @@ mod succession;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use millrace_config::{self as config, Config, ListenAddress, Splice};
 use millrace_engine::LogSink;
-use millrace_proxy::config::{self, Config, ListenAddress, Splice};
 use millrace_proxy::counters::Counters;
 use millrace_proxy::{Letter, Shared};
 use millrace_sys::{Signal, Signals};

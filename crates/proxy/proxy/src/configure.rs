@@ -5,9 +5,9 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use millrace_config::Config;
 use millrace_engine::{Engine, Error, Key, Token};
 
-use crate::config::Config;
 use crate::conn::Conn;
 use crate::refresh::REFRESHES_MAX;
 use crate::snapshot::Snapshot;

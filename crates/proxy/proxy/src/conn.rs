@@ -5,12 +5,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use millrace_config::limits::Limits;
 use millrace_engine::{Fd, Instant, Key, TimerId};
 use millrace_http1::HeadScan;
 
 use crate::clients::Client;
 use crate::input::Input;
-use crate::limits::Limits;
 
 /// Where a client connection stands.
 ///

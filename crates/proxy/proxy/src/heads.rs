@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use millrace_config::HostSent;
 use millrace_http1::text::{write_ip_host, write_number, write_port};
 use millrace_http1::{
     Framing, Method, Name, NameSet, OriginRequest, RequestHead, Version, decimal, declared_length,
@@ -12,7 +13,6 @@ use millrace_store::Object;
 use millrace_store::rules::write_validation;
 
 use crate::auth;
-use crate::config::HostSent;
 use crate::exchange::{Exchange, Own, Plan};
 use crate::origin::Place;
 use crate::reason::{Reason, phrase};

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use millrace_config::limits::Limits;
 use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Buffer, Engine, Error, Instant, Key, Kind};
 use millrace_http1::{Framing, connection_options};
@@ -10,7 +11,6 @@ use millrace_http1::{Framing, connection_options};
 use crate::exchange::Exchange;
 use crate::fill;
 use crate::heads;
-use crate::limits::Limits;
 use crate::origin::{self, Dial, OriginConn, OriginId, Phase, Use};
 use crate::reason::Reason;
 use crate::stage::{deliver, fetch};

@@ -11,9 +11,9 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use millrace_config::LogFormat;
 use millrace_engine::PathEstimate;
 
-use crate::config::LogFormat;
 use crate::tally::Tally;
 
 pub use dates::Dates;

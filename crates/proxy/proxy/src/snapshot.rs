@@ -6,16 +6,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_config::limits::Limits;
+use millrace_config::{Balance, CacheRoute, Config, Listener, Role, Route, SendProxy, Service};
 use millrace_engine::Instant;
 use millrace_http1::HeadLimits;
 
 use crate::admission::AskRules;
 use crate::board::{Board, Check, CheckMark};
-use crate::config::{Balance, CacheRoute, Config, Listener, Role, Route, SendProxy, Service};
 use crate::congestion::Setting;
 use crate::counters::PerStatus;
 use crate::exchange::Plan;
-use crate::limits::Limits;
 use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
 use crate::worker::Shared;
 

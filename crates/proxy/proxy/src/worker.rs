@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use millrace_config::Config;
 use millrace_engine::{
     Completion, Engine, Event, Inbox, Instant, Key, Kind, Mail, Table, Timers, Token, Wake,
 };
@@ -22,7 +23,6 @@ use crate::auth::{self, Desk, Gate};
 use crate::board::Board;
 use crate::caching::Collapsed;
 use crate::clients::{AllClients, Clients};
-use crate::config::Config;
 use crate::conn::{Conn, Standing};
 use crate::counters::{Counters, Requests};
 use crate::exchange::Exchange;

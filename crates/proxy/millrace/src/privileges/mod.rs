@@ -11,7 +11,7 @@ pub(crate) use user::check_user;
 
 use std::path::{Path, PathBuf};
 
-use millrace_proxy::config::Config;
+use millrace_config::Config;
 use millrace_sys::{Also, Errno, Grant, Identity, LOW_PORTS};
 
 pub(crate) use outlook::outlook;
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     fn config(words: &str) -> Config {
-        millrace_proxy::config::from_arguments(words.split(' ')).unwrap()
+        millrace_config::from_arguments(words.split(' ')).unwrap()
     }
 
     fn locked(config: &Config) -> Locked {

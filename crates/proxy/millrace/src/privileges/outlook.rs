@@ -1,6 +1,6 @@
 //! What a start on this machine would come to, for `millrace doctor`.
 
-use millrace_proxy::config::{Config, User};
+use millrace_config::{Config, User};
 use millrace_sys::{Errno, Identity};
 
 use super::user;

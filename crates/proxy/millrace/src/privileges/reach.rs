@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use millrace_proxy::config::{Config, ListenAddress, Origin, Role};
+use millrace_config::{Config, ListenAddress, Origin, Role};
 use millrace_sys::{Errno, Grant, Permission};
 
 /// Files that a running proxy needs by its configuration.
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_configuration_needs_the_folders_of_its_files() {
-        let config = millrace_proxy::config::from_arguments([
+        let config = millrace_config::from_arguments([
             "boost",
             "--origin=unix:/o/origin",
             "--listen=unix:/l/socket",
@@ -239,16 +239,16 @@ mod tests {
         let all = reach.grants(false);
         assert!(all.contains(&("/etc".into(), Grant::Read)) && all.starts_with(&expected));
         assert!(!reach.grants(true).contains(&("/etc".into(), Grant::Read)));
-        let config = millrace_proxy::config::from_arguments(["forward", "--access-log=/dev/null"]);
+        let config = millrace_config::from_arguments(["forward", "--access-log=/dev/null"]);
         let reach = Reach::of(&config.unwrap(), None);
         assert_eq!(reach.of_configuration(), [("/dev/null".into(), Grant::Append)]);
-        let config = millrace_proxy::config::from_arguments(["forward", "--access-log=-"]);
+        let config = millrace_config::from_arguments(["forward", "--access-log=-"]);
         assert!(Reach::of(&config.unwrap(), None).of_configuration().is_empty());
     }
 
     #[test]
     fn what_is_missing_is_no_problem_of_rights() {
-        let config = millrace_proxy::config::from_arguments([
+        let config = millrace_config::from_arguments([
             "boost",
             "--origin=unix:/nowhere/origin",
             "--listen=unix:/nowhere/socket",

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use millrace_proxy::config::{ConfigError, User};
+use millrace_config::{ConfigError, User};
 use millrace_sys::{Errno, Identity};
 
 use super::reach::Reach;

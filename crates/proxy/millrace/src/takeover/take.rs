@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use millrace_proxy::config::{Config, ConfigError, ListenAddress};
+use millrace_config::{Config, ConfigError, ListenAddress};
 
 use super::frame::{Frame, Kind};
 use super::{Line, PATH, PROTOCOL, SOCKETS_MAX, STEP};

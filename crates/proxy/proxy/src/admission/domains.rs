@@ -4,9 +4,9 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
+use millrace_config::TargetRules;
 use millrace_http1::{Authority, Host};
 
-use crate::config::TargetRules;
 use crate::reason::Reason;
 
 /// The longest name that a list can hold (RFC 1035 section 2.3.4), and so one that can match.
@@ -119,8 +119,9 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
+    use millrace_config::Cidr;
+
     use super::*;
-    use crate::config::Cidr;
 
     fn check(rules: &TargetRules, target: &str) -> Result<(), Reason> {
         let (host, port) = target.rsplit_once(':').unwrap();

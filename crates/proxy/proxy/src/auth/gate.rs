@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
+use millrace_config::limits::Limits;
+use millrace_config::users::Users;
 use millrace_engine::{Engine, Inbox, Instant, Key, Wake, mailbox};
 use sha2::Sha256;
 
 use super::cache::{Cache, Ticket};
 use super::credentials::Credentials;
 use super::queue::{FairQueue, Outcome, Question, Refused, Verdict, Verifier};
-use super::users::Users;
 use crate::clients::Client;
-use crate::limits::Limits;
 use crate::reason::Reason;
 
 /// Where a worker has passwords compared: whom it asks, and the mailbox for the verdicts, which has
@@ -216,10 +216,11 @@ fn random<E: Engine>(engine: &mut E) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::auth::Refused;
     use millrace_engine::{Outbox, mailbox};
     use millrace_sim::{Faults, Sim, SimWaker, World};
+
+    use super::*;
+    use crate::auth::Refused;
     use std::sync::Mutex;
 
     /// Whoever is asked here only listens.

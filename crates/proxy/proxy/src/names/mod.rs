@@ -21,9 +21,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_config::limits::Limits;
 use millrace_engine::{Engine, Event, Instant, Key, Kind, Table, Timers, Token};
 
-use crate::limits::Limits;
 use crate::reason::Reason;
 use cache::Cache;
 use lookup::{Lookup, Progress, parse_token};

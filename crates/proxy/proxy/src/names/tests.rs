@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_config::limits::Limits;
 use millrace_engine::{Address, Clock, Engine, EngineOptions, Epoll, Event, Instant, Kind, Wake};
 use millrace_sim::{Actor, Ended, Faults, Plan, Read, Sim, Socket, Turn, World, run};
 
 use super::message::tests::{OK, QNAME, answer, record, soa, wire};
 use super::{Answered, Found, NameError, Names, Sources};
-use crate::limits::Limits;
 
 /// What a scripted server does about a question.
 #[derive(Clone)]

@@ -4,10 +4,10 @@
 
 use std::collections::HashMap;
 
+use millrace_config::{Role, SendProxy};
 use millrace_engine::{Engine, Key};
 use millrace_http1::ProxyHeader;
 
-use crate::config::{Role, SendProxy};
 use crate::exchange::{Exchange, Plan};
 use crate::origin::Use;
 use crate::worker::Worker;

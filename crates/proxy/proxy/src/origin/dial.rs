@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_config::Role;
 use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Address, Engine, Error, Fd, Instant, Key, Kind, TimerId};
 
 use crate::admission::{self, Denied};
-use crate::config::Role;
 use crate::names::{Attempt as Next, Race};
 use crate::origin::{OriginConn, Phase};
 use crate::reason::Reason;

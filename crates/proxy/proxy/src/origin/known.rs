@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use millrace_config::Origin;
 use millrace_engine::{Buffer, Instant, Key};
 use millrace_http1::Host;
 
 use crate::board::{Board, OriginCounters, OriginMark};
-use crate::config::Origin;
 use crate::origin::{Health, Origins, Rules, RulesId};
 use crate::snapshot::Snapshot;
 
@@ -286,13 +286,14 @@ const HEAD_MAX: usize = 4096;
 
 #[cfg(test)]
 mod tests {
+    use millrace_config::from_arguments;
+    use millrace_config::limits::Limits;
+    use millrace_splice::Thresholds;
+
     use super::*;
     use crate::board::Check;
-    use crate::config::from_arguments;
-    use crate::limits::Limits;
     use crate::origin::{EjectRules, Trial};
     use crate::worker::Shared;
-    use millrace_splice::Thresholds;
 
     #[test]
     fn a_name_is_one_origin_however_it_is_written_and_looked_up_as_its_rules_say() {

@@ -2,10 +2,10 @@
 //!
 //! While all origins are well, that is one load of a shared number more than the balance itself.
 
+use millrace_config::Balance;
 use millrace_engine::Instant;
 
 use crate::board::Board;
-use crate::config::Balance;
 use crate::origin::{OriginId, Origins, Trial};
 use crate::snapshot::RouteOrigins;
 
@@ -93,11 +93,12 @@ fn pick_among_ailing(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::config::Origin;
-    use crate::limits::Limits;
-    use crate::origin::{EjectRules, RulesId};
+    use millrace_config::Origin;
+    use millrace_config::limits::Limits;
     use millrace_splice::Thresholds;
+
+    use super::*;
+    use crate::origin::{EjectRules, RulesId};
     use std::time::Duration;
 
     struct Fixture {

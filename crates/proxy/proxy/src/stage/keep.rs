@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use millrace_config::{CacheRoute, PathForward};
 use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Key, Kind};
 use millrace_http1::{Framing, Method, Name, OriginRequest, destination, path};
@@ -14,7 +15,6 @@ use millrace_store::rules::{
 use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
 
 use crate::caching::{Answer, now_ms};
-use crate::config::{CacheRoute, PathForward};
 use crate::exchange::{Exchange, origin_request};
 use crate::fill;
 use crate::worker::Worker;

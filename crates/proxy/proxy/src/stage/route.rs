@@ -1,5 +1,6 @@
 //! Stage route: what is done with a request, by what its head alone says.
 
+use millrace_config::{PathForward, Role, Route, Service};
 use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Key};
 use millrace_http1::{
@@ -9,7 +10,6 @@ use millrace_http1::{
 
 use crate::admission;
 use crate::auth;
-use crate::config::{PathForward, Role, Route, Service};
 use crate::exchange::{Exchange, Own, Plan, Sender};
 use crate::flow::{Stage, Step};
 use crate::reason::Reason;
@@ -175,8 +175,9 @@ const PANIC_WORD: &[u8] = b"/planted-panic";
 
 #[cfg(test)]
 mod tests {
+    use millrace_config::from_toml;
+
     use super::*;
-    use crate::config::from_toml;
 
     #[test]
     fn a_path_that_may_be_another_routes_is_refused_only_where_routes_have_paths() {

@@ -1,11 +1,11 @@
-//! Values of the cache's options as people write them; see [`value`](crate::config::value) for what
+//! Values of the cache's options as people write them; see [`value`](crate::value) for what
 //! a reader gives.
 
 use millrace_http1::Name;
 use millrace_store::rules::{SetCookie, Ttl};
 
 use super::Disk;
-use crate::config::value::{TIME_ALONE, Wrong, file_path, number, size, statuses, write_statuses};
+use crate::value::{TIME_ALONE, Wrong, file_path, number, size, statuses, write_statuses};
 
 /// The longest time that an option takes: ten years, far below where numbers of HTTP end.
 const SECONDS_MAX: u32 = 3650 * 86_400;

@@ -35,7 +35,8 @@ impl PasswordHash {
         Ok(Self { kind, text: text.to_owned() })
     }
 
-    pub(super) fn text(&self) -> &str {
+    /// The hash as it stood in the file.
+    pub fn text(&self) -> &str {
         &self.text
     }
 

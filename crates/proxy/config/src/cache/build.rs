@@ -7,14 +7,14 @@ use millrace_store::rules::{Features, KeyParts, Policy, Space, StatusTtl, Ttl, U
 
 use super::value::{self, Feature, Share};
 use super::{CacheRoute, CacheSettings, Disk};
-use crate::config::error::ConfigError;
-use crate::config::given::Values;
-use crate::config::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
-use crate::config::value::{Wrong, number, switch, write_size};
+use crate::error::ConfigError;
+use crate::given::Values;
+use crate::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
+use crate::value::{Wrong, number, switch, write_size};
 
 /// What the cache of a process may take, of so much memory for so many workers; `None`: there is no
 /// cache.
-pub(in crate::config) fn settings(
+pub(crate) fn settings(
     process: &Values,
     memory_bytes: u64,
     workers: u64,
@@ -126,7 +126,7 @@ fn kind_of(key: &str, scope: Scope) -> Kind {
 
 /// What is done with the answers of a forward proxy or a route; `None`: nothing, they go past the
 /// cache. `space` is that of the service; a gateway decides itself what describes a request.
-pub(in crate::config) fn route(
+pub(crate) fn route(
     values: &Values,
     is_gateway: bool,
     space: &Space,
@@ -249,7 +249,7 @@ mod tests {
     use millrace_store::rules::SetCookie;
 
     use super::*;
-    use crate::config::{Config, Role, from_arguments, from_toml, fuzz_configuration, to_toml};
+    use crate::{Config, Role, from_arguments, from_toml, fuzz_configuration, to_toml};
 
     const FULL: &str = r#"
 memory = "1G"
@@ -296,7 +296,7 @@ cache = false
 
     /// What is done with the answers of each forward proxy and each route, in order.
     fn routes(config: &Config) -> Vec<Option<Arc<CacheRoute>>> {
-        let of_service = |service: &crate::config::Service| match &service.role {
+        let of_service = |service: &crate::Service| match &service.role {
             Role::Forward(_) => vec![service.cache.clone()],
             Role::Boost(routes) => routes.iter().map(|route| route.cache.clone()).collect(),
         };

@@ -1,12 +1,12 @@
-//! Writes what a configuration says of the cache; see [`write`](crate::config::write).
+//! Writes what a configuration says of the cache; see [`write`](crate::write).
 
 use super::value::{write_feature, write_lifetime, write_seconds, write_set_cookie};
 use super::{CacheRoute, CacheSettings, Disk};
-use crate::config::value::write_size;
-use crate::config::write::{line, list, quoted};
+use crate::value::write_size;
+use crate::write::{line, list, quoted};
 
 /// The lines at the top of a file.
-pub(in crate::config) fn write_settings(out: &mut String, settings: Option<&CacheSettings>) {
+pub(crate) fn write_settings(out: &mut String, settings: Option<&CacheSettings>) {
     line(out, "cache-memory", quoted(&memory_written(settings)));
     let disks = settings.map_or(&[][..], |settings| &settings.disks);
     line(out, "disk", list(disks.iter().map(write_disk)));
@@ -14,22 +14,22 @@ pub(in crate::config) fn write_settings(out: &mut String, settings: Option<&Cach
 }
 
 /// What is asked of the disks, as it is given.
-pub(in crate::config) fn reads_written(settings: Option<&CacheSettings>) -> &'static str {
+pub(crate) fn reads_written(settings: Option<&CacheSettings>) -> &'static str {
     if settings.is_some_and(|settings| settings.rereads) { "always" } else { "once" }
 }
 
 /// The memory of the cache as it is given.
-pub(in crate::config) fn memory_written(settings: Option<&CacheSettings>) -> String {
+pub(crate) fn memory_written(settings: Option<&CacheSettings>) -> String {
     write_size(settings.map_or(0, |settings| settings.memory_bytes))
 }
 
 /// A disk as it is given.
-pub(in crate::config) fn write_disk(disk: &Disk) -> String {
+pub(crate) fn write_disk(disk: &Disk) -> String {
     format!("{}:{}", disk.folder.display(), write_size(disk.bytes))
 }
 
 /// The lines of a forward proxy or a route.
-pub(in crate::config) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
+pub(crate) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
     line(out, "cache", route.is_some());
     let Some(CacheRoute { policy, key, bypass, fill_on, tells_status }) = route else { return };
     let of_statuses = policy.status_ttls.iter();

@@ -441,7 +441,7 @@ pub(super) fn write_milliseconds(milliseconds: u64) -> String {
 }
 
 /// An origin as [`origin`] reads it.
-pub(crate) fn write_origin(origin: &Origin) -> String {
+pub fn write_origin(origin: &Origin) -> String {
     match origin {
         Origin::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}"),
         Origin::Tcp { host, port } => format!("http://{host}:{port}"),

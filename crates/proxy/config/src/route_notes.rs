@@ -84,7 +84,7 @@ fn is_duplicate(one: &Route, other: &Route) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::from_toml;
+    use crate::from_toml;
 
     fn notes(routes: &[&str]) -> Vec<String> {
         let route = |lines: &&str| format!("[[boost.route]]\norigins = 'http://a'\n{lines}\n");

@@ -3,6 +3,7 @@
 //! It comes from a command line (`arguments`) or a file (`file`); both are read by the one
 //! table of options (`options`) into what was `given`, from which `build` makes a [`Config`].
 //! `write` is the way back. Nothing here opens a file or a socket.
+#![forbid(unsafe_code)]
 
 mod arguments;
 mod asking;
@@ -12,12 +13,15 @@ mod change;
 mod error;
 mod file;
 mod given;
+mod hash;
 mod kind;
+pub mod limits;
 pub mod options;
 mod reference;
 mod route_notes;
 mod schema;
 mod service_name;
+pub mod users;
 mod value;
 mod write;
 
@@ -29,8 +33,8 @@ use std::sync::Arc;
 
 use millrace_splice::Thresholds;
 
-use crate::auth::Auth;
 use crate::limits::Limits;
+use crate::users::Users;
 
 pub use arguments::{Command, help};
 pub use asking::{Asking, LIST_OBJECTS_MAX};
@@ -39,9 +43,10 @@ pub use change::check_change;
 pub use error::ConfigError;
 pub use file::FILE_BYTES_MAX;
 pub use given::Tables;
+pub use hash::PasswordHash;
 pub use reference::{PAGES, page};
 pub use service_name::{ServiceName, lost_names};
-pub(crate) use value::write_origin;
+pub use value::write_origin;
 pub use write::to_toml;
 
 /// Reads a file's text. Messages call it `configuration`.
@@ -338,13 +343,25 @@ pub struct Service {
     pub cache: Option<Arc<CacheRoute>>,
 }
 
+/// How the clients of a service say who they are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Auth {
+    /// The file of users, as configured.
+    pub path: PathBuf,
+    /// What a client shows to the person who is asked: printable ASCII without quotes and
+    /// backslashes.
+    pub realm: String,
+    /// What the file says. `None`: nobody has read it, and nobody is let in.
+    pub users: Option<Arc<Users>>,
+}
+
 /// How congestion control is chosen for TCP connections.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Congestion {
     /// By the kernel: what the system, or a route, is set to.
     #[default]
     System,
-    /// Cubic for peers close by, the system's for all others; see [`crate::congestion`].
+    /// Cubic for peers close by, the system's for all others; the proxy knows who is.
     Auto,
     /// The algorithm of this name. Whether the kernel has it is for the program to find out.
     Named(Arc<str>),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::error::ConfigError;
 use super::hash::PasswordHash;
-use crate::config::ConfigError;
 
 /// The longest file of users that is read: a hundred thousand lines.
 pub const USERS_BYTES_MAX: usize = 8 << 20;
@@ -35,9 +35,11 @@ pub struct Users {
 
 /// Who has a password.
 #[derive(Clone)]
-pub(super) struct User {
-    pub(super) name: Arc<[u8]>,
-    pub(super) hash: Arc<PasswordHash>,
+pub struct User {
+    /// What the log calls him.
+    pub name: Arc<[u8]>,
+    /// What his password is compared with.
+    pub hash: Arc<PasswordHash>,
 }
 
 impl Users {
@@ -104,28 +106,29 @@ impl Users {
     }
 
     /// The user of this name, if he has a password.
-    pub(super) fn find(&self, name: &[u8]) -> Option<&User> {
+    pub fn find(&self, name: &[u8]) -> Option<&User> {
         self.passwords.get(name)
     }
 
     /// A hash to compare with where there is no such user, so that the time says nothing. `None`:
     /// nobody has a password.
-    pub(super) fn decoy(&self) -> Option<&Arc<PasswordHash>> {
+    pub fn decoy(&self) -> Option<&Arc<PasswordHash>> {
         self.decoy.as_ref()
     }
 
     /// Whose token it is. The digest of a guess is nothing that the guesser can steer, so the time
     /// that looking it up takes tells nothing about the tokens that there are.
-    pub(super) fn owner(&self, token: &[u8]) -> Option<&Arc<[u8]>> {
+    pub fn owner(&self, token: &[u8]) -> Option<&Arc<[u8]>> {
         self.tokens.get(&<[u8; 32]>::from(Sha256::digest(token)))
     }
 
     /// Whether anybody has a token.
-    pub(super) fn has_tokens(&self) -> bool {
+    pub fn has_tokens(&self) -> bool {
         !self.tokens.is_empty()
     }
 
-    pub(super) fn identity(&self) -> &[u8; 32] {
+    /// The SHA-256 of the file.
+    pub fn identity(&self) -> &[u8; 32] {
         &self.identity
     }
 }

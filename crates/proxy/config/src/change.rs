@@ -56,7 +56,7 @@ fn fixed(config: &Config) -> [(&'static str, String); 15] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{EngineChoice, Splice, from_arguments};
+    use crate::{EngineChoice, Splice, from_arguments};
 
     #[test]
     fn what_needs_another_process_is_refused_by_name() {

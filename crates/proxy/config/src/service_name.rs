@@ -156,7 +156,7 @@ pub fn lost_names<'a>(before: &'a Config, after: &Config) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, ConfigError, from_arguments, from_toml, notes, to_toml};
+    use crate::{Config, ConfigError, from_arguments, from_toml, notes, to_toml};
 
     use super::*;
 

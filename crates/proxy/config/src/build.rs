@@ -17,7 +17,7 @@ use super::{
     AccessLog, Balance, Config, EngineChoice, HostSent, ListenAddress, Listener, LogFormat,
     PathForward, Role, Route, RouteCheck, SendProxy, Service, Splice, TargetRules,
 };
-use crate::auth::Auth;
+use crate::Auth;
 use crate::limits::{Limit, Limits};
 
 /// The configuration that `tables` mean, as snapshot 1.
