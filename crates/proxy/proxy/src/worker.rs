@@ -29,7 +29,7 @@ use crate::exchange::Exchange;
 use crate::fill::Fill;
 use crate::house::HOUSEKEEPING;
 use crate::letter::Letter;
-use crate::names::{Names, Sources};
+use crate::names::{Resolver, Sources};
 use crate::origin::{self, Attempt, Bound, Origins, Waiting};
 use crate::reason::Reason;
 use crate::record::Dates;
@@ -143,7 +143,7 @@ pub struct Worker<E: Engine> {
     pub(crate) waiting: Waiting,
     pub(crate) origins: Origins,
     pub(crate) bound: Bound,
-    pub(crate) names: Names<Key>,
+    pub(crate) names: Resolver<Key>,
     pub(crate) gate: Gate<E::Waker>,
     pub(crate) timers: Timers,
     pub(crate) clients: Clients,
@@ -193,7 +193,7 @@ impl<E: Engine> Worker<E> {
         let descriptors = descriptors.clamp(2, u64::from(Token::SLOT_MAX)) as u32;
         let mut origins = Origins::new(descriptors, &setup.thresholds);
         origins.worker = setup.index;
-        let names = Names::new(setup.names, limits, engine.now());
+        let names = Resolver::new(setup.names, limits, engine.now());
         let now = engine.now();
         let snapshot = Rc::new(Snapshot::new(setup.config, now, &mut origins, &setup.shared));
         origins.begin_counting();

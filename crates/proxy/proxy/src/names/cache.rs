@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use millrace_engine::Instant;
 
-use super::Found;
+use super::error::Found;
 use super::name::Name;
 
 /// Names with what was found for them. Ordered trees, not hash tables: the simulator's runs must
@@ -70,7 +70,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
-    use crate::names::NameError;
+    use crate::names::error::NameError;
 
     fn name(text: &str) -> Name {
         Name::parse(text.as_bytes()).unwrap()

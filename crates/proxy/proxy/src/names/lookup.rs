@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_engine::{Engine, Event, Instant, Key, Kind, TimerId, Token};
+use millrace_engine::{Instant, Key, Kind, TimerId, Token};
 
+use super::error::{Found, NameError};
 use super::message::{Answer, Family};
 use super::name::Name;
+use super::orders::{Desk, Event};
 use super::question::{Outcome, Plan, Question};
 use super::sources::Sources;
-use super::{Found, NameError};
 
 /// See the module. IPv6 is asked first, so that its answer is likely the first to come.
 #[derive(Debug)]
@@ -85,39 +86,33 @@ impl<W> Lookup<W> {
     }
 
     /// Asks for the current candidate.
-    pub(super) fn ask<E: Engine>(&mut self, engine: &mut E, now: Instant) {
+    pub(super) fn ask(&mut self, desk: &mut Desk) {
         let (v6, v4, plan) = self.parts();
-        v6.ask(engine, plan, now);
-        v4.ask(engine, plan, now);
+        v6.ask(desk, plan);
+        v4.ask(desk, plan);
     }
 
-    /// Takes a completion of the socket that `family` is asked over.
-    pub(super) fn handle<E: Engine>(
-        &mut self,
-        engine: &mut E,
-        family: Family,
-        now: Instant,
-        event: Event,
-    ) {
+    /// Takes what became of the socket that `family` is asked over.
+    pub(super) fn handle(&mut self, desk: &mut Desk, family: Family, event: Event) {
         let (v6, v4, plan) = self.parts();
         let question = if family == Family::V6 { v6 } else { v4 };
-        question.handle(engine, plan, now, event);
+        question.handle(desk, plan, event);
     }
 
     /// Gives up what has taken too long.
-    pub(super) fn expire<E: Engine>(&mut self, engine: &mut E, now: Instant) {
-        if self.deadline <= now {
-            self.end(engine, NameError::TimedOut);
+    pub(super) fn expire(&mut self, desk: &mut Desk) {
+        if self.deadline <= desk.now {
+            self.end(desk, NameError::TimedOut);
         }
         let (v6, v4, plan) = self.parts();
-        v6.expire(engine, plan, now);
-        v4.expire(engine, plan, now);
+        v6.expire(desk, plan);
+        v4.expire(desk, plan);
     }
 
     /// Ends both questions that are not over, and closes their sockets.
-    pub(super) fn end<E: Engine>(&mut self, engine: &mut E, error: NameError) {
-        self.v6.end(engine, error);
-        self.v4.end(engine, error);
+    pub(super) fn end(&mut self, desk: &mut Desk, error: NameError) {
+        self.v6.end(desk, error);
+        self.v4.end(desk, error);
     }
 
     /// When [`Lookup::expire`] or [`Lookup::progress`] has something to do, if nothing comes
@@ -131,7 +126,8 @@ impl<W> Lookup<W> {
     }
 
     /// Moves on as far as what has come allows.
-    pub(super) fn progress<E: Engine>(&mut self, engine: &mut E, now: Instant) -> Progress {
+    pub(super) fn progress(&mut self, desk: &mut Desk) -> Progress {
+        let now = desk.now;
         loop {
             match (self.v6.outcome(), self.v4.outcome()) {
                 (Some(v6), Some(v4)) => {
@@ -142,7 +138,7 @@ impl<W> Lookup<W> {
                     if let Some(over) = self.give_up(error, time, now) {
                         return over;
                     }
-                    self.ask(engine, now);
+                    self.ask(desk);
                 }
                 (None, Some(Ok(Answer::Addresses(addresses, _)))) if self.early.is_none() => {
                     let addresses: Arc<[IpAddr]> = addresses.as_slice().into();

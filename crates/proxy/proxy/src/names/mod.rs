@@ -1,83 +1,52 @@
-//! From names to addresses, without ever blocking the worker.
+//! From names to addresses, without ever blocking.
 //!
-//! [`Names`] knows the hosts file and asks the name servers over sockets of the worker's engine,
-//! both families at once; lookups of one name are one, and what was found stays for as long as
-//! the zone says. It never judges an address (that is [`admission`](crate::admission)) and never
-//! connects to one: [`Race`] says in which order to.
+//! [`Names`] knows the hosts file and asks the name servers, both families at once; lookups of one
+//! name are one, and what was found stays for as long as the zone says. It has no sockets: it says
+//! by [`Order`] what is to be done with them, and is told by [`Event`] what became of that. It
+//! never judges an address and never connects to one: [`Race`] says in which order to.
 
 mod cache;
+mod error;
 mod eyeballs;
 mod lookup;
 mod message;
 mod name;
+mod orders;
 mod question;
+mod resolver;
 mod sources;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_config::limits::Limits;
-use millrace_engine::{Engine, Event, Instant, Key, Kind, Table, Timers, Token};
+use millrace_engine::{Instant, Key, Kind, Table, Timers, Token};
 
-use crate::reason::Reason;
 use cache::Cache;
 use lookup::{Lookup, Progress, parse_token};
 use name::Name;
+use orders::Desk;
 
+pub use error::{Found, NameError};
 pub use eyeballs::{Attempt, Race};
 pub use message::fuzz_answer;
+pub use orders::{Event, Order};
+pub(crate) use resolver::{Resolver, reason};
 pub use sources::Sources;
 
-/// Why a name gives no addresses. In the order in which a later one outweighs an earlier one when
-/// several things were tried.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum NameError {
-    /// It cannot be a host name. The client's fault.
-    Invalid,
-    /// No such name exists.
-    NotFound,
-    /// The name exists and has no address.
-    NoAddress,
-    /// The name servers failed, refused, or could not be reached. May be better soon.
-    ServerFailed,
-    /// No name server answered in time. May be better soon.
-    TimedOut,
-    /// Ours: too many lookups are under way, or no descriptor is left. Sound to retry.
-    Overloaded,
+/// What bounds the lookups of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// What a lookup takes at most, over all name servers.
+    pub time: Duration,
+    /// Lookups at a time, each with two sockets at most.
+    pub lookups: u32,
+    /// Names that are remembered.
+    pub names: usize,
 }
-
-impl NameError {
-    /// What the client is told.
-    pub const fn reason(self) -> Reason {
-        match self {
-            Self::Invalid | Self::NotFound | Self::NoAddress => Reason::NameUnknown,
-            Self::ServerFailed => Reason::NameFailed,
-            Self::TimedOut => Reason::NameTimedOut,
-            Self::Overloaded => Reason::Overloaded,
-        }
-    }
-}
-
-impl fmt::Display for NameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Invalid => "not a host name",
-            Self::NotFound => "no such name",
-            Self::NoAddress => "the name has no address",
-            Self::ServerFailed => "the name servers failed",
-            Self::TimedOut => "no name server answered in time",
-            Self::Overloaded => "too many lookups are under way",
-        })
-    }
-}
-
-/// What came of a lookup: addresses, at least one, in the order to try them, or why there is none.
-pub type Found = Result<Arc<[IpAddr]>, NameError>;
 
 /// What [`Names::lookup`] knows at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,10 +70,9 @@ pub struct Names<W> {
     /// One entry a lookup, with its nearest deadline.
     timers: Timers,
     finished: VecDeque<(W, Found)>,
-    /// `name_ms`
-    limit: Duration,
-    /// `name_lookups`; the table may have more from before it fell.
-    lookups_max: usize,
+    orders: VecDeque<(Token, Order)>,
+    /// The table may have more lookups from before their bound fell.
+    bounds: Bounds,
 }
 
 impl<W: Copy + PartialEq> Names<W> {
@@ -114,27 +82,25 @@ impl<W: Copy + PartialEq> Names<W> {
     /// How long it is remembered at most that there is nothing.
     const ABSENCE_REMEMBERED_MAX: Duration = Duration::from_secs(60);
 
-    /// A resolver that knows what `sources` say. Of the limits, `name_ms`, `names` and
-    /// `name_lookups` count.
-    pub fn new(sources: Arc<Sources>, limits: &Limits, now: Instant) -> Self {
+    /// A resolver that knows what `sources` say.
+    pub fn new(sources: Arc<Sources>, bounds: Bounds, now: Instant) -> Self {
         Self {
             sources,
-            cache: Cache::new(limits.names as usize),
-            lookups: Table::new(limits.name_lookups as u32),
+            cache: Cache::new(bounds.names),
+            lookups: Table::new(bounds.lookups),
             under_way: BTreeMap::new(),
             timers: Timers::new(now),
             finished: VecDeque::new(),
-            limit: Duration::from_millis(limits.name_ms),
-            lookups_max: limits.name_lookups as usize,
+            orders: VecDeque::new(),
+            bounds,
         }
     }
 
-    /// Goes on under other limits. Lookups under way keep the time that they began with.
-    pub fn set_limits(&mut self, limits: &Limits) {
-        self.cache.set_max(limits.names as usize);
-        self.lookups.raise_bound(limits.name_lookups as u32);
-        self.limit = Duration::from_millis(limits.name_ms);
-        self.lookups_max = limits.name_lookups as usize;
+    /// Goes on under other bounds. Lookups under way keep the time that they began with.
+    pub fn set_bounds(&mut self, bounds: Bounds) {
+        self.cache.set_max(bounds.names);
+        self.lookups.raise_bound(bounds.lookups);
+        self.bounds = bounds;
     }
 
     /// Lookups under way: two sockets each at most.
@@ -144,13 +110,20 @@ impl<W: Copy + PartialEq> Names<W> {
 
     /// Whether no further lookup can begin before one is over.
     pub fn is_full(&self) -> bool {
-        self.lookups.len() >= self.lookups_max
+        self.lookups.len() >= self.bounds.lookups as usize
     }
 
     /// Looks up `name`, in any case, with or without a dot at its end; never an address literal.
-    /// Only after [`Answered::Pending`] is `waiter` remembered, until its result is polled or it
-    /// is [forgotten](Names::forget).
-    pub fn lookup<E: Engine>(&mut self, engine: &mut E, name: &[u8], waiter: W) -> Answered {
+    /// `random` gives a new number at each call, which nobody can foretell. Only after
+    /// [`Answered::Pending`] is `waiter` remembered, until its result is polled or it is
+    /// [forgotten](Names::forget).
+    pub fn lookup(
+        &mut self,
+        name: &[u8],
+        waiter: W,
+        now: Instant,
+        random: &mut dyn FnMut() -> u64,
+    ) -> Answered {
         let Some(name) = Name::parse(name) else { return Answered::Failed(NameError::Invalid) };
         if let Some(addresses) = self.sources.known(&name) {
             return Answered::Ready(addresses);
@@ -159,37 +132,41 @@ impl<W: Copy + PartialEq> Names<W> {
         if name.is_within(b"invalid") || name.is_within(b"onion") {
             return Answered::Failed(NameError::NotFound);
         }
-        let now = engine.now();
         if let Some(found) = self.cache.get(&name, now) {
             return Answered::from(found.clone());
         }
-        let found = match self.under_way.get(&name) {
-            Some(key) => self.lookups.get(*key).and_then(|lookup| lookup.early.clone()).map(Ok),
-            None => self.start(engine, &name, now),
+        let key = match self.under_way.get(&name) {
+            Some(key) => *key,
+            None if self.is_full() => return Answered::Failed(NameError::Overloaded),
+            None => self.start(&name, now, random),
         };
-        if let Some(found) = found {
-            return Answered::from(found);
+        let lookup = self.lookups.get_mut(key).expect("a lookup under way is in the table");
+        if let Some(addresses) = &lookup.early {
+            return Answered::Ready(addresses.clone());
         }
-        let key = self.under_way.get(&name).expect("a lookup without a result is under way");
-        let lookup = self.lookups.get_mut(*key).expect("a lookup under way is in the table");
         lookup.waiters.push(waiter);
         Answered::Pending
     }
 
-    /// Takes a completion whose token is of [`Kind::Name`]; an outdated one does no harm.
-    pub fn handle<E: Engine>(&mut self, engine: &mut E, token: Token, event: Event) {
+    /// The next order to be carried out; `None`: there is none. To be asked until there is none
+    /// after each call that takes `random`, and after [`Names::end`].
+    pub fn next_order(&mut self) -> Option<(Token, Order)> {
+        self.orders.pop_front()
+    }
+
+    /// Takes what became of the socket of `token`; an outdated one does no harm.
+    pub fn handle(
+        &mut self,
+        token: Token,
+        event: Event,
+        now: Instant,
+        random: &mut dyn FnMut() -> u64,
+    ) {
         let (key, family) = parse_token(token);
-        let now = engine.now();
-        match self.lookups.get_mut(key) {
-            Some(lookup) => {
-                lookup.handle(engine, family, now, event);
-                self.settle(engine, key, now);
-            }
-            None => {
-                if let Event::Received(Ok(buffer)) = event {
-                    engine.recycle(buffer);
-                }
-            }
+        if let Some(lookup) = self.lookups.get_mut(key) {
+            let mut desk = Desk { now, random, orders: &mut self.orders };
+            lookup.handle(&mut desk, family, event);
+            self.settle(key, now, random);
         }
     }
 
@@ -199,12 +176,12 @@ impl<W: Copy + PartialEq> Names<W> {
     }
 
     /// Gives up what has taken too long by `now`.
-    pub fn handle_deadlines<E: Engine>(&mut self, engine: &mut E, now: Instant) {
+    pub fn handle_deadlines(&mut self, now: Instant, random: &mut dyn FnMut() -> u64) {
         while let Some((_, token)) = self.timers.expired(now) {
             let key = Key::from(token);
             if let Some(lookup) = self.lookups.get_mut(key) {
-                lookup.expire(engine, now);
-                self.settle(engine, key, now);
+                lookup.expire(&mut Desk { now, random, orders: &mut self.orders });
+                self.settle(key, now, random);
             }
         }
     }
@@ -213,6 +190,12 @@ impl<W: Copy + PartialEq> Names<W> {
     /// end a lookup: [`Names::handle`] and [`Names::handle_deadlines`].
     pub fn poll_finished(&mut self) -> Option<(W, Found)> {
         self.finished.pop_front()
+    }
+
+    /// The result of this waiter, if it has one already.
+    pub fn take_finished(&mut self, waiter: W) -> Option<Found> {
+        let place = self.finished.iter().position(|(other, _)| *other == waiter)?;
+        self.finished.remove(place).map(|(_, found)| found)
     }
 
     /// A waiter that is gone gets no result. Its lookup goes on: its name may be asked for again.
@@ -225,54 +208,49 @@ impl<W: Copy + PartialEq> Names<W> {
     }
 
     /// Ends every lookup and closes its sockets: the worker ends. No waiter gets a result.
-    pub fn end<E: Engine>(&mut self, engine: &mut E) {
+    pub fn end(&mut self, now: Instant) {
         for key in std::mem::take(&mut self.under_way).into_values() {
             if let Some(mut lookup) = self.lookups.remove(key) {
-                lookup.end(engine, NameError::Overloaded);
+                let random = &mut || unreachable!("who ends asks nobody");
+                let mut desk = Desk { now, random, orders: &mut self.orders };
+                lookup.end(&mut desk, NameError::Overloaded);
                 self.timers.remove(lookup.timer);
             }
         }
         self.finished.clear();
     }
 
-    /// Begins a lookup. Gives what was found if that is known at once.
-    fn start<E: Engine>(&mut self, engine: &mut E, name: &Name, now: Instant) -> Option<Found> {
-        if self.is_full() {
-            return Some(Err(NameError::Overloaded));
-        }
-        let key = self.lookups.next_key().expect("the table is no smaller than the limit");
-        let timer = self.timers.insert(key.token(Kind::Name), now + self.limit);
+    /// Begins a lookup; the table has room.
+    fn start(&mut self, name: &Name, now: Instant, random: &mut dyn FnMut() -> u64) -> Key {
+        let key = self.lookups.next_key().expect("the table is no smaller than the bound");
+        let timer = self.timers.insert(key.token(Kind::Name), now + self.bounds.time);
         let sources = self.sources.clone();
-        let mut lookup = Lookup::new(name.clone(), key, timer, sources, now, self.limit);
-        lookup.ask(engine, now);
+        let mut lookup = Lookup::new(name.clone(), key, timer, sources, now, self.bounds.time);
+        lookup.ask(&mut Desk { now, random, orders: &mut self.orders });
+        self.timers.set(timer, lookup.next_deadline());
         let inserted = self.lookups.insert(lookup);
         assert!(inserted == Some(key), "the table gives the key that it announced");
         self.under_way.insert(name.clone(), key);
-        self.settle(engine, key, now)
+        key
     }
 
-    /// Lets a lookup move on, and hands out what it found. Gives the result if that ended it.
-    fn settle<E: Engine>(&mut self, engine: &mut E, key: Key, now: Instant) -> Option<Found> {
-        let lookup = self.lookups.get_mut(key)?;
-        match lookup.progress(engine, now) {
-            Progress::Pending => {
-                self.timers.set(lookup.timer, lookup.next_deadline());
-                None
-            }
+    /// Lets a lookup move on, and hands out what it found.
+    fn settle(&mut self, key: Key, now: Instant, random: &mut dyn FnMut() -> u64) {
+        let Some(lookup) = self.lookups.get_mut(key) else { return };
+        match lookup.progress(&mut Desk { now, random, orders: &mut self.orders }) {
+            Progress::Pending => self.timers.set(lookup.timer, lookup.next_deadline()),
             Progress::Early(addresses) => {
                 self.timers.set(lookup.timer, lookup.next_deadline());
                 let waiters = lookup.waiters.drain(..);
                 self.finished.extend(waiters.map(|waiter| (waiter, Ok(addresses.clone()))));
-                None
             }
             Progress::Done(found, time) => {
-                let lookup = self.lookups.remove(key)?;
+                let Some(lookup) = self.lookups.remove(key) else { return };
                 self.timers.remove(lookup.timer);
                 self.under_way.remove(&lookup.name);
                 let waiters = lookup.waiters.into_iter();
                 self.finished.extend(waiters.map(|waiter| (waiter, found.clone())));
-                self.remember(lookup.name, found.clone(), time, now);
-                Some(found)
+                self.remember(lookup.name, found, time, now);
             }
         }
     }

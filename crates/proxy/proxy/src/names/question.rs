@@ -18,11 +18,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use millrace_engine::{Address, Buffer, Engine, Error, Event, Fd, Held, Instant, Token};
+use millrace_engine::{Instant, Token};
 
-use super::NameError;
+use super::error::NameError;
 use super::message::{Answer, Family, Query, Reading, read_answer, write_query};
 use super::name::Name;
+use super::orders::{Desk, Event, Order};
 
 /// Whom to ask, and for how long.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +54,6 @@ pub(super) struct Question {
 
 #[derive(Debug)]
 struct Try {
-    fd: Fd,
     query: Query,
     server: SocketAddr,
     until: Instant,
@@ -63,9 +63,11 @@ struct Try {
 #[derive(Debug)]
 enum Transport {
     /// With how many datagrams came that were no answer, and whether the last send is over.
-    Udp { strays: usize, sent: bool },
-    /// With what has come of the answer behind its length.
-    Tcp { received: Option<Held> },
+    Udp {
+        strays: usize,
+        sent: bool,
+    },
+    Tcp,
 }
 
 impl Question {
@@ -92,32 +94,30 @@ impl Question {
     }
 
     /// Asks anew. What was asked before must be over.
-    pub(super) fn ask<E: Engine>(&mut self, engine: &mut E, plan: Plan, now: Instant) {
+    pub(super) fn ask(&mut self, desk: &mut Desk, plan: Plan) {
         assert!(self.current.is_none(), "a question is asked once at a time");
         (self.tries, self.outcome) = (0, None);
-        if let Err(error) = self.open_next(engine, plan, now) {
-            self.fail(engine, plan, now, error);
-        }
+        self.open_next(desk, plan);
     }
 
     /// Ends the question with `error` unless it is over.
-    pub(super) fn end<E: Engine>(&mut self, engine: &mut E, error: NameError) {
+    pub(super) fn end(&mut self, desk: &mut Desk, error: NameError) {
         if self.outcome.is_none() {
-            self.finish(engine, Err(error));
+            self.finish(desk, Err(error));
         }
     }
 
     /// Gives the current try up if its time is over.
-    pub(super) fn expire<E: Engine>(&mut self, engine: &mut E, plan: Plan, now: Instant) {
-        let over = self.deadline().is_some_and(|deadline| deadline <= now);
-        if over && !self.repeat(engine, plan, now) {
-            self.fail(engine, plan, now, NameError::TimedOut);
+    pub(super) fn expire(&mut self, desk: &mut Desk, plan: Plan) {
+        let over = self.deadline().is_some_and(|deadline| deadline <= desk.now);
+        if over && !self.repeat(desk, plan) {
+            self.fail(desk, plan, NameError::TimedOut);
         }
     }
 
     /// Asks the only server once more over the socket that is there, if it is asked over UDP.
-    fn repeat<E: Engine>(&mut self, engine: &mut E, plan: Plan, now: Instant) -> bool {
-        let Some(Try { fd, query, until, transport: Transport::Udp { sent, .. }, .. }) =
+    fn repeat(&mut self, desk: &mut Desk, plan: Plan) -> bool {
+        let Some(Try { query, until, transport: Transport::Udp { sent, .. }, .. }) =
             &mut self.current
         else {
             return false;
@@ -126,38 +126,25 @@ impl Question {
             return false;
         }
         self.tries += 1;
-        *until = now + plan.wait;
+        *until = desk.now + plan.wait;
         // One send at a time: what the kernel has not taken by now is the query of this try.
         if std::mem::replace(sent, false) {
-            engine.send(fd, &[query], self.token);
+            desk.order(self.token, Order::Send(query.as_ref().into()));
         }
         true
     }
 
-    /// Takes a completion of this question's socket.
-    pub(super) fn handle<E: Engine>(
-        &mut self,
-        engine: &mut E,
-        plan: Plan,
-        now: Instant,
-        event: Event,
-    ) {
+    /// Takes what became of this question's socket.
+    pub(super) fn handle(&mut self, desk: &mut Desk, plan: Plan, event: Event) {
         match event {
-            Event::Connected(Ok(())) => self.send(engine),
-            Event::Sent(Ok(())) => self.sent(),
-            Event::Received(Ok(buffer)) => {
-                let reading = self.read(engine, &buffer);
-                engine.recycle(buffer);
-                self.handle_reading(engine, plan, now, reading);
+            Event::Opened => self.send(desk),
+            Event::Sent => self.sent(),
+            Event::Received(bytes) => {
+                let reading = self.read(desk, bytes);
+                self.handle_reading(desk, plan, reading);
             }
-            Event::Connected(Err(error))
-            | Event::Sent(Err(error))
-            | Event::Received(Err(error)) => {
-                self.fail(engine, plan, now, sorted(error));
-            }
-            Event::Accepted(_) | Event::Spliced(_) | Event::Readable | Event::Woken => {
-                unreachable!("a question only connects, sends and receives")
-            }
+            Event::Ended => self.fail(desk, plan, NameError::ServerFailed),
+            Event::Failed(error) => self.fail(desk, plan, error),
         }
     }
 
@@ -167,155 +154,97 @@ impl Question {
         }
     }
 
-    fn send<E: Engine>(&mut self, engine: &mut E) {
-        let Some(Try { fd, query, transport, .. }) = &self.current else { return };
+    fn send(&mut self, desk: &mut Desk) {
+        let Some(Try { query, transport, .. }) = &self.current else { return };
         let length = (query.len() as u16).to_be_bytes();
-        match transport {
-            Transport::Udp { .. } => engine.send(fd, &[query], self.token),
-            Transport::Tcp { .. } => engine.send(fd, &[&length, query], self.token),
-        }
-        engine.recv(fd, Self::DATAGRAM_MAX, self.token);
+        let bytes = match transport {
+            Transport::Udp { .. } => query.as_ref().into(),
+            Transport::Tcp => [&length, query.as_ref()].concat().into(),
+        };
+        desk.order(self.token, Order::Send(bytes));
+        desk.order(self.token, Order::Receive(Self::DATAGRAM_MAX));
     }
 
     /// What the bytes that came are; `None` when more are needed, or none of this try's.
-    fn read<E: Engine>(&mut self, engine: &mut E, bytes: &Buffer) -> Option<Reading> {
-        let Some(Try { fd, query, transport, .. }) = &mut self.current else { return None };
-        match transport {
+    fn read(&mut self, desk: &mut Desk, bytes: &[u8]) -> Option<Reading> {
+        let Some(Try { query, transport, .. }) = &mut self.current else { return None };
+        let reading = match transport {
             Transport::Udp { strays, .. } => {
                 let reading = read_answer(bytes, query, false);
-                if reading == Reading::Stray && *strays < Self::STRAYS_MAX {
-                    *strays += 1;
-                    engine.recv(fd, Self::DATAGRAM_MAX, self.token);
-                    return None;
-                }
-                Some(reading)
+                let is_passed_over = reading == Reading::Stray && *strays < Self::STRAYS_MAX;
+                *strays += usize::from(is_passed_over);
+                (!is_passed_over).then_some(reading)
             }
-            Transport::Tcp { .. } if bytes.is_empty() => Some(Reading::Failed),
-            Transport::Tcp { received } => {
-                let received = match received {
-                    Some(received) => {
-                        received.append(bytes);
-                        received
-                    }
-                    None => received.insert(Held::copy(engine.budget(), &[bytes])),
-                };
-                let length = match &received[..] {
+            Transport::Tcp => {
+                let length = match bytes {
                     [high, low, ..] => usize::from(u16::from_be_bytes([*high, *low])),
                     _ => 0,
                 };
                 if length > Self::ANSWER_MAX {
                     return Some(Reading::Failed);
                 }
-                match received.get(2..2 + length) {
-                    Some(message) if received.len() > 2 => Some(read_answer(message, query, true)),
-                    _ => {
-                        engine.recv(fd, Self::DATAGRAM_MAX, self.token);
-                        None
-                    }
-                }
+                let message = bytes.get(2..2 + length).filter(|_| bytes.len() > 2);
+                message.map(|message| read_answer(message, query, true))
             }
+        };
+        if reading.is_none() {
+            desk.order(self.token, Order::Receive(Self::DATAGRAM_MAX));
         }
+        reading
     }
 
-    fn handle_reading<E: Engine>(
-        &mut self,
-        engine: &mut E,
-        plan: Plan,
-        now: Instant,
-        reading: Option<Reading>,
-    ) {
+    fn handle_reading(&mut self, desk: &mut Desk, plan: Plan, reading: Option<Reading>) {
         match reading {
             None => {}
-            Some(Reading::Answer(answer)) => self.finish(engine, Ok(answer)),
+            Some(Reading::Answer(answer)) => self.finish(desk, Ok(answer)),
             Some(Reading::OverTcp) => {
-                let Some(Closed { server, query }) = self.close(engine) else { return };
-                let tcp = Transport::Tcp { received: None };
-                if let Err(error) = self.open(engine, server, query, tcp, now + plan.wait) {
-                    self.fail(engine, plan, now, error);
-                }
+                let Some(Try { server, query, .. }) = self.close(desk) else { return };
+                desk.order(self.token, Order::OpenTcp(server));
+                let until = desk.now + plan.wait;
+                self.current = Some(Try { query, server, until, transport: Transport::Tcp });
             }
             Some(Reading::Stray | Reading::Failed) => {
-                self.fail(engine, plan, now, NameError::ServerFailed);
+                self.fail(desk, plan, NameError::ServerFailed);
             }
         }
     }
 
     /// The current try came to nothing: begins the next one, or ends the question.
-    fn fail<E: Engine>(&mut self, engine: &mut E, plan: Plan, now: Instant, mut error: NameError) {
-        self.close(engine);
-        loop {
-            let tries_max = match error {
-                NameError::TimedOut => plan.tries_max,
-                NameError::Overloaded => 0,
-                _ => plan.servers.len(),
-            };
-            if self.tries >= tries_max {
-                return self.finish(engine, Err(error));
-            }
-            match self.open_next(engine, plan, now) {
-                Ok(()) => return,
-                Err(next) => error = next,
-            }
+    fn fail(&mut self, desk: &mut Desk, plan: Plan, error: NameError) {
+        // What is told of a question that is over is of a socket that is closed.
+        if self.close(desk).is_none() {
+            return;
+        }
+        let tries_max = match error {
+            NameError::TimedOut => plan.tries_max,
+            NameError::Overloaded => 0,
+            _ => plan.servers.len(),
+        };
+        if self.tries >= tries_max {
+            self.finish(desk, Err(error));
+        } else {
+            self.open_next(desk, plan);
         }
     }
 
-    fn open_next<E: Engine>(
-        &mut self,
-        engine: &mut E,
-        plan: Plan,
-        now: Instant,
-    ) -> Result<(), NameError> {
+    fn open_next(&mut self, desk: &mut Desk, plan: Plan) {
         let server = plan.servers[self.tries % plan.servers.len()];
         self.tries += 1;
-        let query = write_query(plan.name, self.family, || engine.random());
-        self.open(engine, server, query, Transport::Udp { strays: 0, sent: false }, now + plan.wait)
+        let query = write_query(plan.name, self.family, &mut *desk.random);
+        desk.order(self.token, Order::OpenUdp(server));
+        let transport = Transport::Udp { strays: 0, sent: false };
+        self.current = Some(Try { query, server, until: desk.now + plan.wait, transport });
     }
 
-    fn open<E: Engine>(
-        &mut self,
-        engine: &mut E,
-        server: SocketAddr,
-        query: Query,
-        transport: Transport,
-        until: Instant,
-    ) -> Result<(), NameError> {
-        let address = match transport {
-            Transport::Udp { .. } => Address::Udp(server),
-            Transport::Tcp { .. } => Address::Tcp(server),
-        };
-        let fd = engine.connect(&address, self.token).map_err(sorted)?;
-        self.current = Some(Try { fd, query, server, until, transport });
-        Ok(())
-    }
-
-    fn finish<E: Engine>(&mut self, engine: &mut E, outcome: Outcome) {
-        self.close(engine);
+    fn finish(&mut self, desk: &mut Desk, outcome: Outcome) {
+        self.close(desk);
         self.outcome = Some(outcome);
     }
 
-    /// Ends the current try's socket. Gives what a further one needs: server and query.
-    fn close<E: Engine>(&mut self, engine: &mut E) -> Option<Closed> {
-        let Try { fd, query, server, .. } = self.current.take()?;
-        engine.close(fd);
-        Some(Closed { query, server })
-    }
-}
-
-/// What is left of a try.
-struct Closed {
-    query: Query,
-    server: SocketAddr,
-}
-
-fn sorted(error: Error) -> NameError {
-    match error {
-        Error::OutOfDescriptors | Error::OutOfMemory => NameError::Overloaded,
-        Error::TimedOut => NameError::TimedOut,
-        Error::Reset
-        | Error::BrokenPipe
-        | Error::Refused
-        | Error::Unreachable
-        | Error::Unsupported(_)
-        | Error::Other(_) => NameError::ServerFailed,
+    /// Ends the current try and its socket. Gives what a further one needs: server and query.
+    fn close(&mut self, desk: &mut Desk) -> Option<Try> {
+        let current = self.current.take()?;
+        desk.order(self.token, Order::Close);
+        Some(current)
     }
 }

@@ -15,7 +15,7 @@ use crate::caching::now_ms;
 use crate::exchange::{Exchange, Plan};
 use crate::flow::{self, Stage, Step};
 use crate::heads;
-use crate::names::{Answered, NameError};
+use crate::names::{self, Answered, NameError};
 use crate::origin::{self, INTERIM_MAX, OriginId, Phase, Place, Probing, Share, Trial, Want, pick};
 use crate::origin_side::RECEIVE_AHEAD_MAX;
 use crate::reason::Reason;
@@ -118,7 +118,7 @@ fn open<E: Engine>(worker: &mut Worker<E>, key: Key, id: OriginId) {
     match worker.names.lookup(&mut worker.engine, &name, key) {
         Answered::Ready(addresses) => origin::dial(worker, key, addresses, port),
         Answered::Pending => worker.exchange(key).transaction.phase = Phase::Naming,
-        Answered::Failed(error) => connect_failed(worker, key, error.reason()),
+        Answered::Failed(error) => connect_failed(worker, key, names::reason(error)),
     }
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn named<E: Engine>(
             };
             origin::dial(worker, key, addresses, port);
         }
-        Err(error) => connect_failed(worker, key, error.reason()),
+        Err(error) => connect_failed(worker, key, names::reason(error)),
     }
 }
 
