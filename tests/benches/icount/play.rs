@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use iolite::Slab;
 use millrace_config::{self as config, Config, ListenAddress};
+use millrace_dns::Sources;
 use millrace_engine::{Address, Instant, mailbox, mesh};
-use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;

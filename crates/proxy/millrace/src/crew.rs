@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use millrace_config::Config;
+use millrace_dns::Sources;
 use millrace_engine::{
     Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, Outbox, PollWatch,
     ReservedRing, SelectWatch, UselectWatch, Watch, mailbox, mesh,
 };
-use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_splice::Thresholds;
 use millrace_store::disk;

@@ -24,7 +24,7 @@ mod house;
 mod input;
 mod kept;
 mod letter;
-pub mod names;
+mod names;
 mod origin;
 mod origin_side;
 mod outage;

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_config::Config;
+use millrace_dns::Sources;
 use millrace_engine::{
     Completion, Engine, Event, Inbox, Instant, Key, Kind, Mail, Table, Timers, Token, Wake,
 };
@@ -29,7 +30,7 @@ use crate::exchange::Exchange;
 use crate::fill::Fill;
 use crate::house::HOUSEKEEPING;
 use crate::letter::Letter;
-use crate::names::{Resolver, Sources};
+use crate::names::Resolver;
 use crate::origin::{self, Attempt, Bound, Origins, Waiting};
 use crate::reason::Reason;
 use crate::record::Dates;

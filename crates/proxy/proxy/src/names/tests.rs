@@ -8,12 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_config::limits::Limits;
+use millrace_dns::{Answered, Found, NameError, Sources};
 use millrace_engine::{Address, Clock, Engine, EngineOptions, Epoll, Event, Instant, Kind, Wake};
 use millrace_sim::{Actor, Ended, Faults, Plan, Read, Sim, Socket, Turn, World, run};
 
-use super::message::tests::{OK, QNAME, answer, record, soa, wire};
-use super::resolver::Resolver;
-use super::{Answered, Found, NameError, Sources};
+use super::Resolver;
+use messages::{OK, QNAME, answer, record, soa, wire};
+
+#[path = "../../../../http/dns/tests/common/messages.rs"]
+mod messages;
 
 /// What a scripted server does about a question.
 #[derive(Clone)]

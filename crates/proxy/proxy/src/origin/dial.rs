@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_config::Role;
+use millrace_dns::{Attempt as Next, Race};
 use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Address, Engine, Error, Fd, Instant, Key, Kind, TimerId};
 
 use crate::admission::{self, Denied};
-use crate::names::{Attempt as Next, Race};
 use crate::origin::{OriginConn, Phase};
 use crate::reason::Reason;
 use crate::stage::fetch;

@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use millrace_dns::{Answered, NameError};
 use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Error, Key};
 use millrace_http1::{
@@ -15,7 +16,7 @@ use crate::caching::now_ms;
 use crate::exchange::{Exchange, Plan};
 use crate::flow::{self, Stage, Step};
 use crate::heads;
-use crate::names::{self, Answered, NameError};
+use crate::names;
 use crate::origin::{self, INTERIM_MAX, OriginId, Phase, Place, Probing, Share, Trial, Want, pick};
 use crate::origin_side::RECEIVE_AHEAD_MAX;
 use crate::reason::Reason;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_config::limits::Limits;
+use millrace_dns::{Answered, Bounds, Event as Told, Found, NameError, Names, Order, Sources};
 use millrace_engine::{Address, Engine, Error, Event, Fd, Held, Instant, Token};
 
-use super::{Answered, Bounds, Event as Told, Found, NameError, Names, Order, Sources};
 use crate::reason::Reason;
 
 /// What the client is told.
@@ -56,7 +56,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
 
     /// As [`Names::under_way`].
     #[cfg(test)]
-    pub(super) fn under_way(&self) -> usize {
+    fn under_way(&self) -> usize {
         self.names.under_way()
     }
 
@@ -209,3 +209,6 @@ fn sorted(error: Error) -> NameError {
         | Error::Other(_) => NameError::ServerFailed,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -70,7 +70,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
-    use crate::names::error::NameError;
+    use crate::NameError;
 
     fn name(text: &str) -> Name {
         Name::parse(text.as_bytes()).unwrap()

@@ -37,7 +37,7 @@ impl Race {
     /// RFC 8305 section 5: how long an attempt has the field to itself.
     pub const DELAY: Duration = Duration::from_millis(250);
 
-    /// A race over `candidates`, tried in their order: [`Names`](super::Names) gives them with the
+    /// A race over `candidates`, tried in their order: [`Names`](crate::Names) gives them with the
     /// families alternating.
     pub fn new(candidates: Arc<[IpAddr]>) -> Self {
         Self { candidates, started: 0, failed: 0, next_at: Instant::default() }

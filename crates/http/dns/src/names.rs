@@ -1,22 +1,4 @@
-//! From names to addresses, without ever blocking.
-//!
-//! [`Names`] knows the hosts file and asks the name servers, both families at once; lookups of one
-//! name are one, and what was found stays for as long as the zone says. It has no sockets: it says
-//! by [`Order`] what is to be done with them, and is told by [`Event`] what became of that. It
-//! never judges an address and never connects to one: [`Race`] says in which order to.
-
-mod cache;
-mod error;
-mod eyeballs;
-mod lookup;
-mod message;
-mod name;
-mod orders;
-mod question;
-mod resolver;
-mod sources;
-#[cfg(test)]
-mod tests;
+//! The lookups of a worker, and what they gave.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -25,17 +7,12 @@ use std::time::Duration;
 
 use millrace_engine::{Instant, Key, Kind, Table, Timers, Token};
 
-use cache::Cache;
-use lookup::{Lookup, Progress, parse_token};
-use name::Name;
-use orders::Desk;
-
-pub use error::{Found, NameError};
-pub use eyeballs::{Attempt, Race};
-pub use message::fuzz_answer;
-pub use orders::{Event, Order};
-pub(crate) use resolver::{Resolver, reason};
-pub use sources::Sources;
+use super::cache::Cache;
+use super::error::{Found, NameError};
+use super::lookup::{Lookup, Progress, parse_token};
+use super::name::Name;
+use super::orders::{Desk, Event, Order};
+use super::sources::Sources;
 
 /// What bounds the lookups of a worker.
 #[derive(Clone, Copy, Debug)]
