@@ -8,7 +8,6 @@ pub mod disk;
 pub mod evict;
 mod index;
 mod object;
-pub mod rules;
 
 pub use body::{Body, End, Filler, Read, Reader, Waiter};
 pub use index::{

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use host::{Told, waiter};
 use iolite::Slab;
+use millrace_http_cache::{HashKey, Key};
 use millrace_store::disk::{Answered, Directory, Disks, Host, Id, Options, Subject, Volume};
-use millrace_store::rules::{HashKey, Key};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 

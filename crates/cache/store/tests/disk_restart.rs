@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use host::Told;
 use iolite::Slab;
+use millrace_http_cache::{HashKey, Key};
 use millrace_store::disk::{Answered, Directory, Disks, Host, Id, Options, Volume};
-use millrace_store::rules::{HashKey, Key};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use host::{Fetched, Told, waiter};
 use iolite::Slab;
+use millrace_http_cache::{HashKey, Key, META_BYTES, TagHash};
 use millrace_store::disk::{
     Answered, Disks, Host, Id, Marks, Miss, Options, SimFaults, SimVolume, Subject, Volume,
 };
-use millrace_store::rules::{HashKey, Key, META_BYTES, TagHash};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 

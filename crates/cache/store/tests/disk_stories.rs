@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use host::{Told, waiter};
 use iolite::{Kind, Refusal, Slab, Tended};
+use millrace_http_cache::{HashKey, Key, META_BYTES, Space, TagHash, VariantKey};
 use millrace_store::Filler;
 use millrace_store::disk::{
     Answered, Candidate, Contents, Directory, Disks, Error, Fetch, Host, Id, Marks, Miss, Options,
     SimFaults, SimVolume, Subject, Volume, limits,
 };
-use millrace_store::rules::{HashKey, Key, META_BYTES, Space, TagHash, VariantKey};
 
 const MB: u64 = 1 << 20;
 

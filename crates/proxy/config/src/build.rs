@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
 
-use millrace_store::rules::Space;
+use millrace_http_cache::Space;
 
 use super::cache;
 use super::error::{ConfigError, nearest};

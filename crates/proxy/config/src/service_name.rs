@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use millrace_store::rules::Space;
+use millrace_http_cache::Space;
 use sha2::{Digest, Sha256};
 
 use super::error::ConfigError;

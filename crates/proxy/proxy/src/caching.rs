@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Instant, Key, Kind, Token};
-use millrace_http1::{OriginRequest, destination};
-use millrace_store::rules::{
+use millrace_http_cache::{
     CacheStatus, Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, Site,
 };
+use millrace_http1::{OriginRequest, destination};
 use millrace_store::{Cache, Claim, Object, Waiter};
 
 use crate::fill;

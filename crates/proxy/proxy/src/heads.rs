@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use millrace_config::HostSent;
+use millrace_http_cache::write_validation;
 use millrace_http1::text::{write_ip_host, write_number, write_port};
 use millrace_http1::{
     Framing, Method, Name, NameSet, OriginRequest, RequestHead, Version, decimal, declared_length,
     destination, forwarded_runs, items, upgrade_protocols,
 };
 use millrace_store::Object;
-use millrace_store::rules::write_validation;
 
 use crate::auth;
 use crate::exchange::{Exchange, Own, Plan};

@@ -10,10 +10,10 @@ use iolite::Slab;
 use millrace_config::from_arguments;
 use millrace_dns::Sources;
 use millrace_engine::{Address, Inbox, Instant, Mail, Outbox, mailbox, mesh};
+use millrace_http_cache::HashKey;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
-use millrace_store::rules::HashKey;
 use millrace_store::{Bounds, Cache};
 
 type Post = Letter<SimDetached>;

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use millrace_http_cache::{Key, META_BYTES, SpaceTag};
+
 use super::fetch::Fetching;
 use super::format::{Id, Position, Sealer};
 use super::identity::{Contents, Identity};
@@ -18,7 +20,6 @@ use super::threads::take_turn;
 use super::tier::Options;
 use super::volume::{IoResult, Volume};
 use crate::body::Waiter;
-use crate::rules::{Key, META_BYTES, SpaceTag};
 
 /// What all who work for a disk share.
 #[derive(Debug)]

@@ -9,13 +9,13 @@
 
 use std::hash::Hasher;
 
+use millrace_http_cache::{HashKey, Key, META_BYTES, SpaceTag, TagHash, VariantKey};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::limits::{
     BODY_BYTES_MAX, CHUNK_BYTES, HEAD_BYTES_MAX, NAME_BYTES_MAX, SUMMARY_BYTES_MAX, TAGS_MAX, UNIT,
     VARY_BYTES_MAX,
 };
-use crate::rules::{HashKey, Key, META_BYTES, SpaceTag, TagHash, VariantKey};
 
 /// Which stored answer: of all under a key, one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -9,7 +9,7 @@ use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::rules::HashKey;
+use millrace_http_cache::HashKey;
 
 /// What a directory says of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]

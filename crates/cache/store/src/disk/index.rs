@@ -6,9 +6,10 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use millrace_http_cache::{Key, VariantKey};
+
 use super::format::{Id, Item, Kind, Position, Purged};
 use super::limits::ANSWERS_MAX;
-use crate::rules::{Key, VariantKey};
 
 /// The answers of a disk. Shards of a short lock each; a lock is never held while anything waits.
 #[derive(Debug)]

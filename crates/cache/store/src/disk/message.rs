@@ -4,12 +4,12 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use iolite::{Aggregate, Refusal};
+use millrace_http_cache::{META_BYTES, Space, TagHash, VariantKey};
 
 use super::format::{Fixed, Id, Kind};
 use super::index::Known;
 use super::limits::CHUNK_BYTES;
 use crate::body::{Filler, Waiter};
-use crate::rules::{META_BYTES, Space, TagHash, VariantKey};
 
 /// An answer to be stored. Everything is held by count: nothing is copied before it is written.
 #[derive(Clone, Debug)]
@@ -18,9 +18,9 @@ pub struct Answer {
     pub id: Id,
     /// What requests it fits, if it varies.
     pub variant: Option<VariantKey>,
-    /// [`VaryNames::as_bytes`](crate::rules::VaryNames::as_bytes), if it varies.
+    /// [`VaryNames::as_bytes`](millrace_http_cache::VaryNames::as_bytes), if it varies.
     pub vary: Option<Arc<[u8]>>,
-    /// [`Meta::to_bytes`](crate::rules::Meta::to_bytes), of no meaning here.
+    /// [`Meta::to_bytes`](millrace_http_cache::Meta::to_bytes), of no meaning here.
     pub meta: [u8; META_BYTES],
     /// Its head, of no meaning here.
     pub head: Arc<[u8]>,
@@ -109,7 +109,7 @@ pub struct StoredHead {
     pub variant: Option<VariantKey>,
     /// The names of the fields that it varies by; empty if it does not.
     pub vary: Box<[u8]>,
-    /// Its numbers, to be checked by [`Meta::from_bytes`](crate::rules::Meta::from_bytes).
+    /// Its numbers, to be checked by [`Meta::from_bytes`](millrace_http_cache::Meta::from_bytes).
     pub meta: [u8; META_BYTES],
     /// Its head.
     pub head: Box<[u8]>,

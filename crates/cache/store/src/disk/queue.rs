@@ -7,13 +7,14 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use millrace_http_cache::META_BYTES;
+
 use super::fetch::Fetching;
 use super::limits::JOBS_MAX;
 use super::message::{Answer, Cursor};
 use super::rules::Subject;
 use crate::body::Waiter;
 use crate::disk::format::Id;
-use crate::rules::META_BYTES;
 
 /// What is written, in the order of the queue.
 #[derive(Debug)]

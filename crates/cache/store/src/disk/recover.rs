@@ -9,6 +9,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use millrace_http_cache::TagHash;
 use millrace_sys::Errno;
 
 use super::format::{
@@ -20,7 +21,6 @@ use super::log::Log;
 use super::rules::Subject;
 use super::segments::Segment;
 use super::volume::{IoResult, VolumeFile, read_exactly, write_all};
-use crate::rules::TagHash;
 
 /// Of how many segments, the newest, it is not known whether they were synced.
 const SYNCED_AGAIN: u32 = 2;

@@ -7,9 +7,10 @@
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use millrace_http_cache::{Key, TagHash};
+
 use super::format::{Id, Position};
 use super::limits::{PREFIX_RULES_MAX, TAG_RULES_MAX};
-use crate::rules::{Key, TagHash};
 
 /// What is purged.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -4,6 +4,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use millrace_http_cache::{Key, META_BYTES};
 use millrace_sys::Errno;
 
 use super::format::{Id, Kind, Parts, Position, Purged};
@@ -15,7 +16,6 @@ use super::message::{Answer, Answered, Cursor, StoredHead};
 use super::queue::{Job, Next, PurgeJob};
 use super::rules::Subject;
 use super::volume::IoResult;
-use crate::rules::{Key, META_BYTES};
 
 /// Purges that are written and synced together, at most.
 const PURGES_AT_ONCE: usize = 64;

@@ -26,13 +26,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use iolite::Refusal;
+use millrace_http_cache::SpaceTag;
 
 use bring::Coming;
 
 use super::Cache;
 use crate::body::Waiter;
 use crate::disk::{Answered, Contents, Counters, Disks, Error, Host, Options, Subject, Volume};
-use crate::rules::SpaceTag;
 
 /// How those are woken who wait for something that a disk brings. Called on the disks' threads.
 pub trait Waker: Send + Sync + std::fmt::Debug {

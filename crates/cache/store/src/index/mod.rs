@@ -17,6 +17,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iolite::{Aggregate, Refusal, Slab};
+use millrace_http_cache::{
+    Forward, Freshened, HashKey, Key, Policy, Receipt, RequestDirectives, Reuse, Space, Stored,
+    TagHash, VariantKey, VaryNames, freshen_by_head, reuse, updated_tags,
+};
 use millrace_http1::{AnswerHead, OriginRequest};
 
 use beneath::Beneath;
@@ -32,10 +36,6 @@ use crate::body::{Body, Filler, Waiter};
 use crate::disk::Subject;
 use crate::evict::{Eviction, PASSES_MAX};
 use crate::object::Object;
-use crate::rules::{
-    Forward, Freshened, HashKey, Key, Policy, Receipt, RequestDirectives, Reuse, Space, Stored,
-    TagHash, VariantKey, VaryNames, freshen_by_head, reuse, updated_tags,
-};
 
 /// The stored answers of a process. Shared by its workers.
 #[derive(Debug)]

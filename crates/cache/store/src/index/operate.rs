@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use iolite::Counters;
+use millrace_http_cache::{HashKey, Key, TagHash, tag_hash, written_site, written_url};
 
 use super::Cache;
 use crate::disk;
 use crate::object::Object;
-use crate::rules::{HashKey, Key, TagHash, tag_hash, written_site, written_url};
 
 /// Which of the stored answers.
 #[derive(Clone, PartialEq, Eq, Debug)]

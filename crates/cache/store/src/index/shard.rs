@@ -4,12 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
+use millrace_http_cache::{HashKey, Key, VariantKey, VaryNames};
+use millrace_http1::OriginRequest;
+
 use super::numbers::Numbers;
 use crate::body::{Body, Waiter};
 use crate::evict::{Eviction, NEVER};
 use crate::object::Object;
-use crate::rules::{HashKey, Key, VariantKey, VaryNames};
-use millrace_http1::OriginRequest;
 
 #[derive(Debug)]
 pub(super) struct Shard {

@@ -4,11 +4,11 @@ mod disks;
 mod operate;
 
 use iolite::Slab;
+use millrace_http_cache::{Extent, Policy, Receipt, Scheme, store, tag_hash};
 use millrace_http1::{AnswerHead, HeadLimits, HeadScan, RequestHead};
 
 use super::*;
 use crate::body::{Read, Reader};
-use crate::rules::{Extent, Policy, Receipt, Scheme, store, tag_hash};
 
 const HASH: HashKey = HashKey::new([7; 16]);
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -81,7 +81,7 @@ fn draft(wants: &str, says: &str, declared: Option<u64>) -> Draft {
 }
 
 /// Of an answer that is fresh for a minute.
-pub(super) fn meta() -> crate::rules::Meta {
+pub(super) fn meta() -> millrace_http_cache::Meta {
     draft("", "", None).stored.meta
 }
 

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use iolite::{Aggregate, Kind, Refusal, Slab, Tended};
+use millrace_http_cache::{Key, META_BYTES, TagHash};
 use millrace_store::disk::{
     Answer, Answered, Candidate, Cursor, Disks, Fetch, Host, Id, Miss, StoredHead, Subject,
 };
-use millrace_store::rules::{Key, META_BYTES, TagHash};
 use millrace_store::{Body, End, Filler, Read, Reader, Waiter};
 
 /// Keeps what it is told.

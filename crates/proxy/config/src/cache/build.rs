@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
-use millrace_store::rules::{Features, KeyParts, Policy, Space, StatusTtl, Ttl, Unkeyed};
+use millrace_http_cache::{Features, KeyParts, Policy, Space, StatusTtl, Ttl, Unkeyed};
 
 use super::value::{self, Feature, Share};
 use super::{CacheRoute, CacheSettings, Disk};
@@ -246,7 +246,7 @@ const _: () = assert!(SLAB_BYTES_MAX >= 1 << 44, "a slab may be as large as any 
 
 #[cfg(test)]
 mod tests {
-    use millrace_store::rules::SetCookie;
+    use millrace_http_cache::SetCookie;
 
     use super::*;
     use crate::{Config, Role, from_arguments, from_toml, fuzz_configuration, to_toml};

@@ -8,7 +8,7 @@ mod write;
 
 use std::path::PathBuf;
 
-use millrace_store::rules::{Features, KeyParts, Policy};
+use millrace_http_cache::{Features, KeyParts, Policy};
 
 use super::{Role, Service};
 use crate::limits::Limits;

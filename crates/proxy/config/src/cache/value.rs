@@ -1,8 +1,8 @@
 //! Values of the cache's options as people write them; see [`value`](crate::value) for what
 //! a reader gives.
 
+use millrace_http_cache::{SetCookie, Ttl};
 use millrace_http1::Name;
-use millrace_store::rules::{SetCookie, Ttl};
 
 use super::Disk;
 use crate::value::{TIME_ALONE, Wrong, file_path, number, size, statuses, write_statuses};

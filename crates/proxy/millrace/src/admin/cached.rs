@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use millrace_config as config;
-use millrace_store::rules::Flags;
+use millrace_http_cache::Flags;
 use millrace_store::{Cache, End, Object, Purged, Which};
 
 use super::Admin;

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use millrace_http_cache::Key;
+
 use super::answer::{id_of, to_disk};
 use crate::body::Body;
 use crate::index::Cache;
 use crate::index::shard::Slot;
 use crate::object::Object;
-use crate::rules::Key;
 
 impl Cache {
     /// Has an object stored on a disk too, whose body is whole now. `since`: what [`Cache::number`]

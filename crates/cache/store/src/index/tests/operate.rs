@@ -1,7 +1,8 @@
 //! What operators do, and what clients' requests make invalid by tags.
 
+use millrace_http_cache::{tag_hash, written_site};
+
 use super::*;
-use crate::rules::{tag_hash, written_site};
 
 fn named(name: &str, tags: &[TagHash], since: u64) -> Draft {
     let name = name.as_bytes().into();

@@ -11,6 +11,7 @@
 //! day are milliseconds since 1970 (`*_ms`) where the difference of two is taken, and seconds
 //! (`*_s`) where HTTP has seconds. What a hit needs ([`lookup()`], [`Key::of`], [`VaryNames::key`],
 //! [`reuse()`], [`condition()`], [`ranges()`]) allocates nothing.
+#![forbid(unsafe_code)]
 
 mod cache_status;
 mod conditions;

@@ -3,16 +3,16 @@
 
 use std::collections::HashMap;
 
-use millrace_http1::{
-    AnswerHead, HeadLimits, HeadScan, Method, Name, OriginRequest, RequestHead, destination,
-    forwarded_runs,
-};
-use millrace_store::rules::{
+use millrace_http_cache::{
     ByteRange, CacheStatus, Condition, Extent, Forward, Freshened, HashKey, Key, KeyParts, Lookup,
     Multipart, Policy, Receipt, Refusal, RequestDirectives, Reuse, Scheme, Selection, Site, Stored,
     StoredView, VariantKey, combine, condition, finish, freshen, freshen_by_head, invalidated,
     is_failure, lines, lookup, ranges, remainder, reuse, selected, store, write_not_modified,
     write_validation,
+};
+use millrace_http1::{
+    AnswerHead, HeadLimits, HeadScan, Method, Name, OriginRequest, RequestHead, destination,
+    forwarded_runs,
 };
 
 /// What an origin says: a head, and as much of the body as came.

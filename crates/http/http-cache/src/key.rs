@@ -173,7 +173,7 @@ impl Space {
 /// A short checksum of a space's name, by which disks count stored responses per space. Two names
 /// may share a tag: no response is ever selected by it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct SpaceTag(pub(crate) u32);
+pub struct SpaceTag(pub u32);
 
 impl Key {
     /// The key of a GET of this path and query. `request` is looked at for its fields only.
