@@ -228,6 +228,8 @@ mod tests {
         let mut folders = [
             "http/http1/src",
             "http/http-cache/src",
+            "cache/body/src",
+            "cache/disk/src",
             "cache/store/src",
             "proxy/config/src",
             "proxy/proxy/src",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use millrace_http_cache::{Meta, Stored, StoredView, TagHash, VariantKey};
 
-use crate::body::{Body, End};
+use millrace_body::{Body, End};
 
 /// A stored answer: its head, what decides about its reuse, and its body, which may still be on its
 /// way. Never changed, only replaced; those that replace it may share its body.

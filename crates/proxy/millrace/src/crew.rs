@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use millrace_config::Config;
+use millrace_disk as disk;
 use millrace_dns::Sources;
 use millrace_engine::{
     Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, Outbox, PollWatch,
@@ -15,7 +16,6 @@ use millrace_engine::{
 };
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_splice::Thresholds;
-use millrace_store::disk;
 
 use crate::disks::Bell;
 use crate::engines::Engine;

@@ -26,13 +26,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use iolite::Refusal;
+use millrace_body::Waiter;
+use millrace_disk::{Answered, Contents, Counters, Disks, Error, Host, Options, Subject, Volume};
 use millrace_http_cache::SpaceTag;
 
 use bring::Coming;
 
 use super::Cache;
-use crate::body::Waiter;
-use crate::disk::{Answered, Contents, Counters, Disks, Error, Host, Options, Subject, Volume};
 
 /// How those are woken who wait for something that a disk brings. Called on the disks' threads.
 pub trait Waker: Send + Sync + std::fmt::Debug {
@@ -150,7 +150,7 @@ type Step<'a> = MutexGuard<'a, ()>;
 
 impl Cache {
     /// Opens disks, which have to have the hash key of this cache: see
-    /// [`Disks::hash_key_of`](crate::disk::Disks::hash_key_of). They are used from now on, until
+    /// [`Disks::hash_key_of`](millrace_disk::Disks::hash_key_of). They are used from now on, until
     /// [`Cache::close_disks`], without which they go with the cache. Says what was done with what
     /// each of them held.
     ///
@@ -212,7 +212,7 @@ impl Cache {
     /// Returns how many of the responses that recovery has found on disks so far belong to none of
     /// `spaces`; see [`Disks::recovered_outside`].
     ///
-    /// [`Disks::recovered_outside`]: crate::disk::Disks::recovered_outside
+    /// [`Disks::recovered_outside`]: millrace_disk::Disks::recovered_outside
     pub fn recovered_outside(&self, spaces: &[SpaceTag]) -> u64 {
         self.beneath.with(|open| open.disks.recovered_outside(spaces)).unwrap_or(0)
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use iolite::{Aggregate, Kind, Refusal};
+use millrace_body::{Body, Filler, Waiter};
 use millrace_http_cache::{Key, finish};
 
 use super::Cache;
-use crate::body::{Body, Filler, Waiter};
 use crate::object::Object;
 
 /// Fills the body of an object that is stored. Dropped, it leaves a body that was cut short, which

@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iolite::{Aggregate, Refusal, Slab};
+use millrace_body::{Body, Filler, Waiter};
+use millrace_disk::Subject;
 use millrace_http_cache::{
     Forward, Freshened, HashKey, Key, Policy, Receipt, RequestDirectives, Reuse, Space, Stored,
     TagHash, VariantKey, VaryNames, freshen_by_head, reuse, updated_tags,
@@ -32,8 +34,6 @@ pub use operate::{Purged, Stat, Which};
 use recent::Recent;
 use shard::{Entry, Fetch, Shard};
 
-use crate::body::{Body, Filler, Waiter};
-use crate::disk::Subject;
 use crate::evict::{Eviction, PASSES_MAX};
 use crate::object::Object;
 

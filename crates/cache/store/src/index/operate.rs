@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use iolite::Counters;
+use millrace_disk as disk;
 use millrace_http_cache::{HashKey, Key, TagHash, tag_hash, written_site, written_url};
 
 use super::Cache;
-use crate::disk;
 use crate::object::Object;
 
 /// Which of the stored answers.

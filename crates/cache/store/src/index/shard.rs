@@ -4,11 +4,11 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
+use millrace_body::{Body, Waiter};
 use millrace_http_cache::{HashKey, Key, VariantKey, VaryNames};
 use millrace_http1::OriginRequest;
 
 use super::numbers::Numbers;
-use crate::body::{Body, Waiter};
 use crate::evict::{Eviction, NEVER};
 use crate::object::Object;
 

@@ -4,11 +4,11 @@ mod disks;
 mod operate;
 
 use iolite::Slab;
+use millrace_body::{Read, Reader};
 use millrace_http_cache::{Extent, Policy, Receipt, Scheme, store, tag_hash};
 use millrace_http1::{AnswerHead, HeadLimits, HeadScan, RequestHead};
 
 use super::*;
-use crate::body::{Read, Reader};
 
 const HASH: HashKey = HashKey::new([7; 16]);
 const NOW_MS: u64 = 1_700_000_000_000;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use millrace_body::Body;
+use millrace_disk::{Answer, Id, StoredHead};
 use millrace_http_cache::{HashKey, Key, Meta, Stored, TagHash, VariantKey, VaryNames, tag_hash};
 
-use crate::body::Body;
-use crate::disk::{Answer, Id, StoredHead};
 use crate::object::Object;
 
 /// Which of the answers under a key it is.

@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use millrace_body::{Body, Filler, Waiter};
+use millrace_disk::{Candidate, Fetch, StoredHead};
 use millrace_http_cache::{Key, VaryNames};
 
 use super::answer::from_disk;
 use super::{ASKER, Tier};
-use crate::body::{Body, Filler, Waiter};
-use crate::disk::{Candidate, Fetch, StoredHead};
 use crate::index::shard::{Entry, Fetch as UnderWay, Shard, Slot};
 use crate::index::{Cache, Claim, Question, filling};
 

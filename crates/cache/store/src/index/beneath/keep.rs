@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use millrace_body::Body;
 use millrace_http_cache::Key;
 
 use super::answer::{id_of, to_disk};
-use crate::body::Body;
 use crate::index::Cache;
 use crate::index::shard::Slot;
 use crate::object::Object;

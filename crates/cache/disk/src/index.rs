@@ -384,7 +384,7 @@ impl Hasher for IdHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::format::Fixed;
+    use crate::format::Fixed;
 
     const KEY: Key = Key(7 << 64 | 7);
     const PLAIN: Id = Id { key: KEY, variant: 0 };

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use millrace_body::Waiter;
 use millrace_http_cache::{Key, META_BYTES, SpaceTag};
 
 use super::fetch::Fetching;
@@ -19,7 +20,6 @@ use super::segments::{Segment, Segments};
 use super::threads::take_turn;
 use super::tier::Options;
 use super::volume::{IoResult, Volume};
-use crate::body::Waiter;
 
 /// What all who work for a disk share.
 #[derive(Debug)]

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use millrace_body::{Filler, Waiter};
+
 use super::disk::Shared;
 use super::format::Kind;
 use super::front::{Front, read_front};
@@ -14,7 +16,6 @@ use super::message::{Answered, Fetch, Miss, StoredHead};
 use super::rules::{Judged, Standing};
 use super::segments::Segment;
 use super::volume::read_exactly;
-use crate::body::{Filler, Waiter};
 
 /// A fetch that is not over.
 #[derive(Debug)]

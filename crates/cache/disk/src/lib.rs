@@ -18,9 +18,9 @@
 //!
 //! It knows nothing of HTTP, workers or sockets, and reads no clock. docs/design/disk.md has the
 //! format and the reasons.
+#![forbid(unsafe_code)]
 
 mod directory;
-#[allow(clippy::module_inception, reason = "of all disks, one")]
 mod disk;
 mod fetch;
 mod format;

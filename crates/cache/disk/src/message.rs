@@ -4,12 +4,12 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use iolite::{Aggregate, Refusal};
+use millrace_body::{Filler, Waiter};
 use millrace_http_cache::{META_BYTES, Space, TagHash, VariantKey};
 
 use super::format::{Fixed, Id, Kind};
 use super::index::Known;
 use super::limits::CHUNK_BYTES;
-use crate::body::{Filler, Waiter};
 
 /// An answer to be stored. Everything is held by count: nothing is copied before it is written.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use millrace_body::Waiter;
 use millrace_http_cache::{HashKey, Key, META_BYTES, SpaceTag};
 use millrace_sys::Errno;
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -21,7 +22,6 @@ use super::rules::Subject;
 use super::segments::Segment;
 use super::threads::Threads;
 use super::volume::{IoResult, Volume, read_exactly};
-use crate::body::Waiter;
 
 /// How disks are worked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! What the disk tier promises, one story each.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-#[path = "disk/host.rs"]
+#[path = "common/host.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod host;
 
@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use host::{Told, waiter};
 use iolite::{Kind, Refusal, Slab, Tended};
-use millrace_http_cache::{HashKey, Key, META_BYTES, Space, TagHash, VariantKey};
-use millrace_store::Filler;
-use millrace_store::disk::{
+use millrace_body::Filler;
+use millrace_disk::{
     Answered, Candidate, Contents, Directory, Disks, Error, Fetch, Host, Id, Marks, Miss, Options,
     SimFaults, SimVolume, Subject, Volume, limits,
 };
+use millrace_http_cache::{HashKey, Key, META_BYTES, Space, TagHash, VariantKey};
 
 const MB: u64 = 1 << 20;
 

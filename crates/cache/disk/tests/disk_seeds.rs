@@ -5,7 +5,7 @@
 //! `DISK_SEEDS=2000 DISK_FIRST=0` says how many and from which on; each is told when it fails.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-#[path = "disk/host.rs"]
+#[path = "common/host.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod host;
 
@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use host::{Fetched, Told, waiter};
 use iolite::Slab;
-use millrace_http_cache::{HashKey, Key, META_BYTES, TagHash};
-use millrace_store::disk::{
+use millrace_disk::{
     Answered, Disks, Host, Id, Marks, Miss, Options, SimFaults, SimVolume, Subject, Volume,
 };
+use millrace_http_cache::{HashKey, Key, META_BYTES, TagHash};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -168,7 +168,7 @@ impl Life<'_> {
         (model.now, model.is_outdated) = (Some(version).filter(|_| is_there), false);
     }
 
-    fn find(&self, id: Id) -> Option<millrace_store::disk::Candidate> {
+    fn find(&self, id: Id) -> Option<millrace_disk::Candidate> {
         self.disks().find(id.key).into_iter().find(|candidate| candidate.id == id)
     }
 

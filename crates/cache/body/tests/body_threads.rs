@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use iolite::{Helper, Kind, Slab};
+use millrace_body::{Body, End, Filler, Read, Reader, Waiter};
 use millrace_http1::corpus::Random;
-use millrace_store::{Body, End, Filler, Read, Reader, Waiter};
 
 const READERS: usize = 6;
 const BODIES: usize = 400;

@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use millrace_body::Waiter;
 use millrace_http_cache::META_BYTES;
 
 use super::fetch::Fetching;
 use super::limits::JOBS_MAX;
 use super::message::{Answer, Cursor};
 use super::rules::Subject;
-use crate::body::Waiter;
-use crate::disk::format::Id;
+use crate::format::Id;
 
 /// What is written, in the order of the queue.
 #[derive(Debug)]
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     fn purge() -> Job {
-        let subject = crate::disk::Subject::All;
+        let subject = crate::Subject::All;
         Job::Purge(PurgeJob { subject, is_soft: false, asker: None })
     }
 

@@ -5,7 +5,7 @@
 //! `DISK_KILLS=200` says how often.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-#[path = "disk/host.rs"]
+#[path = "common/host.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod host;
 
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use host::{Told, waiter};
 use iolite::Slab;
+use millrace_disk::{Answered, Directory, Disks, Host, Id, Options, Subject, Volume};
 use millrace_http_cache::{HashKey, Key};
-use millrace_store::disk::{Answered, Directory, Disks, Host, Id, Options, Subject, Volume};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 

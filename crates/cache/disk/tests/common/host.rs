@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use iolite::{Aggregate, Kind, Refusal, Slab, Tended};
-use millrace_http_cache::{Key, META_BYTES, TagHash};
-use millrace_store::disk::{
+use millrace_body::{Body, End, Filler, Read, Reader, Waiter};
+use millrace_disk::{
     Answer, Answered, Candidate, Cursor, Disks, Fetch, Host, Id, Miss, StoredHead, Subject,
 };
-use millrace_store::{Body, End, Filler, Read, Reader, Waiter};
+use millrace_http_cache::{Key, META_BYTES, TagHash};
 
 /// Keeps what it is told.
 #[derive(Debug)]

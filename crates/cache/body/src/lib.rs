@@ -10,6 +10,7 @@
 //! Nobody blocks here. Who finds nothing to read, or no room to fill, leaves a [`Waiter`] behind;
 //! whoever changes that gets it back and wakes it. Only a drop wakes nobody, since it gives nothing
 //! back: whoever waits finds what became of the body when it looks again, at its deadline say.
+#![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::ops::Range;

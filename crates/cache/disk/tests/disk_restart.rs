@@ -1,10 +1,10 @@
 //! How long a restart with a full disk takes until an answer is served, and until all are known.
-//! Writes real files: `DISK_GB=10 cargo test --release -p millrace-store --test disk_restart --
+//! Writes real files: `DISK_GB=10 cargo test --release -p millrace-disk --test disk_restart --
 //! --ignored --nocapture`, with `DISK_OBJECT=8192` for the bytes of an answer and `DISK_HOME` for
 //! where. Nothing timed decides.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-#[path = "disk/host.rs"]
+#[path = "common/host.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod host;
 
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use host::Told;
 use iolite::Slab;
+use millrace_disk::{Answered, Directory, Disks, Host, Id, Options, Volume};
 use millrace_http_cache::{HashKey, Key};
-use millrace_store::disk::{Answered, Directory, Disks, Host, Id, Options, Volume};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
