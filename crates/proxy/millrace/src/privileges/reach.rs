@@ -6,7 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use millrace_config::{Config, ListenAddress, Origin, Role};
-use millrace_sys::{Errno, Grant, Permission};
+use millrace_confine::{Grant, Permission};
+use millrace_sys::Errno;
 
 /// Files that a running proxy needs by its configuration.
 #[derive(Debug)]
@@ -162,7 +163,7 @@ impl Need {
         let path = self.path.display();
         let parent = folder(&self.path);
         let denied = |path: &Path, permission| {
-            let tried = millrace_sys::access(path, permission);
+            let tried = millrace_confine::access(path, permission);
             matches!(tried, Err(Errno::ACCESS | Errno::PERM))
         };
         match self.kind {

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use millrace_sys::{Also, Errno, Grant, Identity, OpenFile, Ring};
+use millrace_confine::{Also, Grant, Identity};
+use millrace_sys::{Errno, OpenFile, Ring};
 
 const ALONE: &str = "MILLRACE_TEST_ALONE";
 const FOLDER: &str = "MILLRACE_TEST_FOLDER";
@@ -76,7 +77,7 @@ fn echo() {
 #[test]
 fn what_a_proxy_does_goes_on_under_the_filter() {
     well("what_a_proxy_does_goes_on_under_the_filter", "all", |folder| {
-        millrace_sys::restrict_calls(Also { rings: true, select: true, stores: true }).unwrap();
+        millrace_confine::restrict_calls(Also { rings: true, select: true, stores: true }).unwrap();
         echo();
         std::thread::Builder::new().name("another".to_owned()).spawn(echo).unwrap().join().unwrap();
         let panicked = std::thread::spawn(|| panic!("as intended")).join();
@@ -130,7 +131,7 @@ fn store(folder: &Path) {
 #[test]
 fn what_it_never_does_does_not_exist() {
     well("what_it_never_does_does_not_exist", "all", |_| {
-        millrace_sys::restrict_calls(Also::default()).unwrap();
+        millrace_confine::restrict_calls(Also::default()).unwrap();
         let missing = Err(Errno::NOSYS);
         let (stream, raw) = (libc::SOCK_STREAM.into(), libc::SOCK_RAW.into());
         for [family, kind, protocol] in [
@@ -178,7 +179,7 @@ fn what_nobody_innocent_does_ends_the_process() {
         ("open_by_handle_at", libc::SYS_open_by_handle_at),
     ] {
         let ended = alone(test, name, |_| {
-            millrace_sys::restrict_calls(Also::default()).unwrap();
+            millrace_confine::restrict_calls(Also::default()).unwrap();
             let _ = call(number, [0, 0, 0]);
         });
         if let Some(status) = ended {
@@ -189,7 +190,7 @@ fn what_nobody_innocent_does_ends_the_process() {
 
 #[test]
 fn files_that_were_not_granted_are_out_of_reach() {
-    if let Err(error) = millrace_sys::landlock_version() {
+    if let Err(error) = millrace_confine::landlock_version() {
         println!("skip: no Landlock here: {error}");
         return;
     }
@@ -199,7 +200,7 @@ fn files_that_were_not_granted_are_out_of_reach() {
             std::fs::create_dir(in_folder(name)).unwrap();
             std::fs::write(in_folder(name).join("old"), "old").unwrap();
         }
-        millrace_sys::restrict_files(
+        millrace_confine::restrict_files(
             &[
                 (in_folder("read"), Grant::Read),
                 (in_folder("append"), Grant::Append),
@@ -246,7 +247,7 @@ fn files_that_were_not_granted_are_out_of_reach() {
 
 #[test]
 fn processes_outside_are_out_of_reach_and_abstract_sockets_if_asked_for() {
-    match millrace_sys::landlock_version() {
+    match millrace_confine::landlock_version() {
         Ok(6..) => {}
         other => return println!("skip: this needs Landlock 6, of Linux 6.12; here: {other:?}"),
     }
@@ -258,7 +259,7 @@ fn processes_outside_are_out_of_reach_and_abstract_sockets_if_asked_for() {
     let _listener = is_outside.then(|| UnixListener::bind_addr(&address).unwrap());
     for (part, allowed) in [("without sockets", false), ("with sockets", true)] {
         well(test, part, |folder| {
-            millrace_sys::restrict_files(&[(folder, Grant::Read)], allowed).unwrap();
+            millrace_confine::restrict_files(&[(folder, Grant::Read)], allowed).unwrap();
             let refused = UnixStream::connect_addr(&address).map_err(|error| error.raw_os_error());
             assert_eq!(refused.err(), (!allowed).then_some(Some(libc::EPERM)));
             assert_eq!(call(libc::SYS_kill, [outside.into(), 0, 0]), Err(Errno::PERM));
@@ -292,11 +293,11 @@ fn what_is_given_up_does_not_come_back() {
             std::fs::set_permissions(&private, mode).unwrap();
             assert!(NOBODY.lend(|| std::fs::read(&private).is_err()).unwrap());
             assert_eq!(std::fs::read(&private).unwrap(), b"secret", "it came back");
-            millrace_sys::give_up_privileges(Some(NOBODY), low_ports).unwrap();
-            let left = if low_ports { millrace_sys::LOW_PORTS } else { 0 };
-            assert_eq!(millrace_sys::capabilities(), Ok(left));
-            millrace_sys::refuse_new_privileges().unwrap();
-            millrace_sys::set_dumpable(false).unwrap();
+            millrace_confine::give_up_privileges(Some(NOBODY), low_ports).unwrap();
+            let left = if low_ports { millrace_confine::LOW_PORTS } else { 0 };
+            assert_eq!(millrace_confine::capabilities(), Ok(left));
+            millrace_confine::refuse_new_privileges().unwrap();
+            millrace_confine::set_dumpable(false).unwrap();
             std::thread::spawn(move || {
                 assert_eq!(status("Uid"), "65534 65534 65534 65534");
                 assert_eq!(status("Gid"), "65534 65534 65534 65534");
@@ -318,9 +319,9 @@ fn what_is_given_up_does_not_come_back() {
         });
     }
     well(test, "of root itself", |_| {
-        millrace_sys::give_up_privileges(None, false).unwrap();
+        millrace_confine::give_up_privileges(None, false).unwrap();
         assert_eq!((status("Uid"), status("CapPrm")), ("0 0 0 0".into(), NONE.to_owned()));
-        assert_eq!(millrace_sys::capabilities(), Ok(0));
+        assert_eq!(millrace_confine::capabilities(), Ok(0));
         assert_eq!(NOBODY.lend(|| ()), Err(Errno::PERM));
     });
 }

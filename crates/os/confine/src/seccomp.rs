@@ -22,16 +22,16 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-use crate::Result;
+use millrace_sys::Result;
 
 /// System calls that not every process of this program makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Also {
     /// Those of io_uring(7).
     pub rings: bool,
-    /// That of [`SelectSet`](crate::SelectSet).
+    /// That of [`SelectSet`](millrace_sys::SelectSet).
     pub select: bool,
-    /// Those that [`write_parts_at`](crate::write_parts_at) and its neighbours make.
+    /// Those that [`write_parts_at`](millrace_sys::write_parts_at) and its neighbours make.
     pub stores: bool,
 }
 

@@ -9,7 +9,7 @@ use landlock::{
 };
 use rustix::io::Errno;
 
-use crate::Result;
+use millrace_sys::Result;
 
 /// What may be done with a file, or with everything below a folder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

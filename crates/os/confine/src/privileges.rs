@@ -11,7 +11,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use rustix::{process, thread};
 
-use crate::Result;
+use millrace_sys::Result;
 
 /// A user and a group by their numbers; no supplementary groups go with them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
