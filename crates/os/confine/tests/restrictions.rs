@@ -15,7 +15,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use millrace_confine::{Also, Grant, Identity};
-use millrace_sys::{Errno, OpenFile, Ring};
+use millrace_sys::{Errno, OpenFile};
+use millrace_uring::Ring;
 
 const ALONE: &str = "MILLRACE_TEST_ALONE";
 const FOLDER: &str = "MILLRACE_TEST_FOLDER";

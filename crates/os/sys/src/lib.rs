@@ -18,7 +18,6 @@ mod pipe;
 mod poller;
 mod process;
 mod random;
-mod ring;
 mod signals;
 mod socket;
 
@@ -47,7 +46,6 @@ pub use pipe::{pipe, read_pipe, splice, tee};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};
 pub use process::{descriptor_count, resident_bytes};
 pub use random::fill_random;
-pub use ring::{DisabledRing, Ring, RingCompletion};
 pub use rustix::io::Errno;
 pub use rustix::net::Shutdown;
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};

@@ -33,7 +33,6 @@ mod spin;
 mod stats;
 mod tracker;
 mod turn;
-mod uring;
 mod view;
 mod wait;
 mod watcher;

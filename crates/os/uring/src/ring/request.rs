@@ -1,6 +1,5 @@
 //! What a ring is asked for.
 
-use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::{CANCELLED, Lease, Lent, MOVES, Memory, Ring};
 use crate::Result;
+use crate::queues::half_words;
 
 impl Ring {
     /// Watches a connection for edges of readability, room to write, urgent data, and either
@@ -25,7 +25,7 @@ impl Ring {
     /// None here: a watch that cannot be had completes with its error. As [`Ring::enter`] when the
     /// queue was full.
     pub fn watch_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
-        // The band is what `Readiness::is_a_guess` needs to be told.
+        // The band tells a guess of the kernel's from what it has looked at.
         let read = EventFlags::IN | EventFlags::PRI | EventFlags::RDBAND | EventFlags::RDHUP;
         self.watch(fd, read | EventFlags::OUT, data)
     }
@@ -122,15 +122,13 @@ impl Ring {
     }
 
     pub(super) fn push(&mut self, request: io_uring_sqe) -> Result<()> {
-        if self.waiting() > self.request_mask {
-            self.submit(self.request_mask, 0)?;
+        let room = self.queues.room();
+        if self.waiting() >= room {
+            self.submit(room - 1, 0)?;
         }
-        let place = (self.queued & self.request_mask) as usize * size_of::<io_uring_sqe>();
-        // SAFETY: the place is inside the mapping, which is page-aligned, and no request at it is
-        // queued: fewer wait than there are places.
-        let place = unsafe { self.requests.start.byte_add(place) }.cast::<io_uring_sqe>();
-        // SAFETY: as above; only this thread and the kernel, after a submission, look at it.
-        unsafe { place.write(request) };
+        // SAFETY: the ring is this thread's, and fewer requests wait than there are places; what
+        // memory the request names is in `lent` until it completes.
+        unsafe { self.queues.write(self.queued, request) };
         self.queued = self.queued.wrapping_add(1);
         Ok(())
     }
@@ -140,20 +138,17 @@ fn request(operation: IoringOp, fd: i32) -> io_uring_sqe {
     io_uring_sqe { opcode: operation, fd, ..io_uring_sqe::default() }
 }
 
-/// The kernel reads poll32_events as two half-words in little-endian order.
-const fn half_words(events: u32) -> u32 {
-    if cfg!(target_endian = "big") { events.rotate_left(16) } else { events }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
+    use millrace_sys::EventFd;
+
     use super::*;
+    use crate::RingCompletion;
     use crate::ring::ring_to_test_with;
-    use crate::{EventFd, RingCompletion};
 
     #[test]
     fn memory_of_receives_comes_back_with_the_bytes_of_each() {

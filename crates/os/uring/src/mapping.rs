@@ -10,13 +10,19 @@ use crate::Result;
 
 /// Memory shared with the kernel, as long as this lives.
 #[derive(Debug)]
-pub(super) struct Mapping {
-    pub(super) start: NonNull<u8>,
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
     length: usize,
 }
 
+// SAFETY: it is memory like any other. What is no atomic of it is looked at by functions alone whose
+// callers exclude each other.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
 impl Mapping {
-    pub(super) fn new(fd: BorrowedFd<'_>, offset: u64, length: usize) -> Result<Self> {
+    pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, length: usize) -> Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: the kernel picks an address where nothing is mapped.
@@ -25,9 +31,14 @@ impl Mapping {
         Ok(Self { start, length })
     }
 
+    /// Its first byte.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     /// The word `offset` bytes from the start. The kernel says where its words are, so what it
     /// said is checked.
-    pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.length);
         // SAFETY: the place is inside the mapping.
         let place = unsafe { self.start.byte_add(offset) };

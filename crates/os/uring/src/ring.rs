@@ -13,26 +13,22 @@
 //! over when the [`Ring::enter`] that submits them returns, so the memory lent to the kernel is
 //! never lent for longer than that.
 
-mod mapping;
 mod request;
 mod restriction;
 
-use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::io_uring::{
-    IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringFeatureFlags, IoringRegisterOp, IoringSetupFlags,
-    io_uring_cqe, io_uring_getevents_arg, io_uring_params, io_uring_register, io_uring_rsrc_update,
-    io_uring_setup, io_uring_sqe,
+    IoringFeatureFlags, IoringRegisterOp, IoringSetupFlags, io_uring_getevents_arg,
+    io_uring_register, io_uring_rsrc_update,
 };
 use rustix::time::Timespec;
 
-use crate::{Readiness, Result};
-use mapping::Mapping;
+use crate::Result;
+use crate::queues::{Entry, Layout, Queues, set_up};
 
 /// A ring. It stays in the thread that enabled it: it is not `Send`, and the kernel holds it to that.
 ///
@@ -44,27 +40,13 @@ pub struct Ring {
     /// What io_uring_enter(2) knows the ring by: an index of the thread's registered rings, which
     /// spares the look into the table of descriptors, or its descriptor.
     name: (libc::c_int, libc::c_uint),
-    rings: Mapping,
-    requests: Mapping,
+    queues: Queues,
     /// Where requests end; the kernel knows it since the last [`Ring::enter`] or a full queue.
     queued: u32,
     /// Memory of the requests that move bytes, each at the place that its completion names.
     lent: Vec<Option<Lent>>,
     /// Places of `lent` that are free.
     places: Vec<u32>,
-    request_mask: u32,
-    offsets: Offsets,
-    completion_mask: u32,
-}
-
-/// Places in the mapping of both rings, in bytes.
-#[derive(Debug)]
-struct Offsets {
-    request_head: usize,
-    request_tail: usize,
-    completion_head: usize,
-    completion_tail: usize,
-    completions: usize,
 }
 
 /// Memory that a request reads or fills, and the number that it completes with.
@@ -121,12 +103,13 @@ pub enum RingCompletion {
     Watched {
         /// As it was given.
         data: u64,
-        /// What its descriptor is ready for, or why it is watched no longer; ECANCELED: as asked.
-        result: Result<Readiness>,
+        /// What its descriptor is ready for, in the bits of poll(2), or why it is watched no longer;
+        /// ECANCELED: as asked.
+        result: Result<u32>,
         /// Whether the watch goes on.
         more: bool,
     },
-    /// Of a receive: as [`receive`](crate::receive), with the memory given back.
+    /// Of a receive: as by recv(2), with the memory given back.
     Received {
         /// As it was given.
         data: u64,
@@ -135,7 +118,7 @@ pub enum RingCompletion {
         /// How many bytes were received.
         result: Result<usize>,
     },
-    /// Of a send: as [`send`](crate::send), with the memory given back.
+    /// Of a send: as by send(2), with the memory given back.
     Sent {
         /// As it was given.
         data: u64,
@@ -155,17 +138,7 @@ pub enum RingCompletion {
 #[derive(Debug)]
 pub struct DisabledRing {
     fd: OwnedFd,
-    entries: Entries,
-    offsets: Offsets,
-    /// Where the kernel put the array of request indices.
-    request_array: usize,
-}
-
-/// Lengths of both queues: powers of two.
-#[derive(Clone, Copy, Debug)]
-struct Entries {
-    requests: u32,
-    completions: u32,
+    layout: Layout,
 }
 
 impl DisabledRing {
@@ -177,54 +150,18 @@ impl DisabledRing {
     /// /proc/sys/kernel/io_uring_disabled or a filter forbids it. EINVAL: older than Linux 6.1.
     /// ENOMEM: no memory, or none within RLIMIT_MEMLOCK. EMFILE, ENFILE.
     pub fn new(requests: u32, completions: u32) -> Result<Self> {
-        let mut parameters = io_uring_params::default();
-        parameters.flags = IoringSetupFlags::SINGLE_ISSUER
+        let flags = IoringSetupFlags::SINGLE_ISSUER
             | IoringSetupFlags::DEFER_TASKRUN
-            | IoringSetupFlags::SUBMIT_ALL
-            | IoringSetupFlags::CQSIZE
-            | IoringSetupFlags::CLAMP
             | IoringSetupFlags::R_DISABLED;
-        parameters.cq_entries = completions;
-        // SAFETY: no other ring's work queue is attached to, so no descriptor is named.
-        let fd = unsafe { io_uring_setup(requests, &mut parameters) }?;
-        let needed = IoringFeatureFlags::SINGLE_MMAP
-            | IoringFeatureFlags::NODROP
-            | IoringFeatureFlags::EXT_ARG;
-        if !parameters.features.contains(needed) {
-            return Err(Errno::INVAL);
-        }
-        let (sq, cq) = (&parameters.sq_off, &parameters.cq_off);
-        Ok(Self {
-            fd,
-            entries: Entries {
-                requests: parameters.sq_entries,
-                completions: parameters.cq_entries,
-            },
-            offsets: Offsets {
-                request_head: sq.head as usize,
-                request_tail: sq.tail as usize,
-                completion_head: cq.head as usize,
-                completion_tail: cq.tail as usize,
-                completions: cq.cqes as usize,
-            },
-            request_array: sq.array as usize,
-        })
+        let (fd, layout) = set_up(requests, completions, flags, IoringFeatureFlags::EXT_ARG)?;
+        Ok(Self { fd, layout })
     }
 
     /// Bytes that the kernel allocated for both queues and the requests: whole pages.
     pub fn memory_bytes(&self) -> usize {
         let page = rustix::param::page_size();
-        self.rings_bytes().next_multiple_of(page) + self.requests_bytes().next_multiple_of(page)
-    }
-
-    fn rings_bytes(&self) -> usize {
-        let Entries { requests, completions } = self.entries;
-        let array_end = self.request_array + requests as usize * size_of::<u32>();
-        array_end.max(self.offsets.completions + completions as usize * size_of::<Entry>())
-    }
-
-    fn requests_bytes(&self) -> usize {
-        self.entries.requests as usize * size_of::<io_uring_sqe>()
+        let blocks = [self.layout.rings_bytes(), self.layout.requests_bytes()];
+        blocks.into_iter().map(|bytes| bytes.next_multiple_of(page)).sum()
     }
 
     /// Enables the ring for the calling thread, which becomes its single issuer.
@@ -232,29 +169,13 @@ impl DisabledRing {
     /// # Errors
     /// ENOMEM; what a filter of system calls returns that allowed the set-up.
     pub fn enable(self) -> Result<Ring> {
-        let rings = Mapping::new(self.fd.as_fd(), IORING_OFF_SQ_RING, self.rings_bytes())?;
-        let requests = Mapping::new(self.fd.as_fd(), IORING_OFF_SQES, self.requests_bytes())?;
-        let Self { fd, entries, offsets, request_array } = self;
-        // The request at each place of the queue is the one at the same place of the block.
-        for index in 0..entries.requests {
-            let place = request_array + index as usize * size_of::<u32>();
-            rings.word(place).store(index, Ordering::Relaxed);
-        }
+        let Self { fd, layout } = self;
+        let queues = Queues::map(fd.as_fd(), &layout)?;
         // Before it is restricted, which rules out what registers its descriptor.
         let name = register(fd.as_fd()).unwrap_or((fd.as_raw_fd(), 0));
         restriction::restrict(fd.as_fd())?;
-        let mut ring = Ring {
-            name,
-            lent: Vec::new(),
-            places: Vec::new(),
-            queued: rings.word(offsets.request_tail).load(Ordering::Relaxed),
-            request_mask: entries.requests - 1,
-            completion_mask: entries.completions - 1,
-            offsets,
-            fd,
-            rings,
-            requests,
-        };
+        let (lent, places, queued) = (Vec::new(), Vec::new(), queues.told());
+        let mut ring = Ring { fd, name, queues, queued, lent, places };
         // A filter may allow the set-up and refuse this.
         ring.call(0, enter_flags::GETEVENTS, None)?;
         Ok(ring)
@@ -272,9 +193,7 @@ impl Ring {
 
     /// Requests queued and not taken by the kernel yet.
     fn waiting(&self) -> u32 {
-        // Pairs with the kernel's release of the head: it has read the requests before it.
-        let taken = self.rings.word(self.offsets.request_head).load(Ordering::Acquire);
-        self.queued.wrapping_sub(taken)
+        self.queued.wrapping_sub(self.queues.taken())
     }
 
     /// Submits what is queued without waiting, until at most `left` requests are queued.
@@ -324,8 +243,7 @@ impl Ring {
 
     fn call(&mut self, wanted: u32, flags: u32, timeout: Option<&Timespec>) -> Result<()> {
         let waiting = self.waiting();
-        // Released to the kernel's load of the tail: the requests are written before it.
-        self.rings.word(self.offsets.request_tail).store(self.queued, Ordering::Release);
+        self.queues.tell(self.queued);
         let argument = timeout.map(|timeout| {
             let mut argument = io_uring_getevents_arg::default();
             argument.ts.ptr = std::ptr::from_ref(timeout).cast_mut().cast();
@@ -361,22 +279,8 @@ impl Ring {
     /// The next completion that is there.
     pub fn next_completion(&mut self) -> Option<RingCompletion> {
         loop {
-            let head = self.rings.word(self.offsets.completion_head);
-            let position = head.load(Ordering::Relaxed);
-            // Pairs with the kernel's release of the tail: completions are written before it.
-            let end = self.rings.word(self.offsets.completion_tail).load(Ordering::Acquire);
-            if position == end {
-                return None;
-            }
-            let index = (position & self.completion_mask) as usize;
-            let place = self.offsets.completions + index * size_of::<Entry>();
-            // SAFETY: the place is inside the mapping, and aligned as the kernel lays it out.
-            let place = unsafe { self.rings.start.byte_add(place) }.cast::<Entry>();
-            // SAFETY: as above; the kernel wrote it before the tail, and not again until the head
-            // is past it.
-            let entry = unsafe { place.read() };
-            // Released to the kernel's load of the head: the place was read before it.
-            head.store(position.wrapping_add(1), Ordering::Release);
+            // SAFETY: the ring is this thread's, so nobody else takes completions.
+            let entry = unsafe { self.queues.next_entry() }?;
             if entry.data != CANCELLED {
                 return Some(self.completion(entry));
             }
@@ -384,13 +288,9 @@ impl Ring {
     }
 
     fn completion(&mut self, entry: Entry) -> RingCompletion {
-        let result = match entry.result {
-            number @ 0.. => Ok(number as u32),
-            error => Err(Errno::from_raw_os_error(-error)),
-        };
+        let result = entry.result();
         if entry.data & MOVES == 0 {
-            let (result, more) = (result.map(Readiness::of), entry.flags & MORE != 0);
-            return RingCompletion::Watched { data: entry.data, result, more };
+            return RingCompletion::Watched { data: entry.data, result, more: entry.has_more() };
         }
         let place = entry.data as u32 & !(MOVES as u32);
         let lent = self.lent.get_mut(place as usize).and_then(Option::take);
@@ -442,21 +342,6 @@ const SUBMIT_TRIES_MAX: u32 = 10_000;
 const CANCELLED: u64 = u64::MAX;
 /// Set in what a request that moves bytes carries, beside its place; in no number of a caller.
 const MOVES: u64 = 1 << 31;
-
-/// A completion as the kernel writes it: `struct io_uring_cqe` of 16 bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Entry {
-    data: u64,
-    result: i32,
-    flags: u32,
-}
-
-const _: () = assert!(size_of::<Entry>() == size_of::<io_uring_cqe>());
-const _: () = assert!(size_of::<io_uring_sqe>() == 64);
-
-/// IORING_CQE_F_MORE.
-const MORE: u32 = rustix::io_uring::IoringCqeFlags::MORE.bits();
 
 /// Flags of io_uring_enter(2) as plain numbers.
 mod enter_flags {
