@@ -1,6 +1,5 @@
 //! One disk: its parts, and what may be asked of it from any thread.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,60 +7,19 @@ use std::time::Duration;
 use millrace_body::Waiter;
 use millrace_http_cache::{Key, META_BYTES, SpaceTag};
 
-use super::fetch::Fetching;
-use super::format::{Id, Position, Sealer};
+use super::fetch::take_turn;
+use super::fetching::Fetching;
+use super::format::{Id, Sealer};
 use super::identity::{Contents, Identity};
 use super::index::{Index, Known};
 use super::log::Log;
 use super::message::{Answer, Candidate, Cursor, Fetch, Host};
-use super::queue::{Job, Next, PurgeAsker, PurgeJob, Queue};
+use super::queue::{Job, Next, Options, PurgeAsker, PurgeJob, Queue};
 use super::rules::{Rules, Subject};
 use super::segments::{Segment, Segments};
-use super::threads::take_turn;
-use super::tier::Options;
+use super::shared::Shared;
+use super::tally::Tally;
 use super::volume::{IoResult, Volume};
-
-/// What all who work for a disk share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) volume: Arc<dyn Volume>,
-    /// The directory's.
-    pub(super) number: u64,
-    pub(super) sealer: Sealer,
-    pub(super) index: Index,
-    pub(super) rules: Rules,
-    pub(super) segments: Segments,
-    pub(super) queue: Queue,
-    pub(super) tally: Tally,
-    /// How many responses of each space recovery has found so far.
-    pub(super) recovered: Mutex<BTreeMap<SpaceTag, u64>>,
-    pub(super) host: Arc<dyn Host>,
-    /// Its place among the disks.
-    pub(super) place: usize,
-    /// Segments of earlier runs are still to be read. Set to `false` after the last was; pairs with
-    /// the load in [`Disk::counters`].
-    pub(super) is_recovering: AtomicBool,
-    /// The body that is too long to be stored.
-    pub(super) body_bytes_max: u64,
-}
-
-/// Numbers that are only ever counted up, apart from each other.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) stored: AtomicU64,
-    pub(super) stores_skipped: AtomicU64,
-    pub(super) fetched: AtomicU64,
-    pub(super) fetches_skipped: AtomicU64,
-    pub(super) gone: AtomicU64,
-    pub(super) damaged: AtomicU64,
-    pub(super) read_errors: AtomicU64,
-    pub(super) write_errors: AtomicU64,
-    pub(super) full: AtomicU64,
-    pub(super) waits: AtomicU64,
-    pub(super) dropped: AtomicU64,
-    pub(super) rewritten: AtomicU64,
-    pub(super) lost_purges: AtomicU64,
-}
 
 /// What a disk did since it was opened, and what it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -128,18 +86,6 @@ impl std::ops::Add for Counters {
             dropped: self.dropped + other.dropped,
             rewritten: self.rewritten + other.rewritten,
             lost_purges: self.lost_purges + other.lost_purges,
-        }
-    }
-}
-
-impl Shared {
-    /// An answer is not what it was, or cannot be read. It is written that it is gone: should the
-    /// disk read it after all some day, nobody may know by then that it was purged meanwhile.
-    pub(super) fn give_up(&self, id: Id, at: Position) {
-        let mut shard = self.index.shard(id.key);
-        if shard.remove_at(id, at) {
-            let subject = Subject::Answer(id);
-            self.queue.write(Job::Purge(PurgeJob { subject, is_soft: false, asker: None }));
         }
     }
 }

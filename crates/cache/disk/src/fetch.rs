@@ -2,48 +2,18 @@
 //! it was compared with its checksum.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_body::{Filler, Waiter};
 
-use super::disk::Shared;
+use super::fetching::{Fetching, Opened};
 use super::format::Kind;
-use super::front::{Front, read_front};
 use super::index::Known;
 use super::limits::{CHUNK_BYTES, ROOM_TRIES_MAX, ROOM_TRIES_READ_MAX, TURN_BYTES};
-use super::message::{Answered, Fetch, Miss, StoredHead};
+use super::message::{Answered, Miss};
 use super::rules::{Judged, Standing};
-use super::segments::Segment;
+use super::shared::Shared;
 use super::volume::read_exactly;
-
-/// A fetch that is not over.
-#[derive(Debug)]
-pub(super) struct Fetching {
-    known: Known,
-    asker: Waiter,
-    /// `None` once it has ended.
-    filler: Option<Filler>,
-    /// Once its front was read.
-    opened: Option<Opened>,
-    /// Bytes of the body that were given.
-    given: u64,
-    /// What was compared already and did not fit into memory yet.
-    left: Vec<u8>,
-    /// How often in a row there was no memory.
-    tries: u32,
-    has_answered: bool,
-}
-
-/// An answer whose front was read.
-#[derive(Debug)]
-pub(super) struct Opened {
-    segment: Arc<Segment>,
-    front: Front,
-    /// Where its body begins in the segment.
-    body_at: u64,
-    pub(super) head: Box<StoredHead>,
-}
 
 /// What became of a turn.
 #[derive(Debug)]
@@ -69,7 +39,7 @@ pub(super) fn open(shared: &Shared, known: &Known) -> Result<Opened, Miss> {
     let now = shared.index.shard(id.key).known(id).filter(|now| now.at == at);
     let known = now.ok_or(Miss::Gone)?;
     let segment = shared.segments.get(at.segment).ok_or(Miss::Gone)?;
-    let front = read_front(shared, &segment, id, at, known.front_bytes)?;
+    let front = shared.read_front(&segment, id, at, known.front_bytes)?;
     if !front.is(Kind::Answer) || front.fixed.body_bytes != known.body_bytes {
         return Err(Miss::Damaged);
     }
@@ -77,7 +47,7 @@ pub(super) fn open(shared: &Shared, known: &Known) -> Result<Opened, Miss> {
         None => None,
         Some(head) => {
             let segment = shared.segments.get(head.at.segment).ok_or(Miss::Gone)?;
-            let update = read_front(shared, &segment, id, head.at, head.front_bytes)?;
+            let update = shared.read_front(&segment, id, head.at, head.front_bytes)?;
             if !update.is(Kind::Update) || update.fixed.target != at {
                 return Err(Miss::Damaged);
             }
@@ -97,19 +67,6 @@ pub(super) fn open(shared: &Shared, known: &Known) -> Result<Opened, Miss> {
 }
 
 impl Fetching {
-    pub(super) fn new(fetch: Fetch) -> Self {
-        Self {
-            known: fetch.candidate.known,
-            asker: fetch.asker,
-            filler: Some(fetch.filler),
-            opened: None,
-            given: 0,
-            left: Vec::new(),
-            tries: 0,
-            has_answered: false,
-        }
-    }
-
     fn filler(&mut self) -> &mut Filler {
         self.filler.as_mut().expect("it is there until it ends, which takes the whole")
     }
@@ -287,4 +244,19 @@ fn read_chunk(shared: &Shared, opened: &Opened, start: u64, bytes: &mut [u8]) ->
 
 fn wake(shared: &Shared, waiters: Vec<Waiter>) {
     waiters.into_iter().for_each(|waiter| shared.host.wake(waiter));
+}
+
+/// Lets a fetch have its turn; gives whether there was no memory for it.
+pub(super) fn take_turn(shared: &Shared, fetching: Fetching) -> bool {
+    match fetching.turn(shared) {
+        Turn::Over => false,
+        Turn::Again(fetching) => {
+            shared.queue.read(fetching);
+            false
+        }
+        Turn::Later(fetching) => {
+            shared.queue.read(fetching);
+            true
+        }
+    }
 }

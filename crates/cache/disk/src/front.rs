@@ -1,55 +1,22 @@
-//! The front of a record, read and compared with its seal.
+//! The front of a record that was read, and a record before it is written.
 
-use std::sync::atomic::Ordering;
-
-use super::disk::Shared;
-use super::format::{Fixed, Id, Kind, Parts, Position};
+use super::format::{Fixed, Kind, Parts};
 use super::limits::CHUNK_BYTES;
-use super::log::Draft;
-use super::message::{Miss, StoredHead};
-use super::segments::Segment;
-use super::volume::read_exactly;
+use super::message::StoredHead;
 
 /// A front that is what was written there.
 #[derive(Debug)]
 pub(super) struct Front {
     pub(super) fixed: Fixed,
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
 }
 
-/// Reads a front of so many bytes.
-///
-/// # Errors
-/// [`Miss::Damaged`], counted.
-pub(super) fn read_front(
-    shared: &Shared,
-    segment: &Segment,
-    id: Id,
-    at: Position,
-    bytes: u32,
-) -> Result<Front, Miss> {
-    let mut front = vec![0; bytes as usize];
-    let tally = &shared.tally;
-    match read_exactly(&*segment.file, at.offset(), &mut front) {
-        Ok(true) => {}
-        Ok(false) => {
-            tally.damaged.fetch_add(1, Ordering::Relaxed);
-            return Err(Miss::Damaged);
-        }
-        Err(_) => {
-            tally.read_errors.fetch_add(1, Ordering::Relaxed);
-            return Err(Miss::Damaged);
-        }
-    }
-    let fixed = shared.sealer.fixed(&front, at);
-    let fixed = fixed.filter(|fixed| fixed.id == id && fixed.front_bytes() == front.len());
-    match fixed.filter(|_| shared.sealer.is_front(&front, at)) {
-        Some(fixed) => Ok(Front { fixed, bytes: front }),
-        None => {
-            tally.damaged.fetch_add(1, Ordering::Relaxed);
-            Err(Miss::Damaged)
-        }
-    }
+/// A record before it is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draft<'a> {
+    pub(super) fixed: Fixed,
+    pub(super) parts: Parts<'a>,
+    pub(super) body: &'a [&'a [u8]],
 }
 
 impl Front {

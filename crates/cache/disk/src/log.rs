@@ -8,12 +8,11 @@ use std::sync::atomic::Ordering;
 
 use millrace_sys::Errno;
 
-use super::disk::Shared;
 use super::format::{
     Fixed, HEADER_BYTES, Header, Id, Kind, Parts, Position, Purged, TAIL_BYTES, Tail, put_item,
     put_variant,
 };
-use super::front::{Front, read_front};
+use super::front::{Draft, Front};
 use super::index::{Head, Known};
 use super::limits::{
     PAUSE_STORES, REWRITTEN_BYTES_MAX, REWRITTEN_SHARE, SEGMENTS_MAX, UNIT, VERIFIED_BYTES_MAX,
@@ -21,6 +20,7 @@ use super::limits::{
 };
 use super::rules::{Judged, Standing};
 use super::segments::Segment;
+use super::shared::Shared;
 use super::volume::{IoResult, read_exactly, write_all};
 
 /// The log of a disk: what is written next, and where.
@@ -62,14 +62,6 @@ pub(super) struct Open {
     /// What its summary will say.
     items: Vec<u8>,
     is_dirty: bool,
-}
-
-/// A record before it is written.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Draft<'a> {
-    pub(super) fixed: Fixed,
-    pub(super) parts: Parts<'a>,
-    pub(super) body: &'a [&'a [u8]],
 }
 
 impl Log {
@@ -292,12 +284,12 @@ impl Log {
     /// Writes an answer again whose segment goes.
     fn rewrite(&mut self, from: &Segment, known: &Known) -> Option<()> {
         let shared = self.shared.clone();
-        let front = read_front(&shared, from, known.id, known.at, known.front_bytes).ok()?;
+        let front = shared.read_front(from, known.id, known.at, known.front_bytes).ok()?;
         let update = match known.update {
             None => None,
             Some(head) => {
                 let segment = shared.segments.get(head.at.segment)?;
-                Some(read_front(&shared, &segment, known.id, head.at, head.front_bytes).ok()?)
+                Some(shared.read_front(&segment, known.id, head.at, head.front_bytes).ok()?)
             }
         };
         let parts = front.parts();

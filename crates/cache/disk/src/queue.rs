@@ -10,7 +10,7 @@ use std::time::Duration;
 use millrace_body::Waiter;
 use millrace_http_cache::META_BYTES;
 
-use super::fetch::Fetching;
+use super::fetching::Fetching;
 use super::limits::JOBS_MAX;
 use super::message::{Answer, Cursor};
 use super::rules::Subject;
@@ -70,6 +70,22 @@ impl Default for Marks {
     /// The first two are those of diskd.
     fn default() -> Self {
         Self { skip: 64, wait: 72, skip_bytes: 64 << 20 }
+    }
+}
+
+/// How disks are worked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// How long their queues may become.
+    pub marks: Marks,
+    /// Threads that read, for each disk, besides the one that writes. 0: no threads at all, and
+    /// [`Disks::work`](crate::Disks::work) does everything; then nothing waits either.
+    pub readers: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { marks: Marks::default(), readers: 2 }
     }
 }
 

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::disk::{Disk, Shared};
-use super::fetch::Turn;
+use super::disk::Disk;
+use super::fetch::take_turn;
 use super::log::Log;
 use super::queue::Next;
+use super::shared::Shared;
 
 /// How long what was written may wait to be synced.
 const SYNC: Duration = Duration::from_secs(5);
@@ -78,21 +79,6 @@ fn read(shared: &Arc<Shared>) {
         };
         if take_turn(shared, fetching) {
             std::thread::sleep(ROOM);
-        }
-    }
-}
-
-/// Lets a fetch have its turn; gives whether there was no memory for it.
-pub(super) fn take_turn(shared: &Shared, fetching: super::fetch::Fetching) -> bool {
-    match fetching.turn(shared) {
-        Turn::Over => false,
-        Turn::Again(fetching) => {
-            shared.queue.read(fetching);
-            false
-        }
-        Turn::Later(fetching) => {
-            shared.queue.read(fetching);
-            true
         }
     }
 }

@@ -17,27 +17,11 @@ use super::format::Id;
 use super::identity::{Contents, IDENTITY, IDENTITY_BYTES_MAX, Identity, MEMBERS_MAX, agree};
 use super::limits::{DISK_BYTES_MIN, WAIT};
 use super::message::{Answer, Answered, Candidate, Cursor, Fetch, Host};
-use super::queue::{Marks, PurgeAsker};
+use super::queue::{Options, PurgeAsker};
 use super::rules::Subject;
 use super::segments::Segment;
 use super::threads::Threads;
 use super::volume::{IoResult, Volume, read_exactly};
-
-/// How disks are worked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// How long their queues may become.
-    pub marks: Marks,
-    /// Threads that read, for each disk, besides the one that writes. 0: no threads at all, and
-    /// [`Disks::work`] does everything; then nothing waits either.
-    pub readers: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { marks: Marks::default(), readers: 2 }
-    }
-}
 
 /// Why disks are not used. Places count from 0, in the order they were given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

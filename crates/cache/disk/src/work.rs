@@ -8,10 +8,11 @@ use millrace_http_cache::{Key, META_BYTES};
 use millrace_sys::Errno;
 
 use super::format::{Id, Kind, Parts, Position, Purged};
+use super::front::Draft;
 use super::identity::IDENTITY;
 use super::index::{Head, Known};
 use super::limits::COPY_BYTES;
-use super::log::{Draft, Log, bodiless};
+use super::log::{Log, bodiless};
 use super::message::{Answer, Answered, Cursor, StoredHead};
 use super::queue::{Job, Next, PurgeJob};
 use super::rules::Subject;
