@@ -5,7 +5,7 @@ use std::sync::Arc;
 use millrace_body::Waiter;
 use millrace_http_cache::Key;
 
-use super::Cache;
+use super::cache::Cache;
 use super::shard::Shard;
 
 /// The right to fetch what is to be stored under a key, for one variant of it: until it ends, those

@@ -6,7 +6,7 @@ use iolite::{Aggregate, Kind, Refusal};
 use millrace_body::{Body, Filler, Waiter};
 use millrace_http_cache::{Key, finish};
 
-use super::Cache;
+use super::cache::Cache;
 use crate::object::Object;
 
 /// Fills the body of an object that is stored. Dropped, it leaves a body that was cut short, which

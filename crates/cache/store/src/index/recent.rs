@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_http_cache::{Meta, TagHash};
 
-use super::Which;
 use super::numbers::Numbers;
 use super::shard::Entry;
+use super::which::Which;
 
 #[derive(Debug, Default)]
 pub(super) struct Recent {

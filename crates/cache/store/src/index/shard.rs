@@ -20,7 +20,7 @@ pub(super) struct Shard {
     /// Handles that are nobody's.
     free: Vec<u32>,
     pub(super) eviction: Eviction,
-    /// What of it is counted in [`Cache::held`](super::Cache).
+    /// What of it is counted in [`Cache::held`](super::cache::Cache).
     pub(super) counted: u64,
     /// Keys with [`Entry::pass_until_ms`], in the order in which that was noted.
     passes: VecDeque<Key>,

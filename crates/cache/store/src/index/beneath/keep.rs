@@ -6,8 +6,9 @@ use millrace_body::Body;
 use millrace_http_cache::Key;
 
 use super::answer::{id_of, to_disk};
-use crate::index::Cache;
+use crate::index::cache::Cache;
 use crate::index::shard::Slot;
+use crate::index::tier::Tier;
 use crate::object::Object;
 
 impl Cache {
@@ -69,7 +70,7 @@ impl Cache {
             return true;
         }
         let Ok(tier) = self.beneath.tier.try_read() else { return true };
-        if let super::Tier::Open(open) = &*tier {
+        if let Tier::Open(open) = &*tier {
             let id = id_of(key, new.variant.as_ref());
             open.disks.update(id, new.meta().to_bytes(), &new.head().into());
         }

@@ -9,8 +9,9 @@ use millrace_disk::{Answered, Cursor, StoredHead, Subject};
 use millrace_http_cache::Key;
 
 use super::answer::{from_disk, tag_of_url};
-use super::{ASKER, Open, Tier};
-use crate::index::{Cache, Which};
+use crate::index::cache::Cache;
+use crate::index::tier::{ASKER, Open, Tier};
+use crate::index::which::Which;
 use crate::object::Object;
 
 /// How long an operator waits for a purge to be on the disks.
