@@ -9,7 +9,7 @@
 
 use millrace_http1::{Name, RequestHead};
 
-use super::key::Sink;
+use super::sink::Sink;
 use super::structured::lines_named;
 
 /// Fields and cookies that a request may bring.

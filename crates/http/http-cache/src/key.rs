@@ -9,13 +9,13 @@
 //! in the same form.
 
 use std::fmt::{self, Write};
-use std::hash::Hasher;
 
 use memchr::{memchr, memrchr};
 use millrace_http1::{Authority, Host, Name, OriginRequest};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::features::put_cookies;
+use super::sink::Sink;
 
 /// What keys are hashed with: random and secret, so that nobody can prepare two keys that meet.
 /// SipHash-1-3 with 128 bits. Variants and ranges are known by their hashes alone, so a cache that
@@ -207,23 +207,6 @@ impl Key {
         parts: &KeyParts,
     ) {
         put(out, site, path_and_query, request, parts);
-    }
-}
-
-/// Where the text of a key goes.
-pub(super) trait Sink {
-    fn put(&mut self, bytes: &[u8]);
-}
-
-impl Sink for Vec<u8> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-}
-
-impl Sink for SipHasher13 {
-    fn put(&mut self, bytes: &[u8]) {
-        self.write(bytes);
     }
 }
 

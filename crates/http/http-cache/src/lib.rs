@@ -15,6 +15,7 @@
 
 mod cache_status;
 mod conditions;
+mod content_range;
 mod date;
 mod directives;
 mod etag;
@@ -35,6 +36,7 @@ mod policy;
 mod ranges;
 mod refusal;
 mod reuse;
+mod sink;
 mod status;
 mod store;
 mod stored_head;
@@ -50,6 +52,7 @@ mod samples;
 
 pub use cache_status::{CacheStatus, Forward};
 pub use conditions::{Condition, condition, write_not_modified};
+pub use content_range::extent_of;
 pub use date::http_date;
 pub use directives::{AnswerDirectives, RequestDirectives};
 pub use etag::Etag;
@@ -62,7 +65,7 @@ pub use lookup::{Bypass, Lookup, lookup};
 pub use meta::{EtagAt, Extent, Flags, Meta};
 pub use meta_bytes::META_BYTES;
 pub use multipart::Multipart;
-pub use partial::{Remainder, combine, extent_of, finish, remainder};
+pub use partial::{Remainder, combine, finish, remainder};
 pub use policy::{Policy, SetCookie, StatusTtl, Ttl, Unkeyed};
 pub use ranges::{ByteRange, Ranges, Selection, ranges};
 pub use refusal::Refusal;

@@ -7,9 +7,10 @@ use siphasher::sip128::Hasher128;
 
 use super::date::http_date;
 use super::etag::Etag;
-use super::key::{HashKey, Sink};
+use super::key::HashKey;
 use super::limits::RANGES_MAX;
 use super::meta::{Extent, Flags, Meta};
+use super::sink::Sink;
 
 /// A range of a representation: `first <= last`, and `last` is before its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

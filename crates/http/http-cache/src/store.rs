@@ -2,13 +2,13 @@
 
 use millrace_http1::{AnswerHead, Method, Name, NameSet, RequestHead, Version, destination};
 
+use super::content_range::extent;
 use super::directives::{AnswerDirectives, RequestDirectives};
 use super::freshness::{self, Lifetime};
 use super::key::{HashKey, Scheme, Site};
 use super::limits::DELTA_S_MAX;
 use super::lookup::{has_body, is_unkeyed};
 use super::meta::{Flags, Meta};
-use super::partial;
 use super::policy::Policy;
 use super::ranges::range_tag;
 use super::refusal::Refusal;
@@ -59,7 +59,7 @@ pub fn store(
     check_request(request, &directives, policy)?;
     let mut stored = keep(answer, &directives, receipt, policy)?;
     if answer.status() == 206 {
-        stored.meta.extent = Some(partial::extent(request, answer)?);
+        stored.meta.extent = Some(extent(request, answer)?);
         stored.meta.range_tag = range_tag(&receipt.hash, request);
     }
     Ok(stored)

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use millrace_http1::{AnswerHead, Name, RequestHead, destination, tokens};
 use siphasher::sip128::Hasher128;
 
-use super::key::{HashKey, Scheme, Sink, Site, Space};
+use super::key::{HashKey, Scheme, Site, Space};
 use super::limits::{TAG_BYTES_MAX, TAGS_MAX};
+use super::sink::Sink;
 use super::stored_head::read_again;
 use super::structured::{combined, strings};
 

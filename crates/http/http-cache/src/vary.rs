@@ -11,9 +11,10 @@ use memchr::memchr;
 use millrace_http1::{AnswerHead, Name, NameSet, OriginRequest, items, tokens};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::key::{HashKey, Sink, put_lower};
+use super::key::{HashKey, put_lower};
 use super::limits::VARY_NAMES_MAX;
 use super::refusal::Refusal;
+use super::sink::Sink;
 
 /// The request fields that choose among the answers of a URI.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

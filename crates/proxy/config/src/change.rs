@@ -3,8 +3,9 @@
 use super::Config;
 use super::cache::{memory_written, reads_written, write_disk};
 use super::error::ConfigError;
+use super::lines::list;
 use super::value::write_size;
-use super::write::{engine_name, list, sandbox_name, splice_name};
+use super::write::{engine_name, sandbox_name, splice_name};
 
 /// Checks that a process that began with `old` can go on with `new`, both as they were read: with
 /// port 0 where the kernel picks. `name` is what messages call the file.

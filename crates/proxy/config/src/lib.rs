@@ -16,6 +16,7 @@ mod given;
 mod hash;
 mod kind;
 pub mod limits;
+mod lines;
 pub mod options;
 mod reference;
 mod route_notes;

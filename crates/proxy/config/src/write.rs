@@ -1,9 +1,8 @@
 //! Writes a configuration in the file format, every value spelt out: what `check` and the admin
 //! address show. What is written means the same configuration when it is read.
 
-use std::fmt::Write;
-
 use super::cache;
+use super::lines::{line, list, quoted};
 use super::value::{write_origin, write_port, write_statuses};
 use super::{
     Balance, Cidr, Config, EngineChoice, HostSent, Listener, LogFormat, PathForward, Role, Route,
@@ -172,31 +171,6 @@ pub(super) fn sandbox_name(sandbox: bool) -> &'static str {
     if sandbox { "auto" } else { "off" }
 }
 
-pub(super) fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
-    writeln!(out, "{key} = {value}").expect("a string takes every write");
-}
-
 fn blocks(blocks: &[Cidr]) -> String {
     list(blocks.iter().map(|block| format!("{}/{}", block.network, block.prefix)))
-}
-
-/// A list of basic strings of TOML.
-pub(super) fn list(values: impl Iterator<Item = String>) -> String {
-    format!("[{}]", values.map(|value| quoted(&value)).collect::<Vec<_>>().join(", "))
-}
-
-/// A basic string of TOML.
-pub(super) fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => out.extend(['\\', character]),
-            _ if character.is_control() => {
-                write!(out, "\\u{:04x}", u32::from(character)).expect("a string takes every write");
-            }
-            _ => out.push(character),
-        }
-    }
-    out.push('"');
-    out
 }

@@ -2,8 +2,8 @@
 
 use super::value::{write_feature, write_lifetime, write_seconds, write_set_cookie};
 use super::{CacheRoute, CacheSettings, Disk};
+use crate::lines::{line, list, quoted};
 use crate::value::write_size;
-use crate::write::{line, list, quoted};
 
 /// The lines at the top of a file.
 pub(crate) fn write_settings(out: &mut String, settings: Option<&CacheSettings>) {
