@@ -18,7 +18,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::reload::Counts;
+use crate::reloads::Counts;
 use crate::stored;
 
 /// What the page is, in Content-Type.
