@@ -16,14 +16,13 @@ use crossbeam_queue::ArrayQueue;
 use millrace_uring::{PollRing, Turn};
 
 use crate::asked::Asked;
+use crate::bitmap::{Bits, is_set, set};
 use crate::bits;
 use crate::error::Error;
 use crate::hidden::Hidden;
 use crate::kernel::{self, Mapping, Result, Shared, SignalSet};
 use crate::layout::{Bitmap, SOCKETS};
 use crate::limits::{COMPLETIONS_MAX, DISARM_TIME_MAX, REQUESTS_MAX};
-use crate::pages::{is_set, set};
-use crate::view::Bits;
 
 pub(crate) struct Filter {
     ring: PollRing<Hidden>,

@@ -10,8 +10,11 @@
 //! know. Those, and whatever is doubtful, are asked of poll(2).
 
 mod asked;
+mod asleep;
 mod attach;
+mod bitmap;
 pub mod bits;
+mod deadline;
 mod error;
 mod filter;
 mod hidden;
@@ -23,6 +26,7 @@ mod limits;
 mod pages;
 mod passes;
 mod poll;
+mod pollfd;
 mod region;
 mod remembered;
 mod rings;
@@ -41,12 +45,13 @@ mod worth;
 pub use attach::{Answer, CHALLENGE_BYTES, DESCRIPTORS, Mode, REQUEST, SLEEPER, SOCKET};
 pub use error::{Errno, Error};
 pub use hidden::{Hidden, owns};
+pub use items::Event;
 pub use kernel::SignalSet;
 pub use limits::{PASSES_MAX, PASSES_TIME_MAX, WAITS_UNSEEN_MAX};
-pub use poll::PollFd;
+pub use pollfd::PollFd;
 pub use rustix::net::Shutdown;
 pub use select::Sets;
 pub use socket::Socket;
 pub use stats::Stats;
 pub use tracker::{Backend, State, Tracker};
-pub use watcher::{Event, Watcher};
+pub use watcher::Watcher;
