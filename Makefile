@@ -121,8 +121,8 @@ soak: ## Many more of each: SEEDS=5000 STORIES=200000 MUTANTS=1000000 TRANSFERS=
 		stories -- --nocapture
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus --test poison
 	SEEDS=20000 TRANSFERS=$(or $(TRANSFERS),10000) cargo test --quiet -p millrace-splice
-	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-store --test disk_seeds
-	DISK_KILLS=$(or $(DISK_KILLS),200) cargo test --quiet -p millrace-store --test disk_kill
+	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-disk --test disk_seeds
+	DISK_KILLS=$(or $(DISK_KILLS),200) cargo test --quiet -p millrace-disk --test disk_kill
 	COUNT=$(or $(DISK_KILLS),200) scripts/disk-kill
 # Namespaces that lose packets need root.
 	@if [ "$$(id -u)" = 0 ]; then \

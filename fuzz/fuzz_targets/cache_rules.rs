@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| millrace_store::rules::fuzz_rules(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| millrace_http_cache::fuzz_rules(data));

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| millrace_proxy::config::fuzz_configuration(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| millrace_config::fuzz_configuration(data));

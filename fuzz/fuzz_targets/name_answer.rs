@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| millrace_proxy::names::fuzz_answer(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| millrace_dns::fuzz_answer(data));

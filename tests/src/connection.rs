@@ -14,9 +14,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_config::{self as config, Config, ListenAddress};
+use millrace_dns::Sources;
 use millrace_engine::{Address, mailbox, mesh};
-use millrace_proxy::config::{self, Config, ListenAddress};
-use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Ended, Faults, World, run};
 use millrace_splice::Thresholds;

@@ -22,9 +22,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_config::{self as config, Config, ListenAddress};
+use millrace_dns::Sources;
 use millrace_engine::{Address, mailbox, mesh};
-use millrace_proxy::config::{self, Config, ListenAddress};
-use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Plan, Sim, SimDetached, Turn, World, run};
 use millrace_splice::Thresholds;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use millrace_config::options::{Kind, Row};
 use millrace_http1::Name;
-use millrace_proxy::config::options::{Kind, Row};
 
 /// How the value of a field is built. Quadratic work depends on the shape of a list: on empty
 /// members, on members that all differ, on other fields that the members name.

@@ -225,9 +225,17 @@ mod tests {
     fn only_fields_with_one_value_are_compared_as_text() {
         const COMPARED: [&str; 2] = ["name == b\"", "name.eq_ignore_ascii_case(b\""];
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
-        let mut folders = ["http/http1/src", "cache/store/src", "proxy/proxy/src"]
-            .map(|folder| crates.join(folder))
-            .to_vec();
+        let mut folders = [
+            "http/http1/src",
+            "http/http-cache/src",
+            "cache/body/src",
+            "cache/disk/src",
+            "cache/store/src",
+            "proxy/config/src",
+            "proxy/proxy/src",
+        ]
+        .map(|folder| crates.join(folder))
+        .to_vec();
         let mut found = BTreeSet::new();
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).expect("a folder of sources") {

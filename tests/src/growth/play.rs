@@ -10,14 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iolite::Slab;
+use millrace_config::users::Users;
+use millrace_config::{self as config, Auth, Config, Listener};
+use millrace_dns::Sources;
 use millrace_engine::{Address, Instant, mailbox, mesh};
-use millrace_proxy::auth::{Auth, Desk, Users};
-use millrace_proxy::config::{self, Config, Listener};
-use millrace_proxy::names::Sources;
+use millrace_http_cache::HashKey;
+use millrace_proxy::auth::Desk;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faults, Read, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
-use millrace_store::rules::HashKey;
 use millrace_store::{Bounds, Cache};
 
 use super::exchange::{Exchange, ORIGIN, Service, USER};

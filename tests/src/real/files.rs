@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use millrace_proxy::config;
+use millrace_config as config;
 
 use super::process::Process;
 use crate::scenario::{Names, Scenario};

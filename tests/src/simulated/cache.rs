@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use iolite::Slab;
+use millrace_config::{CacheSettings, Config};
+use millrace_http_cache::HashKey;
 use millrace_proxy::Shared;
-use millrace_proxy::config::{CacheSettings, Config};
-use millrace_store::rules::HashKey;
 use millrace_store::{Bounds, Cache, Cleared};
 
 /// What keys are hashed with: the same in every world, so that runs repeat.

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use millrace_config::{self as config, Config, ListenAddress};
 use millrace_engine::Outbox;
-use millrace_proxy::config::{self, Config, ListenAddress};
 use millrace_proxy::counters::Counters;
 use millrace_proxy::{Letter, Shared};
 use millrace_sim::{SimDetached, SimWaker, World};

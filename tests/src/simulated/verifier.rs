@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use millrace_config::Config;
+use millrace_config::users::{USERS_BYTES_MAX, Users};
 use millrace_engine::{Instant, Outbox, mailbox};
 use millrace_proxy::auth::{
-    Desk, FairQueue, Outcome, Question, Refused, USERS_BYTES_MAX, Users, VERDICTS_MAX, Verdict,
-    Verifier,
+    Desk, FairQueue, Outcome, Question, Refused, VERDICTS_MAX, Verdict, Verifier,
 };
-use millrace_proxy::config::Config;
 use millrace_sim::{Actor, SimWaker, World};
 
 /// What a comparison takes.

@@ -1,18 +1,15 @@
-//! The shared cache: what it may keep, when it may answer with it, and where it is found. No
-//! sockets, no worker, no clock: times and bytes come as arguments. [`disk`] alone does input and
-//! output, on threads of its own.
+//! The shared cache: where what it keeps is found, and what of it stays. No sockets, no worker, no
+//! clock: times and bytes come as arguments. Below it are bodies, which fill while they are read
+//! ([`Body`]), and the disks, which do input and output on threads of their own.
 #![forbid(unsafe_code)]
 
-mod body;
-pub mod disk;
 pub mod evict;
 mod index;
 mod object;
-pub mod rules;
 
-pub use body::{Body, End, Filler, Read, Reader, Waiter};
 pub use index::{
     BRIEFLY_MS, Bounds, COPIED_BYTES, Cache, Claim, Cleared, Draft, Filling, Found, Purged,
     Question, Stat, Unkept, Waker, Which,
 };
+pub use millrace_body::{Body, End, Filler, Read, Reader, Waiter};
 pub use object::Object;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::body::{Body, End};
-use crate::rules::{Meta, Stored, StoredView, TagHash, VariantKey};
+use millrace_http_cache::{Meta, Stored, StoredView, TagHash, VariantKey};
+
+use millrace_body::{Body, End};
 
 /// A stored answer: its head, what decides about its reuse, and its body, which may still be on its
 /// way. Never changed, only replaced; those that replace it may share its body.

@@ -26,6 +26,7 @@ mod receive;
 mod send;
 mod share;
 mod splice;
+mod submit;
 mod waker;
 mod watch;
 

@@ -8,7 +8,8 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use millrace_sys::{DisabledRing, Errno, Result, Ring, RingCompletion, Wanted};
+use millrace_sys::{Errno, Readiness, Result, Wanted};
+use millrace_uring::{DisabledRing, Ring, RingCompletion};
 
 use crate::limits::{COMPLETIONS_MAX, REQUESTS_MAX};
 use crate::{Buffer, Error, Found, Sockets, Unsupported, Watch};
@@ -94,8 +95,8 @@ impl Watch for UringWatch {
         loop {
             return Some(match self.ring.next_completion()? {
                 RingCompletion::Watched { result: Err(Errno::CANCELED), .. } => continue,
-                RingCompletion::Watched { data, result: Ok(readiness), more: true } => {
-                    (data, Found::Ready(readiness))
+                RingCompletion::Watched { data, result: Ok(events), more: true } => {
+                    (data, Found::Ready(Readiness::of(events)))
                 }
                 // The kernel had no memory to go on with it; the new watch tells all again. Or it
                 // was closed before it was submitted, and its number is over.

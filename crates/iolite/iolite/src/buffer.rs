@@ -1,9 +1,12 @@
 //! Bytes while they come in: one writes, others may read what is there.
 
-use std::ops::{Deref, Range};
+use std::ops::{Deref, Range, RangeInclusive};
 use std::sync::Arc;
 
+use crate::error::Refusal;
+use crate::kind::Kind;
 use crate::run::Run;
+use crate::slab::Slab;
 use crate::slice::Slice;
 
 /// Memory that is filled from its beginning on, by its one owner. What was filled never changes,
@@ -18,8 +21,30 @@ pub struct Buffer {
     capacity: usize,
 }
 
+impl Slab {
+    /// A buffer to be filled, for as many bytes of `bytes` as there are side by side; rounded up
+    /// to the kind's unit. A large object takes several, of [`Kind::bytes_max`] at most; such of
+    /// 256 KB find their places far longer than larger ones. `tag` is how [`Slab::condemn`] names
+    /// the object, such as the hash of its key.
+    ///
+    /// # Errors
+    /// A [`Refusal`], which says what the caller can do.
+    ///
+    /// # Panics
+    /// When `bytes` is empty, or begins at 0 or above [`Kind::bytes_max`].
+    pub fn allocate(
+        &self,
+        kind: Kind,
+        bytes: RangeInclusive<usize>,
+        tag: u64,
+    ) -> Result<Buffer, Refusal> {
+        let (taken, generation) = self.take(kind, bytes, tag)?;
+        Ok(Buffer::new(Run::new(self.clone(), kind, taken, generation)))
+    }
+}
+
 impl Buffer {
-    pub(crate) fn new(run: Run) -> Self {
+    fn new(run: Run) -> Self {
         let capacity = run.taken().bytes;
         Self { run: Arc::new(run), filled: 0, capacity }
     }

@@ -83,7 +83,7 @@ impl Slice {
         // A variant that is not kept is dropped by the caller's frame, when no lock is held.
         let same = |form: &Form| matches!(form, Form::Variant(of, _) if *of == number);
         let mut variant = Some(variant);
-        let mut entries = self.run().forms().entries();
+        let mut entries = self.run().forms::<Forms>().entries();
         if entries.len() < FORMS_MAX && !entries.iter().any(|of| self.owns(of) && same(&of.form)) {
             let (start, length) = (self.start(), self.len() as u32);
             let form = variant.take().map(|variant| Form::Variant(number, variant));
@@ -111,7 +111,7 @@ impl Slice {
         }
         let value = compute();
         tally.derived.fetch_add(1, Ordering::Relaxed);
-        let mut entries = self.run().forms().entries();
+        let mut entries = self.run().forms::<Forms>().entries();
         let known = entries.iter().any(|of| self.owns(of) && get(&of.form).is_some());
         if !known && entries.len() < FORMS_MAX {
             let (start, length) = (self.start(), self.len() as u32);
@@ -121,7 +121,7 @@ impl Slice {
     }
 
     fn find<T>(&self, get: impl Fn(&Form) -> Option<T>) -> Option<T> {
-        let entries = self.run().known_forms()?.entries();
+        let entries = self.run().known_forms::<Forms>()?.entries();
         entries.iter().filter(|of| self.owns(of)).find_map(|of| get(&of.form))
     }
 

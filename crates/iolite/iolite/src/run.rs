@@ -1,12 +1,12 @@
 //! A run: memory that was taken at once and is given back at once.
 
+use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::areas::Taken;
-use crate::derived::Forms;
 use crate::kind::Kind;
 use crate::slab::Slab;
 
@@ -34,8 +34,11 @@ pub(crate) struct Run {
     sent: AtomicBool,
     pub(crate) generation: u64,
     /// What was derived from slices of this run.
-    forms: OnceLock<Box<Forms>>,
+    forms: OnceLock<Box<Kept>>,
 }
+
+/// What goes with a run. It may hold further runs, so that a run cannot know what it is.
+type Kept = Box<dyn Any + Send + Sync>;
 
 /// One of them for each stored object: with the counts of the `Arc`, 80 bytes of the heap.
 const _: () = assert!(size_of::<Run>() <= 64);
@@ -130,12 +133,14 @@ impl Run {
         self.sent.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn forms(&self) -> &Forms {
-        self.forms.get_or_init(Box::default)
+    /// What goes with the run; made now if there is nothing yet. `F` is always the same type.
+    pub(crate) fn forms<F: Default + Send + Sync + 'static>(&self) -> &F {
+        of_type(self.forms.get_or_init(|| Box::new(Box::<F>::default())))
     }
 
-    pub(crate) fn known_forms(&self) -> Option<&Forms> {
-        self.forms.get().map(|forms| &**forms)
+    /// What goes with the run, if anything does.
+    pub(crate) fn known_forms<F: 'static>(&self) -> Option<&F> {
+        self.forms.get().map(|kept| of_type(kept))
     }
 
     /// Makes the run another one in the same place: for a sole holder that is about to change it.
@@ -146,6 +151,10 @@ impl Run {
         self.generation = generation;
         self.forms = OnceLock::new();
     }
+}
+
+fn of_type<F: 'static>(kept: &Kept) -> &F {
+    kept.downcast_ref().expect("all that goes with runs is of one type")
 }
 
 impl Drop for Run {

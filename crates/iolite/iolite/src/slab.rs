@@ -10,7 +10,6 @@ use millrace_sys::Errno;
 
 use crate::areas::{Areas, Taken};
 use crate::blocks::{Blocks, Made};
-use crate::buffer::Buffer;
 use crate::counters::Counters;
 use crate::error::{Error, Refusal};
 use crate::kind::Kind;
@@ -19,8 +18,7 @@ use crate::limits::{
     SLAB_BYTES_MIN,
 };
 use crate::memory::Memory;
-use crate::run::Run;
-use crate::slice::{POOL, Reference};
+use crate::reference::{POOL, Reference};
 
 /// Memory for immutable bytes. Clones are the same slab; it lives as long as any of them, or any
 /// buffer or slice of it.
@@ -126,22 +124,14 @@ impl Slab {
         }))
     }
 
-    /// A buffer to be filled, for as many bytes of `bytes` as there are side by side; rounded up
-    /// to the kind's unit. A large object takes several, of [`Kind::bytes_max`] at most; such of
-    /// 256 KB find their places far longer than larger ones. `tag` is how [`Slab::condemn`] names
-    /// the object, such as the hash of its key.
-    ///
-    /// # Errors
-    /// A [`Refusal`], which says what the caller can do.
-    ///
-    /// # Panics
-    /// When `bytes` is empty, or begins at 0 or above [`Kind::bytes_max`].
-    pub fn allocate(
+    /// Memory for as many bytes of `bytes` as there are side by side, and its generation: see
+    /// [`Slab::allocate`].
+    pub(crate) fn take(
         &self,
         kind: Kind,
         bytes: RangeInclusive<usize>,
         tag: u64,
-    ) -> Result<Buffer, Refusal> {
+    ) -> Result<(Taken, u64), Refusal> {
         let (min, max) = (*bytes.start(), (*bytes.end()).min(kind.bytes_max()));
         assert!(0 < min && min <= max, "{bytes:?} bytes");
         let generation = self.next_generation();
@@ -155,10 +145,7 @@ impl Slab {
         }
         let taken = taken.or_else(|| areas.take_longest(min, max, generation, tag));
         drop(areas);
-        match taken {
-            Some(taken) => Ok(Buffer::new(Run::new(self.clone(), kind, taken, generation))),
-            None => Err(self.refusal()),
-        }
+        taken.map(|taken| (taken, generation)).ok_or_else(|| self.refusal())
     }
 
     /// A ready block, and a wake for the helper if too few are left.

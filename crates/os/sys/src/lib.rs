@@ -1,8 +1,8 @@
 //! The doors to Linux: owned descriptors, sockets, pipes, readiness, clocks, signals and limits.
 //!
-//! The one crate that calls `rustix` and `libc`. Its functions are thin: one function is one
-//! system call, or one idiom that is always the same calls. They retry nothing but EINTR, keep no
-//! state, and hand errors up by their number. What an error means is decided above.
+//! With its neighbours in `os/` the one that calls `rustix` and `libc`. Its functions are thin: one
+//! function is one system call, or one idiom that is always the same calls. They retry nothing but
+//! EINTR, keep no state, and hand errors up by their number. What an error means is decided above.
 
 mod append;
 mod clock;
@@ -10,18 +10,14 @@ mod congestion;
 mod credentials;
 mod directory;
 mod handover;
-mod landlock;
 mod levels;
 mod limits;
 mod listen;
 mod memory;
 mod pipe;
 mod poller;
-mod privileges;
 mod process;
 mod random;
-mod ring;
-mod seccomp;
 mod signals;
 mod socket;
 
@@ -40,7 +36,6 @@ pub use handover::{
     DESCRIPTORS_PER_MESSAGE_MAX, ListensAt, listens_at, passed_descriptors,
     receive_with_descriptors, send_with_descriptors,
 };
-pub use landlock::{Grant, landlock_version, restrict_files};
 pub use levels::{LevelSet, PollSet, SelectSet, Wanted};
 pub use limits::{
     descriptor_limit, locked_memory_limit, lower_descriptor_limit, raise_descriptor_limit,
@@ -49,16 +44,10 @@ pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_l
 pub use memory::{HUGE_PAGE_BYTES, Region, memory_file, punch, send_file};
 pub use pipe::{pipe, read_pipe, splice, tee};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};
-pub use privileges::{
-    Identity, LOW_PORTS, Permission, access, capabilities, give_up_privileges, has_ipc_lock,
-    make_folder_of, prepare_name_lookup, refuse_new_privileges, set_dumpable,
-};
 pub use process::{descriptor_count, resident_bytes};
 pub use random::fill_random;
-pub use ring::{DisabledRing, Ring, RingCompletion};
 pub use rustix::io::Errno;
 pub use rustix::net::Shutdown;
-pub use seccomp::{Also, can_restrict_calls, restrict_calls};
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
 pub use socket::{
     Connecting, PARTS_MAX, TcpState, accept, connect_tcp, connect_udp, connect_unix, discard,

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use millrace_proxy::config::{Asking, ListenAddress};
+use millrace_config::{Asking, ListenAddress};
 
 use crate::admin::{NOTHING_MATCHED, Token};
 use crate::failure::Failure;

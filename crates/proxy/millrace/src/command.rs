@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use millrace_proxy::config::{self, Command, ConfigError};
+use millrace_config::{self as config, Command, ConfigError};
 
 use crate::failure::Failure;
 use crate::source::Source;

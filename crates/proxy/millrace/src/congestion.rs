@@ -4,7 +4,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use millrace_proxy::config::{Config, ConfigError, Congestion, Tables};
+use millrace_config::{Config, ConfigError, Congestion, Tables};
 use millrace_proxy::congestion::NEAR;
 use millrace_sys::Errno;
 
@@ -82,8 +82,9 @@ fn offered(allowed: bool) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use millrace_config as config;
+
     use super::*;
-    use millrace_proxy::config;
 
     #[test]
     fn what_the_kernel_lacks_is_refused_with_what_it_has() {

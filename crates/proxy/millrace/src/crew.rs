@@ -1,32 +1,30 @@
 //! The worker threads: how they are started, told things, and awaited.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use millrace_config::Config;
+use millrace_disk as disk;
+use millrace_dns::Sources;
 use millrace_engine::{
-    Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, Outbox, PollWatch,
+    Clock, EngineOptions, EpollWatch, Error, EventWaker, Inbox, LogSink, Mail, PollWatch,
     ReservedRing, SelectWatch, UselectWatch, Watch, mailbox, mesh,
 };
-use millrace_proxy::config::Config;
-use millrace_proxy::names::Sources;
-use millrace_proxy::{Letter, Setup, Shared, Worker};
+use millrace_proxy::{Setup, Shared, Worker};
 use millrace_splice::Thresholds;
-use millrace_store::disk;
 
 use crate::disks::Bell;
 use crate::engines::Engine;
 use crate::failure::Failure;
 use crate::listeners::Sockets;
+use crate::posts::{Post, Posts};
 use crate::reload::Force;
 use crate::restart::{Restarts, survive};
 use crate::verifier::VerifierThread;
 use crate::{rings, say};
-
-type Post = Letter<OwnedFd>;
 
 /// Letters that a mailbox holds. The supervisor sends one for each reload, and none that would not
 /// fit; workers keep what does not fit until their next turn.
@@ -36,42 +34,6 @@ const MAILBOX_LETTERS: usize = 256;
 const DESCRIPTORS_SPARE: u64 = 32;
 /// What a worker's engine has open for itself: its poller and its waker.
 const DESCRIPTORS_PER_ENGINE: u64 = 2;
-
-/// The way to the workers.
-#[derive(Default)]
-pub(crate) struct Posts {
-    /// One a worker; empty once nothing more will be said.
-    outboxes: Vec<Outbox<Post, EventWaker>>,
-}
-
-impl Posts {
-    /// Sends every worker a letter, in their order.
-    ///
-    /// # Panics
-    /// When a mailbox is full: [`Posts::have_room`] is asked before.
-    pub(crate) fn tell(&mut self, mut letter: impl FnMut() -> Post) {
-        for outbox in &mut self.outboxes {
-            assert!(outbox.send(letter()).is_ok(), "a mailbox holds all that is ever sent to it");
-            outbox.flush();
-        }
-    }
-
-    /// Whether every worker can be sent so many letters.
-    pub(crate) fn have_room(&self, letters: usize) -> bool {
-        self.outboxes.iter().all(|outbox| outbox.room() >= letters)
-    }
-
-    /// Tells every worker to break off. Nothing can be said after it.
-    pub(crate) fn stop(&mut self) {
-        self.tell(|| Letter::Stop);
-        self.outboxes.clear();
-    }
-
-    /// Whether the workers were told to break off.
-    pub(crate) fn were_stopped(&self) -> bool {
-        self.outboxes.is_empty()
-    }
-}
 
 /// The running worker threads.
 pub(crate) struct Crew {

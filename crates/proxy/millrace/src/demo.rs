@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_proxy::config::{self, ListenAddress};
+use millrace_config::{self as config, ListenAddress};
 use millrace_proxy::counters::Counters;
 
 use crate::failure::Failure;

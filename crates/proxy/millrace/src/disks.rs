@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use millrace_config::{Config, Disk};
+use millrace_disk::{Contents, Directory, DirectoryError, Options, Volume};
 use millrace_engine::{EventWaker, Mail, Token};
+use millrace_http_cache::SpaceTag;
 use millrace_proxy::Letter;
-use millrace_proxy::config::{Config, Disk};
-use millrace_store::disk::{Contents, Directory, DirectoryError, Options, Volume};
-use millrace_store::rules::SpaceTag;
 use millrace_store::{Cache, Waiter, Waker};
 
 use crate::failure::Failure;

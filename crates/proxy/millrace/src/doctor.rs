@@ -6,8 +6,8 @@ use std::fs;
 use std::num::NonZero;
 use std::path::Path;
 
+use millrace_config::{Config, EngineChoice};
 use millrace_engine::ReservedRing;
-use millrace_proxy::config::{Config, EngineChoice};
 use millrace_proxy::pipes_max;
 use millrace_splice::limits::PIPE_BYTES;
 use uselect::{Backend, Tracker};
@@ -112,7 +112,7 @@ impl Machine {
             backlog: number("sys/net/core/somaxconn"),
             pipe_pages: number("sys/fs/pipe-user-pages-soft"),
             locked_memory: millrace_sys::locked_memory_limit()
-                .filter(|_| !millrace_sys::has_ipc_lock()),
+                .filter(|_| !millrace_confine::has_ipc_lock()),
             ring_bytes: ring.as_ref().ok().map(ReservedRing::memory_bytes),
             is_ring_refused: matches!(ring, Err(millrace_engine::Error::OutOfMemory)),
             tracking: Some((tracker.backend(), missing)),
@@ -383,7 +383,7 @@ mod tests {
     use super::*;
 
     fn config(words: &str) -> Config {
-        millrace_proxy::config::from_arguments(words.split(' ')).unwrap()
+        millrace_config::from_arguments(words.split(' ')).unwrap()
     }
 
     fn verdict_of(name: &str, machine: &Machine, config: &Config) -> Verdict {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use millrace_config::{Config, EngineChoice};
 use millrace_engine::{EpollWatch, Error, ReservedRing, Watch};
-use millrace_proxy::config::{Config, EngineChoice};
 
 use crate::failure::Failure;
 use crate::{calibrate, rings};
@@ -130,7 +130,7 @@ fn compared(measured: Result<(Duration, Duration), Error>, rings: Vec<ReservedRi
 
 #[cfg(test)]
 mod tests {
-    use millrace_proxy::config::from_arguments;
+    use millrace_config::from_arguments;
 
     use super::*;
 

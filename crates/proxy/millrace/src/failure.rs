@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use millrace_proxy::config::ConfigError;
+use millrace_config::ConfigError;
 
 /// A failure, told in one line.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_config::limits::Limits;
+use millrace_config::{Config, Origin};
 use millrace_proxy::Shared;
-use millrace_proxy::config::{Config, Origin};
-use millrace_proxy::limits::Limits;
 use millrace_proxy::shared_health::Check;
 
 use crate::failure::Failure;
@@ -352,7 +352,7 @@ fn left(deadline: Instant) -> std::io::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_proxy::config::{SendProxy, from_arguments};
+    use millrace_config::{SendProxy, from_arguments};
     use std::net::TcpListener;
 
     const PATIENCE: Duration = Duration::from_secs(30);

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use millrace_proxy::config::{Config, ConfigError, ListenAddress, Tables};
+use millrace_config::{Config, ConfigError, ListenAddress, Tables};
 
 use crate::admin::Token;
 use crate::failure::Failure;
@@ -93,7 +93,7 @@ mod tests {
 
     fn refusal(words: &[&str]) -> Option<String> {
         let words = [&["forward"], words].concat();
-        let config = millrace_proxy::config::from_arguments(words).unwrap();
+        let config = millrace_config::from_arguments(words).unwrap();
         check(&config, &Tables::default()).err().map(|failure| failure.to_string())
     }
 

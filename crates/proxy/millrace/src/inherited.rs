@@ -4,13 +4,11 @@
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use millrace_proxy::config::{Config, ListenAddress};
+use millrace_config::{Config, ListenAddress};
 use millrace_sys::ListensAt;
 
 use crate::failure::Failure;
 use crate::say;
-use crate::systemd::{Given, Systemd};
-use crate::takeover::Takeover;
 
 /// A listening socket, and who removes its file if it has one.
 pub(crate) struct Socket {
@@ -141,37 +139,6 @@ impl Inherited {
     }
 }
 
-/// What a process begins with that others had before it.
-pub(crate) struct Beginning {
-    pub(crate) inherited: Inherited,
-    /// The takeover that gave some of it.
-    pub(crate) takeover: Option<Takeover>,
-    pub(crate) systemd: Systemd,
-}
-
-impl Beginning {
-    /// Takes what the service manager passed and, for an upgrade, what the running process has.
-    ///
-    /// # Errors
-    /// When that cannot be had or used.
-    pub(crate) fn of(config: &Config, upgrade: bool) -> Result<Self, Failure> {
-        let mut inherited = Inherited::new(config);
-        let passed = millrace_sys::passed_descriptors().map_err(|error| {
-            Failure::Machine(format!("LISTEN_FDS: {}", std::io::Error::from(error)))
-        })?;
-        for (fd, name) in passed {
-            let from = format!("a socket of the service manager, {name:?}");
-            inherited.add(Purpose::Any, Socket { fd, borrowed: true }, &from)?;
-        }
-        let takeover = upgrade.then(|| Takeover::begin(config, &mut inherited)).transpose()?;
-        let mut given = Given::of_environment();
-        if let (true, Some(takeover)) = (given.notify.is_empty(), &takeover) {
-            given = takeover.manager.clone();
-        }
-        Ok(Self { inherited, takeover, systemd: Systemd::new(given) })
-    }
-}
-
 /// The sockets of one address for each of `workers`. None is left out, for there may be clients in
 /// the queue behind it: with fewer workers than sockets, a worker gets several; with more, several
 /// workers share one. Further sockets are not opened: if the takeover fails, their queues are lost.
@@ -199,8 +166,9 @@ pub(crate) fn fds(sockets: &[Socket]) -> Vec<BorrowedFd<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use millrace_config as config;
+
     use super::*;
-    use millrace_proxy::config;
 
     fn listen(address: &str) -> (ListenAddress, OwnedFd) {
         let fd = millrace_sys::listen_tcp(address.parse().unwrap(), true).unwrap();

@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use millrace_proxy::config::{ListenAddress, Listener};
+use millrace_config::{ListenAddress, Listener};
 use millrace_sys::Errno;
 
 use crate::failure::Failure;
@@ -344,7 +344,7 @@ mod tests {
 
     fn listener(address: &str) -> Listener {
         let words = ["forward", "--listen", address];
-        millrace_proxy::config::from_arguments(words).unwrap().listeners.remove(0)
+        millrace_config::from_arguments(words).unwrap().listeners.remove(0)
     }
 
     fn none(workers: usize) -> Listeners {

@@ -4,6 +4,7 @@
 
 mod admin;
 mod ask;
+mod beginning;
 mod calibrate;
 mod command;
 mod congestion;
@@ -20,8 +21,10 @@ mod inherited;
 mod listeners;
 mod metrics;
 mod outages;
+mod posts;
 mod privileges;
 mod reload;
+mod reloads;
 mod restart;
 mod rings;
 mod say;

@@ -18,7 +18,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::reload::Counts;
+use crate::reloads::Counts;
 use crate::stored;
 
 /// What the page is, in Content-Type.
@@ -301,9 +301,11 @@ fn gauge(value: u64) -> ConstGauge<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use iolite::Slab;
-    use millrace_store::{Bounds, rules::HashKey};
+    use millrace_http_cache::HashKey;
+    use millrace_store::Bounds;
+
+    use super::*;
 
     fn cache() -> Arc<Cache> {
         let bytes = 4 << 20;

@@ -9,20 +9,21 @@
 //! whole or not at all.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_config::{self as config, Config};
 use millrace_engine::{LogFile, LogSink};
-use millrace_proxy::config::{self, Config};
 use millrace_proxy::{Letter, Shared};
 use millrace_sys::Errno;
 
-use crate::crew::Posts;
 use crate::engines::Engine;
 use crate::inherited::{Inherited, Socket};
 use crate::listeners::{Change, Listeners, Sockets};
+use crate::posts::Posts;
 use crate::privileges::{self, Locked};
+use crate::reloads::Counts;
 use crate::source::Source;
 use crate::systemd::Systemd;
 use crate::{failure::Failure, say};
@@ -51,27 +52,6 @@ pub(crate) struct Force {
 }
 
 type Follower = Box<dyn Fn(&Arc<Config>) + Send>;
-
-/// How reloads went.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    done: AtomicU64,
-    refused: AtomicU64,
-}
-
-impl Counts {
-    /// Reloads that were done.
-    pub(crate) fn done(&self) -> u64 {
-        // Pairs with the addition in `reload`; nothing else is read by what it says.
-        self.done.load(Ordering::Relaxed)
-    }
-
-    /// Reloads that were refused.
-    pub(crate) fn refused(&self) -> u64 {
-        // As above.
-        self.refused.load(Ordering::Relaxed)
-    }
-}
 
 struct State {
     /// As it was read, with port 0 where the kernel picks: what a new one is compared with.

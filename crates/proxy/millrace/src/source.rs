@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
-use millrace_proxy::config::{self, Config, ConfigError, FILE_BYTES_MAX, Tables};
+use millrace_config::{self as config, Config, ConfigError, FILE_BYTES_MAX, Tables};
 
 use crate::{congestion, host, users};
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use iolite::{Helper, Slab};
-use millrace_proxy::config::Config;
-use millrace_store::disk::Disks;
-use millrace_store::rules::HashKey;
+use millrace_config::Config;
+use millrace_disk::Disks;
+use millrace_http_cache::HashKey;
 use millrace_store::{Bounds, Cache};
 
 use crate::failure::Failure;

@@ -11,18 +11,20 @@
 //!
 //! While a successor takes over, a reload is refused, and draining waits for the outcome.
 
+mod handover;
 mod succession;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use millrace_config::{self as config, Config, ListenAddress, Splice};
 use millrace_engine::LogSink;
-use millrace_proxy::config::{self, Config, ListenAddress, Splice};
 use millrace_proxy::counters::Counters;
 use millrace_proxy::{Letter, Shared};
 use millrace_sys::{Signal, Signals};
 
 use crate::admin::{Admin, Doors, Guard, Hooks, Token};
+use crate::beginning::Beginning;
 use crate::congestion;
 use crate::crew::Crew;
 use crate::disks::{Bell, Disks};
@@ -30,7 +32,6 @@ use crate::engines::{self, Engine};
 use crate::errands::{Desk, Errand, Errands};
 use crate::failure::Failure;
 use crate::health_checks;
-use crate::inherited::Beginning;
 use crate::metrics::Metrics;
 use crate::reload::{self, Force};
 use crate::source::Source;

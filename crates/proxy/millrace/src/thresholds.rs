@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use millrace_config::Splice;
 use millrace_engine::{EpollWatch, Error, PollWatch, SelectWatch, UringWatch, UselectWatch};
 use millrace_proxy::DIRECT_BYTES;
-use millrace_proxy::config::Splice;
 use millrace_splice::{NEVER, Thresholds};
 
 use crate::calibrate::{self, Costs, Kind};

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use millrace_proxy::auth::{USERS_BYTES_MAX, Users};
-use millrace_proxy::config::{Config, ConfigError, Tables};
+use millrace_config::users::{USERS_BYTES_MAX, Users};
+use millrace_config::{Config, ConfigError, Tables};
 
 /// Whoever is neither the file's owner nor of its group.
 const WRITABLE_BY_OTHERS: u32 = 0o002;
@@ -60,7 +60,7 @@ mod tests {
 
     fn load_file(path: &Path) -> Result<Config, ConfigError> {
         let words = ["forward", "--auth-file", path.to_str().unwrap()];
-        let mut config = millrace_proxy::config::from_arguments(words)?;
+        let mut config = millrace_config::from_arguments(words)?;
         load(&mut config, &Tables::default()).map(|()| config)
     }
 

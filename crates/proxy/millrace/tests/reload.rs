@@ -180,7 +180,7 @@ fn what_would_be_waited_for_is_refused() {
 
 #[test]
 fn what_was_given_up_is_refused_and_the_old_goes_on() {
-    if let Err(error) = millrace_sys::landlock_version() {
+    if let Err(error) = millrace_confine::landlock_version() {
         println!("skip: this kernel has no Landlock: {error}");
         return;
     }

@@ -11,7 +11,7 @@ mod domains;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::config::{Cidr, Service, TargetRules};
+use millrace_config::{Cidr, Service, TargetRules};
 
 pub(crate) use domains::AskRules;
 
@@ -277,7 +277,7 @@ mod tests {
     }
 
     fn open_service() -> Service {
-        let config = crate::config::from_arguments(["boost", "--origin", "http://a"]);
+        let config = millrace_config::from_arguments(["boost", "--origin", "http://a"]);
         config.unwrap().services.remove(0)
     }
 

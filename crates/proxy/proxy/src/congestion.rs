@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use millrace_engine::Address;
 
-use crate::config::Congestion;
+use millrace_config::Congestion;
 
 /// What `auto` sets for peers close by: the kernel's own default since Linux 2.6.19.
 pub const NEAR: &str = "cubic";

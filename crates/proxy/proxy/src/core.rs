@@ -17,7 +17,7 @@ use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::exchange::access_log::LogBuffer;
 use crate::exchange::spare::SpareExchanges;
-use crate::names::Names;
+use crate::names::Resolver;
 use crate::origin::{Attempt, Dial, OriginConn, Origins};
 use crate::overload::Overload;
 use crate::overload::per_client::Clients;
@@ -45,7 +45,7 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) attempts: Table<Attempt>,
     pub(crate) fills: Table<Fill>,
     pub(crate) origins: Origins,
-    pub(crate) names: Names<Key>,
+    pub(crate) names: Resolver<Key>,
     pub(crate) gate: Gate<E::Waker>,
     pub(crate) timers: Timers,
     pub(crate) clients: Clients,

@@ -8,14 +8,12 @@
 pub mod admission;
 pub mod auth;
 mod cached;
-pub mod config;
 pub mod congestion;
 mod conn;
 mod core;
 pub mod counters;
 mod exchange;
-pub mod limits;
-pub mod names;
+mod names;
 mod origin;
 mod overload;
 mod shared;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use millrace_config::{Config, ListenAddress, from_arguments};
+use millrace_dns::Sources;
 use millrace_engine::{Address, Engine, Event, Fd, Kind, Mail, Outbox, Token, mailbox, mesh};
-use millrace_proxy::config::{Config, ListenAddress, from_arguments};
-use millrace_proxy::names::Sources;
 use millrace_proxy::{HandedOver, Letter, Setup, Shared, Worker};
 use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;

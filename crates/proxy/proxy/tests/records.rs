@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_config::from_arguments;
+use millrace_dns::Sources;
 use millrace_engine::{Address, Instant, mailbox, mesh};
-use millrace_proxy::config::from_arguments;
-use millrace_proxy::names::Sources;
 use millrace_proxy::{Setup, Shared, Worker};
 use millrace_sim::{Faults, Read, Sim, SimDetached, SimWaker, Turn, World, run};
 use millrace_splice::Thresholds;

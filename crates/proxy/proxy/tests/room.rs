@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_config::from_arguments;
+use millrace_dns::Sources;
 use millrace_engine::{Address, Outbox, mailbox, mesh};
-use millrace_proxy::config::from_arguments;
-use millrace_proxy::names::Sources;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Ended, Faults, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;

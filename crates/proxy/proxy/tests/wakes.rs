@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iolite::Slab;
+use millrace_config::from_arguments;
+use millrace_dns::Sources;
 use millrace_engine::{Address, Inbox, Instant, Mail, Outbox, mailbox, mesh};
-use millrace_proxy::config::from_arguments;
-use millrace_proxy::names::Sources;
+use millrace_http_cache::HashKey;
 use millrace_proxy::{Letter, Setup, Shared, Worker};
 use millrace_sim::{Actor, Faults, Read, Sim, SimDetached, SimWaker, Socket, Turn, World, run};
 use millrace_splice::Thresholds;
-use millrace_store::rules::HashKey;
 use millrace_store::{Bounds, Cache};
 
 type Post = Letter<SimDetached>;

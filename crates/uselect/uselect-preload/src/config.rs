@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::report::{Output, Program};
+use crate::output::{Output, Program};
 
 /// Where words of memory come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,9 +6,9 @@ use std::ffi::{c_int, c_long, c_uint};
 use libc::FILE;
 use uselect::owns;
 
+use crate::kinds::{self, Kind};
 use crate::real::{self, aside, set_errno};
-use crate::table::{self, Kind};
-use crate::{instance, process};
+use crate::{instance, ours, process, table};
 
 /// close(2).
 ///
@@ -35,9 +35,9 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
         // SAFETY: by this function's contract.
         return unsafe { real::close_range(first, last, flags) };
     }
-    table::known(first as usize, last as usize).for_each(leave);
+    kinds::known(first as usize, last as usize).for_each(leave);
     // What is between the library's own.
-    let end = table::DESCRIPTORS as c_uint;
+    let end = kinds::DESCRIPTORS as c_uint;
     let mut begin = first;
     for own in (first..=last).take_while(|fd| *fd < end).filter(|fd| owns(*fd as c_int)) {
         if begin < own {
@@ -155,7 +155,7 @@ fn refuse(errno: c_int) -> c_int {
 
 /// Takes back what is known of a descriptor that is about to be closed.
 fn leave(fd: c_int) {
-    let kind = table::kind(fd);
+    let kind = kinds::kind(fd);
     if kind == Kind::Unknown || !process::is_caller() {
         return;
     }
@@ -179,8 +179,8 @@ fn leave(fd: c_int) {
 
 /// A descriptor gets another number.
 fn share(fd: c_int) {
-    match table::kind(fd) {
-        Kind::Epoll | Kind::Inherited => instance::hand_over(fd),
+    match kinds::kind(fd) {
+        Kind::Epoll | Kind::Inherited => ours::hand_over(fd),
         Kind::Tracked | Kind::Listener => instance::leave_to_kernel(fd),
         Kind::Unknown | Kind::Other | Kind::Left => {}
     }

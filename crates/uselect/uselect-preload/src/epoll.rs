@@ -18,11 +18,11 @@ use uselect::{Errno, Event, SignalSet};
 
 use crate::inside::Inside;
 use crate::instance::{self, Instance};
-use crate::process;
+use crate::kinds::{self, Kind};
 use crate::real::{self, aside, set_errno};
 use crate::socket::learn;
-use crate::table::{self, Kind};
 use crate::wait::{code, milliseconds, nanoseconds, signals};
+use crate::{ours, process, table};
 
 /// epoll_create(2).
 ///
@@ -46,7 +46,7 @@ pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
 
 fn made(epoll: c_int) -> c_int {
     if epoll >= 0 {
-        let can_be_shared = aside(|| instance::begin(epoll));
+        let can_be_shared = aside(|| ours::begin(epoll));
         table::set(epoll, if can_be_shared { Kind::Epoll } else { Kind::Other });
     }
     epoll
@@ -64,10 +64,10 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     let is_add = operation == libc::EPOLL_CTL_ADD;
-    if is_add && matches!(table::kind(fd), Kind::Epoll | Kind::Inherited) {
-        instance::hand_over(fd);
+    if is_add && matches!(kinds::kind(fd), Kind::Epoll | Kind::Inherited) {
+        ours::hand_over(fd);
     }
-    let is_ours = instance::is_ours(epoll);
+    let is_ours = ours::is_ours(epoll);
     // SAFETY: null, or an event, by this function's contract.
     let given = unsafe { event.as_ref() };
     let changed = match (given, operation) {
@@ -195,7 +195,7 @@ unsafe fn wait_by_memory(
     mask: Option<SignalSet>,
 ) -> Option<c_int> {
     let max = usize::try_from(max).ok().filter(|max| *max > 0)?;
-    if events.is_null() || !instance::is_ours(epoll) {
+    if events.is_null() || !ours::is_ours(epoll) {
         return None;
     }
     let instance = Instance::of(epoll)?;

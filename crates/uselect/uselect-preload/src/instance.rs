@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Or
 
 use uselect::{Tracker, Watcher};
 
-use crate::process;
+use crate::kinds::{self, DESCRIPTORS};
 use crate::real::aside;
-use crate::table::{self, DESCRIPTORS, Kind};
 
 /// A number of a descriptor, as far as it is an epoll instance with tracked sockets.
 struct Place {
@@ -137,10 +136,8 @@ impl Place {
     }
 }
 
-/// The process has made an epoll descriptor. False if children could not say that they use it.
-pub(crate) fn begin(epoll: i32) -> bool {
-    // What a child of fork(2) does first would take the pages for its parent's.
-    process::made();
+/// Lets children say that they use an epoll descriptor that was just made. False if they cannot.
+pub(crate) fn share(epoll: i32) -> bool {
     if SHARED.load(Ordering::Acquire).is_null() {
         let (access, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
@@ -159,6 +156,20 @@ pub(crate) fn begin(epoll: i32) -> bool {
     flag.inspect(|flag| flag.store(0, Ordering::Relaxed)).is_some()
 }
 
+/// Whether another process uses an epoll descriptor that this one has made.
+pub(crate) fn is_shared(epoll: i32) -> bool {
+    // Pairs with tell_parent() in the child.
+    flag(&SHARED, epoll).is_none_or(|flag| flag.load(Ordering::Acquire) != 0)
+}
+
+/// Says in a child of fork(2) that it uses an epoll descriptor of its parent.
+pub(crate) fn tell_parent(epoll: i32) {
+    if let Some(flag) = flag(&PARENTS, epoll) {
+        // Pairs with is_shared() in the parent.
+        flag.store(1, Ordering::Release);
+    }
+}
+
 fn flag(flags: &AtomicPtr<AtomicU8>, epoll: i32) -> Option<&'static AtomicU8> {
     let first = flags.load(Ordering::Acquire);
     let at = usize::try_from(epoll).ok().filter(|at| *at < DESCRIPTORS && !first.is_null())?;
@@ -166,43 +177,6 @@ fn flag(flags: &AtomicPtr<AtomicU8>, epoll: i32) -> Option<&'static AtomicU8> {
     let place = unsafe { first.add(at) };
     // SAFETY: as above; any byte is an AtomicU8.
     unsafe { place.as_ref() }
-}
-
-/// Whether an epoll descriptor is one of which memory may know something. One that another process
-/// uses as well is left to the kernel here.
-pub(crate) fn is_ours(epoll: i32) -> bool {
-    // What a child of fork(2) does first makes it an inherited one.
-    process::made();
-    match table::kind(epoll) {
-        Kind::Epoll => {
-            let is_shared = flag(&SHARED, epoll).is_none_or(|f| f.load(Ordering::Acquire) != 0);
-            if is_shared {
-                hand_over(epoll);
-            }
-            !is_shared
-        }
-        Kind::Inherited => {
-            hand_over(epoll);
-            false
-        }
-        _ => false,
-    }
-}
-
-/// Leaves all that is in an epoll instance to the kernel, for good. Nothing happens if it is none.
-pub(crate) fn hand_over(epoll: i32) {
-    let kind = table::kind(epoll);
-    if kind == Kind::Inherited
-        && let Some(flag) = flag(&PARENTS, epoll)
-    {
-        // Pairs with is_ours() in the parent.
-        flag.store(1, Ordering::Release);
-    }
-    if kind == Kind::Epoll || kind == Kind::Inherited {
-        aside(|| Instance::of(epoll).inspect(|instance| instance.watcher().give_up()));
-        table::set(epoll, Kind::Other);
-        end(epoll);
-    }
 }
 
 /// An epoll descriptor is about to be closed, or is none of ours any more.
@@ -264,7 +238,7 @@ pub(crate) fn inherit() {
     for number in &WATCHED {
         number.store(-1, Ordering::Relaxed);
     }
-    for place in table::known(0, DESCRIPTORS).filter_map(|fd| PLACES.get(fd as usize)) {
+    for place in kinds::known(0, DESCRIPTORS).filter_map(|fd| PLACES.get(fd as usize)) {
         // Threads of the parent that used it are not here.
         place.users.store(0, Ordering::Relaxed);
     }

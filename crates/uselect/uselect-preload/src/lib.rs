@@ -13,12 +13,17 @@
 
 mod config;
 pub mod descriptor;
+mod ends;
 pub mod epoll;
 mod inside;
 mod instance;
+mod kinds;
+mod ours;
+mod output;
 mod process;
 mod real;
 mod report;
+mod say;
 pub mod socket;
 mod table;
 pub mod wait;

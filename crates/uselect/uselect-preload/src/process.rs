@@ -19,8 +19,8 @@ use std::time::Duration;
 use uselect::{Backend, Error, Mode, Tracker};
 
 use crate::config::{self, Wanted};
-use crate::table::Kind;
-use crate::{instance, report, table};
+use crate::kinds::{self, Kind};
+use crate::{instance, say};
 
 pub(crate) struct Process {
     pub(crate) tracker: Tracker,
@@ -124,9 +124,9 @@ fn clean(page: &AtomicU8) {
     WAS_TOLD.store(false, Ordering::Relaxed);
     store_id();
     instance::inherit();
-    for fd in table::known(0, usize::MAX) {
-        let is_epoll = matches!(table::kind(fd), Kind::Epoll | Kind::Inherited);
-        table::set(fd, if is_epoll { Kind::Inherited } else { Kind::Unknown });
+    for fd in kinds::known(0, usize::MAX) {
+        let is_epoll = matches!(kinds::kind(fd), Kind::Epoll | Kind::Inherited);
+        kinds::put(fd, if is_epoll { Kind::Inherited } else { Kind::Unknown });
     }
     page.store(stage::NOBODY, Ordering::Release);
 }
@@ -153,7 +153,7 @@ impl Process {
         let mut why = Vec::new();
         let tracker = named.unwrap_or_else(|missing| {
             if is_first_to_miss() {
-                report::tell_missing(&missing);
+                say::tell_missing(&missing);
             }
             why.push(missing);
             Tracker::calls()
@@ -195,10 +195,10 @@ fn watch_forks() {
     static IS_WATCHED: AtomicBool = AtomicBool::new(false);
     unsafe extern "C" fn forked() {
         let Some(process) = made() else { return };
-        for fd in table::known(0, usize::MAX) {
-            if table::kind(fd) == Kind::Listener {
+        for fd in kinds::known(0, usize::MAX) {
+            if kinds::kind(fd) == Kind::Listener {
                 instance::leave_to_kernel(fd);
-                table::set(fd, Kind::Left);
+                kinds::put(fd, Kind::Left);
                 process.tracker.forget(fd);
             }
         }
@@ -218,7 +218,7 @@ pub(crate) fn count_wait() {
         && process.is_some_and(Process::is_lost)
         && !WAS_TOLD.swap(true, Ordering::Relaxed)
     {
-        report::tell_loss();
+        say::tell_loss();
     }
 }
 
@@ -235,25 +235,4 @@ pub(crate) fn count_call(timeout: Option<Duration>) {
 
 pub(crate) fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
-}
-
-/// What the loader calls.
-mod ends {
-    use super::{begin, config, report};
-
-    extern "C" fn before_main() {
-        config::read();
-        begin();
-    }
-
-    extern "C" fn at_exit() {
-        report::report();
-    }
-
-    #[used]
-    #[unsafe(link_section = ".init_array")]
-    static BEFORE_MAIN: extern "C" fn() = before_main;
-    #[used]
-    #[unsafe(link_section = ".fini_array")]
-    static AT_EXIT: extern "C" fn() = at_exit;
 }

@@ -5,10 +5,11 @@ use std::mem::MaybeUninit;
 
 use libc::{msghdr, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 
+use crate::inside::Inside;
+use crate::kinds::{self, Kind};
 use crate::process::{self, Process};
 use crate::real::{self, aside};
-use crate::table::{self, Kind};
-use crate::{inside::Inside, instance};
+use crate::{ours, table};
 
 /// socket(2).
 ///
@@ -53,7 +54,7 @@ pub unsafe extern "C-unwind" fn accept4(
     bytes: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    let is_tcp = match table::kind(listener) {
+    let is_tcp = match kinds::kind(listener) {
         Kind::Unknown => learn(listener) != Kind::Other,
         Kind::Other | Kind::Epoll | Kind::Inherited => false,
         Kind::Left | Kind::Tracked | Kind::Listener => true,
@@ -85,7 +86,7 @@ pub unsafe extern "C-unwind" fn accept4(
 /// As for listen(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    if table::kind(fd) == Kind::Tracked {
+    if kinds::kind(fd) == Kind::Tracked {
         table::set(fd, Kind::Listener);
     }
     // SAFETY: by this function's contract.
@@ -214,7 +215,7 @@ unsafe fn pass(message: &msghdr) {
                 let place = unsafe { start.add(at) };
                 // SAFETY: as above; it need not be aligned.
                 let fd = unsafe { place.read_unaligned() };
-                instance::hand_over(fd);
+                ours::hand_over(fd);
             }
         }
         // SAFETY: the header is one of the message.
@@ -243,7 +244,7 @@ fn open(call: impl FnOnce() -> c_int) -> c_int {
 /// at, and if it is a TCP socket it is in memory from now on, unless another process has it there.
 #[inline]
 pub(crate) fn learn(fd: c_int) -> Kind {
-    match table::kind(fd) {
+    match kinds::kind(fd) {
         Kind::Unknown => aside(|| look(fd)),
         kind => kind,
     }
@@ -283,7 +284,7 @@ fn option(fd: c_int, name: c_int) -> Option<c_int> {
 
 /// Has the kernel look at a socket again that is in memory.
 fn refresh(fd: c_int) {
-    if matches!(table::kind(fd), Kind::Tracked | Kind::Listener)
+    if matches!(kinds::kind(fd), Kind::Tracked | Kind::Listener)
         && let Some(process) = process::made()
     {
         aside(|| process.tracker.refresh(fd));
@@ -295,7 +296,7 @@ pub(crate) fn learn_waited(fd: c_int, _inside: &Inside) -> bool {
     match learn(fd) {
         Kind::Tracked | Kind::Listener => return true,
         // Who waits for an epoll descriptor sees what the kernel knows of it.
-        Kind::Epoll | Kind::Inherited => instance::hand_over(fd),
+        Kind::Epoll | Kind::Inherited => ours::hand_over(fd),
         Kind::Unknown | Kind::Other | Kind::Left => {}
     }
     false

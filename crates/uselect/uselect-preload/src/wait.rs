@@ -8,10 +8,10 @@ use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use uselect::{Errno, PollFd, Sets, SignalSet};
 
 use crate::inside::Inside;
+use crate::kinds;
 use crate::process::{self, Process};
 use crate::real::{self, set_errno};
 use crate::socket::{learn_all, learn_waited};
-use crate::table;
 
 /// poll(2).
 ///
@@ -169,7 +169,7 @@ unsafe fn upoll_by_memory(
     timeout: Option<Duration>,
     mask: Option<SignalSet>,
 ) -> Option<c_int> {
-    let count = usize::try_from(count).ok().filter(|count| *count <= table::DESCRIPTORS)?;
+    let count = usize::try_from(count).ok().filter(|count| *count <= kinds::DESCRIPTORS)?;
     if fds.is_null() || count == 0 {
         return None;
     }
@@ -220,7 +220,7 @@ unsafe fn uselect_by_memory(
     timeout: Option<Duration>,
     mask: Option<SignalSet>,
 ) -> Option<c_int> {
-    let count = usize::try_from(count).ok().filter(|count| *count <= table::DESCRIPTORS)?;
+    let count = usize::try_from(count).ok().filter(|count| *count <= kinds::DESCRIPTORS)?;
     if count == 0 {
         return None;
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::kernel::{self, Result, SignalSet};
-use crate::poll::PollFd;
+use crate::pollfd::PollFd;
 
 /// Descriptors that memory does not answer for. `fds.len() == entries.len()`.
 #[derive(Default)]

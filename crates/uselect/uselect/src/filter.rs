@@ -13,20 +13,19 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
+use millrace_uring::{PollRing, Turn};
 
 use crate::asked::Asked;
+use crate::bitmap::{Bits, is_set, set};
 use crate::bits;
 use crate::error::Error;
 use crate::hidden::Hidden;
 use crate::kernel::{self, Mapping, Result, Shared, SignalSet};
 use crate::layout::{Bitmap, SOCKETS};
 use crate::limits::{COMPLETIONS_MAX, DISARM_TIME_MAX, REQUESTS_MAX};
-use crate::pages::{is_set, set};
-use crate::uring::{Turn, Uring};
-use crate::view::Bits;
 
 pub(crate) struct Filter {
-    uring: Uring,
+    ring: PollRing<Hidden>,
     table: Mapping<Table>,
     /// 1 in the process that made it, 0 in its children, which leave the ring alone.
     is_ours: Mapping<AtomicU8>,
@@ -90,7 +89,7 @@ impl Filter {
         let guesser = ArrayQueue::new(1);
         guesser.force_push(Guesser::default());
         Ok(Self {
-            uring: Uring::new(requests, completions).map_err(Error::NoRing)?,
+            ring: PollRing::new(requests, completions, Hidden::new).map_err(Error::NoRing)?,
             table: Mapping::private()?,
             is_ours,
             guesser,
@@ -151,12 +150,12 @@ impl Filter {
 
     fn disarm(&self, at: usize, generation: u32) {
         // If it has ended by itself there is none.
-        let _ = self.uring.cancel(data(at, generation));
+        let _ = self.ring.cancel(data(at, generation));
         let begin = Instant::now();
         // Who interrupts somebody that has the turn must not wait for it.
         while self.refill().is_some() && is_set(&self.table.held, at) {
             let Some(left) = DISARM_TIME_MAX.checked_sub(begin.elapsed()) else { return };
-            let ring = (self.uring.as_fd().as_raw_fd(), bits::IN);
+            let ring = (self.ring.as_fd().as_raw_fd(), bits::IN);
             let _ = Asked::default().poll([ring], Some(left), None);
         }
     }
@@ -164,10 +163,10 @@ impl Filter {
     /// Takes in what the ring has to tell: how many calls that took; `None` while another thread
     /// does that.
     pub(crate) fn refill(&self) -> Option<u32> {
-        if !self.uring.has_news() {
+        if !self.ring.has_news() {
             return Some(0);
         }
-        let mut turn = self.uring.turn()?;
+        let mut turn = self.ring.turn()?;
         let (mut calls, mut has_changed) = (0, false);
         loop {
             calls += u32::from(turn.fetch());
@@ -253,7 +252,7 @@ impl Filter {
         let change = |fd| place(fd).map_or(0, |at| self.table.changes[at].load(Ordering::SeqCst));
         guesser.changes.clear();
         guesser.changes.extend(guesser.asked.fds.iter().map(|asked| change(asked.fd)));
-        let ours = [self.uring.as_fd().as_raw_fd(), self.kick.as_raw_fd()].map(|fd| (fd, bits::IN));
+        let ours = [self.ring.as_fd().as_raw_fd(), self.kick.as_raw_fd()].map(|fd| (fd, bits::IN));
         let [_, is_kicked] = guesser.asked.poll(ours, timeout, mask)?;
         if is_kicked {
             kernel::drain(&self.kick);
@@ -277,7 +276,7 @@ impl Filter {
                 arming.push((asked.fd, data(at, generation)));
             }
         }
-        if let (false, Some(mut turn)) = (arming.is_empty(), self.uring.turn()) {
+        if let (false, Some(mut turn)) = (arming.is_empty(), self.ring.turn()) {
             self.arm(&mut turn, arming);
         }
     }
@@ -302,7 +301,7 @@ impl Filter {
 
     /// What the queue has no room for has its turn at once, too; what the kernel does not take is
     /// asked of poll(2) again, and tried then.
-    fn arm(&self, turn: &mut Turn<'_>, arming: &mut Vec<(i32, u64)>) {
+    fn arm(&self, turn: &mut Turn<'_, Hidden>, arming: &mut Vec<(i32, u64)>) {
         // One that the ring still holds, or that is asked about twice, is not armed twice.
         arming.retain(|(fd, _)| {
             let is_free = !is_set(&self.table.held, *fd as usize);
@@ -325,7 +324,7 @@ impl Filter {
         // Pairs with `forget`.
         if self.table.generation[at].load(Ordering::SeqCst) != (data >> 32) as u32 {
             set(&self.table.active, at, false);
-            let _ = self.uring.cancel(data);
+            let _ = self.ring.cancel(data);
             self.mark(at, ANYTHING);
             self.tell();
         }
@@ -335,7 +334,7 @@ impl Filter {
 impl Drop for Filter {
     fn drop(&mut self) {
         if self.is_ours() {
-            self.uring.end();
+            self.ring.end();
         }
     }
 }

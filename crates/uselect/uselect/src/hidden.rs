@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicU64;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 
-use crate::kernel::Result;
+use crate::bitmap::{is_set, set};
+use crate::error::Errno;
 use crate::layout::{Bitmap, SOCKETS, WORDS};
-use crate::pages::{is_set, set};
 
 /// By number: whether it is the library's.
 static OWNED: Bitmap = [const { AtomicU64::new(0) }; WORDS];
@@ -40,7 +40,7 @@ impl Hidden {
         Self(fd)
     }
 
-    pub(crate) fn of(opened: Result<OwnedFd>) -> Result<Self> {
+    pub(crate) fn of(opened: Result<OwnedFd, Errno>) -> Result<Self, Errno> {
         opened.map(Self::new)
     }
 }

@@ -5,14 +5,25 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::attach::Mode;
+use crate::bitmap::{is_set, places, set};
 use crate::bits;
 use crate::kernel::{self, Epoll};
 use crate::layout::{SOCKETS, WORDS};
-use crate::pages::{is_set, places, set};
-use crate::poll::PollFd;
+use crate::pollfd::PollFd;
 use crate::region::Region;
 use crate::sleep::Sleeper;
-use crate::watcher::Event;
+
+/// What was found of a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Event {
+    /// The caller's number.
+    pub data: u64,
+    /// Bits of epoll(7).
+    pub events: u32,
+    /// Events since it was told last, modulo 2^16, at least 1 where it is watched by edges; 0 if
+    /// it is not tracked, where nobody counts.
+    pub edges: u16,
+}
 
 /// A descriptor that memory knows.
 #[derive(Clone, Copy, Default)]

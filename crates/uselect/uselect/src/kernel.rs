@@ -25,7 +25,7 @@ use rustix::net::{
 pub(crate) use self::epoll::{Epoll, EpollEvent};
 use crate::bits;
 use crate::hidden::Hidden;
-use crate::poll::PollFd;
+use crate::pollfd::PollFd;
 
 pub(crate) type Result<T, E = Errno> = std::result::Result<T, E>;
 

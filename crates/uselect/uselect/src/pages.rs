@@ -6,11 +6,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use crate::bitmap::{Bits, set};
 use crate::bits;
 use crate::hidden::Hidden;
 use crate::kernel::{Mapping, Result, page_bytes};
-use crate::layout::{Bitmap, DOUBT, Numbers, Own, SLEEPERS, SOCKETS, Shown, WORDS};
-use crate::view::Bits;
+use crate::layout::{DOUBT, Numbers, Own, SLEEPERS, SOCKETS, Shown, WORDS};
 
 pub(crate) struct Pages {
     shown: Mapping<Shown>,
@@ -145,35 +145,6 @@ impl Pages {
             }
         }
     }
-}
-
-/// The words of a bitmap in which a descriptor's bit is, and the bit.
-pub(crate) fn place(bitmap: &Bitmap, fd: usize) -> (&AtomicU64, u64) {
-    (&bitmap[fd / 64], 1 << (fd % 64))
-}
-
-pub(crate) fn is_set(bitmap: &Bitmap, fd: usize) -> bool {
-    let (word, bit) = place(bitmap, fd);
-    word.load(Ordering::SeqCst) & bit != 0
-}
-
-/// The places of the bits of a word.
-pub(crate) fn places(mut word: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let place = (word != 0).then(|| word.trailing_zeros())?;
-        word &= word - 1;
-        Some(place)
-    })
-}
-
-/// Writes only what is wrong: a locked write costs more than a read.
-pub(crate) fn set(bitmap: &Bitmap, fd: usize, wanted: bool) {
-    let (word, bit) = place(bitmap, fd);
-    match (word.load(Ordering::SeqCst) & bit != 0, wanted) {
-        (false, true) => word.fetch_or(bit, Ordering::SeqCst),
-        (true, false) => word.fetch_and(!bit, Ordering::SeqCst),
-        _ => return,
-    };
 }
 
 /// The kernel's ring of records (BPF_MAP_TYPE_RINGBUF, since Linux 5.8): readable while it holds

@@ -4,27 +4,16 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use crate::asked::Asked;
+use crate::bitmap::{Bits, is_set, places};
 use crate::bits;
 use crate::kernel::{self, Result, SignalSet};
 use crate::layout::SOCKETS;
 use crate::limits::REMEMBERED_MIN;
-use crate::pages::{is_set, places};
+use crate::pollfd::PollFd;
 use crate::remembered::{Remembered, Word, calm};
 use crate::tracker::Tracker;
-use crate::view::{Bits, View, Waiter};
+use crate::view::{View, Waiter};
 use crate::wait::{Look, Question, wait};
-
-/// A descriptor of a wait: `struct pollfd` of poll(2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(C)]
-pub struct PollFd {
-    /// Negative: to be passed over.
-    pub fd: i32,
-    /// What to look for, as poll(2) names it. Errors and hang-ups are always told.
-    pub events: u16,
-    /// What was found.
-    pub revents: u16,
-}
 
 impl Tracker {
     /// poll(2), or with a signal mask ppoll(2): waits until one of `fds` is ready, `timeout` is over

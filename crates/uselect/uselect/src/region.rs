@@ -10,6 +10,7 @@ use std::time::Instant;
 use crossbeam_queue::ArrayQueue;
 
 use crate::attach::{Mode, attach};
+use crate::bitmap::{is_set, set};
 use crate::bits;
 use crate::error::Error;
 use crate::hidden::Hidden;
@@ -17,8 +18,8 @@ use crate::idle::Idle;
 use crate::kernel::{self, Mapping};
 use crate::layout::{Bitmap, PROBES, SOCKETS, Slot, THREADS};
 use crate::limits::{KEPT_RING_STEP, KEPT_RING_TIME_MAX, RING_TIME_MAX, WAITS_UNSEEN_MAX};
-use crate::pages::{Pages, Word, is_set, set};
-use crate::poll::PollFd;
+use crate::pages::{Pages, Word};
+use crate::pollfd::PollFd;
 use crate::rings::Rings;
 use crate::sleep::Sleeper;
 

@@ -6,12 +6,11 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::bitmap::{Bits, places};
 use crate::bits;
 use crate::layout::{Bitmap, SOCKETS};
-use crate::pages::places;
-use crate::poll::PollFd;
+use crate::pollfd::PollFd;
 use crate::sleep::Stamp;
-use crate::view::Bits;
 
 /// Entries that are compared at once.
 const CHUNK: usize = 16;

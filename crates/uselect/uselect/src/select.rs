@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::asked::Asked;
+use crate::bitmap::places;
 use crate::bits;
 use crate::kernel::{self, Errno, Result, SignalSet};
 use crate::layout::Bitmap;
-use crate::pages::places;
-use crate::poll::PollFd;
+use crate::pollfd::PollFd;
 use crate::tracker::Tracker;
 use crate::view::{View, Waiter};
 use crate::wait::{Look, Question, wait};

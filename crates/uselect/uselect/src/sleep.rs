@@ -1,16 +1,13 @@
 //! `Sleeper`: sleeping until something happens to a tracked socket or to another descriptor.
 
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::asked::Asked;
+use crate::bitmap::places;
 use crate::bits;
-use crate::kernel::{Epoll, EpollEvent, Result, SignalSet};
+use crate::kernel::Epoll;
 use crate::layout::DOUBT;
-use crate::limits::EVENTS_MAX;
-use crate::pages::{Pages, Ring, places};
-use crate::region::{ENDED, Region};
+use crate::pages::{Pages, Ring};
 
 /// In an interest: it is a watcher's, and stays until that takes it back.
 pub(crate) const KEPT: u32 = 1 << 31;
@@ -18,16 +15,16 @@ pub(crate) const KEPT: u32 = 1 << 31;
 /// What a thread sleeps by. One that waits by upoll or uselect has it for the time of the wait.
 pub(crate) struct Sleeper {
     number: usize,
-    ring: Ring,
+    pub(crate) ring: Ring,
     /// Sockets that had no room when somebody wanted to send, each told of once; made when there
     /// is a first one.
-    rooms: Option<Epoll>,
+    pub(crate) rooms: Option<Epoll>,
     /// Descriptors whose interest was stored since it was last taken back.
     published: Descriptors,
     /// Those that were expected since this sleep began.
     expected: Descriptors,
     /// Of which the kernel has said during this wait that there is room, and memory has not.
-    doubtful: Vec<i32>,
+    pub(crate) doubtful: Vec<i32>,
     pub(crate) asked: Asked,
 }
 
@@ -190,44 +187,5 @@ impl Sleeper {
     /// A wait begins.
     pub(crate) fn trust(&mut self) {
         self.doubtful.clear();
-    }
-
-    /// poll(2) of what was collected, and of what is ours. True if it is to be asked about more, of
-    /// which memory has turned out to know too little: each descriptor once a wait.
-    pub(crate) fn poll(
-        &mut self,
-        region: &Region,
-        timeout: Option<Duration>,
-        mask: Option<&SignalSet>,
-    ) -> Result<bool> {
-        let rooms = self.rooms.as_ref().map_or(-1, Epoll::number);
-        let ours = [
-            (self.ring.as_fd().as_raw_fd(), bits::IN),
-            (region.registration().as_raw_fd(), ENDED),
-            (rooms, bits::IN),
-        ];
-        let [_, has_ended, has_room] = self.asked.poll(ours, timeout, mask)?;
-        if has_ended {
-            region.lose();
-        }
-        let doubts = self.doubtful.len();
-        if has_room {
-            self.look_at_rooms(region);
-        }
-        Ok(self.doubtful.len() > doubts)
-    }
-
-    fn look_at_rooms(&mut self, region: &Region) {
-        let mut found = [EpollEvent::default(); EVENTS_MAX];
-        let wait = |rooms: &Epoll| rooms.wait(&mut found, Some(Duration::ZERO), None).ok();
-        let count = self.rooms.as_ref().and_then(wait).unwrap_or(0);
-        for event in &found[..count] {
-            let fd = event.data() as i32;
-            region.refresh(fd);
-            let lacks_room = |index| region.events(fd as usize, index) & bits::OUT == 0;
-            if region.pages.index(fd).is_some_and(lacks_room) && !self.doubtful.contains(&fd) {
-                self.doubtful.push(fd);
-            }
-        }
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, sockopt};
 
 use crate::error::Error;
 use crate::kernel::{self, Result};
@@ -19,8 +19,20 @@ pub struct Socket {
     fd: OwnedFd,
 }
 
+impl Tracker {
+    /// Opens a TCP socket, closed on exec and tracked if possible.
+    ///
+    /// # Errors
+    /// Those of socket(2).
+    pub fn socket(&self, is_ipv6: bool, is_blocking: bool) -> Result<Socket, Error> {
+        let family = if is_ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
+        let (fd, ()) = self.open_owned(|| Ok((kernel::tcp_socket(family, is_blocking)?, ())))?;
+        Ok(Socket::new(self.clone(), fd))
+    }
+}
+
 impl Socket {
-    pub(crate) fn new(tracker: Tracker, fd: OwnedFd) -> Self {
+    fn new(tracker: Tracker, fd: OwnedFd) -> Self {
         Self { tracker, fd }
     }
 

@@ -6,8 +6,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::net::AddressFamily;
-
 use crate::attach::Mode;
 use crate::error::Error;
 use crate::filter::Filter;
@@ -16,7 +14,6 @@ use crate::layout::SOCKETS;
 use crate::passes::Passes;
 use crate::region::Region;
 use crate::remembered::Remembered;
-use crate::socket::Socket;
 use crate::spin::Spin;
 use crate::stats::{Counters, Stats};
 use crate::turn::Turn;
@@ -157,16 +154,6 @@ impl Tracker {
         if let Some(region) = self.0.live() {
             region.wait_for_loss();
         }
-    }
-
-    /// Opens a TCP socket, closed on exec and tracked if possible.
-    ///
-    /// # Errors
-    /// Those of socket(2).
-    pub fn socket(&self, is_ipv6: bool, is_blocking: bool) -> Result<Socket, Error> {
-        let family = if is_ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
-        let (fd, ()) = self.open_owned(|| Ok((kernel::tcp_socket(family, is_blocking)?, ())))?;
-        Ok(Socket::new(self.clone(), fd))
     }
 
     /// Makes a call that gives a new socket, or a negative number, and gives what it gave; the

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::deadline::left_of;
 use crate::kernel;
-use crate::wait::left_of;
 use crate::worth::{Outcome, Worth};
 
 /// A thread that sleeps is woken by an interrupt, which whoever sends to it has to pay, and in a

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::asked::Asked;
+use crate::bitmap::Bits;
 use crate::filter::{Filter, Guesser};
 use crate::kernel::{Result, SignalSet};
-use crate::layout::Bitmap;
 use crate::region::Region;
 use crate::sleep::{Sleeper, Stamp};
 
@@ -14,22 +14,6 @@ use crate::sleep::{Sleeper, Stamp};
 pub(crate) enum View<'a> {
     Region(&'a Region),
     Filter(&'a Filter),
-}
-
-/// Bits by descriptor.
-#[derive(Clone, Copy)]
-pub(crate) struct Bits<'a> {
-    /// Memory knows of it.
-    pub(crate) active: &'a Bitmap,
-    /// By what select(2) asks about.
-    pub(crate) read: &'a Bitmap,
-    pub(crate) write: &'a Bitmap,
-    pub(crate) urgent: &'a Bitmap,
-    /// The kernel has to be asked, whatever the question is.
-    pub(crate) except: &'a Bitmap,
-    /// A bit that is set says only that something has happened, so the kernel is to be asked; one
-    /// that is not says as surely as else that the descriptor is not ready.
-    pub(crate) is_guess: bool,
 }
 
 impl<'a> View<'a> {

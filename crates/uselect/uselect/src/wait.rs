@@ -1,8 +1,9 @@
 //! The order of a wait, the same for upoll and uselect: memory, then the system call.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::asked::Asked;
+use crate::deadline::{deadline_of, left_of};
 use crate::kernel::{Errno, Result, SignalSet};
 use crate::tracker::Inner;
 use crate::turn::Given;
@@ -128,15 +129,6 @@ fn ask(
         }
         waiter.take_back();
     }
-}
-
-/// A timeout beyond what the clock can say is for ever.
-pub(crate) fn deadline_of(timeout: Option<Duration>) -> Option<Instant> {
-    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
-}
-
-pub(crate) fn left_of(deadline: Option<Instant>) -> Option<Duration> {
-    deadline.map(|at| at.saturating_duration_since(Instant::now()))
 }
 
 /// All of it is asked of the kernel.

@@ -6,9 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::bits;
+use crate::deadline::{deadline_of, left_of};
 use crate::error::Error;
 use crate::hidden::Hidden;
-use crate::items::State;
+use crate::items::{Event, State};
 use crate::kernel::{self, Epoll, EpollEvent, Errno, Result, SignalSet};
 use crate::layout::SOCKETS;
 use crate::limits::EVENTS_MAX;
@@ -17,7 +18,6 @@ use crate::region::{ENDED, Region};
 use crate::sleep::Sleeper;
 use crate::tracker::Tracker;
 use crate::turn::Turn;
-use crate::wait::{deadline_of, left_of};
 
 /// A set of descriptors, each with bits of epoll(7) that are waited for and a number of the
 /// caller's. Those that are tracked are known by memory; the rest is in an epoll instance of the
@@ -54,18 +54,6 @@ struct Place<'a> {
     state: MutexGuard<'a, State>,
     /// Memory knows the descriptor: it was added, and not forgotten since.
     is_known: bool,
-}
-
-/// What was found of a descriptor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Event {
-    /// The caller's number.
-    pub data: u64,
-    /// Bits of epoll(7).
-    pub events: u32,
-    /// Events since it was told last, modulo 2^16, at least 1 where it is watched by edges; 0 if
-    /// it is not tracked, where nobody counts.
-    pub edges: u16,
 }
 
 /// What the bell rang for, in the events of `bell`; a socket that has room is told by its

@@ -13,8 +13,8 @@ mod stage;
 
 use std::fmt;
 
+use millrace_disk::SimFaults;
 use millrace_sim::{Faults, World};
-use millrace_store::disk::SimFaults;
 
 pub use draw::draw_cached;
 

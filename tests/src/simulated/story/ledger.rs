@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
+use millrace_config::limits::Limits;
 use millrace_engine::Instant;
-use millrace_proxy::limits::Limits;
 use millrace_sim::{Faults, Plan, World};
 
 use super::plan::{Method, Oddity, Request, Story};

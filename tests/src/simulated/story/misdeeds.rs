@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use millrace_config::limits::Limits;
 use millrace_engine::{Address, Instant};
-use millrace_proxy::limits::Limits;
 use millrace_proxy::reason::Reason;
 use millrace_sim::{Actor, Faults, Read, Socket, World, run};
 

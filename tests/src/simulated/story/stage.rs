@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_config::{self as config, Config};
 use millrace_engine::{Address, Buffer, Instant};
-use millrace_proxy::config::{self, Config};
 use millrace_proxy::{Letter, Shared, Worker};
 use millrace_sim::{Actor, Ended, Sim, Turn, World};
 
@@ -243,7 +243,7 @@ impl Stage {
         let story = Rc::new(story.clone());
         let plan = world.plan();
         let jitter = Duration::from_nanos(plan.jitter_ns + plan.delay_ns + plan.wake_ns);
-        let limits = millrace_proxy::limits::Limits::default();
+        let limits = millrace_config::limits::Limits::default();
         let ledger = Ledger::new(story.clone(), Waits::new(&limits, &story, &plan));
         let origins = story.origins.iter().enumerate();
         let origins: Vec<(OriginSeat, u16)> =
@@ -457,7 +457,7 @@ pub(super) fn command(story: &Story, authorities: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_proxy::limits::Limits;
+    use millrace_config::limits::Limits;
     use millrace_sim::{Faults, run};
 
     use super::super::plain::plain;

@@ -35,6 +35,7 @@
 //! }
 //! ```
 
+mod entry;
 mod ghost;
 mod queue;
 mod shards;
@@ -43,6 +44,7 @@ mod together;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use entry::{Entry, Place};
 use ghost::{Ghost, Origin, Slot};
 use queue::{NONE, Queue, Weights};
 use together::Together;
@@ -93,51 +95,11 @@ pub struct Counts {
     pub expired: u64,
 }
 
-#[derive(Debug)]
-struct Entry {
-    size: u64,
-    key: u64,
-    /// In the caller's seconds.
-    expires: u32,
-    /// The tick when it entered its queue.
-    stamp: u32,
-    previous: u32,
-    next: u32,
-    /// Since it entered its queue, less what it spent on staying: `hits <= HITS_MAX`. Whoever loads
-    /// or stores it needs no order with anything else: a lost hit is as good as one that came late.
-    hits: AtomicU8,
-    place: Place,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    /// Nobody's handle.
-    Nowhere,
-    Probation,
-    Main,
-}
-
-const _: () = assert!(size_of::<Entry>() <= 40);
-
 /// Two bits tell an object that is asked for now and then from one that is always asked for.
 const HITS_MAX: u8 = 3;
 /// So many entries that were hit may stay in one eviction; the next goes whatever its hits. This
 /// bounds what is done under the shard's lock.
 const MOVES_MAX: u32 = 64;
-/// The unit of `share`.
-const WHOLE: u32 = 1 << 16;
-/// The share of probation at first, and its bounds.
-const SHARE: u32 = WHOLE / 10;
-const SHARE_MIN: u32 = WHOLE / 20;
-const SHARE_MAX: u32 = WHOLE / 5 * 4;
-/// What comes back within this part of the cache's bytes after it left a queue speaks for a larger
-/// share of that queue.
-const NEAR: u64 = 20;
-/// How many entries' part of the share such a return moves, and no more than this at once.
-const STEP: u32 = 16;
-const STEP_MAX: u32 = WHOLE / 100;
-/// A return from main counts as much as so many from probation.
-const MAIN_VOTES: u32 = 4;
 /// Above this part of the capacity an object is stored only when it is asked for again.
 const LARGE: u64 = 32;
 /// After so many inserts the weights follow the mean size.

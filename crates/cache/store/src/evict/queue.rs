@@ -4,7 +4,7 @@
 //! between classes the one that is oldest *for its size* is, by a weight for each class. So a queue
 //! has one victim at any time, found by looking at one entry a class.
 
-use super::Entry;
+use super::entry::Entry;
 
 /// No entry.
 pub(super) const NONE: u32 = u32::MAX;

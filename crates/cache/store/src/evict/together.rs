@@ -7,8 +7,6 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::{MAIN_VOTES, NEAR, SHARE, SHARE_MAX, SHARE_MIN, STEP, STEP_MAX, WHOLE};
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Together {
@@ -32,6 +30,20 @@ pub(super) struct Side {
     mileage: AtomicU64,
 }
 
+/// The unit of `share`.
+const WHOLE: u32 = 1 << 16;
+/// The share of probation at first, and its bounds.
+const SHARE: u32 = WHOLE / 10;
+const SHARE_MIN: u32 = WHOLE / 20;
+const SHARE_MAX: u32 = WHOLE / 5 * 4;
+/// What comes back within this part of the cache's bytes after it left a queue speaks for a larger
+/// share of that queue.
+const NEAR: u64 = 20;
+/// How many entries' part of the share such a return moves, and no more than this at once.
+const STEP: u32 = 16;
+const STEP_MAX: u32 = WHOLE / 100;
+/// A return from main counts as much as so many from probation.
+const MAIN_VOTES: u32 = 4;
 /// Mileage is told in KB, so that 32 bits hold 4 TB before they wrap.
 const MILE_SHIFT: u32 = 10;
 

@@ -21,18 +21,16 @@ mod bring;
 mod keep;
 mod operate;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
 
 use iolite::Refusal;
+use millrace_body::Waiter;
+use millrace_disk::{Answered, Contents, Counters, Disks, Error, Host, Options, Volume};
+use millrace_http_cache::SpaceTag;
 
-use bring::Coming;
-
-use super::Cache;
-use crate::body::Waiter;
-use crate::disk::{Answered, Contents, Counters, Disks, Error, Host, Options, Subject, Volume};
-use crate::rules::SpaceTag;
+use super::cache::Cache;
+use super::tier::{Open, Tier};
 
 /// How those are woken who wait for something that a disk brings. Called on the disks' threads.
 pub trait Waker: Send + Sync + std::fmt::Debug {
@@ -40,117 +38,9 @@ pub trait Waker: Send + Sync + std::fmt::Debug {
     fn wake(&self, waiter: Waiter);
 }
 
-/// What a cache knows of its disks.
-#[derive(Debug, Default)]
-pub(super) struct Beneath {
-    /// Whether there are any: a hint, so that nobody takes the lock for nothing. Ordered with
-    /// nothing, since the lock is taken before they are used.
-    is_there: AtomicBool,
-    /// What is on a disk is read there each time. Set before anybody asks.
-    rereads: AtomicBool,
-    tier: RwLock<Tier>,
-    /// Held for one such step. Never taken with a shard locked.
-    step: Mutex<()>,
-    /// What disks are fetching, by the number of the claim.
-    coming: Mutex<HashMap<u64, Coming>>,
-    /// What operators were told; `None`: they wait for it.
-    told: Mutex<HashMap<u64, Option<Answered>>>,
-    news: Condvar,
-    /// The time when it was last asked for something, for the disks' threads, which have no clock.
-    now_ms: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-enum Tier {
-    /// There are no disks.
-    #[default]
-    Absent,
-    /// Another process has them still: what is purged meanwhile, to be told to them.
-    Awaited(Vec<(Subject, bool)>),
-    Open(Open),
-}
-
-#[derive(Debug)]
-struct Open {
-    disks: Disks,
-    /// There are no threads: whoever waits works.
-    is_driven: bool,
-}
-
-/// Purges that are remembered for disks that are awaited. Above: all of what they have goes.
-const AWAITED_MAX: usize = 1024;
-/// Who the disks tell is always the cache, which knows the rest by number.
-const ASKER: u16 = u16::MAX;
-
-impl Beneath {
-    pub(super) fn step(&self) -> Step<'_> {
-        self.step.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Tier> {
-        self.tier.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether it is worth to look for disks.
-    fn is_there(&self) -> bool {
-        self.is_there.load(Ordering::Relaxed)
-    }
-
-    /// Does something with the disks, if they are open.
-    fn with<T>(&self, what: impl FnOnce(&Open) -> T) -> Option<T> {
-        if !self.is_there() {
-            return None;
-        }
-        match &*self.read() {
-            Tier::Open(open) => Some(what(open)),
-            Tier::Absent | Tier::Awaited(_) => None,
-        }
-    }
-
-    /// Whether what is in memory is read from a disk again, if it is there.
-    pub(super) fn rereads(&self) -> bool {
-        self.rereads.load(Ordering::Relaxed)
-    }
-
-    /// Begins a step in which the disks are told that something is no longer to be had, or is stale,
-    /// which memory has to be told before it ends. Not durable at once; it waits only while a disk
-    /// has far too much to do, and before the step, which others need who have nothing to wait for.
-    pub(super) fn tell(&self, subjects: &[Subject], is_soft: bool) -> Option<Step<'_>> {
-        if !self.is_there() {
-            return None;
-        }
-        self.with(|open| open.disks.wait_for_room());
-        let step = self.step();
-        let forget = |open: &Open| {
-            subjects.iter().for_each(|subject| open.disks.forget_all(subject, is_soft));
-        };
-        match &*self.read() {
-            Tier::Absent => return Some(step),
-            Tier::Open(open) => {
-                forget(open);
-                return Some(step);
-            }
-            Tier::Awaited(_) => {}
-        }
-        let mut tier = self.tier.write().unwrap_or_else(PoisonError::into_inner);
-        match &mut *tier {
-            Tier::Awaited(purges) if purges.len() < AWAITED_MAX => {
-                purges.extend(subjects.iter().map(|subject| (subject.clone(), is_soft)));
-            }
-            Tier::Awaited(purges) => *purges = vec![(Subject::All, false)],
-            Tier::Open(open) => forget(open),
-            Tier::Absent => {}
-        }
-        Some(step)
-    }
-}
-
-/// A step: see above.
-type Step<'a> = MutexGuard<'a, ()>;
-
 impl Cache {
     /// Opens disks, which have to have the hash key of this cache: see
-    /// [`Disks::hash_key_of`](crate::disk::Disks::hash_key_of). They are used from now on, until
+    /// [`Disks::hash_key_of`](millrace_disk::Disks::hash_key_of). They are used from now on, until
     /// [`Cache::close_disks`], without which they go with the cache. Says what was done with what
     /// each of them held.
     ///
@@ -212,7 +102,7 @@ impl Cache {
     /// Returns how many of the responses that recovery has found on disks so far belong to none of
     /// `spaces`; see [`Disks::recovered_outside`].
     ///
-    /// [`Disks::recovered_outside`]: crate::disk::Disks::recovered_outside
+    /// [`Disks::recovered_outside`]: millrace_disk::Disks::recovered_outside
     pub fn recovered_outside(&self, spaces: &[SpaceTag]) -> u64 {
         self.beneath.with(|open| open.disks.recovered_outside(spaces)).unwrap_or(0)
     }

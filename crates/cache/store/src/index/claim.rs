@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::Cache;
+use millrace_body::Waiter;
+use millrace_http_cache::Key;
+
+use super::cache::Cache;
 use super::shard::Shard;
-use crate::body::Waiter;
-use crate::rules::Key;
 
 /// The right to fetch what is to be stored under a key, for one variant of it: until it ends, those
 /// who ask for the same wait. It ends by [`Cache::publish`], by [`Claim::release`], or by

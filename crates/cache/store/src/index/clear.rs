@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Cache;
+use super::cache::Cache;
 
 /// What a cache held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use iolite::{Aggregate, Kind, Refusal};
+use millrace_body::{Body, Filler, Waiter};
+use millrace_http_cache::{Key, finish};
 
-use super::Cache;
-use crate::body::{Body, Filler, Waiter};
+use super::cache::Cache;
 use crate::object::Object;
-use crate::rules::{Key, finish};
 
 /// Fills the body of an object that is stored. Dropped, it leaves a body that was cut short, which
 /// nobody finds any more, and who waited for it to [`Cache::take_orphans`].

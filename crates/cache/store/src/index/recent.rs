@@ -14,10 +14,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Which;
+use millrace_http_cache::{Meta, TagHash};
+
 use super::numbers::Numbers;
 use super::shard::Entry;
-use crate::rules::{Meta, TagHash};
+use super::which::Which;
 
 #[derive(Debug, Default)]
 pub(super) struct Recent {
@@ -149,7 +150,7 @@ mod tests {
         let flags = |since| {
             let mut meta = super::super::tests::meta();
             recent.apply(&mut meta, since, &bytes, &[], 0);
-            meta.flags.has(crate::rules::Flags::NO_CACHE)
+            meta.flags.has(millrace_http_cache::Flags::NO_CACHE)
         };
         assert!(flags(since) && !flags(since + 1) && !flags(recent.number()));
     }

@@ -4,12 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
+use millrace_body::{Body, Waiter};
+use millrace_http_cache::{HashKey, Key, VariantKey, VaryNames};
+use millrace_http1::OriginRequest;
+
 use super::numbers::Numbers;
-use crate::body::{Body, Waiter};
 use crate::evict::{Eviction, NEVER};
 use crate::object::Object;
-use crate::rules::{HashKey, Key, VariantKey, VaryNames};
-use millrace_http1::OriginRequest;
 
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -19,7 +20,7 @@ pub(super) struct Shard {
     /// Handles that are nobody's.
     free: Vec<u32>,
     pub(super) eviction: Eviction,
-    /// What of it is counted in [`Cache::held`](super::Cache).
+    /// What of it is counted in [`Cache::held`](super::cache::Cache).
     pub(super) counted: u64,
     /// Keys with [`Entry::pass_until_ms`], in the order in which that was noted.
     passes: VecDeque<Key>,

@@ -3,12 +3,19 @@
 mod disks;
 mod operate;
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use iolite::Slab;
-use millrace_http1::{AnswerHead, HeadLimits, HeadScan, RequestHead};
+use millrace_body::{Read, Reader, Waiter};
+use millrace_http_cache::{
+    Extent, Forward, HashKey, Key, Policy, Receipt, RequestDirectives, Scheme, Stored, TagHash,
+    store, tag_hash,
+};
+use millrace_http1::{AnswerHead, HeadLimits, HeadScan, OriginRequest, RequestHead};
 
 use super::*;
-use crate::body::{Read, Reader};
-use crate::rules::{Extent, Policy, Receipt, Scheme, store, tag_hash};
+use crate::object::Object;
 
 const HASH: HashKey = HashKey::new([7; 16]);
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -81,7 +88,7 @@ fn draft(wants: &str, says: &str, declared: Option<u64>) -> Draft {
 }
 
 /// Of an answer that is fresh for a minute.
-pub(super) fn meta() -> crate::rules::Meta {
+pub(super) fn meta() -> millrace_http_cache::Meta {
     draft("", "", None).stored.meta
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use millrace_sys::Wanted;
 
-use crate::{Error, Held, Token, Watch};
+use crate::{Error, Held, Shared, Token, Watch};
 
 /// One descriptor, at the index that its [`Fd`](crate::Fd) holds. The index is not the kernel's
 /// number: numbers are shared by all workers, so a table by number would be as long for each of
@@ -94,7 +94,7 @@ pub(super) enum Sending {
     /// By reference; boxed likewise.
     SendShared {
         token: Token,
-        rest: Box<super::share::Rest>,
+        rest: Box<Rest>,
     },
     /// Out of the pipe at this index, whose receiving side is [`Receiving::Emptied`].
     Splice {
@@ -204,5 +204,20 @@ impl Descriptor {
         let receives = self.waits_to_receive() && !self.receive_queued;
         let sends = self.waits_to_send() && !self.send_queued;
         (receives || sends).then(|| Wanted { fd: self.fd.as_fd(), data, receives, sends })
+    }
+}
+
+/// What a send of shared bytes has left.
+#[derive(Debug)]
+pub(super) struct Rest {
+    /// Goes first.
+    pub(super) before: Held,
+    pub(super) shared: Box<dyn Shared>,
+    pub(super) sent: usize,
+}
+
+impl Rest {
+    pub(super) fn len(&self) -> usize {
+        self.before.len() + self.shared.bytes().len() - self.sent
     }
 }

@@ -4,26 +4,11 @@ use std::os::fd::AsFd;
 
 use millrace_sys::{self as sys, Errno};
 
-use super::descriptor::{Descriptor, Role, Sending};
+use super::descriptor::{Descriptor, Rest, Role, Sending};
 use super::queue::Direction;
 use super::send::{hold, send_parts};
 use super::{Counters, Sockets, Watch, completion};
-use crate::{Completion, Error, Event, Fd, Held, Key, Shared, Token};
-
-/// What such a send has left.
-#[derive(Debug)]
-pub(super) struct Rest {
-    /// Goes first.
-    before: Held,
-    shared: Box<dyn Shared>,
-    sent: usize,
-}
-
-impl Rest {
-    pub(super) fn len(&self) -> usize {
-        self.before.len() + self.shared.bytes().len() - self.sent
-    }
-}
+use crate::{Completion, Error, Event, Fd, Key, Shared, Token};
 
 impl<W: Watch> Sockets<W> {
     /// Both go out in one call of ours where the socket has room, so that nothing of `parts` is

@@ -4,8 +4,8 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use millrace_proxy::config;
-use millrace_store::rules::Flags;
+use millrace_config as config;
+use millrace_http_cache::Flags;
 use millrace_store::{Cache, End, Object, Purged, Which};
 
 use super::Admin;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use millrace_proxy::config::ListenAddress;
+use millrace_config::ListenAddress;
 use millrace_sys::{Errno, EventFd, Events, Poller};
 
 use super::Admin;

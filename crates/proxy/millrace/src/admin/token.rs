@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use millrace_proxy::config::ConfigError;
+use millrace_config::ConfigError;
 
 /// The shortest and the longest token, in bytes.
 const BYTES_MIN: usize = 16;

@@ -11,8 +11,9 @@ pub(crate) use user::check_user;
 
 use std::path::{Path, PathBuf};
 
-use millrace_proxy::config::Config;
-use millrace_sys::{Also, Errno, Grant, Identity, LOW_PORTS};
+use millrace_config::Config;
+use millrace_confine::{Also, Grant, Identity, LOW_PORTS};
+use millrace_sys::Errno;
 
 pub(crate) use outlook::outlook;
 
@@ -69,7 +70,7 @@ pub(crate) fn lock_in(
     let identity = user::choose(&config.user, &reach)?;
     make_disks(config, identity.unwrap_or_else(Identity::current))?;
     let low_ports_open: Vec<u64> = low_ports(config).collect();
-    match millrace_sys::give_up_privileges(identity, !low_ports_open.is_empty()) {
+    match millrace_confine::give_up_privileges(identity, !low_ports_open.is_empty()) {
         // A service manager may have taken that system call away, and left what is harmless.
         Err(error) if Identity::current().user != 0 => {
             let error = std::io::Error::from(error);
@@ -78,14 +79,14 @@ pub(crate) fn lock_in(
         gave_up => gave_up.map_err(|error| refused("the user or the capabilities", error))?,
     }
     let capabilities =
-        millrace_sys::capabilities().map_err(|error| refused("capabilities", error))?;
+        millrace_confine::capabilities().map_err(|error| refused("capabilities", error))?;
     let who = user::described(Identity::current());
     for problem in reach.problems() {
         say::error(&format!("{who} {problem}"));
     }
     if !config.sandbox {
         // The kernel hides the memory of whoever changes its user; debugging tools need it.
-        millrace_sys::set_dumpable(true).map_err(|error| refused("debugging", error))?;
+        millrace_confine::set_dumpable(true).map_err(|error| refused("debugging", error))?;
         return Ok(Locked { who, capabilities, low_ports_open, sandbox: None });
     }
     let sandbox = restrict(&reach, engine, abstract_sockets)?;
@@ -98,7 +99,7 @@ pub(crate) fn lock_in(
 /// right to.
 fn make_disks(config: &Config, owner: Identity) -> Result<(), Failure> {
     for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
-        millrace_sys::make_folder_of(owner, &disk.folder).map_err(|error| {
+        millrace_confine::make_folder_of(owner, &disk.folder).map_err(|error| {
             let error = std::io::Error::from(error);
             Failure::Machine(format!(
                 "--disk {}: cannot be created: {error}",
@@ -110,13 +111,13 @@ fn make_disks(config: &Config, owner: Identity) -> Result<(), Failure> {
 }
 
 fn restrict(reach: &Reach, engine: Engine, abstract_sockets: bool) -> Result<Sandbox, Failure> {
-    millrace_sys::prepare_name_lookup();
-    millrace_sys::refuse_new_privileges()
-        .and_then(|()| millrace_sys::set_dumpable(false))
+    millrace_confine::prepare_name_lookup();
+    millrace_confine::refuse_new_privileges()
+        .and_then(|()| millrace_confine::set_dumpable(false))
         .map_err(|error| refused("no_new_privs", error))?;
     let grants = reach.grants(Identity::current().user == 0);
-    let files = millrace_sys::landlock_version().and_then(|version| {
-        millrace_sys::restrict_files(&grants, abstract_sockets)?;
+    let files = millrace_confine::landlock_version().and_then(|version| {
+        millrace_confine::restrict_files(&grants, abstract_sockets)?;
         Ok(version)
     });
     let also = Also {
@@ -124,7 +125,7 @@ fn restrict(reach: &Reach, engine: Engine, abstract_sockets: bool) -> Result<San
         select: engine == Engine::Select,
         stores: reach.has_disks(),
     };
-    let calls = millrace_sys::restrict_calls(also);
+    let calls = millrace_confine::restrict_calls(also);
     Ok(Sandbox { files, calls, grants: reach::real(grants) })
 }
 
@@ -209,7 +210,7 @@ mod tests {
     use super::*;
 
     fn config(words: &str) -> Config {
-        millrace_proxy::config::from_arguments(words.split(' ')).unwrap()
+        millrace_config::from_arguments(words.split(' ')).unwrap()
     }
 
     fn locked(config: &Config) -> Locked {

@@ -1,7 +1,8 @@
 //! What a start on this machine would come to, for `millrace doctor`.
 
-use millrace_proxy::config::{Config, User};
-use millrace_sys::{Errno, Identity};
+use millrace_config::{Config, User};
+use millrace_confine::Identity;
+use millrace_sys::Errno;
 
 use super::user;
 
@@ -35,7 +36,7 @@ fn identity(config: &Config) -> Outlook {
 }
 
 fn files(config: &Config) -> Outlook {
-    let (value, word, is_good) = match millrace_sys::landlock_version() {
+    let (value, word, is_good) = match millrace_confine::landlock_version() {
         _ if !config.sandbox => ("off".to_owned(), "as asked for".to_owned(), false),
         Ok(version) => (format!("Landlock {version}"), scope(version), true),
         Err(error) => ("NOT RESTRICTED".to_owned(), no_landlock(error), false),
@@ -54,7 +55,7 @@ fn scope(version: u32) -> String {
 }
 
 fn calls(config: &Config) -> Outlook {
-    let (value, word, is_good) = match millrace_sys::can_restrict_calls() {
+    let (value, word, is_good) = match millrace_confine::can_restrict_calls() {
         _ if !config.sandbox => ("off".to_owned(), "as asked for".to_owned(), false),
         true => ("filtered by seccomp".to_owned(), String::new(), true),
         false => ("NOT FILTERED".to_owned(), no_seccomp(Errno::NOSYS), false),

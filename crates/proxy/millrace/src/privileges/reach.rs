@@ -5,8 +5,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use millrace_proxy::config::{Config, ListenAddress, Origin, Role};
-use millrace_sys::{Errno, Grant, Permission};
+use millrace_config::{Config, ListenAddress, Origin, Role};
+use millrace_confine::{Grant, Permission};
+use millrace_sys::Errno;
 
 /// Files that a running proxy needs by its configuration.
 #[derive(Debug)]
@@ -162,7 +163,7 @@ impl Need {
         let path = self.path.display();
         let parent = folder(&self.path);
         let denied = |path: &Path, permission| {
-            let tried = millrace_sys::access(path, permission);
+            let tried = millrace_confine::access(path, permission);
             matches!(tried, Err(Errno::ACCESS | Errno::PERM))
         };
         match self.kind {
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_configuration_needs_the_folders_of_its_files() {
-        let config = millrace_proxy::config::from_arguments([
+        let config = millrace_config::from_arguments([
             "boost",
             "--origin=unix:/o/origin",
             "--listen=unix:/l/socket",
@@ -239,16 +240,16 @@ mod tests {
         let all = reach.grants(false);
         assert!(all.contains(&("/etc".into(), Grant::Read)) && all.starts_with(&expected));
         assert!(!reach.grants(true).contains(&("/etc".into(), Grant::Read)));
-        let config = millrace_proxy::config::from_arguments(["forward", "--access-log=/dev/null"]);
+        let config = millrace_config::from_arguments(["forward", "--access-log=/dev/null"]);
         let reach = Reach::of(&config.unwrap(), None);
         assert_eq!(reach.of_configuration(), [("/dev/null".into(), Grant::Append)]);
-        let config = millrace_proxy::config::from_arguments(["forward", "--access-log=-"]);
+        let config = millrace_config::from_arguments(["forward", "--access-log=-"]);
         assert!(Reach::of(&config.unwrap(), None).of_configuration().is_empty());
     }
 
     #[test]
     fn what_is_missing_is_no_problem_of_rights() {
-        let config = millrace_proxy::config::from_arguments([
+        let config = millrace_config::from_arguments([
             "boost",
             "--origin=unix:/nowhere/origin",
             "--listen=unix:/nowhere/socket",

@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use millrace_proxy::config::{ConfigError, User};
-use millrace_sys::{Errno, Identity};
+use millrace_config::{ConfigError, User};
+use millrace_confine::{Identity, name_of, of_group, of_passwd};
+use millrace_sys::Errno;
 
 use super::reach::Reach;
 use crate::failure::Failure;
@@ -88,34 +89,10 @@ fn find(passwd: &str, groups: &str, user: &str, group: Option<&str>) -> Result<I
     }
 }
 
-/// The line of passwd(5) for a user's name or number.
-fn of_passwd(passwd: &str, name: &str) -> Option<Identity> {
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let (found, user, group) = (fields.next()?, fields.nth(1)?, fields.next()?);
-        (found == name || user == name)
-            .then(|| Some(Identity { user: user.parse().ok()?, group: group.parse().ok()? }))?
-    })
-}
-
-/// The number of a group in the text of group(5).
-fn of_group(groups: &str, name: &str) -> Option<u32> {
-    groups.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
-    })
-}
-
 /// An identity in words.
 pub(super) fn described(identity: Identity) -> String {
-    let passwd = text("/etc/passwd");
-    let name = passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let (name, number) = (fields.next()?, fields.nth(1)?);
-        (number.parse() == Ok(identity.user)).then(|| name.to_owned())
-    });
     let Identity { user, group } = identity;
-    match name {
+    match name_of(&text("/etc/passwd"), user) {
         Some(name) => format!("user {name} ({user}:{group})"),
         None => format!("user {user}:{group}"),
     }

@@ -9,16 +9,8 @@ use millrace_sys::DESCRIPTORS_PER_MESSAGE_MAX;
 use super::frame::Kind;
 use super::{Line, SOCKETS_MAX, START, STEP};
 use crate::errands::{Desk, Errand};
-use crate::inherited::{Socket, fds};
+use crate::inherited::fds;
 use crate::say;
-use crate::systemd::Given;
-
-/// What the supervisor hands over.
-pub(crate) struct Offer {
-    pub(crate) clients: Vec<Socket>,
-    pub(crate) admin: Vec<Socket>,
-    pub(crate) manager: Given,
-}
 
 /// Offers everything over `line`, waits until the new process listens, and then leaves `line` to
 /// the supervisor, who ends it. Whatever goes wrong before that is said, and changes nothing; then

@@ -19,12 +19,14 @@
 
 mod frame;
 mod give;
+mod offer;
 mod take;
 
 use std::time::Duration;
 
 pub(crate) use frame::Line;
-pub(crate) use give::{Offer, give};
+pub(crate) use give::give;
+pub(crate) use offer::Offer;
 pub(crate) use take::Takeover;
 
 /// What the two sides speak; another version is another name. An upgrade token (RFC 9110 section

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use millrace_proxy::config::{Config, ConfigError, ListenAddress};
+use millrace_config::{Config, ConfigError, ListenAddress};
 
 use super::frame::{Frame, Kind};
 use super::{Line, PATH, PROTOCOL, SOCKETS_MAX, STEP};
-use crate::admin;
+use crate::admin::is_trusted;
 use crate::errands::{Desk, Errand};
 use crate::failure::Failure;
 use crate::inherited::{Inherited, Purpose, Socket};
@@ -128,7 +128,7 @@ fn ask(path: &Path) -> Result<Takeover> {
     stream.set_read_timeout(Some(STEP))?;
     stream.set_write_timeout(Some(STEP))?;
     let line = Line::new(stream.try_clone()?);
-    if !line.peer().is_some_and(admin::is_trusted) {
+    if !line.peer().is_some_and(is_trusted) {
         return Err(Error::other("it is neither root's nor the same user's"));
     }
     let request = format!(

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use millrace_http1::{Authority, Host};
 
-use crate::config::TargetRules;
 use crate::exchange::reason::Reason;
+use millrace_config::TargetRules;
 
 /// The longest name that a list can hold (RFC 1035 section 2.3.4), and so one that can match.
 const NAME_BYTES_MAX: usize = 253;
@@ -120,7 +120,7 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Cidr;
+    use millrace_config::Cidr;
 
     fn check(rules: &TargetRules, target: &str) -> Result<(), Reason> {
         let (host, port) = target.rsplit_once(':').unwrap();

@@ -1,6 +1,7 @@
 //! What a 407 asks for (RFC 9110 section 11.7.1).
 
-use super::Auth;
+use millrace_config::Auth;
+
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
 

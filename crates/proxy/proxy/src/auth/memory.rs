@@ -49,8 +49,9 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
+    use millrace_config::PasswordHash;
+
     use super::*;
-    use crate::auth::PasswordHash;
     use std::sync::Arc;
 
     #[test]

@@ -18,34 +18,17 @@ mod cache;
 mod challenge;
 mod credentials;
 mod gate;
-mod hash;
 mod memory;
 mod queue;
-mod users;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(crate) use admit::{admit, verified};
 pub(crate) use challenge::write_challenges;
 pub(crate) use gate::Gate;
 pub use gate::{Desk, VERDICTS_MAX};
-pub use hash::PasswordHash;
 pub use memory::Memory;
 pub use queue::{FairQueue, Outcome, Question, Refused, Verdict, Verifier};
-pub use users::{USERS_BYTES_MAX, Users};
-
-/// How the clients of a service say who they are.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Auth {
-    /// The file of users, as configured.
-    pub path: PathBuf,
-    /// What a client shows to the person who is asked: printable ASCII without quotes and
-    /// backslashes.
-    pub realm: String,
-    /// What the file says. `None`: nobody has read it, and nobody is let in.
-    pub users: Option<Arc<Users>>,
-}
 
 /// What is known of the one who sent a request.
 #[derive(Clone, Debug, Default)]

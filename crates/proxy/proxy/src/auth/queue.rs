@@ -5,7 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use super::hash::PasswordHash;
+use millrace_config::PasswordHash;
+
 use crate::overload::per_client::Client;
 
 /// Whoever compares passwords with slow hashes, outside of the workers.

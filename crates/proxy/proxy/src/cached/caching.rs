@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use millrace_engine::{Engine, Instant, Key};
-use millrace_http1::{OriginRequest, destination};
-use millrace_store::rules::{
+use millrace_http_cache::{
     CacheStatus, Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, Site,
 };
+use millrace_http1::{OriginRequest, destination};
 use millrace_store::{Cache, Claim, Object, Waiter};
 
 use crate::cached::reader::CachedReader;

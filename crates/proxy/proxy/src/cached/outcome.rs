@@ -4,20 +4,20 @@
 use std::sync::Arc;
 
 use millrace_engine::{Engine, Key, Kind};
-use millrace_http1::{Framing, Method, Name, OriginRequest, destination, path};
-use millrace_store::rules::{
-    self, Condition, Forward, Receipt, Refusal, Scheme, SetCookie, Site, Stored, combine,
+use millrace_http_cache::{
+    self as rules, Condition, Forward, Receipt, Refusal, Scheme, SetCookie, Site, Stored, combine,
     condition, extent_of, freshen, group_hash, group_invalidations, invalidated, is_failure,
     tag_hashes, updated_tags,
 };
+use millrace_http1::{Framing, Method, Name, OriginRequest, destination, path};
 use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
 
 use crate::cached::{Answer, now_ms};
 use crate::cached::{fill, waiting};
-use crate::config::{CacheRoute, PathForward};
 use crate::core::{Core, Parts};
 use crate::exchange::{Exchange, origin_request};
 use crate::origin::side;
+use millrace_config::{CacheRoute, PathForward};
 
 /// What becomes of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use millrace_engine::{Instant, Shared};
-use millrace_store::rules::ByteRange;
+use millrace_http_cache::ByteRange;
 use millrace_store::{Body, End, Read, Reader, Waiter};
 
 /// Reads a body for one client.

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use millrace_engine::{Engine, Key, Kind};
+use millrace_http_cache::{Forward, Key as CacheKey};
 use millrace_http1::Framing;
-use millrace_store::rules::{Forward, Key as CacheKey};
 use millrace_store::{Claim, Object};
 
 use crate::cached::{Caching, waiting};

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 
 use millrace_engine::{Engine, Key, Kind};
-use millrace_http1::{Framing, Method, Name, Version, forwarded_runs};
-use millrace_store::Object;
-use millrace_store::rules::{
+use millrace_http_cache::{
     ByteRange, Condition, Extent, FOR_ONE_CLIENT, Flags, HashKey, Multipart, Selection, condition,
     lines, ranges, write_not_modified,
 };
+use millrace_http1::{Framing, Method, Name, Version, forwarded_runs};
+use millrace_store::Object;
 
 use crate::cached::now_ms;
 use crate::cached::reader::{CachedReader, Piece};

@@ -14,8 +14,8 @@ use millrace_engine::{Instant, Key, TimerId};
 
 use crate::conn::h1::Pipeline;
 use crate::conn::wire::Wire;
-use crate::limits::Limits;
 use crate::overload::per_client::Client;
+use millrace_config::limits::Limits;
 
 /// The state of a client connection.
 ///

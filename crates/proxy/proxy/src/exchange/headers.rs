@@ -4,21 +4,21 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use millrace_http_cache::write_validation;
 use millrace_http1::text::{write_ip_host, write_number, write_port};
 use millrace_http1::{
     Framing, Method, Name, NameSet, OriginRequest, RequestHead, Version, decimal, declared_length,
     destination, forwarded_runs, upgrade_protocols,
 };
 use millrace_store::Object;
-use millrace_store::rules::write_validation;
 
 use crate::auth;
-use crate::config::HostSent;
 use crate::exchange::access_log::Dates;
 use crate::exchange::reason::{Reason, phrase};
 use crate::exchange::{Exchange, Own, Plan};
 use crate::origin::Place;
 use crate::snapshot::Snapshot;
+use millrace_config::HostSent;
 
 /// Writes the request for the origin at `place`. Gives whether an Upgrade goes with it.
 pub(crate) fn write_request(out: &mut Vec<u8>, exchange: &mut Exchange, place: &Place) -> bool {

@@ -18,7 +18,7 @@
 //! There is one backward move, [`Step::Again`] of fetch: another origin connection, while nothing of
 //! the request's body has been read for an origin and nothing of a response has reached the client.
 
-use crate::names::NameError;
+use millrace_dns::NameError;
 use millrace_engine::Key;
 
 use crate::exchange::reason::Reason;

@@ -7,12 +7,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_config::limits::Limits;
+use millrace_dns::{Answered, Found, NameError, Sources};
 use millrace_engine::{Address, Clock, Engine, EngineOptions, Epoll, Event, Instant, Kind, Wake};
 use millrace_sim::{Actor, Ended, Faults, Plan, Read, Sim, Socket, Turn, World, run};
 
-use super::message::tests::{OK, QNAME, answer, record, soa, wire};
-use super::{Answered, Found, NameError, Names, Sources};
-use crate::limits::Limits;
+use super::Resolver;
+use messages::{OK, QNAME, answer, record, soa, wire};
+
+#[path = "../../../../http/dns/tests/common/messages.rs"]
+mod messages;
 
 /// What a scripted server does about a question.
 #[derive(Clone)]
@@ -192,7 +196,7 @@ impl Actor for Server {
 /// A worker that does nothing but look names up.
 struct Worker {
     engine: Sim,
-    names: Names<u32>,
+    names: Resolver<u32>,
     /// To be looked up in the next turn.
     wanted: Vec<(&'static str, u32)>,
     results: BTreeMap<u32, (Instant, Found)>,
@@ -249,7 +253,7 @@ impl Scene {
         let addresses = &addresses[..scripts.len()];
         let sources = Sources::parse(b"10.0.0.1 known", resolv.as_bytes(), addresses);
         let engine = world.engine(1 << 20);
-        let names = Names::new(Arc::new(sources), &Limits::default(), engine.now());
+        let names = Resolver::new(Arc::new(sources), &Limits::default(), engine.now());
         let servers = addresses
             .iter()
             .zip(scripts)
@@ -532,7 +536,7 @@ fn a_long_answer_is_fetched_over_tcp_in_whatever_pieces() {
         let server = [FIRST.parse().unwrap()];
         let sources = Sources::parse(b"", b"options timeout:30", &server);
         let limits = Limits { name_ms: 120_000, ..Limits::default() };
-        scene.worker.names = Names::new(Arc::new(sources), &limits, Instant::default());
+        scene.worker.names = Resolver::new(Arc::new(sources), &limits, Instant::default());
         scene.look_up(&[("www.example", 1)]);
         let addresses = scene.result(1).clone().unwrap();
         assert_eq!((addresses.len(), addresses[0]), (17, "2001:db8::1".parse().unwrap()));
@@ -664,16 +668,16 @@ fn real_server() -> (SocketAddr, std::thread::JoinHandle<()>) {
 
 /// A real engine, and a resolver that asks `server`. Time decides nothing here but how long a
 /// failure takes: far longer than any machine is slow.
-fn real(server: SocketAddr) -> (Epoll, Names<u32>) {
+fn real(server: SocketAddr) -> (Epoll, Resolver<u32>) {
     let clock = Clock::new();
     let engine = Epoll::new(EngineOptions { budget_bytes: 1 << 20, log: None, clock }).unwrap();
     let limits = Limits { name_ms: 600_000, ..Limits::default() };
     let sources = Arc::new(Sources::parse(b"", b"options timeout:30", &[server]));
-    let names = Names::new(sources, &limits, engine.now());
+    let names = Resolver::new(sources, &limits, engine.now());
     (engine, names)
 }
 
-fn real_turn(engine: &mut Epoll, names: &mut Names<u32>) {
+fn real_turn(engine: &mut Epoll, names: &mut Resolver<u32>) {
     engine.turn(names.next_deadline());
     while let Some(completion) = engine.next() {
         assert_eq!(completion.token.kind(), Kind::Name);

@@ -9,15 +9,15 @@ use std::time::Duration;
 use millrace_engine::{Address, Engine, Error, Key, Kind};
 
 use crate::admission::{self, Denied};
-use crate::config::Role;
 use crate::conn::wire::Wire;
 use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Subject};
-use crate::names::{Attempt as Next, Race};
 use crate::origin::attempt::{Attempt, Dial};
 use crate::origin::{OriginConn, Phase, User, side};
 use crate::overload::capacity;
+use millrace_config::Role;
+use millrace_dns::{Attempt as Next, Race};
 
 /// Starts to race `addresses` for the exchange.
 ///

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use millrace_engine::Instant;
 
-use crate::limits::Limits;
+use millrace_config::limits::Limits;
 
 /// When an origin is ejected, and for how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,10 +4,10 @@
 
 use millrace_engine::Instant;
 
-use crate::config::Balance;
 use crate::origin::shared_health::Board;
 use crate::origin::{OriginId, Origins, Trial};
 use crate::snapshot::RouteOrigins;
+use millrace_config::Balance;
 
 /// What else counts where some origin is not well.
 #[derive(Clone, Copy, Debug)]
@@ -94,9 +94,9 @@ fn pick_among_ailing(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Origin;
-    use crate::limits::Limits;
     use crate::origin::{EjectRules, RulesId};
+    use millrace_config::Origin;
+    use millrace_config::limits::Limits;
     use millrace_splice::Thresholds;
     use std::time::Duration;
 

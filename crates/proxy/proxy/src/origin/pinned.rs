@@ -5,10 +5,10 @@
 use millrace_engine::{Engine, Key};
 use millrace_http1::ProxyHeader;
 
-use crate::config::{Role, SendProxy};
 use crate::core::{Core, Parts};
 use crate::exchange::{Exchange, Plan};
 use crate::origin::{Origins, side};
+use millrace_config::{Role, SendProxy};
 
 /// The header that connections of the exchange's route begin with.
 fn send_proxy(exchange: &Exchange) -> SendProxy {

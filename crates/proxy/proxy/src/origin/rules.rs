@@ -5,7 +5,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::config::{Role, Service, TargetRules};
+use millrace_config::{Role, Service, TargetRules};
+
 use crate::congestion::Setting;
 
 /// Everything of a service that decides whether a connection is opened, and what it is like.
@@ -60,8 +61,9 @@ impl RuleSets {
 
 #[cfg(test)]
 mod tests {
+    use millrace_config::from_arguments;
+
     use super::*;
-    use crate::config::from_arguments;
 
     fn rules(words: &[&str], own: &[&str]) -> Rules {
         let config = from_arguments(words.iter().copied()).unwrap();

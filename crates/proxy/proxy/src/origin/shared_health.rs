@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use millrace_config::{Config, HostSent, Origin, Role, Route, SendProxy, write_origin};
 use millrace_engine::Instant;
 use millrace_http1::ProxyHeader;
 
-use crate::config::{Config, HostSent, Origin, Role, Route, SendProxy, write_origin};
 use crate::counters::Counter;
 use crate::origin::outage::{Bell, SharedOutage};
 use crate::origin::{Change, EjectRules, Ejection, News};
@@ -454,7 +454,7 @@ mod tests {
             ("--send-proxy=v1", b"PROXY UNKNOWN\r\n"),
             ("--send-proxy=v2", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"),
         ] {
-            let config = crate::config::from_arguments(words(version)).unwrap();
+            let config = millrace_config::from_arguments(words(version)).unwrap();
             let request = Check::of_config(&config)[0].request();
             let request = request.strip_prefix(before).unwrap();
             let line = b"GET /up? HTTP/1.1\r\nHost: a:81\r\n";

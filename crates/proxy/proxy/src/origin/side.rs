@@ -10,9 +10,9 @@ use crate::core::{Core, Parts};
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Subject};
-use crate::limits::Limits;
 use crate::origin::{self, OriginConn, OriginId, OriginUse, Phase, User, h1, pinned};
 use crate::transfer::Waits;
+use millrace_config::limits::Limits;
 
 /// The event that a completion is, if anything waits for it.
 pub(crate) fn completed<E: Engine>(

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use millrace_engine::{Buffer, Instant, Key};
 use millrace_http1::Host;
 
-use crate::config::Origin;
 use crate::origin::shared_health::{Board, OriginCounters, OriginMark};
 use crate::origin::{Health, Origins, Rules, RulesId};
 use crate::snapshot::Snapshot;
+use millrace_config::Origin;
 
 /// An origin by its index in the worker's table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -287,11 +287,11 @@ const HEAD_MAX: usize = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::from_arguments;
-    use crate::limits::Limits;
     use crate::origin::shared_health::Check;
     use crate::origin::{EjectRules, Trial};
     use crate::shared::Shared;
+    use millrace_config::from_arguments;
+    use millrace_config::limits::Limits;
     use millrace_splice::Thresholds;
 
     #[test]

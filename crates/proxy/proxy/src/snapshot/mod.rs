@@ -12,14 +12,14 @@ use millrace_engine::Instant;
 use millrace_http1::HeadLimits;
 
 use crate::admission::AskRules;
-use crate::config::{Balance, CacheRoute, Config, Listener, Role, Route, SendProxy, Service};
 use crate::congestion::Setting;
 use crate::counters::PerStatus;
 use crate::exchange::Plan;
-use crate::limits::Limits;
 use crate::origin::shared_health::{Board, Check, CheckMark};
 use crate::origin::{Budget, OriginId, Origins, Rules, RulesId};
 use crate::shared::Shared;
+use millrace_config::limits::Limits;
+use millrace_config::{Balance, CacheRoute, Config, Listener, Role, Route, SendProxy, Service};
 
 /// A numbered configuration with what a worker derives from it.
 #[derive(Debug)]

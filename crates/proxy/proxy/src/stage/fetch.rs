@@ -15,7 +15,7 @@ use crate::exchange::headers;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Stage, Step};
 use crate::exchange::{Exchange, Plan};
-use crate::names::{Answered, NameError};
+use crate::names;
 use crate::origin::h1::{self, Status};
 use crate::origin::queue::{self, Way};
 use crate::origin::side::{self, RECEIVE_AHEAD_MAX};
@@ -23,6 +23,7 @@ use crate::origin::{self, OriginId, Phase, Place, Probing, Transaction, Trial, d
 use crate::overload::wait_list::{self, Want};
 use crate::transfer::sink::Sink;
 use crate::transfer::{Moved, upload};
+use millrace_dns::{Answered, NameError};
 
 /// Handles an event of an exchange that is in this stage.
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
@@ -164,7 +165,7 @@ fn open<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Result<(), Rea
             core.exchange(key).transaction.phase = Phase::Naming;
             Ok(())
         }
-        Answered::Failed(error) => Err(error.reason()),
+        Answered::Failed(error) => Err(names::reason(error)),
     }
 }
 
@@ -180,7 +181,7 @@ fn named<E: Engine>(core: &mut Core<E>, key: Key, result: Result<(), NameError>)
             };
             dial::race(core, key, addresses, port)
         }
-        Err(error) => Err(error.reason()),
+        Err(error) => Err(names::reason(error)),
     };
     opening.map_or_else(|reason| connect_failed(core, key, reason), |()| Step::Wait)
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_engine::{Engine, Instant, Key, Kind};
-use millrace_http1::{Method, Name, RequestHead};
-use millrace_store::rules::{
+use millrace_http_cache::{
     Bypass, Flags, Forward, Lookup, Meta, RequestDirectives, Selection, lookup, may_claim, ranges,
     remainder,
 };
+use millrace_http1::{Method, Name, RequestHead};
 use millrace_store::{Cache, Claim, Found, Object, Question, Waiter};
 
 use crate::cached::{key_of, now_ms, refresh, waiting};

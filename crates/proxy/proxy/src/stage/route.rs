@@ -8,12 +8,12 @@ use millrace_http1::{
 
 use crate::admission;
 use crate::auth;
-use crate::config::{PathForward, Role, Route, Service};
 use crate::core::{Core, Parts};
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Stage, Step};
 use crate::exchange::{Exchange, Own, Plan, Sender};
 use crate::snapshot::Snapshot;
+use millrace_config::{PathForward, Role, Route, Service};
 
 /// Handles an event of an exchange that is in this stage.
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
@@ -175,7 +175,7 @@ fn has_passed_here(exchange: &Exchange, pseudonym: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::from_toml;
+    use millrace_config::from_toml;
 
     #[test]
     fn a_path_that_may_be_another_routes_is_refused_only_where_routes_have_paths() {

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use millrace_config::Config;
 use millrace_engine::Token;
 
-use crate::config::Config;
 use crate::counters::Counters;
 
 /// A message to a worker; `D` is its engine's detached descriptor.

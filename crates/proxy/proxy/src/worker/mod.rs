@@ -23,13 +23,12 @@ use millrace_splice::{Pipes, Thresholds};
 
 use crate::auth::{self, Desk, Gate};
 use crate::cached::{fill, refresh, waiting};
-use crate::config::Config;
 use crate::conn::accepting::Accepting;
 use crate::conn::client;
 use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Subject};
-use crate::names::{Names, Sources};
+use crate::names::Resolver;
 use crate::origin::{Origins, dial, side};
 use crate::overload::shed::{self, Shedding};
 use crate::overload::wait_list::Retries;
@@ -39,6 +38,8 @@ use crate::snapshot::Snapshot;
 use crate::snapshot::in_use::Snapshots;
 use crate::worker::maintenance::{LATE, MAINTENANCE};
 use crate::worker::message::Letter;
+use millrace_config::Config;
+use millrace_dns::Sources;
 
 /// What a worker is made of, beside its engine.
 pub struct Setup<E: Engine> {
@@ -102,7 +103,7 @@ impl<E: Engine> Worker<E> {
         let now = engine.now();
         let mut origins = Origins::new(descriptors, &setup.thresholds);
         origins.worker = index;
-        let names = Names::new(names, &config.limits, now);
+        let names = Resolver::new(names, &config.limits, now);
         let snapshot = Rc::new(Snapshot::new(config, now, &mut origins, &shared));
         origins.begin_counting();
         mail.set_wake(&engine.waker());

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use millrace_engine::{Engine, Error, Key, Token};
 
 use crate::cached::refresh::REFRESHES_MAX;
-use crate::config::Config;
 use crate::conn::{Conn, client};
 use crate::core::Core;
 use crate::origin::side;
 use crate::snapshot::Snapshot;
+use millrace_config::Config;
 
 /// Goes on under `config`, if that is newer than what is in force. `sockets` are those of
 /// listeners that are new in it, by their numbers.

@@ -4,10 +4,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use millrace_disk::{Options, SimFaults, SimVolume, Volume};
 use millrace_engine::{Instant, Token};
 use millrace_proxy::Letter;
 use millrace_sim::World;
-use millrace_store::disk::{Options, SimFaults, SimVolume, Volume};
 use millrace_store::{Cache, Waiter, Waker};
 
 use super::super::super::reload::Posts;

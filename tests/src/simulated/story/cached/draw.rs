@@ -1,7 +1,7 @@
 //! The story that a seed invents.
 
+use millrace_disk::SimFaults;
 use millrace_sim::{Faults, Random};
-use millrace_store::disk::SimFaults;
 
 use super::{Ask, Asker, CachedStory, Control, DiskPlan, Said};
 use crate::simulated::plan::{Break, Frame, How, Reader};

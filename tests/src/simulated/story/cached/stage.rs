@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_config::{self as config, Config};
 use millrace_engine::{Address, Instant};
-use millrace_proxy::config::{self, Config};
 use millrace_proxy::{Letter, Shared};
 use millrace_sim::{Actor, Ended, Faults, Turn, World};
 

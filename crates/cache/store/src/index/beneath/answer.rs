@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::body::Body;
-use crate::disk::{Answer, Id, StoredHead};
+use millrace_body::Body;
+use millrace_disk::{Answer, Id, StoredHead};
+use millrace_http_cache::{HashKey, Key, Meta, Stored, TagHash, VariantKey, VaryNames, tag_hash};
+
 use crate::object::Object;
-use crate::rules::{HashKey, Key, Meta, Stored, TagHash, VariantKey, VaryNames, tag_hash};
 
 /// Which of the answers under a key it is.
 pub(super) fn id_of(key: Key, variant: Option<&VariantKey>) -> Id {

@@ -3,27 +3,17 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use super::answer::from_disk;
-use super::{ASKER, Tier};
-use crate::body::{Body, Filler, Waiter};
-use crate::disk::{Candidate, Fetch, StoredHead};
-use crate::index::shard::{Entry, Fetch as UnderWay, Shard, Slot};
-use crate::index::{Cache, Claim, Question, filling};
-use crate::rules::{Key, VaryNames};
+use millrace_body::{Filler, Waiter};
+use millrace_disk::{Candidate, Fetch, StoredHead};
+use millrace_http_cache::{Key, VaryNames};
 
-/// An answer that a disk is to bring.
-#[derive(Debug)]
-pub(in crate::index) struct Coming {
-    key: Key,
-    claim: Claim,
-    /// Names the key until the object is there.
-    handle: u32,
-    body: Arc<Body>,
-    /// [`Cache::number`] before it was looked for.
-    since: u64,
-    /// What it was found as.
-    candidate: Candidate,
-}
+use super::answer::from_disk;
+use crate::index::cache::Cache;
+use crate::index::claim::Claim;
+use crate::index::filling;
+use crate::index::lookup::Question;
+use crate::index::shard::{Entry, Fetch as UnderWay, Shard, Slot};
+use crate::index::tier::{ASKER, Coming, Tier};
 
 impl Cache {
     /// Has a disk fetch what it has for a request that memory has nothing for, if who asks may wait
@@ -31,11 +21,7 @@ impl Cache {
     ///
     /// The disk is asked while the shard is locked, which costs one more short lock: so where it
     /// refuses, nobody waits for it already.
-    pub(in crate::index) fn bring(
-        self: &Arc<Self>,
-        shard: &mut Shard,
-        question: &Question<'_>,
-    ) -> bool {
+    pub(in crate::index) fn bring(&self, shard: &mut Shard, question: &Question<'_>) -> bool {
         if !self.beneath.is_there() {
             return false;
         }
@@ -69,8 +55,7 @@ impl Cache {
             shard.free_handle(handle);
             return false;
         }
-        let claim = Claim::new(self.clone(), key, number);
-        all.insert(number, Coming { key, claim, handle, body, since, candidate });
+        all.insert(number, Coming { key, handle, body, since, candidate });
         let fetch = UnderWay::new(number, words, vec![waiter], true);
         shard.keys.entry(key).or_default().fetches.push(fetch);
         true
@@ -113,9 +98,10 @@ impl Cache {
     }
 
     /// The beginning of it is in memory: it is found there from now on. Gives those who waited.
-    pub(super) fn has_come(&self, number: u64, head: &StoredHead) -> Vec<Waiter> {
+    pub(super) fn has_come(self: &Arc<Self>, number: u64, head: &StoredHead) -> Vec<Waiter> {
         let Some(coming) = self.lock_coming().remove(&number) else { return Vec::new() };
-        let Coming { key, mut claim, handle, body, since, candidate, .. } = coming;
+        let Coming { key, handle, body, since, candidate } = coming;
+        let mut claim = Claim::new(self.clone(), key, number);
         let now_ms = self.beneath.now_ms.load(Ordering::Relaxed);
         let object = from_disk(head, body, &self.hash);
         let mut shard = self.shard(key);
@@ -164,10 +150,10 @@ impl Cache {
     }
 
     /// Nothing of it will come. Gives those who waited: they ask again.
-    pub(super) fn comes_not(&self, number: u64) -> Vec<Waiter> {
+    pub(super) fn comes_not(self: &Arc<Self>, number: u64) -> Vec<Waiter> {
         let Some(coming) = self.lock_coming().remove(&number) else { return Vec::new() };
-        let Coming { key, mut claim, handle, .. } = coming;
-        let ended = claim.end(None);
+        let Coming { key, handle, .. } = coming;
+        let ended = Claim::new(self.clone(), key, number).end(None);
         self.shard(key).free_handle(handle);
         ended.waiters
     }

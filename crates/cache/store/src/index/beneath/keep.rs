@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use millrace_body::Body;
+use millrace_http_cache::Key;
+
 use super::answer::{id_of, to_disk};
-use crate::body::Body;
-use crate::index::Cache;
+use crate::index::cache::Cache;
 use crate::index::shard::Slot;
+use crate::index::tier::Tier;
 use crate::object::Object;
-use crate::rules::Key;
 
 impl Cache {
     /// Has an object stored on a disk too, whose body is whole now. `since`: what [`Cache::number`]
@@ -68,7 +70,7 @@ impl Cache {
             return true;
         }
         let Ok(tier) = self.beneath.tier.try_read() else { return true };
-        if let super::Tier::Open(open) = &*tier {
+        if let Tier::Open(open) = &*tier {
             let id = id_of(key, new.variant.as_ref());
             open.disks.update(id, new.meta().to_bytes(), &new.head().into());
         }

@@ -4,13 +4,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_body::{Body, Waiter};
+use millrace_disk::{Answered, Cursor, StoredHead, Subject};
+use millrace_http_cache::Key;
+
 use super::answer::{from_disk, tag_of_url};
-use super::{ASKER, Open, Tier};
-use crate::body::{Body, Waiter};
-use crate::disk::{Answered, Cursor, StoredHead, Subject};
-use crate::index::{Cache, Which};
+use crate::index::cache::Cache;
+use crate::index::tier::{ASKER, Open, Tier};
+use crate::index::which::Which;
 use crate::object::Object;
-use crate::rules::Key;
 
 /// How long an operator waits for a purge to be on the disks.
 const PURGE: Duration = Duration::from_secs(30);

@@ -2,8 +2,9 @@
 
 use std::sync::Mutex;
 
+use millrace_disk::{Contents, Marks, Options, SimFaults, SimVolume, Volume};
+
 use super::*;
-use crate::disk::{Contents, Marks, Options, SimFaults, SimVolume, Volume};
 use crate::index::Waker;
 
 const SECOND: HashKey = HashKey::new([8; 16]);
@@ -467,7 +468,7 @@ fn disks_of_another_cache_are_not_used() {
     let volumes: Vec<(Arc<dyn Volume>, u64)> = vec![(Arc::new(story.volume), 32 << 20)];
     let options = Options { readers: 0, ..Options::default() };
     let refused = other.open_disks(volumes, &options, story.bell, NOW_MS);
-    assert_eq!(refused, Err(crate::disk::Error::OtherKey));
+    assert_eq!(refused, Err(millrace_disk::Error::OtherKey));
 }
 
 /// Has a 304 make an object fresh for so long from then on.

@@ -1,7 +1,8 @@
 //! What operators do, and what clients' requests make invalid by tags.
 
+use millrace_http_cache::{tag_hash, written_site};
+
 use super::*;
-use crate::rules::{tag_hash, written_site};
 
 fn named(name: &str, tags: &[TagHash], since: u64) -> Draft {
     let name = name.as_bytes().into();
@@ -199,6 +200,6 @@ fn who_waited_for_somebody_who_was_dropped_is_not_forgotten() {
     assert!(matches!(reader.read(9, ME), (Read::Wait, None)));
     drop(filling);
     assert_eq!(cache.take_orphans(), [ME]);
-    assert!(matches!(reader.read(9, ME), (Read::End(crate::body::End::Cut), _)));
+    assert!(matches!(reader.read(9, ME), (Read::End(millrace_body::End::Cut), _)));
     assert!(cache.take_orphans().is_empty());
 }

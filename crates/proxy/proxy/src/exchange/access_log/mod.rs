@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use millrace_engine::PathEstimate;
 
-use crate::config::LogFormat;
 use crate::transfer::tally::Tally;
+use millrace_config::LogFormat;
 
 pub use dates::Dates;
 use userinfo::user_information;

@@ -1,0 +1,327 @@
+//! One body, filled and read by threads that sleep until they are woken: nobody is forgotten, every
+//! byte is the one that was filled, and nothing is left of it. A seed decides who does what. Who was
+//! forgotten is found without a clock: everybody else sleeps or is gone, and nobody was rung for.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use iolite::{Helper, Kind, Slab};
+use millrace_body::{Body, End, Filler, Read, Reader, Waiter};
+use millrace_http1::corpus::Random;
+
+const READERS: usize = 6;
+const BODIES: usize = 400;
+const BYTES_MAX: usize = 1 << 20;
+const SLAB_BYTES: usize = 16 << 20;
+/// How far behind a reader may be before the filler, at times, cuts it off.
+const BEHIND_MAX: u64 = 300_000;
+
+/// What the one who fills does.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    readers: usize,
+    bytes: usize,
+    is_announced: bool,
+    /// After so many bytes the body is passed on only.
+    passes_at: usize,
+    ahead_max: u64,
+    cuts_behind: bool,
+    ending: Ending,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Ending {
+    Finished,
+    Cut,
+    /// Wakes nobody, so that the others look again without.
+    Dropped,
+}
+
+impl Plan {
+    fn draw(random: &mut Random) -> Self {
+        let ending = match random.below(4) {
+            0 => Ending::Cut,
+            1 => Ending::Dropped,
+            _ => Ending::Finished,
+        };
+        let scale = [50, 5_000, BYTES_MAX][random.below(3)];
+        let bytes = random.below(scale);
+        Self {
+            readers: 1 + random.below(READERS),
+            bytes,
+            is_announced: random.below(2) == 0,
+            passes_at: random.below(2 * bytes),
+            ahead_max: [1, 5_000, 200_000, u64::MAX][random.below(4)],
+            cuts_behind: random.below(3) == 0,
+            ending,
+        }
+    }
+}
+
+/// The number of the one who fills; readers have those below.
+const FILLER: usize = READERS;
+
+/// Who is awake, and who sleeps until when.
+#[derive(Default)]
+struct House {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    awake: usize,
+    /// Those who read without a stop.
+    busy: usize,
+    /// Those who sleep until there is none of these: nobody may need them meanwhile.
+    stopped: usize,
+    /// By number, those who sleep until somebody rings.
+    asleep: [bool; READERS + 1],
+    /// By number, whether somebody rang since the last sleep.
+    rung: [bool; READERS + 1],
+    is_stuck: bool,
+}
+
+impl State {
+    /// Notes that one fewer is awake, which may have been the last that could wake another.
+    fn note_less(&mut self) {
+        self.awake -= 1;
+        let is_rung = self.asleep.iter().zip(&self.rung).any(|(asleep, rung)| *asleep && *rung);
+        let goes_on = self.stopped > 0 && self.busy == 0;
+        let sleeps = self.stopped > 0 || self.asleep.contains(&true);
+        self.is_stuck |= self.awake == 0 && sleeps && !is_rung && !goes_on;
+    }
+}
+
+impl House {
+    fn enter(&self, number: usize) -> Person<'_> {
+        let is_busy = number != FILLER;
+        let mut state = self.lock();
+        state.awake += 1;
+        state.busy += usize::from(is_busy);
+        Person { house: self, number, is_busy }
+    }
+
+    fn ring(&self, waiters: impl IntoIterator<Item = Waiter>) {
+        let mut state = self.lock();
+        for waiter in waiters {
+            assert_eq!(waiter.token, u64::from(waiter.worker) + 7);
+            state.rung[usize::from(waiter.worker)] = true;
+        }
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until `is_over`.
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        is_over: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        state.note_less();
+        self.changed.notify_all();
+        while !is_over(&state) && !state.is_stuck {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.awake += 1;
+        assert!(!state.is_stuck, "somebody was forgotten");
+        state
+    }
+}
+
+/// Somebody in the house, until it is dropped.
+struct Person<'a> {
+    house: &'a House,
+    number: usize,
+    is_busy: bool,
+}
+
+impl Person<'_> {
+    fn waiter(&self) -> Waiter {
+        waiter(self.number)
+    }
+
+    /// Sleeps until somebody rings, or rang since the last time.
+    fn sleep(&mut self) {
+        let number = self.number;
+        let mut state = self.house.lock();
+        if !state.rung[number] {
+            state.asleep[number] = true;
+            state = self.house.sleep(state, |state| state.rung[number]);
+            state.asleep[number] = false;
+        }
+        state.rung[number] = false;
+    }
+
+    /// Sleeps until all are gone or sleep so who were busy.
+    fn stop(&mut self) {
+        let mut state = self.house.lock();
+        state.busy -= usize::from(std::mem::take(&mut self.is_busy));
+        state.stopped += 1;
+        self.house.sleep(state, |state| state.busy == 0).stopped -= 1;
+    }
+}
+
+impl Drop for Person<'_> {
+    fn drop(&mut self) {
+        let mut state = self.house.lock();
+        state.busy -= usize::from(self.is_busy);
+        state.note_less();
+        self.house.changed.notify_all();
+    }
+}
+
+fn waiter(number: usize) -> Waiter {
+    Waiter { worker: number as u16, token: number as u64 + 7 }
+}
+
+/// The byte at a position of every body.
+fn byte(at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+fn fill(mut filler: Filler, plan: Plan, mut me: Person<'_>, mut random: Random) {
+    let end = if plan.ending == Ending::Finished { plan.bytes } else { plan.bytes / 2 };
+    let (mut at, mut is_passing) = (0, false);
+    while at < end {
+        if !is_passing && at >= plan.passes_at {
+            filler.pass();
+            is_passing = true;
+        }
+        if plan.cuts_behind {
+            filler.cut_behind(BEHIND_MAX);
+        }
+        // Where nobody reads it goes on, as for a body that is kept.
+        let ahead = filler.ahead(plan.ahead_max, me.waiter());
+        if ahead.is_some_and(|ahead| ahead >= plan.ahead_max) {
+            me.sleep();
+            continue;
+        }
+        let Ok(spare) = filler.spare() else {
+            // Never full: all bodies fit. The helper is a moment behind.
+            thread::yield_now();
+            continue;
+        };
+        let next = if is_passing { end } else { end.min(plan.passes_at) };
+        let count = spare.len().min(next - at).min(1 + random.below(40_000));
+        for (place, at) in spare[..count].iter_mut().zip(at as u64..) {
+            *place = byte(at);
+        }
+        at += count;
+        me.house.ring(filler.advance(count));
+    }
+    match plan.ending {
+        Ending::Finished => me.house.ring(filler.finish()),
+        Ending::Cut => me.house.ring(filler.cut()),
+        Ending::Dropped => {
+            drop(filler);
+            me.house.ring((0..READERS).map(waiter));
+        }
+    }
+}
+
+/// One who reads from a place on.
+struct Client {
+    start: usize,
+    /// So often it reads before it goes away.
+    patience: usize,
+    /// So often it reads before it stops until the others are gone.
+    stops_at: usize,
+    max: usize,
+    random: Random,
+}
+
+impl Client {
+    fn draw(plan: Plan, mut random: Random) -> Self {
+        Self {
+            start: random.below(2) * random.below(plan.bytes + 2),
+            patience: if random.below(3) == 0 { random.below(30) } else { usize::MAX },
+            stops_at: if random.below(3) == 0 { random.below(5) } else { usize::MAX },
+            max: [9_000, 700, 16_384, 1 << 20, usize::MAX][random.below(5)],
+            random,
+        }
+    }
+
+    fn read(mut self, plan: Plan, body: Arc<Body>, mut me: Person<'_>) {
+        self.dawdle();
+        let Some(mut reader) = Reader::new(body, self.start as u64) else { return };
+        for turn in 0..self.patience {
+            if turn == self.stops_at {
+                me.stop();
+            }
+            self.dawdle();
+            let (found, woken) = reader.read(self.max, me.waiter());
+            me.house.ring(woken);
+            match found {
+                Read::Bytes(slice) => {
+                    assert!((1..=self.max).contains(&slice.len()));
+                    let first = reader.at() - slice.len() as u64;
+                    let is_same = slice.iter().zip(first..).all(|(&found, at)| found == byte(at));
+                    assert!(is_same, "reader {} at {first}", me.number);
+                }
+                Read::Wait => me.sleep(),
+                Read::End(end) => {
+                    self.check_end(end, reader.at(), plan);
+                    break;
+                }
+            }
+        }
+        self.dawdle();
+        me.house.ring(reader.leave());
+    }
+
+    /// Now and then lets the others do something first.
+    fn dawdle(&mut self) {
+        if self.random.below(4) == 0 {
+            (0..self.random.below(100)).for_each(|_| thread::yield_now());
+        }
+    }
+
+    fn check_end(&self, end: End, at: u64, plan: Plan) {
+        let is_finished = plan.ending == Ending::Finished;
+        let came = if is_finished { plan.bytes } else { plan.bytes / 2 };
+        let is_at_end = at == came.max(self.start) as u64;
+        match end {
+            End::Whole => assert!(is_finished && is_at_end, "at {at}"),
+            End::Cut => {
+                let is_behind = plan.cuts_behind && came > plan.passes_at;
+                assert!(is_behind || !is_finished && is_at_end, "at {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_is_forgotten_and_no_byte_is_another() {
+    let slab = Slab::on_heap(SLAB_BYTES).unwrap();
+    let _helper = Helper::start(&slab).unwrap();
+    let mut random = Random::seeded();
+    for _ in 0..BODIES {
+        let plan = Plan::draw(&mut random);
+        println!("{plan:?}");
+        let length = plan.is_announced.then_some(plan.bytes as u64);
+        let filler = Filler::new(&slab, Kind::Referred, length, 0);
+        let body = filler.body().clone();
+        let house = House::default();
+        let mut seed = || Random::from_seed(random.below(usize::MAX) as u64);
+        thread::scope(|scope| {
+            let people: Vec<_> = (0..plan.readers).map(|number| house.enter(number)).collect();
+            let me = house.enter(FILLER);
+            for person in people {
+                let (body, client) = (body.clone(), Client::draw(plan, seed()));
+                scope.spawn(move || client.read(plan, body, person));
+            }
+            let random = seed();
+            scope.spawn(move || fill(filler, plan, me, random));
+        });
+        let is_kept = plan.ending == Ending::Finished && plan.bytes <= plan.passes_at;
+        assert_eq!(body.bytes().map(|bytes| bytes.len()), is_kept.then_some(plan.bytes as u64));
+        let end = if plan.ending == Ending::Finished { End::Whole } else { End::Cut };
+        assert_eq!(body.end(), Some(end));
+        drop(body);
+        assert_eq!((slab.counters().live, slab.counters().runs), (0, 0));
+    }
+}

@@ -1,0 +1,604 @@
+//! The bytes of a segment: a header, records one behind the other, and a summary of them at the
+//! end once it is closed. docs/design/disk.md has the tables.
+//!
+//! Everything that says what a record is has a *seal*: a hash with the directory's secret key over
+//! it and its place. So bytes that an origin chose are never taken for a record, wherever they lie,
+//! and neither is a record in the wrong place. Bodies have CRC-32C sums, which the seal covers.
+//!
+//! Nothing here reads or writes files. What is decoded is input: bounded and checked first.
+
+use std::hash::Hasher;
+
+use millrace_http_cache::{HashKey, Key, META_BYTES, SpaceTag, TagHash, VariantKey};
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::limits::{
+    BODY_BYTES_MAX, CHUNK_BYTES, HEAD_BYTES_MAX, NAME_BYTES_MAX, SUMMARY_BYTES_MAX, TAGS_MAX, UNIT,
+    VARY_BYTES_MAX,
+};
+
+/// Which stored answer: of all under a key, one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Id {
+    /// Its key.
+    pub key: Key,
+    /// What tells it from others under that key; the caller's choice, 0 where there are none. An
+    /// answer takes the place of the one with the same.
+    pub variant: u128,
+}
+
+/// Where a record begins. Those of one disk are written in the order of their positions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub(super) struct Position {
+    /// The number of its segment; from 1 on.
+    pub(super) segment: u32,
+    /// Its offset there, in units.
+    pub(super) unit: u32,
+}
+
+impl Position {
+    pub(super) fn offset(self) -> u64 {
+        u64::from(self.unit) * UNIT
+    }
+}
+
+/// What a record is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// An answer.
+    Answer,
+    /// Another head for the answer at `target`.
+    Update,
+    /// Something is no longer to be had.
+    Purge(Purged),
+}
+
+/// What a purge is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purged {
+    /// One answer.
+    Id,
+    /// All answers of a key.
+    Key,
+    /// All whose key's text begins with the record's name.
+    Prefix,
+    /// All with the record's tag.
+    Tag,
+    /// Everything.
+    All,
+}
+
+/// The beginning of each record: what it is, and how long its parts are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Fixed {
+    pub(super) kind: Kind,
+    /// Of a purge: what it is about is only stale.
+    pub(super) is_soft: bool,
+    pub(super) has_variant: bool,
+    pub(super) has_language: bool,
+    pub(super) tags: u16,
+    pub(super) vary_bytes: u32,
+    pub(super) head_bytes: u32,
+    pub(super) name_bytes: u32,
+    pub(super) body_bytes: u64,
+    /// Purges of this disk that were written before.
+    pub(super) purges: u64,
+    /// Of an update: the answer.
+    pub(super) target: Position,
+    /// Of a stored response: the space that its key's text names.
+    pub(super) space: SpaceTag,
+    pub(super) id: Id,
+}
+
+/// Bytes of [`Fixed`] without its seal, and with it.
+pub(super) const FIXED_BYTES: usize = 80;
+pub(super) const SEALED_BYTES: usize = FIXED_BYTES + 8;
+/// Bytes of the seal of a front, and of the end of a record.
+pub(super) const SEAL_BYTES: usize = 16;
+/// Bytes of a segment's header: where its first record begins.
+pub(super) const HEADER_BYTES: usize = 64;
+/// Bytes of what ends a segment that is closed.
+pub(super) const TAIL_BYTES: usize = 64;
+
+const RECORD: [u8; 4] = *b"rec\x02";
+const SEGMENT: [u8; 8] = *b"mr-seg\x02\n";
+const SUMMARY: [u8; 8] = *b"mr-sum\x02\n";
+
+const HAS_VARIANT: u8 = 1;
+const HAS_LANGUAGE: u8 = 2;
+const IS_SOFT: u8 = 4;
+
+impl Fixed {
+    /// One without any parts.
+    pub(super) fn new(kind: Kind, id: Id, purges: u64) -> Self {
+        Self {
+            kind,
+            is_soft: false,
+            has_variant: false,
+            has_language: false,
+            tags: 0,
+            vary_bytes: 0,
+            head_bytes: 0,
+            name_bytes: 0,
+            body_bytes: 0,
+            purges,
+            target: Position::default(),
+            space: SpaceTag::default(),
+            id,
+        }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; FIXED_BYTES] {
+        let bit = |bit, is_set| if is_set { bit } else { 0 };
+        let flags = bit(HAS_VARIANT, self.has_variant)
+            | bit(HAS_LANGUAGE, self.has_language)
+            | bit(IS_SOFT, self.is_soft);
+        let mut bytes = [0; FIXED_BYTES];
+        bytes[..4].copy_from_slice(&RECORD);
+        (bytes[4], bytes[5]) = (self.kind.number(), flags);
+        bytes[6..8].copy_from_slice(&self.tags.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.vary_bytes.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.head_bytes.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.name_bytes.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.target.segment.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.target.unit.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.space.0.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.body_bytes.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.purges.to_le_bytes());
+        bytes[48..64].copy_from_slice(&self.id.key.0.to_le_bytes());
+        bytes[64..80].copy_from_slice(&self.id.variant.to_le_bytes());
+        bytes
+    }
+
+    /// Reads what [`Fixed::to_bytes`] wrote; `None` of anything else.
+    pub(super) fn from_bytes(bytes: &[u8; FIXED_BYTES]) -> Option<Self> {
+        let fixed = Self {
+            kind: Kind::of(bytes[4])?,
+            has_variant: bytes[5] & HAS_VARIANT != 0,
+            has_language: bytes[5] & HAS_LANGUAGE != 0,
+            is_soft: bytes[5] & IS_SOFT != 0,
+            tags: u16::from_le_bytes(part(bytes, 6)),
+            vary_bytes: u32::from_le_bytes(part(bytes, 8)),
+            head_bytes: u32::from_le_bytes(part(bytes, 12)),
+            name_bytes: u32::from_le_bytes(part(bytes, 16)),
+            target: Position {
+                segment: u32::from_le_bytes(part(bytes, 20)),
+                unit: u32::from_le_bytes(part(bytes, 24)),
+            },
+            space: SpaceTag(u32::from_le_bytes(part(bytes, 28))),
+            body_bytes: u64::from_le_bytes(part(bytes, 32)),
+            purges: u64::from_le_bytes(part(bytes, 40)),
+            id: Id {
+                key: Key(u128::from_le_bytes(part(bytes, 48))),
+                variant: u128::from_le_bytes(part(bytes, 64)),
+            },
+        };
+        (fixed.is_sound() && fixed.to_bytes() == *bytes).then_some(fixed)
+    }
+
+    /// Whether its parts are within their bounds.
+    pub(super) fn is_sound(&self) -> bool {
+        usize::from(self.tags) <= TAGS_MAX
+            && self.vary_bytes as usize <= VARY_BYTES_MAX
+            && self.head_bytes as usize <= HEAD_BYTES_MAX
+            && self.name_bytes as usize <= NAME_BYTES_MAX
+            && self.body_bytes <= BODY_BYTES_MAX
+            && (self.has_variant || !self.has_language)
+            && (self.kind == Kind::Answer || self.body_bytes == 0)
+            && (self.kind == Kind::Answer || self.space == SpaceTag::default())
+            && (self.kind != Kind::Purge(Purged::Tag) || self.tags == 1)
+    }
+
+    pub(super) fn is_purge(&self) -> bool {
+        matches!(self.kind, Kind::Purge(_))
+    }
+
+    fn meta_bytes(&self) -> usize {
+        if self.is_purge() { 0 } else { META_BYTES }
+    }
+
+    fn variant_bytes(&self) -> usize {
+        16 * (usize::from(self.has_variant) + usize::from(self.has_language))
+    }
+
+    pub(super) fn chunks(&self) -> usize {
+        self.body_bytes.div_ceil(CHUNK_BYTES as u64) as usize
+    }
+
+    /// Bytes before the body.
+    pub(super) fn front_bytes(&self) -> usize {
+        SEALED_BYTES
+            + self.meta_bytes()
+            + self.variant_bytes()
+            + self.vary_bytes as usize
+            + self.head_bytes as usize
+            + self.name_bytes as usize
+            + usize::from(self.tags) * 16
+            + self.chunks() * 4
+            + SEAL_BYTES
+    }
+
+    /// Bytes from its beginning to the end of its end, without what fills its last unit.
+    pub(super) fn record_bytes(&self) -> u64 {
+        self.front_bytes() as u64 + self.body_bytes + SEAL_BYTES as u64
+    }
+
+    /// Bytes of its item in a summary.
+    fn item_bytes(&self) -> usize {
+        let purged = if self.is_purge() {
+            self.name_bytes as usize + usize::from(self.tags) * 16
+        } else {
+            0
+        };
+        4 + FIXED_BYTES + self.variant_bytes() + self.vary_bytes as usize + purged
+    }
+}
+
+impl Kind {
+    fn number(self) -> u8 {
+        match self {
+            Self::Answer => 1,
+            Self::Update => 2,
+            Self::Purge(Purged::Id) => 3,
+            Self::Purge(Purged::Key) => 4,
+            Self::Purge(Purged::Prefix) => 5,
+            Self::Purge(Purged::Tag) => 6,
+            Self::Purge(Purged::All) => 7,
+        }
+    }
+
+    fn of(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Answer,
+            2 => Self::Update,
+            3 => Self::Purge(Purged::Id),
+            4 => Self::Purge(Purged::Key),
+            5 => Self::Purge(Purged::Prefix),
+            6 => Self::Purge(Purged::Tag),
+            7 => Self::Purge(Purged::All),
+            _ => return None,
+        })
+    }
+}
+
+/// The parts of a front behind its fixed beginning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts<'a> {
+    /// Empty of a purge.
+    pub(super) meta: &'a [u8],
+    pub(super) variant: Option<VariantKey>,
+    pub(super) vary: &'a [u8],
+    pub(super) head: &'a [u8],
+    pub(super) name: &'a [u8],
+    /// 16 bytes each.
+    pub(super) tags: &'a [u8],
+    /// CRC-32C sums of the body's chunks, 4 bytes each.
+    pub(super) sums: &'a [u8],
+}
+
+impl Parts<'static> {
+    /// Nothing but what every record has.
+    pub(super) const NONE: Self =
+        Self { meta: b"", variant: None, vary: b"", head: b"", name: b"", tags: b"", sums: b"" };
+}
+
+impl<'a> Parts<'a> {
+    /// Takes a front apart that has as many bytes as `fixed` says.
+    pub(super) fn of(fixed: &Fixed, front: &'a [u8]) -> Self {
+        let mut cut = Cut(&front[SEALED_BYTES..]);
+        Self {
+            meta: cut.take(fixed.meta_bytes()),
+            variant: cut.variant(fixed),
+            vary: cut.take(fixed.vary_bytes as usize),
+            head: cut.take(fixed.head_bytes as usize),
+            name: cut.take(fixed.name_bytes as usize),
+            tags: cut.take(usize::from(fixed.tags) * 16),
+            sums: cut.take(fixed.chunks() * 4),
+        }
+    }
+
+    /// The tags.
+    pub(super) fn tag_hashes(tags: &[u8]) -> impl Iterator<Item = TagHash> {
+        let (tags, _) = tags.as_chunks::<16>();
+        tags.iter().map(|tag| TagHash(u128::from_le_bytes(*tag)))
+    }
+}
+
+/// What a summary says of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item<'a> {
+    pub(super) unit: u32,
+    pub(super) fixed: Fixed,
+    pub(super) variant: Option<VariantKey>,
+    pub(super) vary: &'a [u8],
+    /// Of a purge.
+    pub(super) name: &'a [u8],
+    /// Of a purge.
+    pub(super) tags: &'a [u8],
+}
+
+/// Appends what a summary says of a record with this front.
+pub(super) fn put_item(out: &mut Vec<u8>, unit: u32, fixed: &Fixed, parts: &Parts<'_>) {
+    out.extend_from_slice(&unit.to_le_bytes());
+    out.extend_from_slice(&fixed.to_bytes());
+    put_variant(out, parts.variant);
+    out.extend_from_slice(parts.vary);
+    if fixed.is_purge() {
+        out.extend_from_slice(parts.name);
+        out.extend_from_slice(parts.tags);
+    }
+}
+
+/// Takes the first item off; `None` where there is no sound one.
+pub(super) fn take_item<'a>(items: &mut &'a [u8]) -> Option<Item<'a>> {
+    let (unit, rest) = items.split_first_chunk()?;
+    let fixed = Fixed::from_bytes(rest.first_chunk()?)?;
+    let (item, rest) = items.split_at_checked(fixed.item_bytes())?;
+    *items = rest;
+    let mut cut = Cut(&item[4 + FIXED_BYTES..]);
+    let variant = cut.variant(&fixed);
+    let vary = cut.take(fixed.vary_bytes as usize);
+    let name = cut.take(if fixed.is_purge() { fixed.name_bytes as usize } else { 0 });
+    Some(Item { unit: u32::from_le_bytes(*unit), fixed, variant, vary, name, tags: cut.0 })
+}
+
+/// Appends the two hashes of a variant, as far as it has them.
+pub(super) fn put_variant(out: &mut Vec<u8>, variant: Option<VariantKey>) {
+    if let Some(variant) = variant {
+        out.extend_from_slice(&variant.exact.to_le_bytes());
+        if let Some(language) = variant.by_language {
+            out.extend_from_slice(&language.to_le_bytes());
+        }
+    }
+}
+
+struct Cut<'a>(&'a [u8]);
+
+impl<'a> Cut<'a> {
+    fn take(&mut self, count: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(count);
+        self.0 = rest;
+        taken
+    }
+
+    fn number(&mut self) -> u128 {
+        u128::from_le_bytes(self.take(16).try_into().expect("16 bytes were taken"))
+    }
+
+    fn variant(&mut self, fixed: &Fixed) -> Option<VariantKey> {
+        fixed.has_variant.then(|| VariantKey {
+            exact: self.number(),
+            by_language: fixed.has_language.then(|| self.number()),
+        })
+    }
+}
+
+/// What a segment begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    pub(super) segment: u32,
+    /// Purges of this disk that were written before it.
+    pub(super) purges: u64,
+}
+
+/// What a closed segment ends with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Tail {
+    pub(super) segment: u32,
+    /// CRC-32C of the items, which end where this begins.
+    pub(super) sum: u32,
+    pub(super) bytes: u64,
+    /// Purges of this disk that were written before its end.
+    pub(super) purges: u64,
+}
+
+/// What seals and looks at seals: with the key of the cache and the number of the directory, so
+/// that a file from elsewhere says nothing here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sealer {
+    key: [u8; 16],
+    directory: u64,
+}
+
+impl Sealer {
+    pub(super) fn new(key: HashKey, directory: u64) -> Self {
+        Self { key: key.bytes(), directory }
+    }
+
+    /// `what`: a letter for each use, so that a seal of the one is none of another.
+    fn seal(&self, what: u8, at: Position, bytes: &[u8]) -> [u8; SEAL_BYTES] {
+        let mut hasher = SipHasher13::new_with_key(&self.key);
+        let mut label = [0; 24];
+        label[..7].copy_from_slice(b"mr-disk");
+        label[7] = what;
+        label[8..12].copy_from_slice(&at.segment.to_le_bytes());
+        label[12..16].copy_from_slice(&at.unit.to_le_bytes());
+        label[16..].copy_from_slice(&self.directory.to_le_bytes());
+        hasher.write(&label);
+        hasher.write(bytes);
+        hasher.finish128().as_u128().to_le_bytes()
+    }
+
+    /// Puts the fixed beginning of a record at `at`, with its seal.
+    pub(super) fn put_fixed(&self, out: &mut Vec<u8>, fixed: &Fixed, at: Position) {
+        let bytes = fixed.to_bytes();
+        out.extend_from_slice(&bytes);
+        out.extend_from_slice(&self.seal(b'b', at, &bytes)[..8]);
+    }
+
+    /// Reads the beginning of a record at `at`.
+    pub(super) fn fixed(&self, bytes: &[u8], at: Position) -> Option<Fixed> {
+        let bytes = bytes.first_chunk::<SEALED_BYTES>()?;
+        if bytes[..4] != RECORD {
+            return None;
+        }
+        let (fixed, seal) = bytes.split_first_chunk::<FIXED_BYTES>()?;
+        if self.seal(b'b', at, fixed)[..8] != *seal {
+            return None;
+        }
+        Fixed::from_bytes(fixed)
+    }
+
+    /// Seals a front that is complete but for that.
+    pub(super) fn put_front_seal(&self, front: &mut Vec<u8>, at: Position) {
+        let seal = self.seal(b'f', at, front);
+        front.extend_from_slice(&seal);
+    }
+
+    /// Whether a whole front is what was written at `at`.
+    pub(super) fn is_front(&self, front: &[u8], at: Position) -> bool {
+        let Some((front, seal)) = front.split_last_chunk::<SEAL_BYTES>() else { return false };
+        self.seal(b'f', at, front) == *seal
+    }
+
+    /// What ends the record with this front: written last.
+    pub(super) fn end(&self, front: &[u8], at: Position) -> [u8; SEAL_BYTES] {
+        self.seal(b'e', at, &front[front.len() - SEAL_BYTES..])
+    }
+
+    pub(super) fn header(&self, header: &Header) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&SEGMENT);
+        bytes[8..12].copy_from_slice(&header.segment.to_le_bytes());
+        bytes[16..24].copy_from_slice(&header.purges.to_le_bytes());
+        self.seal_block(b'h', header.segment, &mut bytes);
+        bytes
+    }
+
+    pub(super) fn read_header(&self, bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+        let header = Header {
+            segment: u32::from_le_bytes(part(bytes, 8)),
+            purges: u64::from_le_bytes(part(bytes, 16)),
+        };
+        (self.header(&header) == *bytes).then_some(header)
+    }
+
+    pub(super) fn tail(&self, tail: &Tail) -> [u8; TAIL_BYTES] {
+        let mut bytes = [0; TAIL_BYTES];
+        bytes[..8].copy_from_slice(&SUMMARY);
+        bytes[8..12].copy_from_slice(&tail.segment.to_le_bytes());
+        bytes[12..16].copy_from_slice(&tail.sum.to_le_bytes());
+        bytes[16..24].copy_from_slice(&tail.bytes.to_le_bytes());
+        bytes[24..32].copy_from_slice(&tail.purges.to_le_bytes());
+        self.seal_block(b't', tail.segment, &mut bytes);
+        bytes
+    }
+
+    pub(super) fn read_tail(&self, bytes: &[u8; TAIL_BYTES]) -> Option<Tail> {
+        let tail = Tail {
+            segment: u32::from_le_bytes(part(bytes, 8)),
+            sum: u32::from_le_bytes(part(bytes, 12)),
+            bytes: u64::from_le_bytes(part(bytes, 16)),
+            purges: u64::from_le_bytes(part(bytes, 24)),
+        };
+        (self.tail(&tail) == *bytes && tail.bytes <= SUMMARY_BYTES_MAX).then_some(tail)
+    }
+
+    fn seal_block(&self, what: u8, segment: u32, bytes: &mut [u8; 64]) {
+        let (block, seal) = bytes.split_at_mut(64 - SEAL_BYTES);
+        seal.copy_from_slice(&self.seal(what, Position { segment, unit: 0 }, block));
+    }
+}
+
+fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("a range of N bytes has N bytes")
+}
+
+const _: () = assert!((HEADER_BYTES as u64).is_multiple_of(UNIT) && TAIL_BYTES == 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Position = Position { segment: 7, unit: 9 };
+
+    fn sealer() -> Sealer {
+        Sealer::new(HashKey::new([3; 16]), 6)
+    }
+
+    fn fixed() -> Fixed {
+        let id = Id { key: Key(1 << 100), variant: 5 };
+        let mut fixed = Fixed::new(Kind::Answer, id, 77);
+        (fixed.has_variant, fixed.has_language, fixed.tags) = (true, true, 2);
+        (fixed.vary_bytes, fixed.head_bytes, fixed.name_bytes) = (3, 4, 5);
+        fixed.body_bytes = CHUNK_BYTES as u64 + 1;
+        fixed.space = SpaceTag(0x0102_0304);
+        fixed
+    }
+
+    #[test]
+    fn a_front_is_what_it_was_and_only_there() {
+        let fixed = fixed();
+        let mut front = Vec::new();
+        sealer().put_fixed(&mut front, &fixed, AT);
+        let variant = VariantKey { exact: 8, by_language: Some(9) };
+        front.extend_from_slice(&[1; META_BYTES]);
+        put_variant(&mut front, Some(variant));
+        front.extend_from_slice(b"abcheadnamet");
+        front.extend_from_slice(&[2; 32]);
+        front.extend_from_slice(b"12345678");
+        sealer().put_front_seal(&mut front, AT);
+        assert_eq!(front.len(), fixed.front_bytes());
+        assert_eq!(sealer().fixed(&front, AT), Some(fixed));
+        assert!(sealer().is_front(&front, AT));
+        let parts = Parts::of(&fixed, &front);
+        assert_eq!(
+            (parts.variant, parts.vary, parts.head),
+            (Some(variant), &b"abc"[..], &b"head"[..])
+        );
+        assert_eq!((parts.name, parts.tags.len(), parts.sums.len()), (&b"namet"[..], 32, 8));
+        let elsewhere = Position { unit: 10, ..AT };
+        assert!(
+            sealer().fixed(&front, elsewhere).is_none() && !sealer().is_front(&front, elsewhere)
+        );
+        for (key, directory) in [(4, 6), (3, 7)] {
+            let other = Sealer::new(HashKey::new([key; 16]), directory);
+            assert!(other.fixed(&front, AT).is_none() && !other.is_front(&front, AT));
+        }
+        assert_ne!(sealer().end(&front, AT), sealer().end(&front, elsewhere));
+        for at in 0..front.len() {
+            let mut flipped = front.clone();
+            flipped[at] ^= 1;
+            assert!(!sealer().is_front(&flipped, AT), "byte {at}");
+            assert_eq!(sealer().fixed(&flipped, AT).is_none(), at < SEALED_BYTES, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn items_come_back_and_anything_else_is_none() {
+        let mut purge = Fixed::new(Kind::Purge(Purged::Tag), fixed().id, 1);
+        (purge.is_soft, purge.tags, purge.name_bytes) = (true, 1, 2);
+        let variant = Some(VariantKey { exact: 8, by_language: Some(9) });
+        let mut bytes = Vec::new();
+        put_item(&mut bytes, 3, &fixed(), &Parts { variant, vary: b"abc", ..Parts::NONE });
+        put_item(&mut bytes, 4, &purge, &Parts { name: b"na", tags: &[6; 16], ..Parts::NONE });
+        let mut rest = &bytes[..];
+        let first = take_item(&mut rest).unwrap();
+        assert_eq!((first.unit, first.fixed, first.variant), (3, fixed(), variant));
+        assert_eq!((first.vary, first.name), (&b"abc"[..], &b""[..]));
+        let second = take_item(&mut rest).unwrap();
+        assert_eq!((second.fixed, second.name, second.tags), (purge, &b"na"[..], &[6; 16][..]));
+        assert!(rest.is_empty() && take_item(&mut rest).is_none());
+        for end in 0..bytes.len() {
+            let mut rest = &bytes[..end];
+            while take_item(&mut rest).is_some() {}
+        }
+    }
+
+    #[test]
+    fn headers_and_tails_come_back_and_anything_else_is_none() {
+        let header = Header { segment: 7, purges: 3 };
+        let tail = Tail { segment: 7, sum: 5, bytes: 1000, purges: 8 };
+        let (one, other) = (sealer().header(&header), sealer().tail(&tail));
+        assert_eq!(
+            (sealer().read_header(&one), sealer().read_tail(&other)),
+            (Some(header), Some(tail))
+        );
+        assert_eq!((sealer().read_header(&other), sealer().read_tail(&one)), (None, None));
+        for at in 0..64 {
+            let (mut one, mut other) = (one, other);
+            (one[at], other[at]) = (one[at] ^ 1, other[at] ^ 1);
+            assert!(sealer().read_header(&one).is_none() && sealer().read_tail(&other).is_none());
+        }
+    }
+}

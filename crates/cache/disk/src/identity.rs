@@ -1,0 +1,221 @@
+//! What a directory says of itself: the secret key of the cache, and which runs of it it took part
+//! in.
+//!
+//! Directories are taken out and put back. What was purged or replaced meanwhile must not come back
+//! with one, so each start of the cache, a *run*, is written to every directory before anything is
+//! served; and one that missed a run loses its contents.
+
+use std::hash::Hasher;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use millrace_http_cache::HashKey;
+
+/// What a directory says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Identity {
+    pub(super) key: HashKey,
+    /// Its own number, by chance.
+    pub(super) directory: u64,
+    /// When the cache with this key was first made, in milliseconds since 1970.
+    pub(super) made_ms: u64,
+    /// The last run that it was to take part in, from 1 on.
+    pub(super) run: u64,
+    /// The directories of that run.
+    pub(super) members: Vec<u64>,
+}
+
+/// The file that has it.
+pub(super) const IDENTITY: &str = "identity";
+
+/// Bytes of the longest one.
+pub(super) const IDENTITY_BYTES_MAX: usize = 64 + 8 * MEMBERS_MAX;
+
+/// Directories of one cache.
+pub(super) const MEMBERS_MAX: usize = 64;
+
+const MAGIC: [u8; 8] = *b"mr-dir\x02\n";
+
+impl Identity {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&self.key.bytes());
+        for number in [self.directory, self.made_ms, self.run] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        for member in &self.members {
+            bytes.extend_from_slice(&member.to_le_bytes());
+        }
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes
+    }
+
+    /// Reads what [`Identity::to_bytes`] wrote; `None` of anything else.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (bytes, sum) = bytes.split_last_chunk::<4>()?;
+        if crc32c::crc32c(bytes).to_le_bytes() != *sum {
+            return None;
+        }
+        let rest = bytes.strip_prefix(&MAGIC)?;
+        let (key, rest) = rest.split_first_chunk::<16>()?;
+        let (numbers, []) = rest.as_chunks::<8>() else { return None };
+        let mut numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
+        let identity = Self {
+            key: HashKey::new(*key),
+            directory: numbers.next()?,
+            made_ms: numbers.next()?,
+            run: numbers.next()?,
+            members: numbers.collect(),
+        };
+        let is_sound = identity.members.len() <= MEMBERS_MAX
+            && identity.members.contains(&identity.directory)
+            && (1..u64::MAX).contains(&identity.run);
+        is_sound.then_some(identity)
+    }
+}
+
+/// What is done with what is in a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contents {
+    /// It is kept.
+    Kept,
+    /// There is nothing to keep: it has no identity, or none that can be read, or its last purge
+    /// could not be written.
+    New,
+    /// It is dropped: it belongs to a cache with another key.
+    OtherKey,
+    /// It is dropped: it missed runs of the cache, and with them what was purged and replaced.
+    Missed,
+}
+
+/// What the directories of a cache are in the next run, and what is done with their contents.
+/// `fresh` is the key, random, that the cache has if it has none yet.
+pub(super) fn agree(
+    found: &[Option<Identity>],
+    fresh: HashKey,
+    now_ms: u64,
+) -> (Vec<Identity>, Vec<Contents>) {
+    let oldest = found.iter().flatten().min_by_key(|identity| identity.made_ms);
+    let key = oldest.map_or(fresh, |identity| identity.key);
+    let made_ms = oldest.map_or(now_ms, |identity| identity.made_ms);
+    let known: Vec<&Identity> = found.iter().flatten().filter(|one| one.key == key).collect();
+    let run = known.iter().map(|identity| identity.run).max().unwrap_or(0) + 1;
+    let latest = known.iter().map(|identity| took_part(identity, &known)).max().unwrap_or(0);
+    let contents: Vec<Contents> = found
+        .iter()
+        .map(|identity| match identity {
+            None => Contents::New,
+            Some(identity) if identity.key != key => Contents::OtherKey,
+            Some(identity) if took_part(identity, &known) < latest => Contents::Missed,
+            Some(_) => Contents::Kept,
+        })
+        .collect();
+    let numbers: Vec<u64> = found
+        .iter()
+        .enumerate()
+        .map(|(index, identity)| match identity {
+            // One that was copied has the number of its model: then both are new.
+            Some(identity) if is_sole(identity, found) => identity.directory,
+            _ => number(fresh, index, now_ms),
+        })
+        .collect();
+    let identities = numbers
+        .iter()
+        .map(|&directory| Identity { key, directory, made_ms, run, members: numbers.clone() })
+        .collect();
+    (identities, contents)
+}
+
+/// The last run that a directory really took part in. One that a member never heard of did not
+/// begin: everything stopped while it was written to one directory after the other.
+fn took_part(identity: &Identity, known: &[&Identity]) -> u64 {
+    let never_heard = |other: &&&Identity| {
+        identity.members.contains(&other.directory) && other.run < identity.run
+    };
+    identity.run - u64::from(known.iter().any(|other| never_heard(&other)))
+}
+
+fn is_sole(identity: &Identity, found: &[Option<Identity>]) -> bool {
+    let same = |other: &&Identity| other.directory == identity.directory;
+    found.iter().flatten().filter(same).count() == 1
+}
+
+fn number(fresh: HashKey, index: usize, now_ms: u64) -> u64 {
+    let mut hasher = SipHasher13::new_with_key(&fresh.bytes());
+    hasher.write(b"mr-disk directory");
+    hasher.write_u64(index as u64);
+    hasher.write_u64(now_ms);
+    hasher.finish128().h1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: HashKey = HashKey::new([1; 16]);
+    const FRESH: HashKey = HashKey::new([2; 16]);
+
+    fn one(directory: u64, run: u64, members: &[u64]) -> Option<Identity> {
+        Some(Identity { key: KEY, directory, made_ms: 5, run, members: members.to_vec() })
+    }
+
+    fn contents(found: &[Option<Identity>]) -> Vec<Contents> {
+        let (identities, contents) = agree(found, FRESH, 100);
+        assert!(identities.iter().all(|identity| identity.run == identities[0].run));
+        assert!(found.iter().flatten().all(|before| before.run < identities[0].run));
+        contents
+    }
+
+    #[test]
+    fn identities_come_back_and_anything_else_is_none() {
+        let identity = one(7, 3, &[7, 8]).unwrap();
+        let bytes = identity.to_bytes();
+        assert_eq!(Identity::from_bytes(&bytes), Some(identity));
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 16;
+            assert_eq!(Identity::from_bytes(&flipped), None);
+            assert_eq!(Identity::from_bytes(&bytes[..at]), None);
+        }
+    }
+
+    #[test]
+    fn directories_that_were_there_all_the_time_are_kept() {
+        assert_eq!(contents(&[None, None]), [Contents::New; 2]);
+        assert_eq!(contents(&[one(1, 4, &[1, 2]), one(2, 4, &[1, 2])]), [Contents::Kept; 2]);
+        assert_eq!(contents(&[one(1, 4, &[1, 2])]), [Contents::Kept]);
+        assert_eq!(
+            contents(&[None, one(2, 4, &[1, 2])]),
+            [Contents::New, Contents::Kept],
+            "one was emptied"
+        );
+    }
+
+    #[test]
+    fn one_that_missed_a_run_is_dropped() {
+        let found = [one(1, 5, &[1]), one(2, 4, &[1, 2])];
+        assert_eq!(contents(&found), [Contents::Kept, Contents::Missed]);
+        let found = [one(1, 6, &[1, 2]), one(2, 6, &[1, 2]), one(3, 2, &[3])];
+        assert_eq!(contents(&found), [Contents::Kept, Contents::Kept, Contents::Missed]);
+    }
+
+    #[test]
+    fn a_run_that_did_not_begin_was_not_missed() {
+        let found = [one(1, 5, &[1, 2]), one(2, 4, &[1, 2])];
+        assert_eq!(contents(&found), [Contents::Kept; 2]);
+        let found = [one(1, 5, &[1, 2, 3]), one(2, 4, &[1, 2]), None];
+        assert_eq!(contents(&found), [Contents::Kept, Contents::Kept, Contents::New]);
+    }
+
+    #[test]
+    fn the_older_key_wins() {
+        let other = Identity { key: FRESH, made_ms: 4, ..one(9, 1, &[9]).unwrap() };
+        let found = [one(1, 5, &[1]), Some(other), one(1, 5, &[1])];
+        let (identities, contents) = agree(&found, HashKey::new([9; 16]), 100);
+        assert_eq!(contents, [Contents::OtherKey, Contents::Kept, Contents::OtherKey]);
+        assert!(identities.iter().all(|one| one.key == FRESH && one.made_ms == 4 && one.run == 2));
+        let numbers: std::collections::HashSet<u64> =
+            identities.iter().map(|one| one.directory).collect();
+        assert_eq!(numbers.len(), 3, "copies get numbers of their own");
+    }
+}

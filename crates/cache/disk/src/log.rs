@@ -1,0 +1,375 @@
+//! The writer's side of a disk: records are appended, segments end and begin, the oldest go.
+//!
+//! One thread at a time does this. What fails is undone as far as it can be, and told; nothing here
+//! is repeated for ever.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use millrace_sys::Errno;
+
+use super::format::{
+    Fixed, HEADER_BYTES, Header, Id, Kind, Parts, Position, Purged, TAIL_BYTES, Tail, put_item,
+    put_variant,
+};
+use super::front::{Draft, Front};
+use super::index::{Head, Known};
+use super::limits::{
+    PAUSE_STORES, REWRITTEN_BYTES_MAX, REWRITTEN_SHARE, SEGMENTS_MAX, UNIT, VERIFIED_BYTES_MAX,
+    segment_bytes,
+};
+use super::rules::{Judged, Standing};
+use super::segments::Segment;
+use super::shared::Shared;
+use super::volume::{IoResult, read_exactly, write_all};
+
+/// The log of a disk: what is written next, and where.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub(super) shared: Arc<Shared>,
+    /// Bytes that all files may have together; a rewritten share of a segment is kept free.
+    bytes_max: u64,
+    segment_bytes: u64,
+    pub(super) open: Option<Open>,
+    /// The number of the next segment.
+    pub(super) next: u32,
+    /// Purges that were ever written.
+    pub(super) purges: u64,
+    /// Segments of earlier runs that were not read yet, the newest last.
+    pub(super) past: Vec<u32>,
+    /// How many of them were.
+    pub(super) past_read: u32,
+    /// Purges before the segment that was read last.
+    pub(super) expected: Option<u64>,
+    /// Names were made or taken away that are not synced.
+    names_are_dirty: bool,
+    /// Stores that are still skipped.
+    pub(super) pause: u32,
+    /// A segment ended that may not be synced. Looked at by who wrote to it and has to know.
+    pub(super) close_failed: bool,
+    /// A purge was not written, and the next start does not know of it.
+    pub(super) owes_purge: bool,
+    /// Memory for fronts.
+    front: Vec<u8>,
+}
+
+/// The segment that is written to.
+#[derive(Debug)]
+pub(super) struct Open {
+    segment: Arc<Segment>,
+    /// Where the next record begins.
+    end: u64,
+    /// What its summary will say.
+    items: Vec<u8>,
+    is_dirty: bool,
+}
+
+impl Log {
+    /// `past`: the numbers of the segments that there are, in order.
+    pub(super) fn new(shared: Arc<Shared>, past: Vec<u32>, bytes: u64) -> Self {
+        let segment_bytes = segment_bytes(bytes);
+        Self {
+            shared,
+            bytes_max: bytes - segment_bytes / REWRITTEN_SHARE,
+            segment_bytes,
+            open: None,
+            next: past.last().map_or(1, |last| last + 1),
+            purges: 0,
+            past,
+            past_read: 0,
+            expected: None,
+            names_are_dirty: false,
+            pause: 0,
+            close_failed: false,
+            owes_purge: false,
+            front: Vec::new(),
+        }
+    }
+
+    /// Where the next record will be, or anything that is written later.
+    pub(super) fn position(&self) -> Position {
+        match &self.open {
+            Some(open) => place(&open.segment, open.end),
+            None => Position { segment: self.next, unit: 0 },
+        }
+    }
+
+    /// Writes a record, when there is room for it or some can be made.
+    pub(super) fn write(&mut self, draft: &Draft<'_>) -> IoResult<Position> {
+        let bytes = draft.fixed.record_bytes();
+        self.make_room(bytes)?;
+        match self.append(draft) {
+            // Others fill the file system too. What is oldest goes; but not everything.
+            Err(Errno::NOSPC | Errno::DQUOT) => {
+                self.shared.tally.full.fetch_add(1, Ordering::Relaxed);
+                self.drop_oldest(false)?;
+                self.append(draft)
+            }
+            written => written,
+        }
+    }
+
+    /// Drops the oldest segments until so many bytes fit.
+    fn make_room(&mut self, bytes: u64) -> IoResult<()> {
+        let pending = |log: &Self| log.open.as_ref().map_or(0, |open| open.items.len());
+        // Rewriting what was asked for takes a part of what is won, so this comes to an end.
+        loop {
+            let more = bytes + (pending(self) + TAIL_BYTES + HEADER_BYTES) as u64 + 2 * UNIT;
+            let segments = &self.shared.segments;
+            if segments.bytes() + more <= self.bytes_max && segments.len() < SEGMENTS_MAX {
+                return Ok(());
+            }
+            self.drop_oldest(true)?;
+        }
+    }
+
+    /// Appends a record: it counts when its end is written.
+    fn append(&mut self, draft: &Draft<'_>) -> IoResult<Position> {
+        self.begin_segment()?;
+        let open = self.open.as_mut().expect("it was just begun");
+        let (offset, at) = (open.end, place(&open.segment, open.end));
+        let sealer = self.shared.sealer;
+        let (mut fixed, parts) = (draft.fixed, &draft.parts);
+        fixed.purges = self.purges;
+        let front = &mut self.front;
+        front.clear();
+        sealer.put_fixed(front, &fixed, at);
+        front.extend_from_slice(parts.meta);
+        put_variant(front, parts.variant);
+        for part in [parts.vary, parts.head, parts.name, parts.tags, parts.sums] {
+            front.extend_from_slice(part);
+        }
+        sealer.put_front_seal(front, at);
+        debug_assert_eq!(front.len(), fixed.front_bytes());
+        let end = sealer.end(front, at);
+        open.is_dirty = true;
+        let written = write_record(&open.segment, offset, front, draft.body, &end);
+        if let Err(error) = written {
+            self.back_out(offset);
+            return Err(error);
+        }
+        put_item(&mut open.items, at.unit, &fixed, parts);
+        open.end = (offset + fixed.record_bytes()).next_multiple_of(UNIT);
+        open.segment.set_bytes(open.end);
+        if fixed.kind == Kind::Answer {
+            open.segment.add_id(fixed.id);
+        }
+        self.purges += u64::from(fixed.is_purge());
+        Ok(at)
+    }
+
+    /// The next record begins so far on at least.
+    pub(super) fn skip_to(&mut self, at: Position, bytes: u64) {
+        if let Some(open) = &mut self.open
+            && open.segment.number == at.segment
+        {
+            open.end = open.end.max((at.offset() + bytes).next_multiple_of(UNIT));
+        }
+    }
+
+    /// A record could not be written as a whole: it is cut off, or else nothing is written behind.
+    fn back_out(&mut self, offset: u64) {
+        let Some(open) = &self.open else { return };
+        if open.segment.file.truncate(offset).is_err() {
+            self.open = None;
+        }
+    }
+
+    /// Makes sure that a segment is open that is not full.
+    fn begin_segment(&mut self) -> IoResult<()> {
+        if self.open.as_ref().is_some_and(|open| open.end >= self.segment_bytes) {
+            // Without a summary it is read as a whole at the next start: no loss but of time.
+            self.close_failed |= self.close().is_err();
+        }
+        if self.open.is_some() {
+            return Ok(());
+        }
+        let number = self.next;
+        let shared = &self.shared;
+        // The number is never used again, whatever comes of it.
+        self.next += 1;
+        let name = Segment::name(number);
+        let file = shared.volume.create(&name)?;
+        let header = Header { segment: number, purges: self.purges };
+        if let Err(error) = write_all(&*file, 0, &[&shared.sealer.header(&header)]) {
+            let _ = shared.volume.remove(&name);
+            return Err(error);
+        }
+        let segment = Arc::new(Segment::new(number, file, HEADER_BYTES as u64));
+        shared.segments.insert(segment.clone());
+        let end = HEADER_BYTES as u64;
+        self.open = Some(Open { segment, end, items: Vec::new(), is_dirty: true });
+        self.names_are_dirty = true;
+        Ok(())
+    }
+
+    /// Ends the open segment with its summary. Nothing is written to it any more, whatever comes of
+    /// that.
+    pub(super) fn close(&mut self) -> IoResult<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let file = &*open.segment.file;
+        let tail = Tail {
+            segment: open.segment.number,
+            sum: crc32c::crc32c(&open.items),
+            bytes: open.items.len() as u64,
+            purges: self.purges,
+        };
+        let tail = self.shared.sealer.tail(&tail);
+        let written = write_all(file, open.end, &[&open.items, &tail]);
+        match written {
+            Ok(()) => open.segment.set_bytes(open.end + (open.items.len() + TAIL_BYTES) as u64),
+            Err(_) => drop(file.truncate(open.end)),
+        }
+        written.and(file.sync()).and(self.sync_names())
+    }
+
+    /// What was written before survives the machine from now on.
+    pub(super) fn sync(&mut self) -> IoResult<()> {
+        if let Some(open) = &mut self.open
+            && open.is_dirty
+        {
+            open.segment.file.sync()?;
+            open.is_dirty = false;
+        }
+        self.sync_names()
+    }
+
+    fn sync_names(&mut self) -> IoResult<()> {
+        if self.names_are_dirty {
+            self.shared.volume.sync()?;
+            self.names_are_dirty = false;
+        }
+        Ok(())
+    }
+
+    /// Drops the oldest segment. What of it was asked for is written again, if `rewrites`.
+    ///
+    /// # Errors
+    /// ENOSPC where there is nothing to drop.
+    pub(super) fn drop_oldest(&mut self, rewrites: bool) -> IoResult<()> {
+        let shared = self.shared.clone();
+        let oldest = shared.segments.oldest().ok_or(Errno::NOSPC)?;
+        let is_open = |open: &Open| open.segment.number == oldest.number;
+        if self.open.as_ref().is_some_and(is_open) {
+            self.open = None;
+        }
+        // The name goes first, for good: what is known of it goes with it, and purges of what was
+        // in it may go after it.
+        match shared.volume.remove(&Segment::name(oldest.number)) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+        self.names_are_dirty = true;
+        shared.segments.remove(oldest.number);
+        shared.tally.dropped.fetch_add(1, Ordering::Relaxed);
+        let mut budget = if rewrites { self.segment_bytes / REWRITTEN_SHARE } else { 0 };
+        for id in oldest.ids(0, usize::MAX) {
+            let known = shared.index.shard(id.key).known(id);
+            let Some(known) = known.filter(|known| known.at.segment == oldest.number) else {
+                continue;
+            };
+            let bytes = known.body_bytes + 2 * u64::from(known.front_bytes);
+            let is_worth_it = known.is_asked && bytes <= REWRITTEN_BYTES_MAX.min(budget);
+            if is_worth_it && self.rewrite(&oldest, &known).is_some() {
+                budget -= bytes;
+            } else {
+                shared.index.shard(id.key).remove_at(id, known.at);
+            }
+        }
+        let first = shared.segments.oldest().map_or(self.next, |segment| segment.number);
+        shared.rules.prune(first);
+        self.sync_names()
+    }
+
+    /// Writes an answer again whose segment goes.
+    fn rewrite(&mut self, from: &Segment, known: &Known) -> Option<()> {
+        let shared = self.shared.clone();
+        let front = shared.read_front(from, known.id, known.at, known.front_bytes).ok()?;
+        let update = match known.update {
+            None => None,
+            Some(head) => {
+                let segment = shared.segments.get(head.at.segment)?;
+                Some(shared.read_front(&segment, known.id, head.at, head.front_bytes).ok()?)
+            }
+        };
+        let parts = front.parts();
+        let head_at = known.update.map_or(known.at, |head| head.at);
+        let (id, at) = (known.id, known.at);
+        let judged = Judged { id, at, head_at, name: parts.name, tags: parts.tags };
+        // Written again it would be behind the rule that is about it.
+        if shared.rules.standing(&judged) != Standing::Good {
+            return None;
+        }
+        let mut draft = front.draft();
+        if let Some(newer) = update.as_ref().map(Front::draft) {
+            (draft.parts.meta, draft.parts.head) = (newer.parts.meta, newer.parts.head);
+            draft.fixed.head_bytes = newer.fixed.head_bytes;
+        }
+        let mut body = vec![0; usize::try_from(known.body_bytes).ok()?];
+        let offset = known.at.offset() + u64::from(known.front_bytes);
+        if !read_exactly(&*from.file, offset, &mut body).ok()? || !front.is_body(&body) {
+            return None;
+        }
+        let at = self.append(&Draft { body: &[&body], ..draft }).ok()?;
+        let head = Head { at, front_bytes: draft.fixed.front_bytes() as u32 };
+        if !shared.index.shard(known.id.key).relocate(known.id, known.at, head) {
+            // Somebody found it gone meanwhile. So it has to be.
+            let gone = bodiless(Kind::Purge(Purged::Id), known.id, Parts::NONE);
+            self.owes_purge |= self.append(&gone).is_err();
+        }
+        shared.tally.rewritten.fetch_add(1, Ordering::Relaxed);
+        Some(())
+    }
+
+    /// Drops whatever was written before now.
+    pub(super) fn drop_all(&mut self) -> IoResult<()> {
+        let present = self.open.as_ref().map_or(self.next, |open| open.segment.number);
+        while self.shared.segments.oldest().is_some_and(|oldest| oldest.number < present) {
+            self.drop_oldest(false)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing is stored for a while.
+    pub(super) fn pause(&mut self) {
+        self.pause = PAUSE_STORES;
+    }
+}
+
+fn place(segment: &Segment, offset: u64) -> Position {
+    // Segments that are longer than this have one record that began before.
+    let unit = u32::try_from(offset / UNIT).unwrap_or(u32::MAX);
+    Position { segment: segment.number, unit }
+}
+
+/// Writes a record so that its end is there only if all of it is: by the order of writing as long
+/// as the machine runs, by the checksums if it stops, and by a sync where those are not looked at.
+fn write_record(
+    segment: &Segment,
+    offset: u64,
+    front: &[u8],
+    body: &[&[u8]],
+    end: &[u8],
+) -> IoResult<()> {
+    let file = &*segment.file;
+    let mut parts = Vec::with_capacity(body.len() + 2);
+    parts.push(front);
+    parts.extend_from_slice(body);
+    let body_bytes: usize = body.iter().map(|part| part.len()).sum();
+    if body_bytes as u64 <= VERIFIED_BYTES_MAX {
+        parts.push(end);
+        return write_all(file, offset, &parts);
+    }
+    write_all(file, offset, &parts)?;
+    file.sync()?;
+    write_all(file, offset + (front.len() + body_bytes) as u64, &[end])
+}
+
+/// A record without a body.
+pub(super) fn bodiless<'a>(kind: Kind, id: Id, parts: Parts<'a>) -> Draft<'a> {
+    let mut fixed = Fixed::new(kind, id, 0);
+    fixed.tags = (parts.tags.len() / 16) as u16;
+    fixed.head_bytes = parts.head.len() as u32;
+    fixed.name_bytes = parts.name.len() as u32;
+    Draft { fixed, parts, body: &[] }
+}

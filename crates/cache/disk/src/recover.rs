@@ -1,0 +1,355 @@
+//! What earlier runs wrote is found again, the newest segment first: so whatever purges or replaces
+//! an answer is known before the answer is, and each may be served as soon as it is found.
+//!
+//! A closed segment has a summary. One without, or whose summary is damaged, is read from its
+//! beginning; where there is no record, the next place that has one is looked for. Each record says
+//! how many purges were written before it, so a purge that was lost is noticed. What it was about
+//! nobody knows: then everything that is older goes.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use millrace_http_cache::TagHash;
+use millrace_sys::Errno;
+
+use super::format::{
+    Fixed, HEADER_BYTES, Id, Item, Kind, Parts, Position, Purged, SEAL_BYTES, SEALED_BYTES,
+    TAIL_BYTES, Tail, put_item, take_item,
+};
+use super::limits::{CHUNK_BYTES, UNIT, VERIFIED_BYTES_MAX, WINDOW_BYTES};
+use super::log::Log;
+use super::rules::Subject;
+use super::segments::Segment;
+use super::volume::{IoResult, VolumeFile, read_exactly, write_all};
+
+/// Of how many segments, the newest, it is not known whether they were synced.
+const SYNCED_AGAIN: u32 = 2;
+
+/// What is found in a segment.
+#[derive(Debug, Default)]
+struct Found {
+    /// Items as in a summary.
+    items: Vec<u8>,
+    /// Purges that were written before it, and before its end.
+    purges_before: u64,
+    purges: u64,
+    /// A purge was lost before this unit.
+    lost_before: Option<u32>,
+}
+
+impl Found {
+    /// Says how many purges were before, by the header, or else by the first record.
+    fn begins(&mut self, purges_before: Option<u64>) {
+        let first = || take_item(&mut &self.items[..]).map(|item| item.fixed.purges);
+        self.purges_before = purges_before.or_else(first).unwrap_or(self.purges);
+    }
+}
+
+impl Log {
+    /// Reads one segment of an earlier run; `false` where there is none left.
+    pub(super) fn recover(&mut self) -> bool {
+        let Some(number) = self.past.pop() else { return false };
+        self.past_read += 1;
+        let shared = self.shared.clone();
+        if let Some(segment) = shared.segments.get(number) {
+            self.recover_segment(&segment);
+        }
+        if self.past.is_empty() {
+            shared.index.end_past();
+            shared.is_recovering.store(false, Ordering::Release);
+        }
+        true
+    }
+
+    fn recover_segment(&mut self, segment: &Arc<Segment>) {
+        let found = match self.look(segment) {
+            Ok(Some(found)) => found,
+            // It has nothing. If there were purges, the segment before it does not go on where the
+            // one behind it begins.
+            Ok(None) => return self.drop_segments(|number| number == segment.number),
+            Err(_) => {
+                self.shared.tally.read_errors.fetch_add(1, Ordering::Relaxed);
+                if self.expected.is_none() {
+                    // Of the last one nothing else says whether there were purges.
+                    return self.purges_were_lost(segment.number);
+                }
+                return self.drop_segments(|number| number == segment.number);
+            }
+        };
+        if self.expected.is_some_and(|expected| found.purges < expected) {
+            return self.purges_were_lost(segment.number);
+        }
+        if self.expected.is_none() {
+            self.purges = found.purges;
+        }
+        self.expected = Some(found.purges_before);
+        self.learn(segment, &found);
+        if found.lost_before.is_some() {
+            self.purges_were_lost(segment.number - 1);
+        } else if self.shared.index.is_full() {
+            // What is not in the index could not be purged.
+            self.drop_segments(|number| number <= segment.number);
+            self.past.clear();
+        }
+    }
+
+    /// Drops everything from segment `last` on back.
+    fn purges_were_lost(&mut self, last: u32) {
+        self.shared.tally.lost_purges.fetch_add(1, Ordering::Relaxed);
+        self.drop_segments(|number| number <= last);
+        self.past.clear();
+    }
+
+    fn drop_segments(&mut self, which: impl Fn(u32) -> bool) {
+        let shared = self.shared.clone();
+        for number in shared.segments.numbers().into_iter().filter(|number| which(*number)) {
+            shared.segments.remove(number);
+            // Nobody knows from now on what is in it, nor has it purged. If it stayed, the next start
+            // would have to find nothing at all.
+            if self.owes_purge {
+                continue;
+            }
+            // The oldest first, each for good: what is left has the purges that it needs.
+            let removed = match shared.volume.remove(&Segment::name(number)) {
+                Ok(()) | Err(Errno::NOENT) => shared.volume.sync(),
+                Err(error) => Err(error),
+            };
+            self.owes_purge = removed.is_err();
+        }
+        self.is_condemned_or_sound();
+    }
+
+    /// What is in a segment; `None` where there is nothing.
+    fn look(&mut self, segment: &Segment) -> IoResult<Option<Found>> {
+        let mut header = [0; HEADER_BYTES];
+        let is_whole = read_exactly(&*segment.file, 0, &mut header)?;
+        let header = is_whole.then(|| self.shared.sealer.read_header(&header)).flatten();
+        let header = header.filter(|header| header.segment == segment.number);
+        let purges_before = header.map(|header| header.purges);
+        if let Some(mut found) = self.summary(segment) {
+            // A process that was killed may not have synced the last one, nor the one that it closed
+            // before: what is served from now on must not be less durable than what comes.
+            if self.past_read <= SYNCED_AGAIN {
+                self.count_error(&segment.file.sync());
+            }
+            found.begins(purges_before);
+            return Ok(Some(found));
+        }
+        let (mut found, end) = self.scan(segment, purges_before)?;
+        if purges_before.is_none() && found.items.is_empty() {
+            return Ok(None);
+        }
+        found.begins(purges_before);
+        self.summarize(segment, &found, end);
+        Ok(Some(found))
+    }
+
+    fn summary(&self, segment: &Segment) -> Option<Found> {
+        let file = &*segment.file;
+        let bytes = segment.bytes();
+        let at = bytes.checked_sub(TAIL_BYTES as u64)?;
+        let mut tail = [0; TAIL_BYTES];
+        read_exactly(file, at, &mut tail).ok().filter(|is_whole| *is_whole)?;
+        let tail = self.shared.sealer.read_tail(&tail)?;
+        let start = at.checked_sub(tail.bytes)?;
+        let mut items = vec![0; tail.bytes as usize];
+        read_exactly(file, start, &mut items).ok().filter(|is_whole| *is_whole)?;
+        let is_sound = tail.segment == segment.number && crc32c::crc32c(&items) == tail.sum;
+        is_sound.then_some(Found { items, purges: tail.purges, ..Found::default() })
+    }
+
+    /// Reads a segment that has no summary; gives where its last record ends, too.
+    fn scan(&self, segment: &Segment, purges: Option<u64>) -> IoResult<(Found, u64)> {
+        let mut window = Window::new(&*segment.file, segment.bytes());
+        let mut found = Found::default();
+        let mut purges = purges;
+        let (mut offset, mut end) = (HEADER_BYTES as u64, HEADER_BYTES as u64);
+        while offset < window.bytes {
+            let Ok(unit) = u32::try_from(offset / UNIT) else { break };
+            let at = Position { segment: segment.number, unit };
+            let Some(record) = self.record(&mut window, at)? else {
+                offset += UNIT;
+                continue;
+            };
+            let before = purges.unwrap_or(record.purges);
+            if record.purges > before {
+                found.lost_before = Some(unit);
+            }
+            purges = Some(before.max(record.purges + u64::from(record.is_purge())));
+            if let Some(item) = self.item(&mut window, at, &record)? {
+                found.items.extend_from_slice(&item);
+            }
+            offset = (offset + record.record_bytes()).next_multiple_of(UNIT);
+            end = offset.min(window.bytes);
+        }
+        found.purges = purges.unwrap_or(0);
+        Ok((found, end))
+    }
+
+    /// The record that begins at a place, if one does.
+    fn record(&self, window: &mut Window<'_>, at: Position) -> IoResult<Option<Fixed>> {
+        let sealer = &self.shared.sealer;
+        let Some(fixed) = window.get(at.offset(), SEALED_BYTES)? else { return Ok(None) };
+        let Some(fixed) = sealer.fixed(fixed, at) else { return Ok(None) };
+        let Some(front) = window.get(at.offset(), fixed.front_bytes())? else { return Ok(None) };
+        Ok(sealer.is_front(front, at).then_some(fixed))
+    }
+
+    /// What a summary says of a record. Of one that is not whole: that there is no such answer, as
+    /// it may have replaced one.
+    fn item(
+        &self,
+        window: &mut Window<'_>,
+        at: Position,
+        fixed: &Fixed,
+    ) -> IoResult<Option<Vec<u8>>> {
+        let front = window.get(at.offset(), fixed.front_bytes())?;
+        let front = front.map(<[u8]>::to_vec).unwrap_or_default();
+        let parts = Parts::of(fixed, &front);
+        let mut item = Vec::new();
+        if self.is_whole(window, at, fixed, &front, &parts)? {
+            put_item(&mut item, at.unit, fixed, &parts);
+        } else if fixed.kind == Kind::Answer {
+            let gone = Fixed::new(Kind::Purge(Purged::Id), fixed.id, fixed.purges);
+            put_item(&mut item, at.unit, &gone, &Parts::NONE);
+        } else {
+            // A purge or a head whose end was not written, but all that matters was.
+            put_item(&mut item, at.unit, fixed, &parts);
+        }
+        Ok(Some(item))
+    }
+
+    fn is_whole(
+        &self,
+        window: &mut Window<'_>,
+        at: Position,
+        fixed: &Fixed,
+        front: &[u8],
+        parts: &Parts<'_>,
+    ) -> IoResult<bool> {
+        let body = at.offset() + front.len() as u64;
+        let end = self.shared.sealer.end(front, at);
+        let written = window.get(body + fixed.body_bytes, SEAL_BYTES)?;
+        if written != Some(&end[..]) {
+            return Ok(false);
+        }
+        if fixed.body_bytes > VERIFIED_BYTES_MAX {
+            return Ok(true);
+        }
+        let (sums, _) = parts.sums.as_chunks::<4>();
+        for (chunk, sum) in sums.iter().enumerate() {
+            let start = (chunk * CHUNK_BYTES) as u64;
+            let bytes = (fixed.body_bytes - start).min(CHUNK_BYTES as u64) as usize;
+            let bytes = window.get(body + start, bytes)?;
+            if bytes.is_none_or(|bytes| crc32c::crc32c(bytes) != u32::from_le_bytes(*sum)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives a segment the summary that it lacks, so that it is read this once. Where that fails, it
+    /// is read again at the next start.
+    fn summarize(&self, segment: &Segment, found: &Found, end: u64) {
+        // What was lost has to be noticed again, should this start end before all is dropped.
+        if found.lost_before.is_some() {
+            return;
+        }
+        let tail = Tail {
+            segment: segment.number,
+            sum: crc32c::crc32c(&found.items),
+            bytes: found.items.len() as u64,
+            purges: found.purges,
+        };
+        let tail = self.shared.sealer.tail(&tail);
+        let file = &*segment.file;
+        let written = file
+            .truncate(end)
+            .and_then(|()| write_all(file, end, &[&found.items, &tail]))
+            .and_then(|()| file.sync());
+        let bytes = if written.is_ok() { found.items.len() + TAIL_BYTES } else { 0 };
+        segment.set_bytes(end + bytes as u64);
+    }
+
+    /// Takes in what was found, the last record first.
+    fn learn(&self, segment: &Segment, found: &Found) {
+        let mut items = Vec::new();
+        let mut rest = &found.items[..];
+        while let Some(item) = take_item(&mut rest) {
+            items.push(item);
+        }
+        let mut ids: Vec<Id> = Vec::new();
+        let mut spaces = Vec::new();
+        let is_kept = |item: &&Item<'_>| found.lost_before.is_none_or(|lost| item.unit >= lost);
+        for item in items.iter().rev().filter(is_kept) {
+            if let Some((subject, is_soft)) = subject(item) {
+                let at = Position { segment: segment.number, unit: item.unit };
+                self.shared.rules.learn(&subject, is_soft, at);
+            } else if let Some(id) = self.shared.index.learn(segment.number, item) {
+                spaces.push(item.fixed.space);
+                ids.push(id);
+            }
+        }
+        let mut recovered = self.shared.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+        for space in spaces {
+            *recovered.entry(space).or_default() += 1;
+        }
+        drop(recovered);
+        ids.reverse();
+        segment.set_ids(ids);
+    }
+}
+
+/// The rule that an item is, if it is one: not what the index follows.
+fn subject(item: &Item<'_>) -> Option<(Subject, bool)> {
+    let (fixed, is_soft) = (&item.fixed, item.fixed.is_soft);
+    let Kind::Purge(purged) = fixed.kind else { return None };
+    let subject = match purged {
+        Purged::Id if is_soft => Subject::Answer(fixed.id),
+        Purged::Key if is_soft => Subject::Key(fixed.id.key),
+        Purged::Id | Purged::Key => return None,
+        Purged::Prefix => Subject::Prefix(item.name.into()),
+        Purged::Tag => {
+            let tag = item.tags.first_chunk()?;
+            Subject::Tag(TagHash(u128::from_le_bytes(*tag)))
+        }
+        Purged::All => Subject::All,
+    };
+    Some((subject, is_soft))
+}
+
+/// A file that is read from its beginning on, a stretch at a time.
+struct Window<'a> {
+    file: &'a dyn VolumeFile,
+    bytes: u64,
+    start: u64,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Window<'a> {
+    fn new(file: &'a dyn VolumeFile, bytes: u64) -> Self {
+        Self { file, bytes, start: 0, buffer: Vec::new() }
+    }
+
+    /// So many bytes from a place on; `None` where the file ends before.
+    fn get(&mut self, at: u64, count: usize) -> IoResult<Option<&[u8]>> {
+        if at.checked_add(count as u64).is_none_or(|end| end > self.bytes) {
+            return Ok(None);
+        }
+        let is_there = |window: &Self| {
+            let end = window.start + window.buffer.len() as u64;
+            window.start <= at && at + count as u64 <= end
+        };
+        if !is_there(self) {
+            let stretch = (self.bytes - at).min(count.max(WINDOW_BYTES) as u64);
+            self.buffer.resize(stretch as usize, 0);
+            self.start = at;
+            if !read_exactly(self.file, at, &mut self.buffer)? {
+                self.buffer.clear();
+                return Ok(None);
+            }
+        }
+        let from = (at - self.start) as usize;
+        Ok(Some(&self.buffer[from..from + count]))
+    }
+}

@@ -1,0 +1,84 @@
+//! The threads of the disks: for each one that writes and some that read.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::disk::Disk;
+use super::fetch::take_turn;
+use super::log::Log;
+use super::queue::Next;
+use super::shared::Shared;
+
+/// How long what was written may wait to be synced.
+const SYNC: Duration = Duration::from_secs(5);
+/// How long a fetch waits for memory before it asks again.
+const ROOM: Duration = Duration::from_millis(1);
+
+/// They end when their queue does.
+#[derive(Debug)]
+pub(super) struct Threads(Vec<JoinHandle<()>>);
+
+impl Threads {
+    pub(super) fn start(disks: &[Disk], readers: usize) -> io::Result<Self> {
+        let mut threads = Self(Vec::new());
+        for disk in disks {
+            let log = disk.log.clone();
+            let started = spawn(format!("disk-{}", disk.shared.place), move || write(&log));
+            threads.add(started, disks)?;
+            for _ in 0..readers {
+                let shared = disk.shared.clone();
+                let started = spawn(format!("disk-{}-read", shared.place), move || read(&shared));
+                threads.add(started, disks)?;
+            }
+        }
+        Ok(threads)
+    }
+
+    fn add(&mut self, started: io::Result<JoinHandle<()>>, disks: &[Disk]) -> io::Result<()> {
+        match started {
+            Ok(thread) => self.0.push(thread),
+            Err(error) => {
+                disks.iter().for_each(Disk::end_fetches);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        for thread in self.0.drain(..) {
+            // One that panicked told its own story; the others are waited for.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name).spawn(work)
+}
+
+fn write(log: &Mutex<Log>) {
+    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+    while !log.has_ended() {
+        if !log.work(Some(SYNC)) {
+            log.sync_in_time();
+        }
+    }
+}
+
+fn read(shared: &Arc<Shared>) {
+    loop {
+        let fetching = match shared.queue.next_read(true) {
+            Next::Job(fetching) => fetching,
+            Next::Nothing => continue,
+            Next::End => return,
+        };
+        if take_turn(shared, fetching) {
+            std::thread::sleep(ROOM);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Who uses the disks in tests, and what he has to say about them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use iolite::{Aggregate, Kind, Refusal, Slab, Tended};
+use millrace_body::{Body, End, Filler, Read, Reader, Waiter};
+use millrace_disk::{
+    Answer, Answered, Candidate, Cursor, Disks, Fetch, Host, Id, Miss, StoredHead, Subject,
+};
+use millrace_http_cache::{Key, META_BYTES, TagHash};
+
+/// Keeps what it is told.
+#[derive(Debug)]
+pub(crate) struct Told {
+    slab: Slab,
+    told: Mutex<HashMap<u64, Vec<Answered>>>,
+}
+
+impl Told {
+    pub(crate) fn new(slab: &Slab) -> Arc<Self> {
+        Arc::new(Self { slab: slab.clone(), told: Mutex::default() })
+    }
+
+    pub(crate) fn take(&self, asker: u64) -> Vec<Answered> {
+        self.told.lock().unwrap().remove(&asker).unwrap_or_default()
+    }
+}
+
+impl Host for Told {
+    fn wake(&self, _waiter: Waiter) {}
+
+    fn make_room(&self, _refusal: Refusal) -> bool {
+        // A helper may be at it, and somebody may let go.
+        let _: Tended = self.slab.tend();
+        true
+    }
+
+    fn answered(&self, asker: Waiter, answered: Answered) {
+        self.told.lock().unwrap().entry(asker.token).or_default().push(answered);
+    }
+}
+
+pub(crate) fn waiter(token: u64) -> Waiter {
+    Waiter { worker: 0, token }
+}
+
+/// The bytes of a version of an answer: nobody else has the same.
+pub(crate) fn body_of(id: Id, version: u64, length: usize) -> Vec<u8> {
+    let mut state = (id.key.0 as u64) ^ (id.variant as u64).rotate_left(32) ^ (version << 20);
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        bytes.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Bytes in memory of the slab, in pieces.
+pub(crate) fn aggregate(slab: &Slab, bytes: &[u8]) -> Aggregate {
+    let mut all = Aggregate::new();
+    for part in bytes.chunks(Kind::Copied.bytes_max()) {
+        loop {
+            match slab.allocate(Kind::Copied, part.len()..=part.len(), 0) {
+                Ok(mut buffer) => {
+                    buffer.write(part);
+                    break all.append(buffer.freeze());
+                }
+                Err(refusal) => {
+                    let tended = slab.tend();
+                    assert!(refusal == Refusal::Later || tended != Tended::Idle, "{refusal}");
+                }
+            }
+        }
+    }
+    all
+}
+
+/// An answer whose head says which version it is.
+pub(crate) fn answer(slab: &Slab, id: Id, version: u64, length: usize) -> Box<Answer> {
+    let group = group_of(id.key);
+    Box::new(Answer {
+        id,
+        variant: None,
+        vary: None,
+        meta: [version as u8; META_BYTES],
+        head: format!("v{version} l{length} u0").into_bytes().into(),
+        name: name_of(id.key).into(),
+        tags: [TagHash(u128::from(group) + 1)].into(),
+        body: aggregate(slab, &body_of(id, version, length)),
+    })
+}
+
+/// Keys come in four groups, each with a prefix and a tag.
+pub(crate) fn group_of(key: Key) -> u8 {
+    (key.0 % 4) as u8
+}
+
+pub(crate) fn name_of(key: Key) -> Vec<u8> {
+    format!("http://g{}/{:x}", group_of(key), key.0).into_bytes()
+}
+
+/// Version, length and update of a head.
+pub(crate) fn read_head(head: &StoredHead) -> (u64, usize, u64) {
+    let text = std::str::from_utf8(&head.head).unwrap();
+    let number = |part: &str| part[1..].parse::<u64>().unwrap();
+    let numbers: Vec<u64> = text.split(' ').map(number).collect();
+    (numbers[0], numbers[1] as usize, numbers[2])
+}
+
+/// A fetch that was begun.
+pub(crate) struct Fetched {
+    pub(crate) id: Id,
+    token: u64,
+    body: Arc<Body>,
+    reader: Reader,
+}
+
+/// Begins to fetch an answer; `None` where there is too much to do.
+pub(crate) fn fetch(
+    disks: &Disks,
+    slab: &Slab,
+    candidate: Candidate,
+    token: u64,
+) -> Option<Fetched> {
+    let bytes = candidate.body_bytes;
+    let kind = if bytes < 8192 { Kind::Copied } else { Kind::Referred };
+    let filler = Filler::new(slab, kind, Some(bytes), 0);
+    let body = filler.body().clone();
+    let reader = Reader::new(body.clone(), 0).unwrap();
+    let (id, asker) = (candidate.id, waiter(token));
+    disks.fetch(Box::new(Fetch { candidate, filler, asker })).ok()?;
+    Some(Fetched { id, token, body, reader })
+}
+
+impl Fetched {
+    /// Whether nothing is under way any more.
+    pub(crate) fn is_over(&self, told: &Told) -> bool {
+        self.body.end().is_some() && told.told.lock().unwrap().contains_key(&self.token)
+    }
+
+    /// Looks at what came of it, once nothing is under way. Gives what was fetched, and whether all
+    /// of it was. Panics at any byte that is wrong.
+    pub(crate) fn judge(mut self, told: &Told) -> Result<(StoredHead, bool), Miss> {
+        let mut all = Vec::new();
+        let end = loop {
+            match self.reader.read(usize::MAX >> 1, waiter(0)).0 {
+                Read::Bytes(slice) => all.extend_from_slice(&slice),
+                Read::Wait => panic!("{:?} is under way", self.id),
+                Read::End(end) => break end,
+            }
+        };
+        let mut answers = told.take(self.token);
+        answers.retain(|answered| *answered != Answered::Cut(self.id));
+        assert_eq!(answers.len(), 1, "who asks is told once");
+        match answers.into_iter().next().unwrap() {
+            Answered::Fetched(head) => {
+                let (version, length, _) = read_head(&head);
+                let whole = body_of(self.id, version, length);
+                let is_whole = end == End::Whole;
+                let name = name_of(self.id.key);
+                assert_eq!(
+                    (head.id, &*head.name, head.body_bytes),
+                    (self.id, &*name, length as u64)
+                );
+                assert_eq!(head.meta[0], version as u8);
+                assert!(whole.starts_with(&all), "wrong bytes of {:?}", self.id);
+                assert!(!is_whole || all.len() == length);
+                assert_eq!(self.body.end(), Some(end));
+                Ok((*head, is_whole))
+            }
+            Answered::NotFetched(miss) => {
+                assert!(all.is_empty(), "nothing is given before it is told");
+                assert_eq!(end, End::Cut);
+                Err(miss)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Begins what has everything that was stored before survive the machine: a purge, of nothing, that
+/// is waited for. `asker` is told by [`Answered::Purged`].
+pub(crate) fn sync(disks: &Disks, asker: u64) {
+    disks.purge(&Subject::Key(Key(u128::MAX)), false, waiter(asker));
+}
+
+/// Everything that a listing tells.
+pub(crate) fn list(disks: &Disks, told: &Told, mut work: impl FnMut()) -> Vec<StoredHead> {
+    let mut all = Vec::new();
+    let mut cursor = Some(Cursor::default());
+    while let Some(at) = cursor {
+        disks.list(at, waiter(u64::MAX));
+        work();
+        match told.take(u64::MAX).pop() {
+            Some(Answered::Listed(heads, next)) => {
+                all.extend(heads);
+                cursor = next;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    all
+}

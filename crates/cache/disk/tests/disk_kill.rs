@@ -1,0 +1,260 @@
+//! A real directory, and a process that is killed (SIGKILL) again and again while it stores,
+//! replaces, purges and fetches. Each next one looks whether everything that it finds is what was
+//! stored, and not purged or replaced for good.
+//!
+//! `DISK_KILLS=200` says how often.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+#[path = "common/host.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod host;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use host::{Told, waiter};
+use iolite::Slab;
+use millrace_disk::{Answered, Directory, Disks, Host, Id, Options, Subject, Volume};
+use millrace_http_cache::{HashKey, Key};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+const KEYS: u64 = 50;
+const DISK_BYTES: u64 = 8 << 20;
+/// The directory of the one who is to be killed.
+const HOME: &str = "MILLRACE_DISK_KILL_HOME";
+/// He shall look, and end.
+const LAST: &str = "MILLRACE_DISK_KILL_LAST";
+
+/// What may be found: versions from the first on that was neither purged nor replaced for good.
+#[derive(Default, Clone, Copy)]
+struct Known {
+    last: u64,
+    first: u64,
+}
+
+/// What those before wrote down: `S key version` before they stored, `P key version` when a purge
+/// of everything up to that version was durable, `F version` when all up to that one was written,
+/// `N` when they began: what those before left in the queue was never stored.
+fn read_journal(path: &Path) -> (BTreeMap<u64, Known>, u64) {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let mut known: BTreeMap<u64, Known> = BTreeMap::new();
+    let (mut last, mut begin) = (0, 0);
+    // The last line may have been cut: then it has no end.
+    for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let mut words = line.split_whitespace();
+        let what = words.next().unwrap_or_default();
+        let numbers: Vec<u64> = words.map(|word| word.parse().unwrap()).collect();
+        match (what, &numbers[..]) {
+            ("S", [key, version]) => {
+                known.entry(*key).or_default().last = *version;
+                last = *version;
+            }
+            ("P", [key, version]) => {
+                let known = known.entry(*key).or_default();
+                known.first = known.first.max(version + 1);
+            }
+            ("F", [version]) => {
+                let is_stored = |known: &&mut Known| (begin + 1..=*version).contains(&known.last);
+                for known in known.values_mut().filter(is_stored) {
+                    known.first = known.first.max(known.last);
+                }
+            }
+            ("N", []) => begin = last,
+            _ => panic!("{line:?}"),
+        }
+    }
+    (known, last)
+}
+
+fn id(key: u64) -> Id {
+    Id { key: Key(u128::from(key) << 64 | u128::from(key)), variant: 0 }
+}
+
+struct Victim {
+    slab: Slab,
+    told: Arc<Told>,
+    disks: Disks,
+    known: BTreeMap<u64, Known>,
+    token: u64,
+    random: Pcg64Mcg,
+    journal: File,
+    version: u64,
+}
+
+impl Victim {
+    fn open(home: &Path) -> Self {
+        let (known, version) = read_journal(&home.join("journal"));
+        let journal = File::options().create(true).append(true).open(home.join("journal"));
+        let slab = Slab::on_heap(32 << 20).unwrap();
+        let told = Told::new(&slab);
+        let host: Arc<dyn Host> = told.clone();
+        let volumes = ["one", "two"].map(|name| {
+            let directory = Directory::open(&home.join(name)).unwrap();
+            (Arc::new(directory) as Arc<dyn Volume>, DISK_BYTES)
+        });
+        let fresh = HashKey::new([7; 16]);
+        let disks = Disks::open(volumes.into(), &host, &Options::default(), fresh, 1).unwrap();
+        let random = Pcg64Mcg::seed_from_u64(version);
+        let journal = journal.unwrap();
+        Self { slab, told, disks, known, token: 0, random, journal, version }
+    }
+
+    /// Waits for what is told; whoever waits for ever is killed for it.
+    fn wait(&self, token: u64, count: usize) -> Vec<Answered> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            all.extend(self.told.take(token));
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        all
+    }
+
+    /// Fetches a key and compares; gives whether it was there.
+    fn look(&mut self, key: u64) -> bool {
+        let Some(candidate) = self.disks.find(id(key).key).pop() else { return false };
+        self.token += 1;
+        let fetched = host::fetch(&self.disks, &self.slab, candidate, self.token);
+        let Some(fetched) = fetched else { return false };
+        while !fetched.is_over(&self.told) {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let Ok((head, is_whole)) = fetched.judge(&self.told) else { return false };
+        let (version, _, _) = host::read_head(&head);
+        let known = self.known.get(&key).copied().unwrap_or_default();
+        assert!(
+            (known.first..=known.last).contains(&version),
+            "key {key}: version {version}, not of {} to {}",
+            known.first,
+            known.last
+        );
+        assert!(is_whole, "nothing is damaged");
+        true
+    }
+
+    fn look_at_all(&mut self) -> usize {
+        while self.disks.counters().iter().any(|disk| disk.is_recovering) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        (0..KEYS).filter(|key| self.look(*key)).count()
+    }
+
+    fn step(&mut self) {
+        let key = self.random.next_u64() % KEYS;
+        match self.random.next_u64() % 40 {
+            0 => {
+                self.token += 1;
+                let subject = if key.is_multiple_of(2) {
+                    Subject::Answer(id(key))
+                } else {
+                    Subject::Key(id(key).key)
+                };
+                self.disks.purge(&subject, false, waiter(self.token));
+                let told = self.wait(self.token, 1);
+                assert_eq!(told, [Answered::Purged { is_durable: true }]);
+                self.forget(key);
+                self.note(&format!("P {key} {}\n", self.version));
+            }
+            1 => {
+                self.token += 1;
+                host::sync(&self.disks, self.token);
+                let told = self.wait(self.token, 1);
+                assert_eq!(told, [Answered::Purged { is_durable: true }]);
+                self.note(&format!("F {}\n", self.version));
+            }
+            2..=19 => drop(self.look(key)),
+            _ => {
+                self.version += 1;
+                self.note(&format!("S {key} {}\n", self.version));
+                let length = (self.random.next_u64() % 100_000) as usize;
+                let length = length >> (self.random.next_u64() % 8);
+                let answer = host::answer(&self.slab, id(key), self.version, length);
+                let known = self.known.entry(key).or_default();
+                known.last = self.version;
+                // What it replaces is gone at once, whether it is taken or not.
+                known.first = self.version;
+                drop(self.disks.store(answer));
+            }
+        }
+    }
+
+    /// In one write, which a kill does not divide.
+    fn note(&mut self, line: &str) {
+        self.journal.write_all(line.as_bytes()).unwrap();
+    }
+
+    fn forget(&mut self, key: u64) {
+        let known = self.known.entry(key).or_default();
+        known.first = self.version + 1;
+    }
+}
+
+fn journal_bytes(home: &Path) -> u64 {
+    std::fs::metadata(home.join("journal")).map_or(0, |journal| journal.len())
+}
+
+/// The one who is killed; of no meaning without [`HOME`].
+#[test]
+fn victim() {
+    let Some(home) = std::env::var_os(HOME) else { return };
+    let mut victim = Victim::open(Path::new(&home));
+    let found = victim.look_at_all();
+    println!("found {found} of {}", victim.known.len());
+    if std::env::var_os(LAST).is_some() {
+        return;
+    }
+    victim.note("N\n");
+    loop {
+        victim.step();
+    }
+}
+
+#[test]
+fn whoever_is_killed_leaves_nothing_wrong_behind() {
+    let kills = std::env::var("DISK_KILLS").map_or(8, |text| text.parse().expect("a number"));
+    let home = std::env::temp_dir().join(format!("millrace-disk-kill-{}", std::process::id()));
+    std::fs::create_dir(&home).unwrap();
+    let mut random = Pcg64Mcg::seed_from_u64(std::process::id().into());
+    let start = || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "victim", "--nocapture", "--test-threads=1"]);
+        command.env(HOME, &home).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let begin = Instant::now();
+    for kill in 0..kills {
+        let mut child = start().spawn().unwrap();
+        // At any moment of its life: while it starts, or after it did some more work.
+        if kill % 4 == 0 {
+            std::thread::sleep(Duration::from_millis(random.next_u64() % 200));
+        } else {
+            let more = random.next_u64() % 6000;
+            let wanted = journal_bytes(&home) + more;
+            while journal_bytes(&home) < wanted && child.try_wait().unwrap().is_none() {
+                std::thread::sleep(Duration::from_micros(random.next_u64() % 2000));
+            }
+        }
+        child.kill().unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&output.status),
+            Some(9),
+            "kill {kill}: it ended by itself: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+    }
+    let output = start().env(LAST, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let (known, versions) = read_journal(&home.join("journal"));
+    std::fs::remove_dir_all(&home).unwrap();
+    let found = said.lines().find_map(|line| line.split("found ").nth(1)).unwrap_or_default();
+    println!("{kills} kills in {:?}: {versions} stored, at last {found}", begin.elapsed());
+    assert!(!known.is_empty() && !found.is_empty() && !found.starts_with("0 "), "{said}");
+}

@@ -1,0 +1,109 @@
+//! How long a restart with a full disk takes until an answer is served, and until all are known.
+//! Writes real files: `DISK_GB=10 cargo test --release -p millrace-disk --test disk_restart --
+//! --ignored --nocapture`, with `DISK_OBJECT=8192` for the bytes of an answer and `DISK_HOME` for
+//! where. Nothing timed decides.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+#[path = "common/host.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod host;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use host::Told;
+use iolite::Slab;
+use millrace_disk::{Answered, Directory, Disks, Host, Id, Options, Volume};
+use millrace_http_cache::{HashKey, Key};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Spread like hashes.
+fn id(number: u64) -> Id {
+    let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Id { key: Key(u128::from(mixed) << 64 | u128::from(mixed.rotate_left(31))), variant: 0 }
+}
+
+struct Run {
+    slab: Slab,
+    told: Arc<Told>,
+    disks: Disks,
+}
+
+fn open(home: &Path, bytes: u64) -> Run {
+    let slab = Slab::on_heap(64 << 20).unwrap();
+    let told = Told::new(&slab);
+    let host: Arc<dyn Host> = told.clone();
+    let directory: Arc<dyn Volume> = Arc::new(Directory::open(home).unwrap());
+    let (options, fresh) = (Options::default(), HashKey::new([5; 16]));
+    let disks = Disks::open(vec![(directory, bytes)], &host, &options, fresh, 1).unwrap();
+    Run { slab, told, disks }
+}
+
+impl Run {
+    /// Fetches one; gives whether it was there.
+    fn fetch(&self, number: u64) -> bool {
+        let Some(candidate) = self.disks.find(id(number).key).pop() else { return false };
+        let Some(fetched) = host::fetch(&self.disks, &self.slab, candidate, number) else {
+            return false;
+        };
+        while !fetched.is_over(&self.told) {
+            std::thread::yield_now();
+        }
+        fetched.judge(&self.told).is_ok()
+    }
+
+    fn sync(&self) {
+        host::sync(&self.disks, u64::MAX - 1);
+        while self.told.take(u64::MAX - 1) != [Answered::Purged { is_durable: true }] {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+#[ignore = "writes gigabytes"]
+fn a_full_disk_is_served_at_once() {
+    let bytes = number("DISK_GB", 10) << 30;
+    let object = number("DISK_OBJECT", 8192);
+    let base = std::env::var_os("DISK_HOME").map_or_else(std::env::temp_dir, Into::into);
+    let home = base.join(format!("millrace-disk-restart-{}", std::process::id()));
+    let count = bytes / (object + 512);
+    let run = open(&home, bytes);
+    let begin = Instant::now();
+    for number in 0..count {
+        let mut answer = host::answer(&run.slab, id(number), number, object as usize);
+        while let Err(back) = run.disks.store(answer) {
+            answer = back;
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    run.sync();
+    let counters = run.disks.counters()[0];
+    println!("stored {count} in {:?}: {counters:?}", begin.elapsed());
+    drop(run);
+    let begin = Instant::now();
+    let run = open(&home, bytes);
+    let opened = begin.elapsed();
+    // One of the youngest, and one that was written long ago.
+    let mut served = Vec::new();
+    for wanted in [count - 1, count / 2] {
+        while !run.fetch(wanted) {
+            std::thread::yield_now();
+        }
+        served.push(begin.elapsed());
+    }
+    while run.disks.counters()[0].is_recovering {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let known = begin.elapsed();
+    println!("opened in {opened:?}, served in {served:?}, all known in {known:?}");
+    let answers = run.disks.counters()[0].answers;
+    println!("{answers} answers after, {} before", counters.answers);
+    assert_eq!(answers, counters.answers);
+    drop(run);
+    std::fs::remove_dir_all(&home).unwrap();
+}

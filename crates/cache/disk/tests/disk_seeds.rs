@@ -1,0 +1,464 @@
+//! Lives of simulated disks, each invented by a seed: answers are stored, replaced, updated,
+//! purged and fetched; processes die in the middle of a write, machines lose power with half of the
+//! sectors written, disks are full, fail, and flip bits. A model says what may be found.
+//!
+//! `DISK_SEEDS=2000 DISK_FIRST=0` says how many and from which on; each is told when it fails.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+#[path = "common/host.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod host;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use host::{Fetched, Told, waiter};
+use iolite::Slab;
+use millrace_disk::{
+    Answered, Disks, Host, Id, Marks, Miss, Options, SimFaults, SimVolume, Subject, Volume,
+};
+use millrace_http_cache::{HashKey, Key, META_BYTES, TagHash};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+const DISK_BYTES: u64 = 1 << 20;
+const KEYS: u64 = 12;
+
+/// What may be found of one answer.
+#[derive(Debug, Default)]
+struct Model {
+    /// In this process: this version or nothing; `None`: nothing. After a start it is not known
+    /// which, until it was seen.
+    now: Option<u64>,
+    is_unsure: bool,
+    /// After the process was killed, and after the machine lost power: one of these or nothing.
+    after_kill: BTreeSet<u64>,
+    after_power: BTreeSet<u64>,
+    /// All since the last purge that was durable: any of them may be found where what replaced it
+    /// was lost by a flipped bit or a disk that fails.
+    ever: BTreeSet<u64>,
+    /// It was made stale for good, and neither replaced nor updated since.
+    is_outdated: bool,
+}
+
+struct Life<'a> {
+    seed: u64,
+    random: Pcg64Mcg,
+    slab: &'a Slab,
+    told: Arc<Told>,
+    volumes: Vec<SimVolume>,
+    disks: Option<Disks>,
+    models: BTreeMap<Id, Model>,
+    version: u64,
+    token: u64,
+    has_flipped: bool,
+    has_faults: bool,
+    seen: Seen,
+}
+
+/// What happened at all: a test that sees nothing shows nothing.
+#[derive(Debug, Default, Clone, Copy)]
+struct Seen {
+    hits: u64,
+    hits_after_start: u64,
+    cuts: u64,
+    damaged: u64,
+    dropped: u64,
+    lost_purges: u64,
+    rewritten: u64,
+    /// Answers that were there before a start, and after.
+    before_start: u64,
+    after_start: u64,
+}
+
+impl Life<'_> {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.next_u64() % bound
+    }
+
+    fn id(&mut self) -> Id {
+        let number = self.below(KEYS);
+        let key = Key(u128::from(number) << 64 | u128::from(number * 7));
+        let variant = if number < 3 { u128::from(self.below(3)) } else { 0 };
+        Id { key, variant }
+    }
+
+    fn start(&mut self) {
+        let host: Arc<dyn Host> = self.told.clone();
+        let marks = Marks { skip: 20, wait: 24, skip_bytes: 1 << 20 };
+        let options = Options { marks, readers: 0 };
+        for _ in 0..100 {
+            let volumes = self.volumes.iter();
+            let volumes =
+                volumes.map(|volume| (Arc::new(volume.clone()) as Arc<dyn Volume>, DISK_BYTES));
+            let fresh = HashKey::new([self.seed as u8; 16]);
+            match Disks::open(volumes.collect(), &host, &options, fresh, 1000 + self.version) {
+                Ok(disks) => return self.disks = Some(disks),
+                Err(error) => assert!(self.has_faults, "{error}"),
+            }
+        }
+        panic!("it never starts");
+    }
+
+    fn disks(&self) -> &Disks {
+        self.disks.as_ref().unwrap()
+    }
+
+    fn work(&self) {
+        while self.disks().work() {}
+    }
+
+    /// With `DISK_TELL`, says what happens.
+    fn tell(&self, what: impl FnOnce() -> String) {
+        if std::env::var_os("DISK_TELL").is_some() {
+            println!("{}", what());
+        }
+    }
+
+    fn is_dead(&self) -> bool {
+        self.volumes.iter().any(SimVolume::is_dead)
+    }
+
+    /// Everything that was asked for is done.
+    fn settle(&mut self) {
+        self.work();
+        if !self.is_dead() {
+            for model in self.models.values_mut().filter(|model| !model.is_unsure) {
+                model.after_kill = model.now.into_iter().collect();
+            }
+        }
+    }
+
+    fn store(&mut self) {
+        let id = self.id();
+        self.version += 1;
+        let version = self.version;
+        let length = match self.below(10) {
+            0 => 0,
+            1..=5 => self.below(3000) as usize,
+            6..=8 => self.below(70_000) as usize,
+            _ => self.below(140_000) as usize,
+        };
+        let answer = host::answer(self.slab, id, version, length);
+        let is_taken = self.disks().store(answer).is_ok();
+        self.tell(|| format!("store {id:?} version {version}: {is_taken}"));
+        let model = self.models.entry(id).or_default();
+        (model.is_unsure, model.is_outdated) = (false, false);
+        model.now = is_taken.then_some(version);
+        if is_taken {
+            model.after_kill.insert(version);
+            model.after_power.insert(version);
+            model.ever.insert(version);
+        }
+    }
+
+    fn update(&mut self) {
+        let id = self.id();
+        let Some(model) = self.models.get_mut(&id) else { return };
+        let Some(version) = model.now.filter(|_| !model.is_unsure) else { return };
+        let Some(candidate) = self.find(id) else { return };
+        self.version += 1;
+        let text = format!("v{version} l{} u{}", candidate.body_bytes, self.version);
+        let head: Arc<[u8]> = text.into_bytes().into();
+        self.disks().update(id, [version as u8; META_BYTES], &head);
+        // Where it is left out, so is what it was for.
+        let is_there = self.find(id).is_some();
+        self.tell(|| format!("update {id:?} version {version}: {is_there}"));
+        let model = self.models.get_mut(&id).unwrap();
+        (model.now, model.is_outdated) = (Some(version).filter(|_| is_there), false);
+    }
+
+    fn find(&self, id: Id) -> Option<millrace_disk::Candidate> {
+        self.disks().find(id.key).into_iter().find(|candidate| candidate.id == id)
+    }
+
+    fn purge(&mut self) {
+        let id = self.id();
+        let subject = match self.below(12) {
+            0..=3 => Subject::Answer(id),
+            4..=6 => Subject::Key(id.key),
+            7..=8 => {
+                Subject::Prefix(format!("http://g{}/", host::group_of(id.key)).into_bytes().into())
+            }
+            9..=10 => Subject::Tag(TagHash(u128::from(host::group_of(id.key)) + 1)),
+            _ => Subject::All,
+        };
+        let is_about = |other: &Id| match &subject {
+            Subject::Answer(one) => other == one,
+            Subject::Key(key) => other.key == *key,
+            Subject::Prefix(_) | Subject::Tag(_) => {
+                host::group_of(other.key) == host::group_of(id.key)
+            }
+            Subject::All => true,
+        };
+        if self.below(4) == 0
+            && let Subject::Answer(id) = subject
+        {
+            self.disks().forget(id);
+            self.tell(|| format!("forget {id:?}"));
+            if let Some(model) = self.models.get_mut(&id) {
+                (model.now, model.is_unsure) = (None, false);
+            }
+            return;
+        }
+        let is_soft = self.below(4) == 0;
+        self.token += 1;
+        self.disks().purge(&subject, is_soft, waiter(self.token));
+        let about: Vec<Id> = self.models.keys().copied().filter(is_about).collect();
+        if !is_soft {
+            for id in &about {
+                let model = self.models.get_mut(id).unwrap();
+                (model.now, model.is_unsure) = (None, false);
+            }
+        }
+        self.work();
+        let told = self.told.take(self.token);
+        let is_durable = told == [Answered::Purged { is_durable: true }];
+        self.tell(|| format!("purge {subject:?} soft {is_soft}: {is_durable}"));
+        assert!(is_durable || self.is_dead() || self.has_faults, "{told:?}");
+        for id in about {
+            let model = self.models.get_mut(&id).unwrap();
+            if is_soft {
+                model.is_outdated |= is_durable;
+            } else if is_durable {
+                model.after_kill.clear();
+                model.after_power.clear();
+                model.ever.clear();
+            }
+        }
+    }
+
+    fn sync(&mut self) {
+        self.token += 1;
+        host::sync(self.disks(), self.token);
+        self.settle();
+        let told = self.told.take(self.token);
+        self.tell(|| format!("sync {told:?}"));
+        // A disk that fails may have failed to sync what was before.
+        if told == [Answered::Purged { is_durable: true }] && !self.has_faults {
+            for model in self.models.values_mut().filter(|model| !model.is_unsure) {
+                model.after_power = model.now.into_iter().collect();
+            }
+        }
+    }
+
+    /// Fetches an answer and looks at what comes.
+    fn fetch(&mut self, id: Id) {
+        let Some(candidate) = self.find(id) else { return };
+        self.token += 1;
+        let fetched = host::fetch(self.disks(), self.slab, candidate, self.token);
+        let Some(fetched) = fetched else { return };
+        if self.below(2) == 0 {
+            // Something happens before it is read: it is all the same what comes of it then.
+            self.store();
+        }
+        self.work();
+        self.judge(fetched);
+    }
+
+    /// Gives which version it is.
+    fn judge(&mut self, fetched: Fetched) -> Option<u64> {
+        let id = fetched.id;
+        match fetched.judge(&self.told) {
+            Ok((head, is_whole)) => {
+                let (version, _, _) = host::read_head(&head);
+                let model = &self.models[&id];
+                let may = |versions: &BTreeSet<u64>| versions.contains(&version);
+                let is_right = match model.now {
+                    _ if model.is_unsure => {
+                        let kept = may(&model.after_kill) || may(&model.after_power);
+                        kept || (self.has_flipped || self.has_faults) && may(&model.ever)
+                    }
+                    // A fetch that began before another was stored.
+                    Some(now) => version == now || now == self.version,
+                    None => false,
+                };
+                assert!(is_right, "{id:?} version {version} of {model:?}");
+                assert!(!model.is_outdated || head.is_outdated, "{id:?} of {model:?}");
+                self.seen.hits += 1;
+                self.seen.hits_after_start += u64::from(model.is_unsure);
+                self.seen.cuts += u64::from(!is_whole);
+                assert!(is_whole || self.has_flipped || self.has_faults || self.is_dead());
+                Some(version)
+            }
+            Err(miss) => {
+                self.seen.damaged += u64::from(miss == Miss::Damaged);
+                None
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        match self.below(20) {
+            0..=7 => self.store(),
+            8 => self.update(),
+            9 => self.purge(),
+            10..=13 => {
+                let id = self.id();
+                self.fetch(id);
+            }
+            14..=16 => drop(self.disks().work()),
+            17 => self.settle(),
+            18 => self.sync(),
+            _ => self.trouble(),
+        }
+    }
+
+    /// Something that is nobody's wish.
+    fn trouble(&mut self) {
+        let place = self.below(self.volumes.len() as u64) as usize;
+        let volume = self.volumes[place].clone();
+        match self.below(6) {
+            0 if self.seed.is_multiple_of(3) => {
+                volume.flip();
+                self.tell(|| "flip".into());
+                self.has_flipped = true;
+            }
+            1 if self.seed % 4 == 1 => {
+                let faults = SimFaults { short: 5, read_errors: 40, write_errors: 40 };
+                volume.set_faults(faults);
+                self.has_faults = true;
+            }
+            2 => volume.set_faults(SimFaults { short: 3, ..SimFaults::default() }),
+            3 if self.seed % 5 == 2 => {
+                let bytes = volume.bytes();
+                volume.set_capacity(bytes + self.below(200_000));
+            }
+            4 => volume.set_capacity(4 * DISK_BYTES),
+            5 => {
+                let calls = self.below(30);
+                volume.die_after(calls);
+            }
+            _ => {}
+        }
+    }
+
+    /// The process ends, in one way or another, and starts again.
+    fn restart(&mut self) {
+        let how = self.below(3);
+        if how == 0 && !self.is_dead() {
+            self.settle();
+        }
+        self.count();
+        let mut answers: u64 = self.disks().counters().iter().map(|one| one.answers).sum();
+        if how > 0 {
+            // Nothing that is done from here on reaches a disk.
+            self.volumes.iter().for_each(|volume| volume.die_after(0));
+        }
+        drop(self.disks.take());
+        let power_is_lost = how == 2;
+        self.tell(|| format!("restart {how}"));
+        for volume in &self.volumes {
+            volume.restart(power_is_lost);
+        }
+        for model in self.models.values_mut() {
+            if power_is_lost {
+                // What it was after a kill is lost or not, like everything else.
+                let known = std::mem::take(&mut model.after_kill);
+                model.after_power.extend(known);
+                model.after_kill.clone_from(&model.after_power);
+            } else if how > 0 {
+                model.after_power.extend(&model.after_kill);
+            }
+            (model.now, model.is_unsure) = (None, true);
+        }
+        self.start();
+        self.tell(|| format!("contents {:?}", self.disks().contents()));
+        self.seen.before_start += answers;
+        if self.below(3) == 0 {
+            self.step();
+        }
+        let ids: Vec<Id> = self.models.keys().copied().collect();
+        for id in ids {
+            self.fetch(id);
+        }
+        self.work();
+        answers = self.disks().counters().iter().map(|one| one.answers).sum();
+        self.seen.after_start += answers;
+        self.learn();
+    }
+
+    /// What is found after a start is what there is from now on.
+    fn learn(&mut self) {
+        let ids: Vec<Id> = self.models.keys().copied().collect();
+        for id in ids {
+            let Some(candidate) = self.find(id) else { continue };
+            self.token += 1;
+            let fetched = host::fetch(self.disks(), self.slab, candidate, self.token);
+            self.work();
+            let Some(version) = fetched.and_then(|fetched| self.judge(fetched)) else { continue };
+            let model = self.models.get_mut(&id).unwrap();
+            if model.is_unsure {
+                (model.now, model.is_unsure) = (Some(version), false);
+            }
+        }
+    }
+
+    fn count(&mut self) {
+        for counters in self.disks().counters() {
+            self.seen.dropped += counters.dropped;
+            self.seen.rewritten += counters.rewritten;
+            self.seen.lost_purges += counters.lost_purges;
+        }
+    }
+}
+
+fn live(seed: u64, slab: &Slab) -> Seen {
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let count = 1 + random.next_u64() % 2;
+    let volumes =
+        (0..count).map(|place| SimVolume::new(seed * 10 + place, 4 * DISK_BYTES)).collect();
+    let mut life = Life {
+        seed,
+        random,
+        slab,
+        told: Told::new(slab),
+        volumes,
+        disks: None,
+        models: BTreeMap::new(),
+        version: 0,
+        token: 0,
+        has_flipped: false,
+        has_faults: false,
+        seen: Seen::default(),
+    };
+    life.start();
+    for _ in 0..4 {
+        let mut steps = life.below(150);
+        while steps > 0 && !life.is_dead() {
+            life.step();
+            steps -= 1;
+        }
+        life.restart();
+    }
+    life.count();
+    life.seen
+}
+
+#[test]
+fn no_wrong_byte_and_nothing_comes_back() {
+    let number = |name: &str, default| {
+        std::env::var(name).map_or(default, |text| text.parse::<u64>().expect("a number"))
+    };
+    let (seeds, first) = (number("DISK_SEEDS", 300), number("DISK_FIRST", 0));
+    let slab = Slab::on_heap(32 << 20).unwrap();
+    let mut all = Seen::default();
+    for seed in first..first + seeds {
+        let lived = std::panic::catch_unwind(|| live(seed, &slab));
+        let seen = lived.unwrap_or_else(|_| panic!("DISK_FIRST={seed} DISK_SEEDS=1"));
+        all.hits += seen.hits;
+        all.hits_after_start += seen.hits_after_start;
+        all.cuts += seen.cuts;
+        all.damaged += seen.damaged;
+        all.dropped += seen.dropped;
+        all.rewritten += seen.rewritten;
+        all.lost_purges += seen.lost_purges;
+        all.before_start += seen.before_start;
+        all.after_start += seen.after_start;
+    }
+    println!("{all:?}");
+    if seeds >= 100 {
+        assert!(all.hits > 10 * seeds && all.hits_after_start > seeds, "{all:?}");
+        assert!(all.damaged > 0 && all.dropped > 0 && all.rewritten > 0, "{all:?}");
+    }
+}

@@ -1,0 +1,293 @@
+//! What all who work with the cache share: its shards, its bounds, and how room is made.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use iolite::{Aggregate, Refusal, Slab};
+use millrace_body::{Body, Waiter};
+use millrace_disk::Subject;
+use millrace_http_cache::{HashKey, Key, Stored};
+
+use super::recent::Recent;
+use super::shard::Shard;
+use super::tier::Beneath;
+use crate::evict::{Eviction, PASSES_MAX};
+use crate::object::Object;
+
+/// The stored answers of a process. Shared by its workers.
+#[derive(Debug)]
+pub struct Cache {
+    pub(super) slab: Slab,
+    pub(super) hash: HashKey,
+    pub(super) shards: Box<[Mutex<Shard>]>,
+    pub(super) bounds: Bounds,
+    /// Those of [`Bounds`] that may change; in no order with anything else.
+    pub(super) object_bytes: AtomicU64,
+    pub(super) variants: AtomicUsize,
+    /// The number of the last claim; each has its own, in no order with anything else.
+    pub(super) claims: AtomicU64,
+    /// The shard whose turn it is to let an object go; it matters only that all have theirs.
+    pub(super) turn: AtomicU64,
+    /// Bytes of all objects. Written under the lock of the shard that changes; who reads it lets go
+    /// an object too many at worst.
+    pub(super) held: AtomicU64,
+    /// Times that no memory was found for a body; in no order with anything else.
+    pub(super) memory_missed: AtomicU64,
+    /// What was purged and made invalid of late.
+    pub(super) recent: Recent,
+    /// Answers that operators purged.
+    pub(super) purged: AtomicU64,
+    /// Who waited for something whose owner was dropped: see [`Cache::take_orphans`].
+    pub(super) orphans: Mutex<Vec<Waiter>>,
+    pub(super) beneath: Beneath,
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Bytes of all objects together, heads and bookkeeping included.
+    pub bytes: u64,
+    /// Bytes of one body; what turns out to be longer is passed on and not kept.
+    pub object_bytes: u64,
+    /// Objects of one key that differ by the request's fields.
+    pub variants: usize,
+    /// Whether memory is made ready by whoever finds none: where no thread does.
+    pub tends: bool,
+}
+
+impl Cache {
+    /// An empty cache over a slab.
+    pub fn new(slab: Slab, hash: HashKey, bounds: Bounds) -> Arc<Self> {
+        let shards = Eviction::shards(bounds.bytes).into_iter();
+        Arc::new(Self {
+            slab,
+            hash,
+            shards: shards.map(|eviction| Mutex::new(Shard::new(eviction))).collect(),
+            object_bytes: AtomicU64::new(bounds.object_bytes),
+            variants: AtomicUsize::new(bounds.variants),
+            bounds,
+            claims: AtomicU64::new(0),
+            turn: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            memory_missed: AtomicU64::new(0),
+            recent: Recent::default(),
+            purged: AtomicU64::new(0),
+            orphans: Mutex::default(),
+            beneath: Beneath::default(),
+        })
+    }
+
+    /// Where bodies rest.
+    pub fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    /// What keys are hashed with.
+    pub fn hash(&self) -> &HashKey {
+        &self.hash
+    }
+
+    /// Bytes that all objects may take together.
+    pub fn bytes_max(&self) -> u64 {
+        self.bounds.bytes
+    }
+
+    /// From now on bodies up to `object_bytes` are kept, and so many variants of a key.
+    pub fn set_limits(&self, object_bytes: u64, variants: usize) {
+        self.object_bytes.store(object_bytes, Ordering::Relaxed);
+        self.variants.store(variants, Ordering::Relaxed);
+    }
+
+    /// Objects of one key that differ by the request's fields.
+    pub(super) fn variants(&self) -> usize {
+        self.variants.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the longest body that is kept.
+    pub(super) fn object_bytes(&self) -> u64 {
+        self.object_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether bodies of so many bytes are longer than what is kept.
+    pub fn is_too_long(&self, bytes: u64) -> bool {
+        bytes > self.object_bytes()
+    }
+
+    /// Somebody does not wait any more for whoever fetches what is stored under the key.
+    pub fn forget(&self, key: Key, waiter: Waiter) {
+        let mut shard = self.shard(key);
+        let Some(entry) = shard.keys.get_mut(&key) else { return };
+        for fetch in &mut entry.fetches {
+            fetch.waiters.retain(|other| *other != waiter);
+        }
+    }
+
+    /// Notes what a shard holds now.
+    pub(super) fn count(&self, shard: &mut Shard) {
+        let (before, now) = (shard.counted, shard.eviction.bytes());
+        shard.counted = now;
+        self.held.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Lets objects go, of each shard in turn, until all of them together fit.
+    pub(super) fn shrink(&self, now_ms: u64) {
+        while self.held.load(Ordering::Relaxed) > self.bounds.bytes && self.make_room(now_ms) {}
+    }
+
+    /// Takes one object out. False if there is none.
+    fn make_room(&self, now_ms: u64) -> bool {
+        for passed in 0..self.shards.len() + PASSES_MAX {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
+            let mut shard = self.lock(turn % self.shards.len());
+            let gone = shard.evict((now_ms / 1000) as u32, passed < PASSES_MAX);
+            self.count(&mut shard);
+            drop(shard);
+            if gone.is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Makes memory available, or sees to it that there will be some. False if there is nothing to
+    /// be done.
+    pub(super) fn relieve(&self, refusal: Refusal, now_ms: u64) -> bool {
+        match refusal {
+            Refusal::Later if self.bounds.tends => {
+                self.slab.tend();
+                true
+            }
+            Refusal::Later => false,
+            Refusal::Scattered => match self.slab.condemn() {
+                Some(tags) => {
+                    self.drop_condemned(&tags);
+                    true
+                }
+                None => self.make_room(now_ms),
+            },
+            Refusal::Full => self.make_room(now_ms),
+        }
+    }
+
+    /// Nothing more was taken out for a body, and there is no memory for it.
+    pub(super) fn note_memory_missed(&self, refusal: Refusal) {
+        if refusal != Refusal::Later {
+            self.memory_missed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Times that no memory was found for a body, though others were taken out for it: those who
+    /// read what is not stored any more have it.
+    pub fn memory_missed(&self) -> u64 {
+        self.memory_missed.load(Ordering::Relaxed)
+    }
+
+    /// Whether what is stored under the key has this body. Otherwise only those who read it keep
+    /// its memory from being used again.
+    pub fn holds(&self, key: Key, body: &Arc<Body>) -> bool {
+        self.shard(key).slot_of(key, body).is_some()
+    }
+
+    /// Takes the objects out that a condemned block of the slab has parts of.
+    fn drop_condemned(&self, tags: &[u64]) {
+        for &tag in tags {
+            let (index, handle) = ((tag >> 32) as usize, tag as u32);
+            let mut shard = self.lock(index);
+            let key = shard.key_of(handle);
+            let gone = key.map(|key| shard.take_out(key, |slot| slot.handle == handle));
+            self.count(&mut shard);
+            drop(shard);
+            drop(gone);
+        }
+    }
+
+    /// Those who waited for a claim or a body whose owner was dropped, in a panic say: whoever takes
+    /// its place wakes them. The others give theirs back as they end.
+    #[must_use = "they have to be woken"]
+    pub fn take_orphans(&self) -> Vec<Waiter> {
+        std::mem::take(&mut *self.orphans())
+    }
+
+    /// Leaves waiters to whoever takes them next.
+    pub fn leave_orphans(&self, waiters: Vec<Waiter>) {
+        if !waiters.is_empty() {
+            self.orphans().extend(waiters);
+        }
+    }
+
+    fn orphans(&self) -> MutexGuard<'_, Vec<Waiter>> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes out what is stored under the key; gives how many objects that were.
+    pub fn remove(&self, key: Key) -> usize {
+        let step = self.beneath.tell(&[Subject::Key(key)], false);
+        let mut shard = self.shard(key);
+        if let Some(entry) = shard.keys.get_mut(&key) {
+            entry.fetches.iter_mut().for_each(|fetch| fetch.is_outdated = true);
+        }
+        let gone = shard.take_out(key, |_| true);
+        self.count(&mut shard);
+        drop((shard, step));
+        gone.len()
+    }
+
+    /// What came of an object's body takes its place as a part; or it goes, if it is not there as it
+    /// was: what was made invalid meanwhile must not come back.
+    pub(super) fn keep_part(&self, key: Key, old: &Arc<Object>, stored: Stored, came: Aggregate) {
+        let mut part = old.with(stored);
+        part.declared = Some(came.len());
+        part.body = Arc::new(Body::whole(came));
+        let size = part.body.arrived() + part.overhead();
+        let mut shard = self.shard(key);
+        let slot = shard.slot_of(key, &old.body);
+        let Some(slot) = slot.filter(|slot| Arc::ptr_eq(&slot.object, old)) else {
+            drop(shard);
+            return self.remove_body(key, &old.body);
+        };
+        let (handle, before) = (slot.handle, std::mem::replace(&mut slot.object, Arc::new(part)));
+        shard.eviction.resize(handle, size);
+        self.count(&mut shard);
+        drop(shard);
+        drop(before);
+    }
+
+    /// Takes this one out, wherever it is stored.
+    pub fn remove_object(&self, key: Key, object: &Object) {
+        self.remove_body(key, &object.body);
+        self.forget_on_disk(key, object);
+    }
+
+    /// Takes the object with this body out.
+    pub(super) fn remove_body(&self, key: Key, body: &Arc<Body>) {
+        let mut shard = self.shard(key);
+        let gone = shard.take_out(key, |slot| Arc::ptr_eq(&slot.object.body, body));
+        self.count(&mut shard);
+        drop(shard);
+        drop(gone);
+    }
+
+    /// The object with this body has so many bytes now.
+    pub(super) fn resize(&self, key: Key, body: &Arc<Body>, size: u64, now_ms: u64) {
+        let mut shard = self.shard(key);
+        let Some(handle) = shard.slot_of(key, body).map(|slot| slot.handle) else { return };
+        shard.eviction.resize(handle, size);
+        self.count(&mut shard);
+        drop(shard);
+        self.shrink(now_ms);
+    }
+
+    pub(super) fn index_of(&self, key: Key) -> u32 {
+        (key.0 >> 96) as u32 % self.shards.len() as u32
+    }
+
+    pub(super) fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
+        self.lock(self.index_of(key) as usize)
+    }
+
+    /// Poisoned only by a panic of somebody who held it, which ends the worker: what it guards is
+    /// whole between two statements, and at worst an object is forgotten.
+    pub(super) fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

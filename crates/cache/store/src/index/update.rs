@@ -1,0 +1,130 @@
+//! What later answers and requests change of what is stored.
+
+use std::sync::Arc;
+
+use millrace_disk::Subject;
+use millrace_http_cache::{
+    Freshened, Key, Policy, Receipt, Space, Stored, TagHash, VaryNames, freshen_by_head,
+    updated_tags,
+};
+use millrace_http1::{AnswerHead, OriginRequest};
+
+use super::cache::Cache;
+use super::shard::heeded;
+use crate::object::Object;
+
+impl Cache {
+    /// What a 304 to the request made of a stored answer. It takes that one's place if it is still
+    /// there as it was: what made it invalid meanwhile may be newer than the 304. It is the answer
+    /// to the one who validated it in any case. `since`: as of a draft.
+    pub fn update(
+        &self,
+        key: Key,
+        old: &Arc<Object>,
+        stored: Stored,
+        (request, answer): (&OriginRequest<'_>, &AnswerHead),
+        since: u64,
+    ) -> Arc<Object> {
+        let mut new = old.with(stored);
+        if new.stored.vary != old.stored.vary {
+            let vary = new.stored.vary.as_ref();
+            new.variant = vary.map(|names| names.key_of_answer(&self.hash, request, answer));
+        }
+        let space = Space::in_text(&old.name);
+        if let Some(tags) = updated_tags(&self.hash, &space, request.head(), answer, new.head()) {
+            new.tags = tags;
+        }
+        let new = Arc::new(new);
+        let mut shard = self.shard(key);
+        if let Some(slot) = shard.slot_of(key, &old.body)
+            && Arc::ptr_eq(&slot.object, old)
+        {
+            slot.object = new.clone();
+            if new.tags != old.tags {
+                slot.heeded = heeded(&new, since);
+            }
+            let is_other = self.keep_update(key, old, slot);
+            let handle = slot.handle;
+            if let Some(length) = new.length() {
+                shard.eviction.resize(handle, length + new.overhead());
+                self.count(&mut shard);
+            }
+            drop(shard);
+            if is_other {
+                self.forget_on_disk(key, old);
+            }
+        }
+        new
+    }
+
+    /// What the answer to a HEAD says of what is stored, RFC 9111 section 4.3.5. `since` is what
+    /// [`Cache::number`] was before the origin was asked.
+    pub fn update_by_head(
+        &self,
+        key: Key,
+        (request, answer): (&OriginRequest<'_>, &AnswerHead),
+        since: u64,
+        receipt: &Receipt,
+        policy: &Policy,
+    ) {
+        let shard = self.shard(key);
+        let Some(entry) = shard.keys.get(&key) else { return };
+        let Some(slot) = entry.find(&self.hash, request) else { return };
+        let old = slot.object.clone();
+        drop(shard);
+        let Some(length) = old.length() else { return };
+        let head = request.head();
+        let freshened = freshen_by_head(head, &old.view(), length, answer, receipt, policy);
+        let is_same_vary = || match VaryNames::of(answer) {
+            Ok(vary) => vary.is_none() || vary == old.stored.vary,
+            Err(_) => false,
+        };
+        let stored = match freshened {
+            // It does not undo what came while it was under way.
+            Freshened::Updated(mut stored) if is_same_vary() => {
+                if self.shard(key).outdated.has(&[key], since) {
+                    stored.meta.invalidate();
+                }
+                let now_ms = receipt.response_ms;
+                self.recent.apply(&mut stored.meta, since, &old.name, &old.tags, now_ms);
+                stored
+            }
+            // What it varies by now, it may have varied by when it was asked for with other words.
+            Freshened::Updated(_) | Freshened::Stale => {
+                let mut stored = old.stored.clone();
+                stored.meta.invalidate();
+                stored
+            }
+            Freshened::Unchanged => return,
+        };
+        self.update(key, &old, stored, (request, answer), since);
+    }
+
+    /// What is stored under the key may not be used any more before it was validated, nor what is
+    /// being fetched now, RFC 9111 section 4.4. `since`: [`Cache::number`] before the origin was
+    /// asked for the change. Gives the `own_change` of what it answers: 0 where another
+    /// change came before this one, and may be newer than its answer.
+    pub fn invalidate(&self, key: Key, since: u64) -> u64 {
+        let _step = self.beneath.tell(&[Subject::Key(key)], false);
+        let mut shard = self.shard(key);
+        let is_first = !shard.outdated.has(&[key], since);
+        let number = self.recent.next();
+        shard.outdated.add(key, number);
+        if let Some(entry) = shard.keys.get_mut(&key) {
+            for slot in &mut entry.objects {
+                let mut object = (*slot.object).clone();
+                object.stored.meta.invalidate();
+                slot.object = Arc::new(object);
+            }
+            entry.fetches.iter_mut().for_each(|fetch| fetch.is_outdated = true);
+        }
+        if is_first { number } else { 0 }
+    }
+
+    /// What carries the tag may not be used any more before it was validated, nor what is being
+    /// fetched now. Costs the same however much is stored: each object heeds it when it is found.
+    pub fn invalidate_tag(&self, tag: TagHash) {
+        let _step = self.beneath.tell(&[Subject::Tag(tag)], true);
+        self.recent.invalidate(tag);
+    }
+}

@@ -1,0 +1,25 @@
+//! From names to addresses, without ever blocking.
+//!
+//! [`Names`] knows the hosts file and asks the name servers, both families at once; lookups of one
+//! name are one, and what was found stays for as long as the zone says. It has no sockets: it says
+//! by [`Order`] what is to be done with them, and is told by [`Event`] what became of that. It
+//! never judges an address and never connects to one: [`Race`] says in which order to.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod error;
+mod eyeballs;
+mod lookup;
+mod message;
+mod name;
+mod names;
+mod orders;
+mod question;
+mod sources;
+
+pub use error::{Found, NameError};
+pub use eyeballs::{Attempt, Race};
+pub use message::fuzz_answer;
+pub use names::{Answered, Bounds, Names};
+pub use orders::{Event, Order};
+pub use sources::Sources;

@@ -1,0 +1,255 @@
+//! The lookups of a worker, and what they gave.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_engine::{Instant, Key, Kind, Table, Timers, Token};
+
+use super::cache::Cache;
+use super::error::{Found, NameError};
+use super::lookup::{Lookup, Progress, parse_token};
+use super::name::Name;
+use super::orders::{Desk, Event, Order};
+use super::sources::Sources;
+
+/// What bounds the lookups of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// What a lookup takes at most, over all name servers.
+    pub time: Duration,
+    /// Lookups at a time, each with two sockets at most.
+    pub lookups: u32,
+    /// Names that are remembered.
+    pub names: usize,
+}
+
+/// What [`Names::lookup`] knows at once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answered {
+    /// The addresses, at least one, in the order to try them.
+    Ready(Arc<[IpAddr]>),
+    /// The waiter gets its result by [`Names::poll_finished`].
+    Pending,
+    /// There is none.
+    Failed(NameError),
+}
+
+/// A worker's resolver. `W` is what its caller knows a waiting exchange by.
+#[derive(Debug)]
+pub struct Names<W> {
+    sources: Arc<Sources>,
+    cache: Cache,
+    lookups: Table<Lookup<W>>,
+    /// The lookups under way; `under_way.len() == lookups.len()`.
+    under_way: BTreeMap<Name, Key>,
+    /// One entry a lookup, with its nearest deadline.
+    timers: Timers,
+    finished: VecDeque<(W, Found)>,
+    orders: VecDeque<(Token, Order)>,
+    /// The table may have more lookups from before their bound fell.
+    bounds: Bounds,
+}
+
+impl<W: Copy + PartialEq> Names<W> {
+    /// How long an answer is remembered at least and at most. The least also holds for failures,
+    /// or a name that many ask for would be asked as often (RFC 9520 section 3.2).
+    const REMEMBERED: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(86400)];
+    /// How long it is remembered at most that there is nothing.
+    const ABSENCE_REMEMBERED_MAX: Duration = Duration::from_secs(60);
+
+    /// A resolver that knows what `sources` say.
+    pub fn new(sources: Arc<Sources>, bounds: Bounds, now: Instant) -> Self {
+        Self {
+            sources,
+            cache: Cache::new(bounds.names),
+            lookups: Table::new(bounds.lookups),
+            under_way: BTreeMap::new(),
+            timers: Timers::new(now),
+            finished: VecDeque::new(),
+            orders: VecDeque::new(),
+            bounds,
+        }
+    }
+
+    /// Goes on under other bounds. Lookups under way keep the time that they began with.
+    pub fn set_bounds(&mut self, bounds: Bounds) {
+        self.cache.set_max(bounds.names);
+        self.lookups.raise_bound(bounds.lookups);
+        self.bounds = bounds;
+    }
+
+    /// Lookups under way: two sockets each at most.
+    pub fn under_way(&self) -> usize {
+        self.lookups.len()
+    }
+
+    /// Whether no further lookup can begin before one is over.
+    pub fn is_full(&self) -> bool {
+        self.lookups.len() >= self.bounds.lookups as usize
+    }
+
+    /// Looks up `name`, in any case, with or without a dot at its end; never an address literal.
+    /// `random` gives a new number at each call, which nobody can foretell. Only after
+    /// [`Answered::Pending`] is `waiter` remembered, until its result is polled or it is
+    /// [forgotten](Names::forget).
+    pub fn lookup(
+        &mut self,
+        name: &[u8],
+        waiter: W,
+        now: Instant,
+        random: &mut dyn FnMut() -> u64,
+    ) -> Answered {
+        let Some(name) = Name::parse(name) else { return Answered::Failed(NameError::Invalid) };
+        if let Some(addresses) = self.sources.known(&name) {
+            return Answered::Ready(addresses);
+        }
+        // Nobody may be asked for these: RFC 6761 section 6.4, RFC 7686 section 2.
+        if name.is_within(b"invalid") || name.is_within(b"onion") {
+            return Answered::Failed(NameError::NotFound);
+        }
+        if let Some(found) = self.cache.get(&name, now) {
+            return Answered::from(found.clone());
+        }
+        let key = match self.under_way.get(&name) {
+            Some(key) => *key,
+            None if self.is_full() => return Answered::Failed(NameError::Overloaded),
+            None => self.start(&name, now, random),
+        };
+        let lookup = self.lookups.get_mut(key).expect("a lookup under way is in the table");
+        if let Some(addresses) = &lookup.early {
+            return Answered::Ready(addresses.clone());
+        }
+        lookup.waiters.push(waiter);
+        Answered::Pending
+    }
+
+    /// The next order to be carried out; `None`: there is none. To be asked until there is none
+    /// after each call that takes `random`, and after [`Names::end`].
+    pub fn next_order(&mut self) -> Option<(Token, Order)> {
+        self.orders.pop_front()
+    }
+
+    /// Takes what became of the socket of `token`; an outdated one does no harm.
+    pub fn handle(
+        &mut self,
+        token: Token,
+        event: Event,
+        now: Instant,
+        random: &mut dyn FnMut() -> u64,
+    ) {
+        let (key, family) = parse_token(token);
+        if let Some(lookup) = self.lookups.get_mut(key) {
+            let mut desk = Desk { now, random, orders: &mut self.orders };
+            lookup.handle(&mut desk, family, event);
+            self.settle(key, now, random);
+        }
+    }
+
+    /// When [`Names::handle_deadlines`] has to be called at the latest; `None`: not at all.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Gives up what has taken too long by `now`.
+    pub fn handle_deadlines(&mut self, now: Instant, random: &mut dyn FnMut() -> u64) {
+        while let Some((_, token)) = self.timers.expired(now) {
+            let key = Key::from(token);
+            if let Some(lookup) = self.lookups.get_mut(key) {
+                lookup.expire(&mut Desk { now, random, orders: &mut self.orders });
+                self.settle(key, now, random);
+            }
+        }
+    }
+
+    /// One waiter and its result, until there is none left. To be asked after each call that may
+    /// end a lookup: [`Names::handle`] and [`Names::handle_deadlines`].
+    pub fn poll_finished(&mut self) -> Option<(W, Found)> {
+        self.finished.pop_front()
+    }
+
+    /// The result of this waiter, if it has one already.
+    pub fn take_finished(&mut self, waiter: W) -> Option<Found> {
+        let place = self.finished.iter().position(|(other, _)| *other == waiter)?;
+        self.finished.remove(place).map(|(_, found)| found)
+    }
+
+    /// A waiter that is gone gets no result. Its lookup goes on: its name may be asked for again.
+    /// Looks at every waiter, so it is for those who may still wait only.
+    pub fn forget(&mut self, waiter: W) {
+        for (_, lookup) in self.lookups.iter_mut() {
+            lookup.waiters.retain(|other| *other != waiter);
+        }
+        self.finished.retain(|(other, _)| *other != waiter);
+    }
+
+    /// Ends every lookup and closes its sockets: the worker ends. No waiter gets a result.
+    pub fn end(&mut self, now: Instant) {
+        for key in std::mem::take(&mut self.under_way).into_values() {
+            if let Some(mut lookup) = self.lookups.remove(key) {
+                let random = &mut || unreachable!("who ends asks nobody");
+                let mut desk = Desk { now, random, orders: &mut self.orders };
+                lookup.end(&mut desk, NameError::Overloaded);
+                self.timers.remove(lookup.timer);
+            }
+        }
+        self.finished.clear();
+    }
+
+    /// Begins a lookup; the table has room.
+    fn start(&mut self, name: &Name, now: Instant, random: &mut dyn FnMut() -> u64) -> Key {
+        let key = self.lookups.next_key().expect("the table is no smaller than the bound");
+        let timer = self.timers.insert(key.token(Kind::Name), now + self.bounds.time);
+        let sources = self.sources.clone();
+        let mut lookup = Lookup::new(name.clone(), key, timer, sources, now, self.bounds.time);
+        lookup.ask(&mut Desk { now, random, orders: &mut self.orders });
+        self.timers.set(timer, lookup.next_deadline());
+        let inserted = self.lookups.insert(lookup);
+        assert!(inserted == Some(key), "the table gives the key that it announced");
+        self.under_way.insert(name.clone(), key);
+        key
+    }
+
+    /// Lets a lookup move on, and hands out what it found.
+    fn settle(&mut self, key: Key, now: Instant, random: &mut dyn FnMut() -> u64) {
+        let Some(lookup) = self.lookups.get_mut(key) else { return };
+        match lookup.progress(&mut Desk { now, random, orders: &mut self.orders }) {
+            Progress::Pending => self.timers.set(lookup.timer, lookup.next_deadline()),
+            Progress::Early(addresses) => {
+                self.timers.set(lookup.timer, lookup.next_deadline());
+                let waiters = lookup.waiters.drain(..);
+                self.finished.extend(waiters.map(|waiter| (waiter, Ok(addresses.clone()))));
+            }
+            Progress::Done(found, time) => {
+                let Some(lookup) = self.lookups.remove(key) else { return };
+                self.timers.remove(lookup.timer);
+                self.under_way.remove(&lookup.name);
+                let waiters = lookup.waiters.into_iter();
+                self.finished.extend(waiters.map(|waiter| (waiter, found.clone())));
+                self.remember(lookup.name, found, time, now);
+            }
+        }
+    }
+
+    /// Puts what was found into the cache, unless it says nothing about the name.
+    fn remember(&mut self, name: Name, found: Found, time: Duration, now: Instant) {
+        if found == Err(NameError::Overloaded) {
+            return;
+        }
+        let [least, most] = match found {
+            Ok(_) => Self::REMEMBERED,
+            Err(_) => [Self::REMEMBERED[0], Self::ABSENCE_REMEMBERED_MAX],
+        };
+        self.cache.insert(name, found, now + time.clamp(least, most), now);
+    }
+}
+
+impl From<Found> for Answered {
+    fn from(found: Found) -> Self {
+        match found {
+            Ok(addresses) => Self::Ready(addresses),
+            Err(error) => Self::Failed(error),
+        }
+    }
+}

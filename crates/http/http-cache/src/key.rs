@@ -1,0 +1,431 @@
+//! Cache keys, RFC 9111 section 2: what is asked for, as text for people and the disk, and as a
+//! hash for the index.
+//!
+//! A key contains what the origin receives, byte for byte: the path and query, fields from which
+//! origins build URLs ([`OriginRequest::key_fields`]), and what the operator adds. RFC 3986 section
+//! 6.2.2 would make `%7E` and `~` one, and resolve `..`; but an origin that reads the two
+//! differently would have one request answered with the other's response. Only the host is
+//! normalised (its case, the notation of an address), and the default port; the origin receives it
+//! in the same form.
+
+use std::fmt::{self, Write};
+
+use memchr::{memchr, memrchr};
+use millrace_http1::{Authority, Host, Name, OriginRequest};
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::features::put_cookies;
+use super::sink::Sink;
+
+/// What keys are hashed with: random and secret, so that nobody can prepare two keys that meet.
+/// SipHash-1-3 with 128 bits. Variants and ranges are known by their hashes alone, so a cache that
+/// outlives its process keeps this key too, where only it can read it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HashKey([u8; 16]);
+
+impl HashKey {
+    /// Takes 16 random bytes.
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub const fn bytes(&self) -> [u8; 16] {
+        self.0
+    }
+
+    pub(super) fn hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_key(&self.0)
+    }
+}
+
+/// A cache key's hash. Two requests with the same one are taken as asking for the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Key(pub u128);
+
+/// The scheme of a target URI.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Scheme {
+    /// `http`
+    #[default]
+    Http,
+    /// `https`
+    Https,
+}
+
+impl Scheme {
+    /// As it is written in a URI.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    /// The port that is meant where none is written.
+    pub fn port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+}
+
+/// Where a URI is at: the origin of RFC 9110 section 4.3.1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Site<'a> {
+    /// Its scheme.
+    pub scheme: Scheme,
+    /// Its host, and its port if one was written.
+    pub authority: Authority<'a>,
+}
+
+impl Site<'_> {
+    /// Whether two are the same origin, RFC 9110 section 4.3.1.
+    pub fn is_same(&self, other: &Site<'_>) -> bool {
+        let port = |site: &Site<'_>| site.authority.port.unwrap_or(site.scheme.port());
+        let is_same_host = match (self.authority.host, other.authority.host) {
+            (Host::Name(name), Host::Name(other)) => name.eq_ignore_ascii_case(other),
+            (host, other) => host == other,
+        };
+        is_same_host && self.scheme == other.scheme && port(self) == port(other)
+    }
+
+    pub(super) fn put(&self, sink: &mut impl Sink) {
+        let scheme: &[u8] = match self.scheme {
+            Scheme::Http => b"http://",
+            Scheme::Https => b"https://",
+        };
+        match self.authority.host {
+            Host::Name(name) => put_lower(sink, scheme, name),
+            address => {
+                sink.put(scheme);
+                write!(Text(sink), "{address}").expect("a sink takes everything");
+            }
+        }
+        let is_default = |port: &u16| *port == self.scheme.port();
+        if let Some(port) = self.authority.port.filter(|port| !is_default(port)) {
+            write!(Text(sink), ":{port}").expect("a sink takes everything");
+        }
+    }
+}
+
+/// What an operator adds to a route's keys or leaves out. The default changes nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct KeyParts {
+    /// Query parameters that do not count: names, or beginnings of names with a `*` after them.
+    pub ignored_parameters: Vec<Box<[u8]>>,
+    /// Whether the whole query does not count.
+    pub ignores_query: bool,
+    /// Request fields whose values count, in lower case.
+    pub fields: Vec<Box<[u8]>>,
+    /// Cookies whose values count: names, or beginnings of names with a `*` after them. A `Cookie`
+    /// line that parsers may read differently counts as a whole.
+    pub cookies: Vec<Box<[u8]>>,
+    /// Whose answers they are.
+    pub space: Space,
+}
+
+/// Whose answers some keys are of; the default: there is nobody else. Two services may be asked for
+/// the same URL and know different origins by it, or may not tell the same clients the same:
+/// neither may get what the other has stored.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Space(Box<[u8]>);
+
+impl Space {
+    /// The space that the text of a key ends with.
+    pub fn in_text(text: &[u8]) -> Self {
+        Self(Self::line_in(text).into())
+    }
+
+    pub(super) fn put(&self, sink: &mut impl Sink) {
+        if !self.0.is_empty() {
+            sink.put(&self.0);
+        }
+    }
+
+    /// The space of this name, which has no line end in it.
+    pub fn of(name: &str) -> Self {
+        // As it stands in a key, in one piece. No name of a field has an @.
+        Self(format!("\n@{name}").into_bytes().into())
+    }
+
+    /// The line of the space that a key's text ends with; empty for the default space.
+    fn line_in(text: &[u8]) -> &[u8] {
+        let line = memrchr(b'\n', text).map_or(&b""[..], |at| &text[at..]);
+        if line.starts_with(b"\n@") { line } else { b"" }
+    }
+
+    /// Returns the tag of the space; 0 for the default space.
+    pub fn tag(&self) -> SpaceTag {
+        Self::tag_of(&self.0)
+    }
+
+    /// Returns the tag of the space that a key's text, written by [`Key::write`], ends with.
+    pub fn tag_of(text: &[u8]) -> SpaceTag {
+        match Self::line_in(text) {
+            [] => SpaceTag::default(),
+            line => SpaceTag(crc32c::crc32c(&line[2..]).max(1)),
+        }
+    }
+}
+
+/// A short checksum of a space's name, by which disks count stored responses per space. Two names
+/// may share a tag: no response is ever selected by it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct SpaceTag(pub u32);
+
+impl Key {
+    /// The key of a GET of this path and query. `request` is looked at for its fields only.
+    /// Allocates nothing unless a trusted peer describes the client's request.
+    pub fn of(
+        hash: &HashKey,
+        site: &Site<'_>,
+        path_and_query: &[u8],
+        request: &OriginRequest<'_>,
+        parts: &KeyParts,
+    ) -> Self {
+        let mut sink = hash.hasher();
+        put(&mut sink, site, path_and_query, request, parts);
+        Self(sink.finish128().as_u128())
+    }
+
+    /// The key that a text has, which [`Key::write`] wrote.
+    pub fn of_text(hash: &HashKey, text: &[u8]) -> Self {
+        let mut sink = hash.hasher();
+        sink.put(text);
+        Self(sink.finish128().as_u128())
+    }
+
+    /// Appends the text of a key: the URI, and after it a line for each value that counts. It has
+    /// its hash by [`Key::of_text`].
+    pub fn write(
+        out: &mut Vec<u8>,
+        site: &Site<'_>,
+        path_and_query: &[u8],
+        request: &OriginRequest<'_>,
+        parts: &KeyParts,
+    ) {
+        put(out, site, path_and_query, request, parts);
+    }
+}
+
+struct Text<'a, S>(&'a mut S);
+
+impl<S: Sink> Write for Text<'_, S> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.put(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Puts a short beginning, and bytes in lower case, in as few pieces as they can be: each piece
+/// costs a hasher as much as twenty bytes. `beginning` has 16 bytes at most.
+pub(super) fn put_lower(sink: &mut impl Sink, beginning: &[u8], bytes: &[u8]) {
+    let mut piece = [0; PIECE_BYTES];
+    piece[..beginning.len()].copy_from_slice(beginning);
+    let first_len = bytes.len().min(PIECE_BYTES - beginning.len());
+    let (first, rest) = bytes.split_at(first_len);
+    let end = beginning.len() + first_len;
+    piece[beginning.len()..end].copy_from_slice(first);
+    piece[beginning.len()..end].make_ascii_lowercase();
+    sink.put(&piece[..end]);
+    if !rest.is_empty() {
+        put_lower(sink, b"", rest);
+    }
+}
+
+const PIECE_BYTES: usize = 64;
+
+fn put(
+    sink: &mut impl Sink,
+    site: &Site<'_>,
+    path_and_query: &[u8],
+    request: &OriginRequest<'_>,
+    parts: &KeyParts,
+) {
+    site.put(sink);
+    if parts.ignores_query || !parts.ignored_parameters.is_empty() {
+        let query_at = memchr(b'?', path_and_query).unwrap_or(path_and_query.len());
+        sink.put(&path_and_query[..query_at]);
+        if let Some(query) = path_and_query.get(query_at + 1..).filter(|_| !parts.ignores_query) {
+            put_query(sink, query, &parts.ignored_parameters);
+        }
+    } else {
+        sink.put(path_and_query);
+    }
+    for name in &parts.fields {
+        let known = Name::of(name);
+        request.written(known, |value| put_field(sink, name, value));
+        request.values(known, name).for_each(|value| put_field(sink, name, value));
+    }
+    request.key_fields(|name, value| put_field(sink, name, value));
+    if !parts.cookies.is_empty() {
+        put_cookies(sink, request.head(), &parts.cookies);
+    }
+    parts.space.put(sink);
+}
+
+/// Puts a field as a line. No value has a line end, so that no value looks like two.
+fn put_field(sink: &mut impl Sink, name: &[u8], value: &[u8]) {
+    sink.put(b"\n");
+    put_lower(sink, b"", name);
+    sink.put(b":");
+    sink.put(value);
+}
+
+fn put_query(sink: &mut impl Sink, query: &[u8], ignored: &[Box<[u8]>]) {
+    let counting = query.split(|&byte| byte == b'&').filter(|part| !is_ignored(part, ignored));
+    for (at, parameter) in counting.enumerate() {
+        sink.put(if at == 0 { b"?" } else { b"&" });
+        sink.put(parameter);
+    }
+}
+
+/// Whether a parameter does not count. One with a `;` always does: some origins end a parameter
+/// there, and would see in the rest one that counts (parameter cloaking).
+fn is_ignored(parameter: &[u8], ignored: &[Box<[u8]>]) -> bool {
+    let name_len = memchr(b'=', parameter).unwrap_or(parameter.len());
+    let name = &parameter[..name_len];
+    let is_named = |pattern: &[u8]| match pattern {
+        [beginning @ .., b'*'] => name.starts_with(beginning),
+        pattern => name == pattern,
+    };
+    memchr(b';', parameter).is_none() && ignored.iter().any(|pattern| is_named(pattern))
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_http1::Forwarding;
+
+    use super::super::samples::{HASH, get};
+    use super::*;
+
+    fn site(scheme: Scheme, authority: &str) -> Site<'_> {
+        Site { scheme, authority: Authority::parse(authority.as_bytes()).unwrap() }
+    }
+
+    fn text(scheme: Scheme, authority: &str, path: &str, parts: &KeyParts) -> String {
+        let request = get("X-Kind: a\r\nx-kind: b\r\n");
+        let request = OriginRequest::as_received(&request);
+        let site = site(scheme, authority);
+        let mut text = Vec::new();
+        Key::write(&mut text, &site, path.as_bytes(), &request, parts);
+        let key = Key::of(&HASH, &site, path.as_bytes(), &request, parts);
+        assert_eq!(key, Key::of_text(&HASH, &text));
+        String::from_utf8(text).unwrap()
+    }
+
+    fn plain(authority: &str, path: &str) -> String {
+        text(Scheme::Http, authority, path, &KeyParts::default())
+    }
+
+    #[test]
+    fn a_key_is_the_target_uri_section_2() {
+        assert_eq!(plain("Example.COM:80", "/a?b"), "http://example.com/a?b");
+        assert_eq!(plain("example.com:443", "/"), "http://example.com:443/");
+        let secure = text(Scheme::Https, "example.com:443", "/", &KeyParts::default());
+        assert_eq!(secure, "https://example.com/");
+        assert_eq!(plain("[::FFFF:0:1]:8080", "/"), "http://[::ffff:0.0.0.1]:8080/");
+        assert_eq!(plain("127.0.0.1", "/"), "http://127.0.0.1/");
+        let long = "a".repeat(63);
+        let host = format!("{long}.{}.example", long.to_uppercase());
+        assert_eq!(plain(&host, "/"), format!("http://{long}.{long}.example/"));
+    }
+
+    #[test]
+    fn what_is_sent_is_what_counts() {
+        for path in ["/a/../b", "/%7ea", "/%7Ea", "/~a", "//a", "/a/", "/a?", "/a?x&y", "/a?y&x"] {
+            assert_eq!(plain("a", path), format!("http://a{path}"));
+        }
+    }
+
+    #[test]
+    fn an_operator_may_leave_out_parameters() {
+        let ignored = |path: &str| {
+            let ignored_parameters = vec![(*b"utm_*").into(), (*b"fbclid").into()];
+            let parts = KeyParts { ignored_parameters, ..KeyParts::default() };
+            text(Scheme::Http, "a", path, &parts)
+        };
+        assert_eq!(ignored("/?utm_a=1&b=2&fbclid&c"), "http://a/?b=2&c");
+        assert_eq!(ignored("/?utm_a=1&utm_b"), "http://a/");
+        assert_eq!(ignored("/?fbclid2=1"), "http://a/?fbclid2=1");
+        assert_eq!(ignored("/?utm_a=1;b=2"), "http://a/?utm_a=1;b=2", "cloaking");
+        let parts = KeyParts { ignores_query: true, ..KeyParts::default() };
+        assert_eq!(text(Scheme::Http, "a", "/b?c", &parts), "http://a/b");
+    }
+
+    #[test]
+    fn an_operator_may_add_fields() {
+        let parts = KeyParts { fields: vec![(*b"x-kind").into()], ..KeyParts::default() };
+        assert_eq!(text(Scheme::Http, "a", "/", &parts), "http://a/\nx-kind:a\nx-kind:b");
+    }
+
+    #[test]
+    fn a_field_counts_as_the_origin_receives_it() {
+        let parts =
+            KeyParts { fields: vec![(*b"x-forwarded-proto").into()], ..KeyParts::default() };
+        let of = |is_trusted, parts: &KeyParts| {
+            let head = get("X-Forwarded-Proto: https\r\nX-Host: B\r\n");
+            let forwarding = Forwarding::Gateway { client: None, is_trusted, passed: &[] };
+            let request = OriginRequest::new(&head, forwarding);
+            let mut text = Vec::new();
+            Key::write(&mut text, &site(Scheme::Http, "a"), b"/", &request, parts);
+            String::from_utf8(text).unwrap()
+        };
+        assert_eq!(of(false, &KeyParts::default()), "http://a/");
+        assert_eq!(of(false, &parts), "http://a/\nx-forwarded-proto:http");
+        let believed = "http://a/\nx-forwarded-proto:https\nx-host:B";
+        assert_eq!(of(true, &KeyParts::default()), believed);
+    }
+
+    #[test]
+    fn two_services_have_keys_of_their_own() {
+        let of = |space| {
+            let parts = KeyParts { space, ..KeyParts::default() };
+            text(Scheme::Http, "a", "/b?c", &parts)
+        };
+        assert_eq!(of(Space::of("x:1")), "http://a/b?c\n@x:1");
+        assert_eq!(of(Space::of("x:2")), "http://a/b?c\n@x:2");
+        assert_eq!(of(Space::default()), "http://a/b?c");
+        for space in [Space::of("x:1"), Space::default()] {
+            assert_eq!(Space::in_text(of(space.clone()).as_bytes()), space);
+        }
+        for space in [Space::of("x:1"), Space::of("x:2"), Space::default()] {
+            assert_eq!(Space::tag_of(of(space.clone()).as_bytes()), space.tag());
+        }
+        assert_ne!(Space::of("x:1").tag(), Space::of("x:2").tag());
+        assert_eq!(Space::default().tag(), SpaceTag::default());
+        assert_eq!(Space::tag_of(b"http://a/\nfield:@x:1"), SpaceTag::default());
+    }
+
+    #[test]
+    fn an_operator_may_add_cookies() {
+        let head = get("Cookie: a=1; lang=de\r\n");
+        let request = OriginRequest::as_received(&head);
+        let parts = KeyParts { cookies: vec![(*b"lang").into()], ..KeyParts::default() };
+        let site = site(Scheme::Http, "a");
+        let mut text = Vec::new();
+        Key::write(&mut text, &site, b"/", &request, &parts);
+        assert_eq!(text, b"http://a/\ncookie;lang=de");
+        assert_eq!(Key::of(&HASH, &site, b"/", &request, &parts), Key::of_text(&HASH, &text));
+    }
+
+    #[test]
+    fn hashes_differ_by_key_and_text() {
+        let key = |hash: [u8; 16], text: &[u8]| Key::of_text(&HashKey::new(hash), text);
+        assert_ne!(key([0; 16], b"a"), key([0; 16], b"b"));
+        assert_ne!(key([0; 16], b"a"), key([1; 16], b"a"));
+        assert_eq!(key([1; 16], b"a"), key([1; 16], b"a"));
+    }
+
+    #[test]
+    fn origins_are_compared_rfc_9110_section_4_3_1() {
+        let http = |authority| site(Scheme::Http, authority);
+        assert!(http("A.example").is_same(&http("a.EXAMPLE:80")));
+        assert!(!http("a:81").is_same(&http("a")));
+        assert!(!http("a").is_same(&http("b")));
+        assert!(!http("a").is_same(&site(Scheme::Https, "a:80")));
+        assert!(http("[::1]").is_same(&http("[0:0::1]")));
+    }
+}

@@ -1,0 +1,256 @@
+//! Parts of representations: 206 answers, answers that were cut short, and how they are made whole,
+//! RFC 9111 sections 3.3 and 3.4.
+
+use millrace_http1::{AnswerHead, Name, RequestHead};
+
+use super::content_range::{extent_of, shortened};
+use super::directives::AnswerDirectives;
+use super::freshen::{UpdatedBy, keep_merged};
+use super::meta::{Extent, Meta};
+use super::policy::Policy;
+use super::refusal::Refusal;
+use super::store::{Receipt, Stored, keep};
+use super::stored_head::lines;
+use super::validate::StoredView;
+
+/// Says what a body means for what was stored with its head, once it has ended: `length` bytes of
+/// it came, and `is_whole` where its framing says that it is all. `declared` is the length that the
+/// head announced.
+///
+/// RFC 9111 section 3.3: of an answer that was cut short is kept what came, if the origin can be
+/// asked for the rest of these very bytes.
+///
+/// # Errors
+/// Then it must not be used any more, and whoever reads it must be cut off too, unless it is whole.
+pub fn finish(
+    meta: &mut Meta,
+    length: u64,
+    is_whole: bool,
+    declared: Option<u64>,
+) -> Result<(), Refusal> {
+    match meta.extent {
+        Some(extent) => meta.extent = Some(shortened(extent, length)?),
+        None if is_whole => {}
+        None if meta.status != 200 || length == 0 || !meta.has_strong_validator() => {
+            return Err(Refusal::Incomplete);
+        }
+        None => meta.extent = Some(Extent { first: 0, last: length - 1, complete: declared }),
+    }
+    Ok(())
+}
+
+/// What is missing of a representation, as a request for it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Remainder {
+    /// The value of `Range`.
+    pub range: Vec<u8>,
+    /// The value of `If-Range`: with another representation the origin sends all of it.
+    pub if_range: Vec<u8>,
+}
+
+/// What to ask for so that a part becomes whole, RFC 9111 section 3.3; `None`: all of it. That is
+/// where the part is in the middle, and where nothing says that what comes is of the same bytes:
+/// section 3.4 asks for a strong validator, so without one the two could never be joined.
+pub fn remainder(meta: &Meta, head: &[u8]) -> Option<Remainder> {
+    let extent = meta.extent.filter(|_| meta.has_strong_validator())?;
+    let is_end = extent.complete.is_some_and(|length| extent.last + 1 == length);
+    let range = match (extent.first, is_end) {
+        (0, false) => format!("bytes={}-", extent.last + 1),
+        (first, true) if first > 0 => format!("bytes=0-{}", first - 1),
+        _ => return None,
+    };
+    let if_range = match meta.etag_bytes(head) {
+        Some(etag) => etag,
+        None => {
+            let mut lines = lines(&head[meta.lines_at as usize..]);
+            lines.find(|line| line.known == Name::LastModified)?.value
+        }
+    };
+    Some(Remainder { range: range.into_bytes(), if_range: if_range.to_vec() })
+}
+
+/// Joins a stored part with the part that a 206 brings, RFC 9111 section 3.4: gives what is kept of
+/// both, with an extent unless they are all. The bytes of the new part go where its `Content-Range`
+/// says, before or behind those that are there; where they overlap they are the same.
+///
+/// # Errors
+/// [`Refusal::Range`] where they are not parts of the same representation, or do not meet; then the
+/// stored part is of no use for this answer. The others as by [`store`](super::store()).
+pub fn combine(
+    request: &RequestHead,
+    kept: &StoredView<'_>,
+    answer: &AnswerHead,
+    receipt: &Receipt,
+    policy: &Policy,
+) -> Result<Stored, Refusal> {
+    let old = kept.meta.extent.filter(|_| answer.status() == 206).ok_or(Refusal::Range)?;
+    let directives = AnswerDirectives::of(answer, &policy.targets);
+    let new = keep(answer, &directives, receipt, policy)?;
+    let extent = union(old, extent_of(answer)?).ok_or(Refusal::Range)?;
+    if !is_same_strongly(kept, &StoredView { meta: &new.meta, head: &new.head }) {
+        return Err(Refusal::Range);
+    }
+    let is_all = extent.first == 0 && extent.complete == Some(extent.last + 1);
+    let status = if is_all { 200 } else { kept.meta.status };
+    let mut stored =
+        keep_merged(request, kept, (answer, UpdatedBy::Part), status, receipt, policy)?;
+    stored.meta.extent = if is_all { None } else { Some(extent) };
+    Ok(stored)
+}
+
+fn union(old: Extent, new: Extent) -> Option<Extent> {
+    let complete = match (old.complete, new.complete) {
+        (Some(old), Some(new)) if old != new => return None,
+        (old, new) => old.or(new),
+    };
+    let do_meet = new.first <= old.last + 1 && old.first <= new.last + 1;
+    let (first, last) = (old.first.min(new.first), old.last.max(new.last));
+    let is_inside = complete.is_none_or(|length| last < length);
+    (do_meet && is_inside).then_some(Extent { first, last, complete })
+}
+
+/// Whether two are of the same bytes, RFC 9111 section 3.4.
+fn is_same_strongly(old: &StoredView<'_>, new: &StoredView<'_>) -> bool {
+    match (old.meta.etag_in(old.head), new.meta.etag_in(new.head)) {
+        (Some(old), Some(new)) => old.matches_strongly(new),
+        (None, None) => {
+            let are_strong = old.meta.has_strong_validator() && new.meta.has_strong_validator();
+            are_strong && old.meta.last_modified_s == new.meta.last_modified_s
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{DATE, RECEIPT, answer, get, kept};
+    use super::super::store::store;
+    use super::*;
+
+    const TAG: &str = "ETag: \"a\"\r\n";
+
+    fn part(content_range: &str, fields: &str) -> Result<Stored, Refusal> {
+        let fields = format!(
+            "{DATE}Cache-Control: max-age=60\r\nContent-Range: {content_range}\r\n{fields}"
+        );
+        let asked = get("Range: bytes=0-4\r\n");
+        store(&asked, &answer(206, &fields), &RECEIPT, &Policy::default())
+    }
+
+    fn extent(first: u64, last: u64, complete: Option<u64>) -> Option<Extent> {
+        Some(Extent { first, last, complete })
+    }
+
+    #[test]
+    fn a_part_has_its_place_rfc_9110_section_14_4() {
+        let stored = part("bytes 4-9/10", "Content-Length: 6\r\n").unwrap();
+        assert_eq!(stored.meta.extent, extent(4, 9, Some(10)));
+        assert!(!String::from_utf8(stored.head).unwrap().contains("Content-Range"));
+        assert_eq!(part("BYTES 0-0/*", "").unwrap().meta.extent, extent(0, 0, None));
+        for bad in [
+            "bytes 4-10/10",
+            "bytes 5-4/10",
+            "bytes */10",
+            "bytes 4-9",
+            "items 4-9/10",
+            "bytes=4-9/10",
+            "bytes 4-9/10, bytes 1-2/10",
+            "bytes 4-9/10\r\nContent-Range: bytes 4-9/10",
+            "bytes 0-9223372036854775807/*",
+            "bytes 4-99999999999999999999/*",
+            "",
+        ] {
+            assert_eq!(part(bad, "").err(), Some(Refusal::Range), "{bad}");
+        }
+        let unasked = answer(206, "Cache-Control: max-age=60\r\nContent-Range: bytes 0-4/10\r\n");
+        let refused = store(&get(""), &unasked, &RECEIPT, &Policy::default());
+        assert_eq!(refused.err(), Some(Refusal::Range));
+    }
+
+    #[test]
+    fn a_short_part_is_what_came_of_it_rfc_9111_section_3_3() {
+        let stored = part("bytes 4-9/10", "Content-Length: 5\r\n").unwrap();
+        assert_eq!(stored.meta.extent, extent(4, 8, Some(10)));
+        let longer = part("bytes 4-9/10", "Content-Length: 7\r\n");
+        assert_eq!(longer.err(), Some(Refusal::Range));
+        let mut meta = part("bytes 4-9/10", "").unwrap().meta;
+        assert_eq!(finish(&mut meta, 7, true, None), Err(Refusal::Range));
+        assert_eq!(finish(&mut meta, 0, false, None), Err(Refusal::Incomplete));
+        assert_eq!(finish(&mut meta, 2, false, None), Ok(()));
+        assert_eq!(meta.extent, extent(4, 5, Some(10)));
+    }
+
+    #[test]
+    fn a_cut_answer_is_a_part_if_it_can_be_completed_rfc_9111_section_3_3() {
+        let mut meta = kept(&format!("Cache-Control: max-age=60\r\n{TAG}")).meta;
+        assert_eq!(finish(&mut meta, 10, true, Some(10)), Ok(()));
+        assert_eq!(meta.extent, None);
+        assert_eq!(finish(&mut meta, 0, false, Some(10)), Err(Refusal::Incomplete));
+        assert_eq!(finish(&mut meta, 4, false, Some(10)), Ok(()));
+        assert_eq!(meta.extent, extent(0, 3, Some(10)));
+        let mut weak = kept("Cache-Control: max-age=60\r\nETag: W/\"a\"\r\n").meta;
+        assert_eq!(finish(&mut weak, 4, false, Some(10)), Err(Refusal::Incomplete));
+    }
+
+    #[test]
+    fn the_rest_is_asked_for_with_if_range_rfc_9111_section_3_3() {
+        let asked = |content_range: &str, fields: &str| {
+            let stored = part(content_range, fields).unwrap();
+            let remainder = remainder(&stored.meta, &stored.head)?;
+            let text = |bytes| String::from_utf8(bytes).unwrap();
+            Some((text(remainder.range), text(remainder.if_range)))
+        };
+        let rest = |range: &str, if_range: &str| Some((range.to_owned(), if_range.to_owned()));
+        assert_eq!(asked("bytes 0-4/10", TAG), rest("bytes=5-", "\"a\""));
+        assert_eq!(asked("bytes 0-4/*", TAG), rest("bytes=5-", "\"a\""));
+        assert_eq!(asked("bytes 4-9/10", TAG), rest("bytes=0-3", "\"a\""));
+        let date = "Thu, 01 Jan 2026 00:00:00 GMT";
+        let modified = format!("Last-Modified: {date}\r\n");
+        assert_eq!(asked("bytes 0-4/10", &modified), rest("bytes=5-", date));
+        assert_eq!(asked("bytes 2-4/10", TAG), None);
+        assert_eq!(asked("bytes 2-4/*", TAG), None);
+        assert_eq!(asked("bytes 0-4/10", "ETag: W/\"a\"\r\n"), None);
+        assert_eq!(asked("bytes 0-4/10", ""), None);
+    }
+
+    fn joined(old: (&str, &str), new: (&str, &str)) -> Result<Stored, Refusal> {
+        let stored = part(old.0, old.1).unwrap();
+        let kept = StoredView { meta: &stored.meta, head: &stored.head };
+        let fields = format!("{DATE}Content-Range: {}\r\n{}", new.0, new.1);
+        combine(&get(""), &kept, &answer(206, &fields), &RECEIPT, &Policy::default())
+    }
+
+    #[test]
+    fn parts_are_joined_rfc_9111_section_3_4() {
+        let old = format!("{TAG}A: 1\r\nB: 1\r\n");
+        let new = format!("{TAG}A: 2\r\n");
+        let whole = joined(("bytes 0-4/10", &old), ("bytes 5-9/10", &new)).unwrap();
+        assert_eq!((whole.meta.extent, whole.meta.status), (None, 200));
+        let expected = format!(
+            "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nETag: \"a\"\r\nB: 1\r\n{DATE}A: 2\r\n"
+        );
+        assert_eq!(String::from_utf8(whole.head).unwrap(), expected);
+        let more = joined(("bytes 2-4/10", TAG), ("bytes 4-6/*", TAG)).unwrap();
+        assert_eq!((more.meta.extent, more.meta.status), (extent(2, 6, Some(10)), 206));
+        let before = joined(("bytes 4-9/10", TAG), ("bytes 0-3/10", TAG)).unwrap();
+        assert_eq!(before.meta.extent, None);
+    }
+
+    #[test]
+    fn parts_of_different_things_are_not_joined_rfc_9111_section_3_4() {
+        let refused = |old: (&str, &str), new: (&str, &str)| {
+            assert_eq!(joined(old, new).err(), Some(Refusal::Range), "{old:?} {new:?}");
+        };
+        refused(("bytes 0-4/10", TAG), ("bytes 6-9/10", TAG));
+        refused(("bytes 0-4/10", TAG), ("bytes 5-9/11", TAG));
+        refused(("bytes 0-4/10", TAG), ("bytes 5-9/10", "ETag: \"b\"\r\n"));
+        refused(("bytes 0-4/*", TAG), ("bytes x", TAG));
+        let weak = "ETag: W/\"a\"\r\n";
+        refused(("bytes 0-4/10", weak), ("bytes 5-9/10", weak));
+        let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
+        assert!(joined(("bytes 0-4/10", modified), ("bytes 5-9/10", modified)).is_ok());
+        refused(("bytes 0-4/10", TAG), ("bytes 5-9/10", modified));
+        let recent = "Last-Modified: Sat, 21 Nov 2026 10:16:00 GMT\r\n";
+        refused(("bytes 0-4/10", recent), ("bytes 5-9/10", recent));
+    }
+}

@@ -1,0 +1,22 @@
+//! Where the text of a key goes: into memory, or straight into a hash.
+
+use std::hash::Hasher;
+
+use siphasher::sip128::SipHasher13;
+
+/// Where the text of a key goes.
+pub(super) trait Sink {
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+impl Sink for SipHasher13 {
+    fn put(&mut self, bytes: &[u8]) {
+        self.write(bytes);
+    }
+}

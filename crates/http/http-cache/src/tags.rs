@@ -1,0 +1,212 @@
+//! What stored answers can be purged by besides their URI: `Surrogate-Key` and `Cache-Tag`, which
+//! operators use, and the groups of RFC 9875, which origins use too.
+
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use millrace_http1::{AnswerHead, Name, RequestHead, destination, tokens};
+use siphasher::sip128::Hasher128;
+
+use super::key::{HashKey, Scheme, Site, Space};
+use super::limits::{TAG_BYTES_MAX, TAGS_MAX};
+use super::sink::Sink;
+use super::stored_head::read_again;
+use super::structured::{combined, strings};
+
+/// A tag of an answer.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Tag {
+    /// From `Surrogate-Key` or `Cache-Tag`: the operator's, one name space for all sites.
+    Key(Vec<u8>),
+    /// From `Cache-Groups`: of its origin, RFC 9875 section 2.1; by its name an operator may purge
+    /// it as well.
+    Group(Vec<u8>),
+}
+
+impl Tag {
+    /// What stands in the field.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Key(text) | Self::Group(text) => text,
+        }
+    }
+}
+
+/// The hash of a tag, to find answers by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct TagHash(pub u128);
+
+/// The tags of an answer, each once, at most 128 of at most 256 bytes; what is above is left out.
+///
+/// `Surrogate-Key` has blanks between its members, `Cache-Tag` commas. `Cache-Groups` is a list of
+/// strings (RFC 9875 section 2) and counts as a whole or not at all; its groups go first, since the
+/// RFC promises 32 of them.
+pub fn tags(answer: &AnswerHead) -> Vec<Tag> {
+    let mut tags: Vec<Tag> = Vec::new();
+    // Those of `tags`, in order: a member that is there already costs a search among 128.
+    let mut sorted: Vec<(bool, Vec<u8>)> = Vec::new();
+    let mut add = |is_group: bool, text: &[u8]| {
+        if !(1..=TAG_BYTES_MAX).contains(&text.len()) || tags.len() == TAGS_MAX {
+            return;
+        }
+        let place =
+            sorted.binary_search_by(|(kind, known)| (*kind, &known[..]).cmp(&(is_group, text)));
+        if let Err(at) = place {
+            sorted.insert(at, (is_group, text.to_vec()));
+            tags.push(if is_group { Tag::Group(text.to_vec()) } else { Tag::Key(text.to_vec()) });
+        }
+    };
+    let groups = list(answer, Name::CacheGroups);
+    groups.iter().for_each(|group| add(true, group));
+    for value in answer.values(Name::SurrogateKey) {
+        value.split(|byte| byte.is_ascii_whitespace()).for_each(|member| add(false, member));
+    }
+    for value in answer.values(Name::CacheTag) {
+        tokens(value).for_each(|member| add(false, member));
+    }
+    tags
+}
+
+/// The hashes of a response's tags: one for each tag of the operator's, and two for each group. An
+/// operator purges the group of a site wherever it is stored ([`tag_hash`]); an origin invalidates it
+/// in its own service alone ([`group_hash`]).
+pub fn tag_hashes(
+    hash: &HashKey,
+    space: &Space,
+    request: &RequestHead,
+    answer: &AnswerHead,
+) -> Arc<[TagHash]> {
+    let authority = destination(request).ok().and_then(|it| it.authority);
+    let site = authority.map(|authority| Site { scheme: Scheme::Http, authority });
+    let hashes = |tag: Tag| match (&tag, &site) {
+        (Tag::Group(group), Some(site)) => {
+            let of_service = group_hash(hash, space, site, group);
+            [Some(tag_hash(hash, Some(site), group)), Some(of_service)]
+        }
+        (Tag::Key(text) | Tag::Group(text), _) => [Some(tag_hash(hash, None, text)), None],
+    };
+    tags(answer).into_iter().flat_map(hashes).flatten().collect()
+}
+
+/// The hashes of the tags of a stored answer whose `head` a later answer to the request has
+/// updated; `None` where that says nothing of tags.
+pub fn updated_tags(
+    hash: &HashKey,
+    space: &Space,
+    request: &RequestHead,
+    answer: &AnswerHead,
+    head: &[u8],
+) -> Option<Arc<[TagHash]>> {
+    let names = [Name::CacheGroups, Name::SurrogateKey, Name::CacheTag];
+    let tells = names.into_iter().any(|name| answer.find(name).is_some());
+    tells.then(|| tag_hashes(hash, space, request, &read_again(head)))
+}
+
+/// The groups of the answer's origin that a request makes invalid, RFC 9875 section 3: with any
+/// status, but not with a safe method. Answers that they make invalid make no others so.
+pub fn group_invalidations(request: &RequestHead, answer: &AnswerHead) -> Vec<Vec<u8>> {
+    if request.method().is_safe() {
+        return Vec::new();
+    }
+    let mut groups = list(answer, Name::CacheGroupInvalidation);
+    groups.truncate(TAGS_MAX);
+    groups
+}
+
+/// The hash by which operators find a response: of a tag without `site`, of a group with its site.
+pub fn tag_hash(hash: &HashKey, site: Option<&Site<'_>>, text: &[u8]) -> TagHash {
+    let mut sink = hash.hasher();
+    sink.write_u8(u8::from(site.is_some()));
+    if let Some(site) = site {
+        site.put(&mut sink);
+        sink.put(b"\n");
+    }
+    sink.put(text);
+    TagHash(sink.finish128().as_u128())
+}
+
+/// The hash by which an origin finds the responses of a group: of the same site (RFC 9875 section
+/// 2.1) and the same service, because two services may know different origins by one site.
+pub fn group_hash(hash: &HashKey, space: &Space, site: &Site<'_>, group: &[u8]) -> TagHash {
+    let mut sink = hash.hasher();
+    sink.write_u8(2);
+    space.put(&mut sink);
+    sink.put(b"\n");
+    site.put(&mut sink);
+    sink.put(b"\n");
+    sink.put(group);
+    TagHash(sink.finish128().as_u128())
+}
+
+fn list(answer: &AnswerHead, name: Name) -> Vec<Vec<u8>> {
+    combined(answer.values(name)).and_then(|value| strings(&value)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_http1::Authority;
+
+    use super::super::key::Scheme;
+    use super::super::samples::{HASH, answer, request};
+    use super::*;
+
+    #[test]
+    fn tags_are_read_and_bounded() {
+        let key = |text: &str| Tag::Key(text.as_bytes().to_vec());
+        let group = |text: &str| Tag::Group(text.as_bytes().to_vec());
+        let fields = "Surrogate-Key: a  b\tc\r\nsurrogate-key: a\r\nCache-Tag: d e, f,, a\r\n\
+                      Cache-Groups: \"a\";x, \"g h\"\r\nCache-Groups: \"i\"\r\n";
+        let expected = ["a", "b", "c", "d e", "f"].map(key).to_vec();
+        let expected = [["a", "g h", "i"].map(group).to_vec(), expected].concat();
+        assert_eq!(tags(&answer(200, fields)), expected);
+        let long = format!("Cache-Tag: {}, b\r\n", "a".repeat(257));
+        assert_eq!(tags(&answer(200, &long)), [key("b")]);
+        let many = (0..200).map(|at| format!("{at} ")).collect::<String>();
+        assert_eq!(tags(&answer(200, &format!("Surrogate-Key: {many}\r\n"))).len(), 128);
+    }
+
+    #[test]
+    fn groups_are_a_list_or_nothing_rfc_9875_section_2() {
+        for bad in ["a", "\"a\", b", "\"a", "1"] {
+            assert!(tags(&answer(200, &format!("Cache-Groups: {bad}\r\n"))).is_empty(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn groups_are_invalidated_by_unsafe_methods_rfc_9875_section_3() {
+        let answer = answer(200, "Cache-Group-Invalidation: \"a\", \"b\"\r\n");
+        let of = |method: &str| {
+            group_invalidations(&request(&format!("{method} / HTTP/1.1"), ""), &answer)
+        };
+        assert_eq!(of("POST"), [b"a", b"b"]);
+        assert!(of("GET").is_empty() && of("HEAD").is_empty());
+    }
+
+    #[test]
+    fn groups_are_of_their_origin_rfc_9875_section_2_1() {
+        let hash = |host: Option<&str>| {
+            let site = host.map(|host| Site {
+                scheme: Scheme::Http,
+                authority: Authority::parse(host.as_bytes()).unwrap(),
+            });
+            tag_hash(&HASH, site.as_ref(), b"a")
+        };
+        assert_eq!(hash(Some("A.example:80")), hash(Some("a.example")));
+        assert_ne!(hash(Some("a.example")), hash(Some("b.example")));
+        assert_ne!(hash(Some("a.example")), hash(None));
+    }
+
+    #[test]
+    fn a_group_is_invalidated_in_one_service_and_purged_in_all() {
+        let request = request("GET / HTTP/1.1", "");
+        let answer = answer(200, "Cache-Groups: \"a\"\r\nCache-Tag: t\r\n");
+        let of = |space: &str| tag_hashes(&HASH, &Space::of(space), &request, &answer);
+        let (one, other) = (of("one"), of("other"));
+        assert_eq!((one.len(), one[0], one[2]), (3, other[0], other[2]));
+        assert_ne!(one[1], other[1]);
+        let site =
+            Site { scheme: Scheme::Http, authority: Authority::parse(b"example.com").unwrap() };
+        assert_eq!(one[0], tag_hash(&HASH, Some(&site), b"a"));
+        assert_eq!(one[1], group_hash(&HASH, &Space::of("one"), &site, b"a"));
+    }
+}

@@ -1,0 +1,422 @@
+//! A whole cache of the rules and nothing else: a map in memory, an origin that is a function, and
+//! a clock that the test sets. It shows in what order the rules are asked.
+
+use std::collections::HashMap;
+
+use millrace_http_cache::{
+    ByteRange, CacheStatus, Condition, Extent, Forward, Freshened, HashKey, Key, KeyParts, Lookup,
+    Multipart, Policy, Receipt, Refusal, RequestDirectives, Reuse, Scheme, Selection, Site, Stored,
+    StoredView, VariantKey, combine, condition, finish, freshen, freshen_by_head, invalidated,
+    is_failure, lines, lookup, ranges, remainder, reuse, selected, store, write_not_modified,
+    write_validation,
+};
+use millrace_http1::{
+    AnswerHead, HeadLimits, HeadScan, Method, Name, OriginRequest, RequestHead, destination,
+    forwarded_runs,
+};
+
+/// What an origin says: a head, and as much of the body as came.
+#[derive(Clone)]
+pub(crate) struct Answer {
+    pub(crate) head: AnswerHead,
+    pub(crate) body: Vec<u8>,
+    /// Whether the body came to its end.
+    pub(crate) is_whole: bool,
+}
+
+/// What the client gets.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    /// With its empty line.
+    pub(crate) head: Vec<u8>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// An origin: takes the bytes of a request's head; `None`: it could not be reached.
+pub(crate) type Origin<'a> = dyn FnMut(&[u8]) -> Option<Answer> + 'a;
+
+struct Variant {
+    stored: Stored,
+    key: Option<VariantKey>,
+    body: Vec<u8>,
+}
+
+impl Variant {
+    fn kept(&self) -> StoredView<'_> {
+        StoredView { meta: &self.stored.meta, head: &self.stored.head }
+    }
+}
+
+/// The cache.
+pub(crate) struct Model {
+    pub(crate) policy: Policy,
+    pub(crate) now_ms: u64,
+    variants: HashMap<Key, Vec<Variant>>,
+}
+
+const HASH: HashKey = HashKey::new([3; 16]);
+const LIMITS: HeadLimits =
+    HeadLimits { bytes_max: 65_536, fields_max: 100, target_bytes_max: 8192 };
+
+/// Reads a whole request head.
+pub(crate) fn request(bytes: &[u8]) -> RequestHead {
+    let mut head = RequestHead::default();
+    let used = head.parse(bytes, &mut HeadScan::default(), &LIMITS);
+    assert_eq!(used, Ok(Some(bytes.len())), "{}", bytes.escape_ascii());
+    head
+}
+
+/// Reads a whole answer head.
+pub(crate) fn answer_head(bytes: &[u8]) -> AnswerHead {
+    let mut head = AnswerHead::default();
+    let used = head.parse(bytes, &mut HeadScan::default(), &LIMITS);
+    assert_eq!(used, Ok(Some(bytes.len())), "{}", bytes.escape_ascii());
+    head
+}
+
+impl Model {
+    pub(crate) fn new(now_ms: u64) -> Self {
+        Self { policy: Policy::default(), now_ms, variants: HashMap::new() }
+    }
+
+    /// One exchange.
+    pub(crate) fn exchange(&mut self, request: &RequestHead, origin: &mut Origin<'_>) -> Reply {
+        let destination = destination(request).unwrap();
+        let authority = destination.authority.unwrap();
+        let site = Site { scheme: Scheme::Http, authority };
+        let key = self.key(&site, destination.path_and_query, request);
+        if lookup(request, &self.policy) != Lookup::Cache {
+            let reply = self.fetch(request, key, Forward::Method, origin);
+            return reply.unwrap_or_else(|| own(502, "fwd=method"));
+        }
+        let asked = match self.policy.heeds_requests {
+            true => RequestDirectives::of(request),
+            false => RequestDirectives::default(),
+        };
+        let Some(at) = self.find(key, request) else {
+            if asked.only_if_cached {
+                return own(504, "only-if-cached");
+            }
+            let reply = self.fetch(request, key, Forward::UriMiss, origin);
+            return reply.unwrap_or_else(|| own(502, "no origin"));
+        };
+        let meta = self.variants[&key][at].stored.meta;
+        match reuse(&meta, &asked, self.now_ms) {
+            Reuse::Fresh { .. } | Reuse::Stale { .. } => self.serve(key, at, request, origin),
+            Reuse::StaleWhileRevalidate { .. } => {
+                let reply = self.serve(key, at, request, origin);
+                self.validate(request, key, at, origin);
+                reply
+            }
+            Reuse::Validate { is_spare, .. } => {
+                let reply = self.validate(request, key, at, origin);
+                match reply {
+                    Some((status, _)) if is_spare && is_failure(status) => {
+                        self.serve(key, at, request, origin)
+                    }
+                    Some((_, reply)) => reply,
+                    None if is_spare => self.serve(key, at, request, origin),
+                    None => own(504, "no origin"),
+                }
+            }
+            Reuse::OnlyIfCached => own(504, "only-if-cached"),
+        }
+    }
+
+    fn key(&self, site: &Site<'_>, path: &[u8], request: &RequestHead) -> Key {
+        let request = &OriginRequest::as_received(request);
+        Key::of(&HASH, site, path, request, &KeyParts::default())
+    }
+
+    /// The answer that fits, a whole one before a part.
+    fn find(&self, key: Key, request: &RequestHead) -> Option<usize> {
+        let variants = self.variants.get(&key)?;
+        let fits = |variant: &Variant| match (&variant.stored.vary, variant.key) {
+            (Some(names), Some(stored)) => {
+                stored.fits(&names.key(&HASH, &OriginRequest::as_received(request)))
+            }
+            _ => true,
+        };
+        let whole = |variant: &Variant| variant.stored.meta.extent.is_none() && fits(variant);
+        variants.iter().rposition(whole).or_else(|| variants.iter().rposition(fits))
+    }
+
+    /// Answers from what is stored.
+    fn serve(
+        &mut self,
+        key: Key,
+        at: usize,
+        request: &RequestHead,
+        origin: &mut Origin<'_>,
+    ) -> Reply {
+        let variant = &self.variants[&key][at];
+        let (meta, head) = (&variant.stored.meta, &variant.stored.head);
+        let hit = CacheStatus {
+            is_hit: true,
+            ttl_s: Some(meta.ttl_s(self.now_ms)),
+            ..CacheStatus::default()
+        };
+        let age = format!("Age: {}\r\n", meta.age_s(self.now_ms)).into_bytes();
+        let mut out = Vec::new();
+        if condition(request, meta, head) == Condition::NotModified {
+            write_not_modified(&mut out, meta, head);
+            return close([out, age].concat(), &hit, Vec::new(), None);
+        }
+        let length = variant.body.len() as u64;
+        let lines = head[meta.lines_at as usize..].to_vec();
+        let is_head = request.method() == Method::Head;
+        let status = |text: &str| format!("HTTP/1.1 {text}\r\n").into_bytes();
+        match ranges(request, meta, head, length, &HASH) {
+            Selection::Whole => {
+                let body = if is_head { Vec::new() } else { variant.body.clone() };
+                close([head.clone(), age].concat(), &hit, body, Some(length))
+            }
+            Selection::Part(range) => {
+                let extent = meta.extent;
+                let complete = extent.map_or(Some(length), |extent| extent.complete);
+                let place = format!("Content-Range: {}\r\n", range.content_range(complete));
+                let body = bytes_of(&variant.body, extent, range).to_vec();
+                let length = body.len() as u64;
+                let head = [status("206 Partial Content"), lines, place.into_bytes(), age];
+                close(head.concat(), &hit, body, Some(length))
+            }
+            Selection::Parts(ranges) => {
+                let extent = meta.extent;
+                let complete = extent.map_or(Some(length), |extent| extent.complete);
+                let parts = Multipart::new(&ranges, complete, b"text/plain", 1);
+                let mut body = Vec::new();
+                for (at, range) in ranges.as_slice().iter().enumerate() {
+                    parts.write_part_head(&mut body, at);
+                    body.extend_from_slice(bytes_of(&variant.body, extent, *range));
+                }
+                parts.write_end(&mut body);
+                let kind = [b"Content-Type: ", &parts.content_type()[..], b"\r\n"].concat();
+                let head = [status("206 Partial Content"), kind, age].concat();
+                close(head, &hit, body, Some(parts.length()))
+            }
+            Selection::Unsatisfiable => own(416, "range"),
+            Selection::Absent => self.complete(request, key, at, origin),
+        }
+    }
+
+    /// Has a part made whole, or the whole fetched.
+    fn complete(
+        &mut self,
+        request: &RequestHead,
+        key: Key,
+        at: usize,
+        origin: &mut Origin<'_>,
+    ) -> Reply {
+        let variant = &self.variants[&key][at];
+        let (meta, head) = (&variant.stored.meta, &variant.stored.head);
+        let rest = remainder(meta, head).filter(|_| request.find(Name::Range).is_none());
+        let Some(rest) = rest else {
+            let reply = self.fetch(request, key, Forward::Partial, origin);
+            return reply.unwrap_or_else(|| own(502, "no origin"));
+        };
+        let extra =
+            [b"Range: ", &rest.range[..], b"\r\nIf-Range: ", &rest.if_range[..], b"\r\n"].concat();
+        let head = forwarded(request, &extra, false);
+        let Some(answer) = origin(&head) else { return own(502, "no origin") };
+        let receipt = self.receipt();
+        if answer.head.status() == 206 {
+            let kept = variant.kept();
+            let joined = combine(request, &kept, &answer.head, &receipt, &self.policy);
+            if let Ok(stored) = joined {
+                let body = join(&variant.body, meta.extent.unwrap(), &answer);
+                self.variants.get_mut(&key).unwrap()[at] = Variant { stored, key: None, body };
+                return self.serve(key, at, request, origin);
+            }
+            let reply = self.fetch(request, key, Forward::Partial, origin);
+            return reply.unwrap_or_else(|| own(502, "no origin"));
+        }
+        self.take(request, key, Forward::Partial, answer).1
+    }
+
+    /// Asks the origin whether a stored answer holds; gives the status that came, and the reply.
+    fn validate(
+        &mut self,
+        request: &RequestHead,
+        key: Key,
+        at: usize,
+        origin: &mut Origin<'_>,
+    ) -> Option<(u16, Reply)> {
+        let mut conditions = Vec::new();
+        let kept = [self.variants[&key][at].kept()];
+        let is_head = request.method() == Method::Head;
+        let is_asked = !is_head && write_validation(&mut conditions, &kept);
+        let head = forwarded(request, &conditions, !is_asked);
+        let answer = origin(&head)?;
+        if answer.head.status() != 304 || !is_asked {
+            return Some(self.take(request, key, Forward::Stale, answer));
+        }
+        let receipt = self.receipt();
+        let variants = self.variants.get_mut(&key).unwrap();
+        let variant = &mut variants[at];
+        let kept = [variant.kept()];
+        assert_eq!(selected(&answer.head, &kept), Some(0));
+        match freshen(request, &kept[0], &answer.head, &receipt, &self.policy) {
+            Ok(stored) => variant.stored = stored,
+            Err(refusal) if refusal.drops_stored(kept[0].meta.status) => {
+                variant.stored.meta.invalidate();
+            }
+            Err(_) => {}
+        }
+        Some((304, self.serve(key, at, request, origin)))
+    }
+
+    /// Sends a request on and takes what comes.
+    fn fetch(
+        &mut self,
+        request: &RequestHead,
+        key: Key,
+        why: Forward,
+        origin: &mut Origin<'_>,
+    ) -> Option<Reply> {
+        let answer = origin(&forwarded(request, &[], true))?;
+        Some(self.take(request, key, why, answer).1)
+    }
+
+    /// Stores an answer if it may be, invalidates what it makes invalid, and passes it on.
+    fn take(
+        &mut self,
+        request: &RequestHead,
+        key: Key,
+        why: Forward,
+        answer: Answer,
+    ) -> (u16, Reply) {
+        let destination = destination(request).unwrap();
+        let site = Site { scheme: Scheme::Http, authority: destination.authority.unwrap() };
+        for path in invalidated(request, &answer.head, &site) {
+            let key = self.key(&site, &path, request);
+            let variants = self.variants.get_mut(&key);
+            variants.into_iter().flatten().for_each(|variant| variant.stored.meta.invalidate());
+        }
+        if request.method() == Method::Head {
+            self.update_by_head(request, key, &answer.head);
+        }
+        let is_stored = self.keep(request, key, &answer);
+        let status = CacheStatus { forward: Some(why), is_stored, ..CacheStatus::default() };
+        let mut head = Vec::new();
+        head.extend_from_slice(b"HTTP/1.1 ");
+        head.extend_from_slice(format!("{} ", answer.head.status()).as_bytes());
+        head.extend_from_slice(answer.head.reason());
+        head.extend_from_slice(b"\r\n");
+        forwarded_runs(&answer.head, |_| true).for_each(|run| run.write(&mut head));
+        let length = answer.body.len() as u64;
+        (answer.head.status(), close(head, &status, answer.body, Some(length)))
+    }
+
+    fn update_by_head(&mut self, request: &RequestHead, key: Key, answer: &AnswerHead) {
+        let Some(at) = self.find(key, request) else { return };
+        let receipt = self.receipt();
+        let variant = &mut self.variants.get_mut(&key).unwrap()[at];
+        let length = variant.body.len() as u64;
+        let kept = variant.kept();
+        match freshen_by_head(request, &kept, length, answer, &receipt, &self.policy) {
+            Freshened::Updated(stored) => variant.stored = stored,
+            Freshened::Stale => variant.stored.meta.invalidate(),
+            Freshened::Unchanged => {}
+        }
+    }
+
+    fn keep(&mut self, request: &RequestHead, key: Key, answer: &Answer) -> bool {
+        let mut stored = match store(request, &answer.head, &self.receipt(), &self.policy) {
+            Ok(stored) => stored,
+            Err(refusal) => {
+                if refusal.drops_stored(answer.head.status()) {
+                    self.variants.remove(&key);
+                }
+                return false;
+            }
+        };
+        let length = answer.body.len() as u64;
+        let ended: Result<(), Refusal> = finish(&mut stored.meta, length, answer.is_whole, None);
+        if ended.is_err() {
+            return false;
+        }
+        let variant_key = stored.vary.as_ref().map(|names| {
+            names.key_of_answer(&HASH, &OriginRequest::as_received(request), &answer.head)
+        });
+        let variants = self.variants.entry(key).or_default();
+        let is_part = stored.meta.extent.is_some();
+        variants.retain(|old| {
+            old.key != variant_key
+                || old.stored.vary != stored.vary
+                || old.stored.meta.extent.is_none() && is_part
+        });
+        variants.push(Variant { stored, key: variant_key, body: answer.body.clone() });
+        true
+    }
+
+    fn receipt(&self) -> Receipt {
+        let Self { now_ms, .. } = *self;
+        Receipt { request_ms: now_ms, response_ms: now_ms, scheme: Scheme::Http, hash: HASH }
+    }
+}
+
+/// The request as it goes to the origin.
+fn forwarded(request: &RequestHead, extra: &[u8], keeps_conditions: bool) -> Vec<u8> {
+    let target = destination(request).unwrap().path_and_query;
+    let mut head = [request.method_bytes(), b" ", target, b" HTTP/1.1\r\n"].concat();
+    forwarded_runs(request, |field| match field.known {
+        Name::IfNoneMatch | Name::IfModifiedSince | Name::IfRange | Name::Range => keeps_conditions,
+        _ => true,
+    })
+    .for_each(|run| run.write(&mut head));
+    head.extend_from_slice(extra);
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+fn bytes_of(body: &[u8], extent: Option<Extent>, range: ByteRange) -> &[u8] {
+    let first = extent.map_or(0, |extent| extent.first);
+    &body[(range.first - first) as usize..=(range.last - first) as usize]
+}
+
+/// The bytes of two parts that meet.
+fn join(body: &[u8], extent: Extent, answer: &Answer) -> Vec<u8> {
+    let value = answer.head.values(Name::ContentRange).next().unwrap();
+    let value = std::str::from_utf8(value).unwrap().strip_prefix("bytes ").unwrap();
+    let first: u64 = value.split('-').next().unwrap().parse().unwrap();
+    let start = first.min(extent.first);
+    let mut joined = Vec::new();
+    for (at, bytes) in [(first, &answer.body[..]), (extent.first, body)] {
+        let at = (at - start) as usize;
+        joined.resize(joined.len().max(at + bytes.len()), 0);
+        joined[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    joined
+}
+
+fn close(mut head: Vec<u8>, status: &CacheStatus<'_>, body: Vec<u8>, length: Option<u64>) -> Reply {
+    head.extend_from_slice(b"Cache-Status: ");
+    status.write(&mut head, "model");
+    head.extend_from_slice(b"\r\n");
+    let has_none = head.starts_with(b"HTTP/1.1 204") || head.starts_with(b"HTTP/1.1 304");
+    if let Some(length) = length.filter(|_| !has_none) {
+        head.extend_from_slice(format!("Content-Length: {length}\r\n").as_bytes());
+    }
+    head.extend_from_slice(b"\r\n");
+    Reply { head, body }
+}
+
+fn own(status: u16, why: &str) -> Reply {
+    let head = format!("HTTP/1.1 {status} Own\r\nContent-Length: {}\r\n\r\n", why.len());
+    Reply { head: head.into_bytes(), body: why.as_bytes().to_vec() }
+}
+
+impl Reply {
+    /// Its status.
+    pub(crate) fn status(&self) -> u16 {
+        answer_head(&self.head).status()
+    }
+
+    /// The first value of a field.
+    pub(crate) fn field(&self, name: &str) -> Option<String> {
+        let start = self.head.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+        let mut lines = lines(&self.head[start..self.head.len() - 2]);
+        let line = lines.find(|line| line.name.eq_ignore_ascii_case(name.as_bytes()))?;
+        Some(String::from_utf8(line.value.to_vec()).unwrap())
+    }
+}

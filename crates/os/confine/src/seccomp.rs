@@ -1,0 +1,390 @@
+//! seccomp(2): the system calls that are left to the process.
+//!
+//! Three kinds. Calls of `ALLOWED` go through; some of them only with arguments that
+//! [`conditions`] lists. Calls of `FATAL` are what nobody innocent makes here: the first one ends
+//! the process, and the kernel logs its number. Every other call does not exist (ENOSYS), which is
+//! what libraries that probe for newer ones expect, and leaves an intruder with nothing.
+//!
+//! Which calls those are follows from this program, the Rust standard library and the C library
+//! (threads, memory, name look-ups of the health checks). Calls without conditions cost next to
+//! nothing, wherever they stand: since Linux 5.11 the kernel keeps a bitmap of them, and runs no
+//! filter.
+
+use std::collections::BTreeMap;
+use std::mem::size_of;
+
+use libc::c_long;
+use rustix::io::Errno;
+use seccompiler::SeccompCmpArgLen::{Dword, Qword};
+use seccompiler::SeccompCmpOp::{Eq, Le, MaskedEq};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use millrace_sys::Result;
+
+/// System calls that not every process of this program makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Also {
+    /// Those of io_uring(7).
+    pub rings: bool,
+    /// That of [`SelectSet`](millrace_sys::SelectSet).
+    pub select: bool,
+    /// Those that [`write_parts_at`](millrace_sys::write_parts_at) and its neighbours make.
+    pub stores: bool,
+}
+
+/// Leaves the calling thread, and those that it starts from now on, the system calls of this
+/// program, and of others those of `also`. It cannot be undone. Also sets no_new_privs.
+///
+/// # Errors
+/// ENOSYS: there are no lists for this kind of processor. EINVAL: the kernel is older than Linux
+/// 4.17, or has no seccomp filters. EACCES or EPERM: a filter that is in force forbids it.
+///
+/// # Panics
+/// When the lists make no filter.
+pub fn restrict_calls(also: Also) -> Result<()> {
+    let processor = TargetArch::try_from(std::env::consts::ARCH).map_err(|_| Errno::NOSYS)?;
+    let fatal = FATAL.iter().chain(FATAL_OF_PROCESSOR).map(|call| (*call, Vec::new()));
+    let fatal =
+        program(fatal.collect(), SeccompAction::KillProcess, SeccompAction::Allow, processor);
+    let missing = SeccompAction::Errno(libc::ENOSYS as u32);
+    let allowed = program(allowed(also), SeccompAction::Allow, missing, processor);
+    // The second one forbids seccomp(2) itself. Of what both say the kernel takes the harsher.
+    rustix::thread::set_no_new_privs(true)?;
+    install(&fatal)?;
+    install(&allowed)
+}
+
+/// Puts a filter on the calling thread. Speculation stays as it is
+/// (SECCOMP_FILTER_FLAG_SPEC_ALLOW): before Linux 5.16 a filter slows down the whole thread, for
+/// the sake of programs that run the code of others. This one does not, and the function of the
+/// crate cannot say so.
+fn install(program: &BpfProgram) -> Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| Errno::INVAL)?,
+        filter: program.as_ptr().cast_mut().cast(),
+    };
+    let (mode, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW);
+    // SAFETY: the argument names a program of that length, and both outlive the call, which copies
+    // them; the crate's instructions are laid out as the kernel's.
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+}
+
+const _: () = assert!(size_of::<seccompiler::sock_filter>() == size_of::<libc::sock_filter>());
+
+/// Whether this kernel can end a process that makes a forbidden call.
+pub fn can_restrict_calls() -> bool {
+    const GET_ACTION_AVAILABLE: libc::c_uint = 2;
+    let action: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+    // SAFETY: the argument is one word, which outlives the call and is only read.
+    let found =
+        unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAILABLE, 0, &raw const action) };
+    found == 0 && TargetArch::try_from(std::env::consts::ARCH).is_ok()
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// A program from rules; calls that none of them matches get `other`.
+fn program(
+    rules: Rules,
+    matched: SeccompAction,
+    other: SeccompAction,
+    processor: TargetArch,
+) -> BpfProgram {
+    let filter = SeccompFilter::new(rules, other, matched, processor);
+    filter.and_then(BpfProgram::try_from).expect("the lists make a filter")
+}
+
+fn allowed(also: Also) -> Rules {
+    let mut rules: Rules = ALLOWED
+        .iter()
+        .chain(ALLOWED_OF_PROCESSOR)
+        .chain(if also.rings { RINGS } else { &[] })
+        .chain(if also.select { SELECT } else { &[] })
+        .chain(if also.stores { STORES } else { &[] })
+        .map(|call| (*call, Vec::new()))
+        .collect();
+    rules.extend(conditions());
+    rules
+}
+
+/// One argument of a call: its place, its width, and what it is compared with.
+type Argument = (u8, SeccompCmpArgLen, SeccompCmpOp, u64);
+
+/// A rule that holds when all `arguments` do.
+fn rule(arguments: impl IntoIterator<Item = Argument>) -> SeccompRule {
+    let conditions = arguments.into_iter().map(|(place, width, comparison, value)| {
+        SeccompCondition::new(place, width, comparison, value).expect("a call has six arguments")
+    });
+    SeccompRule::new(conditions.collect()).expect("a rule has a condition")
+}
+
+/// Rules that hold when the argument at `place` is one of `values`.
+fn one_of(place: u8, values: impl IntoIterator<Item = u64>) -> Vec<SeccompRule> {
+    values.into_iter().map(|value| rule([(place, Dword, Eq, value)])).collect()
+}
+
+/// The calls that go through with certain arguments only.
+fn conditions() -> Rules {
+    let not_executable = || vec![rule([(2, Qword, MaskedEq(libc::PROT_EXEC as u64), 0)])];
+    let own = u64::from(std::process::id());
+    Rules::from([
+        (libc::SYS_socket, sockets()),
+        // Nothing that was written becomes code.
+        (libc::SYS_mmap, not_executable()),
+        (libc::SYS_mprotect, not_executable()),
+        // Threads, but no processes, and no namespaces. clone3(2), whose arguments a filter cannot
+        // see, does not exist: the C library then takes clone(2).
+        (
+            libc::SYS_clone,
+            vec![rule([(
+                0,
+                Qword,
+                MaskedEq((libc::CLONE_THREAD | NAMESPACES) as u64),
+                libc::CLONE_THREAD as u64,
+            )])],
+        ),
+        // A thread's name; nothing else about the process changes any more.
+        (libc::SYS_prctl, one_of(0, [libc::PR_SET_NAME as u64])),
+        // abort(3), and signals to itself; none for anybody else.
+        (libc::SYS_tgkill, one_of(0, [own])),
+        (libc::SYS_kill, one_of(0, [own])),
+        // Limits are read, of this process, and not set.
+        (libc::SYS_prlimit64, vec![rule([(0, Dword, Eq, 0), (2, Qword, Eq, 0)])]),
+        (libc::SYS_fcntl, one_of(1, FCNTL.iter().map(|command| *command as u64))),
+        (libc::SYS_ioctl, one_of(1, IOCTL)),
+    ])
+}
+
+/// Streams and datagrams over IP and Unix sockets: nothing raw, no packets, no kernel interfaces,
+/// and of the protocols neither SCTP nor any of the rarer ones.
+fn sockets() -> Vec<SeccompRule> {
+    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+    let kinds = [libc::SOCK_STREAM, libc::SOCK_DGRAM];
+    let pairs = families.into_iter().flat_map(|family| kinds.map(|kind| (family, kind)));
+    pairs
+        .map(|(family, kind)| {
+            rule([
+                (0, Dword, Eq, family as u64),
+                (1, Dword, MaskedEq(SOCKET_KIND), kind as u64),
+                (2, Dword, Le, libc::IPPROTO_UDP as u64),
+            ])
+        })
+        .collect()
+}
+
+/// The bits of a socket's type that are no flags.
+const SOCKET_KIND: u64 = 0xf;
+
+const NAMESPACES: i32 = libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET;
+
+const FCNTL: [i32; 7] = [
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_SETPIPE_SZ,
+    libc::F_GETPIPE_SZ,
+];
+
+/// Blocking or not, closed on exec, bytes at hand, and whether something is a terminal.
+#[allow(clippy::unnecessary_cast, reason = "the type is another one with another C library")]
+const IOCTL: [u64; 4] =
+    [libc::FIONBIO as u64, libc::FIOCLEX as u64, libc::FIONREAD as u64, libc::TCGETS as u64];
+
+/// io_uring(7). What a ring of the program's own may do is restricted when it is made; a worker
+/// that is restarted makes a new one.
+const RINGS: &[c_long] =
+    &[libc::SYS_io_uring_enter, libc::SYS_io_uring_setup, libc::SYS_io_uring_register];
+
+/// Other waits go through in any case.
+const SELECT: &[c_long] = &[libc::SYS_pselect6];
+
+/// Files that are written at places, cut, locked, and take the place of others: the cache's disks.
+/// Those that are missing were made before.
+const STORES: &[c_long] = &[
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_ftruncate,
+    libc::SYS_fdatasync,
+    libc::SYS_fsync,
+    libc::SYS_flock,
+    libc::SYS_mkdirat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+];
+
+const ALLOWED: &[c_long] = &[
+    // A request's way: none of these may ever get a condition.
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_ctl,
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_splice,
+    libc::SYS_tee,
+    libc::SYS_sendfile,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_close,
+    libc::SYS_shutdown,
+    libc::SYS_connect,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_futex,
+    libc::SYS_clock_gettime,
+    // Sockets of listeners, of name look-ups by the C library, of the admin.
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_sendmmsg,
+    libc::SYS_ppoll,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_pipe2,
+    libc::SYS_dup,
+    // Memory.
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    // Memory of the cache, in files of memory that were opened before, goes back to the kernel.
+    libc::SYS_fallocate,
+    libc::SYS_brk,
+    // Threads, their signals and their ends.
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    // Whether others want the processor: who looks at memory before it sleeps asks.
+    libc::SYS_getrusage,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_restart_syscall,
+    // Time and chance.
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    // Files; which ones is Landlock's affair. A socket's mode is set before it has a name.
+    libc::SYS_openat,
+    libc::SYS_pread64,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_readlinkat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getdents64,
+    libc::SYS_unlinkat,
+    libc::SYS_fchmod,
+    libc::SYS_umask,
+];
+
+/// Older forms of the calls above, which only this processor has.
+#[cfg(target_arch = "x86_64")]
+const ALLOWED_OF_PROCESSOR: &[c_long] = &[
+    libc::SYS_epoll_wait,
+    libc::SYS_poll,
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_unlink,
+    libc::SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const ALLOWED_OF_PROCESSOR: &[c_long] = &[];
+
+const FATAL: &[c_long] = &[
+    // Other programs, and other processes' memory and descriptors.
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    // Another identity, other namespaces.
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_chroot,
+    libc::SYS_pivot_root,
+    // Mounts, and files without names.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_mount_setattr,
+    libc::SYS_open_by_handle_at,
+    // The kernel itself, and what its exploits are made of.
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_syslog,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+];
+
+#[cfg(target_arch = "x86_64")]
+const FATAL_OF_PROCESSOR: &[c_long] =
+    &[libc::SYS_fork, libc::SYS_vfork, libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_modify_ldt];
+#[cfg(not(target_arch = "x86_64"))]
+const FATAL_OF_PROCESSOR: &[c_long] = &[];

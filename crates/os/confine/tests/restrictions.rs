@@ -1,0 +1,328 @@
+//! What a restricted process can no longer do, tried for real. Restrictions cannot be taken back,
+//! so each test does its part in a process of its own: this program again, with one test.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::ffi::OsStr;
+use std::io::{IoSlice, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::process::{ExitStatusExt, parent_id};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use millrace_confine::{Also, Grant, Identity};
+use millrace_sys::{Errno, OpenFile};
+use millrace_uring::Ring;
+
+const ALONE: &str = "MILLRACE_TEST_ALONE";
+const FOLDER: &str = "MILLRACE_TEST_FOLDER";
+
+/// Runs `part` in a process of its own, with a folder of its own, and gives how that ended; `None`
+/// inside of it, once `part` is done. `test` is the full name of the calling test.
+fn alone(test: &str, part: &str, run: impl FnOnce(&Path)) -> Option<ExitStatus> {
+    let name = format!("{test} {part}");
+    if let Ok(asked) = std::env::var(ALONE) {
+        if asked == name {
+            run(Path::new(&std::env::var_os(FOLDER).unwrap()));
+        }
+        return None;
+    }
+    let folder = format!("millrace-{test}-{}-{}", part.replace(' ', "-"), std::process::id());
+    let folder = std::env::temp_dir().join(folder);
+    std::fs::create_dir(&folder).unwrap();
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .envs([(ALONE, OsStr::new(&name)), (FOLDER, folder.as_os_str())])
+        .stdout(Stdio::null())
+        .status();
+    std::fs::remove_dir_all(&folder).unwrap();
+    Some(status.unwrap())
+}
+
+/// As [`alone`]; the part must end well.
+fn well(test: &str, part: &str, run: impl FnOnce(&Path)) {
+    if let Some(status) = alone(test, part, run) {
+        assert!(status.success(), "{test} {part}: {status}");
+    }
+}
+
+/// A system call by its number and its first arguments.
+fn call(number: libc::c_long, arguments: [libc::c_long; 3]) -> Result<libc::c_long, Errno> {
+    let [first, second, third] = arguments;
+    // SAFETY: the callers pass numbers, and null for pointers, which the kernel refuses.
+    let result = unsafe { libc::syscall(number, first, second, third, 0, 0, 0) };
+    if result >= 0 {
+        return Ok(result);
+    }
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap())
+}
+
+/// Bytes through a TCP connection of this thread's own.
+fn echo() {
+    let listener = millrace_sys::listen_tcp("127.0.0.1:0".parse().unwrap(), false).unwrap();
+    let address = millrace_sys::local_address(listener.as_fd()).unwrap().unwrap();
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let (server, _) = millrace_sys::accept(listener.as_fd()).unwrap();
+    client.write_all(b"bytes").unwrap();
+    millrace_sys::send(server.as_fd(), &[b"an", b"swer"], false).unwrap();
+    let mut answer = [0; 6];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"answer");
+}
+
+#[test]
+fn what_a_proxy_does_goes_on_under_the_filter() {
+    well("what_a_proxy_does_goes_on_under_the_filter", "all", |folder| {
+        millrace_confine::restrict_calls(Also { rings: true, select: true, stores: true }).unwrap();
+        echo();
+        std::thread::Builder::new().name("another".to_owned()).spawn(echo).unwrap().join().unwrap();
+        let panicked = std::thread::spawn(|| panic!("as intended")).join();
+        assert!(panicked.is_err());
+        match Ring::new(8, 8) {
+            Ok(mut ring) => ring.enter(Some(Duration::ZERO)).unwrap(),
+            Err(error) => assert_ne!(error, Errno::NOSYS),
+        }
+        let (read, write, _) = millrace_sys::pipe(1 << 16).unwrap();
+        assert_eq!(millrace_sys::splice(read.as_fd(), write.as_fd(), 1), Err(Errno::INVAL));
+        assert_eq!(millrace_sys::tee(read.as_fd(), write.as_fd(), 1), Err(Errno::INVAL));
+        assert!(("localhost", 80).to_socket_addrs().unwrap().next().is_some());
+        UdpSocket::bind("127.0.0.1:0").unwrap();
+        let socket = folder.join("socket");
+        let unix = millrace_sys::listen_unix(&socket, 0o666).unwrap();
+        assert!(millrace_sys::is_listening(unix.as_fd()).unwrap());
+        std::fs::write(folder.join("file"), "text").unwrap();
+        std::fs::remove_file(socket).unwrap();
+        assert!(std::fs::read_dir(folder).unwrap().count() == 1);
+        assert!(millrace_sys::descriptor_count().unwrap() > 0);
+        assert!(millrace_sys::resident_bytes().unwrap() > 0);
+        assert!(millrace_sys::descriptor_limit() > 0);
+        std::thread::available_parallelism().unwrap();
+        assert_eq!(call(libc::SYS_kill, [std::process::id().into(), 0, 0]), Ok(0), "itself");
+        std::thread::sleep(Duration::from_millis(1));
+        let mut random = [0; 8];
+        millrace_sys::fill_random(&mut random);
+        store(folder);
+    });
+}
+
+/// What a disk of the cache does with its folder.
+fn store(folder: &Path) {
+    millrace_sys::make_directory(folder).unwrap();
+    let folder = millrace_sys::open_directory(folder).unwrap();
+    let file = millrace_sys::open_file(folder.as_fd(), "stored", OpenFile::New).unwrap();
+    assert_eq!(millrace_sys::lock_file(file.as_fd()), Ok(true));
+    let parts = [IoSlice::new(b"one"), IoSlice::new(b"two")];
+    assert_eq!(millrace_sys::write_parts_at(file.as_fd(), &parts, 1), Ok(6));
+    millrace_sys::truncate_file(file.as_fd(), 4).unwrap();
+    millrace_sys::sync_file(file.as_fd()).unwrap();
+    millrace_sys::rename_file(folder.as_fd(), "stored", "renamed").unwrap();
+    millrace_sys::sync_directory(folder.as_fd()).unwrap();
+    let mut read = [0; 8];
+    assert_eq!(millrace_sys::read_at(file.as_fd(), &mut read, 0), Ok(4));
+    assert_eq!(&read, b"\0one\0\0\0\0");
+    assert!(millrace_sys::list_directory(folder.as_fd()).unwrap().contains(&"renamed".to_owned()));
+    millrace_sys::remove_file(folder.as_fd(), "renamed").unwrap();
+}
+
+#[test]
+fn what_it_never_does_does_not_exist() {
+    well("what_it_never_does_does_not_exist", "all", |_| {
+        millrace_confine::restrict_calls(Also::default()).unwrap();
+        let missing = Err(Errno::NOSYS);
+        let (stream, raw) = (libc::SOCK_STREAM.into(), libc::SOCK_RAW.into());
+        for [family, kind, protocol] in [
+            [libc::AF_INET.into(), raw, libc::IPPROTO_ICMP.into()],
+            [libc::AF_INET6.into(), raw, libc::IPPROTO_TCP.into()],
+            [libc::AF_PACKET.into(), raw, 0],
+            [libc::AF_NETLINK.into(), raw, 0],
+            [libc::AF_VSOCK.into(), stream, 0],
+            [libc::AF_ALG.into(), libc::SOCK_SEQPACKET.into(), 0],
+            [libc::AF_INET.into(), stream, libc::IPPROTO_SCTP.into()],
+        ] {
+            let opened = call(libc::SYS_socket, [family, kind, protocol]);
+            assert_eq!(opened, missing, "{family} {kind} {protocol}");
+        }
+        let executable = (libc::PROT_READ | libc::PROT_EXEC).into();
+        assert_eq!(call(libc::SYS_mmap, [0, 4096, executable]), missing);
+        assert_eq!(call(libc::SYS_mprotect, [0, 4096, executable]), missing);
+        assert_eq!(call(libc::SYS_clone, [libc::SIGCHLD.into(), 0, 0]), missing, "a process");
+        let thread = libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND;
+        let namespaced = (thread | libc::CLONE_NEWUSER).into();
+        assert_eq!(call(libc::SYS_clone, [namespaced, 0, 0]), missing);
+        assert_eq!(call(libc::SYS_clone3, [0, 0, 0]), missing);
+        assert_eq!(call(libc::SYS_kill, [1, 0, 0]), missing);
+        assert_eq!(call(libc::SYS_tgkill, [1, 1, 0]), missing);
+        assert_eq!(call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1, 0]), missing);
+        assert_eq!(call(libc::SYS_fchmodat, [0, 0, 0]), missing);
+        assert_eq!(call(libc::SYS_memfd_create, [0, 0, 0]), missing);
+        assert_eq!(call(libc::SYS_io_uring_setup, [8, 0, 0]), missing, "rings were not asked for");
+        assert_eq!(call(libc::SYS_flock, [0, 0, 0]), missing, "nothing is stored in files");
+        assert_eq!(call(libc::SYS_seccomp, [0, 0, 0]), missing);
+        assert_eq!(call(9999, [0, 0, 0]), missing, "what a later kernel has");
+    });
+}
+
+#[test]
+fn what_nobody_innocent_does_ends_the_process() {
+    let test = "what_nobody_innocent_does_ends_the_process";
+    for (name, number) in [
+        ("execve", libc::SYS_execve),
+        ("ptrace", libc::SYS_ptrace),
+        ("bpf", libc::SYS_bpf),
+        ("unshare", libc::SYS_unshare),
+        ("setuid", libc::SYS_setuid),
+        ("process_vm_readv", libc::SYS_process_vm_readv),
+        ("open_by_handle_at", libc::SYS_open_by_handle_at),
+    ] {
+        let ended = alone(test, name, |_| {
+            millrace_confine::restrict_calls(Also::default()).unwrap();
+            let _ = call(number, [0, 0, 0]);
+        });
+        if let Some(status) = ended {
+            assert_eq!(status.signal(), Some(libc::SIGSYS), "{name}: {status}");
+        }
+    }
+}
+
+#[test]
+fn files_that_were_not_granted_are_out_of_reach() {
+    if let Err(error) = millrace_confine::landlock_version() {
+        println!("skip: no Landlock here: {error}");
+        return;
+    }
+    well("files_that_were_not_granted_are_out_of_reach", "all", |folder| {
+        let in_folder = |name: &str| folder.join(name);
+        for name in ["read", "append", "sockets", "store", "other"] {
+            std::fs::create_dir(in_folder(name)).unwrap();
+            std::fs::write(in_folder(name).join("old"), "old").unwrap();
+        }
+        millrace_confine::restrict_files(
+            &[
+                (in_folder("read"), Grant::Read),
+                (in_folder("append"), Grant::Append),
+                (in_folder("sockets"), Grant::Sockets),
+                (in_folder("store"), Grant::Store),
+                (PathBuf::from("/proc/self"), Grant::Read),
+                (PathBuf::from("/nowhere"), Grant::Read),
+            ],
+            false,
+        )
+        .unwrap();
+        let denied = |result: std::io::Result<()>| {
+            result.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+        };
+        let append = |path: &Path| {
+            let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+            file.and_then(|mut file| file.write_all(b"more"))
+        };
+        assert_eq!(std::fs::read(in_folder("read/old")).unwrap(), b"old");
+        append(&in_folder("append/old")).unwrap();
+        append(&in_folder("append/new")).unwrap();
+        millrace_sys::listen_unix(&in_folder("sockets/new"), 0o600).unwrap();
+        std::fs::remove_file(in_folder("sockets/new")).unwrap();
+        std::fs::write(in_folder("store/new"), "new").unwrap();
+        std::fs::rename(in_folder("store/new"), in_folder("store/old")).unwrap();
+        assert_eq!(std::fs::read(in_folder("store/old")).unwrap(), b"new");
+        std::fs::remove_file(in_folder("store/old")).unwrap();
+        assert_eq!(std::fs::read_dir(in_folder("store")).unwrap().count(), 0);
+        // Also once the kernel has other things to remember than a folder of /proc.
+        assert!(millrace_sys::descriptor_count().unwrap() > 0);
+        for path in ["/etc/shadow", "/etc/passwd", "/proc/1/status"] {
+            assert!(denied(std::fs::read(path).map(drop)), "{path}");
+        }
+        assert!(denied(std::fs::read(in_folder("append/old")).map(drop)));
+        assert!(denied(std::fs::read(in_folder("other/old")).map(drop)));
+        assert!(denied(std::fs::write(in_folder("append/old"), "")), "it is not cut short");
+        assert!(denied(std::fs::remove_file(in_folder("append/old"))));
+        assert!(denied(append(&in_folder("read/old"))));
+        assert!(denied(append(&in_folder("sockets/file"))));
+        assert!(denied(std::fs::create_dir(in_folder("store/folder"))));
+        assert!(denied(Command::new("/bin/true").status().map(drop)), "nothing is executed");
+    });
+}
+
+#[test]
+fn processes_outside_are_out_of_reach_and_abstract_sockets_if_asked_for() {
+    match millrace_confine::landlock_version() {
+        Ok(6..) => {}
+        other => return println!("skip: this needs Landlock 6, of Linux 6.12; here: {other:?}"),
+    }
+    let test = "processes_outside_are_out_of_reach_and_abstract_sockets_if_asked_for";
+    // Whoever runs the parts is outside of them.
+    let is_outside = std::env::var_os(ALONE).is_none();
+    let outside = if is_outside { std::process::id() } else { parent_id() };
+    let address = SocketAddr::from_abstract_name(format!("millrace-outside-{outside}")).unwrap();
+    let _listener = is_outside.then(|| UnixListener::bind_addr(&address).unwrap());
+    for (part, allowed) in [("without sockets", false), ("with sockets", true)] {
+        well(test, part, |folder| {
+            millrace_confine::restrict_files(&[(folder, Grant::Read)], allowed).unwrap();
+            let refused = UnixStream::connect_addr(&address).map_err(|error| error.raw_os_error());
+            assert_eq!(refused.err(), (!allowed).then_some(Some(libc::EPERM)));
+            assert_eq!(call(libc::SYS_kill, [outside.into(), 0, 0]), Err(Errno::PERM));
+        });
+    }
+}
+
+/// The line of /proc/self/status for this thread that begins with `name`.
+fn status(name: &str) -> String {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_start_matches(':').split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+const NOBODY: Identity = Identity { user: 65534, group: 65534 };
+const LOW_PORTS: &str = "0000000000000400";
+const NONE: &str = "0000000000000000";
+
+#[test]
+fn what_is_given_up_does_not_come_back() {
+    if Identity::current().user != 0 {
+        println!("skip: only root has what is given up here");
+        return;
+    }
+    let test = "what_is_given_up_does_not_come_back";
+    for (part, low_ports, kept) in [("all", false, NONE), ("but low ports", true, LOW_PORTS)] {
+        well(test, part, |folder| {
+            let private = folder.join("private");
+            std::fs::write(&private, "secret").unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(&private, mode).unwrap();
+            assert!(NOBODY.lend(|| std::fs::read(&private).is_err()).unwrap());
+            assert_eq!(std::fs::read(&private).unwrap(), b"secret", "it came back");
+            millrace_confine::give_up_privileges(Some(NOBODY), low_ports).unwrap();
+            let left = if low_ports { millrace_confine::LOW_PORTS } else { 0 };
+            assert_eq!(millrace_confine::capabilities(), Ok(left));
+            millrace_confine::refuse_new_privileges().unwrap();
+            millrace_confine::set_dumpable(false).unwrap();
+            std::thread::spawn(move || {
+                assert_eq!(status("Uid"), "65534 65534 65534 65534");
+                assert_eq!(status("Gid"), "65534 65534 65534 65534");
+                assert_eq!((status("Groups"), status("NoNewPrivs")), (String::new(), "1".into()));
+                for set in ["CapPrm", "CapEff", "CapBnd"] {
+                    assert_eq!(status(set), kept, "{set}");
+                }
+                for set in ["CapInh", "CapAmb"] {
+                    assert_eq!(status(set), NONE, "{set}");
+                }
+            })
+            .join()
+            .unwrap();
+            assert!(std::fs::read("/etc/shadow").is_err());
+            assert_eq!(call(libc::SYS_setuid, [0, 0, 0]), Err(Errno::PERM));
+            let address = "127.0.0.1:1".parse().unwrap();
+            let low = millrace_sys::listen_tcp(address, false).map(drop);
+            assert_eq!(low, if low_ports { Ok(()) } else { Err(Errno::ACCESS) });
+        });
+    }
+    well(test, "of root itself", |_| {
+        millrace_confine::give_up_privileges(None, false).unwrap();
+        assert_eq!((status("Uid"), status("CapPrm")), ("0 0 0 0".into(), NONE.to_owned()));
+        assert_eq!(millrace_confine::capabilities(), Ok(0));
+        assert_eq!(NOBODY.lend(|| ()), Err(Errno::PERM));
+    });
+}

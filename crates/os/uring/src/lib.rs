@@ -1,0 +1,16 @@
+//! io_uring(7): the one wrapper of it, in the two ways in which it is used here.
+//!
+//! [`Ring`] is one thread's: it watches descriptors and moves bytes. [`PollRing`] is shared by
+//! threads that take turns, and only polls. Neither decides anything, and both stand on the same
+//! queues.
+
+mod mapping;
+mod polls;
+mod queues;
+mod ring;
+
+pub use polls::{PollRing, Polled, Turn};
+pub use ring::{DisabledRing, Ring, RingCompletion};
+
+/// What every function here gives: a value, or the kernel's error number (errno(3)).
+pub type Result<T> = std::result::Result<T, rustix::io::Errno>;

@@ -1,0 +1,227 @@
+//! Both queues of a ring, in memory that is shared with the kernel.
+
+use std::mem::size_of;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use rustix::io_uring::{
+    IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringFeatureFlags, IoringSetupFlags, io_uring_cqe,
+    io_uring_params, io_uring_setup, io_uring_sqe,
+};
+
+use crate::Result;
+use crate::mapping::Mapping;
+
+/// Sets up a ring that gives every completion, with room for `requests` between two submissions and
+/// for `completions` that nobody has taken; each is rounded up to a power of two.
+///
+/// # Errors
+/// Those of io_uring_setup(2); EINVAL also for a kernel without the features that are `needed`.
+pub(crate) fn set_up(
+    requests: u32,
+    completions: u32,
+    flags: IoringSetupFlags,
+    needed: IoringFeatureFlags,
+) -> Result<(OwnedFd, Layout)> {
+    let mut parameters = io_uring_params::default();
+    parameters.flags =
+        flags | IoringSetupFlags::SUBMIT_ALL | IoringSetupFlags::CQSIZE | IoringSetupFlags::CLAMP;
+    parameters.cq_entries = completions;
+    // SAFETY: no other ring's work queue is attached to, so no descriptor is named.
+    let fd = unsafe { io_uring_setup(requests, &mut parameters) }?;
+    let needed = needed | IoringFeatureFlags::SINGLE_MMAP | IoringFeatureFlags::NODROP;
+    if !parameters.features.contains(needed) {
+        return Err(Errno::INVAL);
+    }
+    let (sq, cq) = (&parameters.sq_off, &parameters.cq_off);
+    let layout = Layout {
+        requests: parameters.sq_entries,
+        completions: parameters.cq_entries,
+        offsets: Offsets {
+            request_head: sq.head as usize,
+            request_tail: sq.tail as usize,
+            request_flags: sq.flags as usize,
+            completion_head: cq.head as usize,
+            completion_tail: cq.tail as usize,
+            completions: cq.cqes as usize,
+        },
+        request_array: sq.array as usize,
+    };
+    Ok((fd, layout))
+}
+
+/// Where everything is, and how much of it; lengths are powers of two.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    requests: u32,
+    completions: u32,
+    offsets: Offsets,
+    /// Where the kernel put the array of request indices.
+    request_array: usize,
+}
+
+/// Places in the mapping of both rings, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Offsets {
+    request_head: usize,
+    request_tail: usize,
+    request_flags: usize,
+    completion_head: usize,
+    completion_tail: usize,
+    completions: usize,
+}
+
+impl Layout {
+    /// Bytes of both rings.
+    pub(crate) fn rings_bytes(&self) -> usize {
+        let array_end = self.request_array + self.requests as usize * size_of::<u32>();
+        array_end.max(self.offsets.completions + self.completions as usize * size_of::<Entry>())
+    }
+
+    /// Bytes of the block of requests.
+    pub(crate) fn requests_bytes(&self) -> usize {
+        self.requests as usize * size_of::<io_uring_sqe>()
+    }
+}
+
+/// The queues. Positions in them are wrapping counts.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    rings: Mapping,
+    requests: Mapping,
+    offsets: Offsets,
+    request_mask: u32,
+    completion_mask: u32,
+}
+
+impl Queues {
+    /// Maps the queues of a ring that was set up so.
+    ///
+    /// # Errors
+    /// ENOMEM, EAGAIN.
+    pub(crate) fn map(fd: BorrowedFd<'_>, layout: &Layout) -> Result<Self> {
+        let rings = Mapping::new(fd, IORING_OFF_SQ_RING, layout.rings_bytes())?;
+        let requests = Mapping::new(fd, IORING_OFF_SQES, layout.requests_bytes())?;
+        // The request at each place of the queue is the one at the same place of the block.
+        for index in 0..layout.requests {
+            let place = layout.request_array + index as usize * size_of::<u32>();
+            rings.word(place).store(index, Ordering::Relaxed);
+        }
+        let (request_mask, completion_mask) = (layout.requests - 1, layout.completions - 1);
+        Ok(Self { rings, requests, offsets: layout.offsets, request_mask, completion_mask })
+    }
+
+    /// Requests that fit into their queue.
+    pub(crate) fn room(&self) -> u32 {
+        self.request_mask + 1
+    }
+
+    /// Where requests end that the kernel has been told of.
+    pub(crate) fn told(&self) -> u32 {
+        self.request_tail().load(Ordering::Relaxed)
+    }
+
+    /// Up to where the kernel has taken requests, which it has then read.
+    pub(crate) fn taken(&self) -> u32 {
+        // Pairs with the kernel's release of the head.
+        self.rings.word(self.offsets.request_head).load(Ordering::Acquire)
+    }
+
+    /// Tells the kernel that there are requests up to `position`, all of which were written.
+    pub(crate) fn tell(&self, position: u32) {
+        // Released to the kernel's load of the tail: the requests are written before it.
+        self.request_tail().store(position, Ordering::Release);
+    }
+
+    fn request_tail(&self) -> &AtomicU32 {
+        self.rings.word(self.offsets.request_tail)
+    }
+
+    /// What the kernel says of the ring, as IORING_SQ_* (io_uring_enter(2)).
+    pub(crate) fn flags(&self) -> u32 {
+        self.rings.word(self.offsets.request_flags).load(Ordering::Acquire)
+    }
+
+    /// Writes a request to the place of `position`.
+    ///
+    /// # Safety
+    /// Nobody else writes requests meanwhile, and none is queued at that place. Memory that the
+    /// request names is the kernel's from the submission until the request completes.
+    pub(crate) unsafe fn write(&self, position: u32, request: io_uring_sqe) {
+        let place = (position & self.request_mask) as usize * size_of::<io_uring_sqe>();
+        // SAFETY: the place is inside the mapping, which is page-aligned.
+        let place = unsafe { self.requests.start().byte_add(place) }.cast::<io_uring_sqe>();
+        // SAFETY: as above; the caller promises that nobody else looks at it, and the kernel does
+        // not before the position is told.
+        unsafe { place.write(request) };
+    }
+
+    /// Whether there are completions. Without the right to take them this is a hint: it holds for
+    /// what has happened before.
+    pub(crate) fn has_entries(&self) -> bool {
+        // Pairs with the kernel's release of the tail.
+        let end = self.rings.word(self.offsets.completion_tail).load(Ordering::Acquire);
+        end != self.rings.word(self.offsets.completion_head).load(Ordering::Acquire)
+    }
+
+    /// Takes the next completion that is there.
+    ///
+    /// # Safety
+    /// Nobody else takes completions meanwhile.
+    pub(crate) unsafe fn next_entry(&self) -> Option<Entry> {
+        let head = self.rings.word(self.offsets.completion_head);
+        let position = head.load(Ordering::Relaxed);
+        // Pairs with the kernel's release of the tail: completions are written before it.
+        let end = self.rings.word(self.offsets.completion_tail).load(Ordering::Acquire);
+        if position == end {
+            return None;
+        }
+        let index = (position & self.completion_mask) as usize;
+        let place = self.offsets.completions + index * size_of::<Entry>();
+        // SAFETY: the place is inside the mapping, and aligned as the kernel lays it out.
+        let place = unsafe { self.rings.start().byte_add(place) }.cast::<Entry>();
+        // SAFETY: as above; the kernel wrote it before the tail, and not again until the head is
+        // past it, which nobody else moves.
+        let entry = unsafe { place.read() };
+        // Released to the kernel's load of the head: the place was read before it.
+        head.store(position.wrapping_add(1), Ordering::Release);
+        Some(entry)
+    }
+}
+
+/// A completion as the kernel writes it: `struct io_uring_cqe` of 16 bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    /// What its request carried.
+    pub(crate) data: u64,
+    result: i32,
+    flags: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == size_of::<io_uring_cqe>());
+const _: () = assert!(size_of::<io_uring_sqe>() == 64);
+
+impl Entry {
+    /// What its request came to.
+    pub(crate) fn result(&self) -> Result<u32> {
+        match self.result {
+            number @ 0.. => Ok(number as u32),
+            error => Err(Errno::from_raw_os_error(-error)),
+        }
+    }
+
+    /// Whether its request goes on.
+    pub(crate) fn has_more(&self) -> bool {
+        self.flags & MORE != 0
+    }
+}
+
+/// IORING_CQE_F_MORE.
+const MORE: u32 = rustix::io_uring::IoringCqeFlags::MORE.bits();
+
+/// The kernel reads `poll32_events` as two half-words in little-endian order.
+pub(crate) const fn half_words(events: u32) -> u32 {
+    if cfg!(target_endian = "big") { events.rotate_left(16) } else { events }
+}

@@ -1,0 +1,206 @@
+//! What a ring is asked for.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::io_uring::{
+    IoringAsyncCancelFlags, IoringOp, IoringPollFlags, IoringSqeFlags, io_uring_sqe,
+};
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::{CANCELLED, Lease, Lent, MOVES, Memory, Ring};
+use crate::Result;
+use crate::queues::half_words;
+
+impl Ring {
+    /// Watches a connection for edges of readability, room to write, urgent data, and either
+    /// side's end, until it is cancelled. What it is ready for already is told too.
+    ///
+    /// The ring keeps the open file until then: a descriptor that is closed before sends no FIN.
+    /// Bit 31 of `data` is not set.
+    ///
+    /// # Errors
+    /// None here: a watch that cannot be had completes with its error. As [`Ring::enter`] when the
+    /// queue was full.
+    pub fn watch_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        // The band tells a guess of the kernel's from what it has looked at.
+        let read = EventFlags::IN | EventFlags::PRI | EventFlags::RDBAND | EventFlags::RDHUP;
+        self.watch(fd, read | EventFlags::OUT, data)
+    }
+
+    /// Watches a listener, or an eventfd, for edges of readability. Of several rings that watch the
+    /// same listener only one or few are woken.
+    ///
+    /// # Errors
+    /// As [`Ring::watch_connection`].
+    pub fn watch_listener(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
+        self.watch(fd, EventFlags::IN | EventFlags::EXCLUSIVE, data)
+    }
+
+    fn watch(&mut self, fd: BorrowedFd<'_>, events: EventFlags, data: u64) -> Result<()> {
+        assert_eq!(data & MOVES, 0, "the bit is the ring's own");
+        let mut request = request(IoringOp::PollAdd, fd.as_raw_fd());
+        // Edges are what a watch that goes on gives unless told otherwise (since Linux 5.13).
+        request.len.poll_flags = IoringPollFlags::ADD_MULTI;
+        request.op_flags.poll32_events = half_words(events.bits());
+        request.user_data.u64_ = data;
+        self.push(request)
+    }
+
+    /// Ends the watch that carries `data`: it completes with ECANCELED. Nothing comes of this if
+    /// there is none.
+    ///
+    /// # Errors
+    /// As [`Ring::enter`] when the queue was full.
+    pub fn cancel(&mut self, data: u64) -> Result<()> {
+        // Not IORING_OP_POLL_REMOVE: that fails with EALREADY while something that the watch found is
+        // on its way (Linux 6.18), and the watch, and with it the open file, would live on.
+        let mut request = request(IoringOp::AsyncCancel, -1);
+        request.flags = IoringSqeFlags::CQE_SKIP_SUCCESS;
+        request.addr_or_splice_off_in.user_data.u64_ = data;
+        request.user_data.u64_ = CANCELLED;
+        self.push(request)
+    }
+
+    /// Receives up to `max` bytes into `memory`, which the ring has until the completion; never
+    /// waits for bytes.
+    ///
+    /// # Errors
+    /// As [`Ring::enter`] when the queue was full; the memory is gone then.
+    ///
+    /// # Panics
+    /// When `memory` is shorter than `max`.
+    pub fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        data: u64,
+        memory: Box<[u8]>,
+        max: usize,
+    ) -> Result<()> {
+        let memory = Lease::new(memory);
+        let mut request = request(IoringOp::Recv, fd.as_raw_fd());
+        request.addr_or_splice_off_in.addr.ptr = memory.start(max).cast();
+        request.len.len = max as u32;
+        request.op_flags.recv_flags = RecvFlags::DONTWAIT;
+        self.push_lent(request, Lent { data, memory: Memory::ToFill(memory) })
+    }
+
+    /// Sends `memory`, which the ring has until the completion; never waits for room, and gives no
+    /// signal when the connection is closed.
+    ///
+    /// # Errors
+    /// As [`Ring::receive`].
+    pub fn send(&mut self, fd: BorrowedFd<'_>, data: u64, memory: Vec<u8>) -> Result<()> {
+        let mut request = request(IoringOp::Send, fd.as_raw_fd());
+        request.addr_or_splice_off_in.addr.ptr = memory.as_ptr().cast_mut().cast();
+        request.len.len = u32::try_from(memory.len()).map_err(|_| Errno::INVAL)?;
+        request.op_flags.send_flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        self.push_lent(request, Lent { data, memory: Memory::ToSend(memory) })
+    }
+
+    fn push_lent(&mut self, mut request: io_uring_sqe, lent: Lent) -> Result<()> {
+        let place = self.places.pop().unwrap_or_else(|| {
+            self.lent.push(None);
+            self.lent.len() as u32 - 1
+        });
+        request.user_data.u64_ = u64::from(place) | MOVES;
+        // Before it is pushed: a full queue is submitted, but not yet with this request.
+        self.lent[place as usize] = Some(lent);
+        self.push(request)
+    }
+
+    /// Ends every request: each completes once the kernel has let go of what it watched, here or in
+    /// the next calls of [`Ring::enter`].
+    pub(super) fn cancel_all(&mut self) -> Result<()> {
+        let mut request = request(IoringOp::AsyncCancel, -1);
+        request.op_flags.cancel_flags = IoringAsyncCancelFlags::ALL | IoringAsyncCancelFlags::ANY;
+        request.user_data.u64_ = CANCELLED;
+        self.push(request)?;
+        self.enter(Some(Duration::ZERO))
+    }
+
+    pub(super) fn push(&mut self, request: io_uring_sqe) -> Result<()> {
+        let room = self.queues.room();
+        if self.waiting() >= room {
+            self.submit(room - 1, 0)?;
+        }
+        // SAFETY: the ring is this thread's, and fewer requests wait than there are places; what
+        // memory the request names is in `lent` until it completes.
+        unsafe { self.queues.write(self.queued, request) };
+        self.queued = self.queued.wrapping_add(1);
+        Ok(())
+    }
+}
+
+fn request(operation: IoringOp, fd: i32) -> io_uring_sqe {
+    io_uring_sqe { opcode: operation, fd, ..io_uring_sqe::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use millrace_sys::EventFd;
+
+    use super::*;
+    use crate::RingCompletion;
+    use crate::ring::ring_to_test_with;
+
+    #[test]
+    fn memory_of_receives_comes_back_with_the_bytes_of_each() {
+        let Some(mut ring) = ring_to_test_with(64) else { return };
+        let mut pairs: Vec<_> = (0..40).map(|_| UnixStream::pair().unwrap()).collect();
+        // The table of lent memory grows, and moves, while the first requests are queued.
+        for (pair, number) in pairs.iter_mut().zip(1_u8..) {
+            pair.1.write_all(&[number; 100]).unwrap();
+            let memory = vec![0; 64].into_boxed_slice();
+            ring.receive(pair.0.as_fd(), number.into(), memory, 50).unwrap();
+        }
+        ring.enter(Some(Duration::ZERO)).unwrap();
+        let mut came = Vec::new();
+        while let Some(completion) = ring.next_completion() {
+            let RingCompletion::Received { data, memory, result } = completion else {
+                panic!("{completion:?}");
+            };
+            assert_eq!((result, memory.len()), (Ok(50), 64));
+            assert!(memory[..50].iter().all(|byte| u64::from(*byte) == data), "{memory:?}");
+            assert_eq!(memory[50..], [0; 14]);
+            came.push(data);
+        }
+        came.sort_unstable();
+        assert_eq!(came, (1..=40).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    #[should_panic(expected = "a receive fits its memory")]
+    fn memory_that_is_too_short_is_a_bug_of_the_caller() {
+        Lease::new(Box::new([0; 8])).start(9);
+    }
+
+    #[test]
+    fn a_ring_that_is_gone_takes_no_wake_from_its_successor() {
+        for _ in 0..50 {
+            let Some(mut ring) = ring_to_test_with(1024) else { return };
+            let eventfd = EventFd::new().unwrap();
+            // Far more than the kernel ends in one call.
+            let pairs: Vec<_> = (0..200).map(|_| UnixStream::pair().unwrap()).collect();
+            for (pair, data) in pairs.iter().zip(1..) {
+                ring.watch_connection(pair.0.as_fd(), data).unwrap();
+            }
+            ring.watch_listener(eventfd.as_fd(), 0).unwrap();
+            ring.enter(Some(Duration::ZERO)).unwrap();
+            drop(ring);
+            let Some(mut ring) = ring_to_test_with(1024) else { return };
+            ring.watch_listener(eventfd.as_fd(), 7).unwrap();
+            ring.enter(Some(Duration::ZERO)).unwrap();
+            eventfd.signal();
+            ring.enter(Some(Duration::from_secs(10))).unwrap();
+            let woken = ring.next_completion();
+            assert!(matches!(woken, Some(RingCompletion::Watched { data: 7, .. })), "{woken:?}");
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! From what was given to a configuration: values are read by their rows, then checked together.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::num::NonZero;
+use std::path::PathBuf;
+
+use millrace_http_cache::Space;
+
+use super::cache;
+use super::error::{ConfigError, nearest};
+use super::given::{LimitGiven, ServiceGiven, Tables, Values};
+use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
+use super::service_name::{self, ServiceName};
+use super::value::{self, Wrong};
+use super::{
+    AccessLog, Balance, Config, EngineChoice, HostSent, ListenAddress, Listener, LogFormat,
+    PathForward, Role, Route, RouteCheck, SendProxy, Service, Splice, TargetRules,
+};
+use crate::Auth;
+use crate::limits::{Limit, Limits};
+
+/// The configuration that `tables` mean, as snapshot 1.
+pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
+    let process = &tables.process;
+    let mut config = process_only(tables)?;
+    let addresses: Vec<_> =
+        tables.services.iter().map(listen_addresses).collect::<Result<_, _>>()?;
+    let names = service_name::names(&tables.services, &addresses)?;
+    let services = tables.services.iter().zip(names).zip(addresses);
+    for (service, ((given, name), addresses)) in services.enumerate() {
+        let proxy_protocol = given.values.one("proxy-protocol", value::switch)?.unwrap_or_default();
+        config.services.push(build_service(given, name, &addresses, proxy_protocol)?);
+        for address in addresses {
+            let number = config.listeners.len() as u16;
+            config.listeners.push(Listener { address, number, service, proxy_protocol });
+        }
+    }
+    if config.services.is_empty() {
+        return Err(ConfigError::Rule {
+            place: process.place.clone(),
+            wrong: "describes no service".to_owned(),
+            allowed: "at least one table [[forward]] or [[boost]]".to_owned(),
+        });
+    }
+    check_addresses(&config, tables)?;
+    if config.cache.is_none() {
+        config.services.iter_mut().for_each(Service::go_past_cache);
+    }
+    Ok(config)
+}
+
+/// A configuration without services.
+pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
+    let process = &tables.process;
+    let scope = Scope::Process;
+    let engine = process.one_or_default("engine", scope, |text| match text {
+        "auto" => Ok(EngineChoice::Auto),
+        "epoll" => Ok(EngineChoice::Epoll),
+        "uring" => Ok(EngineChoice::Uring),
+        "uselect" => Ok(EngineChoice::Uselect),
+        "poll" => Ok(EngineChoice::Poll),
+        "select" => Ok(EngineChoice::Select),
+        _ => Err("is not an engine of this version"),
+    })?;
+    let splice = process.one_or_default("splice", scope, |text| match text {
+        "fixed" => Ok(Splice::Fixed),
+        "calibrated" => Ok(Splice::Calibrated),
+        "never" => Ok(Splice::Never),
+        "always" => Ok(Splice::Always),
+        _ => Err("is no way to choose"),
+    })?;
+    let workers = match process.one("workers", |text| bounded("workers", text))? {
+        Some(workers) => workers,
+        None => std::thread::available_parallelism().map_or(1, NonZero::get) as u64,
+    };
+    let memory_bytes = process.one_or_default("memory", scope, |text| bounded("memory", text))?;
+    if memory_bytes / workers < MEMORY_BYTES_PER_WORKER_MIN {
+        return Err(ConfigError::Rule {
+            place: process.place_of("memory").to_owned(),
+            wrong: format!(
+                "{} is too little for {workers} workers",
+                value::write_size(memory_bytes)
+            ),
+            allowed: format!("at least {workers}M, or fewer workers"),
+        });
+    }
+    Ok(Config {
+        number: 1,
+        engine,
+        uselectd: process.one_or_default("uselectd", scope, value::file_path)?,
+        spin_us: process.one_or_default("spin-us", scope, |text| bounded("spin-us", text))?,
+        splice,
+        workers: usize::try_from(workers).unwrap_or(1),
+        memory_bytes,
+        cache: cache::settings(process, memory_bytes, workers)?,
+        user: process.one_or_default("user", scope, value::user)?,
+        sandbox: process.one_or_default("sandbox", scope, |text| match text {
+            "auto" => Ok(true),
+            "off" => Ok(false),
+            _ => Err("is neither auto nor off"),
+        })?,
+        sandbox_folders: process.all("sandbox-folder", value::file_path)?,
+        listeners: Vec::new(),
+        services: Vec::new(),
+        access_log: access_log(process)?,
+        admin: process.all("admin", admin)?.into_iter().flatten().collect(),
+        admin_token_file: process.one("admin-token-file", value::file_path)?,
+        admin_name: process.one("admin-name", value::host_name)?,
+        limits: limits(&tables.limits)?,
+    })
+}
+
+fn access_log(process: &Values) -> Result<Option<AccessLog>, ConfigError> {
+    let format = process.one_or_default("log-format", Scope::Process, |text| match text {
+        "common" => Ok(LogFormat::Common),
+        "combined" => Ok(LogFormat::Combined),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("is not a form of the access log"),
+    })?;
+    let path = process.one_or_default("access-log", Scope::Process, |text| match text {
+        "off" => Ok(None),
+        // A file of such a name is written ./false.
+        "true" | "false" => Err("is neither a path nor off"),
+        _ => value::file_path(text).map(Some),
+    })?;
+    Ok(path.map(|path: PathBuf| AccessLog { path, format }))
+}
+
+fn admin(text: &str) -> Result<Option<ListenAddress>, Wrong> {
+    match text {
+        "off" => Ok(None),
+        _ => value::listen_address(text).map(Some),
+    }
+}
+
+/// Reads a number or size of the process and checks it against the bounds of its row.
+fn bounded(key: &str, text: &str) -> Result<u64, Wrong> {
+    let row = Row::of_key(key, &[Scope::Process]).expect("the key is one of the table");
+    let (number, least, most) = match row.kind {
+        Kind::Number { least, most } => (value::number(text)?, least, most),
+        Kind::Size { least, most } => (value::size(text)?, least, most),
+        _ => unreachable!("only rows with bounds are asked for"),
+    };
+    within(number, least, most)
+}
+
+fn within(number: u64, least: u64, most: u64) -> Result<u64, Wrong> {
+    match number {
+        _ if number < least => Err("is too small"),
+        _ if number > most => Err("is too large"),
+        _ => Ok(number),
+    }
+}
+
+fn limits(given: &[LimitGiven]) -> Result<Limits, ConfigError> {
+    let mut limits = Limits::default();
+    for LimitGiven { name, name_place, value } in given {
+        let Some(row) = Limits::TABLE.iter().find(|row| row.name == name) else {
+            let names = || Limits::TABLE.iter().map(|row| row.name);
+            return Err(ConfigError::Unknown {
+                place: name_place.clone(),
+                found: name.clone(),
+                nearest: nearest(name, names()),
+                allowed: names().collect::<Vec<_>>().join(", "),
+            });
+        };
+        let number =
+            read_limit(row, &value.text).map_err(|wrong| value.error(wrong, allowed_limit(row)))?;
+        assert!(limits.set(row.name, number), "every row of the table can be set");
+    }
+    Ok(limits)
+}
+
+/// A limit's value: times and sizes may carry their unit.
+fn read_limit(row: &Limit, text: &str) -> Result<u64, Wrong> {
+    let number = match row.unit {
+        "milliseconds" => value::milliseconds(text)?,
+        "bytes" | "bytes a second" => value::size(text)?,
+        _ => value::number(text)?,
+    };
+    within(number, row.bounds.0, row.bounds.1)
+}
+
+/// What a limit's value may be, as the end of a sentence.
+pub(super) fn allowed_limit(row: &Limit) -> String {
+    let (least, most) = row.bounds;
+    match row.unit {
+        "milliseconds" => format!(
+            "{} to {}, in milliseconds or with ms, s, m or h",
+            value::write_milliseconds(least),
+            value::write_milliseconds(most)
+        ),
+        "bytes" | "bytes a second" => {
+            format!("{least} to {most} {}, or with K, M or G", row.unit)
+        }
+        unit => format!("{least} to {most} {unit}"),
+    }
+}
+
+fn listen_addresses(given: &ServiceGiven) -> Result<Vec<ListenAddress>, ConfigError> {
+    let mut addresses = given.values.all("listen", value::listen_address)?;
+    if addresses.is_empty() {
+        let port = if given.routes.is_none() { 3128 } else { 8080 };
+        addresses.push(ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], port))));
+    }
+    Ok(addresses)
+}
+
+fn build_service(
+    given: &ServiceGiven,
+    name: ServiceName,
+    addresses: &[ListenAddress],
+    proxy_protocol: bool,
+) -> Result<Service, ConfigError> {
+    let values = &given.values;
+    let clients = values.all("allow-client", value::cidr)?;
+    let denied_clients = values.all("deny-client", value::cidr)?;
+    let trusted = values.all("trust", value::cidr)?;
+    if proxy_protocol && trusted.is_empty() {
+        return Err(ConfigError::Rule {
+            place: values.place_of("proxy-protocol").to_owned(),
+            wrong: format!("nobody may send PROXY headers without {}", values.name_of("trust")),
+            allowed: format!("{} CIDR with who sends them", values.name_of("trust")),
+        });
+    }
+    let local = addresses.iter().all(ListenAddress::is_local);
+    let role = match &given.routes {
+        None => {
+            if !local && clients.is_empty() {
+                return Err(open_proxy(values));
+            }
+            Role::Forward(target_rules(values, local)?)
+        }
+        Some(routes) if routes.is_empty() => {
+            return Err(ConfigError::Rule {
+                place: values.place.clone(),
+                wrong: "has no route".to_owned(),
+                allowed: "at least one [[boost.route]] with origins".to_owned(),
+            });
+        }
+        Some(routes) => {
+            let space = name.space();
+            // Wrong here is wrong, if every route says it anew, too.
+            cache::route(values, true, space)?;
+            let of_route = |given: &Values| route(&given.with_cache_of(values), space);
+            Role::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
+        }
+    };
+    let (name, cache) = match &role {
+        Role::Forward(rules) => {
+            let name = name.with_rules(rules);
+            let cache = cache::route(values, false, name.space())?;
+            (name, cache)
+        }
+        Role::Boost(_) => (name, None),
+    };
+    let congestion = |key| values.one_or_default(key, Scope::Service, value::congestion);
+    Ok(Service {
+        name,
+        role,
+        clients,
+        denied_clients,
+        auth: auth(values)?,
+        trusted,
+        proxy_status: values.one_or_default("proxy-status", Scope::Service, value::switch)?,
+        path_strict: values.one_or_default("path-strict", Scope::Boost, value::switch)?,
+        congestion: congestion("congestion")?,
+        origin_congestion: congestion("origin-congestion")?,
+        cache,
+    })
+}
+
+/// DESIGN.md, "Who may go where": an open proxy is what spammers look for, so it does not start.
+fn open_proxy(values: &Values) -> ConfigError {
+    let option = values.name_of("allow-client");
+    ConfigError::Rule {
+        place: values.place_of("listen").to_owned(),
+        wrong: format!(
+            "other machines can reach this forward proxy, and no {option} says which may use it"
+        ),
+        allowed: format!("{option} CIDR, or a loopback or unix: address to listen on"),
+    }
+}
+
+/// The file itself is read by the program, once the rest is known to be right.
+fn auth(values: &Values) -> Result<Option<Auth>, ConfigError> {
+    let realm = values.one_or_default("auth-realm", Scope::Forward, value::realm)?;
+    let path = values.one("auth-file", value::file_path)?;
+    Ok(path.map(|path| Auth { path, realm, users: None }))
+}
+
+fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError> {
+    let mut ports = values.all("allow-port", value::port)?;
+    if ports.is_empty() && local {
+        // Whoever is on this machine can connect to any port without the proxy's help.
+        ports.push(0);
+    }
+    Ok(TargetRules {
+        private: values.one("allow-private", value::switch)?.unwrap_or(local),
+        allowed: values.all("allow-target", value::cidr)?,
+        denied: values.all("deny-target", value::cidr)?,
+        ports,
+        denied_ports: values.all("deny-port", |text| match value::port(text)? {
+            0 => Err("is not a port"),
+            port => Ok(port),
+        })?,
+        allowed_domains: values.all("allow-domain", value::domain)?,
+        denied_domains: values.all("deny-domain", value::domain)?,
+    })
+}
+
+fn route(values: &Values, space: &Space) -> Result<Route, ConfigError> {
+    let scope = Scope::Route;
+    let origins = values.all("origins", value::origin)?;
+    if origins.is_empty() {
+        return Err(ConfigError::Rule {
+            place: values.place_of("origins").to_owned(),
+            wrong: format!("{} is missing", values.name_of("origins")),
+            allowed: Kind::Origin.allowed(),
+        });
+    }
+    Ok(Route {
+        host: values.one("host", value::host_pattern)?,
+        path: values.one_or_default("path", scope, value::path_prefix)?,
+        origins,
+        balance: values.one_or_default("balance", scope, |text| match text {
+            "round-robin" => Ok(Balance::RoundRobin),
+            "least-outstanding" => Ok(Balance::LeastOutstanding),
+            _ => Err("is not a way to balance"),
+        })?,
+        host_sent: values.one_or_default("host-sent", scope, |text| match text {
+            "client" => Ok(HostSent::Client),
+            "origin" => Ok(HostSent::Origin),
+            _ => Err("is not a choice of Host"),
+        })?,
+        path_forward: values.one_or_default("path-forward", scope, |text| match text {
+            "as-sent" => Ok(PathForward::AsSent),
+            "normalised" => Ok(PathForward::Normalised),
+            _ => Err("is not a form of the path"),
+        })?,
+        pass_fields: values.all("pass-fields", value::pass_field)?,
+        gateway_errors_fail: values.one_or_default("eject-on-errors", scope, value::switch)?,
+        check: route_check(values)?,
+        send_proxy: values.one_or_default("send-proxy", scope, |text| match text {
+            "off" => Ok(SendProxy::Off),
+            "v1" => Ok(SendProxy::V1),
+            "v2" => Ok(SendProxy::V2),
+            _ => Err("is not a version of the PROXY protocol"),
+        })?,
+        cache: cache::route(values, true, space)?,
+    })
+}
+
+fn route_check(values: &Values) -> Result<Option<RouteCheck>, ConfigError> {
+    let statuses = values.one_or_default("check-status", Scope::Route, value::statuses)?;
+    let path = values.one_or_default("check", Scope::Route, value::check_path)?;
+    Ok(path.map(|path| RouteCheck { path, statuses }))
+}
+
+/// No address may be listened on twice: workers share a TCP port by SO_REUSEPORT, so the kernel
+/// would not object but split the clients between two services.
+fn check_addresses(config: &Config, tables: &Tables) -> Result<(), ConfigError> {
+    let mut seen = HashSet::new();
+    let admin = config.admin.iter().map(|address| (address, tables.process.place_of("admin")));
+    let listeners = config.listeners.iter().map(|listener| {
+        (&listener.address, tables.services[listener.service].values.place_of("listen"))
+    });
+    for (address, place) in admin.chain(listeners) {
+        let picked_by_kernel =
+            matches!(address, ListenAddress::Tcp(address) if address.port() == 0);
+        if !picked_by_kernel && !seen.insert(address) {
+            return Err(ConfigError::Rule {
+                place: place.to_owned(),
+                wrong: format!("{address} is listened on twice"),
+                allowed: "each address once".to_owned(),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,511 @@
+//! From what was given about the cache: values are read by their rows, then checked together.
+
+use std::sync::Arc;
+
+use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
+use millrace_http_cache::{Features, KeyParts, Policy, Space, StatusTtl, Ttl, Unkeyed};
+
+use super::value::{self, Feature, Share};
+use super::{CacheRoute, CacheSettings, Disk};
+use crate::error::ConfigError;
+use crate::given::Values;
+use crate::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
+use crate::value::{Wrong, number, switch, write_size};
+
+/// What the cache of a process may take, of so much memory for so many workers; `None`: there is no
+/// cache.
+pub(crate) fn settings(
+    process: &Values,
+    memory_bytes: u64,
+    workers: u64,
+) -> Result<Option<CacheSettings>, ConfigError> {
+    let is_off = process.one("no-cache", switch)?.unwrap_or_default();
+    let bytes = cache_memory(process, memory_bytes, workers)?;
+    let disks = disks(process)?;
+    let rereads = process.one_or_default("disk-reads", Scope::Process, |text| match text {
+        "once" => Ok(false),
+        "always" => Ok(true),
+        _ => Err("is neither once nor always"),
+    })?;
+    if is_off {
+        return Ok(None);
+    }
+    if bytes == 0 && !disks.is_empty() {
+        return Err(ConfigError::Rule {
+            place: process.place_of("disk").to_owned(),
+            wrong: "what is on a disk is read through the cache's memory, and there is none"
+                .to_owned(),
+            allowed: format!(
+                "{} of at least {}, or no disk",
+                process.name_of("cache-memory"),
+                write_size(SLAB_BYTES_MIN as u64)
+            ),
+        });
+    }
+    Ok((bytes > 0).then_some(CacheSettings { memory_bytes: bytes, disks, rereads }))
+}
+
+/// The cache's share of a memory. Pools keep what they cannot do without: a share in percent ends
+/// there, a size that does not fit is refused.
+fn cache_memory(process: &Values, memory_bytes: u64, workers: u64) -> Result<u64, ConfigError> {
+    const LEAST: u64 = SLAB_BYTES_MIN as u64;
+    let most = memory_bytes - workers * MEMORY_BYTES_PER_WORKER_MIN;
+    let share = process.one_or_default("cache-memory", Scope::Process, bounded_share)?;
+    let (bytes, told) = match share {
+        Share::Bytes(bytes) => (bytes, write_size(bytes)),
+        Share::Percent(percent) => {
+            let bytes = (memory_bytes * percent / 100).min(most);
+            let told = format!("{percent}% of {}", write_size(memory_bytes));
+            (bytes - bytes % BLOCK_BYTES as u64, told)
+        }
+    };
+    let is_asked_for = process.place_of("cache-memory") != process.place;
+    match (share, bytes) {
+        (Share::Bytes(0) | Share::Percent(0), _) => Ok(0),
+        (_, LEAST..) if bytes <= most => Ok(bytes),
+        // Nobody said that there is to be a cache in so little memory.
+        _ if !is_asked_for => Ok(0),
+        _ => Err(ConfigError::Rule {
+            place: process.place_of("cache-memory").to_owned(),
+            wrong: match bytes {
+                ..LEAST => format!("{told} is too little for a cache"),
+                _ => format!("{told} leaves less than 1M of {} a worker", write_size(memory_bytes)),
+            },
+            allowed: match most {
+                LEAST.. => format!("{} to {}, or 0", write_size(LEAST), write_size(most)),
+                _ => format!("0, or more {}", process.name_of("memory")),
+            },
+        }),
+    }
+}
+
+fn bounded_share(text: &str) -> Result<Share, Wrong> {
+    let Kind::Share { least, most, percent_max } = kind_of("cache-memory", Scope::Process) else {
+        unreachable!("the row is of this kind")
+    };
+    match value::share(text)? {
+        Share::Bytes(bytes) if bytes != 0 && bytes < least => Err("is too small"),
+        Share::Bytes(bytes) if bytes > most => Err("is too large"),
+        Share::Percent(percent) if percent > percent_max => Err("is too large"),
+        share => Ok(share),
+    }
+}
+
+/// No disk may be another's folder, or below it: each has its files and its size for itself.
+fn disks(process: &Values) -> Result<Vec<Disk>, ConfigError> {
+    let Kind::Disk { least, most } = kind_of("disk", Scope::Process) else {
+        unreachable!("the row is of this kind")
+    };
+    let disks = process.all("disk", |text| match value::disk(text)? {
+        disk if disk.bytes < least => Err("is too small"),
+        disk if disk.bytes > most => Err("is too large"),
+        disk => Ok(disk),
+    })?;
+    for (index, disk) in disks.iter().enumerate() {
+        let is_within = |other: &&Disk| {
+            disk.folder.starts_with(&other.folder) || other.folder.starts_with(&disk.folder)
+        };
+        if let Some(other) = disks[..index].iter().find(is_within) {
+            return Err(ConfigError::Rule {
+                place: process.place_of("disk").to_owned(),
+                wrong: format!(
+                    "{} and {} are not apart",
+                    other.folder.display(),
+                    disk.folder.display()
+                ),
+                allowed: "folders of which none is in another".to_owned(),
+            });
+        }
+    }
+    Ok(disks)
+}
+
+fn kind_of(key: &str, scope: Scope) -> Kind {
+    Row::of_key(key, &[scope]).expect("the key is one of the table").kind
+}
+
+/// What is done with the answers of a forward proxy or a route; `None`: nothing, they go past the
+/// cache. `space` is that of the service; a gateway decides itself what describes a request.
+pub(crate) fn route(
+    values: &Values,
+    is_gateway: bool,
+    space: &Space,
+) -> Result<Option<Arc<CacheRoute>>, ConfigError> {
+    let switch = |key| values.one_or_default(key, Scope::Cache, switch);
+    let keyed = features(values, "cache-key")?;
+    let unkeyed = match is_gateway {
+        true => Unkeyed::of_gateway(),
+        false => Unkeyed::of_forward_proxy(&keyed.fields),
+    };
+    let route = CacheRoute {
+        policy: Policy { unkeyed, ..policy(values)? },
+        key: key_parts(values, keyed, space)?,
+        bypass: features(values, "cache-bypass")?,
+        fill_on: switch("cache-finish")?,
+        tells_status: switch("cache-status")?,
+    };
+    Ok(switch("cache")?.then(|| Arc::new(route)))
+}
+
+fn policy(values: &Values) -> Result<Policy, ConfigError> {
+    let scope = Scope::Cache;
+    let seconds = |key| values.one_or_default(key, scope, value::seconds);
+    let percent = |text: &str| match number(text)? {
+        percent @ ..=100 => Ok(percent as u8),
+        _ => Err("is too large"),
+    };
+    let (ttl, status_ttls) = lifetimes(values)?;
+    Ok(Policy {
+        targets: targets(values)?,
+        ttl,
+        status_ttls,
+        ttl_s_max: seconds("cache-ttl-max")?,
+        heuristic_percent: values.one_or_default("cache-heuristic", scope, percent)?,
+        heuristic_s_max: seconds("cache-heuristic-max")?,
+        stale_if_error_s: seconds("cache-stale-if-error")?,
+        stale_while_revalidate_s: seconds("cache-stale-while-revalidate")?,
+        set_cookie: values.one_or_default("cache-set-cookie", scope, value::set_cookie)?,
+        heeds_requests: values.one_or_default("cache-heed-requests", scope, switch)?,
+        unkeyed: Policy::default().unkeyed,
+    })
+}
+
+fn lifetimes(values: &Values) -> Result<(Ttl, Vec<StatusTtl>), ConfigError> {
+    let (mut usual, mut of_statuses) = (None, Vec::new());
+    for (statuses, ttl) in values.all("cache-ttl", value::lifetime)? {
+        if let Some(statuses) = statuses {
+            of_statuses.push(StatusTtl { statuses, ttl });
+        } else if usual.replace(ttl).is_some() {
+            return Err(ConfigError::Rule {
+                place: values.place_of("cache-ttl").to_owned(),
+                wrong: "has two lifetimes without statuses".to_owned(),
+                allowed: "one, and others with statuses before them".to_owned(),
+            });
+        }
+    }
+    let (_, ttl) = Values::default_of("cache-ttl", Scope::Cache, value::lifetime)?;
+    Ok((usual.unwrap_or(ttl), of_statuses))
+}
+
+fn targets(values: &Values) -> Result<Vec<Box<[u8]>>, ConfigError> {
+    let mut given = values.all("cache-target", value::field_or_off)?;
+    if given.is_empty() {
+        given.push(Values::default_of("cache-target", Scope::Cache, value::field_or_off)?);
+    }
+    if given.len() > 1 && given.contains(&None) {
+        return Err(ConfigError::Rule {
+            place: values.place_of("cache-target").to_owned(),
+            wrong: "off stands beside names".to_owned(),
+            allowed: "names of fields, or off alone".to_owned(),
+        });
+    }
+    let mut targets = Vec::new();
+    given.into_iter().flatten().for_each(|name| add(&mut targets, name));
+    Ok(targets)
+}
+
+fn key_parts(values: &Values, keyed: Features, space: &Space) -> Result<KeyParts, ConfigError> {
+    let mut parameters = Vec::new();
+    values
+        .all("cache-ignore-query", value::parameter)?
+        .into_iter()
+        .for_each(|name| add(&mut parameters, name));
+    let ignores_query = parameters.iter().any(|name| **name == *b"*");
+    if ignores_query {
+        parameters.clear();
+    }
+    Ok(KeyParts {
+        ignored_parameters: parameters,
+        ignores_query,
+        fields: keyed.fields,
+        cookies: keyed.cookies,
+        space: space.clone(),
+    })
+}
+
+fn features(values: &Values, key: &str) -> Result<Features, ConfigError> {
+    let mut features = Features::default();
+    for feature in values.all(key, value::feature)? {
+        match feature {
+            Feature::Field(name) => add(&mut features.fields, name),
+            Feature::Cookie(name) => add(&mut features.cookies, name),
+        }
+    }
+    Ok(features)
+}
+
+/// Adds a name that is not there yet.
+fn add(names: &mut Vec<Box<[u8]>>, name: Box<[u8]>) {
+    if !names.contains(&name) {
+        names.push(name);
+    }
+}
+
+const _: () = assert!(SLAB_BYTES_MIN.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(SLAB_BYTES_MAX >= 1 << 44, "a slab may be as large as any memory");
+
+#[cfg(test)]
+mod tests {
+    use millrace_http_cache::SetCookie;
+
+    use super::*;
+    use crate::{Config, Role, from_arguments, from_toml, fuzz_configuration, to_toml};
+
+    const FULL: &str = r#"
+memory = "1G"
+workers = 2
+cache-memory = "256M"
+disk = ["/var/cache/a:10G", "/var/cache/b:1G"]
+[limits]
+object_bytes = "64M"
+uncacheable_ms = "10s"
+[[forward]]
+cache-heuristic = 0
+cache-key = "field:X-Device"
+[[boost]]
+cache-ttl = "default 1m"
+cache-key = ["cookie:Lang", "field:X-Device", "field:x-device"]
+[[boost.route]]
+path = "/static/"
+origins = "http://a"
+cache-ttl = ["404-410 default 10s", "override 1h", "302 override 1m"]
+cache-ttl-max = "7d"
+cache-heuristic-max = "2h"
+cache-stale-if-error = "1d"
+cache-stale-while-revalidate = "30s"
+cache-set-cookie = "shared"
+cache-heed-requests = false
+cache-target = ["Millrace-Cache-Control", "CDN-Cache-Control"]
+cache-ignore-query = ["utm_*", "fbclid", "utm_*"]
+cache-bypass = ["cookie:session*", "field:Authorization"]
+cache-finish = "off"
+cache-status = "off"
+[[boost.route]]
+origins = "http://a"
+cache-key = []
+cache-target = "off"
+cache-ignore-query = ["a", "*"]
+[[boost.route]]
+origins = "http://a"
+cache = false
+"#;
+
+    fn names(names: &[&str]) -> Vec<Box<[u8]>> {
+        names.iter().map(|name| name.as_bytes().into()).collect()
+    }
+
+    /// What is done with the answers of each forward proxy and each route, in order.
+    fn routes(config: &Config) -> Vec<Option<Arc<CacheRoute>>> {
+        let of_service = |service: &crate::Service| match &service.role {
+            Role::Forward(_) => vec![service.cache.clone()],
+            Role::Boost(routes) => routes.iter().map(|route| route.cache.clone()).collect(),
+        };
+        config.services.iter().flat_map(of_service).collect()
+    }
+
+    fn words(text: &str) -> Result<Config, ConfigError> {
+        from_arguments(text.split_whitespace())
+    }
+
+    #[test]
+    fn a_file_says_what_is_kept() {
+        let config = from_toml(FULL).unwrap();
+        let cache = config.cache.as_ref().unwrap();
+        assert_eq!((cache.memory_bytes, cache.disks.len()), (256 << 20, 2));
+        assert_eq!((cache.disks[0].bytes, config.pool_bytes()), (10 << 30, 768 << 20));
+        assert_eq!(cache.object_bytes_max(&config.limits), 32 << 20, "an eighth");
+        let all = routes(&config);
+        let [Some(forward), Some(first), Some(second), None] = &*all else { panic!("{all:?}") };
+        assert_eq!((forward.policy.heuristic_percent, first.policy.heuristic_percent), (0, 10));
+        let expected = Policy {
+            targets: names(&["millrace-cache-control", "cdn-cache-control"]),
+            ttl: Ttl::Override(3600),
+            status_ttls: vec![
+                StatusTtl { statuses: (404, 410), ttl: Ttl::Default(10) },
+                StatusTtl { statuses: (302, 302), ttl: Ttl::Override(60) },
+            ],
+            ttl_s_max: 604_800,
+            heuristic_s_max: 7200,
+            stale_if_error_s: 86_400,
+            stale_while_revalidate_s: 30,
+            set_cookie: SetCookie::Shared,
+            heeds_requests: false,
+            ..Policy::default()
+        };
+        assert_eq!(first.policy, expected);
+        let parts = KeyParts {
+            ignored_parameters: names(&["utm_*", "fbclid"]),
+            ignores_query: false,
+            fields: names(&["x-device"]),
+            cookies: names(&["Lang"]),
+            space: Space::of("boost"),
+        };
+        assert_eq!(first.key, parts);
+        assert_eq!(first.bypass.fields, names(&["authorization"]));
+        assert_eq!(first.bypass.cookies, names(&["session*"]));
+        assert!(!first.fill_on && !first.tells_status && second.fill_on && second.tells_status);
+        assert_eq!((second.policy.ttl, second.policy.targets.len()), (Ttl::Default(60), 0));
+        assert_eq!((&second.key.fields, &second.key.cookies), (&Vec::new(), &Vec::new()));
+        assert!(second.key.ignores_query && second.key.ignored_parameters.is_empty());
+        fuzz_configuration(FULL.as_bytes());
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_rules() {
+        for line in ["forward", "boost --origin http://a"] {
+            let config = words(line).unwrap();
+            let all = routes(&config);
+            let [Some(route)] = &*all else { panic!("{all:?}") };
+            let policy = Policy {
+                unkeyed: route.policy.unkeyed.clone(),
+                ttl_s_max: 3650 * 86_400,
+                ..Policy::default()
+            };
+            assert_eq!(route.policy, policy);
+            let key = KeyParts { space: route.key.space.clone(), ..KeyParts::default() };
+            assert_eq!((&route.key, &route.bypass), (&key, &Features::default()));
+            assert!(route.fill_on && route.tells_status);
+            assert_eq!(config.cache.unwrap().memory_bytes, 128 << 20);
+        }
+    }
+
+    #[test]
+    fn what_any_client_may_write_is_in_the_key_or_bypasses_the_cache() {
+        let of = |line: &str| routes(&words(line).unwrap())[0].clone().unwrap();
+        assert_eq!(of("forward").policy.unkeyed, Unkeyed::of_forward_proxy(&[]));
+        let keyed = of("forward --cache-key field:X-Forwarded-Host");
+        let fields = names(&["x-forwarded-host"]);
+        assert_eq!(keyed.policy.unkeyed, Unkeyed::of_forward_proxy(&fields));
+        for trust in ["", "--trust 10.0.0.1"] {
+            let boost = of(&format!("boost --origin http://a {trust}"));
+            assert_eq!(boost.policy.unkeyed, Unkeyed::of_gateway());
+        }
+    }
+
+    #[test]
+    fn services_have_spaces_of_their_own() {
+        let file = "
+            forward = [{ listen = '[::1]:0' }, { listen = ['[::1]:0', 'unix:/a'] }]
+            [[boost]]
+            route = [{ path = '/a', origins = 'http://a' }, { origins = 'http://b' }]
+            [[boost]]
+            listen = ['unix:/b', '127.0.0.1:0']
+            route = { origins = 'http://a' }
+        ";
+        let all = routes(&from_toml(file).unwrap());
+        let of = |it: &Option<Arc<CacheRoute>>| it.as_ref().unwrap().key.space.clone();
+        let spaces: Vec<_> = all.iter().map(of).collect();
+        assert_ne!(spaces[0], spaces[1]);
+        let expected = ["127.0.0.1:8080", "127.0.0.1:8080", "unix:/b"];
+        assert_eq!(spaces[2..], expected.map(Space::of));
+    }
+
+    #[test]
+    fn what_other_rules_let_in_is_not_found() {
+        let space = |options: &str| {
+            let config = words(&format!("forward --workers 1 {options}")).unwrap();
+            routes(&config)[0].clone().unwrap().key.space.clone()
+        };
+        let all = [
+            "",
+            "--allow-private off",
+            "--allow-target 10.0.0.0/8",
+            "--deny-target 10.0.0.0/8",
+            "--allow-port 81",
+            "--deny-port 81",
+        ];
+        for (index, options) in all.iter().enumerate() {
+            assert_eq!(space(options), space(options));
+            assert!(all[..index].iter().all(|other| space(other) != space(options)), "{options}");
+        }
+        assert_eq!(space(""), space("--deny-domain a.example"), "judged before");
+    }
+
+    #[test]
+    fn a_booster_says_it_for_its_routes() {
+        let line = "boost --origin http://a --workers 1 --cache-ttl-max 1h --cache-bypass cookie:s";
+        let file = "workers = 1\n[boost.route]\norigins = 'http://a'\ncache-ttl-max = '1h'\n\
+                    cache-bypass = 'cookie:s'";
+        assert_eq!(words(line), from_toml(file));
+        let wrong = "[[boost]]\ncache-ttl = '1h'\n[[boost.route]]\norigins = 'http://a'\n\
+                     cache-ttl = 'origin'";
+        let message = from_toml(wrong).unwrap_err().to_string();
+        assert!(
+            message.starts_with("configuration:2: cache-ttl: \"1h\" does not say"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn without_a_cache_no_route_has_one() {
+        for line in [
+            "forward --no-cache --disk /a:1G",
+            "forward --cache-memory 0",
+            "forward --cache-memory 0%",
+            "forward --memory 5M --workers 1",
+            "boost --origin http://a --no-cache --cache-ttl origin",
+        ] {
+            let config = words(line).unwrap();
+            assert_eq!((&config.cache, routes(&config)), (&None, vec![None]), "{line}");
+            assert_eq!(config.pool_bytes(), config.memory_bytes);
+            fuzz_configuration(to_toml(&config).as_bytes());
+        }
+    }
+
+    #[test]
+    fn the_cache_leaves_the_pools_what_they_need() {
+        let memory = |line: &str| {
+            let config = words(&format!("forward --workers 4 {line}"));
+            config.unwrap().cache.map(|cache| cache.memory_bytes >> 20)
+        };
+        assert_eq!(memory("--memory 64M --cache-memory 90%"), Some(56), "whole blocks");
+        assert_eq!(memory("--memory 10M --cache-memory 90%"), Some(6));
+        assert_eq!(memory("--memory 9M --cache-memory 5M"), Some(5));
+        assert_eq!(memory("--memory 9M"), Some(4));
+        assert_eq!(memory("--memory 7M"), None);
+        assert_eq!(memory("--memory 16T --cache-memory 15T"), Some(15 << 20));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_can() {
+        for (line, parts) in [
+            ("--cache-memory 1M", ["\"1M\" is too small", "bytes from 4M to 16T"]),
+            ("--cache-memory 91%", ["\"91%\" is too large", "1% to 90%"]),
+            ("--cache-memory half", ["\"half\" is not a size", "0 for none"]),
+            ("--cache-memory 255M", ["255M leaves less than 1M of 256M a worker", "4M to 252M"]),
+            ("--cache-memory 1%", ["1% of 256M is too little", "4M to 252M, or 0"]),
+            ("--cache-memory 0 --disk /a:1G", ["--disk: what is on a disk", "--cache-memory of"]),
+            ("--memory 7M --cache-memory 50%", ["50% of 7M is too little", "0, or more --memory"]),
+            ("--memory 7M --disk /a:1G", ["--disk: what is on a disk", "at least 4M, or no disk"]),
+            ("--disk /a", ["--disk: \"/a\" has no :SIZE", "a colon, and bytes"]),
+            ("--disk a:1G", ["does not begin with a slash", "16M"]),
+            ("--disk /a:1M", ["\"/a:1M\" is too small", "16M to 1024T"]),
+            ("--disk /a:1G --disk /b:1G --disk /a/:2G", ["/a and /a are not apart", "folders"]),
+            ("--disk /a/b:1G --disk /a:1G", ["/a/b and /a are not apart", "folders"]),
+            ("--cache perhaps", ["--cache: \"perhaps\"", "on, off"]),
+            ("--cache-ttl 60s", ["does not say whether", "default TIME"]),
+            ("--cache-ttl soon", ["does not begin with origin, default or override", "default"]),
+            ("--cache-ttl=origin --cache-ttl=origin", ["two lifetimes without", "with statuses"]),
+            ("--cache-ttl-max 60", ["\"60\" has no unit", "s, m, h or d"]),
+            ("--cache-heuristic 101", ["\"101\" is too large", "0 to 100"]),
+            ("--cache-set-cookie all", ["--cache-set-cookie: \"all\"", "explicit, shared, never"]),
+            ("--cache-target a:b", ["is no name of a field", "off"]),
+            ("--cache-target a --cache-target off", ["off stands beside names", "off alone"]),
+            ("--cache-key X-Device", ["does not begin with field:", "cookie:NAME*"]),
+            ("--cache-key field:x_forwarded_host", ["written with _", "field:NAME"]),
+            ("--cache-ignore-query a*b", ["is no name of a query parameter", "NAME*"]),
+            ("--cache-bypass cookie:a;b", ["has no name of a cookie", "cookie:NAME"]),
+            ("--limit variants=0", ["--limit variants: \"0\" is too small", "1 to 65536 answers"]),
+        ] {
+            let message = words(&format!("forward --workers 4 {line}")).unwrap_err().to_string();
+            for part in parts {
+                assert!(message.contains(part), "{line}: {message}");
+            }
+        }
+        let file = "[[boost]]\n[[boost.route]]\norigins = 'http://a'\ncache-key = [\n'x']";
+        let message = from_toml(file).unwrap_err().to_string();
+        assert!(message.starts_with("configuration:5: cache-key: \"x\" does not"), "{message}");
+        let message = from_toml("cache-ttl = 'origin'\n[[forward]]").unwrap_err().to_string();
+        assert!(message.contains("cache-ttl: does not belong at the top"), "{message}");
+    }
+}

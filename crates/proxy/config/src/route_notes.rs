@@ -1,0 +1,119 @@
+//! Routes that no request reaches: valid, and hardly what the operator meant.
+
+use millrace_http1::path::is_ambiguous;
+
+use super::{Config, Role, Route};
+
+/// A note for each route that no request reaches.
+pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
+    hidden(config).chain(refused(config))
+}
+
+/// A note for each route whose own path `path-strict` refuses.
+fn refused(config: &Config) -> impl Iterator<Item = String> {
+    let strict = config.services.iter().filter(|service| service.path_strict);
+    let routes = strict.flat_map(|service| match &service.role {
+        Role::Boost(routes) => &routes[..],
+        Role::Forward(_) => &[],
+    });
+    let is_refused = |route: &&Route| {
+        let path = route.path.as_bytes();
+        is_ambiguous(path, |reading| reading != path)
+    };
+    routes.filter(is_refused).map(|route| {
+        format!(
+            "note: no request reaches route path {}: origins may read it in several ways, which \
+             path-strict refuses (expected: another path, or path-strict off)",
+            route.path
+        )
+    })
+}
+
+/// A note for each route that an earlier route of its booster hides.
+fn hidden(config: &Config) -> impl Iterator<Item = String> {
+    let boosters = config.services.iter().enumerate().filter_map(|(service, it)| match &it.role {
+        Role::Boost(routes) => Some((service, routes)),
+        Role::Forward(_) => None,
+    });
+    boosters.flat_map(move |(service, routes)| {
+        (1..routes.len()).filter_map(move |at| {
+            let hiding = routes[..at].iter().position(|earlier| hides(earlier, &routes[at]))?;
+            let listener = config.listeners.iter().find(|listener| listener.service == service);
+            Some(format!(
+                "note: booster at {}: no request reaches route {} ({}), because route {} ({}) \
+                 matches first{}",
+                listener.map_or_else(String::new, |listener| listener.address.to_string()),
+                at + 1,
+                described(&routes[at]),
+                hiding + 1,
+                described(&routes[hiding]),
+                match is_duplicate(&routes[hiding], &routes[at]) {
+                    true => " and is the same",
+                    false => "; a longer path or a narrower host belongs before it",
+                }
+            ))
+        })
+    })
+}
+
+fn described(route: &Route) -> String {
+    let path = &route.path;
+    route
+        .host
+        .as_ref()
+        .map_or_else(|| format!("path {path}"), |host| format!("host {host}, path {path}"))
+}
+
+/// Whether every request that `later` matches is one that `earlier` matches.
+fn hides(earlier: &Route, later: &Route) -> bool {
+    later.path.starts_with(&earlier.path)
+        && match (&earlier.host, &later.host) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(earlier), Some(later)) => {
+                let is_below =
+                    earlier.strip_prefix('*').is_some_and(|below| later.ends_with(below));
+                earlier == later || is_below
+            }
+        }
+}
+
+fn is_duplicate(one: &Route, other: &Route) -> bool {
+    (&one.host, &one.path) == (&other.host, &other.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::from_toml;
+
+    fn notes(routes: &[&str]) -> Vec<String> {
+        let route = |lines: &&str| format!("[[boost.route]]\norigins = 'http://a'\n{lines}\n");
+        let file = routes.iter().map(route).collect::<String>();
+        super::notes(&from_toml(&format!("[[boost]]\n{file}")).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_route_behind_a_wider_one_is_noted() {
+        let noted = notes(&["path = '/'", "path = '/api/'"]);
+        let expected = "note: booster at 127.0.0.1:8080: no request reaches route 2 (path /api/), \
+                        because route 1 (path /) matches first; a longer path or a narrower host \
+                        belongs before it";
+        assert_eq!(noted, [expected]);
+        let noted = notes(&["host = 'a.example'", "path = '/b'", "host = 'a.example'"]);
+        assert!(
+            noted.len() == 1 && noted[0].ends_with("matches first and is the same"),
+            "{noted:?}"
+        );
+        for (first, second) in [
+            ("host = '*.example.org'", "host = 'a.example.org'"),
+            ("host = '*.example.org'", "host = '*.b.example.org'"),
+            ("path = '/a'", "host = 'a.example'\npath = '/ab'"),
+        ] {
+            assert_eq!(notes(&[first, second]).len(), 1, "{first} {second}");
+            assert_eq!(notes(&[second, first]).len(), 0, "{second} {first}");
+        }
+        assert_eq!(notes(&["path = '/api/'", "host = 'a'", "path = '/'"]).len(), 0);
+        let noted = notes(&["path = '/a%2Fb'", "path = '/a/'"]);
+        assert!(noted.len() == 1 && noted[0].contains("route path /a%2Fb"), "{noted:?}");
+    }
+}

@@ -1,0 +1,258 @@
+//! What a service is called: in the keys of cached responses, in metrics and in messages.
+//!
+//! Names of the three origins cannot collide: a given name and a role have no colon, an address
+//! always has one. A given name may equal a role, as `boost` does; [`names`] refuses it if another
+//! service has that role as its implicit name.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use millrace_http_cache::Space;
+use sha2::{Digest, Sha256};
+
+use super::error::ConfigError;
+use super::given::ServiceGiven;
+use super::value;
+use super::{Cidr, Config, ListenAddress, Role, Service, TargetRules};
+
+/// The name of a service and the space of its cache keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceName {
+    text: Arc<str>,
+    source: Source,
+    space: Space,
+}
+
+/// Where the name of a service comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    /// The option `name`.
+    Given,
+    /// The role: no other service of the process has it.
+    Role,
+    /// The first listen address: the process has several services of the role.
+    Address,
+}
+
+impl ServiceName {
+    /// The name, for labels and messages.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The space of the service's cache keys: no other service of the process has it, so no
+    /// service returns what another one stored.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// The value of the option `name`, if it was given.
+    pub(super) fn given(&self) -> Option<&str> {
+        (self.source == Source::Given).then_some(&*self.text)
+    }
+
+    /// The same name for a forward proxy with these target rules. Where a forward proxy may connect
+    /// is decided by addresses at connect time, which a cache hit skips: responses stored under
+    /// other rules are in another space.
+    pub(super) fn with_rules(self, rules: &TargetRules) -> Self {
+        Self { space: Space::of(&format!("{};{}", self.text, fingerprint(rules))), ..self }
+    }
+}
+
+/// The names of all services, in their order. `addresses` are the listen addresses of each.
+///
+/// # Errors
+/// Two services of one name.
+pub(super) fn names(
+    services: &[ServiceGiven],
+    addresses: &[Vec<ListenAddress>],
+) -> Result<Vec<ServiceName>, ConfigError> {
+    let mut names: Vec<ServiceName> = Vec::with_capacity(services.len());
+    let mut seen: HashMap<Arc<str>, usize> = HashMap::new();
+    for (service, given) in services.iter().enumerate() {
+        let is_of_role = |other: &&ServiceGiven| other.routes.is_some() == given.routes.is_some();
+        let (text, source) = match given.values.one("name", value::service_name)? {
+            Some(name) => (name, Source::Given),
+            None if services.iter().filter(is_of_role).count() == 1 => {
+                (role(given).to_owned(), Source::Role)
+            }
+            None => (address_name(&addresses[service], service), Source::Address),
+        };
+        let text: Arc<str> = text.into();
+        // No address is listened on twice: `build` refuses it.
+        if source != Source::Address
+            && let Some(other) = seen.insert(text.clone(), service)
+        {
+            // The place of a service that was given the name: the other may have it by its role.
+            let named = if source == Source::Given { given } else { &services[other] };
+            return Err(ConfigError::Rule {
+                place: named.values.place_of("name").to_owned(),
+                wrong: format!("another service is called {text}"),
+                allowed: "a name that no other service of the process has".to_owned(),
+            });
+        }
+        names.push(ServiceName { space: Space::of(&text), text, source });
+    }
+    Ok(names)
+}
+
+fn role(given: &ServiceGiven) -> &'static str {
+    if given.routes.is_some() { "boost" } else { "forward" }
+}
+
+/// The first address, which no other service has and which stays the same when services come and
+/// go. Where the kernel picks the port, the service's index replaces it.
+fn address_name(addresses: &[ListenAddress], service: usize) -> String {
+    match addresses.first() {
+        Some(ListenAddress::Tcp(address)) if address.port() == 0 => format!("{address}#{service}"),
+        address => address.map(ToString::to_string).unwrap_or_default(),
+    }
+}
+
+/// Stands for the rules about addresses and ports; names are judged before the cache is asked. The
+/// same in each run, as it is in the keys of what disks have.
+fn fingerprint(rules: &TargetRules) -> String {
+    let TargetRules { private, allowed, denied, ports, denied_ports, .. } = rules;
+    let blocks = |blocks: &[Cidr]| {
+        let each = blocks.iter().map(|block| format!("{}/{}", block.network, block.prefix));
+        each.collect::<Vec<_>>().join(",")
+    };
+    let (allowed, denied) = (blocks(allowed), blocks(denied));
+    let text = format!("{private} {allowed} {denied} {ports:?} {denied_ports:?}");
+    Sha256::digest(text)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Notes for the operator about services whose cache keys depend on their listen address.
+pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
+    let services = config.services.iter().enumerate().filter(|(_, service)| {
+        config.cache.is_some() && has_cache(service) && service.name.source == Source::Address
+    });
+    services.filter_map(|(index, _)| {
+        let listener = config.listeners.iter().find(|listener| listener.service == index)?;
+        Some(format!(
+            "note: the service at {} has no name, so its cache keys contain this address: after a \
+             change of listen nothing of what is stored is found (set name to keep it)",
+            listener.address
+        ))
+    })
+}
+
+/// Whether the cache stores any responses of the service.
+fn has_cache(service: &Service) -> bool {
+    match &service.role {
+        Role::Boost(routes) => routes.iter().any(|route| route.cache.is_some()),
+        Role::Forward(_) => service.cache.is_some(),
+    }
+}
+
+/// The names of services of `before` whose stored responses no service of `after` finds.
+pub fn lost_names<'a>(before: &'a Config, after: &Config) -> Vec<&'a str> {
+    let is_found =
+        |name: &ServiceName| after.services.iter().any(|service| service.name.space == name.space);
+    let names = before.services.iter().map(|service| &service.name);
+    let names = names.filter(|_| before.cache.is_some());
+    names.filter(|name| !is_found(name)).map(ServiceName::as_str).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Config, ConfigError, from_arguments, from_toml, notes, to_toml};
+
+    use super::*;
+
+    fn names_of(config: &Config) -> Vec<&str> {
+        config.services.iter().map(|service| service.name.as_str()).collect()
+    }
+
+    /// A file with these services, each as (role, lines).
+    fn file(services: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        let mut text = String::new();
+        for (index, (role, lines)) in services.iter().enumerate() {
+            let port = 9000 + index;
+            text += &format!("[[{role}]]\nlisten = '127.0.0.1:{port}'\n{lines}\n");
+            if *role == "boost" {
+                text += "[[boost.route]]\norigins = 'http://a'\n";
+            }
+        }
+        from_toml(&text)
+    }
+
+    #[test]
+    fn a_single_service_of_a_role_is_called_by_it_at_any_address() {
+        let both = file(&[("forward", ""), ("boost", "")]).unwrap();
+        assert_eq!(names_of(&both), ["forward", "boost"]);
+        let boost = |listen: &str| {
+            from_arguments(["boost", "--origin", "http://a", "--listen", listen]).unwrap()
+        };
+        let (one, other) = (boost("127.0.0.1:81"), boost("[::1]:82"));
+        assert_eq!(one.services[0].name, other.services[0].name);
+        assert_eq!(one.services[0].name.space, Space::of("boost"));
+        assert_eq!(notes(&one), Vec::<String>::new());
+        assert_eq!(lost_names(&one, &other), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn several_services_of_a_role_are_called_by_their_addresses_unless_they_have_names() {
+        let config = file(&[("boost", "name = 'shop'"), ("boost", ""), ("forward", "")]).unwrap();
+        assert_eq!(names_of(&config), ["forward", "shop", "127.0.0.1:9001"]);
+        let noted = notes(&config);
+        assert!(noted.len() == 1 && noted[0].contains("127.0.0.1:9001 has no name"), "{noted:?}");
+        let again = from_toml(&to_toml(&config)).unwrap();
+        assert_eq!(again, config);
+        let renamed = file(&[("boost", "name = 'store'"), ("boost", ""), ("forward", "")]);
+        assert_eq!(lost_names(&config, &renamed.unwrap()), ["shop"]);
+        let uncached =
+            "cache-memory = 0\n".to_owned() + &to_toml(&config).replace("cache-memory", "#");
+        assert_eq!(notes(&from_toml(&uncached).unwrap()), Vec::<String>::new(), "no keys at all");
+    }
+
+    #[test]
+    fn a_note_is_for_services_with_a_cache_and_has_the_address_as_given() {
+        let uncached = [("forward", "cache = false"), ("forward", "cache = false")];
+        assert_eq!(notes(&file(&uncached).unwrap()), Vec::<String>::new());
+        let routes = [("boost", "cache = false"), ("boost", "cache = false")];
+        assert_eq!(notes(&file(&routes).unwrap()), Vec::<String>::new());
+        let text = "[[forward]]\nlisten = '127.0.0.1:0'\n[[forward]]\ncache = false\n";
+        let noted = notes(&from_toml(text).unwrap());
+        assert!(noted.len() == 1 && noted[0].contains("at 127.0.0.1:0 has no name"), "{noted:?}");
+    }
+
+    #[test]
+    fn two_services_of_one_name_are_refused() {
+        for services in [
+            &[("boost", "name = 'a'"), ("boost", "name = 'a'")][..],
+            &[("forward", "name = 'a'"), ("boost", "name = 'a'")],
+            // One is called by its role.
+            &[("forward", "name = 'boost'"), ("boost", "")],
+            &[("forward", ""), ("boost", "name = 'forward'")],
+        ] {
+            let message = file(services).unwrap_err().to_string();
+            assert!(message.contains(": name: another service is called "), "{message}");
+        }
+        // Where there are several, none is called by its role.
+        let named = [("boost", "name = 'boost'"), ("boost", "")];
+        assert_eq!(names_of(&file(&named).unwrap()), ["boost", "127.0.0.1:9001"]);
+    }
+
+    #[test]
+    fn a_name_is_short_and_plain() {
+        let of = |name: &str| file(&[("boost", &format!("name = '{name}'"))]);
+        let long = "a".repeat(64);
+        for name in ["a", "shop-1.example_2", &long] {
+            assert_eq!(names_of(&of(name).unwrap()), [name]);
+        }
+        for name in ["", "a b", "127.0.0.1:80", "a\\n", "ä", "a;b", "a#1", &"a".repeat(65)] {
+            let message = of(name).unwrap_err().to_string();
+            assert!(message.contains("1 to 64 letters, digits, -, _ and ."), "{message}");
+        }
+    }
+
+    #[test]
+    fn target_rules_are_part_of_the_space_and_not_of_the_name() {
+        let one = file(&[("forward", "")]).unwrap();
+        let other = file(&[("forward", "deny-port = 81")]).unwrap();
+        assert_eq!((names_of(&one), names_of(&other)), (vec!["forward"], vec!["forward"]));
+        assert_ne!(one.services[0].name.space, other.services[0].name.space);
+        assert_eq!(lost_names(&one, &other), ["forward"]);
+    }
+}

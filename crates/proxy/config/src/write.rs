@@ -1,0 +1,176 @@
+//! Writes a configuration in the file format, every value spelt out: what `check` and the admin
+//! address show. What is written means the same configuration when it is read.
+
+use super::cache;
+use super::lines::{line, list, quoted};
+use super::value::{write_origin, write_port, write_statuses};
+use super::{
+    Balance, Cidr, Config, EngineChoice, HostSent, Listener, LogFormat, PathForward, Role, Route,
+    SendProxy, Service, Splice, TargetRules,
+};
+use crate::limits::Limits;
+
+/// The file that means `config`; its number apart, which belongs to the running process.
+pub fn to_toml(config: &Config) -> String {
+    let mut out = String::new();
+    process(&mut out, config);
+    out.push_str("\n[limits]\n");
+    for row in Limits::TABLE {
+        let value = config.limits.get(row.name).expect("every row of the table has a value");
+        line(&mut out, row.name, value);
+    }
+    for (index, service) in config.services.iter().enumerate() {
+        let listeners =
+            config.listeners.iter().filter(|listener| listener.service == index).collect();
+        write_service(&mut out, service, listeners);
+    }
+    out
+}
+
+fn process(out: &mut String, config: &Config) {
+    line(out, "engine", quoted(engine_name(config.engine)));
+    line(out, "uselectd", quoted(&config.uselectd.display().to_string()));
+    line(out, "spin-us", config.spin_us.to_string());
+    line(out, "splice", quoted(splice_name(config.splice)));
+    line(out, "workers", config.workers);
+    line(out, "memory", quoted(&super::value::write_size(config.memory_bytes)));
+    cache::write_settings(out, config.cache.as_ref());
+    line(out, "user", quoted(&config.user.to_string()));
+    line(out, "sandbox", quoted(sandbox_name(config.sandbox)));
+    let folders = config.sandbox_folders.iter().map(|folder| folder.display().to_string());
+    line(out, "sandbox-folder", list(folders));
+    match &config.access_log {
+        None => line(out, "access-log", quoted("off")),
+        Some(log) => {
+            line(out, "access-log", quoted(&log.path.display().to_string()));
+            let format = match log.format {
+                LogFormat::Common => "common",
+                LogFormat::Combined => "combined",
+                LogFormat::Json => "json",
+            };
+            line(out, "log-format", quoted(format));
+        }
+    }
+    match config.admin.as_slice() {
+        [] => line(out, "admin", quoted("off")),
+        [admin] => line(out, "admin", quoted(&admin.to_string())),
+        several => line(out, "admin", list(several.iter().map(ToString::to_string))),
+    }
+    if let Some(path) = &config.admin_token_file {
+        line(out, "admin-token-file", quoted(&path.display().to_string()));
+    }
+    if let Some(name) = &config.admin_name {
+        line(out, "admin-name", quoted(name));
+    }
+}
+
+pub(super) fn engine_name(engine: EngineChoice) -> &'static str {
+    match engine {
+        EngineChoice::Auto => "auto",
+        EngineChoice::Epoll => "epoll",
+        EngineChoice::Uring => "uring",
+        EngineChoice::Uselect => "uselect",
+        EngineChoice::Poll => "poll",
+        EngineChoice::Select => "select",
+    }
+}
+
+pub(super) fn splice_name(splice: Splice) -> &'static str {
+    match splice {
+        Splice::Fixed => "fixed",
+        Splice::Calibrated => "calibrated",
+        Splice::Never => "never",
+        Splice::Always => "always",
+    }
+}
+
+fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>) {
+    out.push_str(match service.role {
+        Role::Forward(_) => "\n[[forward]]\n",
+        Role::Boost(_) => "\n[[boost]]\n",
+    });
+    if let Some(name) = service.name.given() {
+        line(out, "name", quoted(name));
+    }
+    let addresses = listeners.iter().map(|listener| listener.address.to_string());
+    line(out, "listen", list(addresses));
+    line(out, "allow-client", blocks(&service.clients));
+    line(out, "deny-client", blocks(&service.denied_clients));
+    if let Some(auth) = &service.auth {
+        line(out, "auth-file", quoted(&auth.path.display().to_string()));
+        line(out, "auth-realm", quoted(&auth.realm));
+    }
+    line(out, "trust", blocks(&service.trusted));
+    // The file format has one switch for all listeners of a service.
+    line(out, "proxy-protocol", listeners.iter().any(|listener| listener.proxy_protocol));
+    line(out, "proxy-status", service.proxy_status);
+    line(out, "congestion", quoted(&service.congestion.to_string()));
+    line(out, "origin-congestion", quoted(&service.origin_congestion.to_string()));
+    match &service.role {
+        Role::Forward(rules) => {
+            target_rules(out, rules);
+            cache::write_route(out, service.cache.as_deref());
+        }
+        Role::Boost(routes) => {
+            line(out, "path-strict", service.path_strict);
+            routes.iter().for_each(|route| write_route(out, route));
+        }
+    }
+}
+
+fn target_rules(out: &mut String, rules: &TargetRules) {
+    line(out, "allow-private", rules.private);
+    line(out, "allow-target", blocks(&rules.allowed));
+    line(out, "deny-target", blocks(&rules.denied));
+    line(out, "allow-port", list(rules.ports.iter().map(|port| write_port(*port))));
+    line(out, "deny-port", list(rules.denied_ports.iter().map(|port| write_port(*port))));
+    line(out, "allow-domain", list(rules.allowed_domains.iter().cloned()));
+    line(out, "deny-domain", list(rules.denied_domains.iter().cloned()));
+}
+
+fn write_route(out: &mut String, route: &Route) {
+    out.push_str("\n[[boost.route]]\n");
+    if let Some(host) = &route.host {
+        line(out, "host", quoted(host));
+    }
+    line(out, "path", quoted(&route.path));
+    line(out, "origins", list(route.origins.iter().map(write_origin)));
+    let balance = match route.balance {
+        Balance::RoundRobin => "round-robin",
+        Balance::LeastOutstanding => "least-outstanding",
+    };
+    line(out, "balance", quoted(balance));
+    let host_sent = match route.host_sent {
+        HostSent::Client => "client",
+        HostSent::Origin => "origin",
+    };
+    line(out, "host-sent", quoted(host_sent));
+    let path_forward = match route.path_forward {
+        PathForward::AsSent => "as-sent",
+        PathForward::Normalised => "normalised",
+    };
+    line(out, "path-forward", quoted(path_forward));
+    let fields = route.pass_fields.iter().map(|name| String::from_utf8_lossy(name).into_owned());
+    line(out, "pass-fields", list(fields));
+    line(out, "eject-on-errors", route.gateway_errors_fail);
+    if let Some(check) = &route.check {
+        line(out, "check", quoted(&check.path));
+        line(out, "check-status", quoted(&write_statuses(check.statuses)));
+    }
+    let send_proxy = match route.send_proxy {
+        SendProxy::Off => "off",
+        SendProxy::V1 => "v1",
+        SendProxy::V2 => "v2",
+    };
+    line(out, "send-proxy", quoted(send_proxy));
+    cache::write_route(out, route.cache.as_deref());
+}
+
+/// Whether the process restricts itself, as it is given.
+pub(super) fn sandbox_name(sandbox: bool) -> &'static str {
+    if sandbox { "auto" } else { "off" }
+}
+
+fn blocks(blocks: &[Cidr]) -> String {
+    list(blocks.iter().map(|block| format!("{}/{}", block.network, block.prefix)))
+}

@@ -1,0 +1,45 @@
+//! The way to the workers: letters, by a mailbox each.
+
+use std::os::fd::OwnedFd;
+
+use millrace_engine::{EventWaker, Outbox};
+use millrace_proxy::Letter;
+
+/// A letter of this program's.
+pub(crate) type Post = Letter<OwnedFd>;
+
+/// The way to the workers.
+#[derive(Default)]
+pub(crate) struct Posts {
+    /// One a worker; empty once nothing more will be said.
+    pub(crate) outboxes: Vec<Outbox<Post, EventWaker>>,
+}
+
+impl Posts {
+    /// Sends every worker a letter, in their order.
+    ///
+    /// # Panics
+    /// When a mailbox is full: [`Posts::have_room`] is asked before.
+    pub(crate) fn tell(&mut self, mut letter: impl FnMut() -> Post) {
+        for outbox in &mut self.outboxes {
+            assert!(outbox.send(letter()).is_ok(), "a mailbox holds all that is ever sent to it");
+            outbox.flush();
+        }
+    }
+
+    /// Whether every worker can be sent so many letters.
+    pub(crate) fn have_room(&self, letters: usize) -> bool {
+        self.outboxes.iter().all(|outbox| outbox.room() >= letters)
+    }
+
+    /// Tells every worker to break off. Nothing can be said after it.
+    pub(crate) fn stop(&mut self) {
+        self.tell(|| Letter::Stop);
+        self.outboxes.clear();
+    }
+
+    /// Whether the workers were told to break off.
+    pub(crate) fn were_stopped(&self) -> bool {
+        self.outboxes.is_empty()
+    }
+}

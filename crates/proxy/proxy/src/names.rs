@@ -1,0 +1,214 @@
+//! Names looked up over sockets of the worker's engine: carries out what [`Names`] orders, and
+//! tells it what became of that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_config::limits::Limits;
+use millrace_dns::{Answered, Bounds, Event as Told, Found, NameError, Names, Order, Sources};
+use millrace_engine::{Address, Engine, Error, Event, Fd, Held, Instant, Token};
+
+use crate::exchange::reason::Reason;
+
+/// What the client is told.
+pub(crate) const fn reason(error: NameError) -> Reason {
+    match error {
+        NameError::Invalid | NameError::NotFound | NameError::NoAddress => Reason::NameUnknown,
+        NameError::ServerFailed => Reason::NameFailed,
+        NameError::TimedOut => Reason::NameTimedOut,
+        NameError::Overloaded => Reason::Overloaded,
+    }
+}
+
+/// A worker's resolver. `W` is what its caller knows a waiting exchange by.
+#[derive(Debug)]
+pub(crate) struct Resolver<W> {
+    names: Names<W>,
+    /// By the slots of their tokens.
+    sockets: Vec<Option<Socket>>,
+}
+
+#[derive(Debug)]
+struct Socket {
+    fd: Fd,
+    token: Token,
+    /// What a stream has brought. `None`: nothing, or it is for datagrams.
+    received: Option<Held>,
+    is_stream: bool,
+}
+
+impl<W: Copy + PartialEq> Resolver<W> {
+    /// A resolver that knows what `sources` say. Of the limits, `name_ms`, `names` and
+    /// `name_lookups` count.
+    pub(crate) fn new(sources: Arc<Sources>, limits: &Limits, now: Instant) -> Self {
+        Self { names: Names::new(sources, bounds(limits), now), sockets: Vec::new() }
+    }
+
+    /// Goes on under other limits. Lookups under way keep the time that they began with.
+    pub(crate) fn set_limits(&mut self, limits: &Limits) {
+        self.names.set_bounds(bounds(limits));
+    }
+
+    /// Whether no further lookup can begin before one is over.
+    pub(crate) fn is_full(&self) -> bool {
+        self.names.is_full()
+    }
+
+    /// As [`Names::under_way`].
+    #[cfg(test)]
+    fn under_way(&self) -> usize {
+        self.names.under_way()
+    }
+
+    /// As [`Names::lookup`].
+    pub(crate) fn lookup<E: Engine>(&mut self, engine: &mut E, name: &[u8], waiter: W) -> Answered {
+        let now = engine.now();
+        let answered = self.names.lookup(name, waiter, now, &mut || engine.random());
+        self.obey(engine, now);
+        if answered != Answered::Pending {
+            return answered;
+        }
+        // It may have come to nothing at once.
+        self.names.take_finished(waiter).map_or(Answered::Pending, Answered::from)
+    }
+
+    /// Takes a completion whose token is of [`Kind::Name`](millrace_engine::Kind::Name).
+    pub(crate) fn handle<E: Engine>(&mut self, engine: &mut E, token: Token, event: Event) {
+        let now = engine.now();
+        match event {
+            Event::Connected(Ok(())) => self.tell(engine, token, Told::Opened, now),
+            Event::Sent(Ok(())) => self.tell(engine, token, Told::Sent, now),
+            Event::Received(Ok(buffer)) => {
+                self.tell_received(engine, token, &buffer, now);
+                engine.recycle(buffer);
+            }
+            Event::Connected(Err(error))
+            | Event::Sent(Err(error))
+            | Event::Received(Err(error)) => {
+                self.tell(engine, token, Told::Failed(sorted(error)), now);
+            }
+            Event::Accepted(_) | Event::Spliced(_) | Event::Readable | Event::Woken => {
+                unreachable!("a question only connects, sends and receives")
+            }
+        }
+        self.obey(engine, now);
+    }
+
+    /// When [`Resolver::handle_deadlines`] has to be called at the latest; `None`: not at all.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.names.next_deadline()
+    }
+
+    /// Gives up what has taken too long by `now`.
+    pub(crate) fn handle_deadlines<E: Engine>(&mut self, engine: &mut E, now: Instant) {
+        self.names.handle_deadlines(now, &mut || engine.random());
+        self.obey(engine, now);
+    }
+
+    /// As [`Names::poll_finished`].
+    pub(crate) fn poll_finished(&mut self) -> Option<(W, Found)> {
+        self.names.poll_finished()
+    }
+
+    /// As [`Names::forget`].
+    pub(crate) fn forget(&mut self, waiter: W) {
+        self.names.forget(waiter);
+    }
+
+    /// Ends every lookup and closes its sockets: the worker ends. No waiter gets a result.
+    pub(crate) fn end<E: Engine>(&mut self, engine: &mut E) {
+        let now = engine.now();
+        self.names.end(now);
+        self.obey(engine, now);
+    }
+
+    fn tell<E: Engine>(&mut self, engine: &mut E, token: Token, told: Told, now: Instant) {
+        self.names.handle(token, told, now, &mut || engine.random());
+    }
+
+    /// Tells what has come: of a stream all that it has brought, which is held until it is whole.
+    fn tell_received<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        token: Token,
+        bytes: &[u8],
+        now: Instant,
+    ) {
+        let Some(socket) = self.sockets.get_mut(token.slot() as usize).and_then(Option::as_mut)
+        else {
+            return;
+        };
+        let told = match &mut socket.received {
+            _ if !socket.is_stream => Told::Received(bytes),
+            _ if bytes.is_empty() => Told::Ended,
+            Some(received) => {
+                received.append(bytes);
+                Told::Received(received)
+            }
+            none => Told::Received(none.insert(Held::copy(engine.budget(), &[bytes]))),
+        };
+        self.names.handle(token, told, now, &mut || engine.random());
+    }
+
+    /// Carries out what is ordered, until nothing is.
+    fn obey<E: Engine>(&mut self, engine: &mut E, now: Instant) {
+        while let Some((token, order)) = self.names.next_order() {
+            let place = token.slot() as usize;
+            match order {
+                Order::OpenUdp(server) => self.open(engine, token, &Address::Udp(server), now),
+                Order::OpenTcp(server) => self.open(engine, token, &Address::Tcp(server), now),
+                Order::Close => {
+                    if let Some(socket) = self.sockets.get_mut(place).and_then(Option::take) {
+                        engine.close(socket.fd);
+                    }
+                }
+                Order::Send(bytes) => engine.send(self.fd(token), &[&bytes], token),
+                Order::Receive(bytes_max) => engine.recv(self.fd(token), bytes_max, token),
+            }
+        }
+    }
+
+    fn open<E: Engine>(&mut self, engine: &mut E, token: Token, address: &Address, now: Instant) {
+        match engine.connect(address, token) {
+            Ok(fd) => {
+                let place = token.slot() as usize;
+                if self.sockets.len() <= place {
+                    self.sockets.resize_with(place + 1, || None);
+                }
+                let is_stream = matches!(address, Address::Tcp(_));
+                self.sockets[place] = Some(Socket { fd, token, received: None, is_stream });
+            }
+            Err(error) => self.tell(engine, token, Told::Failed(sorted(error)), now),
+        }
+    }
+
+    fn fd(&self, token: Token) -> &Fd {
+        let socket = self.sockets[token.slot() as usize].as_ref().expect("a question's socket");
+        assert!(socket.token == token, "orders for a socket end with it");
+        &socket.fd
+    }
+}
+
+fn bounds(limits: &Limits) -> Bounds {
+    Bounds {
+        time: Duration::from_millis(limits.name_ms),
+        lookups: limits.name_lookups as u32,
+        names: limits.names as usize,
+    }
+}
+
+fn sorted(error: Error) -> NameError {
+    match error {
+        Error::OutOfDescriptors | Error::OutOfMemory => NameError::Overloaded,
+        Error::TimedOut => NameError::TimedOut,
+        Error::Reset
+        | Error::BrokenPipe
+        | Error::Refused
+        | Error::Unreachable
+        | Error::Unsupported(_)
+        | Error::Other(_) => NameError::ServerFailed,
+    }
+}
+
+#[cfg(test)]
+mod tests;

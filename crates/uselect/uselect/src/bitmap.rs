@@ -1,0 +1,50 @@
+//! Bits by descriptor.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::layout::Bitmap;
+
+/// What memory says of all descriptors.
+#[derive(Clone, Copy)]
+pub(crate) struct Bits<'a> {
+    /// Memory knows of it.
+    pub(crate) active: &'a Bitmap,
+    /// By what select(2) asks about.
+    pub(crate) read: &'a Bitmap,
+    pub(crate) write: &'a Bitmap,
+    pub(crate) urgent: &'a Bitmap,
+    /// The kernel has to be asked, whatever the question is.
+    pub(crate) except: &'a Bitmap,
+    /// A bit that is set says only that something has happened, so the kernel is to be asked; one
+    /// that is not says as surely as else that the descriptor is not ready.
+    pub(crate) is_guess: bool,
+}
+
+/// The words of a bitmap in which a descriptor's bit is, and the bit.
+pub(crate) fn place(bitmap: &Bitmap, fd: usize) -> (&AtomicU64, u64) {
+    (&bitmap[fd / 64], 1 << (fd % 64))
+}
+
+pub(crate) fn is_set(bitmap: &Bitmap, fd: usize) -> bool {
+    let (word, bit) = place(bitmap, fd);
+    word.load(Ordering::SeqCst) & bit != 0
+}
+
+/// The places of the bits of a word.
+pub(crate) fn places(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let place = (word != 0).then(|| word.trailing_zeros())?;
+        word &= word - 1;
+        Some(place)
+    })
+}
+
+/// Writes only what is wrong: a locked write costs more than a read.
+pub(crate) fn set(bitmap: &Bitmap, fd: usize, wanted: bool) {
+    let (word, bit) = place(bitmap, fd);
+    match (word.load(Ordering::SeqCst) & bit != 0, wanted) {
+        (false, true) => word.fetch_or(bit, Ordering::SeqCst),
+        (true, false) => word.fetch_and(!bit, Ordering::SeqCst),
+        _ => return,
+    };
+}
