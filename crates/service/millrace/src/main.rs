@@ -16,6 +16,7 @@ mod errands;
 mod failure;
 mod health_checks;
 mod host;
+mod http;
 mod inherited;
 mod listeners;
 mod metrics;

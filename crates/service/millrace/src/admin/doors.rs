@@ -11,8 +11,8 @@ use millrace_proxy::config::ListenAddress;
 use millrace_sys::{Errno, EventFd, Events, Poller};
 
 use super::Admin;
-use super::stream::Stream;
 use crate::failure::Failure;
+use crate::http::Connection;
 use crate::inherited::{Inherited, Purpose, Socket};
 use crate::{listeners, say};
 
@@ -187,8 +187,8 @@ impl Door {
             match millrace_sys::accept(self.socket.fd.as_fd()) {
                 Ok((socket, _)) => {
                     let is_unix = matches!(self.address, ListenAddress::Unix(_));
-                    if let Ok(stream) = Stream::new(socket, is_unix) {
-                        admin.take(stream);
+                    if let Ok(connection) = Connection::new(socket, is_unix) {
+                        admin.take(connection);
                     }
                 }
                 Err(Errno::AGAIN) => return true,
