@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::http::Connection;
 use crate::reload::Force;
 use crate::say;
+use crate::threads::{lock, spawn};
 
 /// Checks that are under way at once.
 const THREADS_MAX: usize = 8;
@@ -145,10 +146,7 @@ impl HealthChecks {
         let wanted = state.targets.len().min(THREADS_MAX);
         while state.threads < wanted {
             let inner = Arc::clone(&self.0);
-            let thread = std::thread::Builder::new().name("health-check".to_owned());
-            thread.spawn(move || inner.work()).map_err(|error| {
-                Failure::Machine(format!("no thread for the health checks: {error}"))
-            })?;
+            spawn("health-check", move || inner.work())?;
             state.threads += 1;
         }
         self.0.wake.notify_all();
@@ -166,7 +164,7 @@ impl Drop for HealthChecks {
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The life of a thread.

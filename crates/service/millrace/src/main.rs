@@ -33,6 +33,7 @@ mod stored;
 mod supervisor;
 mod systemd;
 mod takeover;
+mod threads;
 mod thresholds;
 mod tracking;
 mod users;

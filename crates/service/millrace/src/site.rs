@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use millrace_http::{Framing, Method, connection_options, request_framing};
 
+use crate::failure::Failure;
 use crate::http::Connection;
+use crate::threads::spawn;
 
 const PAGE: &[u8] = include_bytes!("site/index.html");
 const STYLE: &[u8] = include_bytes!("site/style.css");
@@ -33,7 +35,7 @@ const IDLE: Duration = Duration::from_secs(300);
 ///
 /// # Errors
 /// When no thread can be started.
-pub(crate) fn start(listener: TcpListener) -> std::io::Result<()> {
+pub(crate) fn start(listener: TcpListener) -> Result<(), Failure> {
     let pattern: Arc<[u8]> = (0..PATTERN_BYTES).map(|index| b'a' + (index % 26) as u8).collect();
     let connections = Arc::new(AtomicUsize::new(0));
     let accept = move || {
@@ -55,11 +57,7 @@ pub(crate) fn start(listener: TcpListener) -> std::io::Result<()> {
             }
         }
     };
-    spawn("site", accept)
-}
-
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+    spawn("site", accept).map(drop)
 }
 
 /// Answers requests one after the other until the other side closes.

@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::http::Socket;
+use crate::threads::lock;
 
 /// Connections that are answered at once.
 const CONNECTIONS_MAX: usize = 10;
@@ -37,7 +38,7 @@ impl Crowd {
     /// A place for the connection of `socket`; `None`: there is none. The socket is shut down when
     /// another connection needs the place.
     pub(super) fn enter(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<Place> {
-        let mut members = self.lock();
+        let mut members = lock(&self.0);
         if members.threads >= THREADS_MAX {
             return None;
         }
@@ -53,25 +54,20 @@ impl Crowd {
         members.here.push_back((number, Arc::clone(socket)));
         Some(Place { crowd: Arc::clone(self), number })
     }
-
-    /// No thread leaves the members half changed.
-    fn lock(&self) -> MutexGuard<'_, Members> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Place {
     /// From now on this connection makes room for nobody.
     pub(super) fn stay(&self) {
         let number = self.number;
-        self.crowd.lock().here.retain(|(other, _)| *other != number);
+        lock(&self.crowd.0).here.retain(|(other, _)| *other != number);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.stay();
-        self.crowd.lock().threads -= 1;
+        lock(&self.crowd.0).threads -= 1;
     }
 }
 
@@ -109,6 +105,6 @@ mod tests {
         places.extend([enter().unwrap(), enter().unwrap()]);
         assert!(!broken(&mut ends[count]) && broken(&mut ends[count + 1]));
         places.clear();
-        assert!(crowd.lock().here.is_empty() && crowd.lock().threads == 0);
+        assert!(lock(&crowd.0).here.is_empty() && lock(&crowd.0).threads == 0);
     }
 }

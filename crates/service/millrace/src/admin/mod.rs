@@ -16,7 +16,7 @@ mod token;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_cache::Cache;
@@ -27,6 +27,7 @@ use crate::http::{Connection, Socket};
 use crate::metrics::{self, Metrics};
 use crate::say;
 use crate::takeover::{self, Line};
+use crate::threads::{lock, spawn};
 
 use answer::Answer;
 use crowd::{Crowd, Place};
@@ -314,15 +315,6 @@ impl Admin {
             }
         }
     }
-}
-
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
-}
-
-/// No thread leaves anything half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::http::HEAD_LIMITS;
 use crate::inherited::{Inherited, Purpose, Socket};
 use crate::say;
 use crate::systemd::Given;
+use crate::threads::spawn;
 
 /// What is read of a refusal.
 const REFUSAL_BYTES_MAX: u64 = 4096;
@@ -91,14 +92,12 @@ impl Takeover {
     pub(crate) fn finish(mut self, desk: Desk) -> std::result::Result<(), Failure> {
         let failed = |error: Error| Failure::Machine(format!("the takeover failed: {error}"));
         let (sender, lines) = channel::<Line>();
-        let thread = std::thread::Builder::new().name("predecessor".to_owned());
-        let waiting = thread.spawn(move || {
+        spawn("predecessor", move || {
             if let Ok(mut line) = lines.recv() {
                 line.wait_for_end();
                 desk.ask(Errand::Rearm);
             }
-        });
-        waiting.map(drop).map_err(failed)?;
+        })?;
         match self.line.send(Kind::Ready, b"", &[], STEP) {
             // Whether it died or gave this process up is in the last word that it said, if any.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(failed(error)),
