@@ -1,21 +1,21 @@
 //! Asks a running process at its admin address, and prints its answer.
 
 use std::fmt::Write as _;
-use std::io::{Error, ErrorKind, Read, Result, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::io::{Error, ErrorKind, Result};
+use std::time::{Duration, Instant};
 
 use millrace_config::{Asking, ListenAddress};
+use millrace_http1::declared_length;
 
-use crate::admin::{NOTHING_MATCHED, Token};
+use crate::admin::{MATCHED, Token};
 use crate::failure::Failure;
+use crate::http::{self, Connection};
 use crate::say;
 
-/// How long the process may say nothing. A purge walks over all that is stored.
+/// How long the process may take. A purge walks over all that is stored.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest answer that is read.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// The longest body that is read.
+const BODY_BYTES_MAX: u64 = 64 << 20;
 
 /// Asks, and prints what it is told.
 ///
@@ -25,7 +25,7 @@ pub(crate) fn run(asking: &Asking) -> std::result::Result<(), Failure> {
     let token = asking.token_file.as_deref();
     let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
     let request = request(asking, token.as_ref());
-    let answer = exchange(&asking.admin, &request).and_then(|answer| read(&answer));
+    let answer = connect(&asking.admin).and_then(|connection| exchange(connection, &request));
     let answer = answer.map_err(|error| Failure::Machine(unanswered(asking, &error)))?;
     let Answered { status, matched_nothing, body } = answer;
     if status == 200 {
@@ -39,7 +39,7 @@ pub(crate) fn run(asking: &Asking) -> std::result::Result<(), Failure> {
 #[derive(PartialEq, Eq, Debug)]
 struct Answered {
     status: u16,
-    /// Whether no stored response matched a purge ([`NOTHING_MATCHED`]).
+    /// Whether no stored response matched a purge ([`MATCHED`]).
     matched_nothing: bool,
     body: String,
 }
@@ -81,52 +81,36 @@ fn encoded(text: &str) -> String {
     })
 }
 
-fn exchange(admin: &ListenAddress, request: &str) -> Result<Vec<u8>> {
+fn connect(admin: &ListenAddress) -> Result<Connection> {
+    let deadline = Instant::now() + PATIENCE;
     match admin {
-        ListenAddress::Tcp(address) => {
-            let stream = TcpStream::connect_timeout(address, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            whole(&stream, request)
-        }
-        ListenAddress::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            whole(&stream, request)
-        }
+        ListenAddress::Tcp(address) => Connection::to_tcp(&[*address], deadline),
+        ListenAddress::Unix(path) => Connection::to_unix(path, deadline),
     }
 }
 
-/// The answer ends with its connection.
-fn whole<S>(stream: &S, request: &str) -> Result<Vec<u8>>
-where
-    for<'a> &'a S: Read + Write,
-{
-    let mut stream = stream;
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
-    Ok(answer)
-}
-
-/// Parses a response.
-fn read(answer: &[u8]) -> Result<Answered> {
-    let parts = || {
-        let text = std::str::from_utf8(answer).ok()?;
-        let (head, body) = text.split_once("\r\n\r\n")?;
-        let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
-        let matched_nothing = head.lines().any(|line| line == NOTHING_MATCHED);
-        let body = body.to_owned();
-        (length?.parse() == Ok(body.len())).then_some(Answered { status, matched_nothing, body })
+/// Sends a request and reads the response, which has a Content-Length at every admin server.
+fn exchange(mut connection: Connection, request: &str) -> Result<Answered> {
+    connection.write_all(request.as_bytes())?;
+    let head = connection.read_response()?;
+    let malformed = |wrong: &str| Error::new(ErrorKind::InvalidData, wrong);
+    let body = match declared_length(&head) {
+        Ok(Some(length)) if length <= BODY_BYTES_MAX => connection.read_body(length as usize)?,
+        _ => return Err(malformed("the response has no valid Content-Length")),
     };
-    parts().ok_or_else(|| Error::new(ErrorKind::InvalidData, "its answer is cut short, or none"))
+    Ok(Answered {
+        status: head.status(),
+        matched_nothing: http::values(&head, MATCHED).any(|value| value == b"0"),
+        body: String::from_utf8(body).map_err(|_| malformed("the response is not UTF-8"))?,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn a_request_says_what_is_meant_and_an_answer_is_whole() {
@@ -140,13 +124,22 @@ mod tests {
         let expected = "POST /cache/purge?url=http://a/%3Fb%3Dc%26d%20%C3%A9&soft= HTTP/1.1\r\n\
                         Host: 127.0.0.1:9180\r\n\r\n";
         assert_eq!(request(&asking, None), expected);
-        let answer = |length: &str| {
-            read(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\nab").as_bytes())
+        let answer = |text: &str| {
+            let (mut server, client) = UnixStream::pair().unwrap();
+            server.write_all(text.as_bytes()).unwrap();
+            server.shutdown(Shutdown::Write).unwrap();
+            let mut connection = Connection::new(client.into(), true).unwrap();
+            connection.set_deadline(Instant::now() + PATIENCE);
+            exchange(connection, "")
+        };
+        let sized = |length: &str| {
+            answer(&format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\nab"))
         };
         let (status, matched_nothing, body) = (200, false, "ab".to_owned());
-        assert_eq!(answer("2").unwrap(), Answered { status, matched_nothing, body });
-        let nothing = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{NOTHING_MATCHED}\r\n\r\n");
-        assert!(read(nothing.as_bytes()).unwrap().matched_nothing);
-        assert!(answer("3").is_err() && read(b"nonsense").is_err());
+        assert_eq!(sized("2").unwrap(), Answered { status, matched_nothing, body });
+        let nothing = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{MATCHED}: 0\r\n\r\n");
+        assert!(answer(&nothing).unwrap().matched_nothing);
+        assert!(sized("3").is_err() && sized("-").is_err());
+        assert!(answer("nonsense").is_err());
     }
 }

@@ -66,7 +66,7 @@ impl Crew {
                 &std::fs::read("/etc/resolv.conf").unwrap_or_default(),
                 &[],
             )),
-            verifier: VerifierThread::start().map_err(failed)?,
+            verifier: VerifierThread::start()?,
             descriptors: descriptors_of_a_worker(count, files_of_disks(&config)),
             thresholds,
             listeners_at_start: config.listeners.len(),

@@ -35,7 +35,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     ])?;
     let running = Running::start(config, None, false)?;
     // After the start, which blocks signals in the threads that are made from then on.
-    site::start(origin).map_err(failed)?;
+    site::start(origin)?;
     let [ListenAddress::Tcp(address)] = running.addresses()[..] else {
         unreachable!("the demo listens on one TCP address");
     };

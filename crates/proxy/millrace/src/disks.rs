@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use millrace_store::{Cache, Waiter, Waker};
 
 use crate::failure::Failure;
 use crate::say;
+use crate::threads::{self, spawn};
 
 /// Letters to the workers from the disks' threads.
 type Letters = Mail<Letter<OwnedFd>, EventWaker>;
@@ -47,7 +48,7 @@ impl Waker for Bell {
     fn wake(&self, waiter: Waiter) {
         let letters = self.0.get().expect("whoever waits runs");
         for _ in 0..TRIES_MAX {
-            let mut letters = letters.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut letters = threads::lock(letters);
             let letter = Letter::Wake(Token::from_bits(waiter.token));
             if letters.send(usize::from(waiter.worker), letter).is_ok() {
                 return letters.flush();
@@ -92,8 +93,7 @@ impl Disks {
                 if await_contents(cache, TRY, Some(Instant::now() + FIND)) {
                     report.say();
                 } else {
-                    let thread = std::thread::Builder::new().name("disk-report".to_owned());
-                    thread.spawn(move || report.say_once_recovered()).map_err(no_thread)?;
+                    spawn("disk-report", move || report.say_once_recovered())?;
                 }
             }
             Err((_, DirectoryError::Locked)) if has_predecessor => {
@@ -105,8 +105,7 @@ impl Disks {
                     is_over: all.is_over.clone(),
                     spaces: spaces(config),
                 };
-                let thread = std::thread::Builder::new().name("disk-wait".to_owned());
-                thread.spawn(move || seeker.seek()).map_err(no_thread)?;
+                spawn("disk-wait", move || seeker.seek())?;
             }
             Err((disk, error)) => return Err(Failure::Machine(refusal(disk, error))),
         }
@@ -119,8 +118,7 @@ impl Disks {
         // Pairs with the loads in `Seeker::seek`.
         self.is_over.store(true, Ordering::Release);
         let Some(cache) = self.cache.clone() else { return };
-        let thread = std::thread::Builder::new().name("disk-end".to_owned());
-        if let Err(error) = thread.spawn(move || cache.close_disks()) {
+        if let Err(error) = spawn("disk-end", move || cache.close_disks()) {
             say::error(&format!("cannot leave the disks before the end: {error}"));
         }
     }
@@ -200,10 +198,6 @@ fn await_contents(cache: &Cache, pause: Duration, deadline: Option<Instant>) -> 
         sleep(pause);
     }
     true
-}
-
-fn no_thread(error: std::io::Error) -> Failure {
-    Failure::Machine(format!("cannot start a thread for the disks: {error}"))
 }
 
 type Volumes = Vec<(Arc<dyn Volume>, u64)>;

@@ -5,9 +5,7 @@
 //! A check ends in its time, but one thread would let origins that stall delay the checks of those
 //! that do not: there are a few, and each takes the check that is due first.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
+use std::net::ToSocketAddrs;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,13 +15,15 @@ use millrace_proxy::Shared;
 use millrace_proxy::shared_health::Check;
 
 use crate::failure::Failure;
+use crate::http::Connection;
 use crate::reload::Force;
 use crate::say;
+use crate::threads::{lock, spawn};
 
 /// Checks that are under way at once.
 const THREADS_MAX: usize = 8;
-/// The most that is read of an answer; what follows is of no interest.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// The most that is read of a response after its head; what follows is of no interest.
+const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How long a thread sleeps where nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -146,10 +146,7 @@ impl HealthChecks {
         let wanted = state.targets.len().min(THREADS_MAX);
         while state.threads < wanted {
             let inner = Arc::clone(&self.0);
-            let thread = std::thread::Builder::new().name("health-check".to_owned());
-            thread.spawn(move || inner.work()).map_err(|error| {
-                Failure::Machine(format!("no thread for the health checks: {error}"))
-            })?;
+            spawn("health-check", move || inner.work())?;
             state.threads += 1;
         }
         self.0.wake.notify_all();
@@ -167,7 +164,7 @@ impl Drop for HealthChecks {
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The life of a thread.
@@ -228,124 +225,24 @@ fn examine(check: &Check, timeout: Duration) -> Result<(), String> {
     }
 }
 
-/// Asks, and gives the status of the answer.
+/// Asks, and gives the status of the final response.
 fn ask(check: &Check, timeout: Duration) -> std::io::Result<u16> {
-    let deadline = Instant::now() + timeout;
-    let mut stream = Stream::connect(&check.origin, deadline)?;
-    stream.write(&check.request(), deadline)?;
-    let mut answer = Vec::new();
-    let status = loop {
-        match final_status(&answer).ok_or(ErrorKind::InvalidData)? {
-            Some(status) => break status,
-            None if answer.len() > ANSWER_BYTES_MAX => return Err(ErrorKind::InvalidData.into()),
-            None if stream.read(&mut answer, deadline)? == 0 => {
-                return Err(ErrorKind::UnexpectedEof.into());
-            }
-            None => {}
-        }
-    };
+    let mut connection = connect(&check.origin, Instant::now() + timeout)?;
+    connection.write_all(&check.request())?;
+    let status = connection.read_response()?.status();
     // The rest is read so that the origin can end in order; how that goes decides nothing.
-    while answer.len() <= ANSWER_BYTES_MAX {
-        if !matches!(stream.read(&mut answer, deadline), Ok(1..)) {
-            break;
-        }
-    }
+    let _ = connection.discard(BODY_BYTES_MAX);
     Ok(status)
 }
 
-/// The status of the first head that is not an interim answer's (RFC 9110 section 15.2);
-/// `Some(None)`: it has not ended yet. `None`: this is no answer.
-fn final_status(mut answer: &[u8]) -> Option<Option<u16>> {
-    while let Some(end) = answer.windows(4).position(|end| end == b"\r\n\r\n") {
-        match status(answer)? {
-            100..=199 => answer = &answer[end + 4..],
-            status => return Some(Some(status)),
+/// Connects to an origin. Names are looked up each time, by the system's resolver and in its time.
+fn connect(origin: &Origin, deadline: Instant) -> std::io::Result<Connection> {
+    match origin {
+        Origin::Tcp { host, port } => {
+            let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
+            Connection::to_tcp(&addresses, deadline)
         }
-    }
-    Some(None)
-}
-
-/// RFC 9112 section 4: the status in the first line of an answer.
-fn status(head: &[u8]) -> Option<u16> {
-    let rest = head.strip_prefix(b"HTTP/1.0 ").or_else(|| head.strip_prefix(b"HTTP/1.1 "))?;
-    let (digits, rest) = rest.split_at_checked(3)?;
-    let ends = rest.starts_with(b" ") || rest.starts_with(b"\r\n");
-    let digits = digits.iter().all(u8::is_ascii_digit).then_some(digits)?;
-    std::str::from_utf8(digits).ok()?.parse().ok().filter(|_| ends)
-}
-
-/// A connection to an origin.
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    /// Tries the addresses of the origin in their order, each for its share of the time that is
-    /// left: one that is silent must not hide one that answers. Names are looked up each time, by
-    /// the system's resolver and in its time.
-    fn connect(origin: &Origin, deadline: Instant) -> std::io::Result<Self> {
-        let (host, port) = match origin {
-            Origin::Tcp { host, port } => (host.as_str(), *port),
-            Origin::Unix(path) => {
-                // Not by the standard library: that blocks while the listener's backlog is full.
-                let (fd, connected) = millrace_sys::connect_unix(path)?;
-                connected?;
-                let stream = UnixStream::from(fd);
-                stream.set_nonblocking(false)?;
-                return Ok(Self::Unix(stream));
-            }
-        };
-        let mut last = ErrorKind::NotFound.into();
-        let addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
-        for (tried, address) in addresses.iter().enumerate() {
-            let share = left(deadline)? / (addresses.len() - tried) as u32;
-            match TcpStream::connect_timeout(address, share) {
-                Ok(stream) => return Ok(Self::Tcp(stream)),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn write(&mut self, bytes: &[u8], deadline: Instant) -> std::io::Result<()> {
-        let left = Some(left(deadline)?);
-        match self {
-            Self::Tcp(stream) => {
-                stream.set_write_timeout(left)?;
-                stream.write_all(bytes)
-            }
-            Self::Unix(stream) => {
-                stream.set_write_timeout(left)?;
-                stream.write_all(bytes)
-            }
-        }
-    }
-
-    /// Appends what comes next; gives how much, 0 at the end.
-    fn read(&mut self, bytes: &mut Vec<u8>, deadline: Instant) -> std::io::Result<usize> {
-        let mut part = [0; 4096];
-        let left = Some(left(deadline)?);
-        let count = match self {
-            Self::Tcp(stream) => {
-                stream.set_read_timeout(left)?;
-                stream.read(&mut part)?
-            }
-            Self::Unix(stream) => {
-                stream.set_read_timeout(left)?;
-                stream.read(&mut part)?
-            }
-        };
-        bytes.extend_from_slice(&part[..count]);
-        Ok(count)
-    }
-}
-
-/// The time until `deadline`; an error when there is none.
-fn left(deadline: Instant) -> std::io::Result<Duration> {
-    match deadline.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => Err(ErrorKind::TimedOut.into()),
-        left => Ok(left),
+        Origin::Unix(path) => Connection::to_unix(path, deadline),
     }
 }
 
@@ -353,6 +250,7 @@ fn left(deadline: Instant) -> std::io::Result<Duration> {
 mod tests {
     use super::*;
     use millrace_config::{SendProxy, from_arguments};
+    use std::io::{Read, Write};
     use std::net::TcpListener;
 
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -425,6 +323,7 @@ mod tests {
             b"HTTP/1.1 200 OK\r\n",
             b"HTTP/2 200 OK\r\n\r\n",
             b"HTTP/1.1 2000 OK\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nno field\r\n\r\n",
             b"SSH-2.0-x\r\n\r\n",
         ] {
             assert!(asked(answer).0.is_err(), "{}", answer.escape_ascii());

@@ -17,6 +17,7 @@ use millrace_proxy::shared_health::Outage;
 
 use crate::failure::Failure;
 use crate::say;
+use crate::threads::spawn;
 
 /// Interval between rounds while there are outages: failures of one round share a line.
 const ROUND: Duration = Duration::from_secs(1);
@@ -35,7 +36,6 @@ const LINES_MAX: usize = 10;
 /// If the thread cannot be started.
 pub(crate) fn start(shared: &Arc<Shared>) -> Result<(), Failure> {
     let shared = Arc::clone(shared);
-    let thread = std::thread::Builder::new().name("outages".to_owned());
     let run = move || {
         let (begun, mut reporter) = (Instant::now(), Reporter::default());
         loop {
@@ -52,9 +52,7 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<(), Failure> {
             }
         }
     };
-    thread.spawn(run).map(drop).map_err(|error| {
-        Failure::Machine(format!("cannot start a thread for the origins' outages: {error}"))
-    })
+    spawn("outages", run).map(drop)
 }
 
 /// The state of the log for all origins.

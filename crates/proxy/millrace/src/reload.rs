@@ -10,7 +10,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use millrace_config::{self as config, Config};
@@ -26,6 +26,7 @@ use crate::privileges::{self, Locked};
 use crate::reloads::Counts;
 use crate::source::Source;
 use crate::systemd::Systemd;
+use crate::threads::lock;
 use crate::{failure::Failure, say};
 
 /// How long it is waited for the workers to take a configuration up. They do between two turns, so
@@ -278,7 +279,6 @@ impl Force {
         self.lock().listeners.release();
     }
 
-    /// No thread leaves the state half changed, so one that panicked elsewhere spoils nothing.
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -331,8 +331,4 @@ pub(crate) fn open_log(config: &Config) -> Result<Option<LogFile>, Failure> {
         Failure::Machine(format!("cannot open the access log {}: {error}", log.path.display()))
     };
     LogFile::open(&log.path).map(Some).map_err(failed)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,10 +10,11 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::say;
+use crate::threads::lock;
 
 /// The time in which panics are counted.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -51,7 +52,7 @@ pub(crate) struct Restarts(Mutex<VecDeque<Instant>>);
 impl Restarts {
     /// Counts one more at `now`; whether that is no more than `max` in a minute.
     pub(crate) fn allows(&self, max: u64, now: Instant) -> bool {
-        let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut times = lock(&self.0);
         while times.front().is_some_and(|first| now.duration_since(*first) >= WINDOW) {
             times.pop_front();
         }

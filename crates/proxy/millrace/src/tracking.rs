@@ -3,6 +3,7 @@
 
 use crate::failure::Failure;
 use crate::say;
+use crate::threads::spawn;
 
 /// Starts the thread that says it, which the process ends under. To be called where the process is
 /// registered.
@@ -10,14 +11,12 @@ use crate::say;
 /// # Errors
 /// When no thread can be started.
 pub(crate) fn watch() -> Result<(), Failure> {
-    let named = std::thread::Builder::new().name("uselectd".to_owned());
-    let started = named.spawn(|| {
+    let started = spawn("uselectd", || {
         millrace_engine::wait_for_loss();
         say::error(
             "uselectd has ended: engine uselect goes on by epoll, with every connection; to use \
              uselectd again, start it and restart or upgrade",
         );
     });
-    let refused = |error| Failure::Machine(format!("cannot start a thread for uselectd: {error}"));
-    started.map(drop).map_err(refused)
+    started.map(drop)
 }

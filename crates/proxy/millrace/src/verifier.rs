@@ -4,12 +4,15 @@
 //! One thread is enough, and a bound: it and the workers remember what was right, and somebody who guesses
 //! takes no more than one processor. [`FairQueue`] shares it out between clients.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use millrace_engine::{Clock, EventWaker, Outbox, mailbox};
 use millrace_proxy::auth::{
     Desk, FairQueue, Memory, Outcome, Question, Refused, VERDICTS_MAX, Verdict, Verifier,
 };
+
+use crate::failure::Failure;
+use crate::threads::{lock, spawn};
 
 /// A handle to the thread; it ends with the process.
 #[derive(Clone)]
@@ -35,17 +38,16 @@ impl VerifierThread {
     ///
     /// # Errors
     /// When there can be no thread.
-    pub(crate) fn start() -> std::io::Result<Self> {
+    pub(crate) fn start() -> Result<Self, Failure> {
         let shared = Arc::new(Shared::default());
         let verifier = Self(shared.clone());
-        let thread = std::thread::Builder::new().name("verifier".to_owned());
-        thread.spawn(move || shared.work()).map(|_| verifier)
+        spawn("verifier", move || shared.work()).map(|_| verifier)
     }
 
     /// A desk for a further worker.
     pub(crate) fn desk(&self) -> Desk<EventWaker> {
         let (outbox, verdicts) = mailbox(VERDICTS_MAX);
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         state.outboxes.push(outbox);
         let number = state.outboxes.len() - 1;
         Desk { verifier: Box::new(Asker { shared: self.0.clone(), number }), verdicts }
@@ -60,7 +62,7 @@ struct Asker {
 
 impl Verifier for Asker {
     fn ask(&mut self, question: Question) -> Result<(), Refused> {
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         let client = question.client();
         let displaced = state.queue.push(client, (self.number, question)).map_err(|_| Refused)?;
         if let Some((number, question)) = displaced {
@@ -72,17 +74,13 @@ impl Verifier for Asker {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The life of the thread. Nothing is locked while it compares.
     fn work(&self) {
         let mut secret = [0; 32];
         millrace_sys::fill_random(&mut secret);
         let (mut memory, clock) = (Memory::new(secret), Clock::new());
         loop {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             while state.queue.is_empty() {
                 state = self.asked.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -90,7 +88,7 @@ impl Shared {
             drop(state);
             if let Some((number, question)) = next {
                 let verdict = memory.answer(&question, clock.now());
-                self.lock().tell(number, verdict);
+                lock(&self.state).tell(number, verdict);
             }
         }
     }

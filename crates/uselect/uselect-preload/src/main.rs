@@ -5,11 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use lexopt::Arg::{Long, Value};
+use lexopt::Parser;
 use uselect::{Mode, Tracker};
 
 const USAGE: &str = "usage: uselect run [OPTION]... [--] PROGRAM [ARGUMENT]...
@@ -26,11 +27,8 @@ const VERSION: &str = concat!("uselect ", env!("CARGO_PKG_VERSION"));
 const LIBRARY: &str = "libuselect_preload.so";
 
 fn main() -> ExitCode {
-    let words: Vec<OsString> = env::args_os().skip(1).collect();
-    let error = match Run::of(&words) {
-        Ok(Asked::Text(text)) => {
-            return print(text);
-        }
+    let error = match Run::parse(Parser::from_env()) {
+        Ok(Asked::Text(text)) => return print(text),
         Ok(Asked::Run(run)) => run.run(),
         Err(error) => error,
     };
@@ -78,6 +76,12 @@ impl Error {
     }
 }
 
+impl From<lexopt::Error> for Error {
+    fn from(mistake: lexopt::Error) -> Self {
+        Self::Usage(mistake.to_string())
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -113,46 +117,34 @@ struct Run {
 }
 
 impl Run {
-    fn of(words: &[OsString]) -> Result<Asked, Error> {
-        let usage = |mistake: String| Err(Error::Usage(mistake));
-        let (mut run, mut rest) = (Self::default(), words.iter());
-        match rest.next().and_then(|word| word.to_str()) {
-            Some("run") => {}
-            Some(word) => match text(word) {
-                Some(text) => return Ok(Asked::Text(text)),
-                None => return usage(format!("no command is {word}: run")),
-            },
-            None => return usage("a command is missing: run".to_owned()),
+    fn parse(mut words: Parser) -> Result<Asked, Error> {
+        let mut run = Self::default();
+        match words.next()? {
+            Some(Value(command)) if command == "run" => {}
+            Some(Long("help")) => return Ok(Asked::Text(USAGE)),
+            Some(Long("version")) => return Ok(Asked::Text(VERSION)),
+            Some(Value(command)) => {
+                return Err(Error::Usage(format!("unknown command {command:?} (expected: run)")));
+            }
+            Some(other) => return Err(other.unexpected().into()),
+            None => return Err(Error::Usage("missing command (expected: run)".to_owned())),
         }
-        let mut program = None;
-        while let Some(word) = rest.next() {
-            let (name, given) = parts(word);
-            let mut value = || {
-                let value = given.or_else(|| rest.next().map(OsString::as_os_str));
-                value.ok_or_else(|| Error::Usage(format!("{} wants a value", name.display())))
-            };
-            match name.to_str() {
-                Some("--stats") => run.stats = Some(stats(given)?),
-                Some("--socket") => run.socket = Some(socket(value()?)?),
-                Some("--backend") => run.backend = Some(backend(value()?)?),
-                Some("--") if given.is_none() => {
-                    program = rest.next();
-                    break;
+        while let Some(word) = words.next()? {
+            match word {
+                Long("stats") => run.stats = Some(stats(words.optional_value())?),
+                Long("socket") => run.socket = Some(socket(words.value()?)?),
+                Long("backend") => run.backend = Some(backend(&words.value()?)?),
+                Long("help") => return Ok(Asked::Text(USAGE)),
+                Long("version") => return Ok(Asked::Text(VERSION)),
+                Value(program) => {
+                    run.program = program;
+                    run.arguments = words.raw_args()?.collect();
+                    return Ok(Asked::Run(run));
                 }
-                Some(option) if option.starts_with('-') => match text(option) {
-                    Some(text) if given.is_none() => return Ok(Asked::Text(text)),
-                    _ => return usage(format!("no option is {}", word.display())),
-                },
-                _ => {
-                    program = Some(word);
-                    break;
-                }
+                other => return Err(other.unexpected().into()),
             }
         }
-        let Some(program) = program else { return usage("a program is missing".to_owned()) };
-        run.program.clone_from(program);
-        run.arguments = rest.cloned().collect();
-        Ok(Asked::Run(run))
+        Err(Error::Usage("missing program".to_owned()))
     }
 
     /// Comes back only with an error.
@@ -210,41 +202,21 @@ impl Run {
     }
 }
 
-/// What an option prints that asks for nothing else.
-fn text(option: &str) -> Option<&'static str> {
-    match option {
-        "--help" => Some(USAGE),
-        "--version" => Some(VERSION),
-        _ => None,
-    }
-}
-
-/// The name and the value of `--name=value`; of anything else, all of it and no value.
-fn parts(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
-    let bytes = word.as_bytes();
-    match bytes.iter().position(|byte| *byte == b'=') {
-        Some(at) if bytes.starts_with(b"--") => {
-            (OsStr::from_bytes(&bytes[..at]), Some(OsStr::from_bytes(&bytes[at + 1..])))
-        }
-        _ => (word, None),
-    }
-}
-
 /// Where statistics go: a program may change its folder.
-fn stats(file: Option<&OsStr>) -> Result<PathBuf, Error> {
+fn stats(file: Option<OsString>) -> Result<PathBuf, Error> {
     let Some(file) = file else { return Ok(PathBuf::new()) };
     if file.is_empty() {
-        return Err(Error::Usage("--stats= wants a file".to_owned()));
+        return Err(Error::Usage("invalid --stats \"\" (expected: a file)".to_owned()));
     }
-    std::path::absolute(file).map_err(|error| Error::NoStats(file.into(), error))
+    std::path::absolute(&file).map_err(|error| Error::NoStats(file.into(), error))
 }
 
-fn socket(value: &OsStr) -> Result<OsString, Error> {
+fn socket(value: OsString) -> Result<OsString, Error> {
     const PATH_MAX: usize = 107;
     match value.len() {
-        1..=PATH_MAX => Ok(value.to_owned()),
-        count => Err(Error::Usage(format!(
-            "--socket has {count} bytes: the path of a Unix socket has 1 to {PATH_MAX}"
+        1..=PATH_MAX => Ok(value),
+        _ => Err(Error::Usage(format!(
+            "invalid --socket {value:?} (expected: a path of 1 to {PATH_MAX} bytes)"
         ))),
     }
 }
@@ -253,8 +225,7 @@ fn backend(value: &OsStr) -> Result<String, Error> {
     match value.to_str() {
         Some(name @ ("auto" | "bpf" | "multishot" | "calls")) => Ok(name.to_owned()),
         _ => Err(Error::Usage(format!(
-            "--backend {}: auto, bpf, multishot or calls",
-            value.display()
+            "invalid --backend {value:?} (expected: auto, bpf, multishot or calls)"
         ))),
     }
 }

@@ -6,21 +6,14 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use options::{Options, help};
+use options::{Command, Options};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use uselectd::{Daemon, Error, check_privileges, drop_privileges, ending_signals};
 
 fn main() -> ExitCode {
-    let asked = std::env::args_os().skip(1).find_map(|word| match word.to_str()? {
-        "--help" => Some(help()),
-        "--version" => Some(concat!("uselectd ", env!("CARGO_PKG_VERSION"), "\n").to_owned()),
-        _ => None,
-    });
-    if let Some(text) = asked {
-        return print(&text);
-    }
     let options = match Options::parse(std::env::args_os().skip(1)) {
-        Ok(options) => options,
+        Ok(Command::Serve(options)) => options,
+        Ok(Command::Print(text)) => return print(&text),
         Err(mistake) => {
             eprintln!("uselectd: {mistake}");
             return ExitCode::from(2);

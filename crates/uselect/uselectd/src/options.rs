@@ -4,9 +4,17 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::{Component, Path, PathBuf};
 
+use lexopt::{Arg, Parser, ValueExt};
 use uselectd::{Policy, REGIONS_MAX};
 
-/// What a command line says.
+/// What a command line asks for.
+pub(crate) enum Command {
+    /// To write this text to standard output.
+    Print(String),
+    Serve(Options),
+}
+
+/// How to serve.
 pub(crate) struct Options {
     pub(crate) socket: PathBuf,
     pub(crate) policy: Policy,
@@ -89,33 +97,39 @@ const ROWS: [Row; 5] = [
 ];
 
 impl Options {
-    /// Reads a command line without its first word. What is given more than once allows more, or
-    /// holds as it was given last.
+    /// Parses a command line without its first word. An option that is given more than once allows
+    /// more, or holds as it was given last.
     ///
     /// # Errors
     /// What is wrong with it, in one line.
-    pub(crate) fn parse(words: impl Iterator<Item = OsString>) -> Result<Self, String> {
+    pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
         let mut options = Self { socket: uselect::SOCKET.into(), policy: Policy::default() };
-        let words = words.map(OsString::into_string).collect::<Result<Vec<_>, _>>();
-        let words = words.map_err(|word| format!("command line: {word:?}; allowed: UTF-8"))?;
-        let mut words = words.into_iter();
-        while let Some(word) = words.next() {
-            let row = ROWS.iter().find(|row| row.name == word).ok_or_else(|| {
+        let mut parser = Parser::from_args(words);
+        while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+            let row = match &argument {
+                Arg::Long("help") => return Ok(Command::Print(help())),
+                Arg::Long("version") => return Ok(Command::Print(VERSION.to_owned())),
+                Arg::Long(name) => ROWS.iter().find(|row| row.name[2..] == **name),
+                Arg::Short(_) | Arg::Value(_) => None,
+            };
+            let Some(Row { name, allowed, take, .. }) = row else {
                 let names = ROWS.map(|row| row.name).join(", ");
-                format!("command line: {word:?} is not known; allowed: {names}, --help, --version")
-            })?;
-            let Row { name, allowed, .. } = row;
-            let value =
-                words.next().ok_or_else(|| format!("{name}: has no value; allowed: {allowed}"))?;
-            (row.take)(&mut options, &value)
-                .map_err(|wrong| format!("{name}: {value:?} {wrong}; allowed: {allowed}"))?;
+                let wrong = argument.unexpected();
+                return Err(format!("{wrong} (expected: {names}, --help, --version)"));
+            };
+            let value = parser.value().and_then(ValueExt::string);
+            let value = value.map_err(|error| format!("{error} (expected: {allowed})"))?;
+            take(&mut options, &value)
+                .map_err(|wrong| format!("{name}: {value:?} {wrong} (expected: {allowed})"))?;
         }
-        Ok(options)
+        Ok(Command::Serve(options))
     }
 }
 
+const VERSION: &str = concat!("uselectd ", env!("CARGO_PKG_VERSION"), "\n");
+
 /// What `--help` says.
-pub(crate) fn help() -> String {
+fn help() -> String {
     let mut text = String::from("usage: uselectd [OPTION VALUE]...\n");
     let rows = ROWS.map(|Row { name, value, text, .. }| (format!("{name} {value}"), text));
     let asked = [("--help", "this text"), ("--version", "the version")];
@@ -142,7 +156,14 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<Options, String> {
-        Options::parse(line.split(' ').filter(|word| !word.is_empty()).map(OsString::from))
+        parse_words(line.split(' ').filter(|word| !word.is_empty()))
+    }
+
+    fn parse_words<'a>(words: impl Iterator<Item = &'a str>) -> Result<Options, String> {
+        match Options::parse(words.map(OsString::from))? {
+            Command::Serve(options) => Ok(options),
+            Command::Print(_) => Err("help or version".to_owned()),
+        }
     }
 
     #[test]
@@ -153,7 +174,7 @@ mod tests {
         assert!(users.is_empty() && groups.is_empty() && cgroups.is_empty());
         assert_eq!(per_user, 32);
         let lists = "--allow-user 7 --allow-user root --allow-group 4294967295 --allow-group root";
-        let options = parse(&format!("--socket a {lists} --allow-cgroup /a/b/ --per-user 256"));
+        let options = parse(&format!("--socket=a {lists} --allow-cgroup /a/b/ --per-user 256"));
         let Options { socket, policy } = options.unwrap();
         let Policy { users, groups, cgroups, per_user } = policy;
         assert_eq!((socket.as_path(), users), (Path::new("a"), vec![7, 0]));
@@ -164,17 +185,22 @@ mod tests {
     #[test]
     fn what_is_wrong_is_one_line_that_says_what_is_allowed() {
         let wrong = [
-            ("--allow", "command line: \"--allow\" is not known; allowed: --socket, --allow-user,"),
-            ("--socket", "--socket: has no value; allowed: a path of up to 107 bytes"),
-            ("--allow-user x\n", "--allow-user: \"x\\n\" is not known; allowed: a number up to"),
-            ("--allow-user 4294967296", "--allow-user: \"4294967296\" is not known; allowed: a"),
-            ("--allow-user -1", "--allow-user: \"-1\" is not known; allowed: a number up to"),
-            ("--allow-group roo", "--allow-group: \"roo\" is not known; allowed: a number up to"),
-            ("--allow-cgroup a", "--allow-cgroup: \"a\" is no such path; allowed: a path from"),
-            ("--allow-cgroup /a/../b", "--allow-cgroup: \"/a/../b\" is no such path; allowed: a"),
-            ("--per-user 0", "--per-user: \"0\" is too small; allowed: a number from 1 to 256"),
-            ("--per-user 257", "--per-user: \"257\" is too large; allowed: a number from 1 to 256"),
-            ("--per-user -1", "--per-user: \"-1\" is no such number; allowed: a number from 1 to"),
+            ("--allow", "invalid option '--allow' (expected: --socket, --allow-user,"),
+            ("-s", "invalid option '-s' (expected: --socket, --allow-user,"),
+            ("now", "unexpected argument \"now\" (expected: --socket, --allow-user,"),
+            ("--socket", "missing argument for option '--socket' (expected: a path of up to 107"),
+            ("--allow-user x\n", "--allow-user: \"x\\n\" is not known (expected: a number up to"),
+            ("--allow-user 4294967296", "--allow-user: \"4294967296\" is not known (expected: a"),
+            ("--allow-user -1", "--allow-user: \"-1\" is not known (expected: a number up to"),
+            ("--allow-group roo", "--allow-group: \"roo\" is not known (expected: a number up to"),
+            ("--allow-cgroup a", "--allow-cgroup: \"a\" is no such path (expected: a path from"),
+            ("--allow-cgroup /a/../b", "--allow-cgroup: \"/a/../b\" is no such path (expected: a"),
+            ("--per-user 0", "--per-user: \"0\" is too small (expected: a number from 1 to 256"),
+            (
+                "--per-user 257",
+                "--per-user: \"257\" is too large (expected: a number from 1 to 256",
+            ),
+            ("--per-user -1", "--per-user: \"-1\" is no such number (expected: a number from 1 to"),
         ];
         for (line, begin) in wrong {
             let mistake = parse(line).err().unwrap();
@@ -182,7 +208,7 @@ mod tests {
         }
         assert!(parse(&format!("--socket {}", "a".repeat(107))).is_ok());
         assert!(parse(&format!("--socket {}", "a".repeat(108))).is_err());
-        assert!(Options::parse(["--allow-user", ""].map(OsString::from).into_iter()).is_err());
+        assert!(parse_words(["--allow-user", ""].into_iter()).is_err());
         // The kernel's bound, and ours, are also words of the table.
         assert_eq!(REGIONS_MAX, 256);
         assert!(help().lines().all(|line| line.len() <= 80), "{}", help());

@@ -206,11 +206,11 @@ fn fails(options: &[&str]) -> (Option<i32>, String) {
 
 #[test]
 fn what_cannot_be_is_said_in_a_line() {
-    let said = "uselectd: --per-user: \"0\" is too small; allowed: a number from 1 to 256\n";
+    let said = "uselectd: --per-user: \"0\" is too small (expected: a number from 1 to 256)\n";
     assert_eq!(fails(&["--per-user", "0"]), (Some(2), said.to_owned()));
     let path = format!("/{}", "a".repeat(107));
     let (status, said) = fails(&["--socket", &path]);
-    assert!(status == Some(2) && said.contains("is too long; allowed: a path of up to 107 bytes"));
+    assert!(status == Some(2) && said.contains("is too long (expected: a path of up to 107 bytes"));
     let Some(uselectd) = Uselectd::start("socket", &[]) else { return };
     let path = uselectd.socket.to_str().unwrap();
     let at = |path: &str, why: &str| {

@@ -1,5 +1,7 @@
 //! What the admin address answers with: a status, a few fixed fields, a short body.
 
+use millrace_http1::HeadError;
+
 use crate::takeover;
 
 /// One answer.
@@ -16,9 +18,9 @@ pub(super) struct Answer {
     is_switching: bool,
 }
 
-/// The field of a response to a purge that no stored response matched. With disks it is never sent:
-/// their responses are not counted.
-pub(crate) const NOTHING_MATCHED: &str = "Millrace-Matched: 0";
+/// The field of a response to a purge that no stored response matched; its value is 0. With disks
+/// it is never sent: their responses are not counted.
+pub(crate) const MATCHED: &str = "Millrace-Matched";
 
 impl Answer {
     /// A line for people.
@@ -38,16 +40,29 @@ impl Answer {
         }
     }
 
-    /// Adds the field that [`NOTHING_MATCHED`] names.
+    /// Adds the field [`MATCHED`].
     pub(super) fn nothing_matched(self) -> Self {
-        Self { field: format!("{NOTHING_MATCHED}\r\n"), ..self }
+        Self { field: format!("{MATCHED}: 0\r\n"), ..self }
+    }
+
+    /// The head of the request is refused.
+    pub(super) fn malformed(error: HeadError) -> Self {
+        use HeadError::{BytesTooMany, FieldsTooMany, TargetTooLong};
+        let status = match error {
+            BytesTooMany | FieldsTooMany | TargetTooLong => "431 Request Header Fields Too Large",
+            _ => "400 Bad Request",
+        };
+        Self::text(status, &error.to_string())
     }
 
     /// The method is not one of `allowed` (RFC 9110 section 15.5.6).
     pub(super) fn not_allowed(allowed: &str) -> Self {
         Self {
             field: format!("Allow: {allowed}\r\n"),
-            ..Self::text("405 Method Not Allowed", &format!("here go {allowed}"))
+            ..Self::text(
+                "405 Method Not Allowed",
+                &format!("405 Method Not Allowed (allowed: {allowed})"),
+            )
         }
     }
 

@@ -4,9 +4,9 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use millrace_config as config;
 use millrace_http_cache::Flags;
 use millrace_store::{Cache, End, Object, Purged, Which};
+use serde_json::{Map, Value, json};
 
 use super::Admin;
 use super::answer::Answer;
@@ -17,7 +17,7 @@ use crate::stored::{ROWS, Unit};
 
 /// Answers that are listed where nobody says how many, and at most.
 const LIST_OBJECTS: usize = 100;
-const LIST_OBJECTS_MAX: usize = config::LIST_OBJECTS_MAX as usize;
+const LIST_OBJECTS_MAX: usize = millrace_config::LIST_OBJECTS_MAX as usize;
 /// Answers of one URL that are shown.
 const SHOW_OBJECTS_MAX: usize = 100;
 /// Bytes of a list from which on it ends.
@@ -38,7 +38,7 @@ pub(super) fn list(admin: &Admin, request: &Request<'_>) -> Answer {
         let mut bytes = 0;
         for (object, place) in &objects {
             let told = Told::of(object, place, now_ms);
-            let line = if is_text { told.line() } else { told.json(None) };
+            let line = if is_text { told.line() } else { told.json(None).to_string() };
             bytes += line.len();
             if bytes > LIST_BYTES_MAX {
                 is_more = true;
@@ -55,7 +55,7 @@ pub(super) fn list(admin: &Admin, request: &Request<'_>) -> Answer {
                 lines.insert(0, LINE_HEAD.to_owned());
                 Answer::text("200 OK", &lines.join("\n"))
             }
-            false => json(&format!("{{\"objects\":{},\"more\":{is_more}}}", array(&lines))),
+            false => objects_page(&lines, is_more),
         })
     })
 }
@@ -81,8 +81,8 @@ pub(super) fn show(admin: &Admin, request: &Request<'_>) -> Answer {
                 Answer::text("200 OK", &pages.join("\n\n"))
             }
             false => {
-                let pages: Vec<_> = all.map(|(told, object)| told.json(Some(object))).collect();
-                json(&format!("{{\"objects\":{},\"more\":{is_more}}}", array(&pages)))
+                let pages = all.map(|(told, object)| told.json(Some(object)).to_string());
+                objects_page(&pages.collect::<Vec<_>>(), is_more)
             }
         })
     })
@@ -108,9 +108,8 @@ pub(super) fn stat(admin: &Admin, request: &Request<'_>) -> Answer {
                 Answer::text("200 OK", &lines.join("\n"))
             }
             false => {
-                let members: Vec<_> =
-                    rows.map(|(row, value)| format!("\"{}\":{value}", row.name)).collect();
-                json(&format!("{{{}}}", members.join(",")))
+                let members = rows.map(|(row, value)| (row.name.to_owned(), value.into()));
+                page(&members.collect::<Map<_, _>>().into())
             }
         })
     })
@@ -145,9 +144,11 @@ pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Answer {
                 Answer::text("200 OK", &format!("{how}: {count}{disks}"))
             }
             false => {
-                let durable =
-                    is_durable.map_or_else(String::new, |is| format!(",\"durable\":{is}"));
-                json(&format!("{{\"purged\":{count},\"soft\":{is_soft}{durable}}}"))
+                let mut purged = json!({"purged": count, "soft": is_soft});
+                if let Some(is_durable) = is_durable {
+                    purged["durable"] = is_durable.into();
+                }
+                page(&purged)
             }
         };
         let is_nothing = count == 0 && is_durable.is_none();
@@ -233,13 +234,15 @@ fn whole(answer: impl FnOnce() -> Result<Answer, Answer>) -> Answer {
     answer().unwrap_or_else(|refusal| refusal)
 }
 
-fn json(text: &str) -> Answer {
-    Answer::page("200 OK", "application/json", format!("{text}\n"))
+fn page(value: &Value) -> Answer {
+    Answer::page("200 OK", "application/json", format!("{value}\n"))
 }
 
-/// One member a line, so that it can be read by eye and by line.
-fn array(members: &[String]) -> String {
-    if members.is_empty() { "[]".to_owned() } else { format!("[\n{}\n]", members.join(",\n")) }
+/// A page of objects, each a line of its own, so that it can be read by eye and by line.
+fn objects_page(objects: &[String], is_more: bool) -> Answer {
+    let end = if objects.is_empty() { "" } else { "\n" };
+    let page = format!("{{\"objects\":[{end}{}{end}],\"more\":{is_more}}}\n", objects.join(",\n"));
+    Answer::page("200 OK", "application/json", page)
 }
 
 /// What the rules go by: the time of day, milliseconds since 1970.
@@ -318,31 +321,24 @@ impl Told {
         page
     }
 
-    /// With the head and what else there is of `object` where one is given.
-    fn json(&self, object: Option<&Arc<Object>>) -> String {
-        let strings = |texts: &[String]| {
-            let texts: Vec<_> = texts.iter().map(|text| quoted(text)).collect();
-            format!("[{}]", texts.join(","))
-        };
-        let bytes = self.bytes.map_or_else(|| "null".to_owned(), |bytes| bytes.to_string());
-        let mut out = format!(
-            "{{\"url\":{},\"key\":{},\"status\":{},\"bytes\":{bytes},\"whole\":{},\
-             \"age_s\":{},\"ttl_s\":{},\"state\":\"{}\",\"place\":\"{}\"",
-            quoted(&self.url),
-            strings(&self.parts),
-            self.status,
-            self.is_whole,
-            self.age_s,
-            self.ttl_s,
-            self.state,
-            self.place,
-        );
+    /// With the head and the number of tags of `object`, if one is given.
+    fn json(&self, object: Option<&Object>) -> Value {
+        let mut value = json!({
+            "url": self.url,
+            "key": self.parts,
+            "status": self.status,
+            "bytes": self.bytes,
+            "whole": self.is_whole,
+            "age_s": self.age_s,
+            "ttl_s": self.ttl_s,
+            "state": self.state,
+            "place": self.place,
+        });
         if let Some(object) = object {
-            let lines: Vec<_> = head_lines(object).collect();
-            let _ = write!(out, ",\"tags\":{},\"head\":{}", object.tags.len(), strings(&lines));
+            value["tags"] = object.tags.len().into();
+            value["head"] = head_lines(object).collect();
         }
-        out.push('}');
-        out
+        value
     }
 }
 
@@ -368,22 +364,6 @@ fn printable(bytes: &[u8]) -> String {
     })
 }
 
-/// RFC 8259 section 7.
-fn quoted(text: &str) -> String {
-    let mut out = String::from('"');
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => out.extend(['\\', character]),
-            character if character.is_control() => {
-                let _ = write!(out, "\\u{:04x}", u32::from(character));
-            }
-            character => out.push(character),
-        }
-    }
-    out.push('"');
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -391,7 +371,10 @@ mod tests {
     #[test]
     fn nothing_that_is_told_can_be_taken_for_something_else() {
         assert_eq!(printable(b"http://a/\x1b[2J \xff~"), "http://a/%1B[2J%20%FF~");
-        assert_eq!(quoted("a\"\\\u{1}\u{7f}é"), "\"a\\\"\\\\\\u0001\\u007fé\"");
-        assert_eq!(array(&[]), "[]");
+        let bodies = [&[][..], &["1".to_owned(), "2".to_owned()]];
+        let bodies = bodies.map(|objects| objects_page(objects, false).body);
+        let expected =
+            ["{\"objects\":[],\"more\":false}\n", "{\"objects\":[\n1,\n2\n],\"more\":false}\n"];
+        assert_eq!(bodies, expected);
     }
 }

@@ -2,9 +2,11 @@
 //! the oldest makes room: whoever opens many and says nothing keeps nobody else out.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::Shutdown;
+use std::sync::{Arc, Mutex};
 
-use super::stream::Closer;
+use crate::http::Socket;
+use crate::threads::lock;
 
 /// Connections that are answered at once.
 const CONNECTIONS_MAX: usize = 10;
@@ -21,7 +23,7 @@ struct Members {
     /// What the next one is called.
     next: u64,
     /// The oldest first; `<= CONNECTIONS_MAX`
-    here: VecDeque<(u64, Closer)>,
+    here: VecDeque<(u64, Arc<Socket>)>,
     /// Places that are not given back; `here.len() <= threads <= THREADS_MAX`
     threads: usize,
 }
@@ -33,27 +35,24 @@ pub(super) struct Place {
 }
 
 impl Crowd {
-    /// A place for the connection that `closer` breaks off; `None`: there is none.
-    pub(super) fn enter(self: &Arc<Self>, closer: Closer) -> Option<Place> {
-        let mut members = self.lock();
+    /// A place for the connection of `socket`; `None`: there is none. The socket is shut down when
+    /// another connection needs the place.
+    pub(super) fn enter(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<Place> {
+        let mut members = lock(&self.0);
         if members.threads >= THREADS_MAX {
             return None;
         }
         if members.here.len() >= CONNECTIONS_MAX
             && let Some((_, oldest)) = members.here.pop_front()
         {
-            oldest.break_off();
+            // One that is gone already is as good.
+            let _ = oldest.shutdown(Shutdown::Both);
         }
         let number = members.next;
         members.next += 1;
         members.threads += 1;
-        members.here.push_back((number, closer));
+        members.here.push_back((number, Arc::clone(socket)));
         Some(Place { crowd: Arc::clone(self), number })
-    }
-
-    /// No thread leaves the members half changed.
-    fn lock(&self) -> MutexGuard<'_, Members> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -61,38 +60,38 @@ impl Place {
     /// From now on this connection makes room for nobody.
     pub(super) fn stay(&self) {
         let number = self.number;
-        self.crowd.lock().here.retain(|(other, _)| *other != number);
+        lock(&self.crowd.0).here.retain(|(other, _)| *other != number);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.stay();
-        self.crowd.lock().threads -= 1;
+        lock(&self.crowd.0).threads -= 1;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::stream::Stream;
+    use crate::http::Connection;
     use std::io::Read;
     use std::os::unix::net::UnixStream;
 
     /// A connection and its other end.
-    fn connection() -> (UnixStream, Stream) {
+    fn connection() -> (UnixStream, Connection) {
         let (end, other) = UnixStream::pair().unwrap();
         end.set_nonblocking(true).unwrap();
-        (end, Stream::new(other.into(), true).unwrap())
+        (end, Connection::new(other.into(), true).unwrap())
     }
 
     #[test]
     fn the_oldest_makes_room_and_its_place_is_its_own_until_it_is_given_back() {
         let crowd = Arc::new(Crowd::default());
-        let (mut ends, streams): (Vec<_>, Vec<_>) =
+        let (mut ends, connections): (Vec<_>, Vec<_>) =
             (0..=THREADS_MAX + 2).map(|_| connection()).unzip();
-        let mut streams = streams.iter();
-        let mut enter = || crowd.enter(streams.next().unwrap().closer());
+        let mut connections = connections.iter();
+        let mut enter = || crowd.enter(connections.next().unwrap().socket());
         let mut places: Vec<_> = (0..THREADS_MAX).map(|_| enter().unwrap()).collect();
         let broken = |end: &mut UnixStream| matches!(end.read(&mut [0]), Ok(0));
         let all: Vec<_> = ends.iter_mut().map(broken).collect();
@@ -106,6 +105,6 @@ mod tests {
         places.extend([enter().unwrap(), enter().unwrap()]);
         assert!(!broken(&mut ends[count]) && broken(&mut ends[count + 1]));
         places.clear();
-        assert!(crowd.lock().here.is_empty() && crowd.lock().threads == 0);
+        assert!(lock(&crowd.0).here.is_empty() && lock(&crowd.0).threads == 0);
     }
 }

@@ -11,9 +11,10 @@ use millrace_config::ListenAddress;
 use millrace_sys::{Errno, EventFd, Events, Poller};
 
 use super::Admin;
-use super::stream::Stream;
 use crate::failure::Failure;
+use crate::http::Connection;
 use crate::inherited::{Inherited, Purpose, Socket};
+use crate::threads::spawn;
 use crate::{listeners, say};
 
 /// Permissions of a Unix socket's file: whoever may connect may read the configuration, and is
@@ -106,21 +107,18 @@ impl Doors {
         if self.doors.is_empty() {
             return Ok(());
         }
-        let failed = |error: &dyn std::fmt::Display| {
-            Failure::Machine(format!("no thread for the admin address: {error}"))
-        };
-        let poller = Poller::new().map_err(|error| failed(&error))?;
-        let leave = EventFd::new().map_err(|error| failed(&error))?;
-        poller.add_listener(leave.as_fd(), LEAVE).map_err(|error| failed(&error))?;
+        let failed =
+            |error: Errno| Failure::Machine(format!("cannot wait for admin connections: {error}"));
+        let poller = Poller::new().map_err(failed)?;
+        let leave = EventFd::new().map_err(failed)?;
+        poller.add_listener(leave.as_fd(), LEAVE).map_err(failed)?;
         let (begin, begun) = channel();
         let doors = Arc::clone(&self.doors);
-        let thread = std::thread::Builder::new().name("admin".to_owned());
-        let thread = thread.spawn(move || {
+        let thread = spawn("admin", move || {
             if begun.recv().is_ok() {
                 answer(&poller, &doors, &admin);
             }
-        });
-        let thread = thread.map_err(|error| failed(&error))?;
+        })?;
         self.attended = Some(Attended { thread, begin, leave });
         Ok(())
     }
@@ -187,8 +185,8 @@ impl Door {
             match millrace_sys::accept(self.socket.fd.as_fd()) {
                 Ok((socket, _)) => {
                     let is_unix = matches!(self.address, ListenAddress::Unix(_));
-                    if let Ok(stream) = Stream::new(socket, is_unix) {
-                        admin.take(stream);
+                    if let Ok(connection) = Connection::new(socket, is_unix) {
+                        admin.take(connection);
                     }
                 }
                 Err(Errno::AGAIN) => return true,

@@ -5,13 +5,16 @@
 //! | to be told (GET) | Host is an address or a name of ours | whoever can open the file |
 //! | to change, or be told URLs | also no other site's page, and the token | the same user, or root |
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
+use millrace_http1::{Authority, Host};
 use millrace_sys::Peer;
 
 use super::answer::Answer;
 use super::request::Request;
 use super::token::Token;
+use crate::http::Socket;
 
 /// What the rules go by.
 #[derive(Debug, Default)]
@@ -29,6 +32,19 @@ pub(super) enum Asked {
     Tcp(SocketAddr),
     /// At a Unix socket, by a process; `None`: the kernel does not say which.
     Unix(Option<Peer>),
+}
+
+impl Asked {
+    /// Where a request over `socket` came in.
+    ///
+    /// # Errors
+    /// When the connection has ended.
+    pub(super) fn at(socket: &Socket) -> std::io::Result<Self> {
+        Ok(match socket {
+            Socket::Tcp(stream) => Self::Tcp(stream.local_addr()?),
+            Socket::Unix(stream) => Self::Unix(millrace_sys::peer(stream.as_fd()).ok()),
+        })
+    }
 }
 
 impl std::fmt::Display for Asked {
@@ -92,21 +108,17 @@ impl Guard {
     }
 
     /// Whether `host` cannot be a name that somebody else points here (DNS rebinding).
-    fn is_ours(&self, host: &str, own: SocketAddr) -> bool {
-        let (name, port) = match host.rsplit_once(':') {
-            Some((name, port)) if !port.contains(']') => (name, port),
-            _ => (host, "80"),
-        };
-        let is_name = self.name.as_deref().is_some_and(|own| name.eq_ignore_ascii_case(own));
-        // A name of the operator's may stand for a proxy or a port that is mapped elsewhere.
-        if is_name {
-            return port.bytes().all(|byte| byte.is_ascii_digit());
+    fn is_ours(&self, host: Authority<'_>, own: SocketAddr) -> bool {
+        let is_port_ours = host.port.unwrap_or(80) == own.port();
+        match host.host {
+            Host::V4(_) | Host::V6(_) => is_port_ours,
+            Host::Name(name) => {
+                let is = |own: &str| name.eq_ignore_ascii_case(own.as_bytes());
+                // A name of the operator's may stand for a proxy or a port that is mapped
+                // elsewhere, so it may come with any port.
+                (is("localhost") && is_port_ours) || self.name.as_deref().is_some_and(is)
+            }
         }
-        let literal = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
-            Some(name) => name.parse().map(IpAddr::V6).is_ok(),
-            None => name.parse::<std::net::Ipv4Addr>().is_ok(),
-        };
-        (literal || name.eq_ignore_ascii_case("localhost")) && port.parse() == Ok(own.port())
     }
 }
 
@@ -131,11 +143,15 @@ mod tests {
     #[test]
     fn only_hosts_that_nobody_else_can_point_here_are_ours() {
         let guard = Guard { token: None, name: Some("admin.example".to_owned()) };
-        let own = "127.0.0.1:9180".parse().unwrap();
+        let is_ours = |host: &str, own: &str| {
+            let host = Authority::parse(host.as_bytes());
+            host.is_ok_and(|host| guard.is_ours(host, own.parse().unwrap()))
+        };
+        let own = "127.0.0.1:9180";
         for host in
             ["127.0.0.1:9180", "10.0.0.1:9180", "[::1]:9180", "LOCALHOST:9180", "Admin.Example:1"]
         {
-            assert!(guard.is_ours(host, own), "{host}");
+            assert!(is_ours(host, own), "{host}");
         }
         for host in [
             "",
@@ -154,15 +170,15 @@ mod tests {
             "127.0.0.1.evil.example:9180",
             "127.0.0.1:09180x",
         ] {
-            assert!(!guard.is_ours(host, own), "{host}");
+            assert!(!is_ours(host, own), "{host}");
         }
-        assert!(guard.is_ours("127.0.0.1", "127.0.0.1:80".parse().unwrap()));
+        assert!(is_ours("127.0.0.1", "127.0.0.1:80"));
     }
 
     #[test]
     fn a_page_of_another_site_is_known() {
         let request = |origin, sec_fetch_site| Request {
-            host: Some("127.0.0.1:1"),
+            host: Some(Authority::parse(b"127.0.0.1:1").unwrap()),
             origin,
             sec_fetch_site,
             ..Request::default()

@@ -12,33 +12,33 @@ mod doors;
 mod guard;
 mod query;
 mod request;
-mod stream;
 mod token;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_http1::{Method, RequestHead};
 use millrace_store::Cache;
 
 use crate::errands::{Desk, Errand};
+use crate::http::{Connection, Socket};
 use crate::metrics::{self, Metrics};
-use crate::{say, takeover};
+use crate::say;
+use crate::takeover::{self, Line};
+use crate::threads::{lock, spawn};
 
 use answer::Answer;
 use crowd::{Crowd, Place};
 use guard::Asked;
 use request::Request;
-use stream::Stream;
 
-pub(crate) use answer::NOTHING_MATCHED;
+pub(crate) use answer::MATCHED;
 pub(crate) use doors::Doors;
 pub(crate) use guard::{Guard, is_trusted};
 pub(crate) use token::Token;
 
-/// The longest request head.
-const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// What is read away of a refused request, so that its answer is not lost in a reset.
 const REST_BYTES_MAX: usize = 64 * 1024;
 /// From the connection's beginning to its answer, and from there to its end.
@@ -162,48 +162,40 @@ impl Admin {
     }
 
     /// Answers one connection on a thread of its own, unless there are too many.
-    fn take(self: &Arc<Self>, stream: Stream) {
-        let crowd = if stream.is_unix() { &self.unix } else { &self.tcp };
-        let Some(place) = crowd.enter(stream.closer()) else { return };
+    fn take(self: &Arc<Self>, connection: Connection) {
+        let is_unix = matches!(**connection.socket(), Socket::Unix(_));
+        let crowd = if is_unix { &self.unix } else { &self.tcp };
+        let Some(place) = crowd.enter(connection.socket()) else { return };
         let this = Arc::clone(self);
         // The other side is gone or too slow, or there is no thread: nobody is left to be told.
-        let _ = spawn("admin-connection", move || _ = this.serve(stream, &place));
+        let _ = spawn("admin-connection", move || _ = this.serve(connection, &place));
     }
 
-    fn serve(&self, mut stream: Stream, place: &Place) -> std::io::Result<()> {
-        stream.set_deadline(Instant::now() + Duration::from_millis(CONNECTION_MS_MAX));
-        let mut head = Vec::new();
-        let answer = loop {
-            let mut part = [0; 1024];
-            let count = stream.read(&mut part)?;
-            if count == 0 {
-                return Ok(());
-            }
-            head.extend_from_slice(&part[..count]);
-            if let Some(end) = head.windows(4).position(|end| end == b"\r\n\r\n") {
-                break self.answer(&head[..end + 4], stream.asked()?, place);
-            }
-            if head.len() > HEAD_BYTES_MAX {
-                break Answer::text("431 Request Header Fields Too Large", "too large");
-            }
+    fn serve(&self, mut connection: Connection, place: &Place) -> std::io::Result<()> {
+        connection.set_deadline(Instant::now() + Duration::from_millis(CONNECTION_MS_MAX));
+        let answer = match connection.read_request() {
+            Ok(head) => self.answer(&head, Asked::at(connection.socket())?, place),
+            Err(error) => Answer::malformed(error.downcast()?),
         };
         // To do what was asked for may have taken its time.
-        stream.set_deadline(Instant::now() + Duration::from_millis(CONNECTION_MS_MAX));
+        connection.set_deadline(Instant::now() + Duration::from_millis(CONNECTION_MS_MAX));
         if answer.status == SWITCHING {
             place.stay();
-            return self.hand_over(stream, &answer);
+            self.hand_over(connection, &answer);
+            return Ok(());
         }
-        stream.write_all(&answer.bytes())?;
-        stream.end(REST_BYTES_MAX)
+        connection.write_all(&answer.bytes())?;
+        connection.finish(REST_BYTES_MAX);
+        Ok(())
     }
 
-    fn answer(&self, head: &[u8], asked: Asked, place: &Place) -> Answer {
-        let request = match Request::read(head) {
+    fn answer(&self, head: &RequestHead, asked: Asked, place: &Place) -> Answer {
+        let request = match Request::of(head) {
             Ok(request) => request,
-            Err(wrong) => return Answer::text("400 Bad Request", wrong),
+            Err(wrong) => return Answer::text("400 Bad Request", &wrong),
         };
         let answer = self.answer_to(&request, asked, place).unwrap_or_else(|refusal| refusal);
-        answer.without_body(request.method == "HEAD")
+        answer.without_body(request.method == Method::Head)
     }
 
     fn answer_to(
@@ -214,7 +206,7 @@ impl Admin {
     ) -> Result<Answer, Answer> {
         self.guard.may_ask(request, asked)?;
         let path = PATHS.iter().find(|(path, _)| *path == request.path).map(|(_, path)| *path);
-        let is_read = matches!(request.method, "GET" | "HEAD");
+        let is_read = matches!(request.method, Method::Get | Method::Head);
         if request.has_body {
             return Err(Answer::text("413 Content Too Large", "nothing here takes a body"));
         }
@@ -225,21 +217,22 @@ impl Admin {
                 Ok(page(self, request))
             }
             Some(Path::Page(_) | Path::Private(_)) => Err(Answer::not_allowed("GET, HEAD")),
-            Some(Path::Call(call)) if request.method == "POST" => {
+            Some(Path::Call(call)) if request.method == Method::Post => {
                 self.guard.may_change(request, asked)?;
                 say::error(&format!("admin: POST {} from {asked}", request.path));
                 // Whoever comes meanwhile does not keep it from hearing what came of it.
                 place.stay();
                 Ok(call(self, request))
             }
-            Some(Path::Takeover) if request.method == "POST" => {
+            Some(Path::Takeover) if request.method == Method::Post => {
                 self.guard.may_change(request, asked)?;
                 self.begin_takeover(request, asked)
             }
             Some(Path::Call(_) | Path::Takeover) => Err(Answer::not_allowed("POST")),
             None => {
                 let paths: Vec<_> = PATHS.iter().map(|(path, _)| *path).collect();
-                Err(Answer::text("404 Not Found", &format!("here are {}", paths.join(", "))))
+                let line = format!("404 Not Found (expected: {})", paths.join(", "));
+                Err(Answer::text("404 Not Found", &line))
             }
         }
     }
@@ -270,14 +263,13 @@ impl Admin {
         Ok(Answer::switching(SWITCHING, ""))
     }
 
-    fn hand_over(&self, mut stream: Stream, answer: &Answer) -> std::io::Result<()> {
-        let line = stream.write_all(&answer.bytes()).and_then(|()| stream.into_line());
+    fn hand_over(&self, mut connection: Connection, answer: &Answer) {
+        let line = connection.write_all(&answer.bytes()).and_then(|()| Line::over(&connection));
         if !line.is_ok_and(|line| takeover::give(line, &self.hooks.desk)) {
             self.takeover_failed();
             // After that, for the supervisor may wait for just this.
             self.hooks.desk.ask(Errand::Rearm);
         }
-        Ok(())
     }
 
     fn metrics(&self) -> Answer {
@@ -323,15 +315,6 @@ impl Admin {
             }
         }
     }
-}
-
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
-}
-
-/// No thread leaves anything half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,122 +1,108 @@
-//! Reads the head of a request to the admin address. Stricter than it need be: whoever asks is a
-//! program like curl or Prometheus, a browser, or an attacker.
+//! What the admin server looks at in a request.
 
-/// Why a head is no request.
-pub(super) type Wrong = &'static str;
+use std::str::from_utf8;
 
-/// What of a head the admin address goes by.
+use millrace_http1::{
+    Authority, Framing, Method, RequestHead, TargetForm, destination, request_framing,
+};
+
+use crate::http;
+
+/// A request for a path.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Request<'a> {
-    pub(super) method: &'a str,
+    pub(super) method: Method,
     /// The target without its query.
     pub(super) path: &'a str,
-    /// What follows the `?`; empty where there is none.
+    /// What follows the `?`; empty if there is none.
     pub(super) query: &'a str,
-    /// `None`: an HTTP/1.0 client that sends none.
-    pub(super) host: Option<&'a str>,
+    /// `None`: an HTTP/1.0 client that sends no Host.
+    pub(super) host: Option<Authority<'a>>,
     pub(super) authorization: Option<&'a str>,
     pub(super) origin: Option<&'a str>,
     pub(super) sec_fetch_site: Option<&'a str>,
     pub(super) upgrade: Option<&'a str>,
-    /// A body follows.
+    /// A body follows, or something whose end is not certain.
     pub(super) has_body: bool,
 }
 
 impl<'a> Request<'a> {
-    /// Reads a head that ends with its empty line.
+    /// Looks at a request.
     ///
     /// # Errors
-    /// What is wrong with it, as a sentence without its end.
-    pub(super) fn read(head: &'a [u8]) -> Result<Self, Wrong> {
-        let text = std::str::from_utf8(head).map_err(|_| "the head is not UTF-8")?;
-        let mut lines = text.strip_suffix("\r\n\r\n").ok_or("the head has no end")?.split("\r\n");
-        let mut words = lines.next().unwrap_or_default().split(' ');
-        let (Some(method), Some(target), Some(version), None) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
-            return Err("not an HTTP/1 request");
-        };
-        if !matches!(version, "HTTP/1.0" | "HTTP/1.1") || !target.starts_with('/') {
-            return Err("not an HTTP/1 request for a path");
+    /// What is wrong with it.
+    pub(super) fn of(head: &'a RequestHead) -> Result<Self, String> {
+        let destination = destination(head).map_err(|error| error.to_string())?;
+        if head.form() != TargetForm::Origin {
+            return Err("the request target is not a path".to_owned());
         }
+        let target = from_utf8(destination.path_and_query).expect("targets are ASCII");
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let mut request = Self { method, path, query, ..Self::default() };
-        for line in lines {
-            request.take(line)?;
-        }
-        // RFC 9112 section 3.2: a message of HTTP/1.1 without Host is refused.
-        if request.host.is_none() && version == "HTTP/1.1" {
-            return Err("there is no Host");
-        }
-        Ok(request)
+        Ok(Self {
+            method: head.method(),
+            path,
+            query,
+            host: destination.authority,
+            authorization: value(head, "Authorization")?,
+            origin: value(head, "Origin")?,
+            sec_fetch_site: value(head, "Sec-Fetch-Site")?,
+            upgrade: value(head, "Upgrade")?,
+            has_body: !matches!(request_framing(head), Ok(Framing::None | Framing::Length(0))),
+        })
     }
+}
 
-    fn take(&mut self, line: &'a str) -> Result<(), Wrong> {
-        let (name, value) = line.split_once(':').ok_or("a line has no colon")?;
-        let value = value.trim_matches([' ', '\t']);
-        let is_token =
-            |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-        if name.is_empty() || !name.bytes().all(is_token) {
-            return Err("a field has no name");
-        }
-        if value.chars().any(|character| character.is_control() && character != '\t') {
-            return Err("a field holds control characters");
-        }
-        let field = match name.to_ascii_lowercase().as_str() {
-            "host" => &mut self.host,
-            "authorization" => &mut self.authorization,
-            "origin" => &mut self.origin,
-            "sec-fetch-site" => &mut self.sec_fetch_site,
-            "upgrade" => &mut self.upgrade,
-            "content-length" => {
-                self.has_body |= value != "0";
-                return Ok(());
-            }
-            "transfer-encoding" => {
-                self.has_body = true;
-                return Ok(());
-            }
-            _ => return Ok(()),
-        };
-        match field.replace(value) {
-            None => Ok(()),
-            Some(_) => Err("a field is there twice"),
-        }
+/// The value of a field that may be there once.
+fn value<'a>(head: &'a RequestHead, name: &str) -> Result<Option<&'a str>, String> {
+    let mut values = http::values(head, name);
+    let value = values.next().map(from_utf8).transpose();
+    match values.next() {
+        None => value.map_err(|_| format!("the field {name} is not UTF-8")),
+        Some(_) => Err(format!("there is more than one field {name}")),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_http1::HeadScan;
+
+    fn parsed(head: &[u8]) -> Option<RequestHead> {
+        let mut request = RequestHead::default();
+        let used = request.parse(head, &mut HeadScan::default(), &http::HEAD_LIMITS);
+        (used == Ok(Some(head.len()))).then_some(request)
+    }
 
     #[test]
     fn heads_are_read_or_refused() {
-        let head =
-            b"POST /drain?x HTTP/1.1\r\nHOST: \ta:1 \r\nauthorization:Bearer x\r\nX:\r\n\r\n";
-        let request = Request::read(head).unwrap();
-        assert_eq!((request.method, request.path, request.has_body), ("POST", "/drain", false));
-        assert_eq!(request.query, "x");
-        assert_eq!((request.host, request.authorization), (Some("a:1"), Some("Bearer x")));
-        assert_eq!(Request::read(b"GET / HTTP/1.0\r\n\r\n").unwrap().host, None);
-        for body in ["Content-Length: 1", "Transfer-Encoding: chunked"] {
+        let head = parsed(
+            b"POST /drain?x HTTP/1.1\r\nHOST: \ta:1 \r\nauthorization:Bearer x\r\nX:\r\n\r\n",
+        );
+        let head = head.unwrap();
+        let request = Request::of(&head).unwrap();
+        assert_eq!((request.method, request.path), (Method::Post, "/drain"));
+        assert_eq!((request.query, request.has_body), ("x", false));
+        assert_eq!(request.host, Some(Authority::parse(b"a:1").unwrap()));
+        assert_eq!(request.authorization, Some("Bearer x"));
+        let head = parsed(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        assert_eq!(Request::of(&head).unwrap().host, None);
+        for body in ["Content-Length: 1", "Transfer-Encoding: chunked", "Content-Length: 0, 5"] {
             let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{body}\r\n\r\n");
-            assert!(Request::read(head.as_bytes()).unwrap().has_body);
+            assert!(Request::of(&parsed(head.as_bytes()).unwrap()).unwrap().has_body, "{body}");
         }
         for wrong in [
-            "nonsense",
-            "GET / HTTP/2.0\r\nHost: a",
-            "GET http://a/ HTTP/1.1\r\nHost: a",
-            "GET / HTTP/1.1",
-            "GET / HTTP/1.1\r\nHost: a\r\nHost: b",
-            "GET / HTTP/1.1\r\nHost: a\r\nOrigin: a\r\nOrigin: b",
-            "GET / HTTP/1.1\r\nHost : a",
-            "GET / HTTP/1.1\r\nHost: a\r\n folded",
-            "GET / HTTP/1.1\r\nHost: a\nX: b",
-            "GET / HTTP/1.1\r\nHost: a\r\n: b",
-            "GET  / HTTP/1.1\r\nHost: a",
+            &b"nonsense"[..],
+            b"GET / HTTP/2.0\r\nHost: a",
+            b"GET http://a/ HTTP/1.1\r\nHost: a",
+            b"GET / HTTP/1.1",
+            b"GET / HTTP/1.1\r\nHost: a\r\nHost: b",
+            b"GET / HTTP/1.1\r\nHost: a\r\nOrigin: a\r\nOrigin: b",
+            b"GET / HTTP/1.1\r\nHost : a",
+            b"GET / HTTP/1.1\r\nHost: a\r\nOrigin: \xff",
         ] {
-            assert!(Request::read(format!("{wrong}\r\n\r\n").as_bytes()).is_err(), "{wrong}");
+            let head = parsed(&[wrong, b"\r\n\r\n"].concat());
+            let request = head.as_ref().map(Request::of);
+            assert!(!matches!(request, Some(Ok(_))), "{}", wrong.escape_ascii());
         }
-        assert!(Request::read(b"GET / HTTP/1.0\r\nX: \xff\r\n\r\n").is_err());
     }
 }

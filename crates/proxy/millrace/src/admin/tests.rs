@@ -9,6 +9,7 @@ use millrace_engine::LogSink;
 
 use super::*;
 use crate::errands::Errands;
+use crate::http::HEAD_LIMITS;
 
 const TOKEN: &str = "Authorization: Bearer 0123456789abcdef\r\n";
 
@@ -35,7 +36,7 @@ fn ask(admin: &Arc<Admin>, request: &str) -> String {
     let address = listener.local_addr().unwrap();
     let mut client = TcpStream::connect(address).unwrap();
     let (stream, _) = listener.accept().unwrap();
-    admin.take(Stream::new(stream.into(), false).unwrap());
+    admin.take(Connection::new(stream.into(), false).unwrap());
     client.write_all(request.replace("PORT", &address.port().to_string()).as_bytes()).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answer = String::new();
@@ -62,7 +63,7 @@ fn pages_are_told_apart_and_draining_is_not_healthy() {
     assert!(ask_for(&admin, "POST /config", "").contains("\r\nAllow: GET, HEAD\r\n"));
     assert!(ask_for(&admin, "GET /drain", "").contains("\r\nAllow: POST\r\n"));
     assert!(ask(&admin, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
-    let long = "a".repeat(HEAD_BYTES_MAX + 1);
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(HEAD_LIMITS.bytes_max));
     assert!(ask(&admin, &long).starts_with("HTTP/1.1 431 "));
     let body = ask_for(&admin, "GET /healthz", "Content-Length: 100000\r\n");
     assert!(body.starts_with("HTTP/1.1 413 "));
@@ -113,7 +114,7 @@ fn what_changes_something_needs_the_token() {
 
 fn ask_at_unix_socket(admin: &Arc<Admin>, line: &str) -> String {
     let (mut client, stream) = UnixStream::pair().unwrap();
-    admin.take(Stream::new(stream.into(), true).unwrap());
+    admin.take(Connection::new(stream.into(), true).unwrap());
     client.write_all(format!("{line} HTTP/1.1\r\nHost: anything\r\n\r\n").as_bytes()).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answer = String::new();
@@ -132,11 +133,11 @@ fn the_same_user_needs_no_token_at_a_unix_socket() {
 #[test]
 fn a_crowd_over_tcp_is_not_in_the_way_of_a_unix_socket() {
     let (admin, errands) = admin(false);
-    let (ends, streams): (Vec<_>, Vec<_>) = (0..100)
+    let (ends, connections): (Vec<_>, Vec<_>) = (0..100)
         .map(|_| UnixStream::pair().unwrap())
-        .map(|(end, other)| (end, Stream::new(other.into(), true).unwrap()))
+        .map(|(end, other)| (end, Connection::new(other.into(), true).unwrap()))
         .unzip();
-    let _places: Vec<_> = streams.iter().map(|stream| admin.tcp.enter(stream.closer())).collect();
+    let _places: Vec<_> = connections.iter().map(|each| admin.tcp.enter(each.socket())).collect();
     let answer = ask_at_unix_socket(&admin, "POST /drain");
     assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
     drop((ends, errands));

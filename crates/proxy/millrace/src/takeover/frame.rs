@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use millrace_sys::{DESCRIPTORS_PER_MESSAGE_MAX, Errno};
 
+use crate::http::{self, Connection};
+
 /// What a word says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -69,6 +71,17 @@ pub(crate) struct Line {
 impl Line {
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self { stream, came: Vec::new() }
+    }
+
+    /// Goes on over the connection of an admin request, which has to be a Unix socket's.
+    ///
+    /// # Errors
+    /// When it is not, or there is no descriptor for it.
+    pub(crate) fn over(connection: &Connection) -> Result<Self> {
+        match &**connection.socket() {
+            http::Socket::Unix(stream) => Ok(Self::new(stream.try_clone()?)),
+            http::Socket::Tcp(_) => Err(ErrorKind::Unsupported.into()),
+        }
     }
 
     /// Who is at the other end.

@@ -7,18 +7,21 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use millrace_config::{Config, ConfigError, ListenAddress};
+use millrace_http1::{AnswerHead, HeadScan};
 
 use super::frame::{Frame, Kind};
 use super::{Line, PATH, PROTOCOL, SOCKETS_MAX, STEP};
 use crate::admin::is_trusted;
 use crate::errands::{Desk, Errand};
 use crate::failure::Failure;
+use crate::http::HEAD_LIMITS;
 use crate::inherited::{Inherited, Purpose, Socket};
 use crate::say;
 use crate::systemd::Given;
+use crate::threads::spawn;
 
-/// The longest head of the running process's answer.
-const HEAD_BYTES_MAX: usize = 4096;
+/// What is read of a refusal.
+const REFUSAL_BYTES_MAX: u64 = 4096;
 
 /// A takeover that has begun.
 pub(crate) struct Takeover {
@@ -89,14 +92,12 @@ impl Takeover {
     pub(crate) fn finish(mut self, desk: Desk) -> std::result::Result<(), Failure> {
         let failed = |error: Error| Failure::Machine(format!("the takeover failed: {error}"));
         let (sender, lines) = channel::<Line>();
-        let thread = std::thread::Builder::new().name("predecessor".to_owned());
-        let waiting = thread.spawn(move || {
+        spawn("predecessor", move || {
             if let Ok(mut line) = lines.recv() {
                 line.wait_for_end();
                 desk.ask(Errand::Rearm);
             }
-        });
-        waiting.map(drop).map_err(failed)?;
+        })?;
         match self.line.send(Kind::Ready, b"", &[], STEP) {
             // Whether it died or gave this process up is in the last word that it said, if any.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(failed(error)),
@@ -136,23 +137,21 @@ fn ask(path: &Path) -> Result<Takeover> {
          Upgrade: {PROTOCOL}\r\n\r\n"
     );
     stream.write_all(request.as_bytes())?;
-    let mut head = Vec::new();
+    let (mut head, mut scan) = (AnswerHead::default(), HeadScan::default());
+    let mut received = Vec::new();
     // Byte by byte: what follows the head comes with descriptors, which a read would lose.
-    while !head.ends_with(b"\r\n\r\n") {
+    while head.parse(&received, &mut scan, &HEAD_LIMITS).map_err(|_| nonsense())?.is_none() {
         let mut byte = [0];
-        if head.len() == HEAD_BYTES_MAX || stream.read(&mut byte)? == 0 {
-            return Err(nonsense());
-        }
-        head.push(byte[0]);
+        stream.read_exact(&mut byte)?;
+        received.push(byte[0]);
     }
-    if head.starts_with(b"HTTP/1.1 101 ") {
+    if head.status() == 101 {
         return Ok(Takeover { line, manager: Given::default() });
     }
     let mut said = String::new();
-    let _ = stream.take(HEAD_BYTES_MAX as u64).read_to_string(&mut said);
-    let status = String::from_utf8_lossy(&head[..head.len().min(12)]).into_owned();
+    let _ = stream.take(REFUSAL_BYTES_MAX).read_to_string(&mut said);
     let line: String = said.chars().filter(|character| !character.is_control()).collect();
-    Err(Error::other(format!("it answers {status}: {line}")))
+    Err(Error::other(format!("it answers {}: {line}", head.status())))
 }
 
 fn refusal(frame: &Frame) -> Error {

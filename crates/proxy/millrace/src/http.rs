@@ -1,0 +1,286 @@
+//! HTTP/1 over blocking sockets, for the threads and commands beside the data plane: the admin
+//! server, the health checks, the cache command and the web server of the demo.
+//!
+//! `millrace_http` parses; this module feeds it from a socket, within limits and until a deadline.
+//! It decides nothing about a message.
+
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use millrace_http1::{AnswerHead, Fields, HeadError, HeadLimits, HeadScan, RequestHead};
+
+/// The limits of every head. Above: an error that holds a [`HeadError`].
+pub(crate) const HEAD_LIMITS: HeadLimits =
+    HeadLimits { bytes_max: 64 * 1024, fields_max: 256, target_bytes_max: 64 * 1024 };
+
+/// A connection, and the bytes received over it that no message has used yet.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: Arc<Socket>,
+    deadline: Instant,
+    received: Vec<u8>,
+}
+
+/// A connected socket in blocking mode.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Connection {
+    /// Wraps a connected socket. Every read and write fails until a deadline is set.
+    ///
+    /// # Errors
+    /// If the socket cannot be set to blocking mode.
+    pub(crate) fn new(fd: OwnedFd, is_unix: bool) -> Result<Self> {
+        let socket = if is_unix { Socket::Unix(fd.into()) } else { Socket::Tcp(fd.into()) };
+        match &socket {
+            Socket::Tcp(stream) => stream.set_nonblocking(false)?,
+            Socket::Unix(stream) => stream.set_nonblocking(false)?,
+        }
+        Ok(Self { socket: Arc::new(socket), deadline: Instant::now(), received: Vec::new() })
+    }
+
+    /// Connects to the first of `addresses` that accepts. Each may take its share of the time that
+    /// is left, so that an address that does not respond cannot hide one that does.
+    ///
+    /// # Errors
+    /// The last address's error; [`ErrorKind::NotFound`] if there is no address.
+    pub(crate) fn to_tcp(addresses: &[SocketAddr], deadline: Instant) -> Result<Self> {
+        let mut last = ErrorKind::NotFound.into();
+        for (tried, address) in addresses.iter().enumerate() {
+            let share = left(deadline)? / (addresses.len() - tried) as u32;
+            match TcpStream::connect_timeout(address, share) {
+                Ok(stream) => return Ok(Self { deadline, ..Self::new(stream.into(), false)? }),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Connects to a Unix socket.
+    ///
+    /// # Errors
+    /// The kernel's error, also if the backlog of the listening socket is full.
+    pub(crate) fn to_unix(path: &Path, deadline: Instant) -> Result<Self> {
+        // Not by the standard library: that blocks while the backlog is full.
+        let (fd, connected) = millrace_sys::connect_unix(path)?;
+        connected?;
+        Ok(Self { deadline, ..Self::new(fd, true)? })
+    }
+
+    /// Returns the socket, which another thread may shut down.
+    pub(crate) fn socket(&self) -> &Arc<Socket> {
+        &self.socket
+    }
+
+    /// Sets when reads and writes begin to fail with [`ErrorKind::TimedOut`].
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+    }
+
+    /// Reads the head of the next request.
+    ///
+    /// # Errors
+    /// The socket's; [`ErrorKind::UnexpectedEof`] if the stream ends before the head does;
+    /// [`ErrorKind::InvalidData`] with a [`HeadError`] for a head that is refused.
+    pub(crate) fn read_request(&mut self) -> Result<RequestHead> {
+        let mut head = RequestHead::default();
+        self.read_head(|input, scan| head.parse(input, scan, &HEAD_LIMITS))?;
+        Ok(head)
+    }
+
+    /// Reads the head of the final response and skips the interim ones before it (RFC 9110 section
+    /// 15.2).
+    ///
+    /// # Errors
+    /// As [`read_request`](Self::read_request).
+    pub(crate) fn read_response(&mut self) -> Result<AnswerHead> {
+        let mut head = AnswerHead::default();
+        while head.status() < 200 {
+            self.read_head(|input, scan| head.parse(input, scan, &HEAD_LIMITS))?;
+        }
+        Ok(head)
+    }
+
+    /// Reads the next head with `parse`, which is a head's own method.
+    fn read_head(
+        &mut self,
+        mut parse: impl FnMut(&[u8], &mut HeadScan) -> std::result::Result<Option<usize>, HeadError>,
+    ) -> Result<()> {
+        let mut scan = HeadScan::default();
+        loop {
+            if let Some(length) = parse(&self.received, &mut scan).map_err(refused)? {
+                self.received.drain(..length);
+                return Ok(());
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Reads `length` bytes of a body.
+    ///
+    /// # Errors
+    /// The socket's; [`ErrorKind::UnexpectedEof`] if the stream ends before.
+    pub(crate) fn read_body(&mut self, length: usize) -> Result<Vec<u8>> {
+        while self.received.len() < length {
+            self.receive()?;
+        }
+        Ok(self.received.drain(..length).collect())
+    }
+
+    /// Writes all of `bytes`.
+    ///
+    /// # Errors
+    /// The socket's; [`ErrorKind::TimedOut`] after the deadline.
+    pub(crate) fn write_all(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let sent = self.socket.write(bytes, left(self.deadline)?)?;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    /// Ends the sending direction, then reads and drops up to `bytes_max` bytes: closing a socket
+    /// with unread bytes would reset the connection, and the response with it.
+    ///
+    /// An error here comes after the response, so nobody needs it.
+    pub(crate) fn finish(mut self, bytes_max: usize) {
+        let _ = self.socket.shutdown(Shutdown::Write).and_then(|()| self.discard(bytes_max));
+    }
+
+    /// Reads and drops `bytes_max` bytes or a few more.
+    ///
+    /// # Errors
+    /// The socket's; [`ErrorKind::UnexpectedEof`] if the stream ends before.
+    pub(crate) fn discard(&mut self, bytes_max: usize) -> Result<()> {
+        let mut dropped = self.received.len();
+        while dropped < bytes_max {
+            self.received.clear();
+            self.receive()?;
+            dropped += self.received.len();
+        }
+        Ok(())
+    }
+
+    /// Appends at least one byte to `received`.
+    fn receive(&mut self) -> Result<()> {
+        let mut part = [0; 4096];
+        match self.socket.read(&mut part, left(self.deadline)?)? {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            count => {
+                self.received.extend_from_slice(&part[..count]);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Socket {
+    fn read(&self, bytes: &mut [u8], patience: Duration) -> Result<usize> {
+        let count = match self {
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(Some(patience)).and_then(|()| (&*stream).read(bytes))
+            }
+            Self::Unix(stream) => {
+                stream.set_read_timeout(Some(patience)).and_then(|()| (&*stream).read(bytes))
+            }
+        };
+        count.map_err(timed_out)
+    }
+
+    fn write(&self, bytes: &[u8], patience: Duration) -> Result<usize> {
+        let count = match self {
+            Self::Tcp(stream) => {
+                stream.set_write_timeout(Some(patience)).and_then(|()| (&*stream).write(bytes))
+            }
+            Self::Unix(stream) => {
+                stream.set_write_timeout(Some(patience)).and_then(|()| (&*stream).write(bytes))
+            }
+        };
+        count.map_err(timed_out)
+    }
+
+    /// Ends one or both directions for every owner of the socket.
+    ///
+    /// # Errors
+    /// The kernel's, also if the peer has ended the connection already.
+    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.shutdown(how),
+            Self::Unix(stream) => stream.shutdown(how),
+        }
+    }
+}
+
+/// Returns the values of all fields of this name, in whatever case.
+pub(crate) fn values<'a>(fields: &'a Fields, name: &str) -> impl Iterator<Item = &'a [u8]> {
+    let is_named = move |field: &&_| fields.name_of(field).eq_ignore_ascii_case(name.as_bytes());
+    fields.fields().iter().filter(is_named).map(|field| fields.value_of(field))
+}
+
+fn refused(why: HeadError) -> Error {
+    Error::new(ErrorKind::InvalidData, why)
+}
+
+/// A timeout of a blocking socket comes as EAGAIN, which says nothing to an operator.
+fn timed_out(error: Error) -> Error {
+    if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
+}
+
+/// The time until `deadline`; an error if it has passed.
+fn left(deadline: Instant) -> Result<Duration> {
+    match deadline.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(ErrorKind::TimedOut.into()),
+        left => Ok(left),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_in_pieces_and_behind_each_other() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let connection = |stream: UnixStream| {
+            let mut connection = Connection::new(stream.into(), true).unwrap();
+            connection.set_deadline(Instant::now() + Duration::from_secs(30));
+            connection
+        };
+        let (mut client, mut server) = (connection(client), connection(server));
+        let sender = std::thread::spawn(move || {
+            let text = "GET /1 HTTP/1.1\r\nHost: a\r\nX-Own: b\r\n\r\nPUT /2 HTTP/1.0\r\n\r\nbody";
+            text.as_bytes().chunks(7).for_each(|part| client.write_all(part).unwrap());
+            let last = client.read_response().unwrap();
+            (last.status(), client.read_body(2).unwrap())
+        });
+        let first = server.read_request().unwrap();
+        assert_eq!((first.target(), values(&first, "x-own").next()), (&b"/1"[..], Some(&b"b"[..])));
+        assert_eq!(server.read_request().unwrap().target(), b"/2");
+        assert_eq!(server.read_body(4).unwrap(), b"body");
+        server.write_all(b"HTTP/1.1 103 x\r\n\r\nHTTP/1.1 200 OK\r\n\r\nok").unwrap();
+        assert_eq!(sender.join().unwrap(), (200, b"ok".to_vec()));
+        let kind = |result: Result<RequestHead>| result.unwrap_err().kind();
+        assert_eq!(kind(server.read_request()), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn what_is_wrong_is_in_the_error() {
+        let (client, mut server) = UnixStream::pair().unwrap();
+        let mut client = Connection::new(client.into(), true).unwrap();
+        client.set_deadline(Instant::now() + Duration::from_millis(20));
+        assert_eq!(client.read_response().unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(client.write_all(b"late").unwrap_err().kind(), ErrorKind::TimedOut);
+        server.write_all(b"HTTP/2 200\r\n").unwrap();
+        client.set_deadline(Instant::now() + Duration::from_secs(30));
+        let error = client.read_response().unwrap_err().downcast::<HeadError>().unwrap();
+        assert_eq!(error, HeadError::VersionInvalid);
+    }
+}
