@@ -36,7 +36,8 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 # stays.
 	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/planted" \
 		cargo test --quiet -p millrace --features planted-faults --test worker_panic
-	cargo test --quiet -p millrace-tests --features planted-faults --test planted --test growth
+	cargo test --quiet -p millrace-tests --features planted-faults --test planted
+	cargo test --quiet -p millrace-tests --test growth
 	@$(MAKE) --no-print-directory icount
 # Once with the engine that this machine picks, once with the one that every machine has.
 	tests/interop/run
