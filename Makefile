@@ -32,10 +32,6 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 	cargo test --quiet $(PACKAGES)
 # What the program has no use for, and is not built with.
 	cargo test --quiet -p iolite --features codings --lib
-# This program has a bug on purpose: it is built where scripts/back-at-once has it, and the real one
-# stays.
-	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/planted" \
-		cargo test --quiet -p millrace --features planted-faults --test worker_panic
 	cargo test --quiet -p millrace-tests --features planted-faults --test planted
 	cargo test --quiet -p millrace-tests --test growth
 	@$(MAKE) --no-print-directory icount

@@ -1,6 +1,5 @@
 //! Stage route: what is done with a request, by what its head alone says.
 
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key};
 use millrace_http::{
     Destination, Expectation, Framing, Host, Method, Name, TargetError, TargetForm, decimal,
@@ -20,8 +19,8 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let conn = worker.exchange(key).conn();
     let client = worker.conn(conn).client.map(|address| address.ip());
     let exchange = worker.exchange(key);
-    #[cfg(feature = "planted-faults")]
-    assert!(!exchange.request.target().ends_with(PANIC_WORD), "a planted panic");
+    #[cfg(debug_assertions)]
+    panic_for_a_test(exchange.request.target());
     let snapshot = exchange.snapshot().clone();
     let service = snapshot.service(exchange.service);
     // Behind a PROXY header the client that it names wrote the request, not the trusted peer.
@@ -163,15 +162,24 @@ fn has_passed_here(exchange: &Exchange, pseudonym: &str) -> bool {
         let mut words = hop.split(|byte| byte.is_ascii_whitespace());
         words.nth(1) == Some(pseudonym.as_bytes())
     };
-    if planted(Fault::ListReread) {
-        return (0..hops().count()).any(|at| hops().nth(at).is_some_and(is_ours));
-    }
     hops().any(is_ours)
 }
 
-/// A target that ends so makes its worker panic, where faults are planted for tests.
-#[cfg(feature = "planted-faults")]
-const PANIC_WORD: &[u8] = b"/planted-panic";
+/// Panics if the target ends with the value of the environment variable `MILLRACE_PANIC`: tests of
+/// the restart of a worker need a panic. The variable is read once.
+#[cfg(debug_assertions)]
+fn panic_for_a_test(target: &[u8]) {
+    use std::os::unix::ffi::OsStringExt;
+    use std::sync::LazyLock;
+
+    static END: LazyLock<Option<Vec<u8>>> = LazyLock::new(|| {
+        let value = std::env::var_os("MILLRACE_PANIC")?.into_vec();
+        (!value.is_empty()).then_some(value)
+    });
+    if END.as_ref().is_some_and(|end| target.ends_with(end)) {
+        panic!("MILLRACE_PANIC asks for this panic");
+    }
+}
 
 #[cfg(test)]
 mod tests {
