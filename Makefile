@@ -32,7 +32,6 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 	cargo test --quiet $(PACKAGES)
 # What the program has no use for, and is not built with.
 	cargo test --quiet -p iolite --features codings --lib
-	cargo test --quiet -p millrace-tests --features planted-faults --test planted
 	cargo test --quiet -p millrace-tests --test growth
 	@$(MAKE) --no-print-directory icount
 # Once with the engine that this machine picks, once with the one that every machine has.
@@ -45,7 +44,6 @@ lint: ## Formatting, clippy and rustdoc, each warning an error; lines of documen
 	cargo fmt --all --check
 	scripts/long-lines
 	cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
-	cargo clippy --quiet -p millrace-tests --features planted-faults --all-targets -- -D warnings
 	cargo clippy --quiet -p iolite --features codings --all-targets -- -D warnings
 # The documentation is for those who work on millrace: private items are in it, and may be linked to.
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
