@@ -39,10 +39,11 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 	ENGINE=epoll tests/interop/run
 	@$(MAKE) --no-print-directory preload
 
-lint: ## Formatting, clippy and rustdoc, each warning an error; lines of documents.
+lint: ## Formatting, clippy and rustdoc, each warning an error; lines of documents; patches.
 	@scripts/setup build
 	cargo fmt --all --check
 	scripts/long-lines
+	tests/faults/play --check
 	cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
 	cargo clippy --quiet -p iolite --features codings --all-targets -- -D warnings
 # The documentation is for those who work on millrace: private items are in it, and may be linked to.
@@ -114,6 +115,7 @@ soak: ## Many more of each: SEEDS=5000 STORIES=200000 MUTANTS=1000000 TRANSFERS=
 	SEEDS=$(or $(SEEDS),5000) cargo test -p millrace-tests --test scenarios
 	SEEDS=$(or $(STORIES),200000) cargo test --quiet --profile sim -p millrace-tests --test sim \
 		stories -- --nocapture
+	tests/faults/play
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus --test poison
 	SEEDS=20000 TRANSFERS=$(or $(TRANSFERS),10000) cargo test --quiet -p millrace-splice
 	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-cache --test disk_seeds

@@ -10,7 +10,6 @@ use millrace_cache::rules::{
     CacheStatus, Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, Site,
 };
 use millrace_cache::{Cache, Claim, Object, Waiter};
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Instant, Key, Kind, Token};
 use millrace_http::{OriginRequest, destination};
 
@@ -174,9 +173,6 @@ impl<E: Engine> Worker<E> {
         for Waiter { worker, token } in waiters {
             let token = Token::from_bits(token);
             if usize::from(worker) == self.index {
-                if planted(Fault::CacheWakeLost) {
-                    continue;
-                }
                 self.woken_here.push_back(token);
             } else if let Err(Letter::Wake(token)) =
                 self.mail.send(usize::from(worker), Letter::Wake(token))
@@ -264,11 +260,7 @@ impl<E: Engine> Worker<E> {
         }
         self.leave_line_of_cache(key);
         let caching = &mut self.exchange(key).caching;
-        let claim = caching.claim.take();
-        if planted(Fault::ClaimKept) {
-            return std::mem::forget(claim);
-        }
-        let released = claim.map(Claim::release);
+        let released = caching.claim.take().map(Claim::release);
         let left = caching.kept.take().and_then(Kept::leave);
         self.wake(released.into_iter().flatten().chain(left));
     }

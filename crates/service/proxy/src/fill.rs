@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use iolite::Aggregate;
 use millrace_cache::{Filling, Waiter};
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Buffer, Engine, Instant, Key, Kind, Table};
 
 use crate::caching::{Answer, now_ms};
@@ -383,11 +382,7 @@ pub(crate) fn ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
         connection.ended = true;
         return;
     }
-    let is_whole = match fill.rest {
-        Rest::UntilClose => true,
-        Rest::Chunked(_) => planted(Fault::CutKept),
-        _ => false,
-    };
+    let is_whole = matches!(fill.rest, Rest::UntilClose);
     fill.may_be_kept = false;
     end(worker, key, is_whole);
 }

@@ -19,7 +19,6 @@
 //! with another connection while nothing of the request's body has been read for an origin and
 //! nothing of an answer has reached the client.
 
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key};
 
 use crate::origin::Phase;
@@ -98,7 +97,6 @@ pub(crate) fn resume<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let now = worker.engine.now();
     let exchange = worker.exchange(key);
     match (exchange.stage, exchange.transaction.phase) {
-        _ if planted(Fault::TurnLost) => {}
         (Stage::Fetch, Phase::Asked) => {
             exchange.transaction.since = now;
             stage::fetch::answer(worker, key);

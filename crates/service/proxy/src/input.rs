@@ -1,7 +1,6 @@
 //! Received bytes that a connection has not consumed yet: lent by the engine during the turn in
 //! which they came, copied into memory of the connection's own only if they must stay longer.
 
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Buffer, Engine, Held};
 
 /// Unread bytes. An idle connection's is `Empty` and owns no memory.
@@ -59,9 +58,6 @@ impl Input {
             Self::Held(held) => {
                 held.append(&buffer);
                 engine.recycle(buffer);
-                if planted(Fault::BufferTwice) {
-                    engine.recycle(Buffer::new());
-                }
             }
             Self::Lent { .. } => unreachable!("one completion lends one buffer, settled after it"),
             Self::Empty => *self = Self::Lent { buffer, read: 0 },

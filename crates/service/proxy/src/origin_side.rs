@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Buffer, Engine, Error, Instant, Key, Kind};
 use millrace_http::{Framing, connection_options};
 
@@ -108,7 +107,6 @@ impl<E: Engine> Worker<E> {
         connection.broken |= came == Came::Break;
         let came = if came == Came::End && connection.broken { Came::Break } else { came };
         match used_for {
-            Use::Idle if came == Came::End && planted(Fault::KeptEnded) => {}
             // The end, or an answer that nobody asked for (RFC 9112 section 9.5).
             Use::Idle => self.close_origin(slot),
             Use::Busy(exchange) => self.origin_came(exchange, came),
@@ -203,9 +201,6 @@ impl<E: Engine> Worker<E> {
                 (deadline, None)
             }
         };
-        if deadline.is_some_and(|deadline| deadline > now) && planted(Fault::DeadlineMissed) {
-            return;
-        }
         if deadline.is_none_or(|deadline| deadline > now) {
             let check = now + snapshots.origin_check;
             timers.set(connection.timer, deadline.map_or(check, |deadline| deadline.min(check)));
@@ -261,9 +256,7 @@ impl<E: Engine> Worker<E> {
     /// Whether a connection whose answer was read has nothing left of it.
     fn is_clean(&self, slot: Key) -> bool {
         let connection = self.origins.connections.get(slot).expect("held by the caller");
-        (connection.input.is_empty() || planted(Fault::UnreadKept))
-            && !connection.broken
-            && !connection.ended
+        connection.input.is_empty() && !connection.broken && !connection.ended
     }
 
     /// Whether the connection of an exchange outlives its answer. The response may not begin before
@@ -275,7 +268,7 @@ impl<E: Engine> Worker<E> {
         let exchange = self.exchange(key);
         let answer = &exchange.answer;
         exchange.request_was_taken()
-            && (exchange.transaction.early_bytes == 0 || planted(Fault::EarlyKept))
+            && exchange.transaction.early_bytes == 0
             && exchange.transaction.framing != Framing::UntilClose
             && connection_options(answer).is_persistent(answer.version())
             && !heads::binds_connection(answer)

@@ -2,7 +2,6 @@
 //! ended by the end of its source's stream, which is passed on as such: a half-closed tunnel goes
 //! on in the other direction. It ends when both directions have, or when either side breaks.
 
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, HowToShut, Key, Kind};
 use millrace_http::Framing;
 
@@ -34,9 +33,7 @@ pub(crate) fn client_ended<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let sink = (&origin.fd, slot.token(Kind::Origin));
     let ended = exchange.upload.source_ended(engine, sink);
     assert_eq!(ended, Ok(Waits::Ended), "a tunnel's end needs no byte");
-    if !planted(Fault::HalfCloseLost) {
-        engine.shutdown(&origin.fd, HowToShut::Write);
-    }
+    engine.shutdown(&origin.fd, HowToShut::Write);
     deliver::finish_if_done(worker, key);
 }
 

@@ -13,7 +13,6 @@ use millrace_event::{
 };
 
 use millrace_cache::Cache;
-use millrace_event::planted::{Fault, planted};
 use millrace_splice::limits::PIPES_MAX;
 use millrace_splice::{Pipes, Thresholds};
 
@@ -290,8 +289,7 @@ impl<E: Engine> Worker<E> {
         }
         self.mail.flush();
         self.keep_house(now);
-        let is_empty =
-            self.conns.len() <= usize::from(planted(Fault::DrainForgets)) && self.fills.is_empty();
+        let is_empty = self.conns.is_empty() && self.fills.is_empty();
         !(self.draining && is_empty && self.accepting.has_ended())
     }
 

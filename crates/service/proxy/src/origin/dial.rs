@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Address, Engine, Error, Fd, Instant, Key, Kind, TimerId};
 
 use crate::admission::{self, Denied};
@@ -169,9 +168,7 @@ pub(crate) fn handle_connected<E: Engine>(
     dial.attempts.retain(|&other| other != slot);
     if let Err(error) = result {
         dial.lose(reason_of(error));
-        if !planted(Fault::DescriptorLeaked) {
-            worker.engine.close(fd);
-        }
+        worker.engine.close(fd);
         next_attempts(worker, key);
         return;
     }
@@ -216,9 +213,7 @@ pub(crate) fn abandon<E: Engine>(worker: &mut Worker<E>, key: Key) {
     for slot in dial.attempts {
         let attempt = worker.attempts.remove(slot).expect("listed while under way");
         worker.timers.remove(attempt.timer);
-        if !planted(Fault::RaceLeaks) {
-            worker.engine.close(attempt.fd);
-        }
+        worker.engine.close(attempt.fd);
     }
 }
 

@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Instant, Key};
 
 use crate::flow;
@@ -70,7 +69,7 @@ pub(crate) fn wait_for_room<E: Engine>(worker: &mut Worker<E>, key: Key, want: W
     let waiter = Waiter { key, since, want, again };
     if since == now {
         worker.waiting.push_back(waiter);
-    } else if !planted(Fault::WaiterForgotten) {
+    } else {
         let place = worker.waiting.partition_point(|other| other.since < since);
         worker.waiting.insert(place, waiter);
     }

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Error, Fd, Key, Kind};
 use millrace_http::{HeadScan, parse_proxy_header};
 
@@ -133,7 +132,6 @@ fn hand_over<E: Engine>(
             worker.counters.connections_handed_over.add(1);
             None
         }
-        Err(_) if planted(Fault::LetterDropped) => None,
         Err(Letter::Connection { socket, .. }) => worker.engine.adopt(socket).ok(),
         Err(_) => unreachable!("the letter that comes back is the one that was sent"),
     }

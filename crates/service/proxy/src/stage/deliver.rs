@@ -1,7 +1,6 @@
 //! Stage deliver: an answer's head goes to the client, and its body follows by the download, or a
 //! tunnel begins. Here the exchange also ends: when everything was taken, or by breaking off.
 
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Error, Key, Kind};
 use millrace_http::{Expectation, Framing, Version, connection_options, expectation};
 
@@ -21,7 +20,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) -> Step {
     let exchange = worker.exchange(key);
     let (plan, conn) = (exchange.plan, exchange.conn());
     let conn = worker.conn(conn);
-    let is_first = conn.first == Some(key) || planted(Fault::TurnIgnored);
+    let is_first = conn.first == Some(key);
     if conn.sending || !is_first {
         // An interim answer is on its way, and `download_sent` comes back when the client has taken
         // it; or answers to earlier requests come first, and `flow::resume` comes back.
@@ -158,7 +157,7 @@ fn download_kept<E: Engine>(worker: &mut Worker<E>, key: Key, with_head: bool) {
     let head = if with_head { &out[..] } else { &[] };
     let sink = (&conn.fd, conn_key.token(Kind::Client));
     let result = exchange.download.pump_kept(engine, kept, sink, head);
-    let woken = kept.take_woken().filter(|_| !planted(Fault::RoomUntold));
+    let woken = kept.take_woken();
     counters.bytes_downloaded.add(exchange.download.newly_taken());
     if let Ok(Waits::Sink) = result {
         conn.sending = true;

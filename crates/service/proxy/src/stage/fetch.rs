@@ -5,7 +5,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Error, Key};
 use millrace_http::{
     Authority, Framing, HeadScan, Version, answer_framing, destination, upgrade_accepted,
@@ -98,8 +97,7 @@ fn pick_origin<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<(OriginId,
 /// RFC 9110 section 9.2.2: whether a request may be sent again after an origin had all of it.
 fn may_repeat(exchange: &Exchange) -> bool {
     let is_held = exchange.framing == Framing::None || exchange.framing == Framing::Length(0);
-    let is_idempotent = exchange.request.method().is_idempotent() || planted(Fault::PostRepeated);
-    is_idempotent && is_held
+    exchange.request.method().is_idempotent() && is_held
 }
 
 /// Opens a connection to an origin: its address is known, or has to be looked up first.

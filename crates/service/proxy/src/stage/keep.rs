@@ -9,7 +9,6 @@ use millrace_cache::rules::{
     tag_hashes, updated_tags,
 };
 use millrace_cache::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key, Kind};
 use millrace_http::{Framing, Method, Name, OriginRequest, destination, path};
 
@@ -187,13 +186,10 @@ fn drop_part(exchange: &Exchange, Arrival { cache, route, .. }: Arrival<'_>) {
 fn draft(
     exchange: &Exchange,
     Arrival { cache, route, .. }: Arrival<'_>,
-    mut stored: Stored,
+    stored: Stored,
     declared: Option<u64>,
 ) -> Draft {
     let Exchange { request, answer, caching, .. } = exchange;
-    if planted(Fault::VariantLost) {
-        stored.vary = None;
-    }
     let sent = &exchange.origin_request();
     let variant = stored.vary.as_ref().map(|it| it.key_of_answer(cache.hash(), sent, answer));
     let space = &route.key.space;
@@ -342,7 +338,7 @@ fn refused<E: Engine>(
 /// RFC 9111 section 4.4, RFC 9875 section 3.
 fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
     let Exchange { request, answer, caching, snapshot, service, plan, sender, .. } = exchange;
-    if request.method().is_safe() || planted(Fault::InvalidKept) {
+    if request.method().is_safe() {
         return;
     }
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");

@@ -1,7 +1,6 @@
 //! Stage log: an exchange has ended. It is recorded, its memory goes back, and its connection goes
 //! on to the next request or ends.
 
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Key};
 use millrace_http::Name;
 
@@ -23,7 +22,7 @@ pub(crate) fn run<E: Engine>(worker: &mut Worker<E>, key: Key) {
     let refused = exchange.reason.is_some();
     let unread = !exchange.tunnel && (refused || !exchange.request_was_taken());
     finish(worker, key);
-    if aborted && !planted(Fault::CutLooksWhole) {
+    if aborted {
         worker.reset_conn(conn);
     } else if persistent {
         worker.resume_conn(conn);
@@ -45,10 +44,7 @@ fn finish<E: Engine>(worker: &mut Worker<E>, key: Key) {
     worker.leave_origin(key);
     worker.leave_cache(key);
     worker.counters.exchanges.add(1);
-    let mut exchange = worker.exchanges.remove(key).expect("the caller's exchange is there");
-    if exchange.aborted && planted(Fault::ChargeForgotten) {
-        std::mem::forget(std::mem::take(&mut exchange.charges));
-    }
+    let exchange = worker.exchanges.remove(key).expect("the caller's exchange is there");
     let conn = worker.conn(exchange.conn());
     assert_eq!(conn.first, Some(key), "exchanges end in the order of their requests");
     conn.first = exchange.next;

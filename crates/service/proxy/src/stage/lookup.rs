@@ -9,7 +9,6 @@ use millrace_cache::rules::{
     remainder,
 };
 use millrace_cache::{Cache, Claim, Found, Object, Question, Waiter};
-use millrace_event::planted::{Fault, planted};
 use millrace_event::{Engine, Instant, Key, Kind};
 use millrace_http::{Method, Name, RequestHead};
 
@@ -93,7 +92,6 @@ fn ask<E: Engine>(worker: &mut Worker<E>, key: Key) -> Option<Found> {
             worker.wake(claim.map(Claim::release).into_iter().flatten());
             return Some(Found::Nothing { why, claim: None });
         }
-        Found::Validate { object, .. } if planted(Fault::StaleTaken) => (object, None),
         // A part stands in for nothing else.
         Found::Validate { object, is_spare, claim } => {
             let is_spare = is_spare && !is_absent(request, &object, cache);
