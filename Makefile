@@ -32,23 +32,19 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 	cargo test --quiet $(PACKAGES)
 # What the program has no use for, and is not built with.
 	cargo test --quiet -p iolite --features codings --lib
-# This program has a bug on purpose: it is built where scripts/back-at-once has it, and the real one
-# stays.
-	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/planted" \
-		cargo test --quiet -p millrace --features planted-faults --test worker_panic
-	cargo test --quiet -p millrace-tests --features planted-faults --test planted --test growth
+	cargo test --quiet -p millrace-tests --test growth
 	@$(MAKE) --no-print-directory icount
 # Once with the engine that this machine picks, once with the one that every machine has.
 	tests/interop/run
 	ENGINE=epoll tests/interop/run
 	@$(MAKE) --no-print-directory preload
 
-lint: ## Formatting, clippy and rustdoc, each warning an error; lines of documents.
+lint: ## Formatting, clippy and rustdoc, each warning an error; lines of documents; patches.
 	@scripts/setup build
 	cargo fmt --all --check
 	scripts/long-lines
+	tests/faults/play --check
 	cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
-	cargo clippy --quiet -p millrace-tests --features planted-faults --all-targets -- -D warnings
 	cargo clippy --quiet -p iolite --features codings --all-targets -- -D warnings
 # The documentation is for those who work on millrace: private items are in it, and may be linked to.
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
@@ -119,6 +115,7 @@ soak: ## Many more of each: SEEDS=5000 STORIES=200000 MUTANTS=1000000 TRANSFERS=
 	SEEDS=$(or $(SEEDS),5000) cargo test -p millrace-tests --test scenarios
 	SEEDS=$(or $(STORIES),200000) cargo test --quiet --profile sim -p millrace-tests --test sim \
 		stories -- --nocapture
+	tests/faults/play
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus --test poison
 	SEEDS=20000 TRANSFERS=$(or $(TRANSFERS),10000) cargo test --quiet -p millrace-splice
 	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-disk --test disk_seeds

@@ -23,25 +23,26 @@ def free_address():
 
 class Programs:
     """What is built of this project: `millrace` (another one if MILLRACE names it), the `load`, and
-    `planted`, a millrace with bugs on purpose, in a place of its own. `profile`: release or debug."""
+    `asserting`, a millrace with debug assertions. `profile`: release or debug."""
 
     def __init__(self, profile):
         self.target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or PROJECT / "target")
         self.named, self.profile = os.environ.get("MILLRACE"), profile
         self.millrace = self.named or self.target / profile / "millrace"
         self.load = self.target / profile / "load"
-        self.planted = self.target / "planted" / profile / "millrace"
+        self.asserting = self.target / "sim" / "millrace"
+        if profile == "debug":
+            self.asserting = self.millrace
 
-    def build(self, planted=False, load=True):
-        """Builds them, `planted` and `load` only if told. What MILLRACE names is its owner's to
+    def build(self, asserting=False, load=True):
+        """Builds them, `asserting` and `load` only if told. What MILLRACE names is its owner's to
         build, and may be the very file that is built here: others may be using it."""
         if load:
             self._cargo("-p", "millrace-tests", "--bin", "load")
         if not self.named:
             self._cargo("-p", "millrace")
-        if planted:
-            elsewhere = dict(os.environ, CARGO_TARGET_DIR=str(self.target / "planted"))
-            self._cargo("-p", "millrace", "--features", "planted-faults", env=elsewhere)
+        if asserting and self.asserting != self.millrace:
+            self._cargo("-p", "millrace", profile="sim")
 
     def build_test(self, package, name):
         """Builds a test of its own and gives the program."""
@@ -52,10 +53,10 @@ class Programs:
         built = [json.loads(line) for line in said.stdout.splitlines()]
         return next(each["executable"] for each in built if each.get("executable"))
 
-    def _cargo(self, *words, **how):
-        profile = ["--release"] if self.profile == "release" else []
-        command = ["cargo", "build", "--quiet", *profile, *words]
-        subprocess.run(command, cwd=PROJECT, check=True, **how)
+    def _cargo(self, *words, profile=None):
+        profile = profile or self.profile
+        options = [] if profile == "debug" else ["--profile", profile]
+        subprocess.run(["cargo", "build", "--quiet", *options, *words], cwd=PROJECT, check=True)
 
 
 def add_build_options(add):

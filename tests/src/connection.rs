@@ -77,7 +77,8 @@ pub fn fuzz_connection(data: &[u8]) {
         descriptors: 64,
         thresholds: Thresholds::FIXED,
     };
-    let worker = Worker::new(world.engine(1 << 20), setup).expect("the engine takes the listener");
+    let engine = world.faulty_engine(1 << 20);
+    let worker = Worker::new(engine, setup).expect("the engine takes the listener");
     let mut running = Running(worker);
     let over = actors.over.clone();
     let ended = run(&world, &mut [&mut running], &mut [&mut actors], TIME, &mut |_| over.get());

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use super::play::PART_ENDS;
+use super::play::{PART_ENDS, READ};
 use super::site::{SITES, number_of};
 use crate::border;
 
@@ -33,6 +33,7 @@ impl Run {
             .envs([variable])
             .args(["--tool=callgrind", "--collect-atstart=no", "--combine-dumps=yes"])
             .args(border::SWITCHES.map(|pattern| format!("--toggle-collect={pattern}")))
+            .arg(format!("--toggle-collect={READ}"))
             .arg(format!("--dump-before={PART_ENDS}"))
             .arg(format!("--callgrind-out-file={}", profile.display()))
             .arg(&program)

@@ -23,7 +23,7 @@ use message::{PATH, names};
 
 pub use exchange::{Kind, Service};
 pub use message::Shape;
-pub use play::{Seen, play};
+pub use play::{Seen, play, play_with};
 
 /// What the instructions of a message may grow by when its size doubles.
 pub const GROWTH_MAX: f64 = 2.3;
@@ -144,17 +144,18 @@ pub fn measure(player: &[&str], numbers: &[usize], size: Size) -> Result<Vec<Cos
     Ok(costs)
 }
 
-/// Plays what [`measure`] asked this process for.
+/// Plays what [`measure`] asked this process for. The work of `reader`, which is called with each
+/// request, counts as the worker's.
 ///
 /// # Panics
 /// When it was not asked, or a message takes another path than it is counted for.
-pub fn play_asked() {
+pub fn play_asked(reader: fn(&[u8])) {
     let played = std::env::var(PLAYED).expect("`measure` sets it");
     let words = played.split(' ').map(|word| word.parse().expect("`measure` writes numbers"));
     let words: Vec<usize> = words.collect();
     let [request, response, ref numbers @ ..] = words[..] else { panic!("two sizes come first") };
     let size = Size { request, response };
-    let seen = play(exchanges(numbers, size), size);
+    let seen = play_with(exchanges(numbers, size), size, reader);
     let strayed = strayed(numbers, &seen);
     assert!(strayed.is_empty(), "other paths than expected:\n{}", strayed.join("\n"));
 }

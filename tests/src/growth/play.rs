@@ -25,7 +25,7 @@ use super::exchange::{Exchange, ORIGIN, Service, USER};
 use super::message::PASSED;
 use super::site::{SITES, site};
 use super::{Size, message};
-use crate::border::Border;
+use crate::border::{self, Border};
 
 /// Where the booster listens, in the simulated world.
 const BOOSTER: &str = "127.0.0.1:8001";
@@ -88,6 +88,14 @@ impl Stage {
 /// # Panics
 /// When the configuration is refused, or the simulated world ends before the exchanges.
 pub fn play(exchanges: Vec<Exchange>, size: Size) -> Vec<Seen> {
+    play_with(exchanges, size, |_| {})
+}
+
+/// As [`play`]. The work of `reader`, which is called with each request, counts as the worker's.
+///
+/// # Panics
+/// As [`play`].
+pub fn play_with(exchanges: Vec<Exchange>, size: Size, reader: fn(&[u8])) -> Vec<Seen> {
     let world = World::new(1, Faults::None);
     let origin = address(ORIGIN);
     let listener = world.actor_listen(&origin);
@@ -95,7 +103,7 @@ pub fn play(exchanges: Vec<Exchange>, size: Size) -> Vec<Seen> {
     let stage = Rc::new(Stage { exchanges, at: Cell::new(0), seen });
     let cache = cache();
     let worker = worker(&world, configure(size), cache.clone());
-    let mut worker = Counted { worker, stage: stage.clone() };
+    let mut worker = Counted { worker, stage: stage.clone(), reader, read: 0 };
     let mut client = Client { stage: stage.clone(), cache, played: None };
     let mut origin = Origin { stage: stage.clone(), listener, connections: Vec::new() };
     let mut workers: [&mut dyn Turn; 1] = [&mut worker];
@@ -109,13 +117,34 @@ pub fn play(exchanges: Vec<Exchange>, size: Size) -> Vec<Seen> {
 struct Counted {
     worker: Worker<Border>,
     stage: Rc<Stage>,
+    reader: fn(&[u8]),
+    /// Exchanges whose request the reader was called with.
+    read: usize,
 }
 
 impl Turn for Counted {
     fn turn(&mut self) -> bool {
-        site(self.stage.at.get() % SITES)(&mut self.worker)
+        let at = self.stage.at.get();
+        site(at % SITES)(&mut || {
+            if self.read == at
+                && let Some(exchange) = self.stage.exchanges.get(at)
+            {
+                read(self.reader, &exchange.request);
+                self.read += 1;
+            }
+            border::turn(&mut self.worker)
+        })
     }
 }
+
+/// Collected, as the worker's turn is.
+#[inline(never)]
+fn read(reader: fn(&[u8]), request: &[u8]) {
+    reader(request);
+}
+
+/// The name of that function, as callgrind's pattern.
+pub(super) const READ: &str = "millrace_tests::growth::play::read";
 
 /// A booster that trusts its clients and has every part that reads lists, a forward proxy with a
 /// user, and a booster that selects routes by path and trusts no client. They come in the order of

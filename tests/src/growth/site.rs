@@ -1,18 +1,14 @@
 //! Places that the worker's turns are called from. Callgrind counts the calls from each function
 //! separately, so that one profile has the counts of as many exchanges as there are functions here.
 
-use millrace_proxy::Worker;
-
-use crate::border::Border;
-
-/// Calls a turn of the worker.
-pub(super) type Site = fn(&mut Worker<Border>) -> bool;
+/// Calls what it is given, and returns what that returns.
+pub(super) type Site = fn(&mut dyn FnMut() -> bool) -> bool;
 
 macro_rules! row {
     ($($name:ident)*) => {
         $(#[inline(never)]
-        pub(super) fn $name(worker: &mut Worker<Border>) -> bool {
-            let goes_on = border::turn(worker);
+        pub(super) fn $name(turn: &mut dyn FnMut() -> bool) -> bool {
+            let goes_on = turn();
             // What is different in each function keeps the compiler from making one of them.
             black_box(concat!(module_path!(), stringify!($name)));
             goes_on
@@ -27,8 +23,7 @@ macro_rules! rows {
         $(mod $name {
             use std::hint::black_box;
 
-            use super::{Border, Site, Worker};
-            use crate::border;
+            use super::Site;
 
             row! { at0 at1 at2 at3 at4 at5 at6 at7 at8 at9 at10 at11 at12 at13 at14 at15 }
         })*

@@ -31,7 +31,7 @@ use std::sync::Once;
 
 use millrace_sim::World;
 
-pub use cached::{CachedStory, draw_cached, play_cached};
+pub use cached::{CachedStory, draw_cached, play_cached, play_cached_in};
 pub use classes::classes;
 pub use draw::draw;
 pub use hunt::{Hunt, hunt, report};
@@ -48,8 +48,12 @@ thread_local! {
 
 /// Plays `story`; a panic is a failure like others. `tells` asks for the tale.
 pub fn play_story(story: &Story, tells: bool) -> Outcome {
-    let world = World::new(story.seed, story.world);
-    caught(&world, tells, || stage::play(story, &world, tells))
+    play_story_in(&World::new(story.seed, story.world), story, tells)
+}
+
+/// As [`play_story`], in a world of the caller's, new.
+pub fn play_story_in(world: &World, story: &Story, tells: bool) -> Outcome {
+    caught(world, tells, || stage::play(story, world, tells))
 }
 
 /// What `play` gives, or its panic as a failure.

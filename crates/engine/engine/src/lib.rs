@@ -18,7 +18,6 @@ mod levels;
 mod limits;
 mod log;
 mod mailbox;
-pub mod planted;
 mod random;
 mod shared;
 mod sockets;

@@ -1,6 +1,5 @@
 //! Objects by index and generation: where a worker keeps what its tokens name.
 
-use crate::planted::{Fault, planted};
 use crate::{Kind, Token};
 
 /// Where an object is in its [`Table`], and which of the objects that were ever there is meant.
@@ -54,12 +53,6 @@ enum Content<T> {
 }
 
 const NONE: u32 = u32::MAX;
-
-/// Whether the object of `generation`, in the slot of `key`, is the one that it names.
-#[inline]
-fn is_meant(generation: u32, key: Key) -> bool {
-    generation == key.generation || planted(Fault::StaleToken)
-}
 
 impl<T> Table<T> {
     /// An empty table for up to `bound` objects.
@@ -145,7 +138,7 @@ impl<T> Table<T> {
     pub fn get(&self, key: Key) -> Option<&T> {
         let place = self.slots.get(key.slot as usize)?;
         match &place.content {
-            Content::Used(object) if is_meant(place.generation, key) => Some(object),
+            Content::Used(object) if place.generation == key.generation => Some(object),
             _ => None,
         }
     }
@@ -154,7 +147,7 @@ impl<T> Table<T> {
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let place = self.slots.get_mut(key.slot as usize)?;
         match &mut place.content {
-            Content::Used(object) if is_meant(place.generation, key) => Some(object),
+            Content::Used(object) if place.generation == key.generation => Some(object),
             _ => None,
         }
     }

@@ -1,6 +1,7 @@
-//! A worker thread that panics, in the real program: a planted bug (feature `planted-faults`) panics
-//! at a request for [`PANIC`].
+//! A worker thread that panics, in the real program. The environment variable `MILLRACE_PANIC` makes
+//! a build with debug assertions panic at a request for [`PANIC`]; other builds have no such variable.
 
+#![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
@@ -14,7 +15,9 @@ use std::time::Duration;
 
 use support::{Running, command};
 
-const PANIC: &str = "/planted-panic";
+const PANIC: &str = "/panic";
+/// Part of the message of that panic.
+const MESSAGE: &str = "MILLRACE_PANIC";
 /// The body of `/slow`: its first half comes at once, the second when the gate opens.
 const SLOW_BYTES: usize = 400_000;
 /// How long anything may take before the test counts as hung.
@@ -158,7 +161,9 @@ fn words_of(engine: &str, gate: &Gate, limits: &str) -> String {
 }
 
 fn start(engine: &str, gate: &Gate, limits: &str) -> Running {
-    Running::start(&words_of(engine, gate, limits), 1)
+    let mut command = command(&words_of(engine, gate, limits));
+    command.env("MILLRACE_PANIC", PANIC);
+    Running::start_by(command, 1)
 }
 
 /// Whether this process has CAP_IPC_LOCK, as root has (capabilities(7)).
@@ -186,10 +191,7 @@ fn a_panicked_workers_clients_are_reset_and_the_others_are_not_touched() {
         have_one_panic(&running);
         let said = running.line();
         let panicked = usize::from(said.contains("worker-1: "));
-        assert!(
-            said.contains(&format!("worker-{panicked}: ")) && said.contains("planted"),
-            "{said}"
-        );
+        assert!(said.contains(&format!("worker-{panicked}: ")) && said.contains(MESSAGE), "{said}");
         let count = before[panicked] + 1;
         assert_eq!(
             running.line(),
@@ -262,7 +264,7 @@ fn nothing_is_left_of_twenty_panics_in_a_row() {
         }
         for _ in 0..42 {
             let line = running.line();
-            assert!(line.contains("planted") || line.contains("was restarted"), "{line}");
+            assert!(line.contains(MESSAGE) || line.contains("was restarted"), "{line}");
         }
         assert_eq!(of_workers(&running, "worker_restarts_total").iter().sum::<u64>(), 21);
         gate.open();
@@ -397,9 +399,10 @@ fn a_worker_without_memory_for_a_new_ring_goes_on_with_epoll() {
     let words = words_of("uring", &Gate::default(), "");
     let mut limited = Command::new("prlimit");
     limited.args(["--memlock=0:0", env!("CARGO_BIN_EXE_millrace")]).args(words.split(' '));
+    limited.env("MILLRACE_PANIC", PANIC);
     let mut running = Running::start_by(limited, 1);
     have_panic(&running, 0);
-    assert!(running.line().contains("planted"));
+    assert!(running.line().contains(MESSAGE));
     let line = running.line();
     let why = "it uses epoll, as engine uring cannot be created again: out of kernel memory; \
                raise LimitMEMLOCK= of the unit or ulimit -l to use io_uring";
@@ -409,7 +412,7 @@ fn a_worker_without_memory_for_a_new_ring_goes_on_with_epoll() {
     );
     // It serves, and is restarted as any other.
     have_panic(&running, 0);
-    assert!(running.line().contains("planted"));
+    assert!(running.line().contains(MESSAGE));
     assert_eq!(running.line(), "millrace: worker 0 was restarted; 1 connections were reset");
     ask_and_read(&mut connect(&running));
     running.signal("TERM");

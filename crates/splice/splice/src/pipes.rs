@@ -1,6 +1,5 @@
 //! The pipes of a worker: opened as they are needed, kept for the next body, bounded.
 
-use millrace_engine::planted::{Fault, planted};
 use millrace_engine::{Engine, Error, Fd, Token};
 
 use crate::Thresholds;
@@ -102,9 +101,6 @@ impl Pipe {
     /// When there were not so many.
     pub fn drained<E: Engine>(&mut self, engine: &mut E, count: usize, sink: &Fd, token: Token) {
         self.note_gone(count);
-        if self.filled == 1 && planted(Fault::PipeByteLost) {
-            self.filled = 0;
-        }
         if self.filled > 0 {
             engine.splice(&self.out, sink, self.filled, token);
         }
@@ -157,10 +153,7 @@ impl Pipes {
 
     /// Takes a pipe back. One with bytes in it is closed, whatever it has outstanding: nobody else
     /// may get them.
-    pub fn give<E: Engine>(&mut self, engine: &mut E, mut pipe: Pipe) {
-        if planted(Fault::DirtyPipeKept) {
-            pipe.filled = 0;
-        }
+    pub fn give<E: Engine>(&mut self, engine: &mut E, pipe: Pipe) {
         if pipe.filled == 0 {
             self.pool.give(pipe);
         } else {

@@ -42,6 +42,13 @@ impl Wake for SimWaker {
     }
 }
 
+impl SimWaker {
+    /// A waker that wakes no worker.
+    pub(crate) fn of_nobody() -> Self {
+        Self(Arc::default())
+    }
+}
+
 /// The time of day at a world's zero: some moment of 2026.
 pub(crate) const TIME_OF_DAY_AT_ZERO: Duration = Duration::from_secs(1_780_000_000);
 
@@ -60,6 +67,29 @@ impl Sim {
     /// The address of a listener that this engine adopted, with the port that was picked.
     pub fn local_address(&self, listener: &Fd) -> Address {
         self.kernel.borrow_mut().listens_at(listener.0)
+    }
+
+    /// The token of the receive that a descriptor has outstanding.
+    pub(crate) fn receives_for(&self, fd: &Fd) -> Option<Token> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let operation = kernel.own(self.index, fd.0).receive.as_ref()?;
+        matches!(operation.work, Work::Receive { .. }).then_some(operation.token)
+    }
+
+    /// The bytes in the pipe whose reading end this is; none if it is another descriptor.
+    pub(crate) fn left_in_pipe(&self, fd: &Fd) -> Vec<u8> {
+        let kernel = &mut *self.kernel.borrow_mut();
+        match kernel.own(self.index, fd.0).object {
+            Object::PipeOut(pipe) => kernel.pipes[pipe].bytes.iter().copied().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Overwrites the first bytes in the pipe whose writing end this is, as far as both reach.
+    pub(crate) fn overwrite_pipe(&self, fd: &Fd, bytes: &[u8]) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let pipe = kernel.pipe_of(fd.0);
+        kernel.pipes[pipe].bytes.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
     }
 
     /// Checks what emptying a pipe into a stream asks for, and takes the pipe's end.

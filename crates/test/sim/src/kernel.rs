@@ -14,6 +14,7 @@ use millrace_engine::{Address, Budget, Buffer, Instant, Token};
 
 use crate::connection::Connection;
 use crate::descriptor::{Descriptor, Direction, Object, Owner};
+use crate::faulty::EngineFault;
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
 use crate::tale::Tale;
@@ -140,6 +141,8 @@ pub(crate) struct Kernel {
     /// What engines sent on the connections that they opened, by connection, once somebody listens:
     /// see [`crate::World::overhear`].
     pub(crate) overheard: Option<BTreeMap<usize, Vec<u8>>>,
+    /// The bug of all faulty engines that are made from now on.
+    pub(crate) planted: Option<EngineFault>,
 }
 
 impl Kernel {
@@ -168,6 +171,7 @@ impl Kernel {
             tale: Tale::default(),
             stirred: BTreeSet::new(),
             overheard: None,
+            planted: None,
         };
         let plan = format!("{:?}", kernel.plan);
         kernel.note("seed", &format!("{seed} {plan}"));

@@ -17,12 +17,15 @@
 //!
 //! In hostile worlds one rule of the contract is broken on purpose: a descriptor that was closed
 //! may still complete what it had outstanding. That is what the generations of tokens are for.
+//!
+//! [`Faulty`] is an engine with a bug on purpose, for the test of the tests.
 #![forbid(unsafe_code)]
 
 mod connection;
 mod descriptor;
 mod drive;
 mod engine;
+mod faulty;
 mod kernel;
 mod network;
 mod operation;
@@ -35,6 +38,7 @@ mod world;
 
 pub use drive::{Actor, Ended, Turn, run};
 pub use engine::{Sim, SimDetached, SimWaker};
+pub use faulty::{EngineFault, Faulty};
 pub use plan::{Faults, Plan};
 pub use random::Random;
 pub use trace::Trace;

@@ -13,6 +13,7 @@ use millrace_engine::{Address, Budget, Error, Instant};
 use crate::connection::Readable;
 use crate::descriptor::{Object, Owner};
 use crate::engine::{Sim, SimDetached, TIME_OF_DAY_AT_ZERO};
+use crate::faulty::{EngineFault, Faulty};
 use crate::kernel::{EngineState, Kernel};
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
@@ -86,6 +87,17 @@ impl World {
         kernel.plan_run(index, now);
         drop(borrowed);
         Sim::new(self.kernel.clone(), index)
+    }
+
+    /// As [`World::engine`], with the fault that was planted before, if one was.
+    pub fn faulty_engine(&self, budget_bytes: usize) -> Faulty {
+        let fault = self.kernel.borrow().planted;
+        Faulty::new(self.engine(budget_bytes), fault)
+    }
+
+    /// Plants a fault in each [`World::faulty_engine`] that is made after this call.
+    pub fn plant(&self, fault: EngineFault) {
+        self.kernel.borrow_mut().planted = Some(fault);
     }
 
     /// A listener for an engine to adopt. Port 0 picks one. Several may share an address.

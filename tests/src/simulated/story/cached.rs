@@ -26,7 +26,8 @@ use super::stage::Outcome;
 pub struct CachedStory {
     /// Of the world, too.
     pub seed: u64,
-    pub(super) world: Faults,
+    /// How unkind its world is.
+    pub world: Faults,
     pub(super) workers: usize,
     /// Words of the command line.
     pub(super) options: Vec<String>,
@@ -123,8 +124,12 @@ pub(super) struct Ask {
 
 /// Plays `story`; a panic is a failure like others. `tells` asks for the tale.
 pub fn play_cached(story: &CachedStory, tells: bool) -> Outcome {
-    let world = World::new(story.seed, story.world);
-    super::caught(&world, tells, || stage::play(story, &world, tells))
+    play_cached_in(&World::new(story.seed, story.world), story, tells)
+}
+
+/// As [`play_cached`], in a world of the caller's, new.
+pub fn play_cached_in(world: &World, story: &CachedStory, tells: bool) -> Outcome {
+    super::caught(world, tells, || stage::play(story, world, tells))
 }
 
 impl fmt::Display for CachedStory {

@@ -28,6 +28,8 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step 
 fn route<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     let Parts { exchange, client, .. } = core.served(key);
     let client = client.client.map(|address| address.ip());
+    #[cfg(debug_assertions)]
+    panic_for_a_test(exchange.request.target());
     let snapshot = exchange.snapshot().clone();
     let service = snapshot.service(exchange.service);
     // Behind a PROXY header the client that it names wrote the request, not the trusted peer.
@@ -170,6 +172,22 @@ fn has_passed_here(exchange: &Exchange, pseudonym: &str) -> bool {
         words.nth(1) == Some(pseudonym.as_bytes())
     };
     hops().any(is_ours)
+}
+
+/// Panics if the target ends with the value of the environment variable `MILLRACE_PANIC`: tests of
+/// the restart of a worker need a panic. The variable is read once.
+#[cfg(debug_assertions)]
+fn panic_for_a_test(target: &[u8]) {
+    use std::os::unix::ffi::OsStringExt;
+    use std::sync::LazyLock;
+
+    static END: LazyLock<Option<Vec<u8>>> = LazyLock::new(|| {
+        let value = std::env::var_os("MILLRACE_PANIC")?.into_vec();
+        (!value.is_empty()).then_some(value)
+    });
+    if END.as_ref().is_some_and(|end| target.ends_with(end)) {
+        panic!("MILLRACE_PANIC asks for this panic");
+    }
 }
 
 #[cfg(test)]
