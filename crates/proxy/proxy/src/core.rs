@@ -71,10 +71,20 @@ pub(crate) struct Parts<'a, E, C> {
     pub(crate) counters: &'a Counters,
     pub(crate) out: &'a mut Vec<u8>,
     pub(crate) log: &'a mut LogBuffer,
+    pub(crate) snapshots: &'a Snapshots,
+    pub(crate) drain: &'a Drain,
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) client: C,
     /// Its origin connection, while it has one.
     pub(crate) origin: Option<&'a mut OriginConn>,
+}
+
+impl<E> Parts<'_, E, &mut Conn> {
+    /// Whether the exchange is the last one of its connection whatever the client wants.
+    #[inline]
+    pub(crate) fn is_last(&self) -> bool {
+        self.drain.is_draining || self.snapshots.is_gone(self.client.listener)
+    }
 }
 
 impl<E: Engine> Core<E> {
@@ -105,6 +115,8 @@ impl<E: Engine> Core<E> {
             counters: &self.counters,
             out: &mut self.out,
             log: &mut self.log,
+            snapshots: &self.snapshots,
+            drain: &self.drain,
             exchange,
             client,
             origin,
@@ -114,10 +126,23 @@ impl<E: Engine> Core<E> {
     /// The same for an exchange that has a client.
     #[inline]
     pub(crate) fn served(&mut self, key: Key) -> Parts<'_, E, &mut Conn> {
-        let Parts { engine, pipes, timers, shared, counters, out, log, exchange, client, origin } =
-            self.parts(key);
+        let parts = self.parts(key);
+        let client = parts.client;
         let client = client.expect("a connection outlives its exchanges, and a refresh has none");
-        Parts { engine, pipes, timers, shared, counters, out, log, exchange, client, origin }
+        Parts {
+            engine: parts.engine,
+            pipes: parts.pipes,
+            timers: parts.timers,
+            shared: parts.shared,
+            counters: parts.counters,
+            out: parts.out,
+            log: parts.log,
+            snapshots: parts.snapshots,
+            drain: parts.drain,
+            exchange: parts.exchange,
+            client,
+            origin: parts.origin,
+        }
     }
 
     /// The race for a connection of an exchange that is in one.
@@ -158,12 +183,6 @@ impl<E: Engine> Core<E> {
         let last = self.snapshots.of_gone(listener).expect("kept while there is a connection");
         let found = last.listener(listener).expect("the last snapshot that had it");
         (last, found.service as u16)
-    }
-
-    /// Whether the exchange is the last one of its connection whatever the client wants.
-    pub(crate) fn is_last(&mut self, key: Key) -> bool {
-        let listener = self.served(key).client.listener;
-        self.is_leaving(listener)
     }
 
     /// Whether a connection that came in at `listener` ends with the exchange that it serves.

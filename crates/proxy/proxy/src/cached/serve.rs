@@ -34,9 +34,10 @@ enum Form {
 
 /// Writes the header and starts what follows it.
 pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
-    let leaving = core.is_last(key);
     let waiter = core.waiter(key, Kind::Exchange);
-    let Parts { engine, out, exchange, shared, .. } = core.served(key);
+    let parts = core.served(key);
+    let leaving = parts.is_last();
+    let Parts { engine, out, exchange, shared, .. } = parts;
     let (now, now_ms) = (engine.now(), now_ms(engine));
     let cache = shared.cache.as_ref().expect("what is stored is in a cache");
     let object = exchange.caching.object.clone().expect("found before it is served");

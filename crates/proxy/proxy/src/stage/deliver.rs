@@ -16,18 +16,20 @@ use crate::transfer::{Moved, Waits, download, tunnel, upload};
 
 /// Handles an event of an exchange that is in this stage.
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
-    let waits = core.exchange(key).download.waits();
     let moved = match event {
         Event::Enter | Event::Turn => return begin(core, key),
         Event::End(reason) => return Step::End(reason),
         Event::ClientFailed => return Step::End(Reason::ClientClosed),
-        // An interim response was in the way.
-        Event::ClientSent if waits == Waits::Off => return begin(core, key),
-        Event::ClientSent => download::pump(core, key, false),
+        Event::ClientSent => match download::pump(core, key, false) {
+            // An interim response was in the way.
+            Moved::Nothing => return begin(core, key),
+            moved => moved,
+        },
         Event::ClientSpliced(count) => download::spliced(core, key, count),
-        Event::OriginReadable | Event::Woken if waits == Waits::Source => {
-            download::pump(core, key, false)
-        }
+        Event::OriginReadable | Event::Woken => match core.exchange(key).download.waits() {
+            Waits::Source => download::pump(core, key, false),
+            _ => Moved::Waiting,
+        },
         Event::OriginEnded => download::origin_ended(core, key),
         Event::OriginBroke => Moved::Failed(Reason::AnswerCut),
         Event::OriginSent => upload::pump(core, key, false),
@@ -44,7 +46,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step 
 
 fn step<E: Engine>(core: &mut Core<E>, key: Key, moved: Moved) -> Step {
     match moved {
-        Moved::Waiting => Step::Wait,
+        Moved::Waiting | Moved::Nothing => Step::Wait,
         Moved::Ended => finish(core, key),
         Moved::Failed(reason) => Step::End(reason),
     }
@@ -52,6 +54,7 @@ fn step<E: Engine>(core: &mut Core<E>, key: Key, moved: Moved) -> Step {
 
 /// Writes the header of the response and starts what follows it. While an interim response is on its
 /// way, or responses to earlier requests come first, an event comes when that is over.
+#[inline(never)]
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     let Parts { exchange, client, out, .. } = core.served(key);
     if !client.may_send(key) {
@@ -75,8 +78,9 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
 }
 
 fn send_own<E: Engine>(core: &mut Core<E>, key: Key, own: Own) -> Moved {
-    let leaving = core.is_last(key);
-    let Parts { engine, out, log, exchange, counters, .. } = core.served(key);
+    let parts = core.served(key);
+    let leaving = parts.is_last();
+    let Parts { engine, out, log, exchange, counters, .. } = parts;
     let closes = matches!(own, Own::Refusal(reason) if reason.closes());
     exchange.persistent &= !closes && !leaving && exchange.request_was_taken();
     exchange.status = match own {
@@ -93,8 +97,9 @@ fn send_own<E: Engine>(core: &mut Core<E>, key: Key, own: Own) -> Moved {
 }
 
 fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
-    let leaving = core.is_last(key);
-    let Parts { engine, out, log, exchange, .. } = core.served(key);
+    let parts = core.served(key);
+    let leaving = parts.is_last();
+    let Parts { engine, out, log, exchange, .. } = parts;
     let is_filled = exchange.caching.answer == Answer::Filled;
     let framing = match exchange.transaction.framing {
         // Its chunks were taken off on its way into the cache.

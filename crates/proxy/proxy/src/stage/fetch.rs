@@ -27,45 +27,53 @@ use millrace_dns::{Answered, NameError};
 
 /// Handles an event of an exchange that is in this stage.
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
-    let phase = core.exchange(key).transaction.phase;
-    let moved = match (event, phase) {
-        (Event::Enter, _) => return begin(core, key),
-        (Event::End(reason), _) => return Step::End(reason),
-        // A refresh begins by a wake-up.
-        (Event::Room | Event::Woken, Phase::Start) => return begin(core, key),
-        (Event::Room, Phase::Queued) => return leave_queue(core, key),
-        (Event::Named(result), Phase::Naming) => return named(core, key, result),
-        (Event::Dialed, Phase::Dialing) => return dialed(core, key),
-        (Event::Turn, Phase::Asked) => {
-            let now = core.engine.now();
-            core.exchange(key).transaction.since = now;
-            return read_response(core, key);
-        }
-        (Event::ClientFailed, _) => return Step::End(Reason::ClientClosed),
-        (Event::OriginReadable | Event::ClientSent, Phase::Asked) => {
-            return read_response(core, key);
-        }
-        (Event::OriginEnded | Event::OriginBroke, _) => return origin_ended(core, key),
-        (Event::OriginSent, _) => upload::pump(core, key, false),
-        (Event::OriginSpliced(count), _) => upload::spliced(core, key, count),
-        (Event::OriginFailed, _) => upload::failed(core, key),
-        (Event::ClientReadable, _) => upload::pump(core, key, false),
-        (Event::ClientEnded, _) => upload::client_ended(core, key),
-        // Its turn, or what it waited for in the cache, changes nothing for it.
-        _ => Moved::Waiting,
+    let moved = match event {
+        Event::Enter => return begin(core, key),
+        Event::End(reason) => return Step::End(reason),
+        Event::OriginReadable => return read_response(core, key),
+        Event::OriginEnded | Event::OriginBroke => return origin_ended(core, key),
+        Event::OriginSent => upload::pump(core, key, false),
+        Event::OriginSpliced(count) => upload::spliced(core, key, count),
+        Event::OriginFailed => upload::failed(core, key),
+        Event::ClientReadable => upload::pump(core, key, false),
+        Event::ClientEnded => upload::client_ended(core, key),
+        Event::ClientFailed => return Step::End(Reason::ClientClosed),
+        event => return resume(core, key, event),
     };
     step(moved)
+}
+
+/// Goes on after what concerns a fetch only while it waits for that.
+fn resume<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
+    let now = core.engine.now();
+    let transaction = &mut core.exchange(key).transaction;
+    match (event, transaction.phase) {
+        // A refresh begins by a wake-up.
+        (Event::Room | Event::Woken, Phase::Start) => begin(core, key),
+        (Event::Room, Phase::Queued) => leave_queue(core, key),
+        (Event::Named(result), Phase::Naming) => named(core, key, result),
+        (Event::Dialed, Phase::Dialing) => dialed(core, key),
+        (Event::Turn, Phase::Asked) => {
+            transaction.since = now;
+            read_response(core, key)
+        }
+        // An interim response was in the way.
+        (Event::ClientSent, Phase::Asked) => read_response(core, key),
+        // Its turn, or what it waited for in the cache, changes nothing for it.
+        _ => Step::Wait,
+    }
 }
 
 /// The upload may end long before there is a response.
 fn step(moved: Moved) -> Step {
     match moved {
-        Moved::Waiting | Moved::Ended => Step::Wait,
+        Moved::Waiting | Moved::Ended | Moved::Nothing => Step::Wait,
         Moved::Failed(reason) => Step::End(reason),
     }
 }
 
 /// Picks an origin and sends the request, over an idle connection or a new one.
+#[inline(never)]
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     let phase = core.exchange(key).transaction.phase;
     assert_eq!(phase, Phase::Start, "events take a fetch on that has begun");
@@ -234,6 +242,7 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
 
 /// Reads the response's header from what the origin has sent. Called when bytes have come, and when
 /// an interim response that was in the way has been taken by the client, or its turn has come.
+#[inline(never)]
 fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     loop {
         let Parts { engine, exchange, client, origin, .. } = core.parts(key);

@@ -32,6 +32,7 @@ fn may_begin<E: Engine>(core: &Core<E>, conn_key: Key) -> bool {
 }
 
 /// Begins an exchange if a whole request header, or the proof that it will never be one, is there.
+#[inline(never)]
 fn next<E: Engine>(core: &mut Core<E>, conn_key: Key) -> Step {
     let Core { engine, conns, snapshot, spare, .. } = core;
     let Some(conn) = conns.get_mut(conn_key) else { return Step::Wait };

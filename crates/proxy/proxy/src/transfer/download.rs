@@ -14,6 +14,9 @@ use crate::transfer::{Moved, Waits, tunnel};
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> Moved {
     let Parts { engine, pipes, counters, out, exchange, client, mut origin, .. } = core.served(key);
     let Exchange { download, caching, .. } = exchange;
+    if download.waits() == Waits::Off {
+        return Moved::Nothing;
+    }
     let is_cached = caching.reader.is_some();
     let source = match (&mut caching.reader, &mut origin) {
         (Some(reader), _) => Source::Cached(reader),

@@ -66,6 +66,8 @@ pub(crate) enum BodyError {
 /// What moving a body came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Moved {
+    /// This direction has not begun.
+    Nothing,
     /// More is to be moved: an operation is outstanding.
     Waiting,
     /// This direction may have ended.

@@ -40,10 +40,11 @@ pub(crate) fn drive<E: Engine>(core: &mut Core<E>, mut subject: Subject, mut eve
                 event = refused.map_or(Event::Enter, Event::End);
             }
             Step::Ended(conn, Afterwards::Next) => {
-                later = Some(conn);
-                match next_in_turn(core, conn) {
-                    Some(first) => (subject, event) = (Subject::Exchange(first), Event::Turn),
-                    None => subject = Subject::Conn(conn),
+                later = None;
+                subject = Subject::Conn(conn);
+                if let Some(first) = next_in_turn(core, conn) {
+                    (subject, event) = (Subject::Exchange(first), Event::Turn);
+                    later = Some(conn);
                 }
             }
             Step::Ended(conn, afterwards) => {
@@ -74,10 +75,10 @@ fn step_conn<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
 /// Calls the stages that an exchange is in and goes on to, until it has to wait or has ended.
 #[inline]
 fn step_exchange<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) -> Step {
+    let Some(exchange) = core.exchanges.get(key) else { return Step::Wait };
+    let mut stage = exchange.stage;
+    check(core, exchange);
     loop {
-        let Some(exchange) = core.exchanges.get(key) else { return Step::Wait };
-        let stage = exchange.stage;
-        check(core, exchange);
         trace(core, || format!("exchange {} {stage:?} <- {event:?}", key.slot));
         let step = match stage {
             Stage::Route => route::on(core, key, event),
@@ -96,7 +97,7 @@ fn step_exchange<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) -> S
             Step::Go(next) => {
                 assert!(stage < next, "{stage:?} is not before {next:?}");
                 let exchange = core.exchange(key);
-                exchange.stage = next;
+                (exchange.stage, stage) = (next, next);
                 if next > Stage::Fetch && exchange.is_refresh() {
                     refresh::end(core, key);
                     return Step::Wait;
