@@ -16,6 +16,7 @@ pub(crate) enum RecvBuffer {
 }
 
 impl RecvBuffer {
+    #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Empty => &[],
@@ -24,6 +25,7 @@ impl RecvBuffer {
         }
     }
 
+    #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Empty => &mut [],
@@ -33,14 +35,17 @@ impl RecvBuffer {
     }
 
     /// Whether the engine's buffer is to be returned.
+    #[inline]
     pub(crate) fn is_lent(&self) -> bool {
         matches!(self, Self::Lent { .. })
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes().is_empty()
     }
 
+    #[inline]
     pub(crate) fn consume(&mut self, count: usize) {
         match self {
             Self::Empty => assert_eq!(count, 0),

@@ -101,8 +101,8 @@ pub(crate) enum Event {
     End(Reason),
 }
 
-// An event travels in a register.
-const _: () = assert!(size_of::<Event>() <= 8 && size_of::<Step>() <= 16);
+// Events and steps travel in registers.
+const _: () = assert!(size_of::<Event>() <= 8 && size_of::<Step>() <= 8);
 
 /// What a stage returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,11 +115,11 @@ pub(crate) enum Step {
     Again,
     /// The exchange cannot go on: `exchange/end.rs` decides how it ends.
     End(Reason),
-    /// A request began: this exchange enters its first stage, or ends with a refusal. Afterwards
-    /// the connection looks for a further request.
-    Begin(Key, Option<Reason>),
+    /// A request began: the last exchange of the connection enters its first stage, or ends with a
+    /// refusal. Afterwards the connection looks for a further request.
+    Begin(Option<Reason>),
     /// The exchange was recorded and removed; what becomes of its connection.
-    Ended(Key, Afterwards),
+    Ended(Afterwards),
     /// A refresh ends; it has no client to deliver to.
     Drop,
 }

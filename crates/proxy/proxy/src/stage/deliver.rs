@@ -15,6 +15,7 @@ use crate::exchange::{Exchange, Own, Plan};
 use crate::transfer::{Moved, Waits, download, tunnel, upload};
 
 /// Handles an event of an exchange that is in this stage.
+#[inline(never)]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
     let moved = match event {
         Event::Enter | Event::Turn => return begin(core, key),

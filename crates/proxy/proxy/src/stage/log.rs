@@ -14,6 +14,7 @@ use crate::origin::{Origins, Place, side};
 use crate::transfer::tally::Tally;
 
 /// Records the first exchange of a connection and takes it out.
+#[inline(never)]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
     side::leave(core, key);
     waiting::leave(core, key);
@@ -42,7 +43,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step 
     }
     exchange.abandon_transfers(&mut core.engine, &mut core.pipes);
     core.spare.put(exchange);
-    Step::Ended(conn_key, afterwards)
+    Step::Ended(afterwards)
 }
 
 fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, tally: Tally) {

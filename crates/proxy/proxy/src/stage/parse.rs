@@ -12,6 +12,7 @@ use crate::overload::capacity;
 
 /// Handles an event of a connection: begins an exchange if a whole request header is there, and may
 /// begin now. What is there may be the beginning of a request, or several pipelined ones.
+#[inline(never)]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, conn_key: Key, event: Event) -> Step {
     match event {
         Event::Due => time_out(core, conn_key),
@@ -97,7 +98,7 @@ fn begin<E: Engine>(
         None => conn.stand(Standing::Busy, now),
     }
     match before.is_none() || passes || refused.is_some() {
-        true => Step::Begin(key, refused),
+        true => Step::Begin(refused),
         false => Step::Wait,
     }
 }

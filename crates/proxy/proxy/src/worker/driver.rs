@@ -16,67 +16,75 @@ use crate::origin::Phase;
 use crate::stage::{accept, deliver, fetch, log, lookup, parse, route};
 
 /// Handles an event, and what follows from it. An event for an object that is gone is ignored.
-pub(crate) fn drive<E: Engine>(core: &mut Core<E>, mut subject: Subject, mut event: Event) {
-    // The connection that looks for its next request once its exchange waits.
-    let mut later = None;
-    loop {
-        let step = match subject {
-            Subject::Exchange(key) => step_exchange(core, key, event),
-            Subject::Conn(key) => step_conn(core, key, event),
-            Subject::Fill(key) => {
-                fill::run::on(core, key, event);
-                Step::Wait
-            }
-            Subject::Listener(key) => accept::on(core, key, event),
-        };
-        event = Event::Enter;
-        match step {
-            Step::Again => {}
-            Step::Begin(exchange, refused) => {
-                if let Subject::Conn(conn) = subject {
-                    later = Some(conn);
-                }
-                subject = Subject::Exchange(exchange);
-                event = refused.map_or(Event::Enter, Event::End);
-            }
-            Step::Ended(conn, Afterwards::Next) => {
-                later = None;
-                subject = Subject::Conn(conn);
-                if let Some(first) = next_in_turn(core, conn) {
-                    (subject, event) = (Subject::Exchange(first), Event::Turn);
-                    later = Some(conn);
-                }
-            }
-            Step::Ended(conn, afterwards) => {
-                close(core, conn, afterwards);
-                return;
-            }
-            Step::Wait => match later.take() {
-                Some(conn) => subject = Subject::Conn(conn),
-                None => return,
-            },
-            step => unreachable!("{step:?} is taken by the exchange"),
+#[inline(always)]
+pub(crate) fn drive<E: Engine>(core: &mut Core<E>, subject: Subject, event: Event) {
+    match subject {
+        Subject::Exchange(key) => {
+            drive_exchange(core, key, event, Caller::Event);
+        }
+        Subject::Conn(key) => drive_conn(core, key, event),
+        Subject::Fill(key) => fill::run::on(core, key, event),
+        Subject::Listener(key) => {
+            accept::on(core, key, event);
         }
     }
 }
 
-/// Calls the stage that a connection is in.
-#[inline]
-fn step_conn<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
-    let Some(conn) = core.conns.get(key) else { return Step::Wait };
-    let standing = conn.standing;
-    trace(core, || format!("connection {} {standing:?} <- {event:?}", key.slot));
-    match standing {
-        Standing::Greeting => accept::on(core, key, event),
-        _ => parse::on(core, key, event),
+/// Moves a connection on: it begins exchanges until it has to wait.
+fn drive_conn<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) {
+    while let Some(conn) = core.conns.get(key) {
+        let standing = conn.standing;
+        trace(core, || format!("connection {} {standing:?} <- {event:?}", key.slot));
+        let step = match standing {
+            Standing::Greeting => accept::on(core, key, event),
+            _ => parse::on(core, key, event),
+        };
+        event = Event::Enter;
+        match step {
+            Step::Wait => return,
+            Step::Again => {}
+            Step::Begin(refused) => {
+                let Some(exchange) = core.conn(key).pipeline.last() else { return };
+                let first = refused.map_or(Event::Enter, Event::End);
+                if drive_exchange(core, exchange, first, Caller::Connection) {
+                    drive_next(core, key);
+                }
+            }
+            step => unreachable!("{step:?} is not a connection's"),
+        }
     }
 }
 
-/// Calls the stages that an exchange is in and goes on to, until it has to wait or has ended.
-#[inline]
-fn step_exchange<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) -> Step {
-    let Some(exchange) = core.exchanges.get(key) else { return Step::Wait };
-    let mut stage = exchange.stage;
+/// A connection goes on after its first exchange: the one after it is the first now.
+fn drive_next<E: Engine>(core: &mut Core<E>, key: Key) {
+    while let Some(first) = core.conn(key).pipeline.first() {
+        if !drive_exchange(core, first, Event::Turn, Caller::Connection) {
+            return;
+        }
+    }
+    let now = core.engine.now();
+    core.conn(key).stand(Standing::Idle, now);
+}
+
+/// What an exchange is moved on by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// An event of its own.
+    Event,
+    /// Its connection, which goes on by itself when the exchange has ended.
+    Connection,
+}
+
+/// Moves an exchange on until it has to wait or has ended, and then its connection, unless that is
+/// the caller. True if the exchange has ended and its connection goes on.
+fn drive_exchange<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    mut event: Event,
+    caller: Caller,
+) -> bool {
+    let Some(exchange) = core.exchanges.get(key) else { return false };
+    let (mut stage, mut conn) = (exchange.stage, None);
     check(core, exchange);
     loop {
         trace(core, || format!("exchange {} {stage:?} <- {event:?}", key.slot));
@@ -93,35 +101,36 @@ fn step_exchange<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) -> S
             step => step,
         };
         match step {
+            Step::Wait => return false,
             Step::Again => {}
             Step::Go(next) => {
                 assert!(stage < next, "{stage:?} is not before {next:?}");
                 let exchange = core.exchange(key);
                 (exchange.stage, stage) = (next, next);
-                if next > Stage::Fetch && exchange.is_refresh() {
+                conn = exchange.conn;
+                if next > Stage::Fetch && conn.is_none() {
                     refresh::end(core, key);
-                    return Step::Wait;
+                    return false;
                 }
             }
             Step::Drop => {
                 refresh::end(core, key);
-                return Step::Wait;
+                return false;
             }
-            step => return step,
+            Step::Ended(afterwards) => {
+                let conn = conn.expect("set when it went on to its last stage");
+                if afterwards != Afterwards::Next {
+                    close(core, conn, afterwards);
+                } else if caller == Caller::Event {
+                    drive_next(core, conn);
+                    drive_conn(core, conn, Event::Enter);
+                }
+                return afterwards == Afterwards::Next;
+            }
+            step => unreachable!("{step:?} is not an exchange's"),
         }
         event = Event::Enter;
     }
-}
-
-/// The exchange whose turn it is on a connection that goes on; `None`: the connection is idle.
-fn next_in_turn<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Key> {
-    let now = core.engine.now();
-    let conn = core.conn(key);
-    let first = conn.pipeline.first();
-    if first.is_none() {
-        conn.stand(Standing::Idle, now);
-    }
-    first
 }
 
 /// Ends a connection whose first exchange has ended, and those that were begun ahead: nothing more
@@ -141,9 +150,9 @@ fn close<E: Engine>(core: &mut Core<E>, key: Key, afterwards: Afterwards) {
 /// the event that is about to be handled.
 #[inline]
 fn check<E: Engine>(core: &Core<E>, exchange: &Exchange) {
-    if exchange.transaction.phase == Phase::Asked {
-        assert!(exchange.transaction.connection.is_some(), "a request is sent on a connection");
-    }
+    debug_assert!(
+        exchange.transaction.phase != Phase::Asked || exchange.transaction.connection.is_some()
+    );
     debug_assert!(exchange.conn.is_none_or(|conn| core.conns.get(conn).is_some()));
     debug_assert!(exchange.transaction.connection.as_ref().is_none_or(|it| {
         core.origins.connections.get(it.slot()).is_some_and(|it| !it.is_idle())

@@ -201,12 +201,10 @@ impl<E: Engine> Worker<E> {
         deadlines.into_iter().flatten().min()
     }
 
-    #[inline]
     fn drive(&mut self, subject: Subject, event: Event) {
         driver::drive(&mut self.core, subject, event);
     }
 
-    #[inline]
     fn drive_if_any(&mut self, event: Option<(Subject, Event)>) {
         if let Some((subject, event)) = event {
             self.drive(subject, event);
@@ -220,17 +218,19 @@ impl<E: Engine> Worker<E> {
         match (token.kind(), event) {
             (_, Completed::Woken) => self.is_woken = true,
             (Kind::Client, event) => {
-                let event = client::completed(core, key, event);
-                self.drive_if_any(event);
-                if let Some(conn) = self.core.conns.get_mut(key) {
-                    conn.wire.settle(&mut self.core.engine);
+                if let Some((subject, event)) = client::completed(core, key, event) {
+                    driver::drive(core, subject, event);
+                }
+                if let Some(conn) = core.conns.get_mut(key) {
+                    conn.wire.settle(&mut core.engine);
                 }
             }
             (Kind::Origin, event) => {
-                let event = side::completed(core, key, event);
-                self.drive_if_any(event);
-                if let Some(connection) = self.core.origins.connections.get_mut(key) {
-                    connection.wire.settle(&mut self.core.engine);
+                if let Some((subject, event)) = side::completed(core, key, event) {
+                    driver::drive(core, subject, event);
+                }
+                if let Some(connection) = core.origins.connections.get_mut(key) {
+                    connection.wire.settle(&mut core.engine);
                 }
             }
             (Kind::Listener, Completed::Accepted(accepted)) => {
