@@ -17,9 +17,9 @@ use crate::descriptor::{Descriptor, Direction, Object, Owner};
 use crate::faulty::EngineFault;
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
-use crate::tale::Tale;
+use crate::stale::Stale;
+use crate::told::Tale;
 use crate::trace::Trace;
-use crate::trouble::Stale;
 
 /// Something that will happen at a known time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -3,34 +3,12 @@
 //! number behind it. The trace next to it is for comparing runs. Nothing is told, and nothing of it
 //! costs anything, unless [`World::tell`] asks for it.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
-
-use millrace_engine::Instant;
 
 use crate::descriptor::Owner;
 use crate::kernel::Kernel;
+use crate::told::Line;
 use crate::{Socket, World};
-
-/// Lines and the names that stand in them.
-#[derive(Debug, Default)]
-pub(crate) struct Tale {
-    told: bool,
-    lines: Vec<Line>,
-    /// By connection and side.
-    names: BTreeMap<(usize, usize), Box<str>>,
-}
-
-/// What somebody did, once or several times in a row.
-#[derive(Debug)]
-struct Line {
-    at: Instant,
-    did: String,
-    times: usize,
-    /// Bytes sent, and how they begin.
-    count: usize,
-    begin: Vec<u8>,
-}
 
 /// Lines kept; what comes after them is not told.
 const LINES_MAX: usize = 20_000;

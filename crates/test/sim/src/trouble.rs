@@ -10,22 +10,7 @@ use millrace_engine::{Error, Event, Kind, Token};
 use crate::connection::Connection;
 use crate::descriptor::{Descriptor, Object, Operation, Owner, Work};
 use crate::kernel::{Happening, Kernel};
-
-/// A completion of a descriptor that was closed since.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Stale {
-    token: Token,
-    /// What the kernel had done when the descriptor was closed.
-    did: Did,
-}
-
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Did {
-    Received(Vec<u8>),
-    ReceivedError,
-    Sent,
-    NotConnected,
-}
+use crate::stale::{Did, Stale};
 
 /// Worlds in which the clock leaps do so at moments of their first minute.
 const LEAPS_MS_MAX: u64 = 60_000;
