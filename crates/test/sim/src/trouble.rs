@@ -8,7 +8,7 @@ use std::time::Duration;
 use millrace_engine::{Error, Event, Kind, Token};
 
 use crate::connection::Connection;
-use crate::descriptor::{Descriptor, Object, Operation, Owner, Work};
+use crate::descriptor::{Descriptor, Object, Owner};
 use crate::kernel::{Happening, Kernel};
 use crate::stale::{Did, Stale};
 
@@ -119,9 +119,8 @@ impl Kernel {
             }
             let arrived = self.connections[*connection].incoming(*side).arrived.iter();
             let arrived: Vec<u8> = arrived.copied().take(1000).collect();
-            if let Some(did) = did(operation, arrived) {
+            if let Some(stale) = Stale::of(operation, arrived) {
                 self.meet("stale completion");
-                let stale = Stale { token: operation.token, did };
                 let late = Duration::from_nanos(self.random.between(0, STALE_NS_MAX));
                 self.after(late, Happening::Stale { engine, stale });
             }
@@ -191,15 +190,5 @@ impl Connection {
     /// What the kernel tells `side` when its connection is reset.
     pub(crate) fn reset_error(&self, side: usize) -> Error {
         if self.vanished == Some(1 - side) { Error::TimedOut } else { Error::Reset }
-    }
-}
-
-fn did(operation: &Operation, arrived: Vec<u8>) -> Option<Did> {
-    match operation.work {
-        Work::Receive { max } if arrived.len() <= max => Some(Did::Received(arrived)),
-        Work::Receive { .. } => Some(Did::ReceivedError),
-        Work::Send { .. } => Some(Did::Sent),
-        Work::Connect => Some(Did::NotConnected),
-        _ => None,
     }
 }
