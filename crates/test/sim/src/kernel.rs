@@ -248,7 +248,7 @@ impl Kernel {
             self.meet("no descriptor left");
             return true;
         }
-        if self.random.chance(self.plan.descriptors) {
+        if self.random.chance(self.plan.shortages.descriptors) {
             self.meet("no descriptor");
             return true;
         }

@@ -42,7 +42,7 @@ pub use drive::{Actor, Ended, Turn, run};
 pub use engine::{Sim, SimDetached, SimWaker};
 pub use fault::EngineFault;
 pub use faulty::Faulty;
-pub use plan::{Faults, Plan};
+pub use plan::{Faults, Plan, Shortages, Streams};
 pub use random::Random;
 pub use trace::Trace;
 pub use world::{Read, Socket, World};

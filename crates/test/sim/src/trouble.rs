@@ -53,7 +53,9 @@ impl Kernel {
     pub(crate) fn is_short(&mut self) -> bool {
         let plan = &self.plan;
         let now = self.now.milliseconds();
-        if plan.shortage_ms == 0 || now % plan.shortage_every_ms >= plan.shortage_ms {
+        if plan.shortages.lasting_ms == 0
+            || now % plan.shortages.every_ms >= plan.shortages.lasting_ms
+        {
             return false;
         }
         self.meet("shortage");
@@ -62,7 +64,7 @@ impl Kernel {
 
     /// Whether an operation finds no kernel memory.
     pub(crate) fn lacks_memory(&mut self) -> bool {
-        let lacks = self.random.chance(self.plan.memory);
+        let lacks = self.random.chance(self.plan.shortages.memory);
         if lacks {
             self.note("no memory", "");
             self.meet("no memory");

@@ -70,25 +70,25 @@ fn calm(story: &Story, world: &World) {
     let mut plan = world.plan();
     for calm in &story.calm {
         match calm {
-            Calm::Resets => plan.reset = 0,
+            Calm::Resets => plan.streams.reset = 0,
             Calm::Connects => plan.connect_fault = 0,
-            Calm::Descriptors => plan.descriptors = 0,
-            Calm::Stalls => (plan.stall, plan.loss, plan.datagram_loss) = (0, 0, 0),
+            Calm::Descriptors => plan.shortages.descriptors = 0,
+            Calm::Stalls => (plan.streams.stall, plan.streams.loss, plan.datagram_loss) = (0, 0, 0),
             Calm::Shorts => (plan.short, plan.wait) = (0, 0),
             Calm::Sizes => {
-                (plan.segment, plan.send_capacity) = (65_536, 256 * 1024);
-                plan.receive_capacity = 256 * 1024;
+                (plan.streams.segment, plan.streams.send_capacity) = (65_536, 256 * 1024);
+                plan.streams.receive_capacity = 256 * 1024;
             }
-            Calm::Pipes => (plan.pipes, plan.pipe_capacity) = (0, 262_144),
+            Calm::Pipes => (plan.shortages.pipes, plan.pipe_capacity) = (0, 262_144),
             Calm::Clocks => (plan.leaps, plan.slow_turns, plan.wake_ns) = (0, 0, 0),
-            Calm::Memory => (plan.memory, plan.shortage_ms) = (0, 0),
+            Calm::Memory => (plan.shortages.memory, plan.shortages.lasting_ms) = (0, 0),
             Calm::Vanishing => plan.vanish = 0,
             Calm::Strays => (plan.stale, plan.spurious) = (0, 0),
             Calm::Accepts => (plan.syn_loss, plan.skew, plan.burst_ns) = (0, 0, 0),
             Calm::Letters => plan.letters = 256,
             Calm::Names => plan.name_faults = 0,
             Calm::Delays => {
-                (plan.delay_ns, plan.jitter_ns, plan.batch_max) = (20_000, 0, 1000);
+                (plan.streams.delay_ns, plan.jitter_ns, plan.batch_max) = (20_000, 0, 1000);
             }
         }
     }
@@ -242,7 +242,7 @@ impl Stage {
     fn new(story: &Story, world: &World) -> Result<Self, String> {
         let story = Rc::new(story.clone());
         let plan = world.plan();
-        let jitter = Duration::from_nanos(plan.jitter_ns + plan.delay_ns + plan.wake_ns);
+        let jitter = Duration::from_nanos(plan.jitter_ns + plan.streams.delay_ns + plan.wake_ns);
         let limits = millrace_config::limits::Limits::default();
         let ledger = Ledger::new(story.clone(), Waits::new(&limits, &story, &plan));
         let origins = story.origins.iter().enumerate();
