@@ -513,6 +513,10 @@ mod tests {
             assert!(Authority::parse(host.as_bytes()).is_ok(), "{host}");
         }
         assert!(Authority::parse(format!("{0}.{0}", "a".repeat(63)).as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn hosts_with_several_readings_are_refused() {
         let long_label = "a".repeat(64);
         let long_name = "a.".repeat(127) + "b";
         let bad = [

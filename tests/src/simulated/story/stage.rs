@@ -11,9 +11,10 @@ use millrace_engine::{Address, Buffer, Instant};
 use millrace_proxy::{Letter, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faulty, Turn, World};
 
+use super::super::address::{address_of, pick_ports};
 use super::super::reload::Posts;
 use super::super::verifier::SimVerifier;
-use super::super::{Running, address_of, cache, pick_ports, run_all, start};
+use super::super::{Running, cache, run_all, start};
 use super::classes;
 use super::client::ClientSeat;
 use super::ledger::{Ledger, Moment, Waits};
@@ -248,15 +249,8 @@ impl Stage {
         let origins = story.origins.iter().enumerate();
         let origins: Vec<(OriginSeat, u16)> =
             origins.map(|(at, origin)| OriginSeat::new(origin, at, &ledger, world)).collect();
-        let authorities: Vec<String> = story
-            .origins
-            .iter()
-            .enumerate()
-            .map(|(at, origin)| match origin.naming {
-                Naming::Address => format!("127.0.0.1:{}", origins[at].1),
-                _ => format!("{}:{}", name_of(at), origins[at].1),
-            })
-            .collect();
+        let ports: Vec<u16> = origins.iter().map(|(_, port)| *port).collect();
+        let authorities = authorities(&story, &ports);
         let config = Arc::new(configure(&story, world, &authorities)?);
         let reloads = reloads(&story, world, &authorities, &config)?;
         let waits = |config: &Config| Waits::new(&config.limits, &story, &plan);
@@ -269,14 +263,7 @@ impl Stage {
         let servers = (names.server(), &SimVerifier::new(false));
         let (workers, posts, shared) = start(&config, world, servers, believed)?;
         let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
-        let workers = workers.into_iter().enumerate().map(|(index, running)| Watched {
-            index,
-            running: Some(running),
-            ledger: ledger.clone(),
-            world: world.clone(),
-            ended: ended[index].clone(),
-        });
-        let workers = workers.collect();
+        let workers = watched(workers, &ended, &ledger, world);
         let clients = story.connections.iter().enumerate();
         let clients = clients
             .map(|(at, plan)| ClientSeat::new(plan, at, &authorities, &ledger, world))
@@ -386,6 +373,34 @@ impl Stage {
         let clients: Vec<String> = self.troupe.clients.iter().map(ClientSeat::state).collect();
         Failure { kind, words: format!("{words}\n{}", clients.join("\n")) }
     }
+}
+
+/// What the proxy's configuration calls the origins, which listen on these ports.
+fn authorities(story: &Story, ports: &[u16]) -> Vec<String> {
+    let origins = story.origins.iter().zip(ports).enumerate();
+    let authorities = origins.map(|(at, (origin, port))| match origin.naming {
+        Naming::Address => format!("127.0.0.1:{port}"),
+        _ => format!("{}:{port}", name_of(at)),
+    });
+    authorities.collect()
+}
+
+/// The workers with the flags that say when each has ended.
+fn watched(
+    workers: Vec<Running>,
+    ended: &[Rc<Cell<bool>>],
+    ledger: &Ledger,
+    world: &World,
+) -> Vec<Watched> {
+    let workers = workers.into_iter().zip(ended).enumerate();
+    let watched = workers.map(|(index, (running, ended))| Watched {
+        index,
+        running: Some(running),
+        ledger: ledger.clone(),
+        world: world.clone(),
+        ended: ended.clone(),
+    });
+    watched.collect()
 }
 
 /// The proxy's configuration: by the program's own parser, then with the port that was picked.
