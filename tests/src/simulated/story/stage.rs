@@ -11,10 +11,9 @@ use millrace_engine::{Address, Buffer, Instant};
 use millrace_proxy::{Letter, Shared, Worker};
 use millrace_sim::{Actor, Ended, Faulty, Turn, World};
 
-use super::super::address::{address_of, pick_ports};
 use super::super::reload::Posts;
 use super::super::verifier::SimVerifier;
-use super::super::{Running, cache, run_all, start};
+use super::super::{Running, address_of, cache, pick_ports, run_all, start};
 use super::classes;
 use super::client::ClientSeat;
 use super::ledger::{Ledger, Moment, Waits};
