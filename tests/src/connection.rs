@@ -10,7 +10,6 @@ mod check;
 mod script;
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ pub use script::{HOST, OWN, of_case};
 
 use crate::corpus::literal::Role;
 use crate::simulated::Running;
-use actors::Actors;
+use actors::{Actors, address};
 use script::Script;
 
 /// Virtual time that a connection may take: beyond every deadline of the configuration.
@@ -138,8 +137,4 @@ fn configuration(role: Role) -> Arc<Config> {
         made.push((role, config.clone()));
         config
     })
-}
-
-fn address(text: &str) -> SocketAddr {
-    text.parse().expect("an address literal")
 }

@@ -17,6 +17,7 @@ pub mod literal;
 pub mod mutant;
 mod mutate;
 pub mod origin;
+pub mod patience;
 pub mod plan;
 pub mod random;
 mod relay;

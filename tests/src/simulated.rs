@@ -38,7 +38,7 @@ use crate::scenario::{Board, Listen, Names, Origin, OriginKind, Picks, Scenario}
 use cast::Cast;
 use name_server::NameServer;
 use origin::OriginSeat;
-use reload::{Posts, Reloader};
+use reload::{Posts, Reloader, address_of};
 use verifier::SimVerifier;
 
 pub use verifier::users_file;
@@ -382,13 +382,6 @@ fn start(
         workers.push(Running(worker));
     }
     Ok((workers, Rc::new(RefCell::new(outboxes)), shared))
-}
-
-fn address_of(address: &ListenAddress) -> Address {
-    match address {
-        ListenAddress::Tcp(address) => Address::Tcp(*address),
-        ListenAddress::Unix(path) => Address::Unix(path.as_path().into()),
-    }
 }
 
 fn local(text: &str) -> SocketAddr {

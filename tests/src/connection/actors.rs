@@ -2,19 +2,24 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use millrace_engine::{Address, Instant};
 use millrace_sim::{Actor, Read, Socket, World};
 
-use super::address;
 use super::script::{Act, HOST, OWN, Script, said};
 use crate::corpus::origin::{Seen, default_answer};
 use crate::strict::{self, Asked, Doubt, Message};
 
 /// Between two things that one side says: long enough that the proxy reads them apart.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// An address as it is written.
+pub(super) fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address literal")
+}
 
 /// Both sides of the proxy, and what they saw.
 pub(super) struct Actors {

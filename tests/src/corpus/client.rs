@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
 
-use super::lane::{PATIENCE, PAUSE, TRICKLE};
 use super::literal::{Step, escaped};
 use super::origin::Origin;
+use super::patience::{PATIENCE, PAUSE, TRICKLE};
 use crate::strict::{self, Asked, Message};
 
 /// A client: what it has received and not yet looked at.

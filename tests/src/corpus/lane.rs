@@ -8,24 +8,13 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
 
 use super::client::{Client, Pace};
 use super::literal::{Place, Role, fill};
 use super::origin::{Origin, Seen};
+use super::patience::PATIENCE;
 use super::relay;
 use crate::real;
-
-/// How long anything may take before it counts as hanging. It bounds a failure; no success waits
-/// for it.
-pub const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The pause between two segments: long enough that the other side nearly always reads them one by
-/// one. No verdict depends on it.
-pub const PAUSE: Duration = Duration::from_millis(4);
-
-/// The pause between single bytes.
-pub const TRICKLE: Duration = Duration::from_micros(200);
 
 /// A program with an origin of its own; the program ends with the lane.
 pub struct Lane {

@@ -5,9 +5,10 @@ use std::thread;
 
 use super::answers::read_answers;
 use super::client::{Client, Pace};
-use super::lane::{Lane, PAUSE};
+use super::lane::Lane;
 use super::literal::{Step, escaped};
 use super::origin::Seen;
+use super::patience::PAUSE;
 use super::stock::{Mutant, Stock};
 use super::valid::{self, Valid};
 use crate::strict::{self, Asked, Message};

@@ -11,8 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::lane::{PATIENCE, PAUSE};
 use super::literal::{Literal, Step, escaped};
+use super::patience::{PATIENCE, PAUSE};
 use crate::strict::{self, Message};
 
 /// Something that reached the origin.

@@ -10,57 +10,26 @@ mod expected;
 mod message;
 mod play;
 mod site;
+mod size;
 
 use std::fmt;
 use std::thread;
 
-use millrace_http1::path;
-
 use count::Run;
 use exchange::{Case, Exchange};
 use expected::expected;
-use message::{PATH, names};
+use message::names;
 
 pub use exchange::{Kind, Service};
 pub use message::Shape;
 pub use play::{Seen, play, play_with};
+pub use size::Size;
 
 /// What the instructions of a message may grow by when its size doubles.
 pub const GROWTH_MAX: f64 = 2.3;
 
 /// The instructions that one message may cost, at the default limits: about 10 ms.
 pub const INSTRUCTIONS_MAX: u64 = 30_000_000;
-
-/// The limits of headers, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Size {
-    /// Of a request.
-    pub request: usize,
-    /// Of a response.
-    pub response: usize,
-}
-
-/// Bytes that a header has beside the field under test, or less.
-const OTHER_BYTES: usize = 256;
-
-impl Size {
-    /// What every case is played at. Quadratic work is far above everything else here already.
-    pub const SMALL: Self = Self { request: 8192, response: 8192 };
-    /// The limits that apply unless an operator sets others.
-    pub const DEFAULT: Self = Self { request: 32_768, response: 65_536 };
-
-    /// The bytes of a field in a request and in a response, at 1 / `parts` of the limits.
-    fn bytes(self, parts: usize) -> [usize; 2] {
-        [self.request, self.response].map(|limit| (limit - OTHER_BYTES) / parts)
-    }
-
-    /// The same limits, but for the path, of which the proxy reads no more than 4 KiB.
-    fn of(self, name: &str) -> Self {
-        let longest = path::READ_BYTES_MAX - "/s".len() + OTHER_BYTES;
-        let request = if name == PATH { self.request.min(longest) } else { self.request };
-        Self { request, ..self }
-    }
-}
 
 /// What one message cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -192,7 +161,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::message::QUERY;
+    use super::message::{PATH, QUERY};
     use super::*;
 
     fn number_of(name: &str, shape: Shape) -> usize {

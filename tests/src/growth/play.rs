@@ -22,9 +22,9 @@ use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
 
 use super::exchange::{Exchange, ORIGIN, Service, USER};
-use super::message::PASSED;
+use super::message::{self, PASSED};
 use super::site::{SITES, site};
-use super::{Size, message};
+use super::size::Size;
 use crate::border::{self, Border};
 
 /// Where the booster listens, in the simulated world.

@@ -23,7 +23,7 @@ macro_rules! rows {
         $(mod $name {
             use std::hint::black_box;
 
-            use super::Site;
+            use crate::growth::site::Site;
 
             row! { at0 at1 at2 at3 at4 at5 at6 at7 at8 at9 at10 at11 at12 at13 at14 at15 }
         })*

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
-use crate::corpus::lane::PATIENCE;
 use crate::corpus::literal::escaped;
+use crate::corpus::patience::PATIENCE;
 use crate::strict::{self, Asked, Message};
 
 /// A client's connection, and what it has received and not yet read.

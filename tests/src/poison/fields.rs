@@ -1,7 +1,10 @@
 //! Request fields that attackers write: names, values, and odd spellings of both.
 
-use super::mutant::Line;
 use crate::corpus::random::Random;
+
+/// A field line, name and value. `{T}` stands for the mutant's own name, `{O}` for the address of
+/// the origin.
+pub(super) type Line = (String, String);
 
 /// Fields from which origins build links, redirects, paths or methods, or take a scheme.
 const LINKS: [&str; 29] = [

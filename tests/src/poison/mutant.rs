@@ -3,11 +3,8 @@
 use std::fmt;
 use std::net::Ipv4Addr;
 
+use super::fields::Line;
 use super::model::Model;
-
-/// A field line, name and value. `{T}` stands for the mutant's own name, `{O}` for the address of
-/// the origin.
-pub(super) type Line = (String, String);
 
 /// What a mutant tries; the names follow the audit's points.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

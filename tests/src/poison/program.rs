@@ -15,7 +15,7 @@ use std::time::Instant;
 use super::mutant::{SERVICES, Service};
 use super::naive;
 use super::origin::Origins;
-use crate::corpus::lane::PATIENCE;
+use crate::corpus::patience::PATIENCE;
 use crate::real;
 
 /// A cache with a listener for each service, and the origins behind it.

@@ -88,21 +88,7 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
             scenario.names.push(((*name).to_owned(), address));
         }
         ["origin", name, kind @ ..] => {
-            let kind = match kind {
-                [] | ["tcp"] => OriginKind::Tcp,
-                ["tcp6"] => OriginKind::Tcp6,
-                ["unix"] => OriginKind::Unix,
-                ["refusing"] => OriginKind::Refusing,
-                _ => return Err("an origin is tcp, tcp6, unix or refusing".to_owned()),
-            };
-            let name = (*name).to_owned();
-            scenario.origins.push(Origin {
-                name,
-                kind,
-                scripts: Vec::new(),
-                each: None,
-                any: Vec::new(),
-            });
+            scenario.origins.push(origin(name, kind)?);
             *place = Place::Origin;
         }
         ["descriptors", count] => descriptors(scenario, count, count)?,
@@ -120,35 +106,42 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
             *place = Place::Client;
         }
         ["client", name, after @ ..] => {
-            let (at, after) = match after {
-                ["at", socket, after @ ..] => (Some((*socket).to_owned()), after),
-                after => (None, after),
-            };
-            let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-            let (after, when) = match after {
-                [] => (Vec::new(), Vec::new()),
-                ["after", names @ ..] => (owned(names), Vec::new()),
-                ["when", names @ ..] => (Vec::new(), owned(names)),
-                _ => {
-                    return Err(
-                        "a client comes `after` others or `when` a signal was given".to_owned()
-                    );
-                }
-            };
-            let name = (*name).to_owned();
-            scenario.clients.push(Client {
-                name,
-                count: 1,
-                at,
-                after,
-                when,
-                script: Script::default(),
-            });
+            scenario.clients.push(client(name, after)?);
             *place = Place::Client;
         }
         _ => return Err(format!("what is `{}`?", words.join(" "))),
     }
     Ok(())
+}
+
+/// `origin NAME KIND`.
+fn origin(name: &str, kind: &[&str]) -> Result<Origin, String> {
+    let kind = match kind {
+        [] | ["tcp"] => OriginKind::Tcp,
+        ["tcp6"] => OriginKind::Tcp6,
+        ["unix"] => OriginKind::Unix,
+        ["refusing"] => OriginKind::Refusing,
+        _ => return Err("an origin is tcp, tcp6, unix or refusing".to_owned()),
+    };
+    let name = name.to_owned();
+    Ok(Origin { name, kind, scripts: Vec::new(), each: None, any: Vec::new() })
+}
+
+/// `client NAME`, then `at SOCKET`, then `after CLIENT...` or `when SIGNAL...`.
+fn client(name: &str, after: &[&str]) -> Result<Client, String> {
+    let (at, after) = match after {
+        ["at", socket, after @ ..] => (Some((*socket).to_owned()), after),
+        after => (None, after),
+    };
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let (after, when) = match after {
+        [] => (Vec::new(), Vec::new()),
+        ["after", names @ ..] => (owned(names), Vec::new()),
+        ["when", names @ ..] => (Vec::new(), owned(names)),
+        _ => return Err("a client comes `after` others or `when` a signal was given".to_owned()),
+    };
+    let name = name.to_owned();
+    Ok(Client { name, count: 1, at, after, when, script: Script::default() })
 }
 
 fn inner(

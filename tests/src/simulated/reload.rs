@@ -6,14 +6,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use millrace_config::{self as config, Config, ListenAddress};
-use millrace_engine::Outbox;
+use millrace_engine::{Address, Outbox};
 use millrace_proxy::counters::Counters;
 use millrace_proxy::{Letter, Shared};
 use millrace_sim::{SimDetached, SimWaker, World};
 
-use super::address_of;
 use super::verifier::load_users;
 use crate::scenario::{Asked, Board};
+
+/// Where clients connect to a listener.
+pub(super) fn address_of(address: &ListenAddress) -> Address {
+    match address {
+        ListenAddress::Tcp(address) => Address::Tcp(*address),
+        ListenAddress::Unix(path) => Address::Unix(path.as_path().into()),
+    }
+}
 
 /// Mailboxes of the workers.
 pub(super) type Posts = Rc<RefCell<Vec<Outbox<Letter<SimDetached>, SimWaker>>>>;

@@ -3,9 +3,13 @@
 use std::ops::Deref;
 
 use crate::class::VALUE;
+use crate::error::HeadError;
+use crate::field::Span;
 use crate::head::{self, Head};
+use crate::head::{Fields, HeadLimits, HeadScan};
 use crate::line::{bare_cr_or, version};
-use crate::{Fields, HeadError, HeadLimits, HeadScan, Span, Version, scan};
+use crate::method::Version;
+use crate::scan;
 
 /// An answer head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps
 /// the memory. Its fields are reached through [`Fields`], to which it dereferences.
@@ -148,69 +152,11 @@ fn status(digits: &[u8]) -> Result<u16, HeadError> {
     }
 }
 
-/// Checks, for any bytes: split anywhere they give the same head or the same error as in one piece,
-/// no more bytes are used than there are, every range is inside the head, and what is understood,
-/// written in canonical form, is understood in the same way.
-///
-/// # Panics
-/// When one of these does not hold.
-pub fn fuzz_answer_head(data: &[u8]) {
-    let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 0 };
-    let mut head = AnswerHead::default();
-    let whole = head.parse(data, &mut HeadScan::default(), &limits);
-    let mut piecewise = AnswerHead::default();
-    let mut scan = HeadScan::default();
-    let mut seen = Ok(None);
-    for end in 0..=data.len().min(limits.bytes_max + 1) {
-        // Another head in between, as when a worker has one for all its connections.
-        piecewise.clear();
-        seen = piecewise.parse(&data[..end], &mut scan, &limits);
-        if seen != Ok(None) {
-            break;
-        }
-    }
-    assert_eq!(seen, whole);
-    let Ok(Some(used)) = whole else {
-        assert_eq!(head.fuzz_meaning(), AnswerHead::default().fuzz_meaning());
-        return;
-    };
-    assert!(used <= limits.bytes_max);
-    assert_eq!(&data[..used], head.bytes());
-    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
-    let canonical = head.fuzz_canonical();
-    // The space that a status line may lack.
-    let limits = HeadLimits { bytes_max: limits.bytes_max + 1, ..limits };
-    let used = piecewise.parse(&canonical, &mut HeadScan::default(), &limits);
-    assert_eq!(used, Ok(Some(canonical.len())));
-    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
-}
-
-impl AnswerHead {
-    /// Everything that a reader can learn from the head, as one text.
-    fn fuzz_meaning(&self) -> String {
-        use crate::Method::{Connect, Get, Head};
-        let framings = [Get, Head, Connect].map(|method| crate::answer_framing(self, method));
-        let forwarded: Vec<_> =
-            crate::forwarded_fields(self).map(|field| self.name_of(field)).collect();
-        let fields = self.fields.fuzz_meaning();
-        format!(
-            "{:?} {} {:?} {framings:?} {fields} {forwarded:?}",
-            self.version,
-            self.status,
-            self.reason(),
-        )
-    }
-
-    fn fuzz_canonical(&self) -> Vec<u8> {
-        let status = format!("{} {} ", self.version.as_str(), self.status);
-        self.fields.fuzz_canonical([status.as_bytes(), self.reason(), b"\r\n"].concat())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::corpus;
+    use crate::fuzz::fuzz_answer_head;
     use crate::samples::{LIMITS, answer};
 
     #[test]

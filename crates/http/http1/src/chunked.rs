@@ -7,11 +7,10 @@
 //! nothing of a sender's notation reaches the next hop, a body is written anew, beginning with
 //! [`write_chunk_size`].
 
-use std::fmt;
 use std::ops::Range;
 
-use crate::HeadError;
 use crate::class::{TOKEN, VALUE};
+use crate::error::ChunkError;
 use crate::limits::{
     BODY_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, EXTENSION_BYTES_ALL_MAX, EXTENSION_BYTES_MAX,
 };
@@ -82,48 +81,6 @@ pub struct Step {
     /// Whether the body ended, trailers included. What follows is the next message's.
     pub ended: bool,
 }
-
-/// Why a chunked body is refused. The sender's fault; where the body ends is not certain, so the
-/// connection is of no more use, and the message must not look whole to its receiver.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ChunkError {
-    /// No hex digit, or a byte after the digits that does not belong there.
-    SizeInvalid,
-    /// More than 16 digits, or 2^63 and more.
-    SizeTooLong,
-    /// An extension that is not a token with perhaps a token or quoted string as its value.
-    ExtensionInvalid,
-    /// Extensions of more than 256 bytes in a chunk, or 16 KiB in all.
-    ExtensionsTooLong,
-    /// The line of a size, or the last line, does not end in CR LF.
-    LineEndInvalid,
-    /// No CR LF where the data should end.
-    DataEndInvalid,
-    /// A trailer line is malformed.
-    TrailerInvalid(HeadError),
-    /// Trailer lines of more than 8 KiB.
-    TrailersTooLong,
-    /// More than 64 trailer lines.
-    TrailersTooMany,
-}
-
-impl fmt::Display for ChunkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::SizeInvalid => "a chunk size is not a hex number",
-            Self::SizeTooLong => "a chunk size is too large",
-            Self::ExtensionInvalid => "a chunk extension is malformed",
-            Self::ExtensionsTooLong => "the chunk extensions are too long",
-            Self::LineEndInvalid => "a chunk's line does not end in CR LF",
-            Self::DataEndInvalid => "a chunk's data does not end where its size says",
-            Self::TrailerInvalid(error) => return write!(f, "in the trailers: {error}"),
-            Self::TrailersTooLong => "the trailers are too long",
-            Self::TrailersTooMany => "there are too many trailers",
-        })
-    }
-}
-
-impl std::error::Error for ChunkError {}
 
 impl ChunkedDecoder {
     /// Reads from the start of `input`, which is what came after the last call's `consumed` bytes,
@@ -351,6 +308,7 @@ mod fuzz {
 mod tests {
     use super::*;
     use crate::corpus;
+    use crate::error::HeadError;
 
     fn decode(body: impl AsRef<[u8]>) -> Result<fuzz::Decoded, ChunkError> {
         fuzz_chunked(body.as_ref());

@@ -1,4 +1,4 @@
-//! Why a head is refused.
+//! Why a head, or a chunked body, is refused.
 
 use std::fmt;
 
@@ -87,3 +87,45 @@ impl fmt::Display for HeadError {
 }
 
 impl std::error::Error for HeadError {}
+
+/// Why a chunked body is refused. The sender's fault; where the body ends is not certain, so the
+/// connection is of no more use, and the message must not look whole to its receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChunkError {
+    /// No hex digit, or a byte after the digits that does not belong there.
+    SizeInvalid,
+    /// More than 16 digits, or 2^63 and more.
+    SizeTooLong,
+    /// An extension that is not a token with perhaps a token or quoted string as its value.
+    ExtensionInvalid,
+    /// Extensions of more than 256 bytes in a chunk, or 16 KiB in all.
+    ExtensionsTooLong,
+    /// The line of a size, or the last line, does not end in CR LF.
+    LineEndInvalid,
+    /// No CR LF where the data should end.
+    DataEndInvalid,
+    /// A trailer line is malformed.
+    TrailerInvalid(HeadError),
+    /// Trailer lines of more than 8 KiB.
+    TrailersTooLong,
+    /// More than 64 trailer lines.
+    TrailersTooMany,
+}
+
+impl fmt::Display for ChunkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SizeInvalid => "a chunk size is not a hex number",
+            Self::SizeTooLong => "a chunk size is too large",
+            Self::ExtensionInvalid => "a chunk extension is malformed",
+            Self::ExtensionsTooLong => "the chunk extensions are too long",
+            Self::LineEndInvalid => "a chunk's line does not end in CR LF",
+            Self::DataEndInvalid => "a chunk's data does not end where its size says",
+            Self::TrailerInvalid(error) => return write!(f, "in the trailers: {error}"),
+            Self::TrailersTooLong => "the trailers are too long",
+            Self::TrailersTooMany => "there are too many trailers",
+        })
+    }
+}
+
+impl std::error::Error for ChunkError {}

@@ -1,73 +1,9 @@
-//! What fields mean to an intermediary: lists, connection options, what goes on and what does not.
+//! What fields mean to an intermediary: what goes on and what does not.
 
-use memchr::memchr3;
-
-use crate::class::{is_token, trim};
-use crate::limits::{CONNECTION_OPTIONS_MAX, EMPTY_MEMBERS_MAX, UPGRADE_PROTOCOLS_MAX};
-use crate::{AnswerHead, Field, Fields, HeadError, Method, Name, NameSet, RequestHead, Version};
-
-/// The members of a comma-separated list of tokens, trimmed, without the empty ones (RFC 9110
-/// section 5.6.1). For fields whose members may be quoted there is [`items`].
-pub fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    members(value).filter(|member| !member.is_empty())
-}
-
-/// The members of a comma-separated list of tokens, trimmed, with the empty ones.
-fn members(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value.split(|&byte| byte == b',').map(trim)
-}
-
-/// The members of a comma-separated list, trimmed, without the empty ones. A comma in a quoted
-/// string ends nothing; a string that is not closed reaches to the end of the value.
-pub fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = Some(value);
-    std::iter::from_fn(move || {
-        let value = rest?;
-        let end = item_end(value);
-        rest = value.get(end + 1..);
-        Some(trim(&value[..end]))
-    })
-    .filter(|member| !member.is_empty())
-}
-
-/// Where the comma is that ends the first member, or the length.
-fn item_end(value: &[u8]) -> usize {
-    let mut is_quoted = false;
-    let mut at = 0;
-    while let Some(found) = value.get(at..).and_then(|rest| memchr3(b',', b'"', b'\\', rest)) {
-        at += found;
-        match value[at] {
-            b'"' => is_quoted = !is_quoted,
-            b'\\' if is_quoted => at += 1,
-            b',' if !is_quoted => return at,
-            _ => {}
-        }
-        at += 1;
-    }
-    value.len()
-}
-
-/// Whether a list of tokens has this one, in whatever case.
-pub fn has_token(value: &[u8], token: &[u8]) -> bool {
-    tokens(value).any(|member| member.eq_ignore_ascii_case(token))
-}
-
-/// Reads plain decimal digits: no sign, no space; `None` for anything else and for overflow.
-/// Leading zeros are read.
-pub fn decimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    // So many digits always fit, and are nearly all that is ever read.
-    let (head, tail) = digits.split_at(digits.len().min(19));
-    let value = head.iter().try_fold(0, |value, byte| Some(value * 10 + digit(*byte)?))?;
-    tail.iter()
-        .try_fold(value, |value: u64, byte| value.checked_mul(10)?.checked_add(digit(*byte)?))
-}
-
-fn digit(byte: u8) -> Option<u64> {
-    byte.is_ascii_digit().then(|| u64::from(byte - b'0'))
-}
+use crate::connection::ConnectionOptions;
+use crate::field::Field;
+use crate::head::Fields;
+use crate::name::{Name, NameSet};
 
 /// What never goes on: the fields for the next hop only, RFC 9110 section 7.6.1, and with them
 /// those of proxy authentication, which are for this proxy, or from nobody that may ask; what could
@@ -87,78 +23,6 @@ const LEFT_BEHIND: NameSet = NameSet::of(&[
     Name::ContentLength,
     Name::Proxy,
 ]);
-
-/// What the `Connection` fields of a head say.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ConnectionOptions {
-    /// `close`
-    pub close: bool,
-    /// `keep-alive`
-    pub keep_alive: bool,
-    /// `upgrade`: the `Upgrade` field counts.
-    pub upgrade: bool,
-    /// `te`: the `TE` field counts.
-    pub te: bool,
-    /// Names of other fields, which may have to be removed.
-    pub others: bool,
-}
-
-impl ConnectionOptions {
-    /// Whether the sender wants the connection to last beyond this exchange, RFC 9112 section 9.3.
-    pub fn is_persistent(self, version: Version) -> bool {
-        !self.close && (version == Version::Http11 || self.keep_alive)
-    }
-
-    /// Reads the `Connection` fields of a whole head.
-    pub(crate) fn of(fields: &Fields) -> Result<Self, HeadError> {
-        let mut options = Self::default();
-        let mut bound = MemberBound { left: CONNECTION_OPTIONS_MAX, left_empty: EMPTY_MEMBERS_MAX };
-        for value in fields.values(Name::Connection) {
-            for option in members(value) {
-                bound.count(option).ok_or(HeadError::ConnectionOptionsTooMany)?;
-                let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
-                match option.len() {
-                    5 if is("close") => options.close = true,
-                    10 if is("keep-alive") => options.keep_alive = true,
-                    7 if is("upgrade") => options.upgrade = true,
-                    2 if is("te") => options.te = true,
-                    0 => {}
-                    _ => options.others = true,
-                }
-            }
-        }
-        Ok(options)
-    }
-}
-
-/// Marks the unknown fields among `fields`, which are ranges of `bytes`, that the options of
-/// `Connection` name. [`ConnectionOptions::of`] has bounded the options.
-#[cold]
-pub(crate) fn nominate(bytes: &[u8], fields: &mut [Field]) {
-    let mut names: [&[u8]; CONNECTION_OPTIONS_MAX] = Default::default();
-    let connection = fields.iter().filter(|field| field.known == Name::Connection);
-    let options = connection.flat_map(|field| tokens(field.value.of(bytes)));
-    let count = names.iter_mut().zip(options).map(|(name, option)| *name = option).count();
-    for field in fields.iter_mut().filter(|field| field.known == Name::Other) {
-        let name = field.name.of(bytes);
-        field.is_nominated = names[..count].iter().any(|option| option.eq_ignore_ascii_case(name));
-    }
-}
-
-/// How many more members a list may have.
-struct MemberBound {
-    left: usize,
-    left_empty: usize,
-}
-
-impl MemberBound {
-    /// Counts a member; `None`: it is one too many.
-    fn count(&mut self, member: &[u8]) -> Option<()> {
-        let left = if member.is_empty() { &mut self.left_empty } else { &mut self.left };
-        *left = left.checked_sub(1)?;
-        Some(())
-    }
-}
 
 /// What the `Connection` fields of a head say; it was read with the head.
 pub fn connection_options(fields: &Fields) -> ConnectionOptions {
@@ -237,110 +101,15 @@ pub fn forwarded_runs<'a>(
     })
 }
 
-/// What a request expects before it sends its body, RFC 9110 section 10.1.1.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Expectation {
-    /// Nothing. So it is with HTTP/1.0, whatever it says.
-    #[default]
-    None,
-    /// `100-continue`
-    Continue,
-    /// Something else, or several things: status 417.
-    Unknown,
-}
-
-/// Reads the `Expect` fields of a request.
-pub fn expectation(head: &RequestHead) -> Expectation {
-    if head.version() == Version::Http10 {
-        return Expectation::None;
-    }
-    let mut values = head.values(Name::Expect);
-    match (values.next(), values.next()) {
-        (None, _) => Expectation::None,
-        (Some(value), None) if value.eq_ignore_ascii_case(b"100-continue") => Expectation::Continue,
-        _ => Expectation::Unknown,
-    }
-}
-
-/// The protocols that a head offers or accepts to switch to, at most 8, each a token with perhaps
-/// `/` and another. None unless `Connection` says `upgrade` (RFC 9110 section 7.8), and none when
-/// one of them is malformed: what it means to the other side is not certain.
-pub fn upgrade_protocols(fields: &Fields) -> impl Iterator<Item = &[u8]> {
-    fields.values(Name::Upgrade).flat_map(tokens).filter(|_| fields.offers_upgrade)
-}
-
-/// Whether all protocols in the `Upgrade` fields of a whole head are well-formed.
-pub(crate) fn are_upgrade_protocols(fields: &Fields) -> Result<bool, HeadError> {
-    let mut are_valid = true;
-    let mut bound = MemberBound { left: UPGRADE_PROTOCOLS_MAX, left_empty: EMPTY_MEMBERS_MAX };
-    for protocol in fields.values(Name::Upgrade).flat_map(members) {
-        bound.count(protocol).ok_or(HeadError::UpgradeProtocolsTooMany)?;
-        are_valid &= protocol.is_empty() || is_protocol(protocol);
-    }
-    Ok(are_valid)
-}
-
-fn is_protocol(bytes: &[u8]) -> bool {
-    let mut parts = bytes.splitn(2, |&byte| byte == b'/');
-    parts.all(is_token)
-}
-
-/// Whether a request asks for WebSocket and for nothing else, RFC 6455 section 4.1. Other
-/// protocols, h2c above all, would carry requests that the proxy never sees.
-pub fn is_websocket_upgrade(head: &RequestHead) -> bool {
-    let mut protocols = upgrade_protocols(head);
-    head.method() == Method::Get
-        && head.version() == Version::Http11
-        && protocols.next().is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
-        && protocols.next().is_none()
-}
-
-/// Whether an answer switches to what its request offered: status 101, and only protocols that the
-/// request named.
-pub fn upgrade_accepted(request: &RequestHead, answer: &AnswerHead) -> bool {
-    let mut offered: [&[u8]; UPGRADE_PROTOCOLS_MAX] = Default::default();
-    let places = offered.iter_mut().zip(upgrade_protocols(request));
-    let count = places.map(|(place, protocol)| *place = protocol).count();
-    let is_offered = |protocol: &[u8]| {
-        offered[..count].iter().any(|offered| offered.eq_ignore_ascii_case(protocol))
-    };
-    let mut accepted = upgrade_protocols(answer).peekable();
-    answer.status() == 101 && accepted.peek().is_some() && accepted.all(is_offered)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::{answer, request};
+    use crate::samples::request;
 
     fn forwarded(head: &str) -> Vec<String> {
         let head = request(format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n")).unwrap();
         let names = forwarded_fields(&head).map(|field| head.name_of(field));
         names.map(|name| String::from_utf8(name.to_vec()).unwrap()).collect()
-    }
-
-    #[test]
-    fn lists_are_split_at_commas_outside_quotes() {
-        let split = |value| tokens(value).collect::<Vec<_>>();
-        assert_eq!(split(b" a ,, b\t,"), [b"a", b"b"]);
-        assert!(split(b", ,").is_empty() && split(b"").is_empty());
-        let split = |value| items(value).collect::<Vec<_>>();
-        assert_eq!(split(b"a=\"x,y\", b"), [&b"a=\"x,y\""[..], b"b"]);
-        assert_eq!(split(br#""\",", c,,"#), [&br#""\",""#[..], b"c"]);
-        assert_eq!(split(b"\"open, d"), [b"\"open, d"]);
-        assert_eq!(split(b"a\\,b"), [&b"a\\"[..], b"b"]);
-        assert!(has_token(b"x, Close", b"close") && !has_token(b"closed", b"close"));
-    }
-
-    #[test]
-    fn decimal_is_digits_only() {
-        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
-        assert_eq!(decimal(b"9999999999999999999"), Some(9_999_999_999_999_999_999));
-        assert_eq!(decimal(b"0000000000000000000042"), Some(42));
-        for bytes in [&b"18446744073709551616"[..], b"", b"+1", b"-1", b" 1", b"1 ", b"0x1", b"1_0"]
-        {
-            assert_eq!(decimal(bytes), None);
-        }
     }
 
     #[test]
@@ -409,51 +178,5 @@ mod tests {
         assert!(persists("HTTP/1.1", "") && persists("HTTP/1.0", "x, Keep-Alive"));
         assert!(!persists("HTTP/1.0", "") && !persists("HTTP/1.1", "CLOSE"));
         assert!(!persists("HTTP/1.1", "keep-alive, close"));
-    }
-
-    #[test]
-    fn expectations_are_one_or_refused() {
-        let expects = |fields: &str, version: &str| {
-            let head = format!("POST / {version}\r\nHost: a\r\n{fields}\r\n");
-            expectation(&request(&head).unwrap())
-        };
-        assert_eq!(expects("", "HTTP/1.1"), Expectation::None);
-        assert_eq!(expects("Expect: 100-Continue\r\n", "HTTP/1.1"), Expectation::Continue);
-        assert_eq!(expects("Expect: 100-continue\r\n", "HTTP/1.0"), Expectation::None);
-        for odd in ["Expect: 200-ok", "Expect:", "Expect: 100-continue, x", "Expect: 100-continuex"]
-        {
-            assert_eq!(expects(&format!("{odd}\r\n"), "HTTP/1.1"), Expectation::Unknown, "{odd}");
-        }
-        let twice = "Expect: 100-continue\r\n".repeat(2);
-        assert_eq!(expects(&twice, "HTTP/1.1"), Expectation::Unknown);
-    }
-
-    #[test]
-    fn only_what_was_offered_may_be_switched_to() {
-        let head =
-            |fields: &str| request(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")).unwrap();
-        let offer = head("Upgrade: WebSocket\r\nConnection: Upgrade\r\n");
-        assert!(is_websocket_upgrade(&offer));
-        for other in [
-            "Upgrade: websocket\r\n",
-            "Connection: upgrade\r\n",
-            "Upgrade: h2c\r\nConnection: Upgrade\r\n",
-            "Upgrade: websocket, h2c\r\nConnection: Upgrade\r\n",
-            "Upgrade: websocket, \"h2c\r\nConnection: Upgrade\r\n",
-            "Upgrade: websocket\r\nUpgrade: a/b/c\r\nConnection: Upgrade\r\n",
-        ] {
-            assert!(!is_websocket_upgrade(&head(other)), "{other}");
-        }
-        let both = head("Upgrade: a/1, b\r\nUpgrade: c\r\nConnection: x, upgrade\r\n");
-        assert_eq!(upgrade_protocols(&both).collect::<Vec<_>>(), [&b"a/1"[..], b"b", b"c"]);
-        let accepts = |status: &str| {
-            let answer = answer(format!("HTTP/1.1 {status}\r\n\r\n")).unwrap();
-            upgrade_accepted(&offer, &answer)
-        };
-        assert!(accepts("101 x\r\nConnection: upgrade\r\nUpgrade: websocket"));
-        assert!(!accepts("200 x\r\nConnection: upgrade\r\nUpgrade: websocket"));
-        assert!(!accepts("101 x\r\nConnection: upgrade\r\nUpgrade: h2c"));
-        assert!(!accepts("101 x\r\nConnection: upgrade\r\nUpgrade: websocket, h2c"));
-        assert!(!accepts("101 x\r\nUpgrade: websocket") && !accepts("101 x"));
     }
 }

@@ -8,9 +8,14 @@
 
 use std::fmt;
 
+use crate::answer::AnswerHead;
 use crate::class::is_token;
+use crate::head::Fields;
 use crate::limits::BODY_BYTES_MAX;
-use crate::{AnswerHead, Fields, Method, Name, RequestHead, Version, decimal, tokens};
+use crate::lists::{decimal, tokens};
+use crate::method::{Method, Version};
+use crate::name::Name;
+use crate::request::RequestHead;
 
 /// How the end of a body is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -5,54 +5,11 @@ use std::ops::Range;
 
 use memchr::memchr;
 
-use crate::class::trim;
-use crate::fields::{are_upgrade_protocols, nominate};
+use crate::connection::{ConnectionOptions, are_upgrade_protocols, nominate};
+use crate::error::HeadError;
+use crate::field::Field;
 use crate::line::{field, plain_field};
-use crate::{ConnectionOptions, HeadError, Name, NameSet};
-
-/// A range of a head's own bytes: `start + len <= bytes().len()`, as long as the head is not parsed
-/// again or cleared.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Span {
-    /// Where it begins.
-    pub start: u32,
-    /// How many bytes it has.
-    pub len: u32,
-}
-
-impl Span {
-    pub(crate) fn new(range: Range<usize>) -> Self {
-        Self { start: range.start as u32, len: range.len() as u32 }
-    }
-
-    pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
-        &bytes[self.start as usize..][..self.len as usize]
-    }
-}
-
-/// One field line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Field {
-    /// The name as received: a token.
-    pub name: Span,
-    /// The value without the spaces and tabs around it; may be empty. No control bytes but tabs.
-    pub value: Span,
-    /// The name by its meaning.
-    pub known: Name,
-    /// Whether its line was received in canonical form: after the colon one space, and nothing but
-    /// the value before the line end.
-    pub(crate) is_canonical: bool,
-    /// Whether `Connection` names it, and it is not known: such a field is for the next hop only.
-    /// Set once the head is whole.
-    pub(crate) is_nominated: bool,
-}
-
-impl Field {
-    /// Where the next line begins, if this one is canonical.
-    pub(crate) fn canonical_end(&self) -> u32 {
-        self.name.start + self.name.len + 2 + self.value.len + 2
-    }
-}
+use crate::name::{Name, NameSet};
 
 /// The most that a head may be. Every one of them is a refusal, with its own error.
 #[derive(Clone, Copy, Debug)]
@@ -277,13 +234,13 @@ impl Fields {
         self.bytes.extend_from_slice(head);
         self.received = head.len();
         if self.present.has(Name::Connection) {
-            self.options = ConnectionOptions::of(self)?;
+            self.options = ConnectionOptions::of(self.values(Name::Connection))?;
             if self.options.others {
                 nominate(&self.bytes, &mut self.list);
             }
         }
         if self.options.upgrade && self.present.has(Name::Upgrade) {
-            self.offers_upgrade = are_upgrade_protocols(self)?;
+            self.offers_upgrade = are_upgrade_protocols(self.values(Name::Upgrade))?;
         }
         Ok(())
     }
@@ -331,36 +288,5 @@ impl Fields {
     /// The head as received, from its start line to the empty line, both included.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.received]
-    }
-}
-
-impl Fields {
-    /// Everything that a reader can learn from the fields, for the fuzz bodies.
-    pub(crate) fn fuzz_meaning(&self) -> String {
-        let lines = self.list.iter().map(|field| {
-            let (name, value) = (self.name_of(field), self.value_of(field));
-            assert_eq!(field.known, Name::of(name));
-            assert_eq!(value, trim(value));
-            (name, value)
-        });
-        let (mut by_field, mut by_run) = (Vec::new(), Vec::new());
-        for field in crate::forwarded_fields(self) {
-            let (name, value) = (self.name_of(field), self.value_of(field));
-            crate::Run::Field { name, value }.write(&mut by_field);
-        }
-        crate::forwarded_runs(self, |_| true).for_each(|run| run.write(&mut by_run));
-        assert_eq!(by_field, by_run);
-        format!("{:?} {:?}", lines.collect::<Vec<_>>(), crate::connection_options(self))
-    }
-
-    /// The head with its fields in canonical form after `start`, for the fuzz bodies.
-    pub(crate) fn fuzz_canonical(&self, mut start: Vec<u8>) -> Vec<u8> {
-        for field in &self.list {
-            for part in [self.name_of(field), b":", self.value_of(field), b"\r\n"] {
-                start.extend_from_slice(part);
-            }
-        }
-        start.extend_from_slice(b"\r\n");
-        start
     }
 }

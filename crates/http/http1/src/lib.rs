@@ -16,12 +16,18 @@
 mod answer;
 pub mod chunked;
 mod class;
+mod connection;
+mod destination;
 mod error;
+mod expectation;
+mod field;
 mod fields;
 pub mod framing;
+mod fuzz;
 mod head;
 mod limits;
 mod line;
+mod lists;
 mod method;
 mod name;
 mod origin_request;
@@ -32,27 +38,31 @@ mod scan;
 pub mod target;
 pub mod text;
 mod trailer;
+mod upgrade;
 
 #[cfg(any(test, feature = "corpus"))]
 pub mod corpus;
 #[cfg(test)]
 mod samples;
 
-pub use answer::{AnswerHead, fuzz_answer_head};
-pub use chunked::{ChunkError, ChunkedDecoder, Step, fuzz_chunked, write_chunk_size};
-pub use error::HeadError;
-pub use fields::{
-    ConnectionOptions, Expectation, Run, connection_options, decimal, expectation,
-    forwarded_fields, forwarded_runs, has_token, is_websocket_upgrade, items, tokens,
-    upgrade_accepted, upgrade_protocols,
-};
+pub use answer::AnswerHead;
+pub use chunked::{ChunkedDecoder, Step, fuzz_chunked, write_chunk_size};
+pub use connection::ConnectionOptions;
+pub use destination::destination;
+pub use error::{ChunkError, HeadError};
+pub use expectation::{Expectation, expectation};
+pub use field::{Field, Span};
+pub use fields::{Run, connection_options, forwarded_fields, forwarded_runs};
 pub use framing::{Framing, FramingError, answer_framing, declared_length, request_framing};
-pub use head::{Field, Fields, HeadLimits, HeadScan, Span};
+pub use fuzz::{fuzz_answer_head, fuzz_request_head};
+pub use head::{Fields, HeadLimits, HeadScan};
+pub use lists::{decimal, has_token, items, tokens};
 pub use method::{Method, Version};
 pub use name::{Name, NameSet};
 pub use origin_request::{
     DESCRIPTIONS, Forwarding, METHOD_OVERRIDES, OriginRequest, REMOVED_UNLESS_TRUSTED,
 };
 pub use proxy_header::{ProxyHeader, ProxyHeaderError, fuzz_proxy_header, parse_proxy_header};
-pub use request::{RequestHead, fuzz_request_head};
-pub use target::{Authority, Destination, Host, TargetError, TargetForm, destination};
+pub use request::RequestHead;
+pub use target::{Authority, Destination, Host, TargetError, TargetForm};
+pub use upgrade::{is_websocket_upgrade, upgrade_accepted, upgrade_protocols};

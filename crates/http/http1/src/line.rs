@@ -5,7 +5,11 @@
 use memchr::memchr;
 
 use crate::class::{TOKEN, VALUE, trim};
-use crate::{Field, HeadError, Name, Span, Version, scan};
+use crate::error::HeadError;
+use crate::field::{Field, Span};
+use crate::method::Version;
+use crate::name::Name;
+use crate::scan;
 
 /// Reads the field line that begins at `start` of a head, in one pass, if it is whole and right,
 /// has at most one space around its value, before it, and no tab. Gives with it where the next line

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use memchr::memchr;
 
 use crate::limits::{PROXY_V1_BYTES_MAX, PROXY_V2_BYTES_MAX};
+use crate::lists::decimal;
 
 /// What a header says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -134,7 +135,7 @@ fn version_1_v6(text: &str) -> Result<IpAddr, ProxyHeaderError> {
 
 fn port(text: &str) -> Result<u16, ProxyHeaderError> {
     let is_plain = text == "0" || !text.starts_with('0');
-    let value = crate::decimal(text.as_bytes()).filter(|_| is_plain);
+    let value = decimal(text.as_bytes()).filter(|_| is_plain);
     value.and_then(|value| u16::try_from(value).ok()).ok_or(ProxyHeaderError::PortInvalid)
 }
 

@@ -6,13 +6,15 @@ use std::ops::Deref;
 use memchr::{memchr, memchr2};
 
 use crate::class::{PATH, QUERY, TOKEN};
+use crate::error::HeadError;
+use crate::field::Span;
 use crate::head::{self, Head};
+use crate::head::{Fields, HeadLimits, HeadScan};
 use crate::limits::METHOD_BYTES_MAX;
 use crate::line::{bare_cr_or, version};
-use crate::target::{self, Located};
-use crate::{
-    Fields, HeadError, HeadLimits, HeadScan, Method, Span, TargetError, TargetForm, Version, path,
-};
+use crate::method::{Method, Version};
+use crate::path;
+use crate::target::{self, Located, TargetError, TargetForm};
 
 /// A request head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps
 /// the memory. Its fields are reached through [`Fields`], to which it dereferences.
@@ -151,7 +153,7 @@ impl RequestHead {
     }
 
     /// What the target looks like. Whether the method may have such a target is said by
-    /// [`destination`](crate::destination).
+    /// [`destination`](crate::destination()).
     pub fn form(&self) -> TargetForm {
         self.form
     }
@@ -178,7 +180,7 @@ impl RequestHead {
         }
     }
 
-    /// What [`destination`](crate::destination) gives, in ranges for [`view`](Self::view).
+    /// What [`destination`](crate::destination()) gives, in ranges for [`view`](Self::view).
     pub(crate) fn located(&self) -> Result<Located, TargetError> {
         self.destination
     }
@@ -276,85 +278,11 @@ fn check_target(target: &[u8]) -> Result<(), HeadError> {
     Err(bare_cr_or(target, HeadError::TargetInvalid))
 }
 
-/// Checks, for any bytes: split anywhere they give the same head or the same error as in one piece,
-/// no more bytes are used than there are, every range is inside the head, and what is understood,
-/// written in canonical form, is understood in the same way.
-///
-/// # Panics
-/// When one of these does not hold.
-pub fn fuzz_request_head(data: &[u8]) {
-    let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 1024 };
-    let mut head = RequestHead::default();
-    let whole = head.parse(data, &mut HeadScan::default(), &limits);
-    let mut piecewise = RequestHead::default();
-    let mut scan = HeadScan::default();
-    let mut seen = Ok(None);
-    for end in 0..=data.len().min(limits.bytes_max + 3) {
-        // Another head in between, as when a worker has one for all its connections.
-        piecewise.clear();
-        seen = piecewise.parse(&data[..end], &mut scan, &limits);
-        if seen != Ok(None) {
-            break;
-        }
-    }
-    assert_eq!(seen, whole);
-    let Ok(Some(used)) = whole else {
-        assert_eq!(head.fuzz_meaning(), RequestHead::default().fuzz_meaning());
-        return;
-    };
-    assert!(used <= data.len() && used <= limits.bytes_max + 2);
-    assert!(data[..used].ends_with(head.bytes()));
-    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
-    let canonical = head.fuzz_canonical();
-    let used = piecewise.parse(&canonical, &mut HeadScan::default(), &limits);
-    assert_eq!(used, Ok(Some(canonical.len())));
-    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
-    fuzz_destination(&head);
-}
-
-/// Whatever authority is understood is written as one that is understood in the same way.
-fn fuzz_destination(head: &RequestHead) {
-    let Ok(destination) = target::destination(head) else { return };
-    let Some(authority) = destination.authority else { return };
-    let text = authority.to_string();
-    assert_eq!(crate::Authority::parse(text.as_bytes()), Ok(authority));
-    assert_eq!(crate::Authority::parse(destination.authority_bytes), Ok(authority));
-    let path = destination.path_and_query;
-    assert_eq!(path.is_empty(), head.method() == Method::Connect);
-    assert!(path.is_empty() || path == b"*" || path.starts_with(b"/"));
-}
-
-impl RequestHead {
-    /// Everything that a reader can learn from the head, as one text.
-    fn fuzz_meaning(&self) -> String {
-        let fields = self.fields.fuzz_meaning();
-        let forwarded: Vec<_> =
-            crate::forwarded_fields(self).map(|field| self.name_of(field)).collect();
-        format!(
-            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {fields} {forwarded:?}",
-            self.method,
-            self.method_bytes(),
-            self.target(),
-            self.form,
-            self.version,
-            target::destination(self),
-            crate::request_framing(self),
-            crate::expectation(self),
-            crate::is_websocket_upgrade(self),
-        )
-    }
-
-    fn fuzz_canonical(&self) -> Vec<u8> {
-        let version = self.version.as_str().as_bytes();
-        let start = [self.method_bytes(), b" ", self.target(), b" ", version, b"\r\n"].concat();
-        self.fields.fuzz_canonical(start)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::corpus;
+    use crate::fuzz::fuzz_request_head;
     use crate::samples::{LIMITS, request};
 
     #[test]

@@ -22,8 +22,11 @@ use std::ops::Range;
 use memchr::memchr2;
 
 use crate::class::HOST;
+use crate::field::Span;
+use crate::head::Fields;
 use crate::limits::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
-use crate::{Fields, Method, Name, RequestHead, Span, Version};
+use crate::method::{Method, Version};
+use crate::name::Name;
 
 /// The four forms of RFC 9112 section 3.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,9 +79,9 @@ pub struct Destination<'a> {
 /// What a [`Destination`] is a view of, in ranges of its head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Located {
-    authority: Option<AuthorityAt>,
+    pub(crate) authority: Option<AuthorityAt>,
     /// In the bytes of the head, perhaps behind those that were received.
-    path_and_query: Span,
+    pub(crate) path_and_query: Span,
 }
 
 impl Located {
@@ -93,16 +96,16 @@ impl Located {
 
 /// What an [`Authority`] is a view of.
 #[derive(Clone, Copy, Debug)]
-struct AuthorityAt {
+pub(crate) struct AuthorityAt {
     /// As received.
-    span: Span,
-    host: HostAt,
-    port: Option<u16>,
+    pub(crate) span: Span,
+    pub(crate) host: HostAt,
+    pub(crate) port: Option<u16>,
 }
 
 /// A host that begins with its authority.
 #[derive(Clone, Copy, Debug)]
-enum HostAt {
+pub(crate) enum HostAt {
     /// Has so many bytes.
     Name(u32),
     V4(Ipv4Addr),
@@ -206,29 +209,8 @@ impl fmt::Display for Host<'_> {
     }
 }
 
-/// Says where a request wants to go, RFC 9112 section 3.2. An absolute target wins over `Host`,
-/// section 3.2.2, but `Host` has to be valid all the same: whoever comes next may look at it. It
-/// was read with the head, so asking again costs nothing.
-///
-/// # Errors
-/// When the target does not fit the method, or the host is not certain. The method matters only
-/// with `*` and `host:port`.
-pub fn destination(head: &RequestHead) -> Result<Destination<'_>, TargetError> {
-    let Located { authority, path_and_query } = head.located()?;
-    let view = |span| head.view(span);
-    let authority_bytes = authority.map_or(&[][..], |at| view(at.span));
-    let authority = authority.map(|AuthorityAt { span, host, port }| {
-        let host = match host {
-            HostAt::Name(len) => Host::Name(view(Span { len, ..span })),
-            HostAt::V4(address) => Host::V4(address),
-            HostAt::V6(address) => Host::V6(address),
-        };
-        Authority { host, port }
-    });
-    Ok(Destination { authority, authority_bytes, path_and_query: view(path_and_query) })
-}
-
-/// Reads what [`destination`] gives, once a head is whole. May append a path to its bytes.
+/// Reads what [`destination`](crate::destination()) gives, once a head is whole. May append a path
+/// to its bytes.
 pub(crate) fn locate(
     fields: &mut Fields,
     (method, form, version): (Method, TargetForm, Version),
@@ -409,7 +391,8 @@ fn port(digits: &[u8]) -> Result<u16, TargetError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HeadError;
+    use crate::destination::destination;
+    use crate::error::HeadError;
     use crate::samples::request;
 
     /// The authority and path of a request, or the error, for a target and the fields after it.
@@ -530,6 +513,10 @@ mod tests {
             assert!(Authority::parse(host.as_bytes()).is_ok(), "{host}");
         }
         assert!(Authority::parse(format!("{0}.{0}", "a".repeat(63)).as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn hosts_with_several_readings_are_refused() {
         let long_label = "a".repeat(64);
         let long_name = "a.".repeat(127) + "b";
         let bad = [

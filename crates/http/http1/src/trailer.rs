@@ -2,9 +2,10 @@
 
 use memchr::memchr;
 
+use crate::error::{ChunkError, HeadError};
 use crate::limits::{TRAILER_BYTES_MAX, TRAILERS_MAX};
 use crate::line::field;
-use crate::{ChunkError, HeadError, Name};
+use crate::name::Name;
 
 /// The trailer lines seen so far.
 #[derive(Debug, Default)]

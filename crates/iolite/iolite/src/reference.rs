@@ -5,7 +5,8 @@
 pub(crate) const POOL: u32 = 0;
 
 /// What a slice is known by, the same in every process and for all time: no other bytes ever have
-/// the same reference. It keeps nothing; [`Slab::is_current`](crate::Slab::is_current) tells whether somebody does.
+/// the same reference. It keeps nothing; [`Slab::is_current`](crate::Slab::is_current) tells whether
+/// somebody does.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reference {

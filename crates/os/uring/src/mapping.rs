@@ -15,8 +15,8 @@ pub(crate) struct Mapping {
     length: usize,
 }
 
-// SAFETY: it is memory like any other. What is no atomic of it is looked at by functions alone whose
-// callers exclude each other.
+// SAFETY: it is memory like any other. What is no atomic of it is looked at by functions alone
+// whose callers exclude each other.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

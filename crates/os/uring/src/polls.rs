@@ -1,6 +1,6 @@
-//! A ring that threads share, one at a time, and that tells of events of sockets. Of a ring only what
-//! that needs is here: requests that poll until they are cancelled (multishot, since Linux 5.13),
-//! and their completions.
+//! A ring that threads share, one at a time, and that tells of events of sockets. Of a ring only
+//! what that needs is here: requests that poll until they are cancelled (multishot, since Linux
+//! 5.13), and their completions.
 //!
 //! Completions are made when the thread that has asked is in the kernel (IORING_SETUP_COOP_TASKRUN,
 //! since 5.19): no thread is interrupted for them, and a flag in shared memory says that there are
@@ -61,8 +61,8 @@ impl<F: AsFd> PollRing<F> {
         }
     }
 
-    /// Whether there are completions, or a call would give some. Without the turn this is a hint: it
-    /// holds for what has happened before.
+    /// Whether there are completions, or a call would give some. Without the turn this is a hint:
+    /// it holds for what has happened before.
     pub fn has_news(&self) -> bool {
         self.queues.has_entries() || self.needs_call()
     }

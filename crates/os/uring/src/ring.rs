@@ -103,8 +103,8 @@ pub enum RingCompletion {
     Watched {
         /// As it was given.
         data: u64,
-        /// What its descriptor is ready for, in the bits of poll(2), or why it is watched no longer;
-        /// ECANCELED: as asked.
+        /// What its descriptor is ready for, in the bits of poll(2), or why it is watched no
+        /// longer; ECANCELED: as asked.
         result: Result<u32>,
         /// Whether the watch goes on.
         more: bool,

@@ -145,77 +145,73 @@ impl Kind {
 
     /// What is allowed, as the end of a sentence.
     pub fn allowed(&self) -> String {
-        match self {
-            Self::Flag => "true, false".to_owned(),
-            Self::Switch => "on, off".to_owned(),
-            Self::Number { least, most } => format!("a whole number from {least} to {most}"),
-            Self::Size { least, most } => sizes(*least, *most),
-            Self::Choice(words) => words.join(", "),
-            Self::Listen => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH".to_owned(),
-            Self::Admin => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off".to_owned(),
-            Self::Service => "1 to 64 letters, digits, -, _ and .".to_owned(),
-            Self::Name => "a host name".to_owned(),
-            Self::Log => "a file's path, - for standard output, off".to_owned(),
-            Self::Origin => "http://HOST[:PORT], http://[IPV6][:PORT], unix:PATH".to_owned(),
-            Self::Block => "ADDRESS, ADDRESS/BITS".to_owned(),
-            Self::Port => "a port from 1 to 65535, all".to_owned(),
-            Self::Host => "a host name, *.NAME for all names below it, an address".to_owned(),
-            Self::Domain => "a host name, *.NAME for all names below it; names that are not \
-                             ASCII as their A-labels, xn--..."
-                .to_owned(),
-            Self::File => "a file's path".to_owned(),
-            Self::Realm => {
-                "1 to 100 printable ASCII characters without quotes and backslashes".to_owned()
+        let words = match self {
+            Self::Flag => "true, false",
+            Self::Switch => "on, off",
+            Self::Number { least, most } => {
+                return format!("a whole number from {least} to {most}");
             }
-            Self::Path => "a path from its slash on, without ? and #, in normal form: without \
-                           //, . and .. segments, a % that begins no escape, escapes of visible \
-                           characters other than / \\ % ? # and ;, and lower-case hexadecimal \
-                           digits in others"
-                .to_owned(),
-            Self::PassField => "X-Real-Ip, X-Client-IP, Client-IP, True-Client-IP, \
-                                CF-Connecting-IP, Fastly-Client-IP, X-Cluster-Client-IP, X-Host, \
-                                X-HTTP-Host-Override, X-Scheme, X-Url-Scheme, X-Script-Name, \
-                                Front-End-Https, X-Original-NAME, X-Rewrite-NAME, names that \
-                                begin with X-Forward but for X-Forwarded-For, -Host and -Proto"
-                .to_owned(),
-            Self::Check => "a path from its slash on, with ? if need be; off".to_owned(),
-            Self::Statuses => {
-                "a status from 200 to 599, or a range of them like 200-299".to_owned()
+            Self::Size { least, most } => return sizes(*least, *most),
+            Self::Choice(words) => return words.join(", "),
+            Self::Listen => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH",
+            Self::Admin => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off",
+            Self::Service => "1 to 64 letters, digits, -, _ and .",
+            Self::Name => "a host name",
+            Self::Log => "a file's path, - for standard output, off",
+            Self::Origin => "http://HOST[:PORT], http://[IPV6][:PORT], unix:PATH",
+            Self::Block => "ADDRESS, ADDRESS/BITS",
+            Self::Port => "a port from 1 to 65535, all",
+            Self::Host => "a host name, *.NAME for all names below it, an address",
+            Self::Domain => {
+                "a host name, *.NAME for all names below it; names that are not \
+                 ASCII as their A-labels, xn--..."
             }
+            Self::File => "a file's path",
+            Self::Realm => "1 to 100 printable ASCII characters without quotes and backslashes",
+            Self::Path => {
+                "a path from its slash on, without ? and #, in normal form: without \
+                 //, . and .. segments, a % that begins no escape, escapes of visible \
+                 characters other than / \\ % ? # and ;, and lower-case hexadecimal \
+                 digits in others"
+            }
+            Self::PassField => {
+                "X-Real-Ip, X-Client-IP, Client-IP, True-Client-IP, \
+                 CF-Connecting-IP, Fastly-Client-IP, X-Cluster-Client-IP, X-Host, \
+                 X-HTTP-Host-Override, X-Scheme, X-Url-Scheme, X-Script-Name, \
+                 Front-End-Https, X-Original-NAME, X-Rewrite-NAME, names that \
+                 begin with X-Forward but for X-Forwarded-For, -Host and -Proto"
+            }
+            Self::Check => "a path from its slash on, with ? if need be; off",
+            Self::Statuses => "a status from 200 to 599, or a range of them like 200-299",
             Self::Congestion => {
                 "system, auto, an algorithm that the kernel has: up to 15 letters, digits, - and _"
-                    .to_owned()
             }
-            Self::User => {
-                "auto, a user's name or number, with :GROUP behind it for another group".to_owned()
-            }
-            Self::Folder => "a folder's path".to_owned(),
+            Self::User => "auto, a user's name or number, with :GROUP behind it for another group",
+            Self::Folder => "a folder's path",
             Self::Share { least, most, percent_max } => {
                 let sizes = sizes(*least, *most);
-                format!("0 for none, {sizes}, a part of memory from 1% to {percent_max}%")
+                return format!("0 for none, {sizes}, a part of memory from 1% to {percent_max}%");
             }
             Self::Disk { least, most } => {
                 let sizes = sizes(*least, *most);
-                format!("the path of a folder from its slash on, a colon, and {sizes}")
+                return format!("the path of a folder from its slash on, a colon, and {sizes}");
             }
-            Self::Time => "a whole number with s, m, h or d, 0s to 3650d".to_owned(),
+            Self::Time => "a whole number with s, m, h or d, 0s to 3650d",
             Self::Ttl => {
                 "origin, default TIME, override TIME, each alone or after a status or a range of \
                  them, as in 404 default 10s; TIME is a whole number with s, m, h or d, 0s to 3650d"
-                    .to_owned()
             }
-            Self::Field => "a field's name, off".to_owned(),
+            Self::Field => "a field's name, off",
             Self::Feature => {
                 "field:NAME, cookie:NAME, cookie:NAME* for all cookies whose names begin so"
-                    .to_owned()
             }
             Self::Parameter => {
                 "a parameter's name as it is sent, NAME* for all that begin so, * for the whole \
                  query"
-                    .to_owned()
             }
-            Self::Limit => "NAME=VALUE with a name of the table of limits".to_owned(),
-        }
+            Self::Limit => "NAME=VALUE with a name of the table of limits",
+        };
+        words.to_owned()
     }
 }
 

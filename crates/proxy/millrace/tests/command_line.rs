@@ -33,7 +33,7 @@ fn refused(words: &str, status: i32, parts: &[&str]) {
 }
 
 #[test]
-fn a_wrong_option_is_one_line_that_says_what_is_allowed_and_status_2() {
+fn an_unknown_word_is_one_line_that_says_what_is_allowed_and_status_2() {
     for (words, parts) in [
         ("", &["no command", "forward, boost, run, check, doctor, demo"][..]),
         ("serve .", &["\"serve\" is not known"]),
@@ -58,8 +58,19 @@ fn a_wrong_option_is_one_line_that_says_what_is_allowed_and_status_2() {
             ],
         ),
         ("forward --name a", &["forward: --name is a key of files alone (expected: name in [["]),
-        ("forward --listen [::1]", &["--listen: \"[::1]\" has no port"]),
         ("run --config x", &["run: \"--config\" is not known", "(expected: millrace run FILE)"]),
+        ("run", &["the file is missing"]),
+        ("demo --listen 0.0.0.0:80", &["demo: --listen is an option of forward, boost alone"]),
+        ("reference latin", &["\"latin\" is not known", "man, toml, markdown"]),
+    ] {
+        refused(words, 2, parts);
+    }
+}
+
+#[test]
+fn a_wrong_value_is_one_line_that_says_what_is_allowed_and_status_2() {
+    for (words, parts) in [
+        ("forward --listen [::1]", &["--listen: \"[::1]\" has no port"][..]),
         ("forward --workers", &["--workers: has no value", "1 to 1024"]),
         ("forward --workers 0", &["--workers: \"0\" is too small", "1 to 1024"]),
         ("forward --workers 1 --workers 2", &["--workers: is given twice"]),
@@ -110,28 +121,33 @@ fn a_wrong_option_is_one_line_that_says_what_is_allowed_and_status_2() {
             &["millrace: --admin-token-file /no/x: cannot be read"],
         ),
         ("cache stat --token-file /no/x", &["millrace: --token-file /no/x: cannot be read"]),
+        ("forward --log-format xml", &["--log-format: \"xml\"", "common, combined, json"]),
+        ("forward --congestion no-such", &["--congestion: \"no-such\" is nothing", "reno"]),
+    ] {
+        refused(words, 2, parts);
+    }
+}
+
+#[test]
+fn what_cache_and_boost_refuse_is_one_line_that_says_what_is_allowed_and_status_2() {
+    for (words, parts) in [
         (
             "cache purge /a.html",
-            &["URL: \"/a.html\" is not a URL (expected: http://HOST[:PORT]/PATH)"],
+            &["URL: \"/a.html\" is not a URL (expected: http://HOST[:PORT]/PATH)"][..],
         ),
         (
             "cache list --limit 0",
             &["--limit: \"0\" is too small (expected: a whole number from 1 to"],
         ),
         ("cache purge --group g", &["--group: needs --site (expected: --group GROUP --site http:"]),
-        ("forward --log-format xml", &["--log-format: \"xml\"", "common, combined, json"]),
         ("boost", &["--origin is missing", "http://HOST"]),
         ("boost --origin https://a", &["--origin: \"https://a\"", "TLS", "http://HOST"]),
         ("boost --origin http://a/b", &["--origin: \"http://a/b\" has a path"]),
         ("boost --origin http://a --balance best", &["--balance", "least-outstanding"]),
         ("boost --origin http://a --host mine", &["--host: \"mine\"", "client, origin"]),
         ("boost --origin http://a --congestion a,b", &["--congestion: \"a,b\"", "system, auto"]),
-        ("forward --congestion no-such", &["--congestion: \"no-such\" is nothing", "reno"]),
         ("boost --origin http://a --proxy-protocol", &["--proxy-protocol", "--trust CIDR"]),
         ("boost --origin http://a --listen [::1]:5 --admin [::1]:5", &["listened on twice"]),
-        ("run", &["the file is missing"]),
-        ("demo --listen 0.0.0.0:80", &["demo: --listen is an option of forward, boost alone"]),
-        ("reference latin", &["\"latin\" is not known", "man, toml, markdown"]),
     ] {
         refused(words, 2, parts);
     }

@@ -366,7 +366,7 @@ impl Engine for Sim {
         if kernel.descriptors_exhausted() {
             return Err(Error::OutOfDescriptors);
         }
-        if kernel.random.chance(kernel.plan.pipes) {
+        if kernel.random.chance(kernel.plan.shortages.pipes) {
             kernel.note("no pipe", "");
             kernel.meet("no pipe");
             return Err(Error::OutOfMemory);

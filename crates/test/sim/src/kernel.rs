@@ -14,12 +14,12 @@ use millrace_engine::{Address, Budget, Buffer, Instant, Token};
 
 use crate::connection::Connection;
 use crate::descriptor::{Descriptor, Direction, Object, Owner};
-use crate::faulty::EngineFault;
+use crate::fault::EngineFault;
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
+use crate::stale::Stale;
 use crate::tale::Tale;
 use crate::trace::Trace;
-use crate::trouble::Stale;
 
 /// Something that will happen at a known time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -248,7 +248,7 @@ impl Kernel {
             self.meet("no descriptor left");
             return true;
         }
-        if self.random.chance(self.plan.descriptors) {
+        if self.random.chance(self.plan.shortages.descriptors) {
             self.meet("no descriptor");
             return true;
         }
@@ -280,5 +280,35 @@ impl Kernel {
 
     pub(crate) fn note(&mut self, what: &'static str, note: &str) {
         self.trace.note(self.now, what, note);
+    }
+
+    /// Tells what `side` of a connection did, and which bytes it sent.
+    pub(crate) fn tell(&mut self, connection: usize, side: usize, did: &str, bytes: &[u8]) {
+        if !self.tale.is_told() {
+            return;
+        }
+        let [from, to] = [side, 1 - side].map(|side| self.who(connection, side));
+        self.tale.add(self.now, format!("{from} {did} {to}"), bytes);
+    }
+
+    /// From now on `side` of a connection belongs to `owner`.
+    pub(crate) fn name_owner(&mut self, connection: usize, side: usize, owner: Owner) {
+        if let Owner::Engine(index) = owner
+            && self.tale.is_told()
+        {
+            let name = format!("worker {index} ({connection})");
+            self.tale.set_name((connection, side), &name);
+        }
+    }
+
+    /// Who holds one end of a connection.
+    fn who(&self, connection: usize, side: usize) -> String {
+        if let Some(name) = self.tale.name_of((connection, side)) {
+            return name.to_owned();
+        }
+        match self.connections[connection].sides[side].address {
+            Some(address) => format!("{address}"),
+            None => "somebody".to_owned(),
+        }
     }
 }

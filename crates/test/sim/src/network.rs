@@ -47,14 +47,14 @@ impl Kernel {
             connection.sides[0].address = Some(from.unwrap_or(source));
             connection.sides[1].address = Some(*to);
         }
-        if self.random.chance(self.plan.reset) {
+        if self.random.chance(self.plan.streams.reset) {
             connection.reset_after = Some(self.random.length(200) as u64);
         }
         if self.random.chance(self.plan.vanish) {
             connection.vanish_after = Some(self.random.length(50) as u64);
         }
         for side in &mut connection.sides {
-            if self.random.chance(self.plan.stall) {
+            if self.random.chance(self.plan.streams.stall) {
                 side.out.stall_after = Some(self.random.length(10_000) as u64);
             }
         }
@@ -165,7 +165,7 @@ impl Kernel {
             return Err(error);
         }
         let out = &self.connections[index].sides[side].out;
-        let capacity = self.plan.capacity(self.plan.send_capacity, out.carried);
+        let capacity = self.plan.streams.capacity(self.plan.streams.send_capacity, out.carried);
         let mut count = capacity.saturating_sub(out.sent.len()).min(bytes.len());
         if self.random.chance(self.plan.short) {
             count = self.random.below(count as u64 + 1) as usize;
@@ -193,7 +193,7 @@ impl Kernel {
     /// Whether a write would take at least one byte, or fail.
     pub(crate) fn is_writable(&self, index: usize, side: usize) -> bool {
         let own = &self.connections[index].sides[side];
-        let capacity = self.plan.capacity(self.plan.send_capacity, own.out.carried);
+        let capacity = self.plan.streams.capacity(self.plan.streams.send_capacity, own.out.carried);
         own.error.is_some() || own.reset || own.out.sent.len() < capacity
     }
 
@@ -250,8 +250,8 @@ impl Kernel {
 
     /// How long the next segment is under way.
     fn segment_delay(&mut self) -> Duration {
-        let delay = self.plan.segment_delay(&mut self.random);
-        if delay > Duration::from_nanos(self.plan.delay_ns) {
+        let delay = self.plan.streams.segment_delay(&mut self.random);
+        if delay > Duration::from_nanos(self.plan.streams.delay_ns) {
             self.meet("late segment");
         }
         delay
@@ -289,7 +289,7 @@ impl Kernel {
             return;
         }
         let out = &mut own.out;
-        let capacity = self.plan.capacity(self.plan.receive_capacity, out.carried);
+        let capacity = self.plan.streams.capacity(self.plan.streams.receive_capacity, out.carried);
         let room = deaf || out.arrived.len() < capacity;
         let something = !out.sent.is_empty() && room;
         let end = out.sent.is_empty() && out.finished && !out.finish_arrived;
@@ -334,9 +334,9 @@ impl Kernel {
         if receiver_was_reset {
             return; // Not even an end arrives any more: one would look like a whole stream.
         }
-        let capacity = self.plan.capacity(self.plan.receive_capacity, out.carried);
+        let capacity = self.plan.streams.capacity(self.plan.streams.receive_capacity, out.carried);
         let room = capacity.saturating_sub(out.arrived.len());
-        let segment = self.plan.segment_max(out.carried).min(room).min(out.sent.len());
+        let segment = self.plan.streams.segment_max(out.carried).min(room).min(out.sent.len());
         let mut count = segment;
         if segment > 1 && self.random.chance(self.plan.short) {
             count = self.random.length(segment);

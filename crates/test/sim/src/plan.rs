@@ -23,47 +23,26 @@ pub enum Faults {
 pub struct Plan {
     /// Which class of faults it was drawn for.
     pub faults: Faults,
-    /// Bytes that the kernel holds for a sender, at least 1.
-    pub send_capacity: usize,
-    /// Bytes that the kernel holds for a receiver, at least 1.
-    pub receive_capacity: usize,
-    /// The largest segment, at least 1; see [`Plan::segment_max`].
-    pub segment: usize,
-    /// The longest ordinary delay of a segment, in nanoseconds.
-    pub delay_ns: u64,
+    /// How streams carry bytes.
+    pub streams: Streams,
+    /// What the kernel runs out of.
+    pub shortages: Shortages,
     /// The longest time between readiness and the completion of an operation, in nanoseconds.
     pub jitter_ns: u64,
     /// How often, of a thousand, an operation that could end at once is made to wait.
     pub wait: u64,
     /// How often, of a thousand, a receive or send is cut short.
     pub short: u64,
-    /// How often, of a thousand segments, one is late by up to a second, as after a loss.
-    pub loss: u64,
     /// The most completions that one turn gives, at least 1.
     pub batch_max: usize,
     /// Bytes that a pipe holds.
     pub pipe_capacity: usize,
-    /// How often, of a thousand, there is no pipe: the user has too many.
-    pub pipes: u64,
-    /// How often, of a thousand connections, one is reset at a random moment.
-    pub reset: u64,
     /// How often, of a thousand, a connection is refused, unreachable or lost in the network.
     pub connect_fault: u64,
-    /// How often, of a thousand, accept, connect or pipe find no descriptor left.
-    pub descriptors: u64,
-    /// How often, of a thousand streams, one stops for up to five minutes.
-    pub stall: u64,
     /// How often, of a thousand connections of engines, the first packet is lost.
     pub syn_loss: u64,
     /// How often, of a thousand datagrams, one is lost.
     pub datagram_loss: u64,
-    /// How often, of a thousand, accept, connect or send find no kernel memory.
-    pub memory: u64,
-    /// For so many milliseconds of each [`Plan::shortage_every_ms`] others have taken all
-    /// descriptors and pipes.
-    pub shortage_ms: u64,
-    /// At least 1.
-    pub shortage_every_ms: u64,
     /// How often, of a thousand, a turn begins late, because other programs run.
     pub slow_turns: u64,
     /// How late at most, in nanoseconds.
@@ -93,6 +72,41 @@ pub struct Plan {
     pub letters: usize,
 }
 
+/// How the streams of a world carry bytes.
+#[derive(Clone, Debug)]
+pub struct Streams {
+    /// Bytes that the kernel holds for a sender, at least 1.
+    pub send_capacity: usize,
+    /// Bytes that the kernel holds for a receiver, at least 1.
+    pub receive_capacity: usize,
+    /// The largest segment, at least 1; see [`Streams::segment_max`].
+    pub segment: usize,
+    /// The longest ordinary delay of a segment, in nanoseconds.
+    pub delay_ns: u64,
+    /// How often, of a thousand segments, one is late by up to a second, as after a loss.
+    pub loss: u64,
+    /// How often, of a thousand connections, one is reset at a random moment.
+    pub reset: u64,
+    /// How often, of a thousand streams, one stops for up to five minutes.
+    pub stall: u64,
+}
+
+/// What the kernel of a world runs out of.
+#[derive(Clone, Debug)]
+pub struct Shortages {
+    /// How often, of a thousand, there is no pipe: the user has too many.
+    pub pipes: u64,
+    /// How often, of a thousand, accept, connect or pipe find no descriptor left.
+    pub descriptors: u64,
+    /// How often, of a thousand, accept, connect or send find no kernel memory.
+    pub memory: u64,
+    /// For so many milliseconds of each [`Shortages::every_ms`] others have taken all descriptors
+    /// and pipes.
+    pub lasting_ms: u64,
+    /// At least 1.
+    pub every_ms: u64,
+}
+
 /// Bytes of a stream after which segments grow, so that a large body does not cost a million
 /// events where the cuts have long been made.
 const FINE_BYTES: u64 = 16 * 1024;
@@ -106,12 +120,13 @@ impl Plan {
         }
         plan.faults = faults;
         let size = random.choose(&[8, 64, 700, 1460, 65_536]);
-        plan.segment = random.length(size);
-        plan.send_capacity = random.length(size * 4).max(plan.segment.min(4));
-        plan.receive_capacity = random.length(size * 4).max(plan.segment.min(4));
+        let streams = &mut plan.streams;
+        streams.segment = random.length(size);
+        streams.send_capacity = random.length(size * 4).max(streams.segment.min(4));
+        streams.receive_capacity = random.length(size * 4).max(streams.segment.min(4));
         // Tiny sizes come with short delays: a head of a kilobyte, sent byte by byte, has to
         // arrive well before the proxy's deadlines in a world that is meant to work.
-        let smallest = plan.segment.min(plan.send_capacity).min(plan.receive_capacity);
+        let smallest = streams.segment.min(streams.send_capacity).min(streams.receive_capacity);
         let delay_us = match smallest {
             0..=8 => 5,
             9..=64 => 40,
@@ -119,20 +134,20 @@ impl Plan {
             701..=1460 => 2_000,
             _ => 20_000,
         };
-        plan.delay_ns = random.between(1, delay_us) * 1000;
+        streams.delay_ns = random.between(1, delay_us) * 1000;
         plan.jitter_ns = random.between(0, delay_us * 200);
         plan.wait = random.choose(&[0, 200, 800]);
         plan.short = random.choose(&[0, 100, 500]);
-        plan.loss = if smallest > 64 { random.choose(&[0, 2]) } else { 0 };
+        plan.streams.loss = if smallest > 64 { random.choose(&[0, 2]) } else { 0 };
         plan.batch_max = random.choose(&[1, 3, 1000]);
         plan.pipe_capacity = random.choose(&[4096, 65_536, 262_144]);
-        plan.pipes = random.choose(&[0, 0, 300, 1000]);
+        plan.shortages.pipes = random.choose(&[0, 0, 300, 1000]);
         plan.draw_benign_trouble(random, delay_us);
         if faults == Faults::Hostile {
-            plan.reset = random.choose(&[0, 50, 200]);
+            plan.streams.reset = random.choose(&[0, 50, 200]);
             plan.connect_fault = random.choose(&[0, 100, 300]);
-            plan.descriptors = random.choose(&[0, 20, 100]);
-            plan.stall = random.choose(&[0, 30, 100]);
+            plan.shortages.descriptors = random.choose(&[0, 20, 100]);
+            plan.streams.stall = random.choose(&[0, 30, 100]);
             plan.datagram_loss = random.choose(&[0, 100, 500]);
             plan.draw_hostile_trouble(random);
         }
@@ -153,9 +168,10 @@ impl Plan {
 
     /// What only a broken one does, or a machine that has far too much to do.
     fn draw_hostile_trouble(&mut self, random: &mut Random) {
-        self.memory = random.choose(&[0, 0, 10, 50]);
-        self.shortage_every_ms = random.between(1000, 30_000);
-        self.shortage_ms = random.choose(&[0, 0, 500, 20_000]).min(self.shortage_every_ms * 3 / 4);
+        let shortages = &mut self.shortages;
+        shortages.memory = random.choose(&[0, 0, 10, 50]);
+        shortages.every_ms = random.between(1000, 30_000);
+        shortages.lasting_ms = random.choose(&[0, 0, 500, 20_000]).min(shortages.every_ms * 3 / 4);
         if random.chance(300) {
             self.slow_turns = random.choose(&[5, 50]);
             self.slow_turn_ns = random.choose(&[100_000_000, 5_000_000_000]);
@@ -173,26 +189,30 @@ impl Plan {
     fn kind() -> Self {
         Self {
             faults: Faults::None,
-            send_capacity: 256 * 1024,
-            receive_capacity: 256 * 1024,
-            segment: 65_536,
-            delay_ns: 20_000,
+            streams: Streams {
+                send_capacity: 256 * 1024,
+                receive_capacity: 256 * 1024,
+                segment: 65_536,
+                delay_ns: 20_000,
+                loss: 0,
+                reset: 0,
+                stall: 0,
+            },
+            shortages: Shortages {
+                pipes: 0,
+                descriptors: 0,
+                memory: 0,
+                lasting_ms: 0,
+                every_ms: 1,
+            },
             jitter_ns: 0,
             wait: 0,
             short: 0,
-            loss: 0,
             batch_max: 1000,
             pipe_capacity: 262_144,
-            pipes: 0,
-            reset: 0,
             connect_fault: 0,
-            descriptors: 0,
-            stall: 0,
             datagram_loss: 0,
             syn_loss: 0,
-            memory: 0,
-            shortage_ms: 0,
-            shortage_every_ms: 1,
             slow_turns: 0,
             slow_turn_ns: 0,
             wake_ns: 0,
@@ -208,7 +228,9 @@ impl Plan {
             letters: 256,
         }
     }
+}
 
+impl Streams {
     /// The largest segment, and the least room in buffers, of a stream that has carried `carried`
     /// bytes.
     pub fn segment_max(&self, carried: u64) -> usize {

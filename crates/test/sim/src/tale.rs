@@ -1,21 +1,17 @@
 //! The tale of a world: what moved between its sockets, told in lines for a person to read, who to
 //! whom, how many bytes and how they begin. A worker's end of a connection has the connection's
 //! number behind it. The trace next to it is for comparing runs. Nothing is told, and nothing of it
-//! costs anything, unless [`World::tell`] asks for it.
+//! costs anything, unless [`World::tell`](crate::World::tell) asks for it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use millrace_engine::Instant;
 
-use crate::descriptor::Owner;
-use crate::kernel::Kernel;
-use crate::{Socket, World};
-
 /// Lines and the names that stand in them.
 #[derive(Debug, Default)]
 pub(crate) struct Tale {
-    told: bool,
+    is_told: bool,
     lines: Vec<Line>,
     /// By connection and side.
     names: BTreeMap<(usize, usize), Box<str>>,
@@ -37,73 +33,30 @@ const LINES_MAX: usize = 20_000;
 /// Bytes that a line shows of what was sent.
 const SHOWN: usize = 60;
 
-impl World {
+impl Tale {
     /// From now on everything is told.
-    pub fn tell(&self) {
-        self.kernel.borrow_mut().tale.told = true;
+    pub(crate) fn begin(&mut self) {
+        self.is_told = true;
     }
 
-    /// What was told, one line an event.
-    pub fn tale(&self) -> String {
-        let kernel = self.kernel.borrow();
-        let mut text = String::new();
-        for line in &kernel.tale.lines {
-            let microseconds = line.at.nanoseconds().saturating_sub(1_000_000_000) / 1000;
-            let (whole, part) = (microseconds / 1000, microseconds % 1000);
-            // Writing into a String does not fail.
-            let _ = write!(text, "{whole:8}.{part:03} ms  {}", line.did);
-            if line.count > 0 {
-                let more = if line.count > line.begin.len() { "…" } else { "" };
-                let begin = line.begin.escape_ascii();
-                let _ = write!(text, "  {} bytes \"{begin}{more}\"", line.count);
-            }
-            if line.times > 1 {
-                let _ = write!(text, ", {} times", line.times);
-            }
-            text.push('\n');
-        }
-        text
+    /// Whether anything is told.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told
     }
 
-    /// Names an actor's end of a connection in the tale.
-    pub fn name(&self, socket: Socket, name: &str) {
-        let kernel = &mut *self.kernel.borrow_mut();
-        let side = kernel.stream_of(socket.number());
-        kernel.tale.names.insert(side, name.into());
+    /// Names one side of a connection.
+    pub(crate) fn set_name(&mut self, side: (usize, usize), name: &str) {
+        self.names.insert(side, name.into());
     }
 
-    /// Adds an actor's words to the tale.
-    pub fn say(&self, words: &str) {
-        let kernel = &mut *self.kernel.borrow_mut();
-        if kernel.tale.told {
-            kernel.tell_line(words.to_owned(), &[]);
-        }
-    }
-}
-
-impl Kernel {
-    /// Tells what `side` of a connection did, and which bytes it sent.
-    pub(crate) fn tell(&mut self, connection: usize, side: usize, did: &str, bytes: &[u8]) {
-        if !self.tale.told {
-            return;
-        }
-        let [from, to] = [side, 1 - side].map(|side| self.who(connection, side));
-        self.tell_line(format!("{from} {did} {to}"), bytes);
-    }
-
-    /// From now on `side` of a connection belongs to `owner`.
-    pub(crate) fn name_owner(&mut self, connection: usize, side: usize, owner: Owner) {
-        if let Owner::Engine(index) = owner
-            && self.tale.told
-        {
-            let name = format!("worker {index} ({connection})");
-            self.tale.names.insert((connection, side), name.into());
-        }
+    /// The name of one side of a connection.
+    pub(crate) fn name_of(&self, side: (usize, usize)) -> Option<&str> {
+        self.names.get(&side).map(|name| &**name)
     }
 
     /// Adds a line, or to the last one where that says the same.
-    fn tell_line(&mut self, did: String, bytes: &[u8]) {
-        let (at, lines) = (self.now, &mut self.tale.lines);
+    pub(crate) fn add(&mut self, at: Instant, did: String, bytes: &[u8]) {
+        let lines = &mut self.lines;
         let begin = |room: usize| &bytes[..bytes.len().min(room)];
         let full = lines.len() == LINES_MAX;
         match lines.last_mut() {
@@ -120,15 +73,25 @@ impl Kernel {
         }
     }
 
-    /// Who holds one end of a connection.
-    fn who(&self, connection: usize, side: usize) -> String {
-        if let Some(name) = self.tale.names.get(&(connection, side)) {
-            return name.to_string();
+    /// What was told, one line an event.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for line in &self.lines {
+            let microseconds = line.at.nanoseconds().saturating_sub(1_000_000_000) / 1000;
+            let (whole, part) = (microseconds / 1000, microseconds % 1000);
+            // Writing into a String does not fail.
+            let _ = write!(text, "{whole:8}.{part:03} ms  {}", line.did);
+            if line.count > 0 {
+                let more = if line.count > line.begin.len() { "…" } else { "" };
+                let begin = line.begin.escape_ascii();
+                let _ = write!(text, "  {} bytes \"{begin}{more}\"", line.count);
+            }
+            if line.times > 1 {
+                let _ = write!(text, ", {} times", line.times);
+            }
+            text.push('\n');
         }
-        match self.connections[connection].sides[side].address {
-            Some(address) => format!("{address}"),
-            None => "somebody".to_owned(),
-        }
+        text
     }
 }
 

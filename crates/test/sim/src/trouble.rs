@@ -8,24 +8,9 @@ use std::time::Duration;
 use millrace_engine::{Error, Event, Kind, Token};
 
 use crate::connection::Connection;
-use crate::descriptor::{Descriptor, Object, Operation, Owner, Work};
+use crate::descriptor::{Descriptor, Object, Owner};
 use crate::kernel::{Happening, Kernel};
-
-/// A completion of a descriptor that was closed since.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Stale {
-    token: Token,
-    /// What the kernel had done when the descriptor was closed.
-    did: Did,
-}
-
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Did {
-    Received(Vec<u8>),
-    ReceivedError,
-    Sent,
-    NotConnected,
-}
+use crate::stale::{Did, Stale};
 
 /// Worlds in which the clock leaps do so at moments of their first minute.
 const LEAPS_MS_MAX: u64 = 60_000;
@@ -68,7 +53,9 @@ impl Kernel {
     pub(crate) fn is_short(&mut self) -> bool {
         let plan = &self.plan;
         let now = self.now.milliseconds();
-        if plan.shortage_ms == 0 || now % plan.shortage_every_ms >= plan.shortage_ms {
+        if plan.shortages.lasting_ms == 0
+            || now % plan.shortages.every_ms >= plan.shortages.lasting_ms
+        {
             return false;
         }
         self.meet("shortage");
@@ -77,7 +64,7 @@ impl Kernel {
 
     /// Whether an operation finds no kernel memory.
     pub(crate) fn lacks_memory(&mut self) -> bool {
-        let lacks = self.random.chance(self.plan.memory);
+        let lacks = self.random.chance(self.plan.shortages.memory);
         if lacks {
             self.note("no memory", "");
             self.meet("no memory");
@@ -134,9 +121,8 @@ impl Kernel {
             }
             let arrived = self.connections[*connection].incoming(*side).arrived.iter();
             let arrived: Vec<u8> = arrived.copied().take(1000).collect();
-            if let Some(did) = did(operation, arrived) {
+            if let Some(stale) = Stale::of(operation, arrived) {
                 self.meet("stale completion");
-                let stale = Stale { token: operation.token, did };
                 let late = Duration::from_nanos(self.random.between(0, STALE_NS_MAX));
                 self.after(late, Happening::Stale { engine, stale });
             }
@@ -206,15 +192,5 @@ impl Connection {
     /// What the kernel tells `side` when its connection is reset.
     pub(crate) fn reset_error(&self, side: usize) -> Error {
         if self.vanished == Some(1 - side) { Error::TimedOut } else { Error::Reset }
-    }
-}
-
-fn did(operation: &Operation, arrived: Vec<u8>) -> Option<Did> {
-    match operation.work {
-        Work::Receive { max } if arrived.len() <= max => Some(Did::Received(arrived)),
-        Work::Receive { .. } => Some(Did::ReceivedError),
-        Work::Send { .. } => Some(Did::Sent),
-        Work::Connect => Some(Did::NotConnected),
-        _ => None,
     }
 }

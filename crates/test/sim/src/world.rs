@@ -13,7 +13,8 @@ use millrace_engine::{Address, Budget, Error, Instant};
 use crate::connection::Readable;
 use crate::descriptor::{Object, Owner};
 use crate::engine::{Sim, SimDetached, TIME_OF_DAY_AT_ZERO};
-use crate::faulty::{EngineFault, Faulty};
+use crate::fault::EngineFault;
+use crate::faulty::Faulty;
 use crate::kernel::{EngineState, Kernel};
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
@@ -41,12 +42,6 @@ pub enum Read {
     Failed(Error),
     /// Nothing yet.
     Nothing,
-}
-
-impl Socket {
-    pub(crate) fn number(self) -> u32 {
-        self.0
-    }
 }
 
 impl World {
@@ -357,6 +352,31 @@ impl World {
         let kernel = &mut *self.kernel.borrow_mut();
         if let Object::Datagram { local, .. } = kernel.descriptor(socket.0).object {
             kernel.send_datagram(local, to, bytes);
+        }
+    }
+
+    /// From now on everything is told.
+    pub fn tell(&self) {
+        self.kernel.borrow_mut().tale.begin();
+    }
+
+    /// What was told, one line an event.
+    pub fn tale(&self) -> String {
+        self.kernel.borrow().tale.text()
+    }
+
+    /// Names an actor's end of a connection in the tale.
+    pub fn name(&self, socket: Socket, name: &str) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let side = kernel.stream_of(socket.0);
+        kernel.tale.set_name(side, name);
+    }
+
+    /// Adds an actor's words to the tale.
+    pub fn say(&self, words: &str) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        if kernel.tale.is_told() {
+            kernel.tale.add(kernel.now, words.to_owned(), &[]);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millrace_engine::{Address, Engine, Error, Event, Fd, Instant, Kind, Token, Wake};
-use millrace_sim::{Ended, Faults, Plan, Read, Sim, Socket, Turn, World, run};
+use millrace_sim::{Ended, Faults, Plan, Read, Shortages, Sim, Socket, Turn, World, run};
 
 const TOKEN: Token = Token::new(Kind::Client, 0, 7);
 
@@ -95,10 +95,12 @@ fn what_is_closed_may_complete_once_more_under_its_old_token() {
 
 #[test]
 fn memory_and_descriptors_run_out() {
-    let (world, mut notes) = world(|plan| plan.memory = 1000);
+    let (world, mut notes) = world(|plan| plan.shortages.memory = 1000);
     let address = Address::Tcp("127.0.0.1:1".parse().expect("an address"));
     assert_eq!(notes.engine.connect(&address, TOKEN), Err(Error::OutOfMemory));
-    world.set_plan(Plan { memory: 0, shortage_ms: 500, shortage_every_ms: 1000, ..world.plan() });
+    let shortages =
+        Shortages { memory: 0, lasting_ms: 500, every_ms: 1000, ..world.plan().shortages };
+    world.set_plan(Plan { shortages, ..world.plan() });
     let mut open = Vec::new();
     let mut refused = 0;
     for _ in 0..100 {

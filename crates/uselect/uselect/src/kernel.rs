@@ -1,4 +1,5 @@
-//! The one door to Linux of this crate: what it asks of the kernel, a function a call.
+//! The one door to Linux of this crate but for io_uring: what it asks of the kernel, a function a
+//! call.
 //!
 //! Not by `millrace-sys`: the library is linked into other people's programs, which have no use for
 //! the rest of that crate.

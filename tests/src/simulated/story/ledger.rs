@@ -60,8 +60,8 @@ pub(super) struct Waits {
 impl Waits {
     /// From the limits, and what the world may add to them.
     pub(super) fn new(limits: &Limits, story: &Story, plan: &Plan) -> Self {
-        let jitter = Duration::from_nanos(plan.jitter_ns + plan.delay_ns + plan.wake_ns);
-        let loses = story.world == Faults::Hostile || plan.loss > 0;
+        let jitter = Duration::from_nanos(plan.jitter_ns + plan.streams.delay_ns + plan.wake_ns);
+        let loses = story.world == Faults::Hostile || plan.streams.loss > 0;
         let slack = match story.world {
             // Streams stop for up to five minutes, in each direction at each side and at each try.
             Faults::Hostile => Duration::from_secs(5 * 60 * 4 * (limits.retries + 1)),

@@ -70,25 +70,25 @@ fn calm(story: &Story, world: &World) {
     let mut plan = world.plan();
     for calm in &story.calm {
         match calm {
-            Calm::Resets => plan.reset = 0,
+            Calm::Resets => plan.streams.reset = 0,
             Calm::Connects => plan.connect_fault = 0,
-            Calm::Descriptors => plan.descriptors = 0,
-            Calm::Stalls => (plan.stall, plan.loss, plan.datagram_loss) = (0, 0, 0),
+            Calm::Descriptors => plan.shortages.descriptors = 0,
+            Calm::Stalls => (plan.streams.stall, plan.streams.loss, plan.datagram_loss) = (0, 0, 0),
             Calm::Shorts => (plan.short, plan.wait) = (0, 0),
             Calm::Sizes => {
-                (plan.segment, plan.send_capacity) = (65_536, 256 * 1024);
-                plan.receive_capacity = 256 * 1024;
+                (plan.streams.segment, plan.streams.send_capacity) = (65_536, 256 * 1024);
+                plan.streams.receive_capacity = 256 * 1024;
             }
-            Calm::Pipes => (plan.pipes, plan.pipe_capacity) = (0, 262_144),
+            Calm::Pipes => (plan.shortages.pipes, plan.pipe_capacity) = (0, 262_144),
             Calm::Clocks => (plan.leaps, plan.slow_turns, plan.wake_ns) = (0, 0, 0),
-            Calm::Memory => (plan.memory, plan.shortage_ms) = (0, 0),
+            Calm::Memory => (plan.shortages.memory, plan.shortages.lasting_ms) = (0, 0),
             Calm::Vanishing => plan.vanish = 0,
             Calm::Strays => (plan.stale, plan.spurious) = (0, 0),
             Calm::Accepts => (plan.syn_loss, plan.skew, plan.burst_ns) = (0, 0, 0),
             Calm::Letters => plan.letters = 256,
             Calm::Names => plan.name_faults = 0,
             Calm::Delays => {
-                (plan.delay_ns, plan.jitter_ns, plan.batch_max) = (20_000, 0, 1000);
+                (plan.streams.delay_ns, plan.jitter_ns, plan.batch_max) = (20_000, 0, 1000);
             }
         }
     }
@@ -242,21 +242,14 @@ impl Stage {
     fn new(story: &Story, world: &World) -> Result<Self, String> {
         let story = Rc::new(story.clone());
         let plan = world.plan();
-        let jitter = Duration::from_nanos(plan.jitter_ns + plan.delay_ns + plan.wake_ns);
+        let jitter = Duration::from_nanos(plan.jitter_ns + plan.streams.delay_ns + plan.wake_ns);
         let limits = millrace_config::limits::Limits::default();
         let ledger = Ledger::new(story.clone(), Waits::new(&limits, &story, &plan));
         let origins = story.origins.iter().enumerate();
         let origins: Vec<(OriginSeat, u16)> =
             origins.map(|(at, origin)| OriginSeat::new(origin, at, &ledger, world)).collect();
-        let authorities: Vec<String> = story
-            .origins
-            .iter()
-            .enumerate()
-            .map(|(at, origin)| match origin.naming {
-                Naming::Address => format!("127.0.0.1:{}", origins[at].1),
-                _ => format!("{}:{}", name_of(at), origins[at].1),
-            })
-            .collect();
+        let ports: Vec<u16> = origins.iter().map(|(_, port)| *port).collect();
+        let authorities = authorities(&story, &ports);
         let config = Arc::new(configure(&story, world, &authorities)?);
         let reloads = reloads(&story, world, &authorities, &config)?;
         let waits = |config: &Config| Waits::new(&config.limits, &story, &plan);
@@ -269,14 +262,7 @@ impl Stage {
         let servers = (names.server(), &SimVerifier::new(false));
         let (workers, posts, shared) = start(&config, world, servers, believed)?;
         let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
-        let workers = workers.into_iter().enumerate().map(|(index, running)| Watched {
-            index,
-            running: Some(running),
-            ledger: ledger.clone(),
-            world: world.clone(),
-            ended: ended[index].clone(),
-        });
-        let workers = workers.collect();
+        let workers = watched(workers, &ended, &ledger, world);
         let clients = story.connections.iter().enumerate();
         let clients = clients
             .map(|(at, plan)| ClientSeat::new(plan, at, &authorities, &ledger, world))
@@ -386,6 +372,34 @@ impl Stage {
         let clients: Vec<String> = self.troupe.clients.iter().map(ClientSeat::state).collect();
         Failure { kind, words: format!("{words}\n{}", clients.join("\n")) }
     }
+}
+
+/// What the proxy's configuration calls the origins, which listen on these ports.
+fn authorities(story: &Story, ports: &[u16]) -> Vec<String> {
+    let origins = story.origins.iter().zip(ports).enumerate();
+    let authorities = origins.map(|(at, (origin, port))| match origin.naming {
+        Naming::Address => format!("127.0.0.1:{port}"),
+        _ => format!("{}:{port}", name_of(at)),
+    });
+    authorities.collect()
+}
+
+/// The workers with the flags that say when each has ended.
+fn watched(
+    workers: Vec<Running>,
+    ended: &[Rc<Cell<bool>>],
+    ledger: &Ledger,
+    world: &World,
+) -> Vec<Watched> {
+    let workers = workers.into_iter().zip(ended).enumerate();
+    let watched = workers.map(|(index, (running, ended))| Watched {
+        index,
+        running: Some(running),
+        ledger: ledger.clone(),
+        world: world.clone(),
+        ended: ended.clone(),
+    });
+    watched.collect()
 }
 
 /// The proxy's configuration: by the program's own parser, then with the port that was picked.

@@ -1,0 +1,84 @@
+//! What the fields say that are about the connection: `Connection` and `Upgrade`.
+
+use crate::class::is_token;
+use crate::error::HeadError;
+use crate::field::Field;
+use crate::limits::{CONNECTION_OPTIONS_MAX, EMPTY_MEMBERS_MAX, UPGRADE_PROTOCOLS_MAX};
+use crate::lists::{MemberBound, members, tokens};
+use crate::method::Version;
+use crate::name::Name;
+
+/// What the `Connection` fields of a head say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ConnectionOptions {
+    /// `close`
+    pub close: bool,
+    /// `keep-alive`
+    pub keep_alive: bool,
+    /// `upgrade`: the `Upgrade` field counts.
+    pub upgrade: bool,
+    /// `te`: the `TE` field counts.
+    pub te: bool,
+    /// Names of other fields, which may have to be removed.
+    pub others: bool,
+}
+
+impl ConnectionOptions {
+    /// Whether the sender wants the connection to last beyond this exchange, RFC 9112 section 9.3.
+    pub fn is_persistent(self, version: Version) -> bool {
+        !self.close && (version == Version::Http11 || self.keep_alive)
+    }
+
+    /// Reads the values of the `Connection` fields of a whole head.
+    pub(crate) fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Self, HeadError> {
+        let mut options = Self::default();
+        let mut bound = MemberBound { left: CONNECTION_OPTIONS_MAX, left_empty: EMPTY_MEMBERS_MAX };
+        for value in values {
+            for option in members(value) {
+                bound.count(option).ok_or(HeadError::ConnectionOptionsTooMany)?;
+                let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
+                match option.len() {
+                    5 if is("close") => options.close = true,
+                    10 if is("keep-alive") => options.keep_alive = true,
+                    7 if is("upgrade") => options.upgrade = true,
+                    2 if is("te") => options.te = true,
+                    0 => {}
+                    _ => options.others = true,
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Marks the unknown fields among `fields`, which are ranges of `bytes`, that the options of
+/// `Connection` name. [`ConnectionOptions::of`] has bounded the options.
+#[cold]
+pub(crate) fn nominate(bytes: &[u8], fields: &mut [Field]) {
+    let mut names: [&[u8]; CONNECTION_OPTIONS_MAX] = Default::default();
+    let connection = fields.iter().filter(|field| field.known == Name::Connection);
+    let options = connection.flat_map(|field| tokens(field.value.of(bytes)));
+    let count = names.iter_mut().zip(options).map(|(name, option)| *name = option).count();
+    for field in fields.iter_mut().filter(|field| field.known == Name::Other) {
+        let name = field.name.of(bytes);
+        field.is_nominated = names[..count].iter().any(|option| option.eq_ignore_ascii_case(name));
+    }
+}
+
+/// Whether all protocols in the values of the `Upgrade` fields of a whole head are well-formed.
+pub(crate) fn are_upgrade_protocols<'a>(
+    values: impl Iterator<Item = &'a [u8]>,
+) -> Result<bool, HeadError> {
+    let mut are_valid = true;
+    let mut bound = MemberBound { left: UPGRADE_PROTOCOLS_MAX, left_empty: EMPTY_MEMBERS_MAX };
+    for protocol in values.flat_map(members) {
+        bound.count(protocol).ok_or(HeadError::UpgradeProtocolsTooMany)?;
+        are_valid &= protocol.is_empty() || is_protocol(protocol);
+    }
+    Ok(are_valid)
+}
+
+fn is_protocol(bytes: &[u8]) -> bool {
+    let mut parts = bytes.splitn(2, |&byte| byte == b'/');
+    parts.all(is_token)
+}

@@ -1,0 +1,53 @@
+//! What a request expects of who gets its body.
+
+use crate::method::Version;
+use crate::name::Name;
+use crate::request::RequestHead;
+
+/// What a request expects before it sends its body, RFC 9110 section 10.1.1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Expectation {
+    /// Nothing. So it is with HTTP/1.0, whatever it says.
+    #[default]
+    None,
+    /// `100-continue`
+    Continue,
+    /// Something else, or several things: status 417.
+    Unknown,
+}
+
+/// Reads the `Expect` fields of a request.
+pub fn expectation(head: &RequestHead) -> Expectation {
+    if head.version() == Version::Http10 {
+        return Expectation::None;
+    }
+    let mut values = head.values(Name::Expect);
+    match (values.next(), values.next()) {
+        (None, _) => Expectation::None,
+        (Some(value), None) if value.eq_ignore_ascii_case(b"100-continue") => Expectation::Continue,
+        _ => Expectation::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::request;
+
+    #[test]
+    fn expectations_are_one_or_refused() {
+        let expects = |fields: &str, version: &str| {
+            let head = format!("POST / {version}\r\nHost: a\r\n{fields}\r\n");
+            expectation(&request(&head).unwrap())
+        };
+        assert_eq!(expects("", "HTTP/1.1"), Expectation::None);
+        assert_eq!(expects("Expect: 100-Continue\r\n", "HTTP/1.1"), Expectation::Continue);
+        assert_eq!(expects("Expect: 100-continue\r\n", "HTTP/1.0"), Expectation::None);
+        for odd in ["Expect: 200-ok", "Expect:", "Expect: 100-continue, x", "Expect: 100-continuex"]
+        {
+            assert_eq!(expects(&format!("{odd}\r\n"), "HTTP/1.1"), Expectation::Unknown, "{odd}");
+        }
+        let twice = "Expect: 100-continue\r\n".repeat(2);
+        assert_eq!(expects(&twice, "HTTP/1.1"), Expectation::Unknown);
+    }
+}

@@ -1,0 +1,177 @@
+//! What has to hold of heads, whatever their bytes are; for fuzzing.
+
+use crate::answer::AnswerHead;
+use crate::class::trim;
+use crate::destination::destination;
+use crate::expectation::expectation;
+use crate::fields::{Run, connection_options, forwarded_fields, forwarded_runs};
+use crate::framing::{answer_framing, request_framing};
+use crate::head::{Fields, HeadLimits, HeadScan};
+use crate::method::Method;
+use crate::name::Name;
+use crate::request::RequestHead;
+use crate::target::Authority;
+use crate::upgrade::is_websocket_upgrade;
+
+/// Checks, for any bytes: split anywhere they give the same head or the same error as in one piece,
+/// no more bytes are used than there are, every range is inside the head, and what is understood,
+/// written in canonical form, is understood in the same way.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn fuzz_request_head(data: &[u8]) {
+    let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 1024 };
+    let mut head = RequestHead::default();
+    let whole = head.parse(data, &mut HeadScan::default(), &limits);
+    let mut piecewise = RequestHead::default();
+    let mut scan = HeadScan::default();
+    let mut seen = Ok(None);
+    for end in 0..=data.len().min(limits.bytes_max + 3) {
+        // Another head in between, as when a worker has one for all its connections.
+        piecewise.clear();
+        seen = piecewise.parse(&data[..end], &mut scan, &limits);
+        if seen != Ok(None) {
+            break;
+        }
+    }
+    assert_eq!(seen, whole);
+    let Ok(Some(used)) = whole else {
+        assert_eq!(head.fuzz_meaning(), RequestHead::default().fuzz_meaning());
+        return;
+    };
+    assert!(used <= data.len() && used <= limits.bytes_max + 2);
+    assert!(data[..used].ends_with(head.bytes()));
+    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
+    let canonical = head.fuzz_canonical();
+    let used = piecewise.parse(&canonical, &mut HeadScan::default(), &limits);
+    assert_eq!(used, Ok(Some(canonical.len())));
+    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
+    fuzz_destination(&head);
+}
+
+/// Whatever authority is understood is written as one that is understood in the same way.
+fn fuzz_destination(head: &RequestHead) {
+    let Ok(destination) = destination(head) else { return };
+    let Some(authority) = destination.authority else { return };
+    let text = authority.to_string();
+    assert_eq!(Authority::parse(text.as_bytes()), Ok(authority));
+    assert_eq!(Authority::parse(destination.authority_bytes), Ok(authority));
+    let path = destination.path_and_query;
+    assert_eq!(path.is_empty(), head.method() == Method::Connect);
+    assert!(path.is_empty() || path == b"*" || path.starts_with(b"/"));
+}
+
+impl RequestHead {
+    /// Everything that a reader can learn from the head, as one text.
+    fn fuzz_meaning(&self) -> String {
+        let fields = self.fields_meaning();
+        let forwarded: Vec<_> = forwarded_fields(self).map(|field| self.name_of(field)).collect();
+        format!(
+            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {fields} {forwarded:?}",
+            self.method(),
+            self.method_bytes(),
+            self.target(),
+            self.form(),
+            self.version(),
+            destination(self),
+            request_framing(self),
+            expectation(self),
+            is_websocket_upgrade(self),
+        )
+    }
+
+    fn fuzz_canonical(&self) -> Vec<u8> {
+        let version = self.version().as_str().as_bytes();
+        let start = [self.method_bytes(), b" ", self.target(), b" ", version, b"\r\n"].concat();
+        self.fields_canonical(start)
+    }
+}
+
+/// Checks, for any bytes: split anywhere they give the same head or the same error as in one piece,
+/// no more bytes are used than there are, every range is inside the head, and what is understood,
+/// written in canonical form, is understood in the same way.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn fuzz_answer_head(data: &[u8]) {
+    let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 0 };
+    let mut head = AnswerHead::default();
+    let whole = head.parse(data, &mut HeadScan::default(), &limits);
+    let mut piecewise = AnswerHead::default();
+    let mut scan = HeadScan::default();
+    let mut seen = Ok(None);
+    for end in 0..=data.len().min(limits.bytes_max + 1) {
+        // Another head in between, as when a worker has one for all its connections.
+        piecewise.clear();
+        seen = piecewise.parse(&data[..end], &mut scan, &limits);
+        if seen != Ok(None) {
+            break;
+        }
+    }
+    assert_eq!(seen, whole);
+    let Ok(Some(used)) = whole else {
+        assert_eq!(head.fuzz_meaning(), AnswerHead::default().fuzz_meaning());
+        return;
+    };
+    assert!(used <= limits.bytes_max);
+    assert_eq!(&data[..used], head.bytes());
+    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
+    let canonical = head.fuzz_canonical();
+    // The space that a status line may lack.
+    let limits = HeadLimits { bytes_max: limits.bytes_max + 1, ..limits };
+    let used = piecewise.parse(&canonical, &mut HeadScan::default(), &limits);
+    assert_eq!(used, Ok(Some(canonical.len())));
+    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
+}
+
+impl AnswerHead {
+    /// Everything that a reader can learn from the head, as one text.
+    fn fuzz_meaning(&self) -> String {
+        let methods = [Method::Get, Method::Head, Method::Connect];
+        let framings = methods.map(|method| answer_framing(self, method));
+        let forwarded: Vec<_> = forwarded_fields(self).map(|field| self.name_of(field)).collect();
+        let fields = self.fields_meaning();
+        format!(
+            "{:?} {} {:?} {framings:?} {fields} {forwarded:?}",
+            self.version(),
+            self.status(),
+            self.reason(),
+        )
+    }
+
+    fn fuzz_canonical(&self) -> Vec<u8> {
+        let status = format!("{} {} ", self.version().as_str(), self.status());
+        self.fields_canonical([status.as_bytes(), self.reason(), b"\r\n"].concat())
+    }
+}
+
+impl Fields {
+    /// Everything that a reader can learn from the fields.
+    fn fields_meaning(&self) -> String {
+        let lines = self.fields().iter().map(|field| {
+            let (name, value) = (self.name_of(field), self.value_of(field));
+            assert_eq!(field.known, Name::of(name));
+            assert_eq!(value, trim(value));
+            (name, value)
+        });
+        let (mut by_field, mut by_run) = (Vec::new(), Vec::new());
+        for field in forwarded_fields(self) {
+            let (name, value) = (self.name_of(field), self.value_of(field));
+            Run::Field { name, value }.write(&mut by_field);
+        }
+        forwarded_runs(self, |_| true).for_each(|run| run.write(&mut by_run));
+        assert_eq!(by_field, by_run);
+        format!("{:?} {:?}", lines.collect::<Vec<_>>(), connection_options(self))
+    }
+
+    /// The head with its fields in canonical form after `start`.
+    fn fields_canonical(&self, mut start: Vec<u8>) -> Vec<u8> {
+        for field in self.fields() {
+            for part in [self.name_of(field), b":", self.value_of(field), b"\r\n"] {
+                start.extend_from_slice(part);
+            }
+        }
+        start.extend_from_slice(b"\r\n");
+        start
+    }
+}

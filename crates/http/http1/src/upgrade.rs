@@ -1,0 +1,74 @@
+//! Switching to another protocol, RFC 9110 section 7.8.
+
+use crate::answer::AnswerHead;
+use crate::head::Fields;
+use crate::limits::UPGRADE_PROTOCOLS_MAX;
+use crate::lists::tokens;
+use crate::method::{Method, Version};
+use crate::name::Name;
+use crate::request::RequestHead;
+
+/// The protocols that a head offers or accepts to switch to, at most 8, each a token with perhaps
+/// `/` and another. None unless `Connection` says `upgrade` (RFC 9110 section 7.8), and none when
+/// one of them is malformed: what it means to the other side is not certain.
+pub fn upgrade_protocols(fields: &Fields) -> impl Iterator<Item = &[u8]> {
+    fields.values(Name::Upgrade).flat_map(tokens).filter(|_| fields.offers_upgrade)
+}
+
+/// Whether a request asks for WebSocket and for nothing else, RFC 6455 section 4.1. Other
+/// protocols, h2c above all, would carry requests that the proxy never sees.
+pub fn is_websocket_upgrade(head: &RequestHead) -> bool {
+    let mut protocols = upgrade_protocols(head);
+    head.method() == Method::Get
+        && head.version() == Version::Http11
+        && protocols.next().is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
+        && protocols.next().is_none()
+}
+
+/// Whether an answer switches to what its request offered: status 101, and only protocols that the
+/// request named.
+pub fn upgrade_accepted(request: &RequestHead, answer: &AnswerHead) -> bool {
+    let mut offered: [&[u8]; UPGRADE_PROTOCOLS_MAX] = Default::default();
+    let places = offered.iter_mut().zip(upgrade_protocols(request));
+    let count = places.map(|(place, protocol)| *place = protocol).count();
+    let is_offered = |protocol: &[u8]| {
+        offered[..count].iter().any(|offered| offered.eq_ignore_ascii_case(protocol))
+    };
+    let mut accepted = upgrade_protocols(answer).peekable();
+    answer.status() == 101 && accepted.peek().is_some() && accepted.all(is_offered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{answer, request};
+
+    #[test]
+    fn only_what_was_offered_may_be_switched_to() {
+        let head =
+            |fields: &str| request(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")).unwrap();
+        let offer = head("Upgrade: WebSocket\r\nConnection: Upgrade\r\n");
+        assert!(is_websocket_upgrade(&offer));
+        for other in [
+            "Upgrade: websocket\r\n",
+            "Connection: upgrade\r\n",
+            "Upgrade: h2c\r\nConnection: Upgrade\r\n",
+            "Upgrade: websocket, h2c\r\nConnection: Upgrade\r\n",
+            "Upgrade: websocket, \"h2c\r\nConnection: Upgrade\r\n",
+            "Upgrade: websocket\r\nUpgrade: a/b/c\r\nConnection: Upgrade\r\n",
+        ] {
+            assert!(!is_websocket_upgrade(&head(other)), "{other}");
+        }
+        let both = head("Upgrade: a/1, b\r\nUpgrade: c\r\nConnection: x, upgrade\r\n");
+        assert_eq!(upgrade_protocols(&both).collect::<Vec<_>>(), [&b"a/1"[..], b"b", b"c"]);
+        let accepts = |status: &str| {
+            let answer = answer(format!("HTTP/1.1 {status}\r\n\r\n")).unwrap();
+            upgrade_accepted(&offer, &answer)
+        };
+        assert!(accepts("101 x\r\nConnection: upgrade\r\nUpgrade: websocket"));
+        assert!(!accepts("200 x\r\nConnection: upgrade\r\nUpgrade: websocket"));
+        assert!(!accepts("101 x\r\nConnection: upgrade\r\nUpgrade: h2c"));
+        assert!(!accepts("101 x\r\nConnection: upgrade\r\nUpgrade: websocket, h2c"));
+        assert!(!accepts("101 x\r\nUpgrade: websocket") && !accepts("101 x"));
+    }
+}
