@@ -150,21 +150,27 @@ impl<W: Copy + PartialEq> Resolver<W> {
         self.names.handle(token, told, now, &mut || engine.random());
     }
 
-    /// Carries out what is ordered, until nothing is.
+    /// Carries out what is ordered, until nothing is, as in nearly every turn.
+    #[inline]
     fn obey<E: Engine>(&mut self, engine: &mut E, now: Instant) {
         while let Some((token, order)) = self.names.next_order() {
-            let place = token.slot() as usize;
-            match order {
-                Order::OpenUdp(server) => self.open(engine, token, &Address::Udp(server), now),
-                Order::OpenTcp(server) => self.open(engine, token, &Address::Tcp(server), now),
-                Order::Close => {
-                    if let Some(socket) = self.sockets.get_mut(place).and_then(Option::take) {
-                        engine.close(socket.fd);
-                    }
+            self.carry_out(engine, token, order, now);
+        }
+    }
+
+    #[inline(never)]
+    fn carry_out<E: Engine>(&mut self, engine: &mut E, token: Token, order: Order, now: Instant) {
+        let place = token.slot() as usize;
+        match order {
+            Order::OpenUdp(server) => self.open(engine, token, &Address::Udp(server), now),
+            Order::OpenTcp(server) => self.open(engine, token, &Address::Tcp(server), now),
+            Order::Close => {
+                if let Some(socket) = self.sockets.get_mut(place).and_then(Option::take) {
+                    engine.close(socket.fd);
                 }
-                Order::Send(bytes) => engine.send(self.fd(token), &[&bytes], token),
-                Order::Receive(bytes_max) => engine.recv(self.fd(token), bytes_max, token),
             }
+            Order::Send(bytes) => engine.send(self.fd(token), &[&bytes], token),
+            Order::Receive(bytes_max) => engine.recv(self.fd(token), bytes_max, token),
         }
     }
 
