@@ -85,7 +85,7 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> St
     }
     if delivered == Delivered::Tunnel {
         // An orderly end would make what the origin has got of the tunnel look whole.
-        side::break_off(core, key);
+        origin::close::break_off(core, key);
     }
     side::leave(core, key);
     if core.exchange(key).is_refresh() {

@@ -14,7 +14,8 @@ use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Subject};
 use crate::origin::attempt::{Attempt, Dial};
-use crate::origin::{OriginConn, Phase, User, side};
+use crate::origin::close::close;
+use crate::origin::{OriginConn, Phase, User};
 use crate::overload::capacity;
 use millrace_config::Role;
 use millrace_dns::{Attempt as Next, Race};
@@ -119,7 +120,7 @@ fn connect_max<E: Engine>(core: &mut Core<E>, key: Key) -> Duration {
 fn has_room<E: Engine>(core: &mut Core<E>) -> bool {
     while capacity::room_for_origins(core) == 0 {
         let Some(oldest) = core.origins.oldest_idle() else { return false };
-        side::close(core, oldest);
+        close(core, oldest);
     }
     true
 }

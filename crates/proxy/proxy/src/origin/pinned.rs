@@ -7,7 +7,8 @@ use millrace_http1::ProxyHeader;
 
 use crate::core::{Core, Parts};
 use crate::exchange::{Exchange, Plan};
-use crate::origin::{Origins, side};
+use crate::origin::Origins;
+use crate::origin::close::close;
 use millrace_config::{Role, SendProxy};
 
 /// The header that connections of the exchange's route begin with.
@@ -67,7 +68,7 @@ pub(crate) fn close_of_client<E: Engine>(core: &mut Core<E>, conn: Key) {
     for slot in core.origins.pinned.remove(&conn).unwrap_or_default() {
         let connection = core.origins.connections.get(slot);
         if connection.is_some_and(|it| it.is_idle() && it.owner == Some(conn)) {
-            side::close(core, slot);
+            close(core, slot);
         }
     }
 }

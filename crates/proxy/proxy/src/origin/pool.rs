@@ -13,9 +13,9 @@ use millrace_engine::{Instant, Key, Table};
 use millrace_splice::Thresholds;
 
 use crate::conn::wire::Wire;
+use crate::origin::place::Known;
 use crate::origin::rules::RuleSets;
 use crate::origin::shared_health::CheckMark;
-use crate::origin::state::Known;
 use crate::origin::{OriginConn, OriginId, OriginUse, RulesId, User};
 
 /// All origins of a worker.

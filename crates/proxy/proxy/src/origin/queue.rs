@@ -10,6 +10,7 @@ use millrace_engine::{Engine, Instant, Key};
 
 use crate::core::Core;
 use crate::exchange::Plan;
+use crate::origin::close::close;
 use crate::origin::{OriginId, OriginUse, Origins, Phase, pinned, side};
 use crate::overload::capacity;
 
@@ -132,7 +133,7 @@ fn make_room<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> bool {
         return true;
     }
     let Some(idle) = core.origins.surplus(id, 0, usize::MAX) else { return false };
-    side::close(core, idle);
+    close(core, idle);
     core.origins.has_room(id, max)
 }
 

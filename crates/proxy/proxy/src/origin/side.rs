@@ -10,7 +10,9 @@ use crate::core::{Core, Parts};
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Subject};
-use crate::origin::{self, OriginConn, OriginId, OriginUse, Phase, User, h1, pinned};
+use crate::origin::close::close;
+use crate::origin::{self, OriginId, OriginUse, Phase, User, h1, pinned};
+use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::transfer::Waits;
 use millrace_config::limits::Limits;
 
@@ -291,30 +293,5 @@ pub(crate) fn leave<E: Engine>(core: &mut Core<E>, key: Key) {
     }
 }
 
-/// Resets the exchange's origin connection, so that the origin sees that it broke.
-pub(crate) fn break_off<E: Engine>(core: &mut Core<E>, key: Key) {
-    if let Some(origin_use) = core.exchange(key).transaction.connection.take()
-        && let Some(connection) = remove(core, origin_use.slot())
-    {
-        connection.wire.reset(&mut core.engine);
-    }
-}
-
-/// Closes an origin connection, idle or in use.
-pub(crate) fn close<E: Engine>(core: &mut Core<E>, slot: Key) {
-    if let Some(connection) = remove(core, slot) {
-        connection.wire.close(&mut core.engine);
-    }
-}
-
-fn remove<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<OriginConn> {
-    let connection = core.origins.remove(slot)?;
-    core.timers.remove(connection.timer);
-    Some(connection)
-}
-
 /// The most that is received of an origin at once.
 const RECEIVE_MAX: usize = Buffer::SIZE;
-/// The same for a response that waits until those before it were delivered; less than twice as much
-/// of it is held.
-pub(crate) const RECEIVE_AHEAD_MAX: usize = 4096;

@@ -3,72 +3,14 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
-use std::sync::Arc;
 
-use millrace_engine::{Buffer, Instant, Key};
+use millrace_engine::Buffer;
 use millrace_http1::Host;
 
-use crate::origin::shared_health::{Board, OriginCounters, OriginMark};
-use crate::origin::{Health, Origins, Rules, RulesId};
-use crate::snapshot::Snapshot;
+use crate::origin::place::Known;
+use crate::origin::shared_health::{Board, OriginCounters};
+use crate::origin::{Health, OriginId, Origins, Place, Rules, RulesId};
 use millrace_config::Origin;
-
-/// An origin by its index in the worker's table.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct OriginId(pub(super) u32);
-
-/// Where an origin is, as configured or asked for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    /// A name in lower case, with a dot at its end if no search list applies to it, and a port.
-    Name(Box<[u8]>, u16),
-    Address(SocketAddr),
-    Unix(Arc<std::path::Path>),
-}
-
-impl From<&Origin> for Place {
-    fn from(origin: &Origin) -> Self {
-        match origin {
-            Origin::Tcp { host, port } => match host.parse::<IpAddr>() {
-                Ok(ip) => Self::Address(SocketAddr::new(ip, *port)),
-                Err(_) => Self::Name(host.as_bytes().to_ascii_lowercase().into(), *port),
-            },
-            Origin::Unix(path) => Self::Unix(path.clone()),
-        }
-    }
-}
-
-/// What a worker knows of an origin.
-#[derive(Debug)]
-pub(super) struct Known {
-    /// What tells it from every other one: the rules that open connections to it, and the place.
-    pub(super) name: Box<[u8]>,
-    pub(super) rules: RulesId,
-    pub(super) place: Place,
-    /// Kept connections, the latest last.
-    pub(super) idle: Vec<Key>,
-    /// Exchanges that have it picked.
-    pub(super) outstanding: u32,
-    /// Connections that are open or being opened; the kept ones are among them.
-    /// `idle.len() <= open`
-    pub(super) open: usize,
-    /// Exchanges that wait for room here, each once, with the time since which it waits, in the
-    /// order of these.
-    pub(super) queue: VecDeque<(Key, Instant)>,
-    /// The latest answer's body was shorter than `Origins::small_below`.
-    pub(super) is_small: bool,
-    /// A client asked for it; else it stands in a configuration.
-    pub(super) asked_for: bool,
-    /// A snapshot in use names it, so it is not forgotten.
-    pub(super) configured: bool,
-    /// The snapshot in force would open connections to it: they may be kept.
-    pub(super) in_force: bool,
-    /// Whether it is to be asked. Of those asked for by clients nothing is ever noted.
-    pub(super) health: Health,
-    /// What all workers know of it, if a configuration ever named it.
-    pub(super) mark: Option<Arc<OriginMark>>,
-}
 
 impl Origins {
     /// The number of a service's rules.
@@ -169,36 +111,6 @@ impl Origins {
         id
     }
 
-    /// `present` is the snapshot in force from now on, `earlier` are those that something under way
-    /// still uses. What none of them names is forgotten once it is unused. Gives the connections
-    /// that are kept and may not be any more: the caller closes them.
-    pub(crate) fn follow(&mut self, present: &Snapshot, earlier: &[Rc<Snapshot>]) -> Vec<Key> {
-        let living = || earlier.iter().map(|snapshot| &**snapshot).chain([present]);
-        self.rules.retain(|id| living().any(|snapshot| snapshot.rules.contains(&id)));
-        self.rules_in_force = present.rules.to_vec();
-        for known in self.known.iter_mut().flatten() {
-            known.configured = false;
-            known.in_force = known.asked_for && present.rules.contains(&known.rules);
-        }
-        for id in living().flat_map(Snapshot::origins) {
-            self.known_mut(id).configured = true;
-        }
-        for id in present.origins() {
-            self.known_mut(id).in_force = true;
-        }
-        let count = self.known.len() as u32;
-        for id in (0..count).map(OriginId) {
-            if self.known[id.0 as usize].is_some() {
-                self.forget_unused(id);
-            }
-        }
-        self.checks = living().flat_map(Snapshot::checks).cloned().collect();
-        // What was not well may be among those that nobody asks any more.
-        self.listen_again();
-        let outdated = self.known.iter().flatten().filter(|known| !known.in_force);
-        outdated.flat_map(|known| known.idle.iter().copied()).collect()
-    }
-
     /// Whether a connection to the origin may be kept.
     pub(crate) fn is_in_force(&self, id: OriginId) -> bool {
         self.known(id).in_force
@@ -290,9 +202,13 @@ mod tests {
     use crate::origin::shared_health::Check;
     use crate::origin::{EjectRules, Trial};
     use crate::shared::Shared;
+    use crate::snapshot::Snapshot;
     use millrace_config::from_arguments;
     use millrace_config::limits::Limits;
+    use millrace_engine::Instant;
     use millrace_splice::Thresholds;
+    use std::rc::Rc;
+    use std::sync::Arc;
 
     #[test]
     fn a_name_is_one_origin_however_it_is_written_and_looked_up_as_its_rules_say() {

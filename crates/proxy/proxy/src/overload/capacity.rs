@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use millrace_engine::Engine;
 
 use crate::core::Core;
-use crate::origin::side::{self, RECEIVE_AHEAD_MAX};
-use crate::overload::{Waiter, Want};
+use crate::origin::close::close;
+use crate::overload::{RECEIVE_AHEAD_MAX, Waiter, Want};
 
 /// Whether an exchange may begin beside others of its connection. Those that begin alone always
 /// have room: there is one for each connection even when this many were begun ahead. What
@@ -61,7 +61,7 @@ pub(crate) fn make_room_for_clients<E: Engine>(core: &mut Core<E>) {
     if room_for_origins(core) == 0
         && let Some(oldest) = core.origins.oldest_idle()
     {
-        side::close(core, oldest);
+        close(core, oldest);
     }
     core.overload.sheds_next |= !has_room_for_clients(core);
 }

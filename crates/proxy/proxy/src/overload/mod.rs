@@ -110,3 +110,6 @@ impl Forgiven {
 const PATIENCE_SERVED: u32 = 16;
 /// How often a worker that lacks room looks for some.
 pub(crate) const LACKING: Duration = Duration::from_millis(20);
+/// The most that is received at once of a response that waits until those before it were delivered;
+/// less than twice as much of it is held.
+pub(crate) const RECEIVE_AHEAD_MAX: usize = 4096;

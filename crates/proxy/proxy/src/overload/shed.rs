@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Subject};
-use crate::origin::side;
+use crate::origin::close::close;
 use crate::overload::capacity::{self, clients, descriptors, is_short_of_memory, taken};
 use crate::overload::{Missed, PATIENCE_SERVED};
 use crate::transfer::Waits;
@@ -146,7 +146,7 @@ fn close_idle_origins<E: Engine>(core: &mut Core<E>) -> usize {
     let mut closed = 0;
     for _ in 0..core.origins.idle_count().div_ceil(8) {
         let Some(key) = core.origins.oldest_idle() else { break };
-        side::close(core, key);
+        close(core, key);
         closed += 1;
     }
     closed

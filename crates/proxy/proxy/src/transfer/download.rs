@@ -8,7 +8,7 @@ use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
 use crate::origin::side;
 use crate::transfer::source::Source;
-use crate::transfer::{Moved, Waits, tunnel};
+use crate::transfer::{Moved, Waits};
 
 /// Moves the response on. `with_head`: the header in `core.out` goes first.
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> Moved {
@@ -75,7 +75,7 @@ pub(crate) fn spliced<E: Engine>(core: &mut Core<E>, key: Key, count: u32) -> Mo
 pub(crate) fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     let Parts { engine, pipes, exchange, client, .. } = core.served(key);
     if exchange.tunnel {
-        return tunnel::origin_ended(core, key);
+        return half_close(core, key);
     }
     if exchange.download.source_is_done() {
         // The response is whole; the request is not, and nothing is left to take the rest of it.
@@ -89,6 +89,15 @@ pub(crate) fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
         }
         Err(_) => Moved::Failed(Reason::AnswerCut),
     }
+}
+
+/// The origin ended its direction of a tunnel: the end is passed on.
+fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
+    let Parts { engine, exchange, client, .. } = core.served(key);
+    let ended = exchange.download.source_ended(engine, &mut client.wire);
+    assert_eq!(ended, Ok(Waits::Ended), "a tunnel's end needs no byte");
+    client.wire.shutdown(engine);
+    Moved::Ended
 }
 
 /// The origin's part is over once the response was received and the request was sent: its

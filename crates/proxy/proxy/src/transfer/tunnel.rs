@@ -5,8 +5,8 @@
 use millrace_engine::{Engine, Key};
 use millrace_http1::Framing;
 
-use crate::core::{Core, Parts};
-use crate::transfer::{Moved, Waits, download, upload};
+use crate::core::Core;
+use crate::transfer::{Moved, download, upload};
 
 /// Starts both directions, with the bytes already received on either side. The header in `core.out`
 /// goes to the client first.
@@ -21,24 +21,4 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     let begun = download::pump(core, key, true);
     assert_eq!(begun, Moved::Waiting, "a tunnel begins with a header, and has no framing to break");
     upload::pump(core, key, false)
-}
-
-/// The client ended its direction.
-pub(crate) fn client_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
-    let Parts { engine, exchange, origin: Some(origin), .. } = core.parts(key) else {
-        unreachable!("a tunnel has both connections");
-    };
-    let ended = exchange.upload.source_ended(engine, &mut origin.wire);
-    assert_eq!(ended, Ok(Waits::Ended), "a tunnel's end needs no byte");
-    origin.wire.shutdown(engine);
-    Moved::Ended
-}
-
-/// The origin ended its direction.
-pub(crate) fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
-    let Parts { engine, exchange, client, .. } = core.served(key);
-    let ended = exchange.download.source_ended(engine, &mut client.wire);
-    assert_eq!(ended, Ok(Waits::Ended), "a tunnel's end needs no byte");
-    client.wire.shutdown(engine);
-    Moved::Ended
 }

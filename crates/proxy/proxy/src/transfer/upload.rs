@@ -9,7 +9,7 @@ use crate::core::{Core, Parts};
 use crate::exchange::reason::Reason;
 use crate::origin::{Phase, side};
 use crate::transfer::source::Source;
-use crate::transfer::{Moved, Waits, tunnel};
+use crate::transfer::{Moved, Waits};
 
 /// Moves the request on. `with_head`: the header in `core.out` goes first.
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> Moved {
@@ -40,11 +40,18 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
 
 /// The client ended its stream while its request's body, or a tunnel, is read from it.
 pub(crate) fn client_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
-    if core.exchange(key).tunnel {
-        tunnel::client_ended(core, key)
-    } else {
-        Moved::Failed(Reason::BodyCut)
-    }
+    if core.exchange(key).tunnel { half_close(core, key) } else { Moved::Failed(Reason::BodyCut) }
+}
+
+/// The client ended its direction of a tunnel: the end is passed on.
+fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
+    let Parts { engine, exchange, origin: Some(origin), .. } = core.parts(key) else {
+        unreachable!("a tunnel has both connections");
+    };
+    let ended = exchange.upload.source_ended(engine, &mut origin.wire);
+    assert_eq!(ended, Ok(Waits::Ended), "a tunnel's end needs no byte");
+    origin.wire.shutdown(engine);
+    Moved::Ended
 }
 
 /// The origin will take nothing more.

@@ -2,8 +2,6 @@
 //! row of [`Worker::TASKS`], which says when there is something to do and what that is; so no
 //! turn waits without an end while a task is due.
 
-use std::time::Duration;
-
 use millrace_engine::{Engine, Instant};
 
 use crate::auth;
@@ -12,7 +10,7 @@ use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Subject};
 use crate::origin::{EjectRules, queue};
 use crate::overload::{LACKING, capacity, shed, wait_list};
-use crate::worker::{Worker, reconfigure};
+use crate::worker::{MAINTENANCE, Worker, reconfigure};
 
 /// Something to be done now and then.
 struct Task<E: Engine> {
@@ -172,9 +170,5 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// How often counts are exchanged and records written.
-pub(super) const MAINTENANCE: Duration = Duration::from_millis(100);
-/// How soon fills that found no memory, and wake-ups that found no room, are tried again.
-pub(super) const LATE: Duration = Duration::from_millis(1);
 /// Records are given to the engine when there are so many bytes of them, or by maintenance.
 const RECORDS_FLUSH_BYTES: usize = 64 * 1024;

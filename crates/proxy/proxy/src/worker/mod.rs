@@ -29,6 +29,7 @@ use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Subject};
 use crate::names::Resolver;
+use crate::origin::close::close;
 use crate::origin::{Origins, dial, side};
 use crate::overload::shed::{self, Shedding};
 use crate::overload::wait_list::Retries;
@@ -36,7 +37,6 @@ use crate::overload::{Overload, capacity};
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::snapshot::in_use::Snapshots;
-use crate::worker::maintenance::{LATE, MAINTENANCE};
 use crate::worker::message::Letter;
 use millrace_config::Config;
 use millrace_dns::Sources;
@@ -402,7 +402,7 @@ impl<E: Engine> Worker<E> {
         // Exchanges that have clients have ended: what is left are refreshes.
         self.end_refreshes();
         while let Some(key) = self.core.origins.oldest_idle() {
-            side::close(&mut self.core, key);
+            close(&mut self.core, key);
         }
         fill::run::end_all(&mut self.core);
         // Others may wait for what ends here.
@@ -479,3 +479,7 @@ impl<E: Engine> Worker<E> {
 /// How long a worker that has ceded its listeners lets a client be idle. The next response tells the
 /// client to go; one that is closed while it sends a request has lost it.
 const CEDED_IDLE_AT_LEAST: Duration = Duration::from_secs(5);
+/// How often counts are exchanged and records written.
+const MAINTENANCE: Duration = Duration::from_millis(100);
+/// How soon fills that found no memory, and wake-ups that found no room, are tried again.
+const LATE: Duration = Duration::from_millis(1);

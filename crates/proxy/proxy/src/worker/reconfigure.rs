@@ -10,7 +10,7 @@ use millrace_engine::{Engine, Error, Key, Token};
 use crate::cached::refresh::REFRESHES_MAX;
 use crate::conn::{Conn, client};
 use crate::core::Core;
-use crate::origin::side;
+use crate::origin::close::close;
 use crate::snapshot::Snapshot;
 use millrace_config::Config;
 
@@ -129,7 +129,7 @@ pub(crate) fn follow_limits<E: Engine>(core: &mut Core<E>) {
 pub(crate) fn follow_snapshots<E: Engine>(core: &mut Core<E>) {
     let earlier = core.snapshots.earlier();
     for key in core.origins.follow(&core.snapshot, &earlier) {
-        side::close(core, key);
+        close(core, key);
     }
     let living = || earlier.iter().chain([&core.snapshot]);
     let (before_client, before_origin) = (core.snapshots.client_check, core.snapshots.origin_check);

@@ -11,8 +11,11 @@
 //! A body that came with its header is whole before it is anywhere here. A large one goes to the
 //! client that caused the fill through a pipe, while that client keeps up ([`tee`]).
 
+mod asker;
 pub(crate) mod run;
 mod tee;
+
+pub use asker::DIRECT_BYTES;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,7 +29,7 @@ use crate::exchange::Exchange;
 use crate::origin::{OriginConn, OriginId, OriginUse};
 use crate::snapshot::Snapshot;
 use crate::transfer::body_progress::Rest;
-use tee::{Asker, Standing};
+use asker::{Asker, Standing};
 
 /// A body on its way into the cache.
 #[derive(Debug)]
@@ -128,7 +131,7 @@ impl Fill {
         if !is_free || comes < direct_min {
             return Takes::Received;
         }
-        match self.asker_stands(exchanges, comes, now) {
+        match asker::stands(&mut self.asker, &self.filling, exchanges, comes, now) {
             Standing::Ready => Takes::Teed,
             Standing::Behind => Takes::AfterAsker,
             Standing::Apart => Takes::Directly,
@@ -182,7 +185,9 @@ impl Fill {
             Some(Ok(count)) => {
                 self.rest.skip(count as u64);
                 self.bytes += count as u64;
-                self.note_received(count);
+                if let Some(asker) = &mut self.asker {
+                    asker.note_received(count);
+                }
                 Ok(count)
             }
             Some(Err(_)) => Err(Outcome::Cut),
@@ -190,9 +195,6 @@ impl Fill {
     }
 }
 
-/// From so many bytes on that are certain to come of a body that is stored they are received into
-/// the cache itself; below, a receive that the engine batches with others is cheaper.
-pub const DIRECT_BYTES: u64 = 32 * 1024;
 /// How many times `fill_ahead_bytes` a reader may be behind where the body is only passed on.
 const BEHIND: u64 = 16;
 /// Bytes that one fill takes before it queues behind others: no more than a pipe moves at once.

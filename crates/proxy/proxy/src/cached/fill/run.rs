@@ -7,7 +7,8 @@ use iolite::Aggregate;
 use millrace_engine::{Buffer, Engine, Instant, Key, Kind};
 use millrace_store::Filling;
 
-use crate::cached::fill::tee::{Asker, Way};
+use crate::cached::fill::asker::Asker;
+use crate::cached::fill::tee::Way;
 use crate::cached::fill::{AT_ONCE_BYTES, Fill, Outcome, Takes};
 use crate::cached::reader::CachedReader;
 use crate::cached::{Answer, now_ms};
@@ -268,7 +269,8 @@ pub(crate) fn end_all<E: Engine>(core: &mut Core<E>) {
 /// Ends the wait of fills for the client that caused them, where it takes what came too slowly:
 /// neither others that want the body are to wait, nor the origin.
 pub(crate) fn leave_slow_askers<E: Engine>(core: &mut Core<E>, now: Instant) {
-    let slow = core.fills.iter().filter(|(_, fill)| fill.waits_for_slow_asker(now));
+    let slow =
+        core.fills.iter().filter(|(_, fill)| fill.asker.as_ref().is_some_and(|it| it.is_slow(now)));
     let slow: Vec<Key> = slow.map(|(key, _)| key).collect();
     for key in slow {
         if let Some(fill) = core.fills.get_mut(key) {

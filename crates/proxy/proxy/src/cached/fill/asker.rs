@@ -1,0 +1,110 @@
+//! The client that caused a fill, and how far it is behind what has come of the body.
+
+use std::time::Duration;
+
+use millrace_engine::{Instant, Key, Table};
+use millrace_splice::{Course, Plan, Thresholds};
+use millrace_store::Filling;
+
+use crate::exchange::Exchange;
+use crate::transfer::Waits;
+use crate::transfer::body_progress::Rest;
+
+/// The one who asked for a body, as long as it gets that through a pipe.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    pub(super) exchange: Key,
+    pub(super) course: Course,
+    pub(super) thresholds: Thresholds,
+    /// Whether the body's length is not known: then what is certain to come is a part of it.
+    of_parts: bool,
+    /// Since when the fill waits for it to take what came before; `None` while it does not.
+    behind_since: Option<Instant>,
+}
+
+/// How the one who asked stands to what has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// It has taken all of it.
+    Ready,
+    /// It has not; it will, or leave, and the fill is woken.
+    Behind,
+    /// It is served from the cache from now on, like others.
+    Apart,
+}
+
+impl Asker {
+    /// Who asked for a body; `None` where it is so short that it is copied twice for less. Of one
+    /// whose length is not known each chunk is looked at when it comes.
+    pub(crate) fn new(exchange: Key, rest: &Rest, thresholds: Thresholds) -> Option<Self> {
+        let is_large = match rest {
+            Rest::Nothing => false,
+            Rest::Length(rest) => thresholds.tees(*rest),
+            Rest::Chunked(_) | Rest::UntilClose => thresholds.tees(u64::MAX),
+        };
+        let of_parts = !matches!(rest, Rest::Length(_));
+        let course = Course::new(true);
+        let asker = Self { exchange, course, thresholds, of_parts, behind_since: None };
+        is_large.then_some(asker)
+    }
+
+    /// From so many bytes on that are certain to come they are not received by the engine.
+    pub(crate) fn direct_min(&self) -> u64 {
+        self.thresholds.tee_min.min(DIRECT_BYTES)
+    }
+
+    fn standing(&self, filling: &Filling, exchanges: &Table<Box<Exchange>>) -> Standing {
+        let Some(exchange) = exchanges.get(self.exchange) else { return Standing::Apart };
+        let Some(reader) = &exchange.caching.reader else { return Standing::Apart };
+        if !filling.is_kept() || filling.readers() != 1 || !reader.is_of_all() {
+            return Standing::Apart;
+        }
+        let is_ready = exchange.download.waits() == Waits::Source && reader.has_all_that_came();
+        if is_ready { Standing::Ready } else { Standing::Behind }
+    }
+}
+
+/// The state of the asker in `place` for the next `rest` bytes of the body. Removes it where it is
+/// served from the cache from now on.
+pub(super) fn stands(
+    place: &mut Option<Asker>,
+    filling: &Filling,
+    exchanges: &Table<Box<Exchange>>,
+    rest: u64,
+    now: Instant,
+) -> Standing {
+    let Some(mut asker) = place.take() else { return Standing::Apart };
+    let standing = asker.standing(filling, exchanges);
+    if standing == Standing::Apart {
+        return standing;
+    }
+    let is_small = asker.of_parts && !asker.thresholds.tees(rest);
+    let is_apart =
+        is_small || asker.course.plan(Some(rest), false, &asker.thresholds) == Plan::Copy;
+    asker.behind_since = match standing {
+        Standing::Behind if !is_apart => asker.behind_since.or(Some(now)),
+        _ => None,
+    };
+    *place = Some(asker);
+    if is_apart { Standing::Apart } else { standing }
+}
+
+impl Asker {
+    /// Whether it has kept the fill waiting for too long.
+    pub(super) fn is_slow(&self, now: Instant) -> bool {
+        self.behind_since.is_some_and(|since| now.since(since) >= PATIENCE)
+    }
+
+    /// Notes how much one receive into the cache brought, while it waits for more.
+    pub(super) fn note_received(&mut self, count: usize) {
+        self.course.received(count, &self.thresholds);
+    }
+}
+
+/// From so many bytes on that are certain to come of a body that is stored they are received into
+/// the cache itself; below, a receive that the engine batches with others is cheaper.
+pub const DIRECT_BYTES: u64 = 32 * 1024;
+
+/// How long a fill waits for a pipe-full to be taken, looked at each 100 ms: whoever takes less than
+/// 10 Mbit/s has the body wait in the cache's memory.
+const PATIENCE: Duration = Duration::from_millis(100);

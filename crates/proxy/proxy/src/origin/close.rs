@@ -1,0 +1,28 @@
+//! How an origin connection ends.
+
+use millrace_engine::{Engine, Key};
+
+use crate::core::Core;
+use crate::origin::OriginConn;
+
+/// Resets the exchange's origin connection, so that the origin sees that it broke.
+pub(crate) fn break_off<E: Engine>(core: &mut Core<E>, key: Key) {
+    if let Some(origin_use) = core.exchange(key).transaction.connection.take()
+        && let Some(connection) = remove(core, origin_use.slot())
+    {
+        connection.wire.reset(&mut core.engine);
+    }
+}
+
+/// Closes an origin connection, idle or in use.
+pub(crate) fn close<E: Engine>(core: &mut Core<E>, slot: Key) {
+    if let Some(connection) = remove(core, slot) {
+        connection.wire.close(&mut core.engine);
+    }
+}
+
+fn remove<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<OriginConn> {
+    let connection = core.origins.remove(slot)?;
+    core.timers.remove(connection.timer);
+    Some(connection)
+}
