@@ -1,7 +1,7 @@
 //! HTTP/1 over blocking sockets, for the threads and commands beside the data plane: the admin
 //! server, the health checks, the cache command and the web server of the demo.
 //!
-//! `millrace_http` parses; this module feeds it from a socket, within limits and until a deadline.
+//! `millrace_http1` parses; this module feeds it from a socket, within limits and until a deadline.
 //! It decides nothing about a message.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
