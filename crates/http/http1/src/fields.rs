@@ -1,6 +1,6 @@
 //! What fields mean to an intermediary: lists, connection options, what goes on and what does not.
 
-use memchr::memchr3;
+use memchr::{memchr, memchr3, memmem};
 
 use crate::class::{is_token, trim};
 use crate::limits::{CONNECTION_OPTIONS_MAX, EMPTY_MEMBERS_MAX, UPGRADE_PROTOCOLS_MAX};
@@ -198,7 +198,7 @@ pub enum Run<'a> {
     },
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
     /// Appends its lines in canonical form.
     pub fn write(self, out: &mut Vec<u8>) {
         match self {
@@ -209,6 +209,23 @@ impl Run<'_> {
                 }
             }
         }
+    }
+
+    /// Its names and values in their order, for a writer that sends no lines.
+    pub fn fields(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        let (mut single, mut lines) = match self {
+            Self::Lines(lines) => (None, lines),
+            Self::Field { name, value } => (Some((name, value)), &[][..]),
+        };
+        std::iter::from_fn(move || {
+            single.take().or_else(|| {
+                let end = memmem::find(lines, b"\r\n")?;
+                let line = &lines[..end];
+                lines = &lines[end + 2..];
+                let colon = memchr(b':', line)?;
+                Some((&line[..colon], &line[colon + 2..]))
+            })
+        })
     }
 }
 
@@ -312,6 +329,7 @@ pub fn upgrade_accepted(request: &RequestHead, answer: &AnswerHead) -> bool {
 mod tests {
     use super::*;
     use crate::samples::{answer, request};
+    use crate::{HeaderWriter, Http1Header};
 
     fn forwarded(head: &str) -> Vec<String> {
         let head = request(format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n")).unwrap();
@@ -393,9 +411,13 @@ mod tests {
         ];
         assert_eq!(runs, expected);
         let mut written = Vec::new();
-        forwarded_runs(&head, |_| true).for_each(|run| run.write(&mut written));
+        let mut header = Http1Header::new(&mut written);
+        forwarded_runs(&head, |_| true).for_each(|run| header.run(run));
         let canonical = "Host: a\r\nX-A: 1\r\nX-B: \r\nX-C: 3\r\nX-D: 4\r\nX-E: 5\r\nX-F: 6\r\n\
                          X-G: \r\nVia: 8\r\nEtag: 9\r\nCookie: 10\r\nAge: 11\r\n";
+        let fields = forwarded_runs(&head, |_| true).flat_map(Run::fields);
+        let lines = fields.map(|(name, value)| [name, b": ", value, b"\r\n"].concat());
+        assert_eq!(lines.collect::<Vec<_>>().concat(), written);
         assert_eq!(String::from_utf8(written).unwrap(), canonical);
     }
 

@@ -20,6 +20,7 @@ mod error;
 mod fields;
 pub mod framing;
 mod head;
+mod header_writer;
 mod limits;
 mod line;
 mod method;
@@ -48,6 +49,9 @@ pub use fields::{
 };
 pub use framing::{Framing, FramingError, answer_framing, declared_length, request_framing};
 pub use head::{Field, Fields, HeadLimits, HeadScan, Span};
+#[cfg(any(test, feature = "corpus"))]
+pub use header_writer::FieldList;
+pub use header_writer::{HeaderWriter, Http1Header};
 pub use method::{Method, Version};
 pub use name::{Name, NameSet};
 pub use origin_request::{
