@@ -199,18 +199,6 @@ pub enum Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Appends its lines in canonical form.
-    pub fn write(self, out: &mut Vec<u8>) {
-        match self {
-            Self::Lines(lines) => out.extend_from_slice(lines),
-            Self::Field { name, value } => {
-                for part in [name, b": ", value, b"\r\n"] {
-                    out.extend_from_slice(part);
-                }
-            }
-        }
-    }
-
     /// Its names and values in their order, for a writer that sends no lines.
     pub fn fields(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let (mut single, mut lines) = match self {

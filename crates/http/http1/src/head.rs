@@ -346,9 +346,9 @@ impl Fields {
         let (mut by_field, mut by_run) = (Vec::new(), Vec::new());
         for field in crate::forwarded_fields(self) {
             let (name, value) = (self.name_of(field), self.value_of(field));
-            crate::Run::Field { name, value }.write(&mut by_field);
+            by_field.push((name, value));
         }
-        crate::forwarded_runs(self, |_| true).for_each(|run| run.write(&mut by_run));
+        crate::forwarded_runs(self, |_| true).for_each(|run| by_run.extend(run.fields()));
         assert_eq!(by_field, by_run);
         format!("{:?} {:?}", lines.collect::<Vec<_>>(), crate::connection_options(self))
     }

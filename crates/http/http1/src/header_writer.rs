@@ -255,6 +255,7 @@ mod tests {
             OriginRequest::write_host(value, &authority);
         });
         sent.lines(NameSet::default()).for_each(|run| out.run(run));
+        sent.write_added(out, Some(&authority));
         out.framing(Framing::Chunked, true);
         out.accepts_trailers();
         out.end();
@@ -267,6 +268,9 @@ mod tests {
                         Content-Length: 18446744073709551615\r\nConnection: close\r\n\r\n";
         assert_eq!(text(|out| respond(out)), expected);
         let expected = "GET /a?b HTTP/1.1\r\nHost: shop\r\nAccept: */*\r\nCookie: c\r\n\
+                        X-Forwarded-For: 2001:db8::1\r\n\
+                        Forwarded: for=\"[2001:db8::1]\";proto=http;host=\"shop\"\r\n\
+                        X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop\r\n\
                         Transfer-Encoding: chunked\r\nTE: trailers\r\nConnection: TE\r\n\r\n";
         assert_eq!(text(|out| send_on(out)), expected);
     }
@@ -291,6 +295,10 @@ mod tests {
             ":authority=shop",
             "accept=*/*",
             "cookie=c",
+            "x-forwarded-for=2001:db8::1",
+            "forwarded=for=\"[2001:db8::1]\";proto=http;host=\"shop\"",
+            "x-forwarded-proto=http",
+            "x-forwarded-host=shop",
             "te=trailers",
         ];
         assert_eq!(list(send_on), expected);
