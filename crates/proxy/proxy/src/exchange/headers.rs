@@ -270,3 +270,130 @@ pub(crate) fn write_via(out: &mut impl HeaderWriter, received: Version, snapshot
         Version::Http11 => &snapshot.via[1],
     }));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use millrace_config::from_arguments;
+    use millrace_engine::Instant;
+    use millrace_http_cache::Forward;
+    use millrace_http1::{FieldList, HeadLimits, HeadScan};
+    use millrace_splice::Thresholds;
+
+    use super::*;
+    use crate::exchange::Sender;
+    use crate::origin::Origins;
+    use crate::shared::Shared;
+
+    const LIMITS: HeadLimits =
+        HeadLimits { bytes_max: 4096, fields_max: 40, target_bytes_max: 1024 };
+
+    /// An exchange of a gateway that describes what it does.
+    fn exchange(request: &str, answer: &str) -> Exchange {
+        let words = ["boost", "--origin=http://origin", "--cache-status=on", "--proxy-status=on"];
+        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
+        let mut origins = Origins::new(10, &Thresholds::FIXED);
+        let config = Arc::new(from_arguments(words).unwrap());
+        let snapshot = Snapshot::new(config, Instant::default(), &mut origins, &shared);
+        let mut exchange = Exchange {
+            snapshot: Some(Rc::new(snapshot)),
+            plan: Plan::Route(0),
+            sender: Sender { client: Some([192, 0, 2, 1].into()), is_trusted: false },
+            request_is_whole: true,
+            ..Exchange::default()
+        };
+        exchange.caching.forward = Some(Forward::Miss);
+        let scan = &mut HeadScan::default();
+        exchange.request.parse(request.as_bytes(), scan, &LIMITS).unwrap().unwrap();
+        let scan = &mut HeadScan::default();
+        exchange.answer.parse(answer.as_bytes(), scan, &LIMITS).unwrap().unwrap();
+        exchange
+    }
+
+    const REQUEST: &str = "GET /a?b HTTP/1.1\r\nHost: Shop\r\nAccept:*/*\r\nTE: trailers\r\n\
+                           Connection: TE\r\n\r\n";
+    const ANSWER: &str = "HTTP/1.1 200 Fine\r\nETag: \"a\"\r\nServer:s\r\nConnection: close\r\n\
+                          Transfer-Encoding: chunked\r\n\r\n";
+
+    /// What `write` writes as HTTP/1, and as a list of fields.
+    fn both(
+        http1: impl FnOnce(&mut Http1Header<'_>),
+        other: impl FnOnce(&mut FieldList),
+    ) -> (String, Vec<String>) {
+        let (mut text, mut list) = (Vec::new(), FieldList::default());
+        http1(&mut Http1Header::new(&mut text));
+        other(&mut list);
+        assert!(list.has_ended());
+        let fields = list.fields().iter().map(|(name, value)| format!("{name}={value}"));
+        (String::from_utf8(text).unwrap(), fields.collect())
+    }
+
+    #[test]
+    fn a_request_needs_no_text_of_http_1() {
+        fn write(out: &mut impl HeaderWriter) {
+            let place = Place::Name(b"origin"[..].into(), 80);
+            assert!(!write_request(out, &mut exchange(REQUEST, ANSWER), &place));
+        }
+        let (text, list) = both(|out| write(out), write);
+        let expected = "GET /a?b HTTP/1.1\r\nHost: shop\r\nAccept: */*\r\n\
+                        X-Forwarded-For: 192.0.2.1\r\n\
+                        Forwarded: for=192.0.2.1;proto=http;host=\"shop\"\r\n\
+                        X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop\r\nVia: 1.1 test\r\n\
+                        TE: trailers\r\nConnection: TE\r\n\r\n";
+        assert_eq!(text, expected);
+        let expected = [
+            ":method=GET",
+            ":path=/a?b",
+            ":authority=shop",
+            "accept=*/*",
+            "x-forwarded-for=192.0.2.1",
+            "forwarded=for=192.0.2.1;proto=http;host=\"shop\"",
+            "x-forwarded-proto=http",
+            "x-forwarded-host=shop",
+            "via=1.1 test",
+            "te=trailers",
+        ];
+        assert_eq!(list, expected);
+    }
+
+    #[test]
+    fn a_response_needs_no_text_of_http_1() {
+        fn write(out: &mut impl HeaderWriter) {
+            let form = AnswerForm { framing: Framing::Chunked, chunked: true, persistent: false };
+            let dates = &mut Dates::new();
+            write_answer(out, &exchange(REQUEST, ANSWER), form, dates, Duration::ZERO);
+        }
+        let (text, list) = both(|out| write(out), write);
+        let expected = "HTTP/1.1 200 Fine\r\nETag: \"a\"\r\nServer: s\r\n\
+                        Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nVia: 1.1 test\r\n\
+                        Proxy-Status: millrace; received-status=200\r\nCache-Status: millrace; fwd=miss\r\n\
+                        Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+        assert_eq!(text, expected);
+        let expected = [
+            ":status=200",
+            "etag=\"a\"",
+            "server=s",
+            "date=Thu, 01 Jan 1970 00:00:00 GMT",
+            "via=1.1 test",
+            "proxy-status=millrace; received-status=200",
+            "cache-status=millrace; fwd=miss",
+        ];
+        assert_eq!(list, expected);
+    }
+
+    #[test]
+    fn a_response_of_our_own_needs_no_text_of_http_1() {
+        fn write(out: &mut impl HeaderWriter) {
+            let own = Own::Refusal(Reason::ConnectRefused);
+            let body = write_own(out, &exchange(REQUEST, ANSWER), own, true, b"today");
+            assert!(!body.is_empty());
+        }
+        let (text, list) = both(|out| write(out), write);
+        assert!(text.starts_with("HTTP/1.1 405 Method Not Allowed\r\nServer: millrace\r\n"));
+        assert!(text.ends_with("\r\n\r\n"));
+        assert_eq!(list[..3], [":status=405", "server=millrace", "date=today"]);
+        assert!(list.last().unwrap().starts_with("content-length="), "{list:?}");
+    }
+}
