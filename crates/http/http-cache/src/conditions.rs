@@ -1,10 +1,10 @@
 //! Conditions of a request that a cache answers itself, RFC 9111 section 4.3.2.
 
-use millrace_http1::{Name, RequestHead};
+use millrace_http1::{HeaderWriter, Name, RequestHead, Run};
 
 use super::date::http_date;
 use super::meta::Meta;
-use super::stored_head::{lines, write_status_line};
+use super::stored_head::lines;
 
 /// What the conditions of a request make of the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,11 +44,11 @@ fn is_modified(request: &RequestHead, meta: &Meta) -> bool {
     meta.last_modified_s.unwrap_or(meta.date_s) > since_s
 }
 
-/// Writes the status line and the fields of a 304 that stands for a stored answer. RFC 9110 section
+/// Writes the status and the fields of a 304 that stands for a stored answer. RFC 9110 section
 /// 15.4.5: what describes the body that is not sent is left out, and the time of modification where
 /// an entity tag says more.
-pub fn write_not_modified(out: &mut Vec<u8>, meta: &Meta, head: &[u8]) {
-    write_status_line(out, 304, b"Not Modified");
+pub fn write_not_modified(out: &mut impl HeaderWriter, meta: &Meta, head: &[u8]) {
+    out.response(304, b"Not Modified");
     for line in lines(&head[meta.lines_at as usize..]) {
         let is_left = match line.known {
             Name::ContentType
@@ -61,13 +61,15 @@ pub fn write_not_modified(out: &mut Vec<u8>, meta: &Meta, head: &[u8]) {
             _ => false,
         };
         if !is_left {
-            out.extend_from_slice(line.bytes);
+            out.run(Run::Lines(line.bytes));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use millrace_http1::{FieldList, Http1Header};
+
     use super::super::policy::Policy;
     use super::super::samples::{DATE, RECEIPT, answer, get};
     use super::super::store::{Stored, store};
@@ -152,15 +154,20 @@ mod tests {
             ),
         );
         let mut head = Vec::new();
-        write_not_modified(&mut head, &stored.meta, &stored.head);
+        write_not_modified(&mut Http1Header::new(&mut head), &stored.meta, &stored.head);
         let expected = format!(
             "HTTP/1.1 304 Not Modified\r\n{DATE}Cache-Control: max-age=60\r\n{TAG}Vary: Foo\r\n\
              Content-Location: /a\r\nContent-Security-Policy: x\r\nTest: 1\r\n"
         );
         assert_eq!(String::from_utf8(head).unwrap(), expected);
+        let mut list = FieldList::default();
+        write_not_modified(&mut list, &stored.meta, &stored.head);
+        let names: Vec<_> = list.fields().iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names[..3], [":status", "date", "cache-control"]);
+        assert_eq!(names[3..6], ["etag", "vary", "content-location"]);
         let stored = kept(200, MODIFIED);
         let mut head = Vec::new();
-        write_not_modified(&mut head, &stored.meta, &stored.head);
+        write_not_modified(&mut Http1Header::new(&mut head), &stored.meta, &stored.head);
         assert!(String::from_utf8(head).unwrap().contains("Last-Modified"));
     }
 }

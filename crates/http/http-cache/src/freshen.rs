@@ -1,7 +1,10 @@
 //! Stored answers brought up to date by what the origin says later, RFC 9111 sections 3.2, 4.3.4
 //! and 4.3.5.
 
-use millrace_http1::{AnswerHead, Name, NameSet, RequestHead, declared_length, forwarded_fields};
+use millrace_http1::{
+    AnswerHead, HeaderWriter, Http1Header, Name, NameSet, RequestHead, Run, declared_length,
+    forwarded_fields,
+};
 
 use super::directives::AnswerDirectives;
 use super::freshness::last_modified_s;
@@ -10,7 +13,7 @@ use super::names::Names;
 use super::policy::{Policy, SetCookie};
 use super::refusal::Refusal;
 use super::store::{Receipt, Stored, check_request, is_personal, keep};
-use super::stored_head::{lines, read_again, write_line, write_status_line};
+use super::stored_head::{lines, read_again};
 use super::validate::StoredView;
 
 /// What a HEAD says of a stored answer.
@@ -126,21 +129,22 @@ fn merge(
 ) -> AnswerHead {
     let mut bytes = Vec::with_capacity(kept.head.len() + answer.bytes().len());
     let (status_line, stored) = kept.head.split_at(kept.meta.lines_at as usize);
+    let mut header = Http1Header::new(&mut bytes);
     if status == kept.meta.status {
-        bytes.extend_from_slice(status_line);
+        header.stored_response(status, status_line, status_line.len());
     } else {
-        write_status_line(&mut bytes, status, b"OK");
+        header.response(status, b"OK");
     }
     let names = forwarded_fields(answer).map(|field| (field.known, answer.name_of(field)));
     let updates = Names::of(names.filter(|&(known, name)| is_updated(known, name)).map(|it| it.1));
     for line in lines(stored) {
         if line.known != Name::Date && !updates.has(line.name) {
-            bytes.extend_from_slice(line.bytes);
+            header.run(Run::Lines(line.bytes));
         }
     }
     for field in forwarded_fields(answer) {
         if is_updated(field.known, answer.name_of(field)) {
-            write_line(&mut bytes, answer.name_of(field), answer.value_of(field));
+            header.field(answer.name_of(field), answer.value_of(field));
         }
     }
     read_again(&bytes)

@@ -1,8 +1,8 @@
 //! Any bytes against all rules.
 
 use millrace_http1::{
-    AnswerHead, HeadLimits, HeadScan, Method, Name, NameSet, OriginRequest, RequestHead,
-    destination,
+    AnswerHead, HeadLimits, HeadScan, Http1Header, Method, Name, NameSet, OriginRequest,
+    RequestHead, destination,
 };
 
 use super::{
@@ -124,7 +124,7 @@ fn fuzz_use(request: &RequestHead, stored: &Stored) {
     }
     let is_lookup = lookup(request, &Policy::default()) == Lookup::Cache;
     condition(request, &meta, head);
-    write_not_modified(&mut Vec::new(), &meta, head);
+    write_not_modified(&mut Http1Header::new(&mut Vec::new()), &meta, head);
     let status = CacheStatus { ttl_s: Some(meta.ttl_s(now_ms)), ..CacheStatus::default() };
     status.write(&mut Vec::new(), "fuzz");
     let (start, end) = match meta.extent {
@@ -160,7 +160,7 @@ fn fuzz_use(request: &RequestHead, stored: &Stored) {
 fn fuzz_later(request: &RequestHead, stored: &Stored, later: &AnswerHead, policy: &Policy) {
     let view = StoredView { meta: &stored.meta, head: &stored.head };
     let mut fields = Vec::new();
-    let is_asked = write_validation(&mut fields, &[view]);
+    let is_asked = write_validation(&mut Http1Header::new(&mut fields), &[view]);
     assert_eq!(is_asked, stored.meta.has_validator() && stored.meta.extent.is_none());
     assert_eq!(selected(later, &[view]).is_some(), is_asked);
     if let Ok(freshened) = freshen(request, &view, later, &receipt(2000), policy) {

@@ -1,6 +1,8 @@
 //! Whether an answer is stored, and what is kept of it, RFC 9111 section 3.
 
-use millrace_http1::{AnswerHead, Method, Name, NameSet, RequestHead, Version, destination};
+use millrace_http1::{
+    AnswerHead, HeaderWriter, Http1Header, Method, Name, NameSet, RequestHead, Version, destination,
+};
 
 use super::content_range::extent;
 use super::directives::{AnswerDirectives, RequestDirectives};
@@ -13,7 +15,7 @@ use super::policy::Policy;
 use super::ranges::range_tag;
 use super::refusal::Refusal;
 use super::status;
-use super::stored_head::{write_lines, write_status_line};
+use super::stored_head::write_lines;
 use super::uri;
 use super::vary::VaryNames;
 
@@ -158,9 +160,9 @@ pub(super) fn keep(
         return Err(Refusal::SetCookie);
     }
     let mut head = Vec::with_capacity(answer.bytes().len() + 64);
-    write_status_line(&mut head, answer.status(), answer.reason());
+    Http1Header::new(&mut head).response(answer.status(), answer.reason());
     let lines_at = head.len();
-    let etag = write_lines(&mut head, answer, directives, received_s);
+    let etag = write_lines(&mut Http1Header::new(&mut head), answer, directives, received_s);
     let mut meta = meta(answer, directives, receipt, policy, lifetime);
     meta.lines_at = lines_at as u32;
     meta.etag = etag;

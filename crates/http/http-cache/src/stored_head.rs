@@ -5,7 +5,9 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use memchr::{memchr, memmem};
-use millrace_http1::{AnswerHead, HeadLimits, HeadScan, Name, forwarded_fields};
+use millrace_http1::{
+    AnswerHead, HeadLimits, HeadScan, HeaderWriter, Http1Header, Name, forwarded_fields,
+};
 
 use super::directives::AnswerDirectives;
 use super::etag::Etag;
@@ -38,22 +40,6 @@ pub fn lines(lines: &[u8]) -> impl Iterator<Item = Line<'_>> {
     })
 }
 
-/// Appends one field line.
-pub(super) fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    for part in [name, b": ", value, b"\r\n"] {
-        out.extend_from_slice(part);
-    }
-}
-
-/// Appends a status line.
-pub(super) fn write_status_line(out: &mut Vec<u8>, status: u16, reason: &[u8]) {
-    out.extend_from_slice(b"HTTP/1.1 ");
-    out.extend_from_slice(status.to_string().as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(reason);
-    out.extend_from_slice(b"\r\n");
-}
-
 /// Whether a field that goes on is stored too, RFC 9111 section 3.1. `Age` is written anew at each
 /// use; trailers are not stored; the place of a part is in its [`Extent`](super::Extent); and the
 /// origin may keep fields from being stored.
@@ -70,13 +56,13 @@ pub(super) fn is_stored(
     }
 }
 
-/// Writes the field lines of an answer that are stored. What is for one hop only is left out, and
+/// Writes the fields of an answer that are stored. What is for one hop only is left out, and
 /// what `Connection` names, RFC 9111 section 3.1. An answer without `Date` gets the time of its
 /// receipt as one, RFC 9110 section 6.6.1.
 ///
 /// Gives where the entity tag is; `None` where there is none, or more than one.
 pub(super) fn write_lines(
-    out: &mut Vec<u8>,
+    out: &mut Http1Header<'_>,
     answer: &AnswerHead,
     directives: &AnswerDirectives,
     received_s: u64,
@@ -88,10 +74,12 @@ pub(super) fn write_lines(
             continue;
         }
         let value = answer.value_of(field);
-        write_line(out, name, value);
+        let start = out.field_with(name, |stored| {
+            let start = stored.len() as u32;
+            stored.extend_from_slice(value);
+            start
+        });
         if field.known == Name::Etag && !value.is_empty() {
-            // The value is what is before the line end.
-            let start = (out.len() - 2 - value.len()) as u32;
             let is_strong = Etag::of(value).is_strong();
             etag = Some(EtagAt { start, len: value.len() as u32, is_strong });
             etags += 1;
@@ -99,7 +87,7 @@ pub(super) fn write_lines(
     }
     if answer.find(Name::Date).is_none() {
         let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(received_s));
-        write_line(out, b"Date", date.as_bytes());
+        out.field(b"Date", date.as_bytes());
     }
     etag.filter(|_| etags == 1)
 }

@@ -1,11 +1,11 @@
 //! Asking the origin whether stored answers still hold, RFC 9111 section 4.3.
 
-use millrace_http1::{AnswerHead, Name};
+use millrace_http1::{AnswerHead, HeaderWriter, Name};
 
 use super::date::http_date;
 use super::etag::Etag;
 use super::meta::Meta;
-use super::stored_head::{lines, write_line};
+use super::stored_head::lines;
 
 /// A stored answer as it lies in the cache.
 #[derive(Clone, Copy, Debug)]
@@ -25,30 +25,32 @@ impl<'a> StoredView<'a> {
     }
 }
 
-/// Appends the fields that make a request ask whether these stored answers of one key still hold;
+/// Writes the fields that make a request ask whether these stored answers of one key still hold;
 /// gives whether there are any. The client's own conditions must not go with them: its answer is
 /// made from what is stored then.
 ///
 /// RFC 9111 section 4.3.1: all entity tags, so that the origin may choose one; and the time of
 /// modification where there is one answer only, for origins that know nothing else. What is a part
 /// is not asked about: the whole is what is wanted.
-pub fn write_validation(out: &mut Vec<u8>, kept: &[StoredView<'_>]) -> bool {
-    let start = out.len();
+pub fn write_validation(out: &mut impl HeaderWriter, kept: &[StoredView<'_>]) -> bool {
     let whole = || kept.iter().filter(|kept| kept.meta.extent.is_none());
-    let tags = whole().filter_map(|kept| kept.meta.etag_bytes(kept.head));
-    for (at, tag) in tags.enumerate() {
-        out.extend_from_slice(if at == 0 { b"If-None-Match: " } else { b", " });
-        out.extend_from_slice(tag);
+    let mut tags = whole().filter_map(|kept| kept.meta.etag_bytes(kept.head));
+    let first = tags.next();
+    if let Some(first) = first {
+        out.field_with(b"If-None-Match", |value| {
+            value.extend_from_slice(first);
+            for tag in tags {
+                value.extend_from_slice(b", ");
+                value.extend_from_slice(tag);
+            }
+        });
     }
-    if out.len() > start {
-        out.extend_from_slice(b"\r\n");
+    let only = whole().next().filter(|_| whole().count() == 1);
+    let date = only.and_then(StoredView::last_modified);
+    if let Some(date) = date {
+        out.field(b"If-Modified-Since", date);
     }
-    if let (Some(only), 1) = (whole().next(), whole().count())
-        && let Some(date) = only.last_modified()
-    {
-        write_line(out, b"If-Modified-Since", date);
-    }
-    out.len() > start
+    first.is_some() || date.is_some()
 }
 
 /// Which of the stored answers that [`write_validation`] asked about a 304 says to hold, RFC 9111
@@ -82,6 +84,8 @@ pub fn selected(answer: &AnswerHead, kept: &[StoredView<'_>]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use millrace_http1::Http1Header;
+
     use super::super::samples::{answer, kept};
     use super::super::store::Stored;
     use super::*;
@@ -99,7 +103,7 @@ mod tests {
     fn asked(fields: &[&str]) -> (String, bool) {
         let stored: Vec<_> = fields.iter().map(|fields| stored(fields)).collect();
         let mut out = Vec::new();
-        let is_asked = write_validation(&mut out, &all(&stored));
+        let is_asked = write_validation(&mut Http1Header::new(&mut out), &all(&stored));
         (String::from_utf8(out).unwrap(), is_asked)
     }
 

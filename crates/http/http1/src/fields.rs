@@ -1,5 +1,7 @@
 //! What fields mean to an intermediary: what goes on and what does not.
 
+use memchr::{memchr, memmem};
+
 use crate::connection::ConnectionOptions;
 use crate::field::Field;
 use crate::head::Fields;
@@ -62,17 +64,22 @@ pub enum Run<'a> {
     },
 }
 
-impl Run<'_> {
-    /// Appends its lines in canonical form.
-    pub fn write(self, out: &mut Vec<u8>) {
-        match self {
-            Self::Lines(lines) => out.extend_from_slice(lines),
-            Self::Field { name, value } => {
-                for part in [name, b": ", value, b"\r\n"] {
-                    out.extend_from_slice(part);
-                }
-            }
-        }
+impl<'a> Run<'a> {
+    /// Its names and values in their order, for a writer that sends no lines.
+    pub fn fields(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        let (mut single, mut lines) = match self {
+            Self::Lines(lines) => (None, lines),
+            Self::Field { name, value } => (Some((name, value)), &[][..]),
+        };
+        std::iter::from_fn(move || {
+            single.take().or_else(|| {
+                let end = memmem::find(lines, b"\r\n")?;
+                let line = &lines[..end];
+                lines = &lines[end + 2..];
+                let colon = memchr(b':', line)?;
+                Some((&line[..colon], &line[colon + 2..]))
+            })
+        })
     }
 }
 
@@ -105,6 +112,7 @@ pub fn forwarded_runs<'a>(
 mod tests {
     use super::*;
     use crate::samples::request;
+    use crate::{HeaderWriter, Http1Header};
 
     fn forwarded(head: &str) -> Vec<String> {
         let head = request(format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n")).unwrap();
@@ -162,9 +170,13 @@ mod tests {
         ];
         assert_eq!(runs, expected);
         let mut written = Vec::new();
-        forwarded_runs(&head, |_| true).for_each(|run| run.write(&mut written));
+        let mut header = Http1Header::new(&mut written);
+        forwarded_runs(&head, |_| true).for_each(|run| header.run(run));
         let canonical = "Host: a\r\nX-A: 1\r\nX-B: \r\nX-C: 3\r\nX-D: 4\r\nX-E: 5\r\nX-F: 6\r\n\
                          X-G: \r\nVia: 8\r\nEtag: 9\r\nCookie: 10\r\nAge: 11\r\n";
+        let fields = forwarded_runs(&head, |_| true).flat_map(Run::fields);
+        let lines = fields.map(|(name, value)| [name, b": ", value, b"\r\n"].concat());
+        assert_eq!(lines.collect::<Vec<_>>().concat(), written);
         assert_eq!(String::from_utf8(written).unwrap(), canonical);
     }
 

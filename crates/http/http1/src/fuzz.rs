@@ -4,7 +4,7 @@ use crate::answer::AnswerHead;
 use crate::class::trim;
 use crate::destination::destination;
 use crate::expectation::expectation;
-use crate::fields::{Run, connection_options, forwarded_fields, forwarded_runs};
+use crate::fields::{connection_options, forwarded_fields, forwarded_runs};
 use crate::framing::{answer_framing, request_framing};
 use crate::head::{Fields, HeadLimits, HeadScan};
 use crate::method::Method;
@@ -157,9 +157,9 @@ impl Fields {
         let (mut by_field, mut by_run) = (Vec::new(), Vec::new());
         for field in forwarded_fields(self) {
             let (name, value) = (self.name_of(field), self.value_of(field));
-            Run::Field { name, value }.write(&mut by_field);
+            by_field.push((name, value));
         }
-        forwarded_runs(self, |_| true).for_each(|run| run.write(&mut by_run));
+        forwarded_runs(self, |_| true).for_each(|run| by_run.extend(run.fields()));
         assert_eq!(by_field, by_run);
         format!("{:?} {:?}", lines.collect::<Vec<_>>(), connection_options(self))
     }

@@ -25,6 +25,7 @@ mod fields;
 pub mod framing;
 mod fuzz;
 mod head;
+mod header_writer;
 mod limits;
 mod line;
 mod lists;
@@ -56,6 +57,9 @@ pub use fields::{Run, connection_options, forwarded_fields, forwarded_runs};
 pub use framing::{Framing, FramingError, answer_framing, declared_length, request_framing};
 pub use fuzz::{fuzz_answer_head, fuzz_request_head};
 pub use head::{Fields, HeadLimits, HeadScan};
+#[cfg(any(test, feature = "corpus"))]
+pub use header_writer::FieldList;
+pub use header_writer::{HeaderWriter, Http1Header};
 pub use lists::{decimal, has_token, items, tokens};
 pub use method::{Method, Version};
 pub use name::{Name, NameSet};

@@ -6,13 +6,11 @@
 
 use std::net::IpAddr;
 
-use memchr::memmem;
-
 use crate::fields::goes_on;
 use crate::text::{write_ip, write_normal_authority};
 use crate::{
-    Authority, Field, Host, Name, NameSet, RequestHead, Run, Version, destination, forwarded_runs,
-    has_token, items,
+    Authority, Field, HeaderWriter, Host, Http1Header, Name, NameSet, RequestHead, Run, Version,
+    destination, forwarded_runs, has_token, items,
 };
 
 /// What a proxy does with the fields that describe the client and its request.
@@ -150,46 +148,43 @@ impl<'a> OriginRequest<'a> {
         write_normal_authority(out, authority, DEFAULT_PORT);
     }
 
-    /// Appends the lines that a gateway writes itself: RFC 7239 and its predecessors. A forward
-    /// proxy writes none. `authority` is that of the request's destination.
-    pub fn write_added(&self, out: &mut Vec<u8>, authority: Option<&Authority<'_>>) {
+    /// Writes the fields that a gateway adds: RFC 7239 and its predecessors. A forward proxy adds
+    /// none. `authority` is that of the request's destination.
+    pub fn write_added(&self, out: &mut impl HeaderWriter, authority: Option<&Authority<'_>>) {
         let Forwarding::Gateway { client, .. } = self.forwarding else { return };
-        out.extend_from_slice(b"X-Forwarded-For: ");
-        self.write_earlier_members(Name::XForwardedFor, out);
-        let client_at = out.len();
-        match client {
-            Some(ip) => write_ip(out, ip),
-            None => out.extend_from_slice(b"unknown"),
-        }
-        let client_at = client_at..out.len();
-        out.extend_from_slice(b"\r\nForwarded: ");
-        self.write_earlier_members(Name::Forwarded, out);
-        out.extend_from_slice(b"for=");
-        let is_v6 = client.is_some_and(|ip| ip.is_ipv6());
-        out.extend_from_slice(if is_v6 { b"\"[" } else { b"" });
-        out.extend_from_within(client_at);
-        out.extend_from_slice(if is_v6 { b"]\";proto=http" } else { b";proto=http" });
-        let host_at = authority.map(|authority| {
-            out.extend_from_slice(b";host=\"");
-            let start = out.len();
-            Self::write_host(out, authority);
-            let host_at = start..out.len();
-            out.push(b'"');
-            host_at
-        });
-        out.extend_from_slice(b"\r\nX-Forwarded-Proto: ");
-        out.extend_from_slice(self.scheme());
-        match (self.believed(Name::XForwardedHost), host_at) {
-            (None, None) => {}
-            (first, host_at) => {
-                out.extend_from_slice(b"\r\nX-Forwarded-Host: ");
-                match first {
-                    Some(first) => out.extend_from_slice(first),
-                    None => out.extend_from_within(host_at.unwrap_or_default()),
-                }
+        let client_at = out.field_with(b"X-Forwarded-For", |value| {
+            self.write_earlier_members(Name::XForwardedFor, value);
+            let start = value.len();
+            match client {
+                Some(ip) => write_ip(value, ip),
+                None => value.extend_from_slice(b"unknown"),
             }
+            start..value.len()
+        });
+        let host_at = out.field_with(b"Forwarded", |value| {
+            self.write_earlier_members(Name::Forwarded, value);
+            value.extend_from_slice(b"for=");
+            let is_v6 = client.is_some_and(|ip| ip.is_ipv6());
+            value.extend_from_slice(if is_v6 { b"\"[" } else { b"" });
+            value.extend_from_within(client_at);
+            value.extend_from_slice(if is_v6 { b"]\";proto=http" } else { b";proto=http" });
+            authority.map(|authority| {
+                value.extend_from_slice(b";host=\"");
+                let start = value.len();
+                Self::write_host(value, authority);
+                let host_at = start..value.len();
+                value.push(b'"');
+                host_at
+            })
+        });
+        out.field(b"X-Forwarded-Proto", self.scheme());
+        match (self.believed(Name::XForwardedHost), host_at) {
+            (Some(first), _) => out.field(b"X-Forwarded-Host", first),
+            (None, Some(host_at)) => {
+                out.field_with(b"X-Forwarded-Host", |value| value.extend_from_within(host_at));
+            }
+            (None, None) => {}
         }
-        out.extend_from_slice(b"\r\n");
     }
 
     /// Appends the members that a list had when it arrived from a trusted peer.
@@ -256,13 +251,10 @@ impl<'a> OriginRequest<'a> {
             Name::XForwardedProto if self.is_gateway() => put(self.scheme()),
             _ if WRITTEN.has(known) && self.is_gateway() => {
                 let mut added = Vec::with_capacity(ADDED_BYTES);
-                self.write_added(&mut added, self.authority().as_ref());
-                let mut lines = added.split(|&byte| byte == b'\n');
-                let value = lines.find_map(|line| {
-                    let (name, value) = line.split_at(memmem::find(line, b": ")?);
-                    (Name::of(name) == known).then(|| value[2..].trim_ascii_end())
-                });
-                if let Some(value) = value {
+                let header = &mut Http1Header::new(&mut added);
+                self.write_added(header, self.authority().as_ref());
+                let mut fields = Run::Lines(&added).fields();
+                if let Some((_, value)) = fields.find(|(name, _)| Name::of(name) == known) {
                     put(value);
                 }
             }
@@ -400,8 +392,9 @@ mod tests {
     fn sent(head: &RequestHead, forwarding: Forwarding<'_>) -> String {
         let request = OriginRequest::new(head, forwarding);
         let mut out = Vec::new();
-        request.lines(NameSet::default()).for_each(|run| run.write(&mut out));
-        request.write_added(&mut out, request.authority().as_ref());
+        let mut header = Http1Header::new(&mut out);
+        request.lines(NameSet::default()).for_each(|run| header.run(run));
+        request.write_added(&mut header, request.authority().as_ref());
         String::from_utf8(out).unwrap()
     }
 

@@ -7,20 +7,28 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::{Authority, Host};
 
+/// Bytes of the longest number, u64::MAX.
+pub(crate) const NUMBER_BYTES: usize = 20;
+
 /// Appends a number in decimal.
-pub fn write_number(out: &mut Vec<u8>, mut number: u64) {
-    // u64::MAX has 20 digits.
-    let mut digits = [0; 20];
-    let mut start = digits.len();
+pub fn write_number(out: &mut Vec<u8>, number: u64) {
+    let mut digits = [0; NUMBER_BYTES];
+    let start = put_number(&mut digits, number);
+    out.extend_from_slice(&digits[start..]);
+}
+
+/// Writes a number in decimal to the end of `text`, which has room for it. Returns where it begins.
+#[inline]
+pub(crate) fn put_number(text: &mut [u8], mut number: u64) -> usize {
+    let mut start = text.len();
     loop {
         start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
+        text[start] = b'0' + (number % 10) as u8;
         number /= 10;
         if number == 0 {
-            break;
+            return start;
         }
     }
-    out.extend_from_slice(&digits[start..]);
 }
 
 /// Appends an address as it stands alone: no brackets around one of IPv6.

@@ -11,8 +11,8 @@ use millrace_http_cache::{
     write_validation,
 };
 use millrace_http1::{
-    AnswerHead, HeadLimits, HeadScan, Method, Name, OriginRequest, RequestHead, destination,
-    forwarded_runs,
+    AnswerHead, HeadLimits, HeadScan, HeaderWriter, Http1Header, Method, Name, OriginRequest,
+    RequestHead, destination, forwarded_runs,
 };
 
 /// What an origin says: a head, and as much of the body as came.
@@ -159,7 +159,7 @@ impl Model {
         let age = format!("Age: {}\r\n", meta.age_s(self.now_ms)).into_bytes();
         let mut out = Vec::new();
         if condition(request, meta, head) == Condition::NotModified {
-            write_not_modified(&mut out, meta, head);
+            write_not_modified(&mut Http1Header::new(&mut out), meta, head);
             return close([out, age].concat(), &hit, Vec::new(), None);
         }
         let length = variant.body.len() as u64;
@@ -244,7 +244,8 @@ impl Model {
         let mut conditions = Vec::new();
         let kept = [self.variants[&key][at].kept()];
         let is_head = request.method() == Method::Head;
-        let is_asked = !is_head && write_validation(&mut conditions, &kept);
+        let out = &mut Http1Header::new(&mut conditions);
+        let is_asked = !is_head && write_validation(out, &kept);
         let head = forwarded(request, &conditions, !is_asked);
         let answer = origin(&head)?;
         if answer.head.status() != 304 || !is_asked {
@@ -298,11 +299,9 @@ impl Model {
         let is_stored = self.keep(request, key, &answer);
         let status = CacheStatus { forward: Some(why), is_stored, ..CacheStatus::default() };
         let mut head = Vec::new();
-        head.extend_from_slice(b"HTTP/1.1 ");
-        head.extend_from_slice(format!("{} ", answer.head.status()).as_bytes());
-        head.extend_from_slice(answer.head.reason());
-        head.extend_from_slice(b"\r\n");
-        forwarded_runs(&answer.head, |_| true).for_each(|run| run.write(&mut head));
+        let mut out = Http1Header::new(&mut head);
+        out.response(answer.head.status(), answer.head.reason());
+        forwarded_runs(&answer.head, |_| true).for_each(|run| out.run(run));
         let length = answer.body.len() as u64;
         (answer.head.status(), close(head, &status, answer.body, Some(length)))
     }
@@ -363,7 +362,7 @@ fn forwarded(request: &RequestHead, extra: &[u8], keeps_conditions: bool) -> Vec
         Name::IfNoneMatch | Name::IfModifiedSince | Name::IfRange | Name::Range => keeps_conditions,
         _ => true,
     })
-    .for_each(|run| run.write(&mut head));
+    .for_each(|run| Http1Header::new(&mut head).run(run));
     head.extend_from_slice(extra);
     head.extend_from_slice(b"\r\n");
     head

@@ -1,6 +1,7 @@
 //! What a 407 asks for (RFC 9110 section 11.7.1).
 
 use millrace_config::Auth;
+use millrace_http1::HeaderWriter;
 
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
@@ -10,7 +11,7 @@ use crate::exchange::reason::Reason;
 ///
 /// Basic is offered in any case: a program that knows no other scheme may send a user's token in
 /// place of the password.
-pub(crate) fn write_challenges(out: &mut Vec<u8>, exchange: &Exchange, reason: Reason) {
+pub(crate) fn write_challenges(out: &mut impl HeaderWriter, exchange: &Exchange, reason: Reason) {
     if reason.status() != 407 {
         return;
     }
@@ -23,9 +24,10 @@ pub(crate) fn write_challenges(out: &mut Vec<u8>, exchange: &Exchange, reason: R
     }
 }
 
-fn write(out: &mut Vec<u8>, scheme: &[u8], auth: &Auth, more: &[u8]) {
-    let realm = auth.realm.as_bytes();
-    for part in [b"Proxy-Authenticate: ", scheme, b" realm=\"", realm, b"\"", more, b"\r\n"] {
-        out.extend_from_slice(part);
-    }
+fn write(out: &mut impl HeaderWriter, scheme: &[u8], auth: &Auth, more: &[u8]) {
+    out.field_with(b"Proxy-Authenticate", |value| {
+        for part in [scheme, b" realm=\"", auth.realm.as_bytes(), b"\"", more] {
+            value.extend_from_slice(part);
+        }
+    });
 }

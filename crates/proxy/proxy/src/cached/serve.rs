@@ -8,7 +8,7 @@ use millrace_http_cache::{
     ByteRange, Condition, Extent, FOR_ONE_CLIENT, Flags, HashKey, Multipart, Selection, condition,
     lines, ranges, write_not_modified,
 };
-use millrace_http1::{Framing, Method, Name, Version, forwarded_runs};
+use millrace_http1::{Framing, HeaderWriter, Method, Name, Run, Version, forwarded_runs};
 use millrace_store::Object;
 
 use crate::cached::now_ms;
@@ -41,7 +41,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     let (now, now_ms) = (engine.now(), now_ms(engine));
     let cache = shared.cache.as_ref().expect("what is stored is in a cache");
     let object = exchange.caching.object.clone().expect("found before it is served");
-    let mut start = Start { out, object: &object, now_ms };
+    let mut start = Start { out: h1::header(out), object: &object, now_ms };
     let random = || u128::from(engine.random()) << 64 | u128::from(engine.random());
     let form = start.form(exchange, cache.hash(), random);
     let framing = start.write_head(exchange, &form);
@@ -72,13 +72,13 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
 }
 
 /// The beginning of an answer.
-struct Start<'a> {
-    out: &'a mut Vec<u8>,
+struct Start<'a, W> {
+    out: W,
     object: &'a Object,
     now_ms: u64,
 }
 
-impl Start<'_> {
+impl<W: HeaderWriter> Start<'_, W> {
     fn form(&self, exchange: &Exchange, hash: &HashKey, random: impl FnOnce() -> u128) -> Form {
         let (request, meta, head) = (&exchange.request, self.object.meta(), self.object.head());
         if condition(request, meta, head) == Condition::NotModified {
@@ -113,11 +113,11 @@ impl Start<'_> {
         }
     }
 
-    /// Writes the status line and the stored fields. Gives how the body goes.
+    /// Writes the status and the stored fields. Gives how the body goes.
     fn write_head(&mut self, exchange: &mut Exchange, form: &Form) -> Framing {
         let (meta, head) = (self.object.meta(), self.object.head());
         let lines = &head[meta.lines_at as usize..];
-        let out = &mut *self.out;
+        let out = &mut self.out;
         let length = self.object.length();
         exchange.status = match form {
             Form::NotModified => 304,
@@ -127,28 +127,31 @@ impl Start<'_> {
         };
         match form {
             Form::NotModified => write_not_modified(out, meta, head),
-            Form::Head | Form::Whole => out.extend_from_slice(head),
+            Form::Head | Form::Whole => {
+                out.stored_response(meta.status, head, meta.lines_at as usize);
+            }
             Form::Part(range) => {
-                out.extend_from_slice(b"HTTP/1.1 206 Partial Content\r\n");
-                out.extend_from_slice(lines);
+                out.response(206, b"Partial Content");
+                out.run(Run::Lines(lines));
                 let complete = meta.extent.map_or(length, |extent| extent.complete);
                 let place = range.content_range(complete);
-                headers::write_field(out, b"Content-Range", place.as_bytes());
+                out.field(b"Content-Range", place.as_bytes());
             }
             Form::Parts(pieces, _) => {
-                out.extend_from_slice(b"HTTP/1.1 206 Partial Content\r\n");
+                out.response(206, b"Partial Content");
                 let Some(Piece::Text(first)) = pieces.front() else {
                     unreachable!("several parts begin with the text before the first")
                 };
                 write_lines_but_type(out, lines);
-                out.extend_from_slice(b"Content-Type: multipart/byteranges; boundary=");
-                out.extend_from_slice(&first[2..2 + BOUNDARY_BYTES]);
-                out.extend_from_slice(b"\r\n");
+                out.field_with(b"Content-Type", |value| {
+                    value.extend_from_slice(b"multipart/byteranges; boundary=");
+                    value.extend_from_slice(&first[2..2 + BOUNDARY_BYTES]);
+                });
             }
             Form::Unsatisfiable => {
-                out.extend_from_slice(b"HTTP/1.1 416 Range Not Satisfiable\r\n");
+                out.response(416, b"Range Not Satisfiable");
                 let place = format!("bytes */{}", length.unwrap_or(0));
-                headers::write_field(out, b"Content-Range", place.as_bytes());
+                out.field(b"Content-Range", place.as_bytes());
             }
         }
         match form {
@@ -166,13 +169,13 @@ impl Start<'_> {
         let caching = &exchange.caching;
         let snapshot = exchange.snapshot();
         let age_s = meta.age_s(self.now_ms);
-        let out = &mut *self.out;
+        let out = &mut self.out;
         if caching.forward.is_none() || age_s > 0 {
-            headers::write_number_field(out, b"Age: ", age_s.into());
+            out.number(b"Age", age_s.into());
         }
         if caching.adds_fields_for_client {
             forwarded_runs(&exchange.answer, |field| FOR_ONE_CLIENT.has(field.known))
-                .for_each(|run| run.write(out));
+                .for_each(|run| out.run(run));
         }
         let received = match meta.flags.has(Flags::RECEIVED_AS_HTTP10) {
             true => Version::Http10,
@@ -182,30 +185,26 @@ impl Start<'_> {
         let tells =
             snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status);
         if tells {
-            out.extend_from_slice(b"Cache-Status: ");
             let mut status = caching.status();
             status.detail = None;
             if status.is_hit {
                 status.ttl_s = Some(meta.ttl_s(self.now_ms));
                 status.detail = caching.comes_from_disk.then_some("disk");
             }
-            status.write(out, "millrace");
-            out.extend_from_slice(b"\r\n");
+            out.field_with(b"Cache-Status", |value| status.write(value, "millrace"));
         }
         let has_length = !matches!(exchange.status, 204 | 304);
         match framing {
-            Framing::None if exchange.status == 416 => {
-                out.extend_from_slice(b"Content-Length: 0\r\n")
-            }
+            Framing::None if exchange.status == 416 => out.number(b"Content-Length", 0),
             Framing::None => {
                 if let Some(length) = self.object.length().filter(|_| has_length) {
-                    headers::write_number_field(out, b"Content-Length: ", length);
+                    out.number(b"Content-Length", length);
                 }
             }
-            framing => headers::write_framing(out, framing, chunked),
+            framing => out.framing(framing, chunked),
         }
-        headers::write_persistence(out, exchange.request.version(), exchange.persistent);
-        out.extend_from_slice(b"\r\n");
+        out.persistence(exchange.request.version(), exchange.persistent);
+        out.end();
     }
 }
 
@@ -226,9 +225,9 @@ fn pieces(parts: &Multipart, ranges: &[ByteRange], first: u64) -> VecDeque<Piece
     pieces
 }
 
-fn write_lines_but_type(out: &mut Vec<u8>, all: &[u8]) {
+fn write_lines_but_type(out: &mut impl HeaderWriter, all: &[u8]) {
     for line in lines(all).filter(|line| line.known != Name::ContentType) {
-        out.extend_from_slice(line.bytes);
+        out.run(Run::Lines(line.bytes));
     }
 }
 

@@ -2,7 +2,7 @@
 //! an exchange, and bodies that the end of the connection ends.
 
 use millrace_engine::Key;
-use millrace_http1::{Framing, HeadScan, Method, Name, Version, connection_options};
+use millrace_http1::{Framing, HeadScan, Http1Header, Method, Name, Version, connection_options};
 
 use crate::exchange::Exchange;
 use crate::exchange::stage::Afterwards;
@@ -102,4 +102,9 @@ pub(crate) fn afterwards(exchange: &Exchange, has_more: bool) -> Afterwards {
         _ if unread || has_more => Afterwards::Linger,
         _ => Afterwards::Close,
     }
+}
+
+/// The writer of a response's header.
+pub(crate) fn header(out: &mut Vec<u8>) -> Http1Header<'_> {
+    Http1Header::new(out)
 }

@@ -1,5 +1,6 @@
-//! Heads as they leave: what of a received head goes on, in its order, and what is added.
-//! Hop-by-hop fields never go on; the framing is always written here, in one form.
+//! Headers as they are sent: what of a received header goes on, in its order, and what is added.
+//! Hop-by-hop fields never go on; the framing is always written here, in one form. How a header is
+//! encoded is the matter of a [`HeaderWriter`] alone.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use std::sync::Arc;
 use millrace_http_cache::write_validation;
 use millrace_http1::text::{write_ip_host, write_number, write_port};
 use millrace_http1::{
-    Framing, Method, Name, NameSet, OriginRequest, RequestHead, Version, decimal, declared_length,
-    destination, forwarded_runs, upgrade_protocols,
+    Framing, HeaderWriter, Http1Header, Method, Name, NameSet, OriginRequest, RequestHead, Run,
+    Version, decimal, declared_length, destination, forwarded_runs, upgrade_protocols,
 };
 use millrace_store::Object;
 
@@ -21,22 +22,24 @@ use crate::snapshot::Snapshot;
 use millrace_config::HostSent;
 
 /// Writes the request for the origin at `place`. Gives whether an Upgrade goes with it.
-pub(crate) fn write_request(out: &mut Vec<u8>, exchange: &mut Exchange, place: &Place) -> bool {
+pub(crate) fn write_request(
+    out: &mut impl HeaderWriter,
+    exchange: &mut Exchange,
+    place: &Place,
+) -> bool {
     let sent = exchange.origin_request();
     let request = sent.head();
     let snapshot = exchange.snapshot();
     let destination = destination(request).expect("the route stage has read it");
     let boosting = matches!(exchange.plan, Plan::Route(_));
     let stored = exchange.caching.object.clone().filter(|_| request.method() == Method::Get);
-    out.extend_from_slice(request.method_bytes());
-    out.push(b' ');
-    out.extend_from_slice(destination.path_and_query);
-    out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-    match (host_sent(exchange, snapshot), destination.authority) {
-        (HostSent::Client, Some(authority)) => OriginRequest::write_host(out, &authority),
-        _ => write_place(out, place),
-    }
-    out.extend_from_slice(b"\r\n");
+    let host_sent = host_sent(exchange, snapshot);
+    out.request(request.method_bytes(), destination.path_and_query, |host| {
+        match (host_sent, destination.authority) {
+            (HostSent::Client, Some(authority)) => OriginRequest::write_host(host, &authority),
+            _ => write_place(host, place),
+        }
+    });
     // A booster has what others wait for whole, whatever this client has of it already.
     let is_whole = stored.is_some() || (boosting && exchange.caching.claim.is_some());
     let counts_hops = matches!(request.method(), Method::Options | Method::Trace);
@@ -47,28 +50,28 @@ pub(crate) fn write_request(out: &mut Vec<u8>, exchange: &mut Exchange, place: &
     if counts_hops {
         left_out = left_out.with(&NameSet::of(&[Name::MaxForwards]));
     }
-    sent.lines(left_out).for_each(|run| run.write(out));
+    sent.lines(left_out).for_each(|run| out.run(run));
     if let Some(hops) = request.find(Name::MaxForwards).filter(|_| counts_hops) {
         let left = decimal(request.value_of(hops)).map_or(0, |count| count.saturating_sub(1));
-        write_number_field(out, b"Max-Forwards: ", left);
+        out.number(b"Max-Forwards", left);
     }
     sent.write_added(out, destination.authority.as_ref());
     let rest = exchange.caching.completes.as_ref();
     if let Some(rest) = rest {
-        write_field(out, b"Range", &rest.range);
-        write_field(out, b"If-Range", &rest.if_range);
+        out.field(b"Range", &rest.range);
+        out.field(b"If-Range", &rest.if_range);
     }
     let asks = |stored: Arc<Object>| write_validation(out, &[stored.view()]);
     let validates = rest.is_none() && stored.is_some_and(asks);
     write_via(out, request.version(), snapshot);
-    write_framing(out, exchange.framing, exchange.framing == Framing::Chunked);
+    out.framing(exchange.framing, exchange.framing == Framing::Chunked);
     let upgrade = upgrade_to_send(exchange);
     match (upgrade, sent.takes_trailers()) {
-        (true, _) => write_upgrade(out, request),
-        (false, true) => out.extend_from_slice(b"TE: trailers\r\nConnection: TE\r\n"),
+        (true, _) => out.upgrade(upgrade_protocols(request)),
+        (false, true) => out.accepts_trailers(),
         (false, false) => {}
     }
-    out.extend_from_slice(b"\r\n");
+    out.end();
     exchange.caching.validates = validates;
     exchange.caching.asks_for_all = is_whole;
     upgrade
@@ -83,18 +86,18 @@ fn host_sent(exchange: &Exchange, snapshot: &Snapshot) -> HostSent {
     route.map_or(HostSent::Client, |route| route.host_sent)
 }
 
-fn write_place(out: &mut Vec<u8>, place: &Place) {
+fn write_place(host: &mut Vec<u8>, place: &Place) {
     match place {
-        Place::Unix(_) => out.extend_from_slice(b"localhost"),
-        Place::Name(name, 80) => out.extend_from_slice(name),
+        Place::Unix(_) => host.extend_from_slice(b"localhost"),
+        Place::Name(name, 80) => host.extend_from_slice(name),
         Place::Name(name, port) => {
-            out.extend_from_slice(name);
-            write_port(out, *port);
+            host.extend_from_slice(name);
+            write_port(host, *port);
         }
         Place::Address(address) => {
-            write_ip_host(out, address.ip());
+            write_ip_host(host, address.ip());
             if address.port() != 80 {
-                write_port(out, address.port());
+                write_port(host, address.port());
             }
         }
     }
@@ -118,16 +121,6 @@ fn upgrade_to_send(exchange: &Exchange) -> bool {
         })
 }
 
-/// RFC 9110 section 7.8: the protocols offered, or the ones switched to.
-fn write_upgrade(out: &mut Vec<u8>, fields: &millrace_http1::Fields) {
-    out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
-    for (index, protocol) in upgrade_protocols(fields).enumerate() {
-        out.extend_from_slice(if index > 0 { b", " } else { b"" });
-        out.extend_from_slice(protocol);
-    }
-    out.extend_from_slice(b"\r\n");
-}
-
 /// What the head of an answer says beside what the origin said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AnswerForm {
@@ -141,73 +134,71 @@ pub(crate) struct AnswerForm {
 
 /// Writes the final answer of an origin, or a 101 that was asked for.
 pub(crate) fn write_answer(
-    out: &mut Vec<u8>,
+    out: &mut impl HeaderWriter,
     exchange: &Exchange,
     form: AnswerForm,
     dates: &mut Dates,
     now: std::time::Duration,
 ) {
     let answer = &exchange.answer;
-    write_status(out, answer.status(), answer.reason());
-    forwarded_runs(answer, |_| true).for_each(|run| run.write(out));
+    out.response(answer.status(), answer.reason());
+    forwarded_runs(answer, |_| true).for_each(|run| out.run(run));
     if answer.find(Name::Date).is_none() {
-        write_field(out, b"Date", dates.at(now).http_date());
+        out.field(b"Date", dates.at(now).http_date());
     }
     let snapshot = exchange.snapshot();
     write_via(out, answer.version(), snapshot);
     if snapshot.tells_status(exchange.service) {
         // RFC 9209 section 2: the last member of the list is who is closest to the client.
-        write_number_field(
-            out,
-            b"Proxy-Status: millrace; received-status=",
-            answer.status().into(),
-        );
+        out.field_with(b"Proxy-Status", |value| {
+            value.extend_from_slice(b"millrace; received-status=");
+            write_number(value, answer.status().into());
+        });
     }
     if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.tells_status) {
-        out.extend_from_slice(b"Cache-Status: ");
-        exchange.caching.status().write(out, "millrace");
-        out.extend_from_slice(b"\r\n");
+        let status = exchange.caching.status();
+        out.field_with(b"Cache-Status", |value| status.write(value, "millrace"));
     }
     match form.framing {
         Framing::None if answer.status() >= 200 && answer.status() != 204 => {
             // HEAD and 304 may say how long the body would be.
             if let Ok(Some(length)) = declared_length(answer) {
-                write_number_field(out, b"Content-Length: ", length);
+                out.number(b"Content-Length", length);
             }
         }
         Framing::None => {}
-        framing => write_framing(out, framing, form.chunked),
+        framing => out.framing(framing, form.chunked),
     }
     if answer.status() == 101 {
-        write_upgrade(out, answer);
+        out.upgrade(upgrade_protocols(answer));
     } else {
         if answer.status() == 426 && upgrade_protocols(answer).next().is_some() {
             // RFC 9110 section 15.5.22: it says which protocol is required.
-            write_upgrade(out, answer);
+            out.upgrade(upgrade_protocols(answer));
         }
-        write_persistence(out, exchange.request.version(), form.persistent);
+        out.persistence(exchange.request.version(), form.persistent);
     }
-    out.extend_from_slice(b"\r\n");
+    out.end();
 }
 
 /// Writes an interim answer (RFC 9110 section 15.2).
-pub(crate) fn write_interim(out: &mut Vec<u8>, exchange: &Exchange) {
+pub(crate) fn write_interim(out: &mut impl HeaderWriter, exchange: &Exchange) {
     let answer = &exchange.answer;
-    write_status(out, answer.status(), answer.reason());
-    forwarded_runs(answer, |_| true).for_each(|run| run.write(out));
-    out.extend_from_slice(b"\r\n");
+    out.response(answer.status(), answer.reason());
+    forwarded_runs(answer, |_| true).for_each(|run| out.run(run));
+    out.end();
 }
 
 /// Writes the answer to CONNECT.
-pub(crate) fn write_connected(out: &mut Vec<u8>, exchange: &Exchange) {
-    write_status(out, 200, b"OK");
+pub(crate) fn write_connected(out: &mut impl HeaderWriter, exchange: &Exchange) {
+    out.response(200, b"OK");
     write_via(out, Version::Http11, exchange.snapshot());
-    out.extend_from_slice(b"\r\n");
+    out.end();
 }
 
 /// Writes the header of a response that millrace makes itself. Returns the body.
 pub(crate) fn write_own(
-    out: &mut Vec<u8>,
+    out: &mut impl HeaderWriter,
     exchange: &Exchange,
     own: Own,
     persistent: bool,
@@ -218,105 +209,191 @@ pub(crate) fn write_own(
         Own::Options => (200, &b""[..]),
         Own::Trace => (200, &b"message/http"[..]),
     };
-    write_status(out, status, phrase(status).as_bytes());
-    write_field(out, b"Server", b"millrace");
-    write_field(out, b"Date", date);
+    out.response(status, phrase(status).as_bytes());
+    out.field(b"Server", b"millrace");
+    out.field(b"Date", date);
     if let Own::Options = own {
-        write_field(out, b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
+        out.field(b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
     }
     if let Own::Refusal(Reason::ConnectRefused) = own {
-        write_field(out, b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
+        out.field(b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
     }
     if let Own::Refusal(reason) = own {
         write_refusal_status(out, reason);
         auth::write_challenges(out, exchange, reason);
     }
     if !kind.is_empty() {
-        write_field(out, b"Content-Type", kind);
+        out.field(b"Content-Type", kind);
     }
-    write_persistence(out, exchange.request.version(), persistent);
+    out.persistence(exchange.request.version(), persistent);
     let body = match own {
         Own::Refusal(reason) => Cow::Owned(format!("{}\n", reason.text()).into_bytes()),
         Own::Options => Cow::Borrowed(&b""[..]),
         Own::Trace => Cow::Owned(traced(&exchange.request)),
     };
-    write_number_field(out, b"Content-Length: ", body.len() as u64);
-    out.extend_from_slice(b"\r\n");
+    out.number(b"Content-Length", body.len() as u64);
+    out.end();
     let is_head = exchange.request_is_whole && exchange.request.method() == Method::Head;
     if is_head { Cow::Borrowed(b"") } else { body }
 }
 
 /// RFC 9209: why there is no answer of the origin's. Only our own words: neither the address of a
 /// next hop nor what it said is a client's to know.
-fn write_refusal_status(out: &mut Vec<u8>, reason: Reason) {
-    out.extend_from_slice(b"Proxy-Status: millrace; error=");
-    out.extend_from_slice(reason.error_type().as_bytes());
-    out.extend_from_slice(b"; details=\"");
-    out.extend_from_slice(reason.word().as_bytes());
-    out.extend_from_slice(b"\"\r\n");
+fn write_refusal_status(out: &mut impl HeaderWriter, reason: Reason) {
+    let [error, details] = [reason.error_type(), reason.word()];
+    out.field_with(b"Proxy-Status", |value| {
+        for part in ["millrace; error=", error, "; details=\"", details, "\""] {
+            value.extend_from_slice(part.as_bytes());
+        }
+    });
 }
 
 /// RFC 9110 section 9.3.8: the request as it came, without what is secret.
 fn traced(request: &RequestHead) -> Vec<u8> {
-    let mut echo = Vec::with_capacity(request.bytes().len());
-    echo.extend_from_slice(request.method_bytes());
-    echo.push(b' ');
-    echo.extend_from_slice(request.target());
-    echo.push(b' ');
-    echo.extend_from_slice(request.version().as_str().as_bytes());
-    echo.extend_from_slice(b"\r\n");
+    let mut bytes = Vec::with_capacity(request.bytes().len());
+    let mut echo = Http1Header::new(&mut bytes);
+    echo.request_line(request.method_bytes(), request.target(), request.version());
     for field in request.fields() {
         let is_secret =
             matches!(field.known, Name::Authorization | Name::Cookie | Name::ProxyAuthorization);
         if !is_secret {
-            write_field(&mut echo, request.name_of(field), request.value_of(field));
+            echo.field(request.name_of(field), request.value_of(field));
         }
     }
-    echo.extend_from_slice(b"\r\n");
-    echo
+    echo.end();
+    bytes
 }
 
-fn write_status(out: &mut Vec<u8>, status: u16, reason: &[u8]) {
-    out.extend_from_slice(b"HTTP/1.1 ");
-    write_number(out, status.into());
-    out.push(b' ');
-    out.extend_from_slice(reason);
-    out.extend_from_slice(b"\r\n");
-}
-
-pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    out.extend_from_slice(name);
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// `name` with its colon and blank.
-pub(crate) fn write_number_field(out: &mut Vec<u8>, name: &[u8], number: u64) {
-    out.extend_from_slice(name);
-    write_number(out, number);
-    out.extend_from_slice(b"\r\n");
-}
-
-pub(crate) fn write_via(out: &mut Vec<u8>, received: Version, snapshot: &Snapshot) {
-    out.extend_from_slice(match received {
+pub(crate) fn write_via(out: &mut impl HeaderWriter, received: Version, snapshot: &Snapshot) {
+    out.run(Run::Lines(match received {
         Version::Http10 => &snapshot.via[0],
         Version::Http11 => &snapshot.via[1],
-    });
+    }));
 }
 
-pub(crate) fn write_framing(out: &mut Vec<u8>, framing: Framing, chunked: bool) {
-    if chunked {
-        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
-    } else if let Framing::Length(length) = framing {
-        write_number_field(out, b"Content-Length: ", length);
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use millrace_config::from_arguments;
+    use millrace_engine::Instant;
+    use millrace_http_cache::Forward;
+    use millrace_http1::{FieldList, HeadLimits, HeadScan};
+    use millrace_splice::Thresholds;
+
+    use super::*;
+    use crate::exchange::Sender;
+    use crate::origin::Origins;
+    use crate::shared::Shared;
+
+    const LIMITS: HeadLimits =
+        HeadLimits { bytes_max: 4096, fields_max: 40, target_bytes_max: 1024 };
+
+    /// An exchange of a gateway that describes what it does.
+    fn exchange(request: &str, answer: &str) -> Exchange {
+        let words = ["boost", "--origin=http://origin", "--cache-status=on", "--proxy-status=on"];
+        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
+        let mut origins = Origins::new(10, &Thresholds::FIXED);
+        let config = Arc::new(from_arguments(words).unwrap());
+        let snapshot = Snapshot::new(config, Instant::default(), &mut origins, &shared);
+        let mut exchange = Exchange {
+            snapshot: Some(Rc::new(snapshot)),
+            plan: Plan::Route(0),
+            sender: Sender { client: Some([192, 0, 2, 1].into()), is_trusted: false },
+            request_is_whole: true,
+            ..Exchange::default()
+        };
+        exchange.caching.forward = Some(Forward::Miss);
+        let scan = &mut HeadScan::default();
+        exchange.request.parse(request.as_bytes(), scan, &LIMITS).unwrap().unwrap();
+        let scan = &mut HeadScan::default();
+        exchange.answer.parse(answer.as_bytes(), scan, &LIMITS).unwrap().unwrap();
+        exchange
     }
-}
 
-pub(crate) fn write_persistence(out: &mut Vec<u8>, client: Version, persistent: bool) {
-    match (client, persistent) {
-        (_, false) => out.extend_from_slice(b"Connection: close\r\n"),
-        (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
-        (Version::Http11, true) => {}
+    const REQUEST: &str = "GET /a?b HTTP/1.1\r\nHost: Shop\r\nAccept:*/*\r\nTE: trailers\r\n\
+                           Connection: TE\r\n\r\n";
+    const ANSWER: &str = "HTTP/1.1 200 Fine\r\nETag: \"a\"\r\nServer:s\r\nConnection: close\r\n\
+                          Transfer-Encoding: chunked\r\n\r\n";
+
+    /// What `write` writes as HTTP/1, and as a list of fields.
+    fn both(
+        http1: impl FnOnce(&mut Http1Header<'_>),
+        other: impl FnOnce(&mut FieldList),
+    ) -> (String, Vec<String>) {
+        let (mut text, mut list) = (Vec::new(), FieldList::default());
+        http1(&mut Http1Header::new(&mut text));
+        other(&mut list);
+        assert!(list.has_ended());
+        let fields = list.fields().iter().map(|(name, value)| format!("{name}={value}"));
+        (String::from_utf8(text).unwrap(), fields.collect())
+    }
+
+    #[test]
+    fn a_request_needs_no_text_of_http_1() {
+        fn write(out: &mut impl HeaderWriter) {
+            let place = Place::Name(b"origin"[..].into(), 80);
+            assert!(!write_request(out, &mut exchange(REQUEST, ANSWER), &place));
+        }
+        let (text, list) = both(|out| write(out), write);
+        let expected = "GET /a?b HTTP/1.1\r\nHost: shop\r\nAccept: */*\r\n\
+                        X-Forwarded-For: 192.0.2.1\r\n\
+                        Forwarded: for=192.0.2.1;proto=http;host=\"shop\"\r\n\
+                        X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop\r\nVia: 1.1 test\r\n\
+                        TE: trailers\r\nConnection: TE\r\n\r\n";
+        assert_eq!(text, expected);
+        let expected = [
+            ":method=GET",
+            ":path=/a?b",
+            ":authority=shop",
+            "accept=*/*",
+            "x-forwarded-for=192.0.2.1",
+            "forwarded=for=192.0.2.1;proto=http;host=\"shop\"",
+            "x-forwarded-proto=http",
+            "x-forwarded-host=shop",
+            "via=1.1 test",
+            "te=trailers",
+        ];
+        assert_eq!(list, expected);
+    }
+
+    #[test]
+    fn a_response_needs_no_text_of_http_1() {
+        fn write(out: &mut impl HeaderWriter) {
+            let form = AnswerForm { framing: Framing::Chunked, chunked: true, persistent: false };
+            let dates = &mut Dates::new();
+            write_answer(out, &exchange(REQUEST, ANSWER), form, dates, Duration::ZERO);
+        }
+        let (text, list) = both(|out| write(out), write);
+        let expected = "HTTP/1.1 200 Fine\r\nETag: \"a\"\r\nServer: s\r\n\
+                        Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nVia: 1.1 test\r\n\
+                        Proxy-Status: millrace; received-status=200\r\nCache-Status: millrace; fwd=miss\r\n\
+                        Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+        assert_eq!(text, expected);
+        let expected = [
+            ":status=200",
+            "etag=\"a\"",
+            "server=s",
+            "date=Thu, 01 Jan 1970 00:00:00 GMT",
+            "via=1.1 test",
+            "proxy-status=millrace; received-status=200",
+            "cache-status=millrace; fwd=miss",
+        ];
+        assert_eq!(list, expected);
+    }
+
+    #[test]
+    fn a_response_of_our_own_needs_no_text_of_http_1() {
+        fn write(out: &mut impl HeaderWriter) {
+            let own = Own::Refusal(Reason::ConnectRefused);
+            let body = write_own(out, &exchange(REQUEST, ANSWER), own, true, b"today");
+            assert!(!body.is_empty());
+        }
+        let (text, list) = both(|out| write(out), write);
+        assert!(text.starts_with("HTTP/1.1 405 Method Not Allowed\r\nServer: millrace\r\n"));
+        assert!(text.ends_with("\r\n\r\n"));
+        assert_eq!(list[..3], [":status=405", "server=millrace", "date=today"]);
+        assert!(list.last().unwrap().starts_with("content-length="), "{list:?}");
     }
 }

@@ -1,8 +1,9 @@
 //! HTTP/1 on an origin connection: which connection outlives its response, whether a request may be
 //! repeated, and what the header of a response means.
 
-use millrace_http1::{Fields, Name};
-use millrace_http1::{Framing, answer_framing, connection_options, items, upgrade_accepted};
+use millrace_http1::{
+    Fields, Framing, Http1Header, Name, answer_framing, connection_options, items, upgrade_accepted,
+};
 
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
@@ -71,4 +72,9 @@ fn authenticates_connection(fields: &Fields) -> bool {
             scheme.eq_ignore_ascii_case(b"ntlm") || scheme.eq_ignore_ascii_case(b"negotiate")
         })
     })
+}
+
+/// The writer of a request's header.
+pub(crate) fn header(out: &mut Vec<u8>) -> Http1Header<'_> {
+    Http1Header::new(out)
 }

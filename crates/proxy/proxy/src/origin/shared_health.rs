@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use millrace_config::{Config, HostSent, Origin, Role, Route, SendProxy, write_origin};
 use millrace_engine::Instant;
-use millrace_http1::ProxyHeader;
+use millrace_http1::{HeaderWriter, Http1Header, ProxyHeader, Version};
 
 use crate::counters::Counter;
 use crate::origin::outage::{Bell, SharedOutage};
@@ -128,9 +128,11 @@ impl Check {
             SendProxy::V1 => ours.write_v1(&mut request),
             SendProxy::V2 => ours.write_v2(&mut request),
         }
-        let line = ["GET ", &self.path, " HTTP/1.1\r\nHost: ", &self.host, "\r\n"].concat();
-        request.extend_from_slice(line.as_bytes());
-        request.extend_from_slice(b"User-Agent: millrace-check\r\nConnection: close\r\n\r\n");
+        let mut header = Http1Header::new(&mut request);
+        header.request(b"GET", self.path.as_bytes(), |host| host.extend(self.host.bytes()));
+        header.field(b"User-Agent", b"millrace-check");
+        header.persistence(Version::Http11, false);
+        header.end();
         request
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_engine::Instant;
-use millrace_http1::HeadLimits;
+use millrace_http1::{HeadLimits, Http1Header};
 
 use crate::admission::AskRules;
 use crate::congestion::Setting;
@@ -40,7 +40,7 @@ pub(crate) struct Snapshot {
     pub(crate) origin_check: Duration,
     /// What stands in Via: the name of this process (RFC 9110 section 7.6.3).
     pub(crate) pseudonym: Arc<str>,
-    /// The whole field for a message received as HTTP/1.0, and as HTTP/1.1.
+    /// The whole field line for a message received as HTTP/1.0, and as HTTP/1.1.
     pub(crate) via: [Box<[u8]>; 2],
     /// Our own addresses, never to be connected to.
     pub(crate) own: Arc<[SocketAddr]>,
@@ -270,7 +270,7 @@ fn by_number(listeners: &[Listener]) -> Box<[u16]> {
 const ABSENT: u16 = u16::MAX;
 
 fn via(version: &str, pseudonym: &str) -> Box<[u8]> {
-    format!("Via: {version} {pseudonym}\r\n").into_bytes().into()
+    Http1Header::line(b"Via", format!("{version} {pseudonym}").as_bytes())
 }
 
 fn ask_rules(service: &Service) -> Option<AskRules> {

@@ -65,7 +65,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     let moved = match exchange.plan {
         Plan::Here(own) => send_own(core, key, own),
         Plan::Tunnel => {
-            headers::write_connected(out, exchange);
+            headers::write_connected(&mut h1::header(out), exchange);
             exchange.status = 200;
             tunnel::begin(core, key)
         }
@@ -89,6 +89,7 @@ fn send_own<E: Engine>(core: &mut Core<E>, key: Key, own: Own) -> Moved {
         Own::Options | Own::Trace => 200,
     };
     let date = log.dates.at(engine.time_of_day()).http_date();
+    let out = &mut h1::header(out);
     let body = headers::write_own(out, exchange, own, exchange.persistent, date);
     exchange.download.start(Framing::Length(body.len() as u64), false, engine.now());
     if let Own::Refusal(reason) = own {
@@ -111,6 +112,7 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     exchange.persistent &= !ends_by_close && !leaving && exchange.request_was_taken();
     exchange.status = exchange.answer.status();
     let form = AnswerForm { framing, chunked, persistent: exchange.persistent };
+    let out = &mut h1::header(out);
     headers::write_answer(out, exchange, form, &mut log.dates, engine.time_of_day());
     if exchange.status == 101 {
         return tunnel::begin(core, key);

@@ -9,7 +9,7 @@ use millrace_http1::{Authority, Framing, HeadScan, Version, destination};
 
 use crate::cached::now_ms;
 use crate::cached::outcome::{self, StoreOutcome};
-use crate::conn::client;
+use crate::conn::{self, client};
 use crate::core::{Core, Parts};
 use crate::exchange::headers;
 use crate::exchange::reason::Reason;
@@ -224,7 +224,7 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     let exchange = exchanges.get_mut(key).expect("its connection is there");
     let id = exchange.transaction.origin.expect("picked before it was connected to");
     out.clear();
-    let upgrade = headers::write_request(out, exchange, origins.place(id));
+    let upgrade = headers::write_request(&mut h1::header(out), exchange, origins.place(id));
     let transaction = &mut exchange.transaction;
     transaction.upgrade_sent = upgrade;
     transaction.phase = Phase::Asked;
@@ -336,7 +336,7 @@ fn pass_interim<E: Engine>(core: &mut Core<E>, key: Key) {
         return;
     }
     out.clear();
-    headers::write_interim(out, exchange);
+    headers::write_interim(&mut conn::h1::header(out), exchange);
     client.wire.send(engine, &[out]);
 }
 

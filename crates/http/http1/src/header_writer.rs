@@ -1,0 +1,338 @@
+//! Headers as they are sent. The proxy writes every request and response through one
+//! [`HeaderWriter`], so that another version of HTTP is a second implementation and no second code
+//! path.
+
+use crate::text::{NUMBER_BYTES, put_number};
+use crate::{Framing, Run, Version};
+
+#[cfg(any(test, feature = "corpus"))]
+mod field_list;
+
+#[cfg(any(test, feature = "corpus"))]
+pub use field_list::FieldList;
+
+/// Writes one header: its start, its fields in their order, its end.
+///
+/// Callers never ask which version they write. What belongs to HTTP/1 alone has operations of its
+/// own, which other versions implement as nothing. Names have the case in which HTTP/1 sends them,
+/// and values are free of CR, LF and NUL: a writer checks neither.
+pub trait HeaderWriter {
+    /// Begins a request. `authority` appends the authority of its target, in the form of `Host`.
+    fn request(&mut self, method: &[u8], path: &[u8], authority: impl FnOnce(&mut Vec<u8>));
+
+    /// Begins a response. `reason` is the reason phrase, which only HTTP/1 has.
+    ///
+    /// `100 <= status <= 999`
+    fn response(&mut self, status: u16, reason: &[u8]);
+
+    /// Begins a response with the header of a stored one, a status line and field lines as
+    /// [`Http1Header`] writes them. `lines_at` is where the field lines begin.
+    #[inline]
+    fn stored_response(&mut self, status: u16, header: &[u8], lines_at: usize) {
+        self.response(status, b"");
+        self.run(Run::Lines(&header[lines_at..]));
+    }
+
+    /// Writes a field.
+    fn field(&mut self, name: &[u8], value: &[u8]);
+
+    /// Writes a field whose value is a number.
+    fn number(&mut self, name: &[u8], number: u64);
+
+    /// Writes a field whose value `write` appends in place. Returns what `write` returns.
+    ///
+    /// The buffer that `write` gets is the same for all values of a header and only grows until the
+    /// header ends, so that a value may copy from an earlier one by its place.
+    fn field_with<T>(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> T) -> T;
+
+    /// Writes field lines that were received or stored.
+    fn run(&mut self, run: Run<'_>);
+
+    /// Writes how the body of the message is delimited. `chunked`: it is sent in chunks, by a
+    /// version that has them.
+    fn framing(&mut self, framing: Framing, chunked: bool);
+
+    /// Writes whether the connection outlives the message. `peer` is the version of the recipient.
+    fn persistence(&mut self, peer: Version, persistent: bool);
+
+    /// Writes the protocols that a message offers or requires to switch to, or switches to (RFC
+    /// 9110 section 7.8).
+    fn upgrade<'p>(&mut self, protocols: impl Iterator<Item = &'p [u8]>);
+
+    /// Writes that the sender of a request reads trailers (RFC 9110 section 10.1.4).
+    fn accepts_trailers(&mut self);
+
+    /// Ends the header.
+    fn end(&mut self);
+}
+
+/// A header as text of HTTP/1.1 (RFC 9112), which is appended to a buffer.
+#[derive(Debug)]
+pub struct Http1Header<'a>(&'a mut Vec<u8>);
+
+impl<'a> Http1Header<'a> {
+    /// A header that is appended to `out`.
+    #[inline]
+    pub fn new(out: &'a mut Vec<u8>) -> Self {
+        Self(out)
+    }
+
+    /// Writes the request line of a request as its sender wrote it, for a header that is the body
+    /// of another message.
+    pub fn request_line(&mut self, method: &[u8], target: &[u8], version: Version) {
+        for part in [method, b" ", target, b" ", version.as_str().as_bytes(), b"\r\n"] {
+            self.0.extend_from_slice(part);
+        }
+    }
+
+    /// Returns a field as a line, which [`HeaderWriter::run`] writes in one piece.
+    pub fn line(name: &[u8], value: &[u8]) -> Box<[u8]> {
+        let mut line = Vec::new();
+        Http1Header::new(&mut line).field(name, value);
+        line.into()
+    }
+}
+
+impl HeaderWriter for Http1Header<'_> {
+    #[inline]
+    fn request(&mut self, method: &[u8], path: &[u8], authority: impl FnOnce(&mut Vec<u8>)) {
+        self.0.extend_from_slice(method);
+        self.0.push(b' ');
+        self.0.extend_from_slice(path);
+        self.0.extend_from_slice(b" HTTP/1.1\r\nHost: ");
+        authority(self.0);
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    #[inline]
+    fn response(&mut self, status: u16, reason: &[u8]) {
+        debug_assert!((100..1000).contains(&status), "a status has three digits");
+        let mut start = *b"HTTP/1.1 000 ";
+        start[9] += (status / 100) as u8;
+        start[10] += (status / 10 % 10) as u8;
+        start[11] += (status % 10) as u8;
+        self.0.extend_from_slice(&start);
+        self.0.extend_from_slice(reason);
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    #[inline]
+    fn stored_response(&mut self, _status: u16, header: &[u8], _lines_at: usize) {
+        self.0.extend_from_slice(header);
+    }
+
+    #[inline]
+    fn field(&mut self, name: &[u8], value: &[u8]) {
+        self.0.extend_from_slice(name);
+        end_with_value(self.0, value);
+    }
+
+    #[inline]
+    fn number(&mut self, name: &[u8], number: u64) {
+        self.0.extend_from_slice(name);
+        end_with_number(self.0, number);
+    }
+
+    #[inline]
+    fn field_with<T>(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        self.0.extend_from_slice(name);
+        self.0.extend_from_slice(b": ");
+        let result = write(self.0);
+        self.0.extend_from_slice(b"\r\n");
+        result
+    }
+
+    #[inline]
+    fn run(&mut self, run: Run<'_>) {
+        match run {
+            Run::Lines(lines) => self.0.extend_from_slice(lines),
+            Run::Field { name, value } => self.field(name, value),
+        }
+    }
+
+    #[inline]
+    fn framing(&mut self, framing: Framing, chunked: bool) {
+        if chunked {
+            self.0.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        } else if let Framing::Length(length) = framing {
+            self.number(b"Content-Length", length);
+        }
+    }
+
+    #[inline]
+    fn persistence(&mut self, peer: Version, persistent: bool) {
+        match (peer, persistent) {
+            (_, false) => self.0.extend_from_slice(b"Connection: close\r\n"),
+            (Version::Http10, true) => self.0.extend_from_slice(b"Connection: keep-alive\r\n"),
+            (Version::Http11, true) => {}
+        }
+    }
+
+    fn upgrade<'p>(&mut self, protocols: impl Iterator<Item = &'p [u8]>) {
+        self.0.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
+        for (index, protocol) in protocols.enumerate() {
+            self.0.extend_from_slice(if index > 0 { b", " } else { b"" });
+            self.0.extend_from_slice(protocol);
+        }
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    #[inline]
+    fn accepts_trailers(&mut self) {
+        self.0.extend_from_slice(b"TE: trailers\r\nConnection: TE\r\n");
+    }
+
+    #[inline]
+    fn end(&mut self) {
+        self.0.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Appends the rest of a field line. It is apart from the name, whose length is known to the compiler
+/// where a caller writes a name of its own.
+fn end_with_value(out: &mut Vec<u8>, value: &[u8]) {
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the rest of a field line, as one piece: each costs a test for room and a copy.
+fn end_with_number(out: &mut Vec<u8>, number: u64) {
+    let mut text = [0; 2 + NUMBER_BYTES + 2];
+    text[2 + NUMBER_BYTES..].copy_from_slice(b"\r\n");
+    let start = put_number(&mut text[..2 + NUMBER_BYTES], number) - 2;
+    text[start..start + 2].copy_from_slice(b": ");
+    out.extend_from_slice(&text[start..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::request;
+    use crate::{Forwarding, NameSet, OriginRequest, destination};
+
+    fn text(write: impl FnOnce(&mut Http1Header<'_>)) -> String {
+        let mut out = Vec::new();
+        write(&mut Http1Header::new(&mut out));
+        String::from_utf8(out).unwrap()
+    }
+
+    fn list(write: impl FnOnce(&mut FieldList)) -> Vec<String> {
+        let mut list = FieldList::default();
+        write(&mut list);
+        assert!(list.has_ended());
+        list.fields().iter().map(|(name, value)| format!("{name}={value}")).collect()
+    }
+
+    /// A response with every kind of field.
+    fn respond(out: &mut impl HeaderWriter) {
+        out.response(206, b"Partial Content");
+        out.field(b"ETag", b"\"a\"");
+        out.number(b"Age", 0);
+        let place = out.field_with(b"X-First", |value| {
+            let start = value.len();
+            value.extend_from_slice(b"same");
+            start..value.len()
+        });
+        out.field_with(b"X-Second", |value| value.extend_from_within(place));
+        out.run(Run::Lines(b"A: 1\r\nB: \r\n"));
+        out.run(Run::Field { name: b"C", value: b"3" });
+        out.framing(Framing::Length(u64::MAX), false);
+        out.persistence(Version::Http11, false);
+        out.end();
+    }
+
+    /// The request that a gateway sends on.
+    fn send_on(out: &mut impl HeaderWriter) {
+        let head = "GET /a?b HTTP/1.1\r\nHost: Shop\r\nAccept:*/*\r\nTE: trailers\r\nCookie: c\r\n";
+        let head = request(format!("{head}Connection: TE\r\n\r\n")).unwrap();
+        let client = Some("2001:db8::1".parse().unwrap());
+        let gateway = Forwarding::Gateway { client, is_trusted: false, passed: &[] };
+        let sent = OriginRequest::new(&head, gateway);
+        let to = destination(&head).unwrap();
+        let authority = to.authority.unwrap();
+        out.request(head.method_bytes(), to.path_and_query, |value| {
+            OriginRequest::write_host(value, &authority);
+        });
+        sent.lines(NameSet::default()).for_each(|run| out.run(run));
+        sent.write_added(out, Some(&authority));
+        out.framing(Framing::Chunked, true);
+        out.accepts_trailers();
+        out.end();
+    }
+
+    #[test]
+    fn http_1_has_a_start_line_and_a_line_for_each_field() {
+        let expected = "HTTP/1.1 206 Partial Content\r\nETag: \"a\"\r\nAge: 0\r\n\
+                        X-First: same\r\nX-Second: same\r\nA: 1\r\nB: \r\nC: 3\r\n\
+                        Content-Length: 18446744073709551615\r\nConnection: close\r\n\r\n";
+        assert_eq!(text(|out| respond(out)), expected);
+        let expected = "GET /a?b HTTP/1.1\r\nHost: shop\r\nAccept: */*\r\nCookie: c\r\n\
+                        X-Forwarded-For: 2001:db8::1\r\n\
+                        Forwarded: for=\"[2001:db8::1]\";proto=http;host=\"shop\"\r\n\
+                        X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop\r\n\
+                        Transfer-Encoding: chunked\r\nTE: trailers\r\nConnection: TE\r\n\r\n";
+        assert_eq!(text(|out| send_on(out)), expected);
+    }
+
+    #[test]
+    fn another_version_has_pseudo_fields_and_no_fields_of_the_connection() {
+        let expected = [
+            ":status=206",
+            "etag=\"a\"",
+            "age=0",
+            "x-first=same",
+            "x-second=same",
+            "a=1",
+            "b=",
+            "c=3",
+            "content-length=18446744073709551615",
+        ];
+        assert_eq!(list(respond), expected);
+        let expected = [
+            ":method=GET",
+            ":path=/a?b",
+            ":authority=shop",
+            "accept=*/*",
+            "cookie=c",
+            "x-forwarded-for=2001:db8::1",
+            "forwarded=for=\"[2001:db8::1]\";proto=http;host=\"shop\"",
+            "x-forwarded-proto=http",
+            "x-forwarded-host=shop",
+            "te=trailers",
+        ];
+        assert_eq!(list(send_on), expected);
+    }
+
+    /// Everything that is about a connection of HTTP/1.
+    fn describe_connection(out: &mut impl HeaderWriter) {
+        out.upgrade([&b"a"[..], b"b/2"].into_iter());
+        out.persistence(Version::Http10, true);
+        out.persistence(Version::Http11, true);
+        out.persistence(Version::Http10, false);
+        out.framing(Framing::UntilClose, true);
+        out.framing(Framing::UntilClose, false);
+        out.framing(Framing::None, false);
+        out.end();
+    }
+
+    #[test]
+    fn what_belongs_to_http_1_is_nothing_in_another_version() {
+        let expected = "Connection: Upgrade\r\nUpgrade: a, b/2\r\nConnection: keep-alive\r\n\
+                        Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(text(|out| describe_connection(out)), expected);
+        assert!(list(describe_connection).is_empty());
+    }
+
+    #[test]
+    fn a_stored_header_is_sent_in_one_piece() {
+        let stored = b"HTTP/1.1 200 Fine\r\nA: 1\r\nB: 2\r\n";
+        fn write(out: &mut impl HeaderWriter, stored: &[u8]) {
+            out.stored_response(200, stored, 19);
+            out.end();
+        }
+        let expected = "HTTP/1.1 200 Fine\r\nA: 1\r\nB: 2\r\n\r\n";
+        assert_eq!(text(|out| write(out, stored)), expected);
+        assert_eq!(list(|out| write(out, stored)), [":status=200", "a=1", "b=2"]);
+    }
+}
