@@ -39,10 +39,11 @@ test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icoun
 	ENGINE=epoll tests/interop/run
 	@$(MAKE) --no-print-directory preload
 
-lint: ## Formatting, clippy and rustdoc, each warning an error; lines of documents; patches.
+lint: ## Formatting, clippy and rustdoc, each warning an error; lines of documents; structure; patches.
 	@scripts/setup build
 	cargo fmt --all --check
 	scripts/long-lines
+	cargo xtask tidy
 	tests/faults/play --check
 	cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
 	cargo clippy --quiet -p iolite --features codings --all-targets -- -D warnings
