@@ -520,9 +520,7 @@ pub struct Cidr {
 
 impl Cidr {
     /// Whether `address` lies in the block; an IPv4-mapped address counts as the IPv4 one.
-    // Inlined, what it does to the address would be done before each loop over blocks, most of which
-    // are over none.
-    #[inline(never)]
+    #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.network, address.to_canonical()) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {

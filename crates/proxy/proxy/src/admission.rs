@@ -19,8 +19,8 @@ pub(crate) use domains::AskRules;
 /// `None` is a client on a Unix socket, whom the permissions of the socket's file have admitted.
 pub fn may_use(service: &Service, client: Option<IpAddr>) -> bool {
     let Some(client) = client else { return true };
-    let is_in = |blocks: &[Cidr]| blocks.iter().any(|block| block.contains(client));
-    (service.clients.is_empty() || is_in(&service.clients)) && !is_in(&service.denied_clients)
+    (service.clients.is_empty() || is_in(&service.clients, client))
+        && !is_in(&service.denied_clients, client)
 }
 
 /// Whether a peer's Forwarded, X-Forwarded-* and PROXY headers are believed: its own address is
@@ -28,7 +28,7 @@ pub fn may_use(service: &Service, client: Option<IpAddr>) -> bool {
 /// the operator put before us.
 pub fn is_trusted(service: &Service, peer: Option<IpAddr>) -> bool {
     let Some(peer) = peer else { return true };
-    service.trusted.iter().any(|block| block.contains(peer))
+    is_in(&service.trusted, peer)
 }
 
 /// Why a target may not be reached.
@@ -93,11 +93,11 @@ fn may_reach_form(
     if port == 0 || class == Class::NotAHost {
         return Err(Denied::NotAHost);
     }
-    let allowed = rules.allowed.iter().any(|block| block.contains(address));
+    let allowed = is_in(&rules.allowed, address);
     if own.iter().any(|own| is_own(*own, address, port, allowed)) {
         return Err(Denied::Own);
     }
-    if rules.denied.iter().any(|block| block.contains(address)) {
+    if is_in(&rules.denied, address) {
         return Err(Denied::Listed);
     }
     match class {
@@ -123,6 +123,17 @@ fn is_own(own: SocketAddr, address: IpAddr, port: u16, allowed: bool) -> bool {
 
 fn may_reach_port(rules: &TargetRules, port: u16) -> bool {
     matches!(port, 80 | 443 | 1024..) || rules.ports.contains(&port) || rules.ports.contains(&0)
+}
+
+/// Whether one of the blocks contains the address. Most lists are empty: for them nothing is done to
+/// the address.
+#[inline]
+fn is_in(blocks: &[Cidr], address: IpAddr) -> bool {
+    #[inline(never)]
+    fn any(blocks: &[Cidr], address: IpAddr) -> bool {
+        blocks.iter().any(|block| block.contains(address))
+    }
+    !blocks.is_empty() && any(blocks, address)
 }
 
 /// The addresses that one address stands for: itself (an IPv4-mapped one as the IPv4 address that

@@ -206,6 +206,7 @@ pub(crate) fn reset<E: Engine>(core: &mut Core<E>, key: Key) {
     }
 }
 
+#[inline(always)]
 fn remove<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Conn> {
     pinned::close_of_client(core, key);
     let conn = core.conns.remove(key)?;

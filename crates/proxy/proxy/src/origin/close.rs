@@ -21,6 +21,7 @@ pub(crate) fn close<E: Engine>(core: &mut Core<E>, slot: Key) {
     }
 }
 
+#[inline(always)]
 fn remove<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<OriginConn> {
     let connection = core.origins.remove(slot)?;
     core.timers.remove(connection.timer);

@@ -173,12 +173,12 @@ fn ended<E: Engine>(
     let slot = origins.connections.next_key().expect("the attempt's room is now its own");
     let token = slot.token(Kind::Origin);
     let timer = timers.insert(token, now + snapshots.origin_check);
-    let mut connection = OriginConn::new(Wire::new(fd, token), id, address, timer);
+    origins.connections.insert(OriginConn::new(Wire::new(fd, token), id, address, timer));
+    let connection = origins.connections.get_mut(slot).expect("inserted just now");
     transaction.connection = Some(connection.begin_use(slot, User::Exchange(key)));
     transaction.reused = false;
     // What was noted for it is the connection's from now on.
     transaction.opens = false;
-    origins.connections.insert(connection);
     counters.origin_connections_opened.add(1);
     Ok(true)
 }

@@ -15,7 +15,7 @@ use crate::exchange::{Exchange, Own, Plan};
 use crate::transfer::{Moved, Waits, download, tunnel, upload};
 
 /// Handles an event of an exchange that is in this stage.
-#[inline(never)]
+#[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
     let moved = match event {
         Event::Enter | Event::Turn => return begin(core, key),
@@ -133,6 +133,7 @@ fn look_again<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
 }
 
 /// Ends the exchange if both of its transfers have.
+#[inline(never)]
 fn finish<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     download::finish_origin(core, key);
     let exchange = core.exchange(key);

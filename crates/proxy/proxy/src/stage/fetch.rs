@@ -27,7 +27,7 @@ use crate::transfer::{Moved, upload};
 use millrace_dns::{Answered, NameError};
 
 /// Handles an event of an exchange that is in this stage.
-#[inline(never)]
+#[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
     let moved = match event {
         Event::Enter => return begin(core, key),

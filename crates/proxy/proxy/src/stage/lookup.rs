@@ -20,7 +20,7 @@ use crate::exchange::{Exchange, Plan, origin_request};
 use crate::origin;
 
 /// Handles an event of an exchange that is in this stage.
-#[inline(never)]
+#[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
     match event {
         Event::Enter => begin(core, key),

@@ -12,7 +12,7 @@ use crate::overload::capacity;
 
 /// Handles an event of a connection: begins an exchange if a whole request header is there, and may
 /// begin now. What is there may be the beginning of a request, or several pipelined ones.
-#[inline(never)]
+#[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, conn_key: Key, event: Event) -> Step {
     match event {
         Event::Due => time_out(core, conn_key),

@@ -16,7 +16,7 @@ use crate::snapshot::Snapshot;
 use millrace_config::{PathForward, Role, Route, Service};
 
 /// Handles an event of an exchange that is in this stage.
-#[inline(never)]
+#[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
     match event {
         Event::Enter | Event::Turn => route(core, key),

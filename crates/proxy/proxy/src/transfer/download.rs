@@ -11,6 +11,7 @@ use crate::transfer::source::Source;
 use crate::transfer::{Moved, Waits};
 
 /// Moves the response on. `with_head`: the header in `core.out` goes first.
+#[inline(never)]
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> Moved {
     let Parts { engine, pipes, counters, out, exchange, client, mut origin, .. } = core.served(key);
     let Exchange { download, caching, .. } = exchange;

@@ -193,6 +193,7 @@ impl Transfer {
     ///
     /// # Errors
     /// When the body has no whole end: nothing of the wrong bytes was sent, nor `head`.
+    #[inline(always)]
     pub(crate) fn pump<E: Engine>(
         &mut self,
         (engine, pipes): (&mut E, &mut Pipes),
@@ -209,6 +210,7 @@ impl Transfer {
 
     /// What a connection received goes out, and what its socket has follows through a pipe, where
     /// that costs less.
+    #[inline(never)]
     fn pump_wire<E: Engine>(
         &mut self,
         (engine, pipes): (&mut E, &mut Pipes),
@@ -255,6 +257,7 @@ impl Transfer {
 
     /// What the cache has of a body is sent: small pieces with the other sends of a turn, and large
     /// ones from where they rest.
+    #[inline(never)]
     fn pump_cached<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -310,6 +313,7 @@ impl Transfer {
     }
 
     /// All that is left of a body is in memory: it is sent in one step.
+    #[inline(never)]
     fn pump_memory<E: Engine>(
         &mut self,
         engine: &mut E,

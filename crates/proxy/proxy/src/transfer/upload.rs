@@ -12,6 +12,7 @@ use crate::transfer::source::Source;
 use crate::transfer::{Moved, Waits};
 
 /// Moves the request on. `with_head`: the header in `core.out` goes first.
+#[inline(never)]
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> Moved {
     let Parts { engine, pipes, counters, out, exchange, client, origin, .. } = core.parts(key);
     // A refresh has no client, and sends nothing but its header.
