@@ -72,6 +72,7 @@ pub(crate) fn all<E: Engine>(core: &Core<E>) -> Vec<Key> {
 }
 
 /// Ends a refresh: its response was taken in, or there is none.
+#[inline(never)]
 pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key) {
     side::leave(core, key);
     waiting::leave(core, key);

@@ -134,7 +134,7 @@ impl Wire {
     }
 
     /// The receive ended. Its bytes are in the input, lent until [`Wire::settle`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn received<E: Engine>(
         &mut self,
         engine: &mut E,

@@ -73,6 +73,8 @@ const TABLE: [(Failed, [&[Outcome]; 4]); 7] = [
 ];
 
 /// Ends an exchange that cannot go on, or has it go on another way.
+#[cold]
+#[inline(never)]
 pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
     let exchange = core.exchange(key);
     let (failed, delivered) = (Failed::by(reason), Delivered::of(exchange));
@@ -228,6 +230,7 @@ fn reset<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
 }
 
 /// The response is delivered; what is missing of the request is not waited for any longer.
+#[inline(never)]
 pub(crate) fn keep<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     side::leave(core, key);
     let Parts { engine, pipes, exchange, .. } = core.parts(key);

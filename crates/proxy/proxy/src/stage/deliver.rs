@@ -123,6 +123,7 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
 
 /// Nothing has come of a body of the cache for as long as an origin may take. Its fill may have
 /// ended without a wake-up: what is there decides.
+#[inline(never)]
 fn look_again<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     let moved = download::pump(core, key, false);
     let waits = core.exchange(key).download.waits();

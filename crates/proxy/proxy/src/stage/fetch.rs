@@ -46,6 +46,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step 
 }
 
 /// Goes on after what concerns a fetch only while it waits for that.
+#[inline(never)]
 fn resume<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
     let now = core.engine.now();
     let transaction = &mut core.exchange(key).transaction;
@@ -342,6 +343,7 @@ fn pass_interim<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// The origin's stream ended, or broke, before the header of its response did; unless that header
 /// is there, and only waits for its turn.
+#[inline(never)]
 fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     let Parts { client, origin, .. } = core.parts(key);
     let waits = client.is_some_and(|client| !client.may_send(key));

@@ -64,6 +64,7 @@ pub(crate) fn send<E: Engine>(core: &mut Core<E>, key: Key, body: &[u8]) -> Move
 }
 
 /// The client took so many bytes out of the download's pipe.
+#[inline(never)]
 pub(crate) fn spliced<E: Engine>(core: &mut Core<E>, key: Key, count: u32) -> Moved {
     let Parts { engine, pipes, counters, exchange, client, .. } = core.served(key);
     counters.bytes_spliced.add(count.into());
@@ -73,6 +74,7 @@ pub(crate) fn spliced<E: Engine>(core: &mut Core<E>, key: Key, count: u32) -> Mo
 }
 
 /// The origin's stream ended while its response's body, or a tunnel, is read from it.
+#[inline(never)]
 pub(crate) fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     let Parts { engine, pipes, exchange, client, .. } = core.served(key);
     if exchange.tunnel {

@@ -22,7 +22,7 @@ pub(crate) struct Iov<'a> {
 
 impl Iov<'_> {
     /// Sends them. True when a line end is owed afterwards.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send<E: Engine>(
         self,
         engine: &mut E,

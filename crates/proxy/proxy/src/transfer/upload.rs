@@ -40,6 +40,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
 }
 
 /// The client ended its stream while its request's body, or a tunnel, is read from it.
+#[inline(never)]
 pub(crate) fn client_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     if core.exchange(key).tunnel { half_close(core, key) } else { Moved::Failed(Reason::BodyCut) }
 }
@@ -56,6 +57,7 @@ fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
 }
 
 /// The origin will take nothing more.
+#[inline(never)]
 pub(crate) fn failed<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     let Parts { engine, pipes, exchange, .. } = core.parts(key);
     if exchange.tunnel {
@@ -73,6 +75,7 @@ pub(crate) fn failed<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
 }
 
 /// The origin took so many bytes out of the upload's pipe.
+#[inline(never)]
 pub(crate) fn spliced<E: Engine>(core: &mut Core<E>, key: Key, count: u32) -> Moved {
     let Parts { engine, pipes, counters, exchange, origin, .. } = core.parts(key);
     counters.bytes_spliced.add(count.into());

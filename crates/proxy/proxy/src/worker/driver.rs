@@ -135,6 +135,7 @@ fn drive_exchange<E: Engine>(
 
 /// Ends a connection whose first exchange has ended, and those that were begun ahead: nothing more
 /// can be delivered.
+#[inline(never)]
 fn close<E: Engine>(core: &mut Core<E>, key: Key, afterwards: Afterwards) {
     while let Some(exchange) = core.conn(key).pipeline.first() {
         log::on(core, exchange, Event::End(Reason::ClientClosed));
