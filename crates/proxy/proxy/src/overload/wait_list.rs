@@ -57,11 +57,8 @@ pub(crate) struct Retries {
 impl Retries {
     /// Begins at the oldest.
     pub(crate) fn new<E: Engine>(core: &Core<E>) -> Self {
-        let waiting = core.overload.waiting.len();
-        let tries = match waiting {
-            0 => 0,
-            _ => waiting.min(capacity::room_for_origins(core) + core.origins.idle_count()),
-        };
+        let room = capacity::room_for_origins(core) + core.origins.idle_count();
+        let tries = room.min(core.overload.waiting.len());
         Self { tries, at: 0, short: None, tried: None }
     }
 

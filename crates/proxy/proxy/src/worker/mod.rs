@@ -184,21 +184,24 @@ impl<E: Engine> Worker<E> {
     }
 
     /// When the next turn has to end its wait, at the latest.
+    #[inline]
     fn deadline(&self) -> Option<Instant> {
         let core = &self.core;
-        let now = core.engine.now();
+        let cache = core.shared.cache.as_ref().and_then(|_| self.cache_deadline());
+        let deadlines = [core.timers.next(), core.names.next_deadline(), self.maintenance, cache];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// The same for what waits for something in the cache.
+    fn cache_deadline(&self) -> Option<Instant> {
+        let core = &self.core;
         let waits = &core.cache_waits;
         let is_late = !waits.starved.is_empty() || core.wakes.is_pending();
+        let late = is_late.then(|| core.engine.now() + LATE);
         let is_unread = core.drain.is_draining && !core.fills.is_empty();
-        let deadlines = [
-            core.timers.next(),
-            core.names.next_deadline(),
-            self.maintenance,
-            is_late.then(|| now + LATE),
-            is_unread.then(|| now + MAINTENANCE),
-            waits.collapsed.first().map(|(due, _)| *due),
-        ];
-        deadlines.into_iter().flatten().min()
+        let unread = is_unread.then(|| core.engine.now() + MAINTENANCE);
+        let collapsed = waits.collapsed.first().map(|(due, _)| *due);
+        [late, unread, collapsed].into_iter().flatten().min()
     }
 
     fn drive(&mut self, subject: Subject, event: Event) {
@@ -253,6 +256,7 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Delivers the timers that are due.
+    #[inline]
     fn expire(&mut self, now: Instant) {
         while let Some((_, token)) = self.core.timers.expired(now) {
             let (core, key) = (&mut self.core, Key::from(token));
@@ -265,9 +269,6 @@ impl<E: Engine> Worker<E> {
             self.drive_if_any(event);
         }
         self.core.names.handle_deadlines(&mut self.core.engine, now);
-        while let Some(key) = waiting::overdue(&self.core, now) {
-            self.drive(Subject::Exchange(key), Event::Due);
-        }
     }
 
     fn finish_names(&mut self) {
@@ -319,6 +320,9 @@ impl<E: Engine> Worker<E> {
     /// Delivers the wake-ups of what waits for the cache, and the verdicts on passwords.
     fn deliver_wakes(&mut self, now: Instant) {
         if self.core.shared.cache.is_some() {
+            while let Some(key) = waiting::overdue(&self.core, now) {
+                self.drive(Subject::Exchange(key), Event::Due);
+            }
             if self.core.drain.is_draining {
                 self.end_refreshes();
                 fill::run::end_unread(&mut self.core);
@@ -347,10 +351,16 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Lets those try again that wait for room: what ended in this turn made some.
+    #[inline]
     fn deliver_room(&mut self) {
-        let mut retries = Retries::new(&self.core);
-        while let Some(key) = retries.next(&mut self.core) {
-            self.drive(Subject::Exchange(key), Event::Room);
+        if !self.core.overload.waiting.is_empty() {
+            let mut retries = Retries::new(&self.core);
+            while let Some(key) = retries.next(&mut self.core) {
+                self.drive(Subject::Exchange(key), Event::Room);
+            }
+        }
+        if self.core.origins.queued() == 0 {
+            return;
         }
         while let Some(id) = self.core.origins.next_ready() {
             // Each that goes on takes an idle connection or the room for one, so this ends.
