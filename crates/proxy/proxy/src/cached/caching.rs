@@ -1,6 +1,6 @@
 //! The cache's part in an exchange: what the exchange requests of it, what it may fetch for others,
-//! and what it reads. The stages are `stage/lookup.rs`, before there is an origin, `outcome.rs`,
-//! once the origin has responded, and `serve.rs`, where a stored response goes to the client.
+//! and what it reads. It is used by `stage/lookup.rs`, before there is an origin, by `outcome.rs`,
+//! once the origin has responded, and by `serve.rs`, where a stored response goes to the client.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

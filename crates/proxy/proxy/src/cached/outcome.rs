@@ -1,5 +1,5 @@
-//! What the cache makes of an origin's answer, once its head is there: it is stored, it says that
-//! what is stored still holds, or it goes to its client alone.
+//! The store outcome of an origin's response, once its header is there: the response is stored, or it
+//! validates a stored one, or it goes to its client alone.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Stage deliver, of an answer that is stored: its head, in the form that the request asks for, and
-//! where its body is read from.
+//! Stage deliver, for a stored response: its header, in the form that the request asks for, and the
+//! source of its body.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
-//! Whether an origin is to be asked: what a worker makes of the failures and answers that it sees.
-//! It owns the decision alone. Who is picked for a request is `pick.rs`, what counts as a failure
-//! `verdict.rs`, and what the workers tell each other `board.rs`.
+//! Outlier detection: whether an origin is used, by the failures and responses that a worker has
+//! seen. This module owns the decision alone. `pick.rs` picks the origin of a request, `verdict.rs`
+//! decides what counts as a failure, and `shared_health.rs` has what the workers share.
 
 use std::time::Duration;
 
