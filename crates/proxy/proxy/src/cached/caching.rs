@@ -33,7 +33,8 @@ pub(crate) struct Caching {
     /// Until when it waits for somebody else's fetch, if it does: its place among
     /// [`CacheWaits::collapsed`].
     pub(crate) waits_until: Option<Instant>,
-    /// When it began to wait for the first time; it does not wait for longer than is allowed in all.
+    /// When it began to wait for the first time; it does not wait for longer than is allowed in
+    /// all.
     pub(crate) waited_since: Option<Instant>,
     /// Others wait for what it fetches.
     pub(crate) claim: Option<Claim>,
@@ -129,8 +130,8 @@ impl Caching {
     }
 
     /// What is stored is the answer. A body that still arrives has a reader from now on: it may be
-    /// only passed on before the exchange has its turn to send. False where its beginning was let go
-    /// already, or its end will never come.
+    /// only passed on before the exchange has its turn to send. False where its beginning was let
+    /// go already, or its end will never come.
     pub(crate) fn serve(&mut self, object: Arc<Object>, waiter: Waiter) -> bool {
         if object.body.bytes().is_none() {
             let reader = CachedReader::new(&object.body, None, waiter);

@@ -1,5 +1,5 @@
-//! The store outcome of an origin's response, once its header is there: the response is stored, or it
-//! validates a stored one, or it goes to its client alone.
+//! The store outcome of an origin's response, once its header is there: the response is stored, or
+//! it validates a stored one, or it goes to its client alone.
 
 use std::sync::Arc;
 
@@ -268,7 +268,8 @@ fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> S
     }
     let claim = caching.claim.take();
     core.counters.cache_validated.add(1);
-    // Others that have to validate it would get a response of their own too: none waits for another.
+    // Others that have to validate it would get a response of their own too: none waits for
+    // another.
     let woken = match is_personal {
         true => claim.map(|claim| claim.pass(receipt.response_ms + BRIEFLY_MS)),
         false => claim.map(Claim::release),
@@ -323,8 +324,9 @@ fn refused<E: Engine>(
     if request.method() == Method::Get && drops_stored && !is_personal {
         cache.remove(asked_for);
     }
-    // The next answer may well be stored; until then nobody waits, or all would, one after the other.
-    // What is said of conditions is of the request too: the client's own, as others were not sent.
+    // The next answer may well be stored; until then nobody waits, or all would, one after the
+    // other. What is said of conditions is of the request too: the client's own, as others were not
+    // sent.
     let is_passing = is_personal
         || refusal.is_of_request()
         || matches!(status, 304 | 412 | 416)

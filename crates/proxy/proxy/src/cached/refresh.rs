@@ -1,6 +1,6 @@
-//! Refreshes: requests of the cache's own, which validate a stale response while clients get it (RFC
-//! 5861 section 3). A refresh is an exchange without a client: it passes the fetch stage like any
-//! other, and ends where a response would be delivered.
+//! Refreshes: requests of the cache's own, which validate a stale response while clients get it
+//! (RFC 5861 section 3). A refresh is an exchange without a client: it passes the fetch stage like
+//! any other, and ends where a response would be delivered.
 
 use std::sync::Arc;
 

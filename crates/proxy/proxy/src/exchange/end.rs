@@ -59,8 +59,8 @@ pub(crate) enum Outcome {
 
 use Outcome::{Keep, Refuse, Reset, Retry, StaleFallback};
 
-/// The outcomes in order of preference, for each row in the order of [`Delivered`]. The first that is
-/// possible is taken. `Retry` is possible where [`may_retry`] says so, `StaleFallback` where a
+/// The outcomes in order of preference, for each row in the order of [`Delivered`]. The first that
+/// is possible is taken. `Retry` is possible where [`may_retry`] says so, `StaleFallback` where a
 /// response is stored that may stand in, `Refuse` where the reason has a status; the others always.
 const TABLE: [(Failed, [&[Outcome]; 4]); 7] = [
     (Failed::Request, [&[Refuse, Reset], &[Reset], &[Keep], &[Reset]]),
@@ -138,8 +138,8 @@ impl Delivered {
 }
 
 /// Whether the request may be sent once more (RFC 9110 section 9.2.2, RFC 9112 section 9.5). After
-/// a failed connection nothing was sent, so any request may go to another origin. An idle connection
-/// may end at any time, and a new one that ends without a word is worth another origin.
+/// a failed connection nothing was sent, so any request may go to another origin. An idle
+/// connection may end at any time, and a new one that ends without a word is worth another origin.
 fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
     let Parts { exchange, origin, .. } = core.parts(key);
     let reused = exchange.transaction.reused;
@@ -262,8 +262,8 @@ mod tests {
         row
     }
 
-    /// The cells of the Markdown table whose header begins with `first`, row by row, with the header
-    /// and without the line below that.
+    /// The cells of the Markdown table whose header begins with `first`, row by row, with the
+    /// header and without the line below that.
     fn table_of(text: &str, first: &str) -> Vec<Vec<String>> {
         let cells = |line: &str| -> Vec<String> {
             let line = line.trim().trim_matches('|');

@@ -1,10 +1,10 @@
 //! A worker's connections to its origins: in use, or idle until the next request to the same place.
-//! `state.rs` knows the origins, `health_sync.rs` their health, and `queue.rs` the requests that wait
-//! for room at one.
+//! `state.rs` knows the origins, `health_sync.rs` their health, and `queue.rs` the requests that
+//! wait for room at one.
 //!
 //! A connection becomes idle only if its response was read to the end, nothing follows it, and
-//! nothing ties it to one client. An idle connection has a receive outstanding: an end of stream, or
-//! bytes that no request caused, end the connection before an exchange can get them.
+//! nothing ties it to one client. An idle connection has a receive outstanding: an end of stream,
+//! or bytes that no request caused, end the connection before an exchange can get them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -51,8 +51,8 @@ pub(crate) struct Origins {
     /// Whose counters of an origin are written here.
     pub(crate) worker: usize,
     pub(super) name: Vec<u8>,
-    /// Idle connections by the client connection that they are pinned to. An entry may be stale: its
-    /// connection in use again, or gone.
+    /// Idle connections by the client connection that they are pinned to. An entry may be stale:
+    /// its connection in use again, or gone.
     pub(super) pinned: HashMap<Key, Vec<Key>>,
     /// A body below this length may come with its head.
     pub(super) small_below: u64,
@@ -117,8 +117,8 @@ impl Origins {
     /// client), if any: it is the least likely to have ended.
     ///
     /// Connections that `is_announced` reports are passed over: they have ended in this turn, or
-    /// brought bytes that are no response to what is sent now. So are connections whose last request
-    /// the engine has not yet reported as sent, since its response came before.
+    /// brought bytes that are no response to what is sent now. So are connections whose last
+    /// request the engine has not yet reported as sent, since its response came before.
     pub(crate) fn take_idle(
         &mut self,
         id: OriginId,

@@ -60,8 +60,8 @@ pub(crate) struct Transaction {
     pub(crate) dial: Option<Box<Dial>>,
     /// Tries made before this one.
     pub(crate) tries: u32,
-    /// Whether this try takes no idle connection: the one of the try before had ended, and so may the
-    /// others have.
+    /// Whether this try takes no idle connection: the one of the try before had ended, and so may
+    /// the others have.
     pub(crate) dials: bool,
     /// The origin that the try before this one failed at.
     pub(crate) tried: Option<OriginId>,

@@ -1,6 +1,6 @@
 //! Stage fetch: the request goes to an origin, and the header of its response comes back. The stage
-//! picks the origin and the connection, sends the request's header (its body follows by the upload),
-//! passes interim responses on, and begins again elsewhere where that is sound.
+//! picks the origin and the connection, sends the request's header (its body follows by the
+//! upload), passes interim responses on, and begins again elsewhere where that is sound.
 
 use std::sync::Arc;
 

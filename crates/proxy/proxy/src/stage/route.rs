@@ -70,8 +70,8 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     }
 }
 
-/// Whether it asks for something that only a proxy gives. The rest reaches no target: a browser that
-/// takes this for a web server is told so, and not asked for a password.
+/// Whether it asks for something that only a proxy gives. The rest reaches no target: a browser
+/// that takes this for a web server is told so, and not asked for a password.
 fn is_for_a_proxy(exchange: &Exchange) -> bool {
     matches!(exchange.request.form(), TargetForm::Authority | TargetForm::Absolute)
 }
@@ -98,9 +98,9 @@ fn plan(exchange: &Exchange, service: &Service, snapshot: &Snapshot) -> Result<P
     }
 }
 
-/// Selects the first route that matches host and path. Where routes are selected by path, the normal
-/// form of the path is compared; with `path-strict`, a request is refused if its origin may read the
-/// path as another route's.
+/// Selects the first route that matches host and path. Where routes are selected by path, the
+/// normal form of the path is compared; with `path-strict`, a request is refused if its origin may
+/// read the path as another route's.
 fn select(
     routes: &[Route],
     service: &Service,

@@ -1,6 +1,6 @@
-//! Maintenance: periodic tasks of a worker that concern no single connection. Each task is one row of
-//! [`Worker::TASKS`], with its condition and its action, so that no turn waits without an end while a
-//! task is due.
+//! Maintenance: periodic tasks of a worker that concern no single connection. Each task is one row
+//! of [`Worker::TASKS`], with its condition and its action, so that no turn waits without an end
+//! while a task is due.
 
 use millrace_engine::{Engine, Instant};
 
@@ -21,7 +21,8 @@ struct Task<E: Engine> {
 }
 
 impl<E: Engine> Worker<E> {
-    /// In the order of execution: tasks that end connections come before the one that looks for room.
+    /// In the order of execution: tasks that end connections come before the one that looks for
+    /// room.
     const TASKS: [Task<E>; 12] = [
         Task {
             is_due: |worker| worker.core.accepting.is_any_retiring(),

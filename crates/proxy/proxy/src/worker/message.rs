@@ -15,8 +15,8 @@ pub enum Letter<D> {
     /// Accept no more, finish what is under way, end.
     Drain,
     /// As [`Letter::Drain`], but a successor accepts from the same listeners. What is queued behind
-    /// them is left to it at once, and idle clients are not closed while their next request may be on
-    /// its way.
+    /// them is left to it at once, and idle clients are not closed while their next request may be
+    /// on its way.
     Cede,
     /// Another process with the same listeners is gone: poll them again, since the kernel may have
     /// reported a connection to that process only.

@@ -353,7 +353,8 @@ impl<E: Engine> Worker<E> {
             self.drive(Subject::Exchange(key), Event::Room);
         }
         while let Some(id) = self.core.origins.next_ready() {
-            // Each exchange that goes on takes an idle connection or the room for one, so this ends.
+            // Each exchange that goes on takes an idle connection or the room for one, so this
+            // ends.
             while let Some(key) = self.core.origins.first_in_queue(id) {
                 self.drive(Subject::Exchange(key), Event::Room);
                 if self.core.origins.first_in_queue(id) == Some(key) {
@@ -363,8 +364,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// A client came, and there is no room for a further one: clients that stand still make some, or
-    /// accepting pauses.
+    /// A client came, and there is no room for a further one: clients that stand still make some,
+    /// or accepting pauses.
     fn make_room_for_client(&mut self) {
         if let Some(shedding) = shed::make_room_for_client(&mut self.core) {
             self.shed(shedding);
@@ -437,8 +438,8 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Polls the listeners again, which looks at the queues behind them. The kernel reports a
-    /// connection to only one process that waits for a listener (EPOLLEXCLUSIVE), and that process may
-    /// be gone.
+    /// connection to only one process that waits for a listener (EPOLLEXCLUSIVE), and that process
+    /// may be gone.
     fn rearm(&mut self) {
         let core = &mut self.core;
         if !core.drain.is_draining && core.accepting.pause(&mut core.engine) {

@@ -1,8 +1,8 @@
 //! What is salvaged from a worker that panicked, for the worker that takes its place.
 //!
 //! The tables of a panicked worker cannot be trusted, so nothing is done by them. Its engine knows
-//! every descriptor, and resets them all. What others go on using outlives the worker: its mailboxes,
-//! with the messages that it had not read, and its place in what all workers share.
+//! every descriptor, and resets them all. What others go on using outlives the worker: its
+//! mailboxes, with the messages that it had not read, and its place in what all workers share.
 
 use std::collections::VecDeque;
 
@@ -28,8 +28,8 @@ pub struct Remains<E: Engine> {
 }
 
 impl<E: Engine> Worker<E> {
-    /// Takes a worker apart that panicked in a turn. What others see of it is corrected: its clients
-    /// are not counted any more, and its gauges are 0.
+    /// Takes a worker apart that panicked in a turn. What others see of it is corrected: its
+    /// clients are not counted any more, and its gauges are 0.
     pub fn take_apart(mut self) -> Remains<E> {
         let core = &mut self.core;
         let connections = core.conns.len();
@@ -59,8 +59,8 @@ impl<E: Engine> Worker<E> {
         Remains { engine, inbox, mail, letters: messages, connections }
     }
 
-    /// Sends the wake-ups again that found a full mailbox, as this worker ends. A waiter that is missed
-    /// is abandoned: its own deadline lets it look again.
+    /// Sends the wake-ups again that found a full mailbox, as this worker ends. A waiter that is
+    /// missed is abandoned: its own deadline lets it look again.
     pub(crate) fn leave_late(&mut self) {
         let core = &mut self.core;
         let late = core.wakes.take_late();
@@ -80,8 +80,8 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// Sends the wake-ups for other workers, even if no worker takes this one's place. Returns the waiters
-/// whose mailbox is full, for the next worker. Waiters of the worker `index` are gone.
+/// Sends the wake-ups for other workers, even if no worker takes this one's place. Returns the
+/// waiters whose mailbox is full, for the next worker. Waiters of the worker `index` are gone.
 fn wake_others<T: Send, W: Wake>(
     mail: &mut Mail<Letter<T>, W>,
     index: usize,

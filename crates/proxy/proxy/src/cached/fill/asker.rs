@@ -105,6 +105,6 @@ impl Asker {
 /// the cache itself; below, a receive that the engine batches with others is cheaper.
 pub const DIRECT_BYTES: u64 = 32 * 1024;
 
-/// How long a fill waits for a pipe-full to be taken, looked at each 100 ms: whoever takes less than
-/// 10 Mbit/s has the body wait in the cache's memory.
+/// How long a fill waits for a pipe-full to be taken, looked at each 100 ms: whoever takes less
+/// than 10 Mbit/s has the body wait in the cache's memory.
 const PATIENCE: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! Fills: bodies that are received from an origin into the cache. A fill has the origin's
-//! connection from the response's header on; the client that caused it reads what it fills, like any
-//! other.
+//! connection from the response's header on; the client that caused it reads what it fills, like
+//! any other.
 //!
 //! ```text
 //!            bytes, no room          room, or a reader
@@ -138,8 +138,8 @@ impl Fill {
         }
     }
 
-    /// Takes a body that came with its header, as far as there is memory. Returns the readers to wake,
-    /// and whether there was enough memory.
+    /// Takes a body that came with its header, as far as there is memory. Returns the readers to
+    /// wake, and whether there was enough memory.
     pub(crate) fn take_all(&mut self, input: &mut RecvBuffer, now_ms: u64) -> (Vec<Waiter>, bool) {
         let mut woken = Vec::new();
         if matches!(self.rest, Rest::Length(length) if length <= input.bytes().len() as u64) {

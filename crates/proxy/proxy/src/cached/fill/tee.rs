@@ -1,9 +1,9 @@
 //! KeepCopy by tee(2): received bytes go through a pipe to the client that caused the fill, as if
-//! they were not stored. A second pipe refers to the same pages, and is read into the cache. So what
-//! is stored is copied once, and what is sent is not (docs/design/bodies.md).
+//! they were not stored. A second pipe refers to the same pages, and is read into the cache. So
+//! what is stored is copied once, and what is sent is not (docs/design/bodies.md).
 //!
-//! This runs at the client's pace. So it lasts only while this client is the only reader, and empties
-//! each pipe soon. From then on the body is received into the cache.
+//! This runs at the client's pace. So it lasts only while this client is the only reader, and
+//! empties each pipe soon. From then on the body is received into the cache.
 
 use millrace_engine::{Engine, Key, Table};
 use millrace_splice::limits::PIPE_BYTES;
