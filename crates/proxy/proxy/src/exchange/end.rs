@@ -1,5 +1,5 @@
 //! Every way in which an exchange ends before its response is delivered to the last byte. One table
-//! decides it: who failed, and how much was delivered. ARCHITECTURE.md shows the same table.
+//! decides it: what failed, and how much was delivered. ARCHITECTURE.md shows the same table.
 
 use millrace_engine::{Engine, Key};
 

@@ -54,7 +54,7 @@ pub(crate) struct Origins {
     /// Idle connections by the client connection that they are pinned to. An entry may be stale:
     /// its connection in use again, or gone.
     pub(super) pinned: HashMap<Key, Vec<Key>>,
-    /// A body below this length may come with its head.
+    /// A body below this length may come with its header.
     pub(super) small_below: u64,
 }
 

@@ -354,7 +354,7 @@ fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     Step::End(Reason::OriginClosed)
 }
 
-/// No connection could be opened. Where it is we who have no room, the exchange waits for some.
+/// No connection could be opened. If this worker has no room for one, the exchange waits for room.
 fn connect_failed<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
     let transaction = &core.exchange(key).transaction;
     let (phase, id) = (transaction.phase, transaction.origin);
