@@ -263,8 +263,8 @@ counters! {
     /// Bytes of bodies and tunnels, either way, that were sent from memory; what the cache sends by
     /// reference is not among them. Counted when their exchange ends.
     Counter bytes_copied;
-    /// Bytes of bodies to clients that went through a pipe and were repeated in a second one for the
-    /// cache. Counted when their exchange ends.
+    /// Bytes of bodies to clients that went through a pipe and were repeated in a second one for
+    /// the cache. Counted when their exchange ends.
     Counter bytes_teed;
     /// System calls that bodies and tunnels were moved by, as far as they were asked for: an engine
     /// may do several in one. Counted when their exchange ends.

@@ -6,7 +6,7 @@ use millrace_http1::HeaderWriter;
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
 
-/// Writes the Proxy-Authenticate fields of an answer that refuses `exchange` for `reason`: none
+/// Writes the Proxy-Authenticate fields of a response that refuses `exchange` for `reason`: none
 /// unless that has to do with who the client is.
 ///
 /// Basic is offered in any case: a program that knows no other scheme may send a user's token in

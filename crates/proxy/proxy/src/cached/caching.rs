@@ -1,6 +1,6 @@
 //! The cache's part in an exchange: what the exchange requests of it, what it may fetch for others,
-//! and what it reads. The stages are `stage/lookup.rs`, before there is an origin, `outcome.rs`,
-//! once the origin has responded, and `serve.rs`, where a stored response goes to the client.
+//! and what it reads. It is used by `stage/lookup.rs`, before there is an origin, by `outcome.rs`,
+//! once the origin has responded, and by `serve.rs`, where a stored response goes to the client.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,63 +30,64 @@ pub(crate) struct CacheWaits {
 pub(crate) struct Caching {
     /// What it asks for.
     pub(crate) key: Option<CacheKey>,
-    /// Until when it waits for somebody else's fetch, if it does: its place among
+    /// Until when it waits for another exchange's fetch, if it does: its place among
     /// [`CacheWaits::collapsed`].
     pub(crate) waits_until: Option<Instant>,
-    /// When it began to wait for the first time; it does not wait for longer than is allowed in all.
+    /// When it began to wait for the first time; it does not wait for longer than is allowed in
+    /// all.
     pub(crate) waited_since: Option<Instant>,
     /// Others wait for what it fetches.
     pub(crate) claim: Option<Claim>,
-    /// What is stored: about to be validated, or the answer.
+    /// What is stored: about to be validated, or the response.
     pub(crate) object: Option<Arc<Object>>,
     /// Whether the origin is asked if that still holds.
     pub(crate) validates: bool,
     /// What the origin is asked for to make it whole, where it is a part.
     pub(crate) completes: Option<Remainder>,
-    /// Whether it is the answer if the origin fails.
+    /// Whether it is the response if the origin fails.
     pub(crate) is_stale_fallback: bool,
-    /// Where the answer comes from.
+    /// Where the response comes from.
     pub(crate) answer: Answer,
     /// Whether the origin was asked for all of it, whatever the client asked for.
     pub(crate) asks_for_all: bool,
     /// Why the origin was asked; `None`: it was not.
     pub(crate) forward: Option<Forward>,
-    /// What the origin said, where the client is told something else.
+    /// The origin's status, where the client gets another one.
     pub(crate) forward_status: Option<u16>,
     /// Whether the client gets fields of the origin's 304 that are meant for it alone and are not
     /// stored: `FOR_ONE_CLIENT`.
     pub(crate) adds_fields_for_client: bool,
-    /// Whether it is an answer that is not fresh any more.
+    /// Whether it is a response that is not fresh any more.
     pub(crate) is_stale: bool,
     /// Whether what the origin said was stored.
     pub(crate) is_stored: bool,
-    /// Why the origin had to be asked when somebody else did so already, and this one waited.
+    /// Why the origin had to be asked, where another exchange did so already and this one waited.
     pub(crate) waited_for: Option<Forward>,
-    /// Whether somebody else's fetch was its own.
+    /// Whether another exchange's fetch served it.
     pub(crate) is_collapsed: bool,
     /// Whether what it waited for last was to come from a disk.
     pub(crate) comes_from_disk: bool,
     /// Whether a disk was asked for this very request: once is enough.
     pub(crate) has_asked_disks: bool,
-    /// Why the answer was not stored.
+    /// Why the response was not stored.
     pub(crate) detail: Option<&'static str>,
     /// The number of the cache's last purge when the cache was asked.
     pub(crate) since: u64,
-    /// The number of the change that it has made; 0: none that its own answer would not be.
+    /// The number of the change that it has made; 0: none that its own response would not be.
     pub(crate) own_change: u64,
     /// When the request was sent, milliseconds since 1970.
     pub(crate) request_ms: u64,
-    /// The body of the answer, or a place at its beginning until that is sent.
+    /// The body of the response, or a place at its beginning until that is sent.
     pub(crate) reader: Option<CachedReader>,
 }
 
-/// Where the head and the body of an answer come from.
+/// Where the header and the body of a response come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Answer {
     /// Both from the origin.
     #[default]
     Origin,
-    /// The head from the origin; the body from the cache, into which it is received.
+    /// The header from the origin; the body from the cache, into which it is received.
     Filled,
     /// Both from the cache.
     Stored,
@@ -128,9 +129,9 @@ impl Caching {
         !cache.holds(key, reader.body())
     }
 
-    /// What is stored is the answer. A body that still arrives has a reader from now on: it may be
-    /// only passed on before the exchange has its turn to send. False where its beginning was let go
-    /// already, or its end will never come.
+    /// What is stored is the response. A body that still arrives has a reader from now on: it may
+    /// be only passed on before the exchange has its turn to send. False where its beginning was
+    /// let go already, or its end will never come.
     pub(crate) fn serve(&mut self, object: Arc<Object>, waiter: Waiter) -> bool {
         if object.body.bytes().is_none() {
             let reader = CachedReader::new(&object.body, None, waiter);

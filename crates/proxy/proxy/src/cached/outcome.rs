@@ -1,5 +1,5 @@
-//! What the cache makes of an origin's answer, once its head is there: it is stored, it says that
-//! what is stored still holds, or it goes to its client alone.
+//! The store outcome of an origin's response, once its header is there: the response is stored, or
+//! it validates a stored one, or it goes to its client alone.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) enum StoreOutcome {
     AskAgain,
 }
 
-/// An answer as it comes to the cache: by what rules it is stored, and when it was asked for.
+/// A response as it comes to the cache: by what rules it is stored, and when it was asked for.
 #[derive(Clone, Copy)]
 struct Arrival<'a> {
     cache: &'a Arc<Cache>,
@@ -38,7 +38,7 @@ struct Arrival<'a> {
     receipt: &'a Receipt,
 }
 
-/// Takes in the head of a final answer.
+/// Takes in the header of a final response.
 pub(crate) fn take_in<E: Engine>(core: &mut Core<E>, key: Key) -> StoreOutcome {
     let exchange = core.exchange(key);
     if exchange.caching.key.is_none() {
@@ -87,7 +87,7 @@ fn went_past<E: Engine>(core: &mut Core<E>, key: Key) {
     }
 }
 
-/// An answer that goes to its client, and may be stored on its way.
+/// A response that goes to its client, and may be stored on its way.
 fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> StoreOutcome {
     let Arrival { cache, route, receipt } = arrival;
     let exchange = core.exchange(key);
@@ -104,7 +104,7 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
         Ok(_) if exchange.answer.find(Name::Trailer).is_some() => {
             return refused(core, key, arrival, Refusal::Trailer);
         }
-        // An early answer to a POST: the connection is needed for the rest of the request.
+        // An early response to a POST: the connection is needed for the rest of the request.
         Ok(_) if !exchange.request_was_taken() || exchange.has_unsent_body() => {
             return refused(core, key, arrival, Refusal::RequestBody);
         }
@@ -128,7 +128,7 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
 }
 
 /// Whether the origin was asked for more than the client wants of what is now stored. If not, the
-/// client gets the head that came: what is kept from being stored is for it (RFC 9111 section
+/// client gets the header that came: what is kept from being stored is for it (RFC 9111 section
 /// 5.2.2.4).
 fn wants_less(exchange: &Exchange) -> bool {
     let Exchange { request, caching, .. } = exchange;
@@ -268,7 +268,8 @@ fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> S
     }
     let claim = caching.claim.take();
     core.counters.cache_validated.add(1);
-    // Others that have to validate it would get a response of their own too: none waits for another.
+    // Others that have to validate it would get a response of their own too: none waits for
+    // another.
     let woken = match is_personal {
         true => claim.map(|claim| claim.pass(receipt.response_ms + BRIEFLY_MS)),
         false => claim.map(Claim::release),
@@ -299,7 +300,7 @@ pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     serves
 }
 
-/// The answer is what is stored; whoever waited may have it too.
+/// The response is what is stored; whoever waited may have it too.
 fn release_claim<E: Engine>(core: &mut Core<E>, key: Key) {
     let released = core.exchange(key).caching.claim.take().map(millrace_store::Claim::release);
     core.wake(released.into_iter().flatten());
@@ -323,8 +324,9 @@ fn refused<E: Engine>(
     if request.method() == Method::Get && drops_stored && !is_personal {
         cache.remove(asked_for);
     }
-    // The next answer may well be stored; until then nobody waits, or all would, one after the other.
-    // What is said of conditions is of the request too: the client's own, as others were not sent.
+    // The next response may well be stored; until then nobody waits, or all would, one after the
+    // other. What is said of conditions is of the request too: the client's own, as others were not
+    // sent.
     let is_passing = is_personal
         || refusal.is_of_request()
         || matches!(status, 304 | 412 | 416)

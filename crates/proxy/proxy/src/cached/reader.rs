@@ -21,14 +21,14 @@ pub(crate) struct CachedReader {
     left: u64,
     /// What follows the present part; the first goes next.
     follows: VecDeque<Piece>,
-    /// Who waited for this client to read on.
+    /// The fill that waited for this client to read on.
     woken: Option<Waiter>,
     /// Bytes of the body that had arrived when it was last looked whether some do, and since when
     /// it has been as many.
     seen: Option<(u64, Instant)>,
 }
 
-/// A piece of an answer with several parts.
+/// A piece of a response with several parts.
 #[derive(Debug)]
 pub(crate) enum Piece {
     Text(Vec<u8>),
@@ -142,12 +142,12 @@ impl CachedReader {
         since
     }
 
-    /// Who is to be woken, as there may be room now.
+    /// Takes the waiter to wake, as there may be room now.
     pub(crate) fn take_woken(&mut self) -> Option<Waiter> {
         self.woken.take()
     }
 
-    /// Ends the reading; gives who is to be woken.
+    /// Ends the reading. Returns the waiter to wake.
     pub(crate) fn leave(self) -> Option<Waiter> {
         let woken = self.woken;
         self.reader.leave().or(woken)

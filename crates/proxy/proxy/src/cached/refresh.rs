@@ -1,6 +1,6 @@
-//! Refreshes: requests of the cache's own, which find out whether a stale answer still holds while
-//! clients get it (RFC 5861 section 3). A refresh is an exchange without a client: it goes through
-//! the fetch stage like any other, and ends where an answer would be delivered.
+//! Refreshes: requests of the cache's own, which validate a stale response while clients get it
+//! (RFC 5861 section 3). A refresh is an exchange without a client: it passes the fetch stage like
+//! any other, and ends where a response would be delivered.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::exchange::stage::Stage;
 use crate::origin::side;
 
-/// Refreshes under way at a time in a worker. Above it, stale answers stay as they are a little
+/// Refreshes under way at a time in a worker. Above it, stale responses stay as they are a little
 /// longer.
 pub(crate) const REFRESHES_MAX: usize = 256;
 
@@ -45,8 +45,8 @@ pub(crate) fn begin<E: Engine>(
     exchange.started = Some(now);
     exchange.stage = Stage::Fetch;
     exchange.caching = Caching {
-        // What was purged since the stale answer was found is not there to be replaced by a 304,
-        // and an answer to what is asked from now on is newer.
+        // What was purged since the stale response was found is not there to be replaced by a 304,
+        // and a response to what is asked from now on is newer.
         since: core.cache().number(),
         key: Some(asked_for),
         object: Some(object),

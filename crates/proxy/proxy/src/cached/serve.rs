@@ -1,5 +1,5 @@
-//! Stage deliver, of an answer that is stored: its head, in the form that the request asks for, and
-//! where its body is read from.
+//! Stage deliver, for a stored response: its header, in the form that the request asks for, and the
+//! source of its body.
 
 use std::collections::VecDeque;
 
@@ -20,11 +20,11 @@ use crate::exchange::headers;
 use crate::exchange::reason::Reason;
 use crate::transfer::{Moved, download};
 
-/// What of a stored answer is sent.
+/// What of a stored response is sent.
 enum Form {
-    /// Its head alone, which says 304.
+    /// Its header alone, which says 304.
     NotModified,
-    /// The head alone of all of it.
+    /// The header alone of all of it.
     Head,
     Whole,
     Part(ByteRange),
@@ -71,7 +71,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     download::pump(core, key, true)
 }
 
-/// The beginning of an answer.
+/// The beginning of a response.
 struct Start<'a, W> {
     out: W,
     object: &'a Object,
@@ -113,7 +113,7 @@ impl<W: HeaderWriter> Start<'_, W> {
         }
     }
 
-    /// Writes the status and the stored fields. Gives how the body goes.
+    /// Writes the status and the stored fields. Returns how the body goes.
     fn write_head(&mut self, exchange: &mut Exchange, form: &Form) -> Framing {
         let (meta, head) = (self.object.meta(), self.object.head());
         let lines = &head[meta.lines_at as usize..];
@@ -163,7 +163,7 @@ impl<W: HeaderWriter> Start<'_, W> {
         }
     }
 
-    /// Writes the fields that are of this answer alone, and ends the head.
+    /// Writes the fields that are of this response alone, and ends the header.
     fn write_rest(&mut self, exchange: &Exchange, framing: Framing, chunked: bool) {
         let meta = self.object.meta();
         let caching = &exchange.caching;

@@ -32,7 +32,7 @@ struct Listener {
     key: Key,
     fd: Fd,
     armed: bool,
-    /// A connection came since somebody asked.
+    /// A connection came since [`Accepting::may_end`] or [`Accepting::close_retired`] was called.
     came: bool,
     /// It left the configuration; asked so often whether it may be closed.
     retired: Option<u32>,
@@ -63,7 +63,7 @@ impl Accepting {
     }
 
     /// Disarms what is armed, unless it is to be closed soon: what is queued there has to come in
-    /// before. Gives whether anything was.
+    /// before. Returns whether anything was.
     pub(crate) fn pause(&mut self, engine: &mut impl Engine) -> bool {
         let mut any = false;
         for listener in self.listeners.iter_mut() {

@@ -96,8 +96,8 @@ pub(crate) fn watch<E: Engine>(engine: &mut E, conn: &mut Conn) {
     }
 }
 
-/// The event that the connection's timer is, if its time is over. The timer may have been set before
-/// the present wait began.
+/// The event that the connection's timer is, if its time is over. The timer may have been set
+/// before the present wait began.
 pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(Subject, Event)> {
     let Core { engine, conns, snapshot, snapshots, timers, .. } = core;
     let (now, check) = (engine.now(), snapshots.client_check);

@@ -90,9 +90,9 @@ pub(crate) fn body_form(exchange: &Exchange, framing: Framing) -> (bool, bool) {
     (chunked, is_unbounded && !chunked)
 }
 
-/// What becomes of a connection whose first exchange has ended. `has_more`: bytes behind the request
-/// are unread. What follows a request that was refused may still be on its way, a tunnel's first
-/// bytes or the rest of what was malformed: it must not turn the refusal into a reset.
+/// What becomes of a connection whose first exchange has ended. `has_more`: bytes behind the
+/// request are unread. What follows a request that was refused may still be on its way, a tunnel's
+/// first bytes or the rest of what was malformed: it must not turn the refusal into a reset.
 pub(crate) fn afterwards(exchange: &Exchange, has_more: bool) -> Afterwards {
     let refused = exchange.reason.is_some();
     let unread = !exchange.tunnel && (refused || !exchange.request_was_taken());

@@ -2,10 +2,10 @@
 //! outstanding on it. Both client and origin connections have one; nothing else sees the
 //! descriptor.
 //!
-//! Two kinds of bytes leave on a wire: those of exchanges, and those that the connection sends on its
-//! own account, such as the PROXY protocol header that an origin connection begins with. The latter
-//! go before the next bytes of an exchange, or alone when the handling of a completion ends, and
-//! their completion reaches no exchange.
+//! Two kinds of bytes leave on a wire: those of exchanges, and those that the connection sends on
+//! its own account, such as the PROXY protocol header that an origin connection begins with. The
+//! latter go before the next bytes of an exchange, or alone when the handling of a completion ends,
+//! and their completion reaches no exchange.
 
 use std::net::SocketAddr;
 

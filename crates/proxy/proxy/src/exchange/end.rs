@@ -1,5 +1,5 @@
 //! Every way in which an exchange ends before its response is delivered to the last byte. One table
-//! decides it: who failed, and how much was delivered. ARCHITECTURE.md shows the same table.
+//! decides it: what failed, and how much was delivered. ARCHITECTURE.md shows the same table.
 
 use millrace_engine::{Engine, Key};
 
@@ -59,8 +59,8 @@ pub(crate) enum Outcome {
 
 use Outcome::{Keep, Refuse, Reset, Retry, StaleFallback};
 
-/// The outcomes in order of preference, for each row in the order of [`Delivered`]. The first that is
-/// possible is taken. `Retry` is possible where [`may_retry`] says so, `StaleFallback` where a
+/// The outcomes in order of preference, for each row in the order of [`Delivered`]. The first that
+/// is possible is taken. `Retry` is possible where [`may_retry`] says so, `StaleFallback` where a
 /// response is stored that may stand in, `Refuse` where the reason has a status; the others always.
 const TABLE: [(Failed, [&[Outcome]; 4]); 7] = [
     (Failed::Request, [&[Refuse, Reset], &[Reset], &[Keep], &[Reset]]),
@@ -140,8 +140,8 @@ impl Delivered {
 }
 
 /// Whether the request may be sent once more (RFC 9110 section 9.2.2, RFC 9112 section 9.5). After
-/// a failed connection nothing was sent, so any request may go to another origin. An idle connection
-/// may end at any time, and a new one that ends without a word is worth another origin.
+/// a failed connection nothing was sent, so any request may go to another origin. An idle
+/// connection may end at any time, and a new one that ends without a word is worth another origin.
 fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
     let Parts { exchange, origin, .. } = core.parts(key);
     let reused = exchange.transaction.reused;
@@ -237,4 +237,105 @@ pub(crate) fn keep<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     exchange.upload.abandon(engine, pipes);
     exchange.persistent = false;
     if exchange.download.has_ended() { Step::Go(Stage::Log) } else { Step::Wait }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARCHITECTURE: &str = include_str!("../../../../../ARCHITECTURE.md");
+    const DELIVERED: [Delivered; 4] =
+        [Delivered::Nothing, Delivered::Part, Delivered::Received, Delivered::Tunnel];
+
+    fn word(outcome: Outcome) -> &'static str {
+        match outcome {
+            Retry => "retry",
+            StaleFallback => "stale fallback",
+            Refuse => "refuse",
+            Reset => "reset",
+            Keep => "keep",
+        }
+    }
+
+    fn row_of(reason: Reason) -> &'static [&'static [Outcome]; 4] {
+        let mut rows = TABLE.iter().filter(|(failed, _)| *failed == Failed::by(reason));
+        let (Some((_, row)), None) = (rows.next(), rows.next()) else {
+            panic!("{reason:?} has not exactly one row");
+        };
+        row
+    }
+
+    /// The cells of the Markdown table whose header begins with `first`, row by row, with the
+    /// header and without the line below that.
+    fn table_of(text: &str, first: &str) -> Vec<Vec<String>> {
+        let cells = |line: &str| -> Vec<String> {
+            let line = line.trim().trim_matches('|');
+            line.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()
+        };
+        let lines = text.lines().skip_while(|line| !line.starts_with(&format!("| {first} |")));
+        let rows: Vec<_> = lines.take_while(|line| line.starts_with('|')).map(cells).collect();
+        let is_rule = |row: &[String]| row.iter().all(|cell| cell.chars().all(|it| it == '-'));
+        assert!(rows.len() > 2 && is_rule(&rows[1]), "there is no table of {first}");
+        rows.into_iter().filter(|row| !is_rule(row)).collect()
+    }
+
+    #[test]
+    fn the_documented_table_is_the_one_that_decides() {
+        let header = DELIVERED.map(|delivered| format!("{delivered:?}"));
+        let mut expected = vec![[&["failed".to_owned()][..], &header[..]].concat()];
+        for (failed, cells) in TABLE {
+            let cells =
+                cells.map(|cell| cell.iter().copied().map(word).collect::<Vec<_>>().join(", "));
+            expected.push([&[format!("{failed:?}")][..], &cells[..]].concat());
+        }
+        // The last column is prose.
+        let is_documented = |row: &Vec<String>| row.len() == 6 && !row[5].is_empty();
+        let documented = table_of(ARCHITECTURE, "failed");
+        assert!(documented.iter().all(is_documented), "{documented:#?}");
+        let documented: Vec<_> = documented.iter().map(|row| row[..5].to_vec()).collect();
+        assert_eq!(documented, expected);
+    }
+
+    #[test]
+    fn the_columns_of_the_table_are_in_the_order_of_delivered() {
+        for (column, delivered) in DELIVERED.into_iter().enumerate() {
+            assert_eq!(delivered as usize, column);
+        }
+    }
+
+    #[test]
+    fn every_reason_has_a_row_and_every_row_a_reason() {
+        for &reason in Reason::ALL {
+            row_of(reason);
+        }
+        for (failed, _) in TABLE {
+            assert!(Reason::ALL.iter().any(|&reason| Failed::by(reason) == failed), "{failed:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_outcome_of_each_cell_is_always_possible() {
+        for &reason in Reason::ALL {
+            for cell in row_of(reason) {
+                let is_possible = match cell.last() {
+                    Some(Reset | Keep) => true,
+                    Some(Refuse) => reason.status() != 0,
+                    Some(Retry | StaleFallback) | None => false,
+                };
+                assert!(is_possible, "{reason:?}: {cell:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_retry_is_the_first_choice_and_only_before_anything_was_delivered() {
+        for (failed, cells) in TABLE {
+            for (delivered, cell) in DELIVERED.into_iter().zip(cells) {
+                let place = cell.iter().position(|outcome| *outcome == Retry);
+                assert!(place.is_none_or(|place| place == 0), "{failed:?}");
+                let tries_again = cell.iter().any(|it| matches!(it, Retry | StaleFallback));
+                assert!(!tries_again || delivered == Delivered::Nothing, "{failed:?}");
+            }
+        }
+    }
 }

@@ -21,7 +21,7 @@ use crate::origin::Place;
 use crate::snapshot::Snapshot;
 use millrace_config::HostSent;
 
-/// Writes the request for the origin at `place`. Gives whether an Upgrade goes with it.
+/// Writes the request for the origin at `place`. Returns whether an Upgrade goes with it.
 pub(crate) fn write_request(
     out: &mut impl HeaderWriter,
     exchange: &mut Exchange,
@@ -121,7 +121,7 @@ fn upgrade_to_send(exchange: &Exchange) -> bool {
         })
 }
 
-/// What the head of an answer says beside what the origin said.
+/// What the header of a response says beside what the origin said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AnswerForm {
     /// How the body leaves.
@@ -132,7 +132,7 @@ pub(crate) struct AnswerForm {
     pub(crate) persistent: bool,
 }
 
-/// Writes the final answer of an origin, or a 101 that was asked for.
+/// Writes the final response of an origin, or a 101 that was asked for.
 pub(crate) fn write_answer(
     out: &mut impl HeaderWriter,
     exchange: &Exchange,
@@ -181,7 +181,7 @@ pub(crate) fn write_answer(
     out.end();
 }
 
-/// Writes an interim answer (RFC 9110 section 15.2).
+/// Writes an interim response (RFC 9110 section 15.2).
 pub(crate) fn write_interim(out: &mut impl HeaderWriter, exchange: &Exchange) {
     let answer = &exchange.answer;
     out.response(answer.status(), answer.reason());
@@ -189,7 +189,7 @@ pub(crate) fn write_interim(out: &mut impl HeaderWriter, exchange: &Exchange) {
     out.end();
 }
 
-/// Writes the answer to CONNECT.
+/// Writes the response to CONNECT.
 pub(crate) fn write_connected(out: &mut impl HeaderWriter, exchange: &Exchange) {
     out.response(200, b"OK");
     write_via(out, Version::Http11, exchange.snapshot());
@@ -237,7 +237,7 @@ pub(crate) fn write_own(
     if is_head { Cow::Borrowed(b"") } else { body }
 }
 
-/// RFC 9209: why there is no answer of the origin's. Only our own words: neither the address of a
+/// RFC 9209: why there is no response of the origin's. Only our own words: neither the address of a
 /// next hop nor what it said is a client's to know.
 fn write_refusal_status(out: &mut impl HeaderWriter, reason: Reason) {
     let [error, details] = [reason.error_type(), reason.word()];

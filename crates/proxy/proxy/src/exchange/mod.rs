@@ -1,4 +1,4 @@
-//! One request and its answer, from the end of the request head to the log record.
+//! One request and its response, from the end of the request header to the log record.
 
 pub mod access_log;
 pub(crate) mod end;
@@ -27,7 +27,7 @@ use crate::snapshot::Snapshot;
 use crate::transfer::tally::Tally;
 use crate::transfer::{Transfer, Waits};
 
-/// An exchange. Recycled with the memory of its heads: see [`Exchange::reset`].
+/// An exchange. Recycled with the memory of its headers: see [`Exchange::reset`].
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     pub(crate) stage: Stage,
@@ -43,7 +43,7 @@ pub(crate) struct Exchange {
     /// Set when it is routed. A refresh has that of the exchange that caused it.
     pub(crate) sender: Sender,
     pub(crate) request: RequestHead,
-    /// Whether `request` holds a head; not so where the head was refused.
+    /// Whether `request` holds a header; not so where the header was refused.
     pub(crate) request_is_whole: bool,
     pub(crate) framing: Framing,
     pub(crate) answer: AnswerHead,
@@ -61,7 +61,7 @@ pub(crate) struct Exchange {
     pub(crate) aborted: bool,
     /// Why it did not end as it should.
     pub(crate) reason: Option<Reason>,
-    /// What it takes of the worker's budget: itself and the heads that it holds.
+    /// What it takes of the worker's budget: itself and the headers that it holds.
     pub(crate) charges: [Option<Charge>; 2],
     /// What is known of its sender, where a service asks.
     pub(crate) access: Access,
@@ -70,7 +70,7 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Makes it as new, keeping the memory of its heads. Field by field: an exchange that is made
+    /// Resets it, and keeps the memory of its headers. Field by field: an exchange that is made
     /// elsewhere and moved here costs a twentieth of a hit.
     pub(crate) fn reset(&mut self) {
         let Self {

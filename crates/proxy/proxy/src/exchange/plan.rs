@@ -10,9 +10,9 @@ pub(crate) enum Plan {
     /// It has not been routed yet.
     #[default]
     Unrouted,
-    /// An answer is fetched: the origin is one of this route's.
+    /// A response is fetched: the origin is one of this route's.
     Route(u16),
-    /// An answer is fetched from where the target says.
+    /// A response is fetched from where the target says.
     Target,
     /// CONNECT: bytes are moved both ways.
     Tunnel,
@@ -20,7 +20,7 @@ pub(crate) enum Plan {
     Here(Own),
 }
 
-/// An answer that millrace makes itself.
+/// A response that millrace makes itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Own {
     /// The request is refused, or could not be served.

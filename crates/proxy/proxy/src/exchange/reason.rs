@@ -3,7 +3,7 @@
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident = $status:literal $word:literal $text:literal;)*) => {
-        /// A reason. The same value goes into the answer's body, the access log and the counters.
+        /// A reason. The same value goes into the response's body, the access log and the counters.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Reason {
             $($(#[doc = $doc])+ $name,)*
@@ -13,7 +13,7 @@ macro_rules! reasons {
             /// Every reason, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The status of the answer that says so; 0 where the client gets no answer.
+            /// The status of the response that says so; 0 where the client gets no response.
             pub const fn status(self) -> u16 {
                 match self { $(Self::$name => $status,)* }
             }
@@ -23,7 +23,7 @@ macro_rules! reasons {
                 match self { $(Self::$name => $word,)* }
             }
 
-            /// One sentence for the person who reads the answer.
+            /// One sentence for the person who reads the response.
             pub const fn text(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
@@ -32,8 +32,8 @@ macro_rules! reasons {
 }
 
 reasons! {
-    // The client's fault, seen in its request head.
-    /// RFC 9112 sections 2 to 5: the head breaks the grammar.
+    // The client's fault, seen in its request header.
+    /// RFC 9112 sections 2 to 5: the header breaks the grammar.
     MalformedHead = 400 "malformed-head" "The request head is malformed.";
     /// RFC 9112 section 6.3: the body's length can be read in two ways, or in none.
     MalformedFraming = 400 "malformed-framing"
@@ -114,19 +114,19 @@ reasons! {
     ConnectTimedOut = 504 "connect-timed-out" "The connection to the origin took too long.";
     /// The origin closed or reset its connection before it answered.
     OriginClosed = 502 "origin-closed" "The origin closed the connection before it answered.";
-    /// The answer head did not come within `first_byte_ms`.
+    /// The response header did not come within `first_byte_ms`.
     OriginTimedOut = 504 "origin-timed-out" "The origin took too long to answer.";
-    /// The answer head breaks the grammar or is too large.
+    /// The response header breaks the grammar or is too large.
     MalformedAnswer = 502 "malformed-answer" "The origin's answer is malformed.";
-    /// The length of the answer's body can be read in two ways.
+    /// The length of the response's body can be read in two ways.
     MalformedAnswerFraming = 502 "malformed-answer-framing"
         "The length of the origin's answer is not stated in one clear way.";
-    /// The first chunk of the answer breaks the grammar, and nothing of it was delivered.
+    /// The first chunk of the response breaks the grammar, and nothing of it was delivered.
     MalformedAnswerBody = 502 "malformed-answer-body" "The origin's chunked answer is malformed.";
     /// 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
     UpgradeUnasked = 502 "upgrade-unasked"
         "The origin switched to a protocol that was not asked for.";
-    /// More interim answers than a client should have to read.
+    /// More interim responses than a client should have to read.
     TooManyInterim = 502 "too-many-interim" "The origin sent too many interim answers.";
 
     /// It has as many connections, and requests waiting for one, as it may have; or the wait was
@@ -139,14 +139,14 @@ reasons! {
     /// Too many passwords wait to be compared, of all clients or of this one; or it took too long.
     AuthBusy = 503 "auth-busy" "Too many passwords wait to be checked; try again soon.";
 
-    // Too late for an answer: it has begun, or nobody listens. The connection tells.
+    // Too late for a response: it has begun, or nobody listens. The connection tells.
     /// The client closed or reset its connection.
     ClientClosed = 0 "client-closed" "The client closed the connection.";
     /// The client took nothing for `send_ms`, or took it too slowly.
     ClientTimedOut = 0 "client-timed-out" "The client stopped taking the answer.";
     /// Room ran short, and this client had stood still longest: it took or sent nothing.
     Shed = 0 "shed" "This proxy was out of room, and this client stood still.";
-    /// The answer's body ended early or broke the grammar.
+    /// The response's body ended early or broke the grammar.
     AnswerCut = 0 "answer-cut" "The origin cut its answer short.";
     /// The answer's body stood still for `answer_ms`.
     AnswerTimedOut = 0 "answer-timed-out" "The origin stopped in the middle of its answer.";

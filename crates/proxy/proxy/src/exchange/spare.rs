@@ -25,6 +25,6 @@ impl SpareExchanges {
     }
 }
 
-/// Exchanges kept, and the size of headers above which one is not.
+/// The most exchanges that are kept, and the size of headers above which one is dropped.
 const SPARE_MAX: usize = 256;
 const SPARE_BYTES_MAX: usize = 16 * 1024;

@@ -12,11 +12,12 @@
 //! | log | `stage/log.rs` | an ended exchange | a record; the connection goes on or ends | |
 //!
 //! Accept and parse work on a connection, before there is an exchange. A stage is a function
-//! `on(core, key, event) -> Step`: it looks at its object and the worker's tables, queues operations,
-//! and returns what comes next. It never calls another stage: only the driver does.
+//! `on(core, key, event) -> Step`: it looks at its object and the worker's tables, queues
+//! operations, and returns what comes next. It never calls another stage: only the driver does.
 //!
-//! There is one backward move, [`Step::Again`] of fetch: another origin connection, while nothing of
-//! the request's body has been read for an origin and nothing of a response has reached the client.
+//! There is one backward move, [`Step::Again`] of fetch: another origin connection, while nothing
+//! of the request's body has been read for an origin and nothing of a response has reached the
+//! client.
 
 use millrace_dns::NameError;
 use millrace_engine::Key;
@@ -47,8 +48,8 @@ pub(crate) enum Subject {
     Fill(Key),
 }
 
-/// What happened: a completion, a timer, a message or a wake-up. What it brought, where that is more
-/// than a few bytes, is at its object.
+/// What happened: a completion, a timer, a message or a wake-up. What it brought, where that is
+/// more than a few bytes, is at its object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     /// The driver moved the object on to this stage, or the connection to its next request.

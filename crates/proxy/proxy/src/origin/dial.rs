@@ -1,5 +1,5 @@
 //! Opening a connection to an origin: its addresses are raced (RFC 8305), each is admitted right
-//! before it is connected to, and the first that answers is taken.
+//! before it is connected to, and the first that accepts is taken.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! Whether an origin is to be asked: what a worker makes of the failures and answers that it sees.
-//! It owns the decision alone. Who is picked for a request is `pick.rs`, what counts as a failure
-//! `verdict.rs`, and what the workers tell each other `board.rs`.
+//! Outlier detection: whether an origin is used, by the failures and responses that a worker has
+//! seen. This module owns the decision alone. `pick.rs` picks the origin of a request, `verdict.rs`
+//! decides what counts as a failure, and `shared_health.rs` has what the workers share.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use millrace_config::limits::Limits;
 pub(crate) struct EjectRules {
     /// Failures in a row; 0: no origin is ever ejected.
     pub(crate) failures_max: u32,
-    /// The first time. It doubles with each ejection that no answer came between.
+    /// The first time. It doubles with each ejection that no response came between.
     pub(crate) eject: Duration,
     pub(crate) eject_max: Duration,
 }
@@ -79,7 +79,7 @@ pub(crate) enum Trial {
     InSpite,
 }
 
-/// What changed by a failure or an answer: all workers are told at once.
+/// What changed by a failure or a response: all workers are told at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     Ejected(Ejection),
@@ -89,7 +89,7 @@ pub(crate) enum Change {
 /// What is new about failures, to be told by and by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct News {
-    /// Whether there was an answer. The failures are those after it.
+    /// Whether there was a response. The failures are those after it.
     pub(crate) answered: bool,
     pub(crate) failures: u32,
 }
@@ -108,7 +108,7 @@ impl Health {
         self.state == State::Well
     }
 
-    /// Whether an answer would change nothing.
+    /// Whether a response would change nothing.
     pub(crate) fn is_spotless(&self) -> bool {
         self.failures == 0 && self.state == State::Well
     }

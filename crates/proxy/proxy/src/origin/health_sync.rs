@@ -26,7 +26,7 @@ impl Origins {
         self.well
     }
 
-    /// Whether no answer of any origin would change anything.
+    /// Whether no response of any origin would change anything.
     pub(crate) fn all_are_spotless(&self) -> bool {
         self.spotless
     }
@@ -61,7 +61,7 @@ impl Origins {
         self.spotless = self.known.iter().flatten().all(|known| known.health.is_spotless());
     }
 
-    /// A request failed by the fault of a configured origin. Gives whether that ejected it.
+    /// A request failed by the fault of a configured origin. Returns whether that ejected it.
     pub(crate) fn note_failure(
         &mut self,
         id: OriginId,
@@ -75,7 +75,7 @@ impl Origins {
         self.tell(id, change, board) && matches!(change, Some(Change::Ejected(_)))
     }
 
-    /// A request was answered by an origin. Gives whether that readmitted it.
+    /// A request was answered by an origin. Returns whether that readmitted it.
     pub(crate) fn note_answer(&mut self, id: OriginId, trial: Trial, board: &Board) -> bool {
         let change = self.known_mut(id).health.note_answer(trial);
         self.tell(id, change, board)
@@ -100,8 +100,8 @@ impl Origins {
         !self.news.is_empty()
     }
 
-    /// Tells the other workers of failures that ejected nobody, and hears of theirs. Gives how many
-    /// origins all these together ejected.
+    /// Tells the other workers of failures that ejected nobody, and hears of theirs. Returns how
+    /// many origins all these together ejected.
     pub(crate) fn tell_news(&mut self, now: Instant, rules: &EjectRules, board: &Board) -> u64 {
         let mut ejected = 0;
         for id in std::mem::take(&mut self.news) {

@@ -19,7 +19,8 @@ fn send_proxy(exchange: &Exchange) -> SendProxy {
     }
 }
 
-/// The client connection that a connection to an origin of the exchange has to be pinned to, if any.
+/// The client connection that a connection to an origin of the exchange has to be pinned to, if
+/// any.
 #[inline]
 pub(crate) fn owner(exchange: &Exchange) -> Option<Key> {
     let may_send = exchange.snapshot().sends_proxy;

@@ -42,7 +42,7 @@ pub(super) struct Known {
     pub(super) name: Box<[u8]>,
     pub(super) rules: RulesId,
     pub(super) place: Place,
-    /// Kept connections, the latest last.
+    /// Idle connections, the latest last.
     pub(super) idle: Vec<Key>,
     /// Exchanges that have it picked.
     pub(super) outstanding: u32,
@@ -52,7 +52,7 @@ pub(super) struct Known {
     /// Exchanges that wait for room here, each once, with the time since which it waits, in the
     /// order of these.
     pub(super) queue: VecDeque<(Key, Instant)>,
-    /// The latest answer's body was shorter than `Origins::small_below`.
+    /// The latest response's body was shorter than `Origins::small_below`.
     pub(super) is_small: bool,
     /// A client asked for it; else it stands in a configuration.
     pub(super) asked_for: bool,

@@ -1,10 +1,10 @@
-//! A worker's connections to its origins: in use, or kept for the next request to the same place.
-//! Which origins there are is `state.rs`, what is thought of them `health_sync.rs`, and who waits for
-//! room at one `queue.rs`.
+//! A worker's connections to its origins: in use, or idle until the next request to the same place.
+//! `state.rs` knows the origins, `health_sync.rs` their health, and `queue.rs` the requests that
+//! wait for room at one.
 //!
-//! A connection is kept only when its answer was read to the end, nothing follows it, and nothing
-//! ties it to one client. While kept it has a receive outstanding: an end of stream, or bytes that
-//! nobody asked for, end it before anyone can be given them.
+//! A connection becomes idle only if its response was read to the end, nothing follows it, and
+//! nothing ties it to one client. An idle connection has a receive outstanding: an end of stream,
+//! or bytes that no request caused, end the connection before an exchange can get them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Origins {
     pub(super) rules_in_force: Vec<RulesId>,
     pub(super) known: Vec<Option<Known>>,
     pub(super) free: Vec<u32>,
-    /// Kept connections in the order in which they became idle. An entry is stale when its
+    /// Idle connections in the order in which they became idle. An entry is stale when its
     /// connection is gone or has been used since: `idle_since` tells.
     pub(super) idle_order: VecDeque<(Key, Instant)>,
     pub(super) idle_count: usize,
@@ -51,10 +51,10 @@ pub(crate) struct Origins {
     /// Whose counters of an origin are written here.
     pub(crate) worker: usize,
     pub(super) name: Vec<u8>,
-    /// Idle connections by the client connection that they are pinned to. An entry may be stale: its
-    /// connection in use again, or gone.
+    /// Idle connections by the client connection that they are pinned to. An entry may be stale:
+    /// its connection in use again, or gone.
     pub(super) pinned: HashMap<Key, Vec<Key>>,
-    /// A body below this length may come with its head.
+    /// A body below this length may come with its header.
     pub(super) small_below: u64,
 }
 
@@ -103,21 +103,22 @@ impl Origins {
         self.known(id).open < max
     }
 
-    /// Whether a connection to the origin is kept.
+    /// Whether an idle connection to the origin is open.
     pub(crate) fn has_idle(&self, id: OriginId) -> bool {
         !self.known(id).idle.is_empty()
     }
 
-    /// Kept connections of all origins.
+    /// The number of idle connections to all origins.
     pub(crate) fn idle_count(&self) -> usize {
         self.idle_count
     }
 
-    /// Takes the connection that was kept latest for `owner` (`None`: for everybody), if any: it is
-    /// the least likely to have ended.
-    /// Passed over are those that `is_announced` says have ended, or brought bytes that nobody
-    /// asked for, in this very turn: those bytes are no answer to what is sent now. So are those
-    /// whose last request is not known yet to be sent, as its answer came before.
+    /// Takes the connection that became idle last and is pinned to `owner` (`None`: pinned to no
+    /// client), if any: it is the least likely to have ended.
+    ///
+    /// Connections that `is_announced` reports are passed over: they have ended in this turn, or
+    /// brought bytes that are no response to what is sent now. So are connections whose last
+    /// request the engine has not yet reported as sent, since its response came before.
     pub(crate) fn take_idle(
         &mut self,
         id: OriginId,
@@ -142,8 +143,8 @@ impl Origins {
         Some(connection.begin_use(key, User::Exchange(exchange)))
     }
 
-    /// Keeps a connection. Gives the client connection that it is bound to, if any. The caller
-    /// enforces the limits by [`Origins::surplus`].
+    /// Ends the use of a connection, which becomes idle. Returns the client connection that it is
+    /// pinned to, if any. The caller enforces the limits by [`Origins::surplus`].
     pub(crate) fn keep(&mut self, key: Key, now: Instant) -> Option<Key> {
         let connection = self.connections.get_mut(key).expect("the caller holds it open");
         connection.end_use();
@@ -160,7 +161,7 @@ impl Origins {
         owner
     }
 
-    /// A kept connection that should be closed: the oldest of an origin with more than
+    /// An idle connection that should be closed: the oldest of an origin with more than
     /// `per_origin`, or of all while there are more than `all`.
     pub(crate) fn surplus(&mut self, id: OriginId, per_origin: usize, all: usize) -> Option<Key> {
         if self.known(id).idle.len() > per_origin {
@@ -169,7 +170,7 @@ impl Origins {
         if self.idle_count > all { self.oldest_idle() } else { None }
     }
 
-    /// The kept connection that has been idle longest.
+    /// The connection that has been idle longest.
     pub(crate) fn oldest_idle(&mut self) -> Option<Key> {
         while let Some(&entry) = self.idle_order.front() {
             if is_current(&self.connections, entry) {
@@ -180,7 +181,7 @@ impl Origins {
         None
     }
 
-    /// Takes a connection out of the table, kept or not; its descriptor is the caller's to close.
+    /// Removes a connection, idle or in use, from the table. The caller closes its wire.
     pub(crate) fn remove(&mut self, key: Key) -> Option<OriginConn> {
         let connection = self.connections.remove(key)?;
         let id = connection.origin;

@@ -145,8 +145,8 @@ pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     }
 }
 
-/// The event that the connection's timer is, if its time is over. The timer may have been set before
-/// the present wait began.
+/// The event that the connection's timer is, if its time is over. The timer may have been set
+/// before the present wait began.
 pub(crate) fn timer_due<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<(Subject, Event)> {
     let Core { engine, exchanges, conns, origins, snapshot, snapshots, timers, fills, .. } = core;
     let now = engine.now();

@@ -132,10 +132,10 @@ impl Origins {
         self.known(id).outstanding
     }
 
-    /// The most that is received of the origin before the head of its answer is there. A body is
-    /// to be in the kernel still when its plan is picked; but one that will be copied in any case
-    /// comes by the same receive. So the guess is that the next body is like the last, and a wrong
-    /// one costs a copy of so much, or a further receive.
+    /// The most that is received of the origin before the header of its response is there. A body
+    /// is to be in the kernel still when its plan is picked; but one that will be copied in any
+    /// case comes by the same receive. So the guess is that the next body is like the last, and a
+    /// wrong one costs a copy of so much, or a further receive.
     pub(crate) fn head_max(&self, id: OriginId) -> usize {
         if !self.known(id).is_small {
             return HEAD_MAX;
@@ -143,7 +143,7 @@ impl Origins {
         (HEAD_MAX + self.small_below as usize).min(Buffer::SIZE)
     }
 
-    /// Notes how long the body of an answer was.
+    /// Notes how long the body of a response was.
     pub(crate) fn note_body(&mut self, id: OriginId, bytes: u64) {
         self.known_mut(id).is_small = bytes < self.small_below;
     }
@@ -193,7 +193,7 @@ impl Origins {
     }
 }
 
-/// The most that is received at once of an answer whose head may be followed by a large body.
+/// The most that is received at once of a response whose header may be followed by a large body.
 const HEAD_MAX: usize = 4096;
 
 #[cfg(test)]

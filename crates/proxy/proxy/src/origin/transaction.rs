@@ -15,24 +15,24 @@ use crate::origin::{Dial, OriginId, OriginUse, Trial};
 ///   │ ^ └───────┬──────────^│ ^       │
 ///   │ └──────── Waiting <───┘ │       │ once more, on another connection: back to Start
 ///   │ └──────── Queued        │       │
-///   └── a kept connection ────┴───────┘
+///   └── an idle connection ───┴───────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Phase {
     /// No origin was picked yet.
     #[default]
     Start,
-    /// No connection could be opened for want of room; it waits in line for some.
+    /// No connection could be opened for want of room: it is in the wait list.
     Waiting,
-    /// Its origin has as many connections as it may have; it waits in line for one.
+    /// Its origin has as many connections as it may have: it is in that origin's queue.
     Queued,
     /// Its name is being looked up.
     Naming,
     /// A connection is being opened.
     Dialing,
-    /// The request is on its way; the answer's head has not ended.
+    /// The request is being sent, or was; the response's header has not ended.
     Asked,
-    /// The head of the final answer is there.
+    /// The header of the final response is there.
     Answered,
 }
 
@@ -42,13 +42,13 @@ pub(crate) struct Transaction {
     pub(crate) origin: Option<OriginId>,
     /// Whether that is to find out how it stands. Over with the verdict.
     pub(crate) trial: Trial,
-    /// The connection in use, from the time that it is open until its answer was read.
+    /// The use of a connection, from its opening until the response was read.
     pub(crate) connection: Option<OriginUse>,
     /// The configured origin that was picked last, which the exchange may have left since.
     pub(crate) configured: Option<OriginId>,
     /// The address of its connection, or the one tried last; `None`: a Unix socket, or none yet.
     pub(crate) address: Option<SocketAddr>,
-    /// When the head of the final answer was there.
+    /// When the header of the final response was there.
     pub(crate) answered: Option<Instant>,
     /// Whether that connection had served an earlier request: it may have ended in the meantime.
     pub(crate) reused: bool,
@@ -60,14 +60,14 @@ pub(crate) struct Transaction {
     pub(crate) dial: Option<Box<Dial>>,
     /// Tries made before this one.
     pub(crate) tries: u32,
-    /// Whether this try takes no kept connection: the one before found its own had ended, and so
-    /// may the others have.
+    /// Whether this try takes no idle connection: the one of the try before had ended, and so may
+    /// the others have.
     pub(crate) dials: bool,
     /// The origin that the try before this one failed at.
     pub(crate) tried: Option<OriginId>,
     /// Since when it has waited for room, if it had to, until it has a connection.
     pub(crate) waiting_since: Option<Instant>,
-    /// How far the answer's head was looked at.
+    /// How far the response's header was looked at.
     pub(crate) scan: HeadScan,
     /// Unread bytes that arrived before the last byte of the request body was sent. They stay
     /// counted once they have begun the final response: such an origin may never read the body, and
@@ -75,13 +75,13 @@ pub(crate) struct Transaction {
     pub(crate) early_bytes: usize,
     /// Whether an Upgrade field was sent on; only what it offered may be switched to.
     pub(crate) upgrade_sent: bool,
-    /// Interim answers passed on.
+    /// Interim responses passed on.
     pub(crate) interim: u32,
-    /// How the answer's body arrives.
+    /// How the response's body arrives.
     pub(crate) framing: Framing,
-    /// When the request, or the latest sign of its answer, was complete.
+    /// When the request, or the latest interim response, was complete.
     pub(crate) since: Instant,
 }
 
-/// More interim answers than any server has a reason to send for one request.
+/// More interim responses than any server has a reason to send for one request.
 pub(crate) const INTERIM_MAX: u32 = 64;

@@ -1,9 +1,9 @@
-//! What a request that ended at its origin, well or not, says about that origin.
+//! What a request that ended at its origin, well or not, means for the health of that origin.
 //!
-//! As users of other proxies expect, a failure is what kept an answer from coming: no connection,
-//! an end or a reset before the answer's head, a malformed one, or none in time. The end of a
-//! connection that was kept from before says nothing, nor does an answer that was cut in its body.
-//! Answers 502, 503 and 504 are answers, unless the route says that they are failures too.
+//! As users of other proxies expect, a failure is what prevented a response: no connection, an end
+//! or a reset before the response's header, a malformed header, or none in time. The end of a
+//! reused connection means nothing, nor does a response that was cut in its body. A 502, 503 or 504
+//! is a response, unless the route takes these for failures too.
 
 use millrace_engine::{Engine, Key};
 
@@ -43,7 +43,7 @@ fn fail<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId, cause: Cause) {
     }
 }
 
-/// The head of the final answer is there.
+/// The header of the final response is there.
 pub(crate) fn note_answer<E: Engine>(core: &mut Core<E>, key: Key) {
     let exchange = core.exchange(key);
     let status = exchange.answer.status();

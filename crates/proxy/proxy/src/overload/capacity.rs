@@ -79,7 +79,7 @@ pub(crate) fn pause_accepting<E: Engine>(core: &mut Core<E>, why: &str) {
     }
 }
 
-/// Whether so much memory is held that those who hold it without moving have to let go.
+/// Whether so much memory is held that clients that hold some and stand still are shed.
 pub(crate) fn is_short_of_memory<E: Engine>(core: &Core<E>) -> bool {
     let budget = core.engine.budget();
     budget.used() > budget.max() / 8 * 7
@@ -92,7 +92,7 @@ pub(crate) fn helped<E: Engine>(core: &Core<E>) -> impl Iterator<Item = &Waiter>
     core.overload.waiting.iter().filter(move |it| it.want == Want::Connection || !is_full)
 }
 
-/// Whether clients or requests wait for room, or memory for those who hold it to let go.
+/// Whether clients or requests wait for room, or memory is short.
 pub(crate) fn is_lacking<E: Engine>(core: &Core<E>) -> bool {
     // One that drains accepts no more than it had to.
     let keeps_clients_waiting = core.accepting.is_paused() && !core.drain.is_draining;

@@ -1,5 +1,6 @@
-//! Overload: descriptors, connections and memory run short. What a worker has room for is
-//! `capacity.rs`, who has to make room `shed.rs`, and which requests wait for room `wait_list.rs`.
+//! Overload: descriptors, connections and memory run short. `capacity.rs` computes what a worker
+//! has room for, `shed.rs` selects the clients that make room, and `wait_list.rs` has the requests
+//! that wait for room.
 
 pub(crate) mod capacity;
 pub(crate) mod per_client;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use millrace_engine::{Instant, Key};
 
-/// A worker's room, and who lacks some.
+/// A worker's capacity, and what waits for room.
 #[derive(Debug, Default)]
 pub(crate) struct Overload {
     /// The most client connections.
@@ -42,7 +43,7 @@ impl Overload {
     }
 }
 
-/// What found no room in a turn.
+/// The demand that found no room in a turn.
 #[derive(Default, Debug)]
 pub(crate) struct Missed {
     /// The kernel had no descriptor for a client, though we may count some.

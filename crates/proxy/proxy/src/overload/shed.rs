@@ -1,10 +1,10 @@
-//! Load shedding: who has to make room when it runs short.
+//! Load shedding: which clients make room when it runs short.
 //!
 //! A worker that is short of room closes the client connections that have stood still longest, and
-//! only as many as it needs. An attacker's weapon is standing still: a header that drips, a response
-//! that is never read. So those who wait longest for no more than their own bytes make room for
-//! those who come, long before any deadline is over; a client whose requests and responses move is
-//! never the one that has stood still longest. While there is room, nobody is closed.
+//! only as many as it needs. An attacker's weapon is standing still: a header that drips, a
+//! response that is never read. So those who wait longest for no more than their own bytes make
+//! room for those who come, long before any deadline is over; a client whose requests and responses
+//! move is never the one that has stood still longest. While there is room, nobody is closed.
 //!
 //! A client is given up by an event of its exchange, which the worker delivers: see [`Shedding`].
 
@@ -72,8 +72,8 @@ impl Shedding {
 }
 
 /// Begins to make room for those who found none in this turn; `None`: there are none. For a request
-/// that goes on waiting it is [`look_for_room`] that has others go: to close one for it in each turn
-/// would close everybody where that does not help, as when the kernel has no memory.
+/// that goes on waiting it is [`look_for_room`] that has others go: to close one for it in each
+/// turn would close everybody where that does not help, as when the kernel has no memory.
 pub(crate) fn make_up_for_missed<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
     let Missed { descriptors, requests } = std::mem::take(&mut core.overload.missed);
     if !descriptors && requests == 0 {
@@ -171,7 +171,7 @@ fn keeps_cache_memory<E: Engine>(core: &Core<E>, key: Key) -> bool {
 }
 
 /// The clients that have stood still for longer than is forgiven, in the order in which they
-/// have to go; and how many are about to leave by themselves: they have got their last answer,
+/// have to go; and how many are about to leave by themselves: they have got their last response,
 /// as one has that was told to go, and are given a moment to read it. After that they are the
 /// first to go, as they lose nothing.
 fn standing_still<E: Engine>(core: &Core<E>) -> (Vec<(Order, Key)>, usize) {
@@ -226,7 +226,7 @@ fn keeps_waiting(exchange: &Exchange, unsent: usize, now: Instant) -> Option<Dur
     uploads.then(|| upload.stands_still(now, PACE, 0)).flatten()
 }
 
-/// The first to go is the greatest: whether it has got its last answer, and how long it has stood
+/// The first to go is the greatest: whether it has got its last response, and how long it has stood
 /// still for what it is.
 type Order = (bool, Duration);
 

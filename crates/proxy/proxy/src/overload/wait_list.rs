@@ -2,8 +2,8 @@
 //! when they were to be sent. The oldest is the first to try again, whenever there may be room, and
 //! each is given up when it has waited as long as a connection may take to open.
 //!
-//! There is one list for all, but one that waits for one thing never holds up another that waits for
-//! another thing.
+//! There is one list for all, but one that waits for one thing never holds up another that waits
+//! for another thing.
 
 use std::time::Duration;
 

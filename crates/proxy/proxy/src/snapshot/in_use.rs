@@ -1,5 +1,5 @@
-//! The configurations that a worker uses at a time. The one in force is the worker's own field; here
-//! are those that something under way began with, and those of listeners that have left the
+//! The configurations that a worker uses at a time. The one in force is the worker's own field;
+//! here are those that something under way began with, and those of listeners that have left the
 //! configuration while connections from them live on.
 //!
 //! A snapshot is used by whoever holds it, so that it is freed with its last exchange. Nobody but

@@ -222,7 +222,7 @@ impl Snapshot {
         &self.congestion[service as usize].1
     }
 
-    /// Whether a service says Proxy-Status in the answers that it passes on.
+    /// Whether a service says Proxy-Status in the responses that it passes on.
     pub(crate) fn tells_status(&self, service: u16) -> bool {
         self.tells_status && self.service(service).proxy_status
     }
@@ -240,8 +240,8 @@ impl Snapshot {
         }
     }
 
-    /// What is done with the answers of a service, or of the route that was picked; `None`: they go
-    /// past the cache.
+    /// What is done with the responses of a service, or of the route that was picked; `None`: they
+    /// go past the cache.
     pub(crate) fn cache(&self, service: u16, plan: Plan) -> Option<&CacheRoute> {
         let service = self.service(service);
         match (&service.role, plan) {

@@ -15,7 +15,8 @@ use crate::overload::capacity;
 use crate::overload::per_client::Client;
 use crate::worker::message::{HandedOver, Letter};
 
-/// Handles an event of a listener, or of a connection that has to begin with a PROXY protocol header.
+/// Handles an event of a listener, or of a connection that has to begin with a PROXY protocol
+/// header.
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
     match event {
         Event::Accepted => {

@@ -1,5 +1,5 @@
-//! Stage deliver: a response's header goes to the client, and its body follows by the download, or a
-//! tunnel begins. The stage ends when both transfers have.
+//! Stage deliver: a response's header goes to the client, and its body follows by the download, or
+//! a tunnel begins. The stage ends when both transfers have.
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::{Expectation, Framing, connection_options, expectation};
@@ -53,8 +53,8 @@ fn step<E: Engine>(core: &mut Core<E>, key: Key, moved: Moved) -> Step {
     }
 }
 
-/// Writes the header of the response and starts what follows it. While an interim response is on its
-/// way, or responses to earlier requests come first, an event comes when that is over.
+/// Writes the header of the response and starts what follows it. While an interim response is on
+/// its way, or responses to earlier requests come first, an event comes when that is over.
 #[inline(never)]
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     let Parts { exchange, client, out, .. } = core.served(key);

@@ -1,6 +1,6 @@
 //! Stage fetch: the request goes to an origin, and the header of its response comes back. The stage
-//! picks the origin and the connection, sends the request's header (its body follows by the upload),
-//! passes interim responses on, and begins again elsewhere where that is sound.
+//! picks the origin and the connection, sends the request's header (its body follows by the
+//! upload), passes interim responses on, and begins again elsewhere where that is sound.
 
 use std::sync::Arc;
 
@@ -356,7 +356,7 @@ fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     Step::End(Reason::OriginClosed)
 }
 
-/// No connection could be opened. Where it is we who have no room, the exchange waits for some.
+/// No connection could be opened. If this worker has no room for one, the exchange waits for room.
 fn connect_failed<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
     let transaction = &core.exchange(key).transaction;
     let (phase, id) = (transaction.phase, transaction.origin);

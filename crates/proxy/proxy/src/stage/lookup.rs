@@ -1,5 +1,5 @@
-//! Stage lookup: is the answer at hand already, is somebody about to have it, or is the origin to
-//! be asked, and for whom?
+//! Stage lookup: whether a stored response serves the request, another exchange is fetching it, or
+//! the origin has to be asked, and then whether others wait for the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,7 +134,7 @@ fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
     if is_good { Forward::Request } else { Forward::Stale }
 }
 
-/// What was found has just been found too long to be kept, or was cut, by another worker: it is not
+/// Another worker has just found that the object is too long to be stored, or cut it: it is not
 /// found again.
 fn again<E: Engine>(core: &mut Core<E>, key: Key, claim: Option<Claim>) -> Step {
     let released = claim.map(Claim::release);
@@ -142,7 +142,7 @@ fn again<E: Engine>(core: &mut Core<E>, key: Key, claim: Option<Claim>) -> Step 
     begin(core, key)
 }
 
-/// Until when the exchange may wait for somebody else's fetch.
+/// Until when the exchange may wait for another one's fetch.
 fn due(exchange: &Exchange, now: Instant) -> Instant {
     let wait = Duration::from_millis(exchange.snapshot().limits().collapse_wait_ms);
     exchange.caching.waited_since.unwrap_or(now) + wait
@@ -183,10 +183,10 @@ fn find(
         true => RequestDirectives::of(request),
         false => RequestDirectives::default(),
     };
-    // A part, a head, or what comes over a connection for this client alone, is for nobody else.
+    // A part, a response to HEAD, and a response over a pinned connection serve no other request.
     let refreshes =
         request.method() == Method::Get && request.find(Name::Range).is_none() && !is_bound;
-    // Nor is what waits for its turn, however long the answers before it take.
+    // Nor may others wait for an exchange that itself waits for its turn.
     let claims = refreshes && is_first && may_claim(request, &asked, &route.policy);
     let asks_disks = !caching.has_asked_disks;
     let asked = &asked;
@@ -214,8 +214,8 @@ fn is_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
         }
 }
 
-/// Whether the client asks on conditions of its own, to which the answer is for nobody else, and
-/// the origin is to see them: a booster asks for all of it where others may wait.
+/// Whether the request has conditions of the client's, which the origin is to see: the response to
+/// them serves no other request. A booster asks for the whole response where others may wait.
 fn has_conditions(request: &RequestHead, plan: Plan) -> bool {
     let conditions = [Name::IfNoneMatch, Name::IfModifiedSince];
     !matches!(plan, Plan::Route(_))

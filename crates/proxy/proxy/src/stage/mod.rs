@@ -1,4 +1,4 @@
-//! One module a stage; the table is in `flow.rs`.
+//! One module per stage; the table is in `exchange/stage.rs`. Only `worker/driver.rs` calls them.
 
 pub(crate) mod accept;
 pub(crate) mod deliver;

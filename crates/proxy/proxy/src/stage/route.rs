@@ -1,4 +1,4 @@
-//! Stage route: what is done with a request, by what its head alone says.
+//! Stage route: what is done with a request, decided by its header alone.
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::{
@@ -70,8 +70,8 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     }
 }
 
-/// Whether it asks for something that only a proxy gives. The rest reaches no target: a browser that
-/// takes this for a web server is told so, and not asked for a password.
+/// Whether the request asks for something that only a proxy gives. The rest reaches no target: a
+/// browser that takes this for a web server is told so, and not asked for a password.
 fn is_for_a_proxy(exchange: &Exchange) -> bool {
     matches!(exchange.request.form(), TargetForm::Authority | TargetForm::Absolute)
 }
@@ -98,9 +98,9 @@ fn plan(exchange: &Exchange, service: &Service, snapshot: &Snapshot) -> Result<P
     }
 }
 
-/// Selects the first route that matches host and path. Where routes are selected by path, the normal
-/// form of the path is compared; with `path-strict`, a request is refused if its origin may read the
-/// path as another route's.
+/// Selects the first route that matches host and path. Where routes are selected by path, the
+/// normal form of the path is compared; with `path-strict`, a request is refused if its origin may
+/// read the path as another route's.
 fn select(
     routes: &[Route],
     service: &Service,
@@ -152,8 +152,8 @@ fn host_matches(wanted: &str, host: Host<'_>) -> bool {
     }
 }
 
-/// RFC 9110 section 7.6.2: OPTIONS and TRACE with `Max-Forwards: 0` are answered by whom they
-/// reach.
+/// RFC 9110 section 7.6.2: the recipient of OPTIONS or TRACE with `Max-Forwards: 0` responds
+/// itself.
 fn ends_here(exchange: &Exchange) -> Option<Own> {
     let request = &exchange.request;
     let own = match request.method() {

@@ -6,7 +6,7 @@ use millrace_splice::Pipe;
 use crate::cached::reader::Slice;
 use crate::transfer::sink::Sink;
 
-/// One send: a head; the line end of the chunk before; a chunk, or bare bytes, of which the last
+/// One send: a header; the line end of the chunk before; a chunk, or bare bytes, of which the last
 /// are in a pipe; and the end of a chunked body with its trailers.
 #[derive(Default)]
 pub(crate) struct Iov<'a> {

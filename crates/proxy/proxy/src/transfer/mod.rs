@@ -188,8 +188,8 @@ impl Transfer {
         self.since + limit.saturating_sub(waited)
     }
 
-    /// Sends `head` and what of the body `source` has at hand, or returns what to wait for. Not to be
-    /// called while the sink still has an earlier send outstanding.
+    /// Sends `head` and what of the body `source` has at hand, or returns what to wait for. Not to
+    /// be called while the sink still has an earlier send outstanding.
     ///
     /// # Errors
     /// When the body has no whole end: nothing of the wrong bytes was sent, nor `head`.

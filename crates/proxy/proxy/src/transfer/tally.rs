@@ -10,10 +10,10 @@ pub struct Tally {
     pub copied: u64,
     /// Bytes that the sink took out of a pipe.
     pub spliced: u64,
-    /// Bytes that went into a pipe for the sink and were repeated in a second one for the cache. The
-    /// sink took all of them, and they are in `spliced` too, unless it broke off.
+    /// Bytes that went into a pipe for the sink and were repeated in a second one for the cache.
+    /// The sink took all of them, and they are in `spliced` too, unless it broke off.
     pub teed: u64,
-    /// System calls that were asked for: receives once the head is there, sends, fills of pipes,
+    /// System calls that were asked for: receives once the header is there, sends, fills of pipes,
     /// splices. A sink without room costs further ones; an engine may do several in one. What is
     /// received into the cache for who may come later is not among them.
     pub calls: u64,

@@ -63,8 +63,8 @@ pub(crate) fn failed<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
     if exchange.tunnel {
         return Moved::Failed(Reason::AnswerCut);
     }
-    // It may have responded before it stopped reading (RFC 9112 section 9.5): what is in the receive
-    // queue decides. Nothing more is sent, and neither side is used again.
+    // It may have responded before it stopped reading (RFC 9112 section 9.5): what is in the
+    // receive queue decides. Nothing more is sent, and neither side is used again.
     exchange.upload.abandon(engine, pipes);
     exchange.persistent = exchange.persistent && exchange.framing == Framing::None;
     exchange.transaction.since = engine.now();

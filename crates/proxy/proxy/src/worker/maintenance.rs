@@ -1,6 +1,6 @@
-//! Maintenance: what a worker does now and then, and for no single connection. Each task is one
-//! row of [`Worker::TASKS`], which says when there is something to do and what that is; so no
-//! turn waits without an end while a task is due.
+//! Maintenance: periodic tasks of a worker that concern no single connection. Each task is one row
+//! of [`Worker::TASKS`], with its condition and its action, so that no turn waits without an end
+//! while a task is due.
 
 use millrace_engine::{Engine, Instant};
 
@@ -12,7 +12,7 @@ use crate::origin::{EjectRules, queue};
 use crate::overload::{LACKING, capacity, shed, wait_list};
 use crate::worker::{MAINTENANCE, Worker, reconfigure};
 
-/// Something to be done now and then.
+/// A periodic task.
 struct Task<E: Engine> {
     /// Whether there is something to do: looked at each turn, so that the worker wakes for it.
     is_due: fn(&Worker<E>) -> bool,
@@ -21,8 +21,8 @@ struct Task<E: Engine> {
 }
 
 impl<E: Engine> Worker<E> {
-    /// In the order in which they are done: what ends connections comes before what looks whether
-    /// there is room.
+    /// In the order of execution: tasks that end connections come before the one that looks for
+    /// room.
     const TASKS: [Task<E>; 12] = [
         Task {
             is_due: |worker| worker.core.accepting.is_any_retiring(),
@@ -136,7 +136,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Sees to it that those who wait for room get some.
+    /// Makes room for clients and requests that wait for some.
     fn look_for_room(&mut self) {
         if let Some(shedding) = shed::look_for_room(&mut self.core) {
             self.shed(shedding);
@@ -170,5 +170,5 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// Records are given to the engine when there are so many bytes of them, or by maintenance.
+/// Records go to the engine when there are this many bytes of them, or by maintenance.
 const RECORDS_FLUSH_BYTES: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! What workers, and the supervisor, tell a worker through its mailboxes.
+//! The messages that the supervisor and other workers send to a worker.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use crate::counters::Counters;
 pub enum Letter<D> {
     /// Accept no more, finish what is under way, end.
     Drain,
-    /// As [`Letter::Drain`], but somebody else goes on at the same listeners: what is queued behind
-    /// them is left to that one, at once, and idle clients are not closed while their next request
-    /// may be on its way.
+    /// As [`Letter::Drain`], but a successor accepts from the same listeners. What is queued behind
+    /// them is left to it at once, and idle clients are not closed while their next request may be
+    /// on its way.
     Cede,
-    /// Somebody who had the same listeners is gone: look whether a connection is left there that
-    /// only that one was told of.
+    /// Another process with the same listeners is gone: poll them again, since the kernel may have
+    /// reported a connection to that process only.
     Rearm,
-    /// Count this letter, to show that the worker turns.
+    /// Count this message, to show that the worker turns.
     Beat,
-    /// The time for draining is over: break off what is left.
+    /// The time for draining is over: end what is left.
     Stop,
-    /// Go on under this configuration.
+    /// Switch to this configuration.
     Configure {
         /// The snapshot; nothing happens unless its number is above that of the one in force.
         config: Arc<Config>,
         /// The sockets of listeners that are new in it: the listener's number, and the socket.
         sockets: Vec<(u16, D)>,
     },
-    /// What an exchange or a fill waits for in the cache has come.
+    /// Wake an exchange or a fill that waits for something in the cache.
     Wake(Token),
     /// A client connection that another worker accepted.
     Connection {
@@ -42,10 +42,10 @@ pub enum Letter<D> {
         peer: Option<SocketAddr>,
         /// The listener's number.
         listener: u16,
-        /// The number of the sender's snapshot, which knows the listener. A receiver that is behind
-        /// hears of it first.
+        /// The number of the sender's snapshot, which knows the listener. A receiver with an older
+        /// one reads its configuration first.
         snapshot: u64,
-        /// Counts it at the receiver until this letter is read.
+        /// Counts it at the receiver until this message is read.
         counted: HandedOver,
     },
 }

@@ -41,7 +41,7 @@ use crate::worker::message::Letter;
 use millrace_config::Config;
 use millrace_dns::Sources;
 
-/// What a worker is made of, beside its engine.
+/// What a worker is made of, besides its engine.
 pub struct Setup<E: Engine> {
     /// The first snapshot.
     pub config: Arc<Config>,
@@ -350,7 +350,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Lets those try again that wait for room: what ended in this turn made some.
+    /// Lets exchanges that wait for room try again: what ended in this turn made some.
     #[inline]
     fn deliver_room(&mut self) {
         if !self.core.overload.waiting.is_empty() {
@@ -363,7 +363,8 @@ impl<E: Engine> Worker<E> {
             return;
         }
         while let Some(id) = self.core.origins.next_ready() {
-            // Each that goes on takes an idle connection or the room for one, so this ends.
+            // Each exchange that goes on takes an idle connection or the room for one, so this
+            // ends.
             while let Some(key) = self.core.origins.first_in_queue(id) {
                 self.drive(Subject::Exchange(key), Event::Room);
                 if self.core.origins.first_in_queue(id) == Some(key) {
@@ -373,7 +374,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// A client came for whose successor there is no room: others make some, or accepting pauses.
+    /// A client came, and there is no room for a further one: clients that stand still make some,
+    /// or accepting pauses.
     fn make_room_for_client(&mut self) {
         if let Some(shedding) = shed::make_room_for_client(&mut self.core) {
             self.shed(shedding);
@@ -445,9 +447,9 @@ impl<E: Engine> Worker<E> {
         self.maintenance = Some(core.engine.now() + MAINTENANCE);
     }
 
-    /// Arms the listeners anew, which looks at the queues behind them. The kernel reports a
-    /// connection to only one of those that wait for a listener (EPOLLEXCLUSIVE), and that one may
-    /// be gone.
+    /// Polls the listeners again, which looks at the queues behind them. The kernel reports a
+    /// connection to only one process that waits for a listener (EPOLLEXCLUSIVE), and that process
+    /// may be gone.
     fn rearm(&mut self) {
         let core = &mut self.core;
         if !core.drain.is_draining && core.accepting.pause(&mut core.engine) {
@@ -468,7 +470,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Breaks off everything.
+    /// Ends everything at once.
     fn stop(&mut self) {
         let core = &mut self.core;
         core.drain.is_draining = true;
@@ -486,8 +488,8 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// How long a worker that has ceded its listeners lets a client be idle. The next response tells the
-/// client to go; one that is closed while it sends a request has lost it.
+/// How long a client may be idle after the worker has handed off its listeners. The next response
+/// says that the connection closes. A connection that is closed sooner might lose a request.
 const CEDED_IDLE_AT_LEAST: Duration = Duration::from_secs(5);
 /// How often counts are exchanged and records written.
 const MAINTENANCE: Duration = Duration::from_millis(100);

@@ -154,7 +154,7 @@ pub(crate) fn follow_snapshots<E: Engine>(core: &mut Core<E>) {
     core.counters.snapshots_held.set(held);
 }
 
-/// Forgets the snapshots that nobody uses any more. Once a turn, if there are any.
+/// Drops the snapshots that nothing uses any more. Called once a turn.
 pub(crate) fn forget_snapshots<E: Engine>(core: &mut Core<E>) {
     if core.snapshots.is_empty() {
         return;

@@ -1,8 +1,8 @@
-//! What is left of a worker that panicked, for one that takes its place.
+//! What is salvaged from a worker that panicked, for the worker that takes its place.
 //!
-//! Its tables may say anything, so nothing is done by them: its engine knows every descriptor, and
-//! ends them all. What outlives it is what others go on using: its mailboxes, with the letters that
-//! it had not read, and its place in what all workers share.
+//! The tables of a panicked worker cannot be trusted, so nothing is done by them. Its engine knows
+//! every descriptor, and resets them all. What others go on using outlives the worker: its
+//! mailboxes, with the messages that it had not read, and its place in what all workers share.
 
 use std::collections::VecDeque;
 
@@ -15,21 +15,21 @@ use crate::worker::message::Letter;
 
 /// The parts of a worker that outlive it.
 pub struct Remains<E: Engine> {
-    /// Its engine, with everything open. Its owner breaks it off.
+    /// Its engine, with everything open. The caller resets what is open.
     pub engine: E,
-    /// Letters from the supervisor.
+    /// Messages from the supervisor.
     pub inbox: Inbox<Letter<E::Detached>, E::Waker>,
-    /// Letters to and from the other workers.
+    /// Messages to and from the other workers.
     pub mail: Mail<Letter<E::Detached>, E::Waker>,
-    /// Letters that were taken out and not read.
+    /// Messages that were taken out of a mailbox and not read.
     pub letters: VecDeque<Letter<E::Detached>>,
-    /// Client connections that are cut off.
+    /// The number of client connections that are cut off.
     pub connections: usize,
 }
 
 impl<E: Engine> Worker<E> {
-    /// Takes a worker apart that panicked in a turn. What others see of it is put right: its
-    /// clients are not counted any more, and its gauges stand at nothing.
+    /// Takes a worker apart that panicked in a turn. What others see of it is corrected: its
+    /// clients are not counted any more, and its gauges are 0.
     pub fn take_apart(mut self) -> Remains<E> {
         let core = &mut self.core;
         let connections = core.conns.len();
@@ -59,8 +59,8 @@ impl<E: Engine> Worker<E> {
         Remains { engine, inbox, mail, letters: messages, connections }
     }
 
-    /// Tries once more to wake those whose mailboxes were full, as this worker ends. What is missed
-    /// is abandoned, and looks again by itself in time.
+    /// Sends the wake-ups again that found a full mailbox, as this worker ends. A waiter that is
+    /// missed is abandoned: its own deadline lets it look again.
     pub(crate) fn leave_late(&mut self) {
         let core = &mut self.core;
         let late = core.wakes.take_late();
@@ -70,7 +70,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Goes on with the messages of the worker whose place this one takes, before its first turn.
+    /// Takes over the unread messages of the worker whose place this one takes. To be called before
+    /// the first turn.
     pub fn take_over(&mut self, letters: VecDeque<Letter<E::Detached>>) {
         self.messages = letters;
         self.core.counters.worker_restarts.add(1);
@@ -79,8 +80,8 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// Wakes those of other workers, even if nobody takes this one's place. Gives those whose mailbox
-/// is full, for the next worker; nobody of the worker `index` is left.
+/// Sends the wake-ups for other workers, even if no worker takes this one's place. Returns the
+/// waiters whose mailbox is full, for the next worker. Waiters of the worker `index` are gone.
 fn wake_others<T: Send, W: Wake>(
     mail: &mut Mail<Letter<T>, W>,
     index: usize,

@@ -10,7 +10,7 @@ use crate::exchange::Exchange;
 use crate::transfer::Waits;
 use crate::transfer::body_progress::Rest;
 
-/// The one who asked for a body, as long as it gets that through a pipe.
+/// The client that caused a fill, as long as it gets the body through a pipe.
 #[derive(Debug)]
 pub(crate) struct Asker {
     pub(super) exchange: Key,
@@ -22,7 +22,7 @@ pub(crate) struct Asker {
     behind_since: Option<Instant>,
 }
 
-/// How the one who asked stands to what has come.
+/// How far the client that caused a fill is behind what has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     /// It has taken all of it.
@@ -105,6 +105,6 @@ impl Asker {
 /// the cache itself; below, a receive that the engine batches with others is cheaper.
 pub const DIRECT_BYTES: u64 = 32 * 1024;
 
-/// How long a fill waits for a pipe-full to be taken, looked at each 100 ms: whoever takes less than
-/// 10 Mbit/s has the body wait in the cache's memory.
+/// How long a fill waits for a pipe-full to be taken, looked at each 100 ms: whoever takes less
+/// than 10 Mbit/s has the body wait in the cache's memory.
 const PATIENCE: Duration = Duration::from_millis(100);

@@ -1,11 +1,11 @@
 //! Fills: bodies that are received from an origin into the cache. A fill has the origin's
-//! connection from the response's header on; the client that caused it reads what it fills, like any
-//! other.
+//! connection from the response's header on; the client that caused it reads what it fills, like
+//! any other.
 //!
 //! ```text
 //!            bytes, no room          room, or a reader
 //!  Receiving ──────────────> Waiting ─────────────────> Receiving
-//!      └── all, or cut ──> the connection is kept or closed; the readers are woken
+//!      └── all, or cut ──> the connection is idle or closed; the readers are woken
 //! ```
 //!
 //! A body that came with its header is whole before it is anywhere here. A large one goes to the
@@ -39,9 +39,9 @@ pub(crate) struct Fill {
     pub(crate) id: OriginId,
     pub(crate) filling: Filling,
     pub(crate) rest: Rest,
-    /// Whether the connection may serve others after it.
+    /// Whether the connection may serve other requests afterwards.
     pub(crate) may_be_kept: bool,
-    /// Whether it goes on when nobody reads.
+    /// Whether it goes on without readers.
     pub(crate) goes_on: bool,
     /// When the present wait for the origin began.
     pub(crate) since: Instant,
@@ -54,7 +54,7 @@ pub(crate) struct Fill {
     pub(crate) bytes: u64,
     /// What follows them, and is there already.
     pub(crate) after: Option<Aggregate>,
-    /// Who asked, while it gets the body through a pipe.
+    /// The client that caused the fill, while it gets the body through a pipe.
     pub(crate) asker: Option<Asker>,
 }
 
@@ -67,16 +67,16 @@ impl Fill {
 }
 
 impl Fill {
-    /// Whether who reads, or that nobody does, keeps it from receiving more.
+    /// Whether its readers, or that it has none, keep it from receiving more.
     pub(crate) fn heeds_readers(&mut self, waiter: Waiter) -> Option<Outcome> {
         let goes_on = self.goes_on && self.filling.is_kept();
         if goes_on || self.rest.is_over() {
             return None;
         }
         let most = self.snapshot.limits().fill_ahead_bytes;
-        // Who is that far behind the fastest would keep all between the two in memory.
+        // A reader that is that far behind the fastest would keep all between the two in memory.
         self.filling.cut_behind(BEHIND * most);
-        // It is told of each step of theirs, so that it hears when the last one leaves.
+        // Waits even if there is nothing to do: the fill must notice when its last reader leaves.
         match self.filling.ahead(0, waiter) {
             None => Some(Outcome::Cut),
             Some(ahead) if !self.filling.is_kept() && ahead >= most => Some(Outcome::Wait),
@@ -91,7 +91,7 @@ pub(crate) enum Takes {
     AtHand,
     /// From the socket into the cache, without a buffer between.
     Directly,
-    /// From the socket into the cache and to who asked.
+    /// From the socket into the cache, and to the client that caused the fill.
     Teed,
     /// The same, once that client has taken what came before.
     AfterAsker,
@@ -103,7 +103,7 @@ pub(crate) enum Takes {
 pub(crate) enum Outcome {
     /// Nothing: all is there.
     Whole,
-    /// Nothing: the rest will never come, or nobody wants it.
+    /// Nothing: the rest will never come, or nothing reads it.
     Cut,
     /// The origin ended its stream.
     Ended,
@@ -138,8 +138,8 @@ impl Fill {
         }
     }
 
-    /// Takes a body that came with its head, as far as there is memory. Gives who is to be woken, and
-    /// whether there was enough.
+    /// Takes a body that came with its header, as far as there is memory. Returns the readers to
+    /// wake, and whether there was enough memory.
     pub(crate) fn take_all(&mut self, input: &mut RecvBuffer, now_ms: u64) -> (Vec<Waiter>, bool) {
         let mut woken = Vec::new();
         if matches!(self.rest, Rest::Length(length) if length <= input.bytes().len() as u64) {
@@ -151,7 +151,7 @@ impl Fill {
         (woken, true)
     }
 
-    /// Moves bytes that were received; gives how many of the body those are.
+    /// Moves bytes that were received. Returns how many bytes of the body those are.
     pub(crate) fn move_on(
         &mut self,
         input: &mut RecvBuffer,
@@ -169,7 +169,7 @@ impl Fill {
         Ok(count)
     }
 
-    /// Takes what the socket has; gives how many bytes of the body those are.
+    /// Takes what the socket has. Returns how many bytes of the body those are.
     pub(crate) fn take<E: Engine>(
         &mut self,
         engine: &mut E,

@@ -1,5 +1,5 @@
-//! How a fill goes on: what its origin sent and its readers make room for goes into the cache, until
-//! the body is there or cut.
+//! How a fill goes on: what its origin sent and its readers make room for goes into the cache,
+//! until the body is there or cut.
 
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ pub(crate) fn begin<E: Engine>(
     // The origin may have responded before the engine reported that all of the request was sent:
     // nothing waits for that.
     exchange.upload.abandon(engine, pipes);
-    // Nothing reads what a refresh brings. A client has its place before more comes, or its response
-    // were one that nothing reads.
+    // Nothing reads what a refresh brings. A client has its place before more comes, or its
+    // response were one that nothing reads.
     if !exchange.is_refresh() {
         exchange.caching.reader = CachedReader::new(&body, None, waiter).map(CachedReader::by_copy);
     }

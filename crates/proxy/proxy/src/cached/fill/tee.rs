@@ -1,9 +1,9 @@
-//! KeepCopy by tee(2): what comes goes through a pipe to the client that asked, as if nobody stored
-//! it, and what a second pipe refers to, which are the same pages, is read into the cache. So what
-//! is stored is copied once, and what is sent is not (docs/design/bodies.md).
+//! KeepCopy by tee(2): received bytes go through a pipe to the client that caused the fill, as if
+//! they were not stored. A second pipe refers to the same pages, and is read into the cache. So
+//! what is stored is copied once, and what is sent is not (docs/design/bodies.md).
 //!
-//! That goes at the client's pace. So it lasts only while this client is the one reader, and takes
-//! each pipe-full soon; from then on the body is received into the cache, whoever reads it.
+//! This runs at the client's pace. So it lasts only while this client is the only reader, and
+//! empties each pipe soon. From then on the body is received into the cache.
 
 use millrace_engine::{Engine, Key, Table};
 use millrace_splice::limits::PIPE_BYTES;
@@ -15,8 +15,8 @@ use crate::exchange::Exchange;
 use crate::origin::OriginConn;
 
 impl Fill {
-    /// Moves what the socket has to who asked, which has taken all that came before, and into the
-    /// cache; gives how many bytes of the body those are.
+    /// Moves what the socket has to the client that caused the fill, which has taken all that came
+    /// before, and into the cache. Returns how many bytes of the body those are.
     pub(crate) fn tee<E: Engine>(
         &mut self,
         mut way: Way<'_, E>,
@@ -43,7 +43,7 @@ impl Fill {
         asker.course.filled(count, max, &asker.thresholds);
         match copied {
             Ok(true) => way.send(asker.exchange, pipe),
-            // Who asked is told of what came like other readers.
+            // The client is woken for these bytes like other readers.
             Ok(false) => way.pipes.give(way.engine, pipe),
             Err(_) => {
                 way.pipes.give(way.engine, pipe);
@@ -68,7 +68,7 @@ impl Fill {
     }
 }
 
-/// What of a worker bytes pass on their way from an origin to who asked.
+/// What bytes pass on their way from an origin to the client that caused the fill.
 pub(crate) struct Way<'a, E: Engine> {
     pub(crate) engine: &'a mut E,
     pub(crate) pipes: &'a mut Pipes,
@@ -78,7 +78,7 @@ pub(crate) struct Way<'a, E: Engine> {
 }
 
 impl<E: Engine> Way<'_, E> {
-    /// Sends what is in the pipe to who asked, which finds it nowhere else.
+    /// Sends what is in the pipe to the client that caused the fill, which finds it nowhere else.
     fn send(&mut self, key: Key, pipe: Pipe) {
         let exchange = self.exchanges.get_mut(key).expect("it waits for the source");
         let conn = exchange.conn.and_then(|conn| self.conns.get_mut(conn));

@@ -65,11 +65,11 @@ pub struct Record<'a> {
     pub origin_first_byte: Option<Duration>,
     /// What is known of the way to the client at the end of the exchange, if anything is.
     pub client_path: Option<PathEstimate>,
-    /// What the cache did: `hit`, `stale`, `validated`, `collapsed`, `miss` or `bypass`; empty where
-    /// it had no part in it.
+    /// What the cache did: `hit`, `stale`, `validated`, `collapsed`, `miss` or `bypass`; empty
+    /// where it had no part in it.
     pub cache: &'static str,
-    /// Why millrace answered itself or broke off: [`Reason::word`](crate::exchange::reason::Reason::word);
-    /// empty when all went well.
+    /// Why millrace answered itself or broke off:
+    /// [`Reason::word`](crate::exchange::reason::Reason::word); empty when all went well.
     pub close_reason: &'static str,
 }
 
