@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Buffer, Engine, Event as Completion, Instant, Key};
+use millrace_engine::{Buffer, Engine, Error, Event as Completion, Instant, Key, Table};
 
 use crate::conn::wire::Received;
+use crate::conn::{Conn, client};
 use crate::core::{Core, Parts};
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
-use crate::exchange::stage::{Event, Subject};
+use crate::exchange::stage::{Event, Stage, Subject};
 use crate::origin::close::close;
 use crate::origin::{self, OriginId, OriginUse, Phase, User, h1, pinned};
 use crate::overload::RECEIVE_AHEAD_MAX;
@@ -57,24 +58,7 @@ pub(crate) fn completed<E: Engine>(
                 }
             }
         }
-        (Completion::Sent(result), user) => {
-            let is_exchanges = wire.sent(&result);
-            match user {
-                Some(User::Exchange(key)) if is_exchanges => {
-                    let event =
-                        if result.is_ok() { Event::OriginSent } else { Event::OriginFailed };
-                    Some((Subject::Exchange(key), event))
-                }
-                // The response came before this report.
-                Some(_) => None,
-                None => {
-                    if result.is_err() {
-                        close(core, slot);
-                    }
-                    None
-                }
-            }
-        }
+        (Completion::Sent(result), _) => sent(core, slot, result),
         (Completion::Spliced(result), user) => match user {
             Some(User::Exchange(key)) if wire.sent(&result) => {
                 let event =
@@ -85,6 +69,56 @@ pub(crate) fn completed<E: Engine>(
         },
         (other, _) => unreachable!("no origin connection requests {other:?}"),
     }
+}
+
+/// The event that the end of a send is.
+#[inline]
+fn sent<E: Engine>(
+    core: &mut Core<E>,
+    slot: Key,
+    result: Result<(), Error>,
+) -> Option<(Subject, Event)> {
+    let Core { engine, origins, exchanges, conns, .. } = core;
+    let connection = origins.connections.get_mut(slot)?;
+    let is_exchanges = connection.wire.sent(&result);
+    match connection.uses.first() {
+        Some(User::Exchange(key)) if is_exchanges => {
+            if result.is_err() {
+                return Some((Subject::Exchange(key), Event::OriginFailed));
+            }
+            let is_over = all_is_sent(engine, exchanges, conns, key);
+            (!is_over).then_some((Subject::Exchange(key), Event::OriginSent))
+        }
+        // The response came before this report.
+        Some(_) => None,
+        None => {
+            if result.is_err() {
+                close(core, slot);
+            }
+            None
+        }
+    }
+}
+
+/// Whether the origin took the last of a request while its response is still to come: then nothing
+/// has to be decided, and the exchange waits for its origin from now on.
+fn all_is_sent<E: Engine>(
+    engine: &mut E,
+    exchanges: &mut Table<Box<Exchange>>,
+    conns: &mut Table<Conn>,
+    key: Key,
+) -> bool {
+    let Some(exchange) = exchanges.get_mut(key) else { return false };
+    if exchange.stage != Stage::Fetch || !exchange.upload.source_is_done() {
+        return false;
+    }
+    let now = engine.now();
+    exchange.upload.finish(now);
+    exchange.transaction.since = now;
+    if let Some(conn) = exchange.conn.and_then(|conn| conns.get_mut(conn)) {
+        client::watch(engine, conn);
+    }
+    true
 }
 
 fn event_of(received: Received) -> Event {
@@ -261,7 +295,7 @@ pub(crate) fn release<E: Engine>(
 /// The exchange gives up whatever it has at its origin: what is under way ends unfinished.
 pub(crate) fn leave<E: Engine>(core: &mut Core<E>, key: Key) {
     let transaction = &mut core.exchange(key).transaction;
-    if transaction.origin.is_none() && transaction.phase != Phase::Waiting {
+    if !transaction.is_open() {
         // It was released, or none was picked: whatever there is belongs to one that is.
         assert!(transaction.connection.is_none() && transaction.dial.is_none());
         transaction.phase = Phase::Start;

@@ -85,3 +85,10 @@ pub(crate) struct Transaction {
 
 /// More interim responses than any server has a reason to send for one request.
 pub(crate) const INTERIM_MAX: u32 = 64;
+
+impl Transaction {
+    /// Whether the exchange has something at an origin, or waits for room to have.
+    pub(crate) fn is_open(&self) -> bool {
+        self.origin.is_some() || self.phase == Phase::Waiting
+    }
+}

@@ -16,7 +16,9 @@ use crate::transfer::tally::Tally;
 /// Records the first exchange of a connection and takes it out.
 #[inline(never)]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
-    side::leave(core, key);
+    if core.exchange(key).transaction.is_open() {
+        side::leave(core, key);
+    }
     waiting::leave(core, key);
     core.counters.exchanges.add(1);
     let mut exchange = core.exchanges.remove(key).expect("the driver's exchange is there");

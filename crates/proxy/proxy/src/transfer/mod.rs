@@ -437,6 +437,12 @@ impl Transfer {
         Ok(self.waits)
     }
 
+    /// The sink has taken the last byte.
+    pub(crate) fn finish(&mut self, now: Instant) {
+        assert!(self.source_is_done(), "all of the body was sent");
+        self.wait(Waits::Ended, now);
+    }
+
     /// Nothing will come from the source or be taken by the sink any more. One that has not begun
     /// stays so. What is in a pipe is lost, so the sink's connection is of no more use.
     pub(crate) fn abandon<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
