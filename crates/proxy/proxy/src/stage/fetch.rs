@@ -347,11 +347,10 @@ fn pass_interim<E: Engine>(core: &mut Core<E>, key: Key) {
 fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
     let Parts { client, origin, .. } = core.parts(key);
     let waits = client.is_some_and(|client| !client.may_send(key));
-    if let Some(origin) = origin {
-        origin.wire.set_ended();
-        if waits && !origin.wire.input.is_empty() {
-            return Step::Wait;
-        }
+    if waits && origin.is_some_and(|origin| !origin.wire.input.is_empty()) {
+        // The wire keeps whether it ended or broke: a body that its end would end is whole only after
+        // the former.
+        return Step::Wait;
     }
     Step::End(Reason::OriginClosed)
 }
