@@ -1,4 +1,4 @@
-//! What all who work for a disk share.
+//! The state that the threads of a disk share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use super::segments::{Segment, Segments};
 use super::tally::Tally;
 use super::volume::{Volume, read_exactly};
 
-/// What all who work for a disk share.
+/// The state that the threads of a disk share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) volume: Arc<dyn Volume>,
@@ -41,7 +41,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Reads a front of so many bytes.
+    /// Reads the front of a record, whose length the caller gives.
     ///
     /// # Errors
     /// [`Miss::Damaged`], counted.

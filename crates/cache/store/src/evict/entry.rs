@@ -22,7 +22,7 @@ pub(super) struct Entry {
 /// Where an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// Nobody's handle.
+    /// The handle of no object.
     Nowhere,
     Probation,
     Main,

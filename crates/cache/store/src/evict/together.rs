@@ -42,7 +42,7 @@ const NEAR: u64 = 20;
 /// How many entries' part of the share such a return moves, and no more than this at once.
 const STEP: u32 = 16;
 const STEP_MAX: u32 = WHOLE / 100;
-/// A return from main counts as much as so many from probation.
+/// Returns from probation that one return from main outweighs.
 const MAIN_VOTES: u32 = 4;
 /// Mileage is told in KB, so that 32 bits hold 4 TB before they wrap.
 const MILE_SHIFT: u32 = 10;

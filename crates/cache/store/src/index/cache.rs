@@ -1,4 +1,4 @@
-//! What all who work with the cache share: its shards, its bounds, and how room is made.
+//! The state of the cache that its users share: its shards, its bounds, and how room is made.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,8 +28,8 @@ pub struct Cache {
     pub(super) claims: AtomicU64,
     /// The shard whose turn it is to let an object go; it matters only that all have theirs.
     pub(super) turn: AtomicU64,
-    /// Bytes of all objects. Written under the lock of the shard that changes; who reads it lets go
-    /// an object too many at worst.
+    /// Bytes of all objects. Written under the lock of the shard that changes. A reader without
+    /// that lock evicts one object too many at worst.
     pub(super) held: AtomicU64,
     /// Times that no memory was found for a body; in no order with anything else.
     pub(super) memory_missed: AtomicU64,
@@ -37,7 +37,7 @@ pub struct Cache {
     pub(super) recent: Recent,
     /// Answers that operators purged.
     pub(super) purged: AtomicU64,
-    /// Who waited for something whose owner was dropped: see [`Cache::take_orphans`].
+    /// Waiters for something whose owner was dropped: see [`Cache::take_orphans`].
     pub(super) orphans: Mutex<Vec<Waiter>>,
     pub(super) beneath: Beneath,
 }
@@ -51,7 +51,7 @@ pub struct Bounds {
     pub object_bytes: u64,
     /// Objects of one key that differ by the request's fields.
     pub variants: usize,
-    /// Whether memory is made ready by whoever finds none: where no thread does.
+    /// Whether a caller that finds no memory prepares some, because no thread does.
     pub tends: bool,
 }
 

@@ -12,8 +12,9 @@ use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Afterwards, Event, Stage, Step, Subject};
 use crate::exchange::{Exchange, end};
-use crate::origin::Phase;
+use crate::origin::{OriginUse, Phase};
 use crate::stage::{accept, deliver, fetch, log, lookup, parse, route};
+use crate::transfer::Waits;
 
 /// Handles an event, and what follows from it. An event for an object that is gone is ignored.
 #[inline(always)]
@@ -85,7 +86,7 @@ fn drive_exchange<E: Engine>(
 ) -> bool {
     let Some(exchange) = core.exchanges.get(key) else { return false };
     let (mut stage, mut conn) = (exchange.stage, None);
-    check(core, exchange);
+    check(core, exchange, event);
     loop {
         trace(core, || format!("exchange {} {stage:?} <- {event:?}", key.slot));
         let step = match stage {
@@ -150,14 +151,26 @@ fn close<E: Engine>(core: &mut Core<E>, key: Key, afterwards: Afterwards) {
 /// What holds of an exchange between two events: what it waits for is outstanding, or has ended by
 /// the event that is about to be handled.
 #[inline]
-fn check<E: Engine>(core: &Core<E>, exchange: &Exchange) {
-    debug_assert!(
-        exchange.transaction.phase != Phase::Asked || exchange.transaction.connection.is_some()
-    );
-    debug_assert!(exchange.conn.is_none_or(|conn| core.conns.get(conn).is_some()));
-    debug_assert!(exchange.transaction.connection.as_ref().is_none_or(|it| {
-        core.origins.connections.get(it.slot()).is_some_and(|it| !it.is_idle())
-    }));
+fn check<E: Engine>(core: &Core<E>, exchange: &Exchange, event: Event) {
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    let client = exchange.conn.map(|conn| core.conns.get(conn));
+    let client = client.map(|client| client.expect("a connection outlives its exchanges"));
+    let origin = exchange.transaction.connection.as_ref().map(OriginUse::slot);
+    let origin = origin.map(|slot| core.origins.connections.get(slot));
+    let origin = origin.map(|origin| origin.expect("a connection is open while it is used"));
+    assert!(origin.is_none_or(|origin| !origin.is_idle()));
+    assert!(exchange.transaction.phase != Phase::Asked || origin.is_some());
+    use Event::{ClientFailed, ClientSent, ClientSpliced, OriginFailed, OriginSent, OriginSpliced};
+    if !matches!(event, ClientSent | ClientSpliced(_) | ClientFailed) {
+        let is_sending = client.is_some_and(|client| client.wire.is_sending());
+        assert!(exchange.download.waits() != Waits::Sink || is_sending);
+    }
+    if !matches!(event, OriginSent | OriginSpliced(_) | OriginFailed) {
+        let is_sending = origin.is_some_and(|origin| origin.wire.is_sending());
+        assert!(exchange.upload.waits() != Waits::Sink || is_sending);
+    }
 }
 
 /// Reports a move, where moves are traced.
