@@ -90,6 +90,7 @@ impl<T> Table<T> {
 
     /// Puts an object in. `None`, and the object is dropped, when the table is full: ask
     /// [`Table::is_full`] first if the object has to be ended in its own way.
+    #[inline(always)]
     pub fn insert(&mut self, object: T) -> Option<Key> {
         if self.is_full() {
             return None;

@@ -216,12 +216,20 @@ impl Wire {
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn send_own_before<E: Engine>(&mut self, engine: &mut E, parts: &[&[u8]]) {
+        let own = self.own.take().unwrap_or_default();
+        engine.send(&self.fd, &own.before(parts), self.token);
+    }
+
     /// Ends the stream to the peer.
     pub(crate) fn shutdown<E: Engine>(&mut self, engine: &mut E) {
         engine.shutdown(&self.fd, HowToShut::Write);
     }
 
     /// Closes the connection.
+    #[inline(always)]
     pub(crate) fn close<E: Engine>(mut self, engine: &mut E) {
         self.input.clear(engine);
         engine.close(self.fd);
@@ -268,9 +276,9 @@ impl OwnBytes {
 impl<E: Engine> Sink<E> for Wire {
     #[inline]
     fn send(&mut self, engine: &mut E, parts: &[&[u8]]) {
-        match self.own.take() {
+        match self.own {
             None => engine.send(&self.fd, parts, self.token),
-            Some(own) => engine.send(&self.fd, &own.before(parts), self.token),
+            Some(_) => self.send_own_before(engine, parts),
         }
         self.sending = Sending::Exchange;
     }

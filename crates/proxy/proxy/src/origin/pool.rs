@@ -183,19 +183,19 @@ impl Origins {
 
     /// Removes a connection, idle or in use, from the table. The caller closes its wire.
     pub(crate) fn remove(&mut self, key: Key) -> Option<OriginConn> {
-        let connection = self.connections.remove(key)?;
-        let id = connection.origin;
-        if connection.is_idle() {
+        let connection = self.connections.get(key)?;
+        let (id, is_idle) = (connection.origin, connection.is_idle());
+        if is_idle {
             let idle = &mut self.known_mut(id).idle;
             let position = idle.iter().rposition(|&other| other == key);
             idle.remove(position.expect("an idle connection is in its origin's list"));
             self.idle_count -= 1;
         }
         self.note_closed(id);
-        if connection.is_idle() {
+        if is_idle {
             self.forget_unused(id);
         }
-        Some(connection)
+        self.connections.remove(key)
     }
 }
 

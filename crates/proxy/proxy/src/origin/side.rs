@@ -156,8 +156,9 @@ fn received_by(exchange: &mut Exchange, received: Received, unread: usize) -> Op
     }
 }
 
-/// Requests bytes from the exchange's origin, unless they were requested before. Only a few while
-/// responses to earlier requests of its client come first: they have to be held.
+/// Requests bytes of a response's header or, after the body, the end of the connection, unless they
+/// were requested before. Only a few while responses to earlier requests of its client come first:
+/// they have to be held.
 pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
     let id = core.exchange(key).transaction.origin;
     let head_max = id.map_or(RECEIVE_AHEAD_MAX, |id| core.origins.head_max(id));
@@ -165,18 +166,12 @@ pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
         unreachable!("bytes are requested of an origin connection");
     };
     let is_first = client.is_none_or(|client| client.pipeline.is_first(key));
-    let is_body = exchange.transaction.phase == Phase::Answered;
-    let max = match is_body {
+    let max = match exchange.transaction.phase {
         _ if !is_first => RECEIVE_AHEAD_MAX,
-        true => RECEIVE_MAX,
-        false => head_max,
+        Phase::Answered => RECEIVE_MAX,
+        _ => head_max,
     };
-    if is_body {
-        let (expected, watches) = (exchange.download.expected(), exchange.download.watches());
-        origin.wire.receive_body(engine, max, expected, watches);
-    } else {
-        origin.wire.receive(engine, max);
-    }
+    origin.wire.receive(engine, max);
 }
 
 /// The event that the connection's timer is, if its time is over. The timer may have been set
@@ -328,4 +323,4 @@ pub(crate) fn leave<E: Engine>(core: &mut Core<E>, key: Key) {
 }
 
 /// The most that is received of an origin at once.
-const RECEIVE_MAX: usize = Buffer::SIZE;
+pub(crate) const RECEIVE_MAX: usize = Buffer::SIZE;

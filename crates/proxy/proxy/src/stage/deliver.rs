@@ -136,9 +136,7 @@ fn look_again<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
 /// Ends the exchange if both of its transfers have.
 #[inline(never)]
 fn finish<E: Engine>(core: &mut Core<E>, key: Key) -> Step {
-    if core.exchange(key).transaction.connection.is_some() {
-        download::finish_origin(core, key);
-    }
+    download::finish_origin(core, key);
     let exchange = core.exchange(key);
     if !exchange.download.has_ended() {
         Step::Wait

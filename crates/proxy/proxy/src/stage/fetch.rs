@@ -48,16 +48,14 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step 
 /// Goes on after what concerns a fetch only while it waits for that.
 #[inline(never)]
 fn resume<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> Step {
-    let now = core.engine.now();
-    let transaction = &mut core.exchange(key).transaction;
-    match (event, transaction.phase) {
+    match (event, core.exchange(key).transaction.phase) {
         // A refresh begins by a wake-up.
         (Event::Room | Event::Woken, Phase::Start) => begin(core, key),
         (Event::Room, Phase::Queued) => leave_queue(core, key),
         (Event::Named(result), Phase::Naming) => named(core, key, result),
         (Event::Dialed, Phase::Dialing) => dialed(core, key),
         (Event::Turn, Phase::Asked) => {
-            transaction.since = now;
+            core.exchange(key).transaction.since = core.engine.now();
             read_response(core, key)
         }
         // An interim response was in the way.

@@ -14,11 +14,10 @@ use crate::transfer::{Moved, Waits};
 #[inline(never)]
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> Moved {
     let Parts { engine, pipes, counters, out, exchange, client, mut origin, .. } = core.served(key);
-    let Exchange { download, caching, .. } = exchange;
+    let Exchange { download, caching, status, .. } = exchange;
     if download.waits() == Waits::Off {
         return Moved::Nothing;
     }
-    let is_cached = caching.reader.is_some();
     let source = match (&mut caching.reader, &mut origin) {
         (Some(reader), _) => Source::Cached(reader),
         (None, Some(origin)) => Source::Wire(&mut origin.wire),
@@ -27,26 +26,35 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_head: bool) -> 
     let head = if with_head { &out[..] } else { &[] };
     let result = download.pump((engine, pipes), source, &mut client.wire, head);
     counters.bytes_downloaded.add(download.newly_taken());
-    let has_ended = origin.is_some_and(|origin| origin.wire.has_ended());
-    let woken = caching.reader.as_mut().and_then(|reader| reader.take_woken());
-    if woken.is_some() {
-        core.wake(woken);
+    if let Some(reader) = &mut caching.reader {
+        let woken = reader.take_woken();
+        if woken.is_some() {
+            core.wake(woken);
+        }
+        return match result {
+            Ok(Waits::Sink | Waits::Source) => Moved::Waiting,
+            Ok(Waits::Off | Waits::Ended) => Moved::Ended,
+            Err(_) => Moved::Failed(Reason::AnswerCut),
+        };
     }
     match result {
-        Ok(Waits::Sink | Waits::Source) if is_cached => Moved::Waiting,
         Ok(Waits::Sink) => {
             finish_origin(core, key);
             Moved::Waiting
         }
-        Ok(Waits::Source) if has_ended => origin_ended(core, key),
         Ok(Waits::Source) => {
-            side::receive(core, key);
+            let Some(origin) = origin else { unreachable!("what is in memory is at hand") };
+            if origin.wire.has_ended() {
+                return origin_ended(core, key);
+            }
+            let (expected, watches) = (download.expected(), download.watches());
+            origin.wire.receive_body(engine, side::RECEIVE_MAX, expected, watches);
             Moved::Waiting
         }
         Ok(Waits::Off | Waits::Ended) => Moved::Ended,
-        Err(_) if with_head && !is_cached => {
+        Err(_) if with_head => {
             // Nothing of the response was sent: its very first chunk breaks the grammar.
-            core.exchange(key).status = 0;
+            *status = 0;
             Moved::Failed(Reason::MalformedAnswerBody)
         }
         Err(_) => Moved::Failed(Reason::AnswerCut),
@@ -107,12 +115,13 @@ fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> Moved {
 /// connection serves others while the client is still being served.
 pub(crate) fn finish_origin<E: Engine>(core: &mut Core<E>, key: Key) {
     let exchange = core.exchange(key);
-    if exchange.tunnel || !exchange.download.source_is_done() {
+    let has_connection = exchange.transaction.connection.is_some();
+    if !has_connection || exchange.tunnel || !exchange.download.source_is_done() {
         return;
     }
     if exchange.upload_is_over() {
         side::finish(core, key);
-    } else if exchange.transaction.connection.is_some() {
+    } else {
         side::receive(core, key);
     }
 }

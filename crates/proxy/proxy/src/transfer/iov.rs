@@ -29,10 +29,18 @@ impl Iov<'_> {
         sink: &mut impl Sink<E>,
         pipe: Option<&Pipe>,
     ) -> bool {
+        if !self.chunked {
+            let parts = [self.head, self.payload];
+            match pipe {
+                None => sink.send(engine, &parts),
+                Some(pipe) => sink.send_pipe(engine, &parts, pipe),
+            }
+            return false;
+        }
         let mut size = ChunkSize::default();
         let (mut before, mut after) = (&[][..], &[][..]);
         let length = self.payload.len() + self.piped;
-        if self.chunked && length > 0 {
+        if length > 0 {
             (before, after) = (size.write(length), b"\r\n");
         }
         let owed: &[u8] = if self.owed { b"\r\n" } else { &[] };
@@ -45,7 +53,7 @@ impl Iov<'_> {
         };
         assert!(self.last.is_none(), "a body whose last byte is in a pipe has a length");
         sink.send_pipe(engine, &[self.head, owed, before, self.payload], pipe);
-        self.chunked
+        true
     }
 
     /// Sends what goes before a slice, and the slice by reference. True when a line end is owed

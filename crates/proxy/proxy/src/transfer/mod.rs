@@ -202,10 +202,28 @@ impl Transfer {
         head: &[u8],
     ) -> Result<Waits, BodyError> {
         match source {
+            Source::Wire(wire) if head.is_empty() && self.has_to_receive(wire, pipes) => {
+                // A watch has told of what is there; a receive brings it.
+                self.watches = false;
+                self.tally.calls += 1;
+                self.wait(Waits::Source, engine.now());
+                Ok(Waits::Source)
+            }
             Source::Wire(wire) => self.pump_wire((engine, pipes), wire, sink, head),
             Source::Cached(reader) => self.pump_cached(engine, reader, sink, head),
             Source::Memory(bytes) => Ok(self.pump_memory(engine, bytes, sink, head)),
         }
+    }
+
+    /// Whether nothing of the body is at hand, and a receive brings what comes next: so it is
+    /// whenever the sink has taken all of a stream that brings little at a time.
+    #[inline(always)]
+    fn has_to_receive(&mut self, source: &Wire, pipes: &Pipes) -> bool {
+        if !source.input.is_empty() || self.rest.is_over() || self.owes_line_end {
+            return false;
+        }
+        self.course.received(0, pipes.thresholds());
+        self.course.plan(self.rest.known(), false, pipes.thresholds()) == Plan::Copy
     }
 
     /// What a connection received goes out, and what its socket has follows through a pipe, where
