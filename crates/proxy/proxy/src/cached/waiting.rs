@@ -26,10 +26,15 @@ pub(crate) fn overdue<E: Engine>(core: &Core<E>, now: Instant) -> Option<Key> {
 }
 
 /// The exchange ends, or goes on without the cache: others may fetch, and nothing waits for it.
+#[inline]
 pub(crate) fn leave<E: Engine>(core: &mut Core<E>, key: Key) {
-    if core.exchange(key).caching.key.is_none() {
-        return;
+    if core.exchange(key).caching.key.is_some() {
+        leave_cache(core, key);
     }
+}
+
+#[inline(never)]
+fn leave_cache<E: Engine>(core: &mut Core<E>, key: Key) {
     stop(core, key);
     let caching = &mut core.exchange(key).caching;
     let released = caching.claim.take().map(Claim::release);

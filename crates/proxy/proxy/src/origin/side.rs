@@ -12,7 +12,7 @@ use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, Stage, Subject};
 use crate::origin::close::close;
-use crate::origin::{self, OriginId, OriginUse, Phase, User, h1, pinned};
+use crate::origin::{self, OriginId, OriginUse, Phase, Trial, User, h1, pinned};
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::transfer::Waits;
 use millrace_config::limits::Limits;
@@ -299,12 +299,13 @@ pub(crate) fn leave<E: Engine>(core: &mut Core<E>, key: Key) {
     let (phase, id) = (transaction.phase, transaction.origin);
     match phase {
         Phase::Naming => core.names.forget(key),
+        Phase::Dialing => origin::dial::abandon(core, key),
         Phase::Waiting => core.overload.waiting.retain(|entry| entry.key != key),
         Phase::Queued => core.origins.leave_queue(id.expect("it waits for room there"), key),
         _ => {}
     }
-    origin::dial::abandon(core, key);
     let transaction = &mut core.exchange(key).transaction;
+    assert!(transaction.dial.is_none(), "attempts are made in one phase");
     let connection = transaction.connection.take();
     transaction.phase = Phase::Start;
     let trial = std::mem::take(&mut transaction.trial);
@@ -317,7 +318,10 @@ pub(crate) fn leave<E: Engine>(core: &mut Core<E>, key: Key) {
         if opens {
             core.origins.note_closed(id);
         }
-        origin::verdict::leave(core, id, trial);
+        if trial == Trial::Probe {
+            // It goes without a verdict: another may probe.
+            core.origins.health_mut(id).end_probe();
+        }
         core.origins.unpick(id);
     }
 }

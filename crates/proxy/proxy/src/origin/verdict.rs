@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::{Exchange, Plan};
 use crate::origin::shared_health::Cause;
-use crate::origin::{EjectRules, OriginId, Trial};
+use crate::origin::{EjectRules, OriginId};
 
 /// The exchange failed at its origin, which it has not left yet.
 pub(crate) fn note_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) {
@@ -74,13 +74,6 @@ fn is_failure(exchange: &Exchange) -> bool {
     let Plan::Route(index) = exchange.plan else { return false };
     matches!(exchange.answer.status(), 502..=504)
         && exchange.snapshot().route(exchange.service, index).gateway_errors_fail
-}
-
-/// The exchange leaves its origin. A probe without a verdict lets another one go.
-pub(crate) fn leave<E: Engine>(core: &mut Core<E>, id: OriginId, trial: Trial) {
-    if trial == Trial::Probe {
-        core.origins.health_mut(id).end_probe();
-    }
 }
 
 /// Whether a connection came about and no valid response header: the other reasons of [`counts`]
