@@ -189,7 +189,8 @@ impl File<'_> {
         tables: &[&str],
     ) -> Result<(), ConfigError> {
         // Limits have their own table in a file.
-        let Some(row) = Row::of_key(key.get_ref(), scopes).filter(|row| row.key != "limit") else {
+        let is_here = |row: &&Row| scopes.contains(&row.scope) && row.key != "limit";
+        let Some(row) = Row::of_key(key.get_ref()).filter(is_here) else {
             if let Some(allowed) = where_allowed(key.get_ref()) {
                 let wrong = format!("does not belong {}", where_read(scopes));
                 return Err(ConfigError::Rule { place: self.place_of_key(key), wrong, allowed });

@@ -136,22 +136,20 @@ impl Values {
     pub(super) fn one_or_default<T>(
         &self,
         key: &str,
-        scope: Scope,
         read: impl Fn(&str) -> Result<T, Wrong>,
     ) -> Result<T, ConfigError> {
         match self.one(key, &read)? {
             Some(value) => Ok(value),
-            None => Self::default_of(key, scope, read),
+            None => Self::default_of(key, read),
         }
     }
 
     /// The default of a key's row, which must be a value itself.
     pub(super) fn default_of<T>(
         key: &str,
-        scope: Scope,
         read: impl Fn(&str) -> Result<T, Wrong>,
     ) -> Result<T, ConfigError> {
-        let row = Row::of_key(key, &[scope]).expect("the keys asked for are those of the table");
+        let row = Row::of_key(key).expect("the keys asked for are those of the table");
         Given { place: "default".to_owned(), text: row.default.to_owned() }.read(row, read)
     }
 
@@ -165,7 +163,7 @@ impl Values {
 
     /// What a key is called where these values were written.
     pub(super) fn name_of(&self, key: &'static str) -> String {
-        let flag = Row::TABLE.iter().find(|row| row.key == key).and_then(|row| row.flag);
+        let flag = Row::of_key(key).and_then(|row| row.flag);
         match flag {
             Some(flag) if self.is_command_line => format!("--{flag}"),
             _ => key.to_owned(),

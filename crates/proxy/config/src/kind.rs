@@ -1,5 +1,6 @@
 //! The types of options: what is allowed, as help, the reference and the errors say it.
 
+use super::options::Row;
 use super::value;
 
 /// The type of a value, with its bounds.
@@ -94,6 +95,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The type of the option with a key of the table.
+    pub(super) fn of_key(key: &str) -> Self {
+        Row::of_key(key).expect("the key is one of the table").kind
+    }
+
     /// The word that a Boolean of a file means where such a value stands; `None`: none.
     pub fn word_of(&self, switch: bool) -> Option<&'static str> {
         let is_off = match self {

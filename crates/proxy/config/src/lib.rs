@@ -10,6 +10,7 @@ mod asking;
 mod build;
 mod cache;
 mod change;
+mod choice;
 mod error;
 mod file;
 mod given;

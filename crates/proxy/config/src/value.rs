@@ -36,6 +36,15 @@ pub(super) fn number(text: &str) -> Result<u64, Wrong> {
     text.parse().map_err(|_| "is too large")
 }
 
+/// Checks a number against its bounds.
+pub(super) fn within(number: u64, least: u64, most: u64) -> Result<u64, Wrong> {
+    match number {
+        _ if number < least => Err("is too small"),
+        _ if number > most => Err("is too large"),
+        _ => Ok(number),
+    }
+}
+
 /// Bytes: a whole number, with K, M, G or T behind it for powers of 1024.
 pub(super) fn size(text: &str) -> Result<u64, Wrong> {
     let factors = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];

@@ -1,7 +1,7 @@
 //! Values of the cache's options as people write them; see [`value`](crate::value) for what
 //! a reader gives.
 
-use millrace_http_cache::{SetCookie, Ttl};
+use millrace_http_cache::Ttl;
 use millrace_http1::Name;
 
 use super::Disk;
@@ -89,25 +89,6 @@ pub(super) fn write_lifetime(statuses: Option<(u16, u16)>, ttl: Ttl) -> String {
     match statuses {
         Some(statuses) => format!("{} {ttl}", write_statuses(statuses)),
         None => ttl,
-    }
-}
-
-/// Which answers with `Set-Cookie` are kept.
-pub(super) fn set_cookie(text: &str) -> Result<SetCookie, Wrong> {
-    match text {
-        "explicit" => Ok(SetCookie::Explicit),
-        "shared" => Ok(SetCookie::Shared),
-        "never" => Ok(SetCookie::Never),
-        _ => Err("does not say which answers with cookies are kept"),
-    }
-}
-
-/// The word that [`set_cookie`] reads.
-pub(super) fn write_set_cookie(set_cookie: SetCookie) -> &'static str {
-    match set_cookie {
-        SetCookie::Explicit => "explicit",
-        SetCookie::Shared => "shared",
-        SetCookie::Never => "never",
     }
 }
 
@@ -226,9 +207,6 @@ mod tests {
         assert_eq!(lifetime("99 origin"), Err("is no status or range of statuses"));
         for text in ["", "default", "default  1s", "origin 1s", "Override 1s", "60", "404"] {
             assert!(lifetime(text).is_err(), "{text}");
-        }
-        for text in ["explicit", "shared", "never"] {
-            assert_eq!(set_cookie(text).map(write_set_cookie), Ok(text));
         }
     }
 
