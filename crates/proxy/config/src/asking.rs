@@ -8,7 +8,7 @@ use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches};
 use millrace_store::Which;
 
-use super::error::{ConfigError, rule};
+use super::error::ConfigError;
 use super::given::Given;
 use super::options::Kind;
 use super::{ListenAddress, value};
@@ -213,12 +213,13 @@ fn check_query(action: &Action, query: &[(&'static str, String)]) -> Result<(), 
                 ("is not the beginning of a URL", format!("{SITE}, and the beginning of a path"))
             }
             "site" if !Which::is_site(bytes) => ("is not a site", SITE.to_owned()),
-            "limit" => match value::number(text) {
-                Ok(number) if (1..=LIST_OBJECTS_MAX).contains(&number) => continue,
-                Ok(0) => ("is too small", LIMIT.allowed()),
-                Ok(_) => ("is too large", LIMIT.allowed()),
-                Err(wrong) => (wrong, LIMIT.allowed()),
-            },
+            "limit" => {
+                let number = value::number(text);
+                match number.and_then(|number| value::within(number, 1, LIST_OBJECTS_MAX)) {
+                    Ok(_) => continue,
+                    Err(wrong) => (wrong, LIMIT.allowed()),
+                }
+            }
             _ => continue,
         };
         let is_option = |word: &&Word| word.name == *name && matches!(word.form, Form::Option(_));
@@ -234,20 +235,17 @@ fn check_purge(query: &[(&'static str, String)]) -> Result<(), ConfigError> {
     let has = |name: &str| query.iter().any(|(other, _)| *other == name);
     for (given, missing) in [("group", "site"), ("site", "group")] {
         if has(given) && !has(missing) {
-            let wrong = format!("needs --{missing}");
-            let allowed = "--group GROUP --site http://HOST[:PORT]".to_owned();
-            return Err(rule(format!("--{given}"), &wrong, allowed));
+            let (place, wrong) = (format!("--{given}"), format!("needs --{missing}"));
+            let allowed = "--group GROUP --site http://HOST[:PORT]";
+            return Err(ConfigError::rule(place, wrong, allowed));
         }
     }
     let named = ["url", "prefix", "tag", "group", "all"].into_iter().filter(|name| has(name));
     if named.count() == 1 {
         return Ok(());
     }
-    Err(rule(
-        "cache purge".to_owned(),
-        "does not name one thing",
-        "one of URL, --prefix URL, --tag TAG, --group GROUP with --site URL, and --all".to_owned(),
-    ))
+    let allowed = "one of URL, --prefix URL, --tag TAG, --group GROUP with --site URL, and --all";
+    Err(ConfigError::rule("cache purge", "does not name one thing", allowed))
 }
 
 /// What may stand where clap has found something else: after `millrace cache`, or after an action.

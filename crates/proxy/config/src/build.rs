@@ -37,11 +37,8 @@ pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
         }
     }
     if config.services.is_empty() {
-        return Err(ConfigError::Rule {
-            place: process.place.clone(),
-            wrong: "describes no service".to_owned(),
-            allowed: "at least one table [[forward]] or [[boost]]".to_owned(),
-        });
+        let allowed = "at least one table [[forward]] or [[boost]]";
+        return Err(ConfigError::rule(&process.place, "describes no service", allowed));
     }
     check_addresses(&config, tables)?;
     if config.cache.is_none() {
@@ -59,14 +56,10 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
     };
     let memory_bytes = process.one_or_default("memory", |text| bounded("memory", text))?;
     if memory_bytes / workers < MEMORY_BYTES_PER_WORKER_MIN {
-        return Err(ConfigError::Rule {
-            place: process.place_of("memory").to_owned(),
-            wrong: format!(
-                "{} is too little for {workers} workers",
-                value::write_size(memory_bytes)
-            ),
-            allowed: format!("at least {workers}M, or fewer workers"),
-        });
+        let memory = value::write_size(memory_bytes);
+        let wrong = format!("{memory} is too little for {workers} workers");
+        let allowed = format!("at least {workers}M, or fewer workers");
+        return Err(ConfigError::rule(process.place_of("memory"), wrong, allowed));
     }
     Ok(Config {
         number: 1,
@@ -183,11 +176,10 @@ fn build_service(
     let denied_clients = values.all("deny-client", value::cidr)?;
     let trusted = values.all("trust", value::cidr)?;
     if proxy_protocol && trusted.is_empty() {
-        return Err(ConfigError::Rule {
-            place: values.place_of("proxy-protocol").to_owned(),
-            wrong: format!("nobody may send PROXY headers without {}", values.name_of("trust")),
-            allowed: format!("{} CIDR with who sends them", values.name_of("trust")),
-        });
+        let option = values.name_of("trust");
+        let wrong = format!("nobody may send PROXY headers without {option}");
+        let allowed = format!("{option} CIDR with who sends them");
+        return Err(ConfigError::rule(values.place_of("proxy-protocol"), wrong, allowed));
     }
     let local = addresses.iter().all(ListenAddress::is_local);
     let role = match &given.routes {
@@ -198,11 +190,8 @@ fn build_service(
             Role::Forward(target_rules(values, local)?)
         }
         Some(routes) if routes.is_empty() => {
-            return Err(ConfigError::Rule {
-                place: values.place.clone(),
-                wrong: "has no route".to_owned(),
-                allowed: "at least one [[boost.route]] with origins".to_owned(),
-            });
+            let allowed = "at least one [[boost.route]] with origins";
+            return Err(ConfigError::rule(&values.place, "has no route", allowed));
         }
         Some(routes) => {
             let space = name.space();
@@ -239,13 +228,11 @@ fn build_service(
 /// DESIGN.md, "Who may go where": an open proxy is what spammers look for, so it does not start.
 fn open_proxy(values: &Values) -> ConfigError {
     let option = values.name_of("allow-client");
-    ConfigError::Rule {
-        place: values.place_of("listen").to_owned(),
-        wrong: format!(
-            "other machines can reach this forward proxy, and no {option} says which may use it"
-        ),
-        allowed: format!("{option} CIDR, or a loopback or unix: address to listen on"),
-    }
+    let wrong = format!(
+        "other machines can reach this forward proxy, and no {option} says which may use it"
+    );
+    let allowed = format!("{option} CIDR, or a loopback or unix: address to listen on");
+    ConfigError::rule(values.place_of("listen"), wrong, allowed)
 }
 
 /// The file itself is read by the program, once the rest is known to be right.
@@ -278,11 +265,8 @@ fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError
 fn route(values: &Values, space: &Space) -> Result<Route, ConfigError> {
     let origins = values.all("origins", value::origin)?;
     if origins.is_empty() {
-        return Err(ConfigError::Rule {
-            place: values.place_of("origins").to_owned(),
-            wrong: format!("{} is missing", values.name_of("origins")),
-            allowed: Kind::Origin.allowed(),
-        });
+        let wrong = format!("{} is missing", values.name_of("origins"));
+        return Err(ConfigError::rule(values.place_of("origins"), wrong, Kind::Origin.allowed()));
     }
     Ok(Route {
         host: values.one("host", value::host_pattern)?,
@@ -318,11 +302,8 @@ fn check_addresses(config: &Config, tables: &Tables) -> Result<(), ConfigError> 
         let picked_by_kernel =
             matches!(address, ListenAddress::Tcp(address) if address.port() == 0);
         if !picked_by_kernel && !seen.insert(address) {
-            return Err(ConfigError::Rule {
-                place: place.to_owned(),
-                wrong: format!("{address} is listened on twice"),
-                allowed: "each address once".to_owned(),
-            });
+            let wrong = format!("{address} is listened on twice");
+            return Err(ConfigError::rule(place, wrong, "each address once"));
         }
     }
     Ok(())

@@ -16,11 +16,9 @@ use super::value::write_size;
 pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), ConfigError> {
     for ((option, is), (_, wanted)) in fixed(old).into_iter().zip(fixed(new)) {
         if is != wanted {
-            return Err(ConfigError::Rule {
-                place: format!("{name}: {option}"),
-                wrong: format!("cannot become {wanted} while the process runs"),
-                allowed: format!("{is}, or a restart"),
-            });
+            let wrong = format!("cannot become {wanted} while the process runs");
+            let allowed = format!("{is}, or a restart");
+            return Err(ConfigError::rule(format!("{name}: {option}"), wrong, allowed));
         }
     }
     Ok(())

@@ -46,6 +46,17 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// A rule that is broken at a place.
+    pub fn rule(
+        place: impl Into<String>,
+        wrong: impl Into<String>,
+        allowed: impl Into<String>,
+    ) -> Self {
+        Self::Rule { place: place.into(), wrong: wrong.into(), allowed: allowed.into() }
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -148,11 +159,6 @@ fn edits(from: &str, into: &str) -> usize {
         }
     }
     row[into.len()]
-}
-
-/// A rule that is broken at a place.
-pub(super) fn rule(place: String, wrong: &str, allowed: String) -> ConfigError {
-    ConfigError::Rule { place, wrong: wrong.to_owned(), allowed }
 }
 
 #[cfg(test)]

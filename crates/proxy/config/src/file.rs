@@ -25,11 +25,11 @@ const PROCESS_TABLES: &[&str] = &["limits", "forward", "boost"];
 /// Reads `text`, which messages call `name`.
 pub(super) fn read(name: &str, text: &str) -> Result<Tables, ConfigError> {
     if text.len() > FILE_BYTES_MAX {
-        return Err(ConfigError::Rule {
-            place: name.to_owned(),
-            wrong: "is too long".to_owned(),
-            allowed: format!("up to {FILE_BYTES_MAX} bytes"),
-        });
+        return Err(ConfigError::rule(
+            name,
+            "is too long",
+            format!("up to {FILE_BYTES_MAX} bytes"),
+        ));
     }
     let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
     let file = File { name, text, newlines: newlines.map(|(offset, _)| offset).collect() };
@@ -118,20 +118,17 @@ impl File<'_> {
         key: &Key<'i>,
         value: &'t Value<'i>,
     ) -> Result<Vec<Spanned<&'t DeTable<'i>>>, ConfigError> {
-        let refused = || ConfigError::Rule {
-            place: self.place_of_key(key),
-            wrong: "is not a table".to_owned(),
-            allowed: format!("up to {TABLES_MAX} tables with this name between [[ and ]]"),
+        let refused = || {
+            let allowed = format!("up to {TABLES_MAX} tables with this name between [[ and ]]");
+            ConfigError::rule(self.place_of_key(key), "is not a table", allowed)
         };
         match value.get_ref() {
             DeValue::Table(table) => Ok(vec![Spanned::new(value.span(), table)]),
             DeValue::Array(list) if list.len() > TABLES_MAX => {
                 let first = &list[TABLES_MAX];
-                Err(ConfigError::Rule {
-                    place: format!("{}: {}", self.place(first.span().start), key.get_ref()),
-                    wrong: format!("is one of {} tables with this name", list.len()),
-                    allowed: format!("up to {TABLES_MAX}"),
-                })
+                let place = format!("{}: {}", self.place(first.span().start), key.get_ref());
+                let wrong = format!("is one of {} tables with this name", list.len());
+                Err(ConfigError::rule(place, wrong, format!("up to {TABLES_MAX}")))
             }
             DeValue::Array(list) => list
                 .iter()
@@ -193,7 +190,7 @@ impl File<'_> {
         let Some(row) = Row::of_key(key.get_ref()).filter(is_here) else {
             if let Some(allowed) = where_allowed(key.get_ref()) {
                 let wrong = format!("does not belong {}", where_read(scopes));
-                return Err(ConfigError::Rule { place: self.place_of_key(key), wrong, allowed });
+                return Err(ConfigError::rule(self.place_of_key(key), wrong, allowed));
             }
             let keys = Row::TABLE.iter().filter(|row| scopes.contains(&row.scope));
             let keys = keys.map(|row| row.key).filter(|key| *key != "limit");
@@ -227,11 +224,8 @@ impl File<'_> {
 
     fn limits(&self, key: &Key<'_>, value: &Value<'_>) -> Result<Vec<LimitGiven>, ConfigError> {
         let DeValue::Table(table) = value.get_ref() else {
-            return Err(ConfigError::Rule {
-                place: self.place_of_key(key),
-                wrong: "is not a table".to_owned(),
-                allowed: "[limits], with one line for each limit".to_owned(),
-            });
+            let allowed = "[limits], with one line for each limit";
+            return Err(ConfigError::rule(self.place_of_key(key), "is not a table", allowed));
         };
         let given = |(key, value): (&Key<'_>, &Value<'_>)| {
             let place = self.place_of_key(key);

@@ -174,14 +174,11 @@ impl Values {
     pub(super) fn add(&mut self, row: &'static Row, given: Given) -> Result<(), ConfigError> {
         let count = self.given.iter().filter(|(other, _)| other.key == row.key).count();
         if count == row.values_max {
-            return Err(ConfigError::Rule {
-                place: given.place,
-                wrong: "is given too often".to_owned(),
-                allowed: match row.values_max {
-                    1 => "one value".to_owned(),
-                    most => format!("up to {most} values"),
-                },
-            });
+            let allowed = match row.values_max {
+                1 => "one value".to_owned(),
+                most => format!("up to {most} values"),
+            };
+            return Err(ConfigError::rule(given.place, "is given too often", allowed));
         }
         self.given.push((row, given));
         Ok(())

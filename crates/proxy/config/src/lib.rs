@@ -88,11 +88,7 @@ pub fn from_arguments<T: Into<OsString>>(
     let program = std::iter::once(OsString::from("millrace"));
     match command(program.chain(words.into_iter().map(Into::into)))? {
         Command::Serve(tables) => from_tables(&tables),
-        _ => Err(ConfigError::Rule {
-            place: "command line".to_owned(),
-            wrong: "holds no configuration".to_owned(),
-            allowed: "forward, boost".to_owned(),
-        }),
+        _ => Err(ConfigError::rule("command line", "holds no configuration", "forward, boost")),
     }
 }
 

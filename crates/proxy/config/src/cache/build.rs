@@ -29,16 +29,10 @@ pub(crate) fn settings(
         return Ok(None);
     }
     if bytes == 0 && !disks.is_empty() {
-        return Err(ConfigError::Rule {
-            place: process.place_of("disk").to_owned(),
-            wrong: "what is on a disk is read through the cache's memory, and there is none"
-                .to_owned(),
-            allowed: format!(
-                "{} of at least {}, or no disk",
-                process.name_of("cache-memory"),
-                write_size(SLAB_BYTES_MIN as u64)
-            ),
-        });
+        let wrong = "what is on a disk is read through the cache's memory, and there is none";
+        let (option, least) = (process.name_of("cache-memory"), write_size(SLAB_BYTES_MIN as u64));
+        let allowed = format!("{option} of at least {least}, or no disk");
+        return Err(ConfigError::rule(process.place_of("disk"), wrong, allowed));
     }
     Ok((bytes > 0).then_some(CacheSettings { memory_bytes: bytes, disks, rereads }))
 }
@@ -102,15 +96,10 @@ fn disks(process: &Values) -> Result<Vec<Disk>, ConfigError> {
             disk.folder.starts_with(&other.folder) || other.folder.starts_with(&disk.folder)
         };
         if let Some(other) = disks[..index].iter().find(is_within) {
-            return Err(ConfigError::Rule {
-                place: process.place_of("disk").to_owned(),
-                wrong: format!(
-                    "{} and {} are not apart",
-                    other.folder.display(),
-                    disk.folder.display()
-                ),
-                allowed: "folders of which none is in another".to_owned(),
-            });
+            let (one, another) = (other.folder.display(), disk.folder.display());
+            let wrong = format!("{one} and {another} are not apart");
+            let allowed = "folders of which none is in another";
+            return Err(ConfigError::rule(process.place_of("disk"), wrong, allowed));
         }
     }
     Ok(disks)
@@ -165,11 +154,9 @@ fn lifetimes(values: &Values) -> Result<(Ttl, Vec<StatusTtl>), ConfigError> {
         if let Some(statuses) = statuses {
             of_statuses.push(StatusTtl { statuses, ttl });
         } else if usual.replace(ttl).is_some() {
-            return Err(ConfigError::Rule {
-                place: values.place_of("cache-ttl").to_owned(),
-                wrong: "has two lifetimes without statuses".to_owned(),
-                allowed: "one, and others with statuses before them".to_owned(),
-            });
+            let wrong = "has two lifetimes without statuses";
+            let allowed = "one, and others with statuses before them";
+            return Err(ConfigError::rule(values.place_of("cache-ttl"), wrong, allowed));
         }
     }
     let (_, ttl) = Values::default_of("cache-ttl", value::lifetime)?;
@@ -182,11 +169,8 @@ fn targets(values: &Values) -> Result<Vec<Box<[u8]>>, ConfigError> {
         given.push(Values::default_of("cache-target", value::field_or_off)?);
     }
     if given.len() > 1 && given.contains(&None) {
-        return Err(ConfigError::Rule {
-            place: values.place_of("cache-target").to_owned(),
-            wrong: "off stands beside names".to_owned(),
-            allowed: "names of fields, or off alone".to_owned(),
-        });
+        let (wrong, allowed) = ("off stands beside names", "names of fields, or off alone");
+        return Err(ConfigError::rule(values.place_of("cache-target"), wrong, allowed));
     }
     let mut targets = Vec::new();
     given.into_iter().flatten().for_each(|name| add(&mut targets, name));
