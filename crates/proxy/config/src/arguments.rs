@@ -284,17 +284,15 @@ fn unknown_to_command(place: String, command: &str, found: &str) -> ConfigError 
         return ConfigError::rule(place, format!("\"{found}\" is not known"), allowed);
     }
     if let Some(row) = Row::TABLE.iter().find(|row| row.flag == Some(name)) {
-        let commands = command_names().into_iter().filter(|command| row.is_of_command(command));
-        let commands = commands.collect::<Vec<_>>().join(", ");
-        return ConfigError::rule(place, format!("{found} is an option of {commands} alone"), help);
+        let wrong = format!("{found} is an option of {} alone", row.commands());
+        return ConfigError::rule(place, wrong, help);
     }
     if let Some(row) = Row::TABLE.iter().find(|row| row.flag.is_none() && row.key == name) {
         let allowed = format!("{name} in {} of a file", row.tables());
         return ConfigError::rule(place, format!("{found} is a key of files alone"), allowed);
     }
     let rows = Row::TABLE.iter().filter(|row| row.is_of_command(command));
-    let flags = rows.filter_map(|row| Some(format!("--{}", row.flag?)));
-    let flags: Vec<_> = flags.collect();
+    let flags: Vec<_> = rows.filter_map(|row| Some(format!("--{}", row.flag?))).collect();
     ConfigError::Unknown {
         place,
         found: found.to_owned(),

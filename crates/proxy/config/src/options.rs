@@ -69,6 +69,12 @@ impl Row {
             }
     }
 
+    /// The commands that take the option, in words.
+    pub fn commands(&self) -> String {
+        let names = COMMANDS.iter().map(|(name, _)| *name);
+        names.filter(|name| self.is_of_command(name)).collect::<Vec<_>>().join(", ")
+    }
+
     /// The tables of a file that take the option, for the reference.
     pub fn tables(&self) -> &'static str {
         match self.scope {

@@ -86,10 +86,7 @@ fn program_page() -> String {
             roff(row.kind.placeholder()),
             roff(row.text)
         );
-        let commands =
-            COMMANDS.iter().map(|(name, _)| *name).filter(|name| row.is_of_command(name));
-        let commands: Vec<_> = commands.collect();
-        roff_facts(&mut out, row, &format!("Commands: {}.", commands.join(", ")));
+        roff_facts(&mut out, row, &format!("Commands: {}.", row.commands()));
     }
     asking::roff_section(&mut out, roff);
     out.push_str(PROGRAM_TAIL);
@@ -156,8 +153,7 @@ fn file_page() -> String {
 
 /// The bounds of a file and of its lists.
 fn bounds() -> String {
-    let values_max =
-        |key| Row::TABLE.iter().find(|row| row.key == key).map_or(0, |row| row.values_max);
+    let values_max = |key| Row::of_key(key).map_or(0, |row| row.values_max);
     format!(
         "A file has at most {} MiB, {TABLES_MAX} tables of each kind of service, {TABLES_MAX} \
          routes in a booster, {} origins in a route and {} names in a list of domains.",
@@ -198,9 +194,6 @@ fn markdown() -> String {
          | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in Row::TABLE {
-        let commands =
-            COMMANDS.iter().map(|(name, _)| *name).filter(|name| row.is_of_command(name));
-        let commands: Vec<_> = commands.collect();
         let flag = row.flag.map_or_else(String::new, |flag| format!("`--{flag}`"));
         let several = if row.is_repeatable() { " May be given several times." } else { "" };
         let has_key = row.kind != Kind::Limit && row.scope != Scope::Start;
@@ -208,7 +201,7 @@ fn markdown() -> String {
         let cells = [
             flag,
             format!("{key}{}", row.tables()),
-            commands.join(", "),
+            row.commands(),
             row.kind.allowed(),
             row.default.to_owned(),
             format!("{}{several}", row.text),
