@@ -192,7 +192,8 @@ impl Kind {
             Self::Ttl => (
                 "LIFETIME",
                 "origin, default TIME, override TIME, each alone or after a status or a range of \
-                 them, as in 404 default 10s; TIME is a whole number with s, m, h or d, 0s to 3650d",
+                 them, as in 404 default 10s; TIME is a whole number with s, m, h or d, 0s to \
+                 3650d",
             ),
             Self::Field => ("NAME|off", "a field's name, off"),
             Self::Feature => (
