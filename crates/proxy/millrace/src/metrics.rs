@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use millrace_engine::LogSink;
 use millrace_proxy::Shared;
@@ -30,29 +31,18 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics over the counters of all workers, in their order, the access log's and those of
-    /// reloads.
-    pub(crate) fn new(workers: Vec<Arc<Counters>>, log: LogSink, reloads: Arc<Counts>) -> Self {
+    /// Metrics over what the workers share, the access log's and those of reloads.
+    pub(crate) fn new(shared: &Arc<Shared>, log: LogSink, reloads: Arc<Counts>) -> Self {
         let mut registry = Registry::with_prefix("millrace");
-        registry.register_collector(Box::new(Reasons(workers.clone())));
-        registry.register_collector(Box::new(Workers(workers)));
+        registry.register_collector(Box::new(Reasons(Arc::clone(shared))));
+        registry.register_collector(Box::new(Workers(Arc::clone(shared))));
         registry.register_collector(Box::new(Process { log, reloads }));
-        Self { registry }
-    }
-
-    /// With how the origins stand.
-    pub(crate) fn with_origins(mut self, shared: Arc<Shared>) -> Self {
-        self.registry.register_collector(Box::new(Requests(Arc::clone(&shared))));
-        self.registry.register_collector(Box::new(Origins(shared)));
-        self
-    }
-
-    /// With what is stored, if anything is.
-    pub(crate) fn with_cache(mut self, cache: Option<&Arc<Cache>>) -> Self {
-        if let Some(cache) = cache {
-            self.registry.register_collector(Box::new(Stored(cache.clone())));
+        registry.register_collector(Box::new(Requests(Arc::clone(shared))));
+        registry.register_collector(Box::new(Origins(Arc::clone(shared))));
+        if let Some(cache) = &shared.cache {
+            registry.register_collector(Box::new(Stored(Arc::clone(cache))));
         }
-        self
+        Self { registry }
     }
 
     /// The page as it is now.
@@ -63,13 +53,8 @@ impl Metrics {
     }
 }
 
-struct Workers(Vec<Arc<Counters>>);
-
-impl fmt::Debug for Workers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} workers", self.0.len())
-    }
-}
+#[derive(Debug)]
+struct Workers(Arc<Shared>);
 
 impl Collector for Workers {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -79,7 +64,7 @@ impl Collector for Workers {
                 RowKind::Gauge => MetricType::Gauge,
             };
             let mut family = encoder.encode_descriptor(row.name, row.help.trim(), None, kind)?;
-            for (index, counters) in self.0.iter().enumerate() {
+            for (index, counters) in self.0.counters.iter().enumerate() {
                 let value = (row.read)(counters);
                 let labels = [("worker", index.to_string())];
                 let encoder = family.encode_family(&labels)?;
@@ -94,13 +79,8 @@ impl Collector for Workers {
 }
 
 /// The counters of all workers by reason, summed.
-struct Reasons(Vec<Arc<Counters>>);
-
-impl fmt::Debug for Reasons {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "reasons of {} workers", self.0.len())
-    }
-}
+#[derive(Debug)]
+struct Reasons(Arc<Shared>);
 
 impl Collector for Reasons {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -108,7 +88,8 @@ impl Collector for Reasons {
             let kind = MetricType::Counter;
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for &reason in Reason::ALL {
-                let sum: u64 = self.0.iter().map(|counters| of(counters).get(reason)).sum();
+                let workers = self.0.counters.iter();
+                let sum: u64 = workers.map(|counters| of(counters).get(reason)).sum();
                 // Reasons that this metric is meant for are on the page from the start, so that
                 // their first increase is visible.
                 if sum > 0 || (reason.status() != 0) == responds {
@@ -262,14 +243,20 @@ struct Process {
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let reloads = &self.reloads;
+        // Of the counts of reloads: pairs with the addition by who reloads; nothing else is read by
+        // what they say.
         for (name, help, value) in [
             (
                 "access_log_records_dropped",
                 "Records that the access log could not take.",
                 self.log.dropped_records(),
             ),
-            ("reloads", "Configurations that came into force by a reload.", reloads.done()),
-            ("reloads_refused", "Reloads that were refused.", reloads.refused()),
+            (
+                "reloads",
+                "Configurations that came into force by a reload.",
+                reloads.done.load(Relaxed),
+            ),
+            ("reloads_refused", "Reloads that were refused.", reloads.refused.load(Relaxed)),
         ] {
             let counter = ConstCounter::new(value);
             let kind = counter.metric_type();
@@ -314,12 +301,15 @@ mod tests {
         Cache::new(slab, HashKey::new([0; 16]), bounds)
     }
 
+    fn metrics(workers: usize, cache: Option<Arc<Cache>>) -> Metrics {
+        let shared = Shared::new(workers, "test".to_owned(), None, cache, |_| {}, None);
+        Metrics::new(&shared, LogSink::closed(), Arc::default())
+    }
+
     #[test]
     fn the_documents_have_every_metric_as_it_is() {
         let documented = include_str!("../../../../docs/metrics.md");
-        let metrics = Metrics::new(Vec::new(), LogSink::closed(), Arc::default());
-        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
-        let page = metrics.with_origins(shared).with_cache(Some(&cache())).page();
+        let page = metrics(1, Some(cache())).page();
         let of = |what: &str| -> Vec<(String, String)> {
             let lines = page.lines().filter_map(|line| line.strip_prefix(what)?.split_once(' '));
             lines.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
@@ -341,9 +331,7 @@ mod tests {
 
     #[test]
     fn every_counter_is_on_the_page_for_every_worker() {
-        let page =
-            Metrics::new(vec![Arc::default(), Arc::default()], LogSink::closed(), Arc::default())
-                .page();
+        let page = metrics(2, None).page();
         for row in Counters::TABLE {
             let total = if row.kind == RowKind::Counter { "_total" } else { "" };
             for worker in 0..2 {

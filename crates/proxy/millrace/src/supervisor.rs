@@ -212,10 +212,7 @@ impl Running {
         if self.force.config().admin.is_empty() {
             return Ok(());
         }
-        let (counters, counts) = (self.shared.counters.clone(), self.force.counts());
-        let metrics = Metrics::new(counters, self.log.clone(), counts)
-            .with_origins(Arc::clone(&self.shared))
-            .with_cache(self.shared.cache.as_ref());
+        let metrics = Metrics::new(&self.shared, self.log.clone(), self.force.counts());
         let (force, log) = (self.force.clone(), self.log.clone());
         let hooks = Hooks {
             desk,
