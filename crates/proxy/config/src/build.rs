@@ -10,7 +10,7 @@ use millrace_http_cache::Space;
 use super::cache;
 use super::choice;
 use super::error::{ConfigError, nearest};
-use super::given::{LimitGiven, ServiceGiven, Tables, Values};
+use super::given::{LimitGiven, ServiceGiven, Tables, Values, bounded};
 use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN};
 use super::service_name::{self, ServiceName};
 use super::value::{self, Wrong};
@@ -99,16 +99,6 @@ fn admin(text: &str) -> Result<Option<ListenAddress>, Wrong> {
         "off" => Ok(None),
         _ => value::listen_address(text).map(Some),
     }
-}
-
-/// Reads a number or size and checks it against the bounds of its row.
-pub(super) fn bounded(key: &str, text: &str) -> Result<u64, Wrong> {
-    let (number, least, most) = match Kind::of_key(key) {
-        Kind::Number { least, most } => (value::number(text)?, least, most),
-        Kind::Size { least, most } => (value::size(text)?, least, most),
-        _ => unreachable!("only rows with bounds are asked for"),
-    };
-    value::within(number, least, most)
 }
 
 fn limits(given: &[LimitGiven]) -> Result<Limits, ConfigError> {

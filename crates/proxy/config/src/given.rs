@@ -3,7 +3,7 @@
 //! they mean.
 
 use super::error::ConfigError;
-use super::options::{Row, Scope};
+use super::options::{Kind, Row, Scope};
 use super::value::{self, Wrong};
 
 /// One value as it was written.
@@ -202,4 +202,14 @@ impl Given {
         }
         ConfigError::Value { place: self.place.clone(), found: self.text.clone(), wrong, allowed }
     }
+}
+
+/// Reads a number or size and checks it against the bounds of its row.
+pub(super) fn bounded(key: &str, text: &str) -> Result<u64, Wrong> {
+    let (number, least, most) = match Row::kind_of(key) {
+        Kind::Number { least, most } => (value::number(text)?, least, most),
+        Kind::Size { least, most } => (value::size(text)?, least, most),
+        _ => unreachable!("only rows with bounds are asked for"),
+    };
+    value::within(number, least, most)
 }

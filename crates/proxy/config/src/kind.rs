@@ -1,8 +1,5 @@
 //! The types of options: what is allowed, as help, the reference and the errors say it.
 
-use std::borrow::Cow;
-
-use super::options::Row;
 use super::value;
 
 /// The type of a value, with its bounds.
@@ -97,11 +94,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The type of the option with a key of the table.
-    pub(super) fn of_key(key: &str) -> Self {
-        Row::of_key(key).expect("the key is one of the table").kind
-    }
-
     /// The word that a Boolean of a file means where such a value stands; `None`: none.
     pub fn word_of(&self, switch: bool) -> Option<&'static str> {
         let is_off = match self {
@@ -120,19 +112,32 @@ impl Kind {
 
     /// What is allowed, as the end of a sentence.
     pub fn allowed(&self) -> String {
-        self.described().1.into_owned()
+        match *self {
+            Self::Number { least, most } => format!("a whole number from {least} to {most}"),
+            Self::Size { least, most } => sizes(least, most),
+            Self::Choice(words) => words.join(", "),
+            Self::Share { least, most, percent_max } => {
+                let sizes = sizes(least, most);
+                format!("0 for none, {sizes}, a part of memory from 1% to {percent_max}%")
+            }
+            Self::Disk { least, most } => {
+                let sizes = sizes(least, most);
+                format!("the path of a folder from its slash on, a colon, and {sizes}")
+            }
+            _ => self.described().1.to_owned(),
+        }
     }
 
-    /// The placeholder, and what is allowed.
-    fn described(&self) -> (&'static str, Cow<'static, str>) {
-        let (placeholder, allowed) = match *self {
+    /// The placeholder, and what is allowed where no bounds or words of the row are a part of it.
+    fn described(&self) -> (&'static str, &'static str) {
+        match self {
             Self::Flag => ("", "true, false"),
             Self::Switch => ("on|off", "on, off"),
-            Self::Number { least, most } => {
-                return ("N", format!("a whole number from {least} to {most}").into());
-            }
-            Self::Size { least, most } => return ("SIZE", sizes(least, most).into()),
-            Self::Choice(words) => return ("WORD", words.join(", ").into()),
+            Self::Number { .. } => ("N", ""),
+            Self::Size { .. } => ("SIZE", ""),
+            Self::Choice(_) => ("WORD", ""),
+            Self::Share { .. } => ("SIZE|PERCENT%", ""),
+            Self::Disk { .. } => ("DIR:SIZE", ""),
             Self::Listen => ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH"),
             Self::Admin => ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off"),
             Self::Service => ("NAME", "1 to 64 letters, digits, -, _ and ."),
@@ -151,19 +156,8 @@ impl Kind {
             Self::Realm => {
                 ("TEXT", "1 to 100 printable ASCII characters without quotes and backslashes")
             }
-            Self::Path => (
-                "PATH",
-                "a path from its slash on, without ? and #, in normal form: without //, . and .. \
-                 segments, a % that begins no escape, escapes of visible characters other than / \
-                 \\ % ? # and ;, and lower-case hexadecimal digits in others",
-            ),
-            Self::PassField => (
-                "NAME",
-                "X-Real-Ip, X-Client-IP, Client-IP, True-Client-IP, CF-Connecting-IP, \
-                 Fastly-Client-IP, X-Cluster-Client-IP, X-Host, X-HTTP-Host-Override, X-Scheme, \
-                 X-Url-Scheme, X-Script-Name, Front-End-Https, X-Original-NAME, X-Rewrite-NAME, \
-                 names that begin with X-Forward but for X-Forwarded-For, -Host and -Proto",
-            ),
+            Self::Path => ("PATH", PATHS),
+            Self::PassField => ("NAME", PASS_FIELDS),
             Self::Check => ("PATH|off", "a path from its slash on, with ? if need be; off"),
             Self::Statuses => {
                 ("STATUS", "a status from 200 to 599, or a range of them like 200-299")
@@ -176,18 +170,6 @@ impl Kind {
                 ("USER", "auto, a user's name or number, with :GROUP behind it for another group")
             }
             Self::Folder => ("DIR", "a folder's path"),
-            Self::Share { least, most, percent_max } => {
-                let sizes = sizes(least, most);
-                let allowed =
-                    format!("0 for none, {sizes}, a part of memory from 1% to {percent_max}%");
-                return ("SIZE|PERCENT%", allowed.into());
-            }
-            Self::Disk { least, most } => {
-                let sizes = sizes(least, most);
-                let allowed =
-                    format!("the path of a folder from its slash on, a colon, and {sizes}");
-                return ("DIR:SIZE", allowed.into());
-            }
             Self::Time => ("TIME", "a whole number with s, m, h or d, 0s to 3650d"),
             Self::Ttl => (
                 "LIFETIME",
@@ -206,10 +188,18 @@ impl Kind {
                  query",
             ),
             Self::Limit => ("NAME=VALUE", "NAME=VALUE with a name of the table of limits"),
-        };
-        (placeholder, allowed.into())
+        }
     }
 }
+
+const PATHS: &str = "a path from its slash on, without ? and #, in normal form: without //, . and \
+                     .. segments, a % that begins no escape, escapes of visible characters other \
+                     than / \\ % ? # and ;, and lower-case hexadecimal digits in others";
+const PASS_FIELDS: &str = "X-Real-Ip, X-Client-IP, Client-IP, True-Client-IP, CF-Connecting-IP, \
+                           Fastly-Client-IP, X-Cluster-Client-IP, X-Host, X-HTTP-Host-Override, \
+                           X-Scheme, X-Url-Scheme, X-Script-Name, Front-End-Https, \
+                           X-Original-NAME, X-Rewrite-NAME, names that begin with X-Forward but \
+                           for X-Forwarded-For, -Host and -Proto";
 
 fn sizes(least: u64, most: u64) -> String {
     let [least, most] = [least, most].map(value::write_size);

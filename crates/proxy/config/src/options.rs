@@ -94,6 +94,11 @@ impl Row {
         self.values_max > 1
     }
 
+    /// The type of the option with a key of the table.
+    pub(super) fn kind_of(key: &str) -> Kind {
+        Self::of_key(key).expect("the key is one of the table").kind
+    }
+
     /// The row of a key.
     pub(super) fn of_key(key: &str) -> Option<&'static Self> {
         Self::TABLE.iter().find(|row| row.key == key)

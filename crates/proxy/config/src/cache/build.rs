@@ -7,11 +7,10 @@ use millrace_http_cache::{Features, KeyParts, Policy, Space, StatusTtl, Ttl, Unk
 
 use super::value::{self, Feature, Share};
 use super::{CacheRoute, CacheSettings, Disk};
-use crate::build::bounded;
 use crate::choice;
 use crate::error::ConfigError;
-use crate::given::Values;
-use crate::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN};
+use crate::given::{Values, bounded};
+use crate::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row};
 use crate::value::{Wrong, switch, within, write_size};
 
 /// What the cache of a process may take, of so much memory for so many workers; `None`: there is no
@@ -72,7 +71,7 @@ fn cache_memory(process: &Values, memory_bytes: u64, workers: u64) -> Result<u64
 }
 
 fn bounded_share(text: &str) -> Result<Share, Wrong> {
-    let Kind::Share { least, most, percent_max } = Kind::of_key("cache-memory") else {
+    let Kind::Share { least, most, percent_max } = Row::kind_of("cache-memory") else {
         unreachable!("the row is of this kind")
     };
     match value::share(text)? {
@@ -84,7 +83,7 @@ fn bounded_share(text: &str) -> Result<Share, Wrong> {
 
 /// No disk may be another's folder, or below it: each has its files and its size for itself.
 fn disks(process: &Values) -> Result<Vec<Disk>, ConfigError> {
-    let Kind::Disk { least, most } = Kind::of_key("disk") else {
+    let Kind::Disk { least, most } = Row::kind_of("disk") else {
         unreachable!("the row is of this kind")
     };
     let disks = process.all("disk", |text| {
