@@ -5,7 +5,7 @@ use millrace_http1::HeadError;
 use crate::takeover;
 
 /// One answer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) status: &'static str,
     pub(super) content_type: &'static str,
@@ -30,14 +30,7 @@ impl Answer {
 
     /// A body of another kind.
     pub(super) fn page(status: &'static str, content_type: &'static str, body: String) -> Self {
-        Self {
-            status,
-            content_type,
-            body,
-            field: String::new(),
-            is_head: false,
-            is_switching: false,
-        }
+        Self { status, content_type, body, ..Self::default() }
     }
 
     /// Adds the field [`MATCHED`].
@@ -57,13 +50,9 @@ impl Answer {
 
     /// The method is not one of `allowed` (RFC 9110 section 15.5.6).
     pub(super) fn not_allowed(allowed: &str) -> Self {
-        Self {
-            field: format!("Allow: {allowed}\r\n"),
-            ..Self::text(
-                "405 Method Not Allowed",
-                &format!("405 Method Not Allowed (allowed: {allowed})"),
-            )
-        }
+        const STATUS: &str = "405 Method Not Allowed";
+        let answer = Self::text(STATUS, &format!("{STATUS} (allowed: {allowed})"));
+        Self { field: format!("Allow: {allowed}\r\n"), ..answer }
     }
 
     /// A token is needed (RFC 6750 section 3).
