@@ -7,6 +7,7 @@ mod outlook;
 mod reach;
 mod user;
 
+pub(crate) use reach::folder;
 pub(crate) use user::check_user;
 
 use std::path::{Path, PathBuf};

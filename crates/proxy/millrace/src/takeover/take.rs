@@ -44,10 +44,10 @@ impl Takeover {
             ListenAddress::Unix(path) => Some(path),
             ListenAddress::Tcp(_) => None,
         });
-        let path = path.ok_or_else(|| ConfigError::Rule {
-            place: "--upgrade".to_owned(),
-            wrong: "there is no admin Unix socket at which to find the running process".to_owned(),
-            allowed: "admin unix:PATH, the same for both processes".to_owned(),
+        let path = path.ok_or_else(|| {
+            let wrong = "there is no admin Unix socket at which to find the running process";
+            let allowed = "admin unix:PATH, the same for both processes";
+            ConfigError::rule("--upgrade", wrong, allowed)
         })?;
         let failed = |error: Error| {
             let place = path.display();
