@@ -177,25 +177,15 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, Wrong> {
     if prefix > bits {
         return Err("has a prefix longer than its address");
     }
-    let block = Cidr { network: masked(network, prefix), prefix };
+    let zeros = match network {
+        IpAddr::V4(address) => u32::from(address).trailing_zeros(),
+        IpAddr::V6(address) => u128::from(address).trailing_zeros(),
+    };
     // A block such as 10.1.2.3/8 is a slip of the pen in one of its two halves.
-    if block.network != network {
+    if zeros < u32::from(bits - prefix) {
         return Err("has bits set below its prefix");
     }
-    Ok(block)
-}
-
-fn masked(network: IpAddr, prefix: u8) -> IpAddr {
-    match network {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-            IpAddr::from((u32::from(address) & mask).to_be_bytes())
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
-            IpAddr::from((u128::from(address) & mask).to_be_bytes())
-        }
-    }
+    Ok(Cidr { network, prefix })
 }
 
 /// A port from 1, or `all`, which is given as 0.
