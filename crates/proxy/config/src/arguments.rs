@@ -267,12 +267,7 @@ fn unknown(place: String, command: Option<&str>, action: Option<&str>, found: &s
         Some("cache") => asking::allowed(action),
         Some(command) => return unknown_to_command(place, command, found),
     };
-    ConfigError::Unknown {
-        place,
-        found: found.to_owned(),
-        nearest: nearest(found, allowed.iter().map(String::as_str)),
-        allowed: allowed.join(", "),
-    }
+    ConfigError::unknown(place, found, &allowed)
 }
 
 /// A word that a command with many options does not know.

@@ -9,7 +9,7 @@ use millrace_http_cache::Space;
 
 use super::cache;
 use super::choice;
-use super::error::{ConfigError, nearest};
+use super::error::ConfigError;
 use super::given::{LimitGiven, ServiceGiven, Tables, Values, bounded};
 use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN};
 use super::service_name::{self, ServiceName};
@@ -105,13 +105,8 @@ fn limits(given: &[LimitGiven]) -> Result<Limits, ConfigError> {
     let mut limits = Limits::default();
     for LimitGiven { name, name_place, value } in given {
         let Some(row) = Limits::TABLE.iter().find(|row| row.name == name) else {
-            let names = || Limits::TABLE.iter().map(|row| row.name);
-            return Err(ConfigError::Unknown {
-                place: name_place.clone(),
-                found: name.clone(),
-                nearest: nearest(name, names()),
-                allowed: names().collect::<Vec<_>>().join(", "),
-            });
+            let names: Vec<_> = Limits::TABLE.iter().map(|row| row.name).collect();
+            return Err(ConfigError::unknown(name_place.clone(), name, &names));
         };
         let number =
             read_limit(row, &value.text).map_err(|wrong| value.error(wrong, allowed_limit(row)))?;

@@ -55,6 +55,13 @@ impl ConfigError {
     ) -> Self {
         Self::Rule { place: place.into(), wrong: wrong.into(), allowed: allowed.into() }
     }
+
+    /// Something that is none of what may stand at a place.
+    pub(super) fn unknown(place: String, found: &str, allowed: &[impl AsRef<str>]) -> Self {
+        let allowed: Vec<_> = allowed.iter().map(AsRef::as_ref).collect();
+        let nearest = nearest(found, allowed.iter().copied());
+        Self::Unknown { place, found: found.to_owned(), nearest, allowed: allowed.join(", ") }
+    }
 }
 
 impl fmt::Display for ConfigError {

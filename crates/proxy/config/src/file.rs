@@ -4,7 +4,7 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{ConfigError, nearest};
+use super::error::ConfigError;
 use super::given::{Given, LimitGiven, ServiceGiven, Tables, Values};
 use super::options::{Row, Scope};
 use crate::limits::Limits;
@@ -195,31 +195,22 @@ impl File<'_> {
             let keys = Row::TABLE.iter().filter(|row| scopes.contains(&row.scope));
             let keys = keys.map(|row| row.key).filter(|key| *key != "limit");
             let allowed: Vec<&str> = keys.chain(tables.iter().copied()).collect();
-            return Err(ConfigError::Unknown {
-                place: self.place(key.span().start),
-                found: key.get_ref().to_string(),
-                nearest: nearest(key.get_ref(), allowed.iter().copied()),
-                allowed: allowed.join(", "),
-            });
+            let place = self.place(key.span().start);
+            return Err(ConfigError::unknown(place, key.get_ref(), &allowed));
         };
-        let place = self.place_of_key(key);
-        match value.get_ref() {
-            DeValue::Array(list) if row.is_repeatable() => {
-                if list.is_empty() {
-                    values.emptied.push(row);
-                }
-                for entry in list.iter() {
-                    let place = format!("{}: {}", self.place(entry.span().start), key.get_ref());
-                    let text = self.text_of(row, &place, entry)?;
-                    values.add(row, Given { place, text })?;
-                }
-                Ok(())
-            }
-            _ => {
-                let text = self.text_of(row, &place, value)?;
-                values.add(row, Given { place, text })
-            }
+        let entries: Vec<_> = match value.get_ref() {
+            DeValue::Array(list) if row.is_repeatable() => list.iter().collect(),
+            _ => vec![value],
+        };
+        if entries.is_empty() {
+            values.emptied.push(row);
         }
+        for entry in entries {
+            let place = format!("{}: {}", self.place(entry.span().start), key.get_ref());
+            let text = self.text_of(row, &place, entry)?;
+            values.add(row, Given { place, text })?;
+        }
+        Ok(())
     }
 
     fn limits(&self, key: &Key<'_>, value: &Value<'_>) -> Result<Vec<LimitGiven>, ConfigError> {
@@ -242,10 +233,10 @@ impl File<'_> {
     /// A value of a row as text: a Boolean as the word that it means there.
     fn text_of(&self, row: &Row, place: &str, value: &Value<'_>) -> Result<String, ConfigError> {
         match value.get_ref() {
-            DeValue::Boolean(switch) => match row.kind.word_of(*switch) {
-                Some(word) => Ok(word.to_owned()),
-                None => Ok(switch.to_string()),
-            },
+            DeValue::Boolean(switch) => {
+                let word = row.kind.word_of(*switch);
+                Ok(word.map_or_else(|| switch.to_string(), str::to_owned))
+            }
             _ => self.text(place, value, row.kind.allowed()),
         }
     }
