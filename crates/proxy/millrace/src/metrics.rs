@@ -13,7 +13,7 @@ use millrace_proxy::reason::Reason;
 use millrace_proxy::shared_health::Shown;
 use millrace_store::Cache;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -65,13 +65,8 @@ impl Collector for Workers {
             };
             let mut family = encoder.encode_descriptor(row.name, row.help.trim(), None, kind)?;
             for (index, counters) in self.0.counters.iter().enumerate() {
-                let value = (row.read)(counters);
                 let labels = [("worker", index.to_string())];
-                let encoder = family.encode_family(&labels)?;
-                match row.kind {
-                    RowKind::Counter => ConstCounter::new(value).encode(encoder)?,
-                    RowKind::Gauge => gauge(value).encode(encoder)?,
-                }
+                encode((row.read)(counters), kind, family.encode_family(&labels)?)?;
             }
         }
         Ok(())
@@ -158,11 +153,7 @@ impl Collector for Origins {
             for (row, value) in rows {
                 let mut labels = vec![("origin", row.origin.as_str())];
                 labels.extend(row.check.as_deref().map(|path| ("check", path)));
-                let encoder = family.encode_family(&labels)?;
-                match kind {
-                    MetricType::Counter => ConstCounter::new(value).encode(encoder)?,
-                    _ => gauge(value).encode(encoder)?,
-                }
+                encode(value, kind, family.encode_family(&labels)?)?;
             }
             Ok(())
         };
@@ -224,11 +215,7 @@ impl Collector for Stored {
         for row in stored::ROWS {
             let (name, value) = (format!("cache_{}", row.name), (row.read)(&stat));
             let kind = if row.is_counter { MetricType::Counter } else { MetricType::Gauge };
-            let encoder = encoder.encode_descriptor(&name, row.help, None, kind)?;
-            match row.is_counter {
-                true => ConstCounter::new(value).encode(encoder)?,
-                false => gauge(value).encode(encoder)?,
-            }
+            encode(value, kind, encoder.encode_descriptor(&name, row.help, None, kind)?)?;
         }
         Ok(())
     }
@@ -242,48 +229,38 @@ struct Process {
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let reloads = &self.reloads;
-        // Of the counts of reloads: pairs with the addition by who reloads; nothing else is read by
-        // what they say.
-        for (name, help, value) in [
-            (
-                "access_log_records_dropped",
-                "Records that the access log could not take.",
-                self.log.dropped_records(),
-            ),
-            (
-                "reloads",
-                "Configurations that came into force by a reload.",
-                reloads.done.load(Relaxed),
-            ),
-            ("reloads_refused", "Reloads that were refused.", reloads.refused.load(Relaxed)),
-        ] {
-            let counter = ConstCounter::new(value);
-            let kind = counter.metric_type();
-            counter.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
-        }
-        let mut write = |name: &str, help: &str, value: u64| {
-            let gauge = gauge(value);
-            let encoder = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
-            gauge.encode(encoder)
+        use MetricType::{Counter, Gauge};
+        let mut write = |kind, name: &str, help: &str, value| {
+            encode(value, kind, encoder.encode_descriptor(name, help, None, kind)?)
         };
+        let help = "Records that the access log could not take.";
+        write(Counter, "access_log_records_dropped", help, self.log.dropped_records())?;
+        // Pairs with the additions by who reloads; nothing else is read by what they say.
+        let [done, refused] =
+            [&self.reloads.done, &self.reloads.refused].map(|it| it.load(Relaxed));
+        write(Counter, "reloads", "Configurations that came into force by a reload.", done)?;
+        write(Counter, "reloads_refused", "Reloads that were refused.", refused)?;
         // A number that cannot be read is left out: zero would be believed.
         if let Ok(bytes) = millrace_sys::resident_bytes() {
-            write("process_resident_bytes", "Physical memory of the process.", bytes)?;
+            write(Gauge, "process_resident_bytes", "Physical memory of the process.", bytes)?;
         }
         if let Ok(count) = millrace_sys::descriptor_count() {
-            write("process_descriptors", "Descriptors that are open.", count as u64)?;
+            write(Gauge, "process_descriptors", "Descriptors that are open.", count as u64)?;
         }
         let limit = millrace_sys::descriptor_limit();
-        write("process_descriptors_max", "Descriptors that may be open.", limit)?;
+        write(Gauge, "process_descriptors_max", "Descriptors that may be open.", limit)?;
         let help =
             "Whether readiness is read from memory: engine uselect, and uselectd has not ended.";
-        write("uselect_registered", help, millrace_engine::is_tracked().into())
+        write(Gauge, "uselect_registered", help, millrace_engine::is_tracked().into())
     }
 }
 
-fn gauge(value: u64) -> ConstGauge<i64> {
-    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
+/// Writes one value.
+fn encode(value: u64, kind: MetricType, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+    match kind {
+        MetricType::Counter => ConstCounter::new(value).encode(encoder),
+        _ => ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder),
+    }
 }
 
 #[cfg(test)]
