@@ -23,9 +23,9 @@ impl Beginning {
     /// When that cannot be had or used.
     pub(crate) fn of(config: &Config, upgrade: bool) -> Result<Self, Failure> {
         let mut inherited = Inherited::new(config);
-        let passed = millrace_sys::passed_descriptors().map_err(|error| {
-            Failure::Machine(format!("LISTEN_FDS: {}", std::io::Error::from(error)))
-        })?;
+        let passed = millrace_sys::passed_descriptors();
+        let passed =
+            passed.map_err(|error| Failure::machine("LISTEN_FDS", std::io::Error::from(error)))?;
         for (fd, name) in passed {
             let from = format!("a socket of the service manager, {name:?}");
             inherited.add(Purpose::Any, Socket { fd, borrowed: true }, &from)?;

@@ -107,8 +107,7 @@ impl Doors {
         if self.doors.is_empty() {
             return Ok(());
         }
-        let failed =
-            |error: Errno| Failure::Machine(format!("cannot wait for admin connections: {error}"));
+        let failed = |error: Errno| Failure::machine("cannot wait for admin connections", error);
         let poller = Poller::new().map_err(failed)?;
         let leave = EventFd::new().map_err(failed)?;
         poller.add_listener(leave.as_fd(), LEAVE).map_err(failed)?;

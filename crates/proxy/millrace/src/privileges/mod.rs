@@ -101,11 +101,8 @@ pub(crate) fn lock_in(
 fn make_disks(config: &Config, owner: Identity) -> Result<(), Failure> {
     for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
         millrace_confine::make_folder_of(owner, &disk.folder).map_err(|error| {
-            let error = std::io::Error::from(error);
-            Failure::Machine(format!(
-                "--disk {}: cannot be created: {error}",
-                disk.folder.display()
-            ))
+            let what = format!("--disk {}: cannot be created", disk.folder.display());
+            Failure::machine(what, std::io::Error::from(error))
         })?;
     }
     Ok(())
