@@ -20,10 +20,13 @@ use super::{
 use crate::Auth;
 use crate::limits::{Limit, Limits};
 
-/// The configuration that `tables` mean, as snapshot 1.
-pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
+/// The configuration that the values of a command line or a file mean, as snapshot 1.
+///
+/// # Errors
+/// The first thing that is wrong, on one line with the option's name.
+pub fn from_tables(tables: &Tables) -> Result<Config, ConfigError> {
     let process = &tables.process;
-    let mut config = process_only(tables)?;
+    let mut config = process_from_tables(tables)?;
     let addresses: Vec<_> =
         tables.services.iter().map(listen_addresses).collect::<Result<_, _>>()?;
     let names = service_name::names(&tables.services, &addresses)?;
@@ -47,8 +50,11 @@ pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-/// A configuration without services.
-pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
+/// The configuration of the process alone, without any service: what `doctor` judges by.
+///
+/// # Errors
+/// The first thing that is wrong, on one line with the option's name.
+pub fn process_from_tables(tables: &Tables) -> Result<Config, ConfigError> {
     let process = &tables.process;
     let workers = match process.one("workers", |text| bounded("workers", text))? {
         Some(workers) => workers,
