@@ -10,23 +10,18 @@ use super::options::{COMMANDS, Kind, Row, Scope};
 use super::schema;
 use crate::limits::Limits;
 
-/// The pages: (name, the file of the project that holds it).
-pub const PAGES: &[(&str, &str)] = &[
-    ("man", "man/millrace.1"),
-    ("toml", "man/millrace.toml.5"),
-    ("markdown", "docs/reference.md"),
-    ("schema", "docs/millrace.schema.json"),
+/// The pages: (name, the file of the project that holds it, its text).
+pub const PAGES: &[(&str, &str, fn() -> String)] = &[
+    ("man", "man/millrace.1", program_page),
+    ("toml", "man/millrace.toml.5", file_page),
+    ("markdown", "docs/reference.md", markdown),
+    ("schema", "docs/millrace.schema.json", schema::schema),
 ];
 
 /// The text of a page, if there is one of that name.
 pub fn page(name: &str) -> Option<String> {
-    match name {
-        "man" => Some(program_page()),
-        "toml" => Some(file_page()),
-        "markdown" => Some(markdown()),
-        "schema" => Some(schema::schema()),
-        _ => None,
-    }
+    let (.., text) = PAGES.iter().find(|(known, ..)| *known == name)?;
+    Some(text())
 }
 
 /// The tables of a file, with what each is.
