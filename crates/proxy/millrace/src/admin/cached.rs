@@ -12,8 +12,8 @@ use super::Admin;
 use super::answer::Answer;
 use super::query::Query;
 use super::request::Request;
-use crate::say;
 use crate::stored::{ROWS, Unit};
+use crate::{http, say};
 
 /// Answers that are listed where nobody says how many, and at most.
 const LIST_OBJECTS: usize = 100;
@@ -341,13 +341,7 @@ fn head_lines(object: &Object) -> impl Iterator<Item = String> {
 
 /// Bytes as they stand in a URL, which has no blanks and nothing but ASCII.
 fn printable(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, &byte| {
-        match byte {
-            b'!'..=b'~' => text.push(char::from(byte)),
-            _ => _ = write!(text, "%{byte:02X}"),
-        }
-        text
-    })
+    http::percent_encoded(bytes, |byte| byte.is_ascii_graphic())
 }
 
 #[cfg(test)]
