@@ -135,11 +135,10 @@ fn read_limit(row: &Limit, text: &str) -> Result<u64, Wrong> {
 pub(super) fn allowed_limit(row: &Limit) -> String {
     let (least, most) = row.bounds;
     match row.unit {
-        "milliseconds" => format!(
-            "{} to {}, in milliseconds or with ms, s, m or h",
-            value::write_milliseconds(least),
-            value::write_milliseconds(most)
-        ),
+        "milliseconds" => {
+            let [least, most] = [least, most].map(value::write_milliseconds);
+            format!("{least} to {most}, in milliseconds or with ms, s, m or h")
+        }
         "bytes" | "bytes a second" => {
             format!("{least} to {most} {}, or with K, M or G", row.unit)
         }

@@ -8,7 +8,7 @@ use super::build::allowed_limit;
 use super::file::{BOOST, FILE_BYTES_MAX, FORWARD, ROUTE, TABLES_MAX};
 use super::options::{COMMANDS, Kind, Row, Scope};
 use super::schema;
-use crate::limits::Limits;
+use crate::limits::{Limit, Limits};
 
 /// The pages: (name, the file of the project that holds it, its text).
 pub const PAGES: &[(&str, &str, fn() -> String)] = &[
@@ -74,13 +74,8 @@ fn program_page() -> String {
     out.push_str(".SH OPTIONS\n");
     for row in Row::TABLE {
         let Some(flag) = row.flag else { continue };
-        let _ = writeln!(
-            out,
-            ".TP\n.BI \\-\\-{} \" {}\"\n{}",
-            roff(flag),
-            roff(row.kind.placeholder()),
-            roff(row.text)
-        );
+        let [flag, placeholder, text] = [flag, row.kind.placeholder(), row.text].map(roff);
+        let _ = writeln!(out, ".TP\n.BI \\-\\-{flag} \" {placeholder}\"\n{text}");
         roff_facts(&mut out, row, &format!("Commands: {}.", row.commands()));
     }
     asking::roff_section(&mut out, roff);
@@ -132,15 +127,10 @@ fn file_page() -> String {
     }
     out.push_str(".SH \"[limits]\"\nLimits and timeouts, with what happens at each.\n");
     for row in Limits::TABLE {
-        let _ = writeln!(
-            out,
-            ".TP\n.B {}\n{}\nAllowed: {}. Default: {} {}.",
-            roff(row.name),
-            roff(row.text.trim()),
-            roff(&allowed_limit(row)),
-            row.default,
-            row.unit
-        );
+        let [name, text, allowed] = [row.name, row.text.trim(), &allowed_limit(row)].map(roff);
+        let Limit { default, unit, .. } = row;
+        let _ =
+            writeln!(out, ".TP\n.B {name}\n{text}\nAllowed: {allowed}. Default: {default} {unit}.");
     }
     out.push_str(".SH SEE ALSO\n.BR millrace (1)\n");
     out
@@ -159,11 +149,8 @@ fn bounds() -> String {
 }
 
 fn head(title: &str, section: u8) -> String {
-    format!(
-        ".\\\" {}\n.TH {title} {section} \"\" \"millrace {}\"\n",
-        MARK,
-        env!("CARGO_PKG_VERSION")
-    )
+    let version = env!("CARGO_PKG_VERSION");
+    format!(".\\\" {MARK}\n.TH {title} {section} \"\" \"millrace {version}\"\n")
 }
 
 /// What follows the text of an option in a man page.
@@ -215,15 +202,9 @@ fn markdown() -> String {
          | --- | --- | --- | --- |\n",
     );
     for row in Limits::TABLE {
-        let _ = writeln!(
-            out,
-            "| `{}` | {} {} | {} | {} |",
-            row.name,
-            row.default,
-            row.unit,
-            allowed_limit(row),
-            row.text.trim()
-        );
+        let Limit { name, default, unit, .. } = row;
+        let (allowed, text) = (allowed_limit(row), row.text.trim());
+        let _ = writeln!(out, "| `{name}` | {default} {unit} | {allowed} | {text} |");
     }
     out
 }
