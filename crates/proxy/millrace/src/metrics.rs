@@ -94,19 +94,11 @@ impl Collector for Reasons {
             }
             Ok(())
         };
-        write(
-            "responses_own",
-            "Responses that millrace made itself to refuse a request, or because it could not be \
-             served.",
-            |counters| &counters.responses_own,
-            true,
-        )?;
-        write(
-            "exchanges_aborted",
-            "Exchanges that were cut short or ended without a response.",
-            |counters| &counters.exchanges_aborted,
-            false,
-        )
+        let help = "Responses that millrace made itself to refuse a request, or because it could \
+                    not be served.";
+        write("responses_own", help, |counters| &counters.responses_own, true)?;
+        let help = "Exchanges that were cut short or ended without a response.";
+        write("exchanges_aborted", help, |counters| &counters.exchanges_aborted, false)
     }
 }
 
@@ -158,51 +150,31 @@ impl Collector for Origins {
             Ok(())
         };
         use MetricType::{Counter, Gauge};
-        write(Gauge, "origin_ejected", "Whether the origin is ejected for its failures.", |row| {
-            row.check.is_none().then_some(u64::from(!row.up))
+        let help = "Whether the origin is ejected for its failures.";
+        write(Gauge, "origin_ejected", help, |row| {
+            row.check.is_none().then_some((!row.up).into())
         })?;
-        write(
-            Gauge,
-            "origin_failures",
-            "Failures in a row, as far as workers told of them.",
-            |row| row.check.is_none().then_some(row.failures.into()),
-        )?;
-        write(Gauge, "origin_check_fails", "Whether the origin's health check fails.", |row| {
-            row.check.is_some().then_some(u64::from(!row.up))
+        let help = "Failures in a row, as far as workers told of them.";
+        write(Gauge, "origin_failures", help, |row| {
+            row.check.is_none().then_some(row.failures.into())
         })?;
-        write(
-            Counter,
-            "origin_requests",
-            "Requests that the origin was picked for, each try.",
-            |row| row.counts.map(|counts| counts.requests),
-        )?;
-        write(
-            Counter,
-            "origin_responses_5xx",
-            "Responses of the origin with a status from 500 on.",
-            |row| row.counts.map(|counts| counts.responses_5xx),
-        )?;
-        write(
-            Counter,
-            "origin_connect_errors",
-            "Times that no connection to the origin could be opened, failed lookups of its name \
-             included.",
-            |row| row.counts.map(|counts| counts.connect_errors),
-        )?;
-        write(
-            Counter,
-            "origin_response_errors",
-            "Requests without a valid response header: the origin closed the connection, took too \
-             long, or sent a malformed header.",
-            |row| row.counts.map(|counts| counts.response_errors),
-        )?;
-        write(
-            Gauge,
-            "origin_requests_in_flight",
-            "Requests that the origin was picked for and that have not ended there, those that \
-             wait for a connection included.",
-            |row| row.counts.map(|counts| counts.in_flight),
-        )
+        let help = "Whether the origin's health check fails.";
+        write(Gauge, "origin_check_fails", help, |row| {
+            row.check.is_some().then_some((!row.up).into())
+        })?;
+        let help = "Requests that the origin was picked for, each try.";
+        write(Counter, "origin_requests", help, |row| Some(row.counts?.requests))?;
+        let help = "Responses of the origin with a status from 500 on.";
+        write(Counter, "origin_responses_5xx", help, |row| Some(row.counts?.responses_5xx))?;
+        let help = "Times that no connection to the origin could be opened, failed lookups of its \
+                    name included.";
+        write(Counter, "origin_connect_errors", help, |row| Some(row.counts?.connect_errors))?;
+        let help = "Requests without a valid response header: the origin closed the connection, \
+                    took too long, or sent a malformed header.";
+        write(Counter, "origin_response_errors", help, |row| Some(row.counts?.response_errors))?;
+        let help = "Requests that the origin was picked for and that have not ended there, those \
+                    that wait for a connection included.";
+        write(Gauge, "origin_requests_in_flight", help, |row| Some(row.counts?.in_flight))
     }
 }
 
