@@ -245,9 +245,8 @@ impl Listeners {
         self.begun = None;
         self.removed.retain(|(_, when)| when.elapsed() < REMOVED_FOR);
         let is_removed = |open: &mut Open| change.removed.contains(&open.number);
-        let removed: Vec<Open> = self.open.extract_if(.., is_removed).collect();
         let mut addresses = Vec::new();
-        for open in removed {
+        for open in self.open.extract_if(.., is_removed) {
             // A successor may listen at the same path from now on.
             open.remove_file();
             self.removed.push((open.address.clone(), now));

@@ -79,24 +79,21 @@ impl Answer {
 
     /// As it goes over the wire.
     pub(super) fn bytes(&self) -> Vec<u8> {
-        if self.is_switching && self.status.starts_with("101 ") {
-            let head =
-                format!("HTTP/1.1 {}\r\n{}Connection: Upgrade\r\n\r\n", self.status, self.field);
+        let Self { status, content_type, body, field, .. } = self;
+        if self.is_switching && status.starts_with("101 ") {
+            let head = format!("HTTP/1.1 {status}\r\n{field}Connection: Upgrade\r\n\r\n");
             return head.into_bytes();
         }
         let connection = if self.is_switching { "Upgrade, close" } else { "close" };
         let mut bytes = format!(
-            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}\
+            "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{field}\
              Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
              Connection: {connection}\r\n\r\n",
-            self.status,
-            self.content_type,
-            self.body.len(),
-            self.field,
+            body.len(),
         )
         .into_bytes();
         if !self.is_head {
-            bytes.extend_from_slice(self.body.as_bytes());
+            bytes.extend_from_slice(body.as_bytes());
         }
         bytes
     }

@@ -30,8 +30,7 @@ pub(super) fn list(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answe
     let is_text = is_text(&query)?;
     let which = query.get("prefix").map_or(Ok(Which::All), prefix)?;
     let max = query.get("limit").map_or(Ok(LIST_OBJECTS), limit)?;
-    let (mut objects, mut is_more) = find(cache, &which, max);
-    objects.sort_by(|one, other| one.0.name.cmp(&other.0.name));
+    let (objects, mut is_more) = find(cache, &which, max);
     let now_ms = now_ms();
     let mut lines = Vec::new();
     let mut bytes = 0;
@@ -63,12 +62,11 @@ pub(super) fn show(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answe
     let query = Query::read(request.query, &["url", "format"])?;
     let is_text = is_text(&query)?;
     let url = query.get("url").ok_or_else(|| refused("there is no url=URL in the query"))?;
-    let (mut objects, is_more) = find(cache, &self::url(url)?, SHOW_OBJECTS_MAX);
+    let (objects, is_more) = find(cache, &self::url(url)?, SHOW_OBJECTS_MAX);
     if objects.is_empty() {
         let line = format!("nothing is stored for {}", printable(url));
         return Err(Answer::text("404 Not Found", &line));
     }
-    objects.sort_by(|one, other| one.0.name.cmp(&other.0.name));
     let now_ms = now_ms();
     let all = objects.iter().map(|(object, place)| (Told::of(object, place, now_ms), object));
     Ok(match is_text {
@@ -147,7 +145,7 @@ pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answ
     Ok(if is_nothing { answer.nothing_matched() } else { answer })
 }
 
-/// What is stored, and where: `memory` or `disk`. Of what is in both, the first.
+/// What is stored, by name, and where: `memory` or `disk`. Of what is in both, the first.
 fn find(cache: &Cache, which: &Which, max: usize) -> (Vec<(Arc<Object>, &'static str)>, bool) {
     let (objects, mut is_more) = cache.list(which, max);
     let mut found: Vec<_> = objects.into_iter().map(|object| (object, "memory")).collect();
@@ -156,6 +154,7 @@ fn find(cache: &Cache, which: &Which, max: usize) -> (Vec<(Arc<Object>, &'static
         found.extend(others.into_iter().map(|object| (object, "disk")));
         is_more = more;
     }
+    found.sort_by(|one, other| one.0.name.cmp(&other.0.name));
     (found, is_more)
 }
 
@@ -165,15 +164,9 @@ fn which(cache: &Cache, query: &Query<'_>) -> Result<Which, Answer> {
         return Err(refused("group=GROUP and site=URL belong together"));
     }
     let mut found = Vec::new();
-    if let Some(text) = query.get("url") {
-        found.push(url(text)?);
-    }
-    if let Some(text) = query.get("prefix") {
-        found.push(prefix(text)?);
-    }
-    if let Some(text) = query.get("tag") {
-        found.push(Which::tag(cache.hash(), text));
-    }
+    found.extend(query.get("url").map(url).transpose()?);
+    found.extend(query.get("prefix").map(prefix).transpose()?);
+    found.extend(query.get("tag").map(|text| Which::tag(cache.hash(), text)));
     if let (Some(site), Some(text)) = (query.get("site"), query.get("group")) {
         let group = Which::group(cache.hash(), site, text);
         found.push(group.ok_or_else(|| refused("invalid site (expected: http://HOST[:PORT])"))?);
