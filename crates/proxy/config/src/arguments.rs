@@ -72,16 +72,6 @@ pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
     })
 }
 
-/// The page that `--help` prints for a command, or for the program if it has no such command.
-pub fn help(command: &str) -> String {
-    let mut program = program();
-    program.build();
-    match program.find_subcommand_mut(command) {
-        Some(command) => command.render_long_help().to_string(),
-        None => program.render_long_help().to_string(),
-    }
-}
-
 fn program() -> clap::Command {
     let commands = COMMANDS.iter().map(|(name, about)| {
         if *name == "cache" {

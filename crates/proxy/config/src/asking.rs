@@ -294,8 +294,9 @@ pub(super) fn markdown_section(out: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Command, command, help};
+    use super::super::{Command, command};
     use super::*;
+    use crate::files::help;
 
     fn asked(words: &str) -> Result<Asking, String> {
         match command(words.split_whitespace().map(Into::into)) {

@@ -28,7 +28,8 @@ pub enum ConfigError {
         /// All that may stand there.
         allowed: String,
     },
-    /// What has to be given and is not, cannot be given twice, or does not go with the rest.
+    /// What has to be given and is not, cannot be given twice, does not go with the rest, or is no
+    /// TOML.
     Rule {
         /// Where the rule is broken.
         place: String,
@@ -36,13 +37,6 @@ pub enum ConfigError {
         wrong: String,
         /// How to follow it.
         allowed: String,
-    },
-    /// A file that is not TOML.
-    Syntax {
-        /// File, line and column.
-        place: String,
-        /// What the reader of TOML says.
-        wrong: String,
     },
 }
 
@@ -79,9 +73,6 @@ impl fmt::Display for ConfigError {
             }
             Self::Rule { place, wrong, allowed } => {
                 write!(f, "{}: {} (expected: {})", plain(place), plain(wrong), plain(allowed))
-            }
-            Self::Syntax { place, wrong } => {
-                write!(f, "{}: {} (expected: TOML)", plain(place), plain(wrong))
             }
         }
     }

@@ -33,9 +33,9 @@ pub(super) fn read(name: &str, text: &str) -> Result<Tables, ConfigError> {
     }
     let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
     let file = File { name, text, newlines: newlines.map(|(offset, _)| offset).collect() };
-    let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
-        place: file.place(error.span().map_or(0, |span| span.start)),
-        wrong: error.message().to_owned(),
+    let document = DeTable::parse(text).map_err(|error| {
+        let place = file.place(error.span().map_or(0, |span| span.start));
+        ConfigError::rule(place, error.message(), "TOML")
     })?;
     let mut tables = Tables::default();
     tables.process.place = name.to_owned();

@@ -224,6 +224,14 @@ fn a_bad_command_line_is_refused_with_option_and_what_is_allowed() {
     );
 }
 
+/// The page that `--help` prints for a command.
+pub(super) fn help(name: &str) -> String {
+    match command(["millrace", name, "--help"].map(OsString::from)) {
+        Ok(Command::Print(text)) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn every_row_is_in_help_and_in_every_page() {
     for row in Row::TABLE {

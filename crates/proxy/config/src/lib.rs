@@ -38,7 +38,7 @@ use millrace_splice::Thresholds;
 use crate::limits::Limits;
 use crate::users::Users;
 
-pub use arguments::{Command, help};
+pub use arguments::Command;
 pub use asking::{Asking, LIST_OBJECTS_MAX};
 pub use build::{from_tables, process_from_tables};
 pub use cache::{CacheRoute, CacheSettings, Disk};
