@@ -52,7 +52,7 @@ struct Sandbox {
 ///
 /// # Errors
 /// A user that does not exist or cannot be taken. What this kernel cannot do is no error; it is
-/// said by [`Locked::announce`].
+/// said by [`Locked::line`].
 pub(crate) fn lock_in(
     config: &Config,
     file: Option<&Path>,
@@ -128,12 +128,8 @@ fn restrict(reach: &Reach, engine: Engine, abstract_sockets: bool) -> Result<San
 }
 
 impl Locked {
-    /// Says in one line what was given up, and what could not be.
-    pub(crate) fn announce(&self) {
-        say::error(&self.line());
-    }
-
-    fn line(&self) -> String {
+    /// What was given up, and what could not be, in one line.
+    pub(crate) fn line(&self) -> String {
         let capabilities = match self.capabilities {
             0 => "without capabilities".to_owned(),
             LOW_PORTS => "with low ports only".to_owned(),
