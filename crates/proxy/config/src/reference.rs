@@ -10,8 +10,11 @@ use super::options::{COMMANDS, Kind, Row, Scope};
 use super::schema;
 use crate::limits::{Limit, Limits};
 
-/// The pages: (name, the file of the project that holds it, its text).
-pub const PAGES: &[(&str, &str, fn() -> String)] = &[
+/// A page: its name, the file of the project that holds it, and what writes it.
+type Page = (&'static str, &'static str, fn() -> String);
+
+/// The pages.
+pub const PAGES: &[Page] = &[
     ("man", "man/millrace.1", program_page),
     ("toml", "man/millrace.toml.5", file_page),
     ("markdown", "docs/reference.md", markdown),
