@@ -8,8 +8,8 @@ use crate::inherited::{Inherited, Purpose, Socket};
 use crate::systemd::{Given, Systemd};
 use crate::takeover::Takeover;
 
-/// Takes what the service manager passed and, for an upgrade, what the running process has: sockets,
-/// the takeover that gave some of them, and who is notified.
+/// Takes what the service manager passed and, for an upgrade, what the running process has. Gives
+/// the sockets, the takeover that gave some of them, and who is notified.
 ///
 /// # Errors
 /// When that cannot be had or used.
