@@ -185,15 +185,12 @@ impl File<'_> {
         scopes: &[Scope],
         tables: &[&str],
     ) -> Result<(), ConfigError> {
-        // Limits have their own table in a file.
-        let is_here = |row: &&Row| scopes.contains(&row.scope) && row.key != "limit";
-        let Some(row) = Row::of_key(key.get_ref()).filter(is_here) else {
+        let Some(row) = Row::of_scopes(scopes).find(|row| row.key == key.get_ref()) else {
             if let Some(allowed) = where_allowed(key.get_ref()) {
                 let wrong = format!("does not belong {}", where_read(scopes));
                 return Err(ConfigError::rule(self.place_of_key(key), wrong, allowed));
             }
-            let keys = Row::TABLE.iter().filter(|row| scopes.contains(&row.scope));
-            let keys = keys.map(|row| row.key).filter(|key| *key != "limit");
+            let keys = Row::of_scopes(scopes).map(|row| row.key);
             let allowed: Vec<&str> = keys.chain(tables.iter().copied()).collect();
             let place = self.place(key.span().start);
             return Err(ConfigError::unknown(place, key.get_ref(), &allowed));

@@ -94,6 +94,13 @@ impl Row {
         self.values_max > 1
     }
 
+    /// The rows that are keys of a file's table, which takes these scopes; limits have a table of
+    /// their own.
+    pub(super) fn of_scopes(scopes: &[Scope]) -> impl Iterator<Item = &'static Self> {
+        let rows = Self::TABLE.iter().filter(|row| row.kind != Kind::Limit);
+        rows.filter(|row| scopes.contains(&row.scope))
+    }
+
     /// The type of the option with a key of the table.
     pub(super) fn kind_of(key: &str) -> Kind {
         Self::of_key(key).expect("the key is one of the table").kind

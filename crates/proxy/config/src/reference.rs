@@ -53,11 +53,6 @@ const TABLES: &[(&str, &[Scope], &str)] = &[
 const MARK: &str = "This page is written by `millrace reference markdown` (or `man`, `toml`) from \
                     the tables of options and limits; change it there.";
 
-/// Rows of a file's table, limits apart.
-fn keys_of(scopes: &'static [Scope]) -> impl Iterator<Item = &'static Row> {
-    Row::TABLE.iter().filter(move |row| scopes.contains(&row.scope) && row.kind != Kind::Limit)
-}
-
 fn program_page() -> String {
     let mut out = head("MILLRACE", 1);
     out.push_str(".SH NAME\nmillrace \\- an HTTP proxy: forward proxy and booster\n.SH SYNOPSIS\n");
@@ -123,7 +118,7 @@ fn file_page() -> String {
     let _ = writeln!(out, "{}", roff(&bounds()));
     for (name, scopes, text) in TABLES {
         let _ = writeln!(out, ".SH \"{}\"\n{}", roff(name), roff(text));
-        for row in keys_of(scopes) {
+        for row in Row::of_scopes(scopes) {
             let _ = writeln!(out, ".TP\n.B {}\n{}", roff(row.key), roff(row.text));
             roff_facts(&mut out, row, "");
         }
@@ -196,7 +191,7 @@ fn markdown() -> String {
     asking::markdown_section(&mut out);
     let _ = writeln!(out, "\n## Tables of a file\n\n{}\n", bounds());
     for (name, scopes, text) in TABLES {
-        let keys: Vec<_> = keys_of(scopes).map(|row| format!("`{}`", row.key)).collect();
+        let keys: Vec<_> = Row::of_scopes(scopes).map(|row| format!("`{}`", row.key)).collect();
         let _ = writeln!(out, "- **{name}**: {text} Keys: {}.", keys.join(", "));
     }
     out.push_str(
