@@ -211,12 +211,8 @@ fn descriptors(machine: &Machine, config: &Config) -> Finding {
 fn memory(machine: &Machine, config: &Config) -> Finding {
     let available = machine.memory_bytes.map(say::bytes);
     let cache = config.cache.as_ref().map_or(0, |cache| cache.memory_bytes);
-    let value = format!(
-        "{} for pools, {} for the cache, {} free",
-        say::bytes(config.pool_bytes()),
-        say::bytes(cache),
-        told(&available)
-    );
+    let [pools, cache] = [config.pool_bytes(), cache].map(say::bytes);
+    let value = format!("{pools} for pools, {cache} for the cache, {} free", told(&available));
     let is_short = machine.memory_bytes.is_some_and(|bytes| bytes < config.memory_bytes);
     let note = is_short.then_some("less is free than --memory may take");
     Finding::noted("memory", value, note)

@@ -327,8 +327,6 @@ impl State {
 /// When the machine refuses the file.
 pub(crate) fn open_log(config: &Config) -> Result<Option<LogFile>, Failure> {
     let Some(log) = &config.access_log else { return Ok(None) };
-    let failed = |error: std::io::Error| {
-        Failure::Machine(format!("cannot open the access log {}: {error}", log.path.display()))
-    };
-    LogFile::open(&log.path).map(Some).map_err(failed)
+    let what = format!("cannot open the access log {}", log.path.display());
+    LogFile::open(&log.path).map(Some).map_err(|error| Failure::machine(what, error))
 }

@@ -195,8 +195,7 @@ fn threads() -> Option<usize> {
 }
 
 fn refused(what: &str, error: Errno) -> Failure {
-    let error = std::io::Error::from(error);
-    Failure::Machine(format!("cannot give up {what}: {error}"))
+    Failure::machine(format!("cannot give up {what}"), std::io::Error::from(error))
 }
 
 #[cfg(test)]

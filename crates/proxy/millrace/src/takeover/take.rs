@@ -49,10 +49,8 @@ impl Takeover {
             let allowed = "admin unix:PATH, the same for both processes";
             ConfigError::rule("--upgrade", wrong, allowed)
         })?;
-        let failed = |error: Error| {
-            let place = path.display();
-            Failure::Machine(format!("cannot take over from the process at unix:{place}: {error}"))
-        };
+        let what = format!("cannot take over from the process at unix:{}", path.display());
+        let failed = |error: Error| Failure::machine(&what, error);
         let mut takeover = ask(path).map_err(failed)?;
         let mut count = 0;
         loop {
@@ -74,11 +72,8 @@ impl Takeover {
                 return Err(failed(nonsense()));
             }
             for fd in frame.descriptors {
-                inherited.add(
-                    purpose,
-                    Socket { fd, borrowed },
-                    "a socket of the running process",
-                )?;
+                let socket = Socket { fd, borrowed };
+                inherited.add(purpose, socket, "a socket of the running process")?;
             }
         }
     }
