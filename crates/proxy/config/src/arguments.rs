@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches};
 
 use super::asking::{self, Asking};
-use super::error::{ConfigError, nearest, rule};
+use super::error::{ConfigError, nearest};
 use super::given::{Given, LimitGiven, ServiceGiven, Tables, Values};
 use super::options::{COMMANDS, Kind, Row, Scope};
 
@@ -70,16 +70,6 @@ pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
         "reference" => Command::Reference(text_of(matches, "PAGE")),
         _ => Command::Serve(tables(name, matches)?),
     })
-}
-
-/// The page that `--help` prints for a command, or for the program if it has no such command.
-pub fn help(command: &str) -> String {
-    let mut program = program();
-    program.build();
-    match program.find_subcommand_mut(command) {
-        Some(command) => command.render_long_help().to_string(),
-        None => program.render_long_help().to_string(),
-    }
 }
 
 fn program() -> clap::Command {
@@ -230,26 +220,26 @@ fn refused(words: &[OsString], error: &clap::Error) -> ConfigError {
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
             if command == Some("cache") =>
         {
-            rule(place, "nothing is asked for", asking::allowed(None).join(", "))
+            ConfigError::rule(place, "nothing is asked for", asking::allowed(None).join(", "))
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            rule(place, "no command is given", command_names().join(", "))
+            ConfigError::rule(place, "no command is given", command_names().join(", "))
         }
-        ErrorKind::InvalidUtf8 => rule(place, "a word is not UTF-8", "UTF-8".to_owned()),
+        ErrorKind::InvalidUtf8 => ConfigError::rule(place, "a word is not UTF-8", "UTF-8"),
         ErrorKind::MissingRequiredArgument if command == Some("cache") => {
-            rule(place, "the URL is missing", "millrace cache show URL".to_owned())
+            ConfigError::rule(place, "the URL is missing", "millrace cache show URL")
         }
-        ErrorKind::MissingRequiredArgument => rule(
+        ErrorKind::MissingRequiredArgument => ConfigError::rule(
             place,
             "the file is missing",
             format!("millrace {} FILE", command.unwrap_or("run")),
         ),
-        ErrorKind::ArgumentConflict => rule(option, "is given twice", "one value".to_owned()),
+        ErrorKind::ArgumentConflict => ConfigError::rule(option, "is given twice", "one value"),
         ErrorKind::InvalidValue | ErrorKind::NoEquals => {
-            rule(option.clone(), "has no value", allowed_for(&option))
+            ConfigError::rule(option.clone(), "has no value", allowed_for(&option))
         }
-        ErrorKind::TooManyValues => rule(option, "takes no value", "the option alone".to_owned()),
-        kind => rule(place, &format!("{kind}"), allowed_for(&option)),
+        ErrorKind::TooManyValues => ConfigError::rule(option, "takes no value", "the option alone"),
+        kind => ConfigError::rule(place, kind.to_string(), allowed_for(&option)),
     }
 }
 
@@ -267,12 +257,7 @@ fn unknown(place: String, command: Option<&str>, action: Option<&str>, found: &s
         Some("cache") => asking::allowed(action),
         Some(command) => return unknown_to_command(place, command, found),
     };
-    ConfigError::Unknown {
-        place,
-        found: found.to_owned(),
-        nearest: nearest(found, allowed.iter().map(String::as_str)),
-        allowed: allowed.join(", "),
-    }
+    ConfigError::unknown(place, found, &allowed)
 }
 
 /// A word that a command with many options does not know.
@@ -281,20 +266,18 @@ fn unknown_to_command(place: String, command: &str, found: &str) -> ConfigError 
     let help = format!("an option that \"millrace {command} --help\" lists");
     if matches!(command, "run" | "check") && matches!(name, "config" | "file") {
         let allowed = format!("millrace {command} FILE");
-        return rule(place, &format!("\"{found}\" is not known"), allowed);
+        return ConfigError::rule(place, format!("\"{found}\" is not known"), allowed);
     }
     if let Some(row) = Row::TABLE.iter().find(|row| row.flag == Some(name)) {
-        let commands = command_names().into_iter().filter(|command| row.is_of_command(command));
-        let commands = commands.collect::<Vec<_>>().join(", ");
-        return rule(place, &format!("{found} is an option of {commands} alone"), help);
+        let wrong = format!("{found} is an option of {} alone", row.commands());
+        return ConfigError::rule(place, wrong, help);
     }
     if let Some(row) = Row::TABLE.iter().find(|row| row.flag.is_none() && row.key == name) {
         let allowed = format!("{name} in {} of a file", row.tables());
-        return rule(place, &format!("{found} is a key of files alone"), allowed);
+        return ConfigError::rule(place, format!("{found} is a key of files alone"), allowed);
     }
     let rows = Row::TABLE.iter().filter(|row| row.is_of_command(command));
-    let flags = rows.filter_map(|row| Some(format!("--{}", row.flag?)));
-    let flags: Vec<_> = flags.collect();
+    let flags: Vec<_> = rows.filter_map(|row| Some(format!("--{}", row.flag?))).collect();
     ConfigError::Unknown {
         place,
         found: found.to_owned(),

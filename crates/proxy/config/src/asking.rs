@@ -8,7 +8,7 @@ use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches};
 use millrace_store::Which;
 
-use super::error::{ConfigError, rule};
+use super::error::ConfigError;
 use super::given::Given;
 use super::options::Kind;
 use super::{ListenAddress, value};
@@ -56,8 +56,15 @@ enum Form {
     Alone(&'static str),
 }
 
-const fn word(name: &'static str, form: Form, text: &'static str) -> Word {
-    Word { name, form, text }
+impl Word {
+    const fn text(self, text: &'static str) -> Self {
+        Self { text, ..self }
+    }
+}
+
+/// A word; [`Word::text`] follows.
+const fn word(name: &'static str, form: Form) -> Word {
+    Word { name, form, text: "" }
 }
 
 const ACTIONS: &[Action] = &[
@@ -68,12 +75,9 @@ const ACTIONS: &[Action] = &[
         path: "/cache",
         is_change: false,
         words: &[
-            word(
-                "prefix",
-                Form::Alone("URL"),
-                "Only URLs that begin so: http://HOST[:PORT], and the beginning of a path.",
-            ),
-            word("limit", Form::Option("N"), "So many at most: 1 to 10000. Default: 100."),
+            word("prefix", Form::Alone("URL"))
+                .text("Only URLs that begin so: http://HOST[:PORT], and the beginning of a path."),
+            word("limit", Form::Option("N")).text("So many at most: 1 to 10000. Default: 100."),
         ],
     },
     Action {
@@ -81,7 +85,7 @@ const ACTIONS: &[Action] = &[
         about: "Show what is stored for a URL, with its head",
         path: "/cache/object",
         is_change: false,
-        words: &[word("url", Form::Needed("URL"), "The URL, as clients ask for it.")],
+        words: &[word("url", Form::Needed("URL")).text("The URL, as clients ask for it.")],
     },
     Action {
         name: "purge",
@@ -89,23 +93,17 @@ const ACTIONS: &[Action] = &[
         path: "/cache/purge",
         is_change: true,
         words: &[
-            word("url", Form::Alone("URL"), "The URL, as `list` shows it."),
-            word(
-                "prefix",
-                Form::Option("URL"),
-                "All URLs that begin so: http://HOST[:PORT], and the beginning of a path.",
-            ),
-            word("tag", Form::Option("TAG"), "What has this in its Surrogate-Key or Cache-Tag."),
-            word(
-                "group",
-                Form::Option("GROUP"),
+            word("url", Form::Alone("URL")).text("The URL, as `list` shows it."),
+            word("prefix", Form::Option("URL"))
+                .text("All URLs that begin so: http://HOST[:PORT], and the beginning of a path."),
+            word("tag", Form::Option("TAG"))
+                .text("What has this in its Surrogate-Key or Cache-Tag."),
+            word("group", Form::Option("GROUP")).text(
                 "What has this in its Cache-Groups (RFC 9875), of the site that --site names.",
             ),
-            word("site", Form::Option("URL"), "The site of --group: http://HOST[:PORT]."),
-            word("all", Form::Flag, "Everything."),
-            word(
-                "soft",
-                Form::Flag,
+            word("site", Form::Option("URL")).text("The site of --group: http://HOST[:PORT]."),
+            word("all", Form::Flag).text("Everything."),
+            word("soft", Form::Flag).text(
                 "Leave it, but stale: it is validated, and used meanwhile or if the origin fails \
                  where stale answers may be.",
             ),
@@ -122,18 +120,13 @@ const ACTIONS: &[Action] = &[
 
 /// What every action takes.
 const COMMON: &[Word] = &[
-    word(
-        "admin",
-        Form::Option("ADDRESS"),
+    word("admin", Form::Option("ADDRESS")).text(
         "An admin address of the running process: unix:PATH, or ADDRESS:PORT. Default: \
          unix:/run/millrace/admin.sock.",
     ),
-    word(
-        "token-file",
-        Form::Option("FILE"),
-        "The file with the token of admin-token-file, which all but `stat` need over TCP.",
-    ),
-    word("json", Form::Flag, "Print JSON, for programs."),
+    word("token-file", Form::Option("FILE"))
+        .text("The file with the token of admin-token-file, which all but `stat` need over TCP."),
+    word("json", Form::Flag).text("Print JSON, for programs."),
 ];
 
 const ADMIN: &str = "unix:/run/millrace/admin.sock";
@@ -213,12 +206,13 @@ fn check_query(action: &Action, query: &[(&'static str, String)]) -> Result<(), 
                 ("is not the beginning of a URL", format!("{SITE}, and the beginning of a path"))
             }
             "site" if !Which::is_site(bytes) => ("is not a site", SITE.to_owned()),
-            "limit" => match value::number(text) {
-                Ok(number) if (1..=LIST_OBJECTS_MAX).contains(&number) => continue,
-                Ok(0) => ("is too small", LIMIT.allowed()),
-                Ok(_) => ("is too large", LIMIT.allowed()),
-                Err(wrong) => (wrong, LIMIT.allowed()),
-            },
+            "limit" => {
+                let number = value::number(text);
+                match number.and_then(|number| value::within(number, 1, LIST_OBJECTS_MAX)) {
+                    Ok(_) => continue,
+                    Err(wrong) => (wrong, LIMIT.allowed()),
+                }
+            }
             _ => continue,
         };
         let is_option = |word: &&Word| word.name == *name && matches!(word.form, Form::Option(_));
@@ -234,20 +228,17 @@ fn check_purge(query: &[(&'static str, String)]) -> Result<(), ConfigError> {
     let has = |name: &str| query.iter().any(|(other, _)| *other == name);
     for (given, missing) in [("group", "site"), ("site", "group")] {
         if has(given) && !has(missing) {
-            let wrong = format!("needs --{missing}");
-            let allowed = "--group GROUP --site http://HOST[:PORT]".to_owned();
-            return Err(rule(format!("--{given}"), &wrong, allowed));
+            let (place, wrong) = (format!("--{given}"), format!("needs --{missing}"));
+            let allowed = "--group GROUP --site http://HOST[:PORT]";
+            return Err(ConfigError::rule(place, wrong, allowed));
         }
     }
     let named = ["url", "prefix", "tag", "group", "all"].into_iter().filter(|name| has(name));
     if named.count() == 1 {
         return Ok(());
     }
-    Err(rule(
-        "cache purge".to_owned(),
-        "does not name one thing",
-        "one of URL, --prefix URL, --tag TAG, --group GROUP with --site URL, and --all".to_owned(),
-    ))
+    let allowed = "one of URL, --prefix URL, --tag TAG, --group GROUP with --site URL, and --all";
+    Err(ConfigError::rule("cache purge", "does not name one thing", allowed))
 }
 
 /// What may stand where clap has found something else: after `millrace cache`, or after an action.
@@ -287,8 +278,8 @@ pub(super) fn roff_section(out: &mut String, roff: impl Fn(&str) -> String) {
 /// The part of the reference.
 pub(super) fn markdown_section(out: &mut String) {
     out.push_str(
-        "\n## The cache of a running process\n\n| command | option | what for |\n\
-         | --- | --- | --- |\n",
+        "\n## The cache of a running process\n\n| command | option | what for |\n| --- | --- | --- \
+         |\n",
     );
     for action in ACTIONS {
         let _ = writeln!(out, "| `millrace cache {}` | | {}. |", action.name, action.about);
@@ -303,8 +294,9 @@ pub(super) fn markdown_section(out: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Command, command, help};
+    use super::super::{Command, command};
     use super::*;
+    use crate::files::help;
 
     fn asked(words: &str) -> Result<Asking, String> {
         match command(words.split_whitespace().map(Into::into)) {

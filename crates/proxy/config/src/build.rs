@@ -8,22 +8,25 @@ use std::path::PathBuf;
 use millrace_http_cache::Space;
 
 use super::cache;
-use super::error::{ConfigError, nearest};
-use super::given::{LimitGiven, ServiceGiven, Tables, Values};
-use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
+use super::choice;
+use super::error::ConfigError;
+use super::given::{LimitGiven, ServiceGiven, Tables, Values, bounded};
+use super::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN};
 use super::service_name::{self, ServiceName};
 use super::value::{self, Wrong};
 use super::{
-    AccessLog, Balance, Config, EngineChoice, HostSent, ListenAddress, Listener, LogFormat,
-    PathForward, Role, Route, RouteCheck, SendProxy, Service, Splice, TargetRules,
+    AccessLog, Config, ListenAddress, Listener, Role, Route, RouteCheck, Service, TargetRules,
 };
 use crate::Auth;
 use crate::limits::{Limit, Limits};
 
-/// The configuration that `tables` mean, as snapshot 1.
-pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
+/// The configuration that the values of a command line or a file mean, as snapshot 1.
+///
+/// # Errors
+/// The first thing that is wrong, on one line with the option's name.
+pub fn from_tables(tables: &Tables) -> Result<Config, ConfigError> {
     let process = &tables.process;
-    let mut config = process_only(tables)?;
+    let mut config = process_from_tables(tables)?;
     let addresses: Vec<_> =
         tables.services.iter().map(listen_addresses).collect::<Result<_, _>>()?;
     let names = service_name::names(&tables.services, &addresses)?;
@@ -37,11 +40,8 @@ pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
         }
     }
     if config.services.is_empty() {
-        return Err(ConfigError::Rule {
-            place: process.place.clone(),
-            wrong: "describes no service".to_owned(),
-            allowed: "at least one table [[forward]] or [[boost]]".to_owned(),
-        });
+        let allowed = "at least one table [[forward]] or [[boost]]";
+        return Err(ConfigError::rule(&process.place, "describes no service", allowed));
     }
     check_addresses(&config, tables)?;
     if config.cache.is_none() {
@@ -50,56 +50,34 @@ pub(super) fn build(tables: &Tables) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-/// A configuration without services.
-pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
+/// The configuration of the process alone, without any service: what `doctor` judges by.
+///
+/// # Errors
+/// The first thing that is wrong, on one line with the option's name.
+pub fn process_from_tables(tables: &Tables) -> Result<Config, ConfigError> {
     let process = &tables.process;
-    let scope = Scope::Process;
-    let engine = process.one_or_default("engine", scope, |text| match text {
-        "auto" => Ok(EngineChoice::Auto),
-        "epoll" => Ok(EngineChoice::Epoll),
-        "uring" => Ok(EngineChoice::Uring),
-        "uselect" => Ok(EngineChoice::Uselect),
-        "poll" => Ok(EngineChoice::Poll),
-        "select" => Ok(EngineChoice::Select),
-        _ => Err("is not an engine of this version"),
-    })?;
-    let splice = process.one_or_default("splice", scope, |text| match text {
-        "fixed" => Ok(Splice::Fixed),
-        "calibrated" => Ok(Splice::Calibrated),
-        "never" => Ok(Splice::Never),
-        "always" => Ok(Splice::Always),
-        _ => Err("is no way to choose"),
-    })?;
     let workers = match process.one("workers", |text| bounded("workers", text))? {
         Some(workers) => workers,
         None => std::thread::available_parallelism().map_or(1, NonZero::get) as u64,
     };
-    let memory_bytes = process.one_or_default("memory", scope, |text| bounded("memory", text))?;
+    let memory_bytes = process.one_or_default("memory", |text| bounded("memory", text))?;
     if memory_bytes / workers < MEMORY_BYTES_PER_WORKER_MIN {
-        return Err(ConfigError::Rule {
-            place: process.place_of("memory").to_owned(),
-            wrong: format!(
-                "{} is too little for {workers} workers",
-                value::write_size(memory_bytes)
-            ),
-            allowed: format!("at least {workers}M, or fewer workers"),
-        });
+        let memory = value::write_size(memory_bytes);
+        let wrong = format!("{memory} is too little for {workers} workers");
+        let allowed = format!("at least {workers}M, or fewer workers");
+        return Err(ConfigError::rule(process.place_of("memory"), wrong, allowed));
     }
     Ok(Config {
         number: 1,
-        engine,
-        uselectd: process.one_or_default("uselectd", scope, value::file_path)?,
-        spin_us: process.one_or_default("spin-us", scope, |text| bounded("spin-us", text))?,
-        splice,
+        engine: process.one_or_default("engine", |text| choice::ENGINE.read(text))?,
+        uselectd: process.one_or_default("uselectd", value::file_path)?,
+        spin_us: process.one_or_default("spin-us", |text| bounded("spin-us", text))?,
+        splice: process.one_or_default("splice", |text| choice::SPLICE.read(text))?,
         workers: usize::try_from(workers).unwrap_or(1),
         memory_bytes,
         cache: cache::settings(process, memory_bytes, workers)?,
-        user: process.one_or_default("user", scope, value::user)?,
-        sandbox: process.one_or_default("sandbox", scope, |text| match text {
-            "auto" => Ok(true),
-            "off" => Ok(false),
-            _ => Err("is neither auto nor off"),
-        })?,
+        user: process.one_or_default("user", value::user)?,
+        sandbox: process.one_or_default("sandbox", |text| choice::SANDBOX.read(text))?,
         sandbox_folders: process.all("sandbox-folder", value::file_path)?,
         listeners: Vec::new(),
         services: Vec::new(),
@@ -112,13 +90,8 @@ pub(super) fn process_only(tables: &Tables) -> Result<Config, ConfigError> {
 }
 
 fn access_log(process: &Values) -> Result<Option<AccessLog>, ConfigError> {
-    let format = process.one_or_default("log-format", Scope::Process, |text| match text {
-        "common" => Ok(LogFormat::Common),
-        "combined" => Ok(LogFormat::Combined),
-        "json" => Ok(LogFormat::Json),
-        _ => Err("is not a form of the access log"),
-    })?;
-    let path = process.one_or_default("access-log", Scope::Process, |text| match text {
+    let format = process.one_or_default("log-format", |text| choice::LOG_FORMAT.read(text))?;
+    let path = process.one_or_default("access-log", |text| match text {
         "off" => Ok(None),
         // A file of such a name is written ./false.
         "true" | "false" => Err("is neither a path nor off"),
@@ -134,36 +107,12 @@ fn admin(text: &str) -> Result<Option<ListenAddress>, Wrong> {
     }
 }
 
-/// Reads a number or size of the process and checks it against the bounds of its row.
-fn bounded(key: &str, text: &str) -> Result<u64, Wrong> {
-    let row = Row::of_key(key, &[Scope::Process]).expect("the key is one of the table");
-    let (number, least, most) = match row.kind {
-        Kind::Number { least, most } => (value::number(text)?, least, most),
-        Kind::Size { least, most } => (value::size(text)?, least, most),
-        _ => unreachable!("only rows with bounds are asked for"),
-    };
-    within(number, least, most)
-}
-
-fn within(number: u64, least: u64, most: u64) -> Result<u64, Wrong> {
-    match number {
-        _ if number < least => Err("is too small"),
-        _ if number > most => Err("is too large"),
-        _ => Ok(number),
-    }
-}
-
 fn limits(given: &[LimitGiven]) -> Result<Limits, ConfigError> {
     let mut limits = Limits::default();
     for LimitGiven { name, name_place, value } in given {
         let Some(row) = Limits::TABLE.iter().find(|row| row.name == name) else {
-            let names = || Limits::TABLE.iter().map(|row| row.name);
-            return Err(ConfigError::Unknown {
-                place: name_place.clone(),
-                found: name.clone(),
-                nearest: nearest(name, names()),
-                allowed: names().collect::<Vec<_>>().join(", "),
-            });
+            let names: Vec<_> = Limits::TABLE.iter().map(|row| row.name).collect();
+            return Err(ConfigError::unknown(name_place.clone(), name, &names));
         };
         let number =
             read_limit(row, &value.text).map_err(|wrong| value.error(wrong, allowed_limit(row)))?;
@@ -179,18 +128,17 @@ fn read_limit(row: &Limit, text: &str) -> Result<u64, Wrong> {
         "bytes" | "bytes a second" => value::size(text)?,
         _ => value::number(text)?,
     };
-    within(number, row.bounds.0, row.bounds.1)
+    value::within(number, row.bounds.0, row.bounds.1)
 }
 
 /// What a limit's value may be, as the end of a sentence.
 pub(super) fn allowed_limit(row: &Limit) -> String {
     let (least, most) = row.bounds;
     match row.unit {
-        "milliseconds" => format!(
-            "{} to {}, in milliseconds or with ms, s, m or h",
-            value::write_milliseconds(least),
-            value::write_milliseconds(most)
-        ),
+        "milliseconds" => {
+            let [least, most] = [least, most].map(value::write_milliseconds);
+            format!("{least} to {most}, in milliseconds or with ms, s, m or h")
+        }
         "bytes" | "bytes a second" => {
             format!("{least} to {most} {}, or with K, M or G", row.unit)
         }
@@ -218,11 +166,10 @@ fn build_service(
     let denied_clients = values.all("deny-client", value::cidr)?;
     let trusted = values.all("trust", value::cidr)?;
     if proxy_protocol && trusted.is_empty() {
-        return Err(ConfigError::Rule {
-            place: values.place_of("proxy-protocol").to_owned(),
-            wrong: format!("nobody may send PROXY headers without {}", values.name_of("trust")),
-            allowed: format!("{} CIDR with who sends them", values.name_of("trust")),
-        });
+        let option = values.name_of("trust");
+        let wrong = format!("nobody may send PROXY headers without {option}");
+        let allowed = format!("{option} CIDR with who sends them");
+        return Err(ConfigError::rule(values.place_of("proxy-protocol"), wrong, allowed));
     }
     let local = addresses.iter().all(ListenAddress::is_local);
     let role = match &given.routes {
@@ -233,11 +180,8 @@ fn build_service(
             Role::Forward(target_rules(values, local)?)
         }
         Some(routes) if routes.is_empty() => {
-            return Err(ConfigError::Rule {
-                place: values.place.clone(),
-                wrong: "has no route".to_owned(),
-                allowed: "at least one [[boost.route]] with origins".to_owned(),
-            });
+            let allowed = "at least one [[boost.route]] with origins";
+            return Err(ConfigError::rule(&values.place, "has no route", allowed));
         }
         Some(routes) => {
             let space = name.space();
@@ -255,7 +199,7 @@ fn build_service(
         }
         Role::Boost(_) => (name, None),
     };
-    let congestion = |key| values.one_or_default(key, Scope::Service, value::congestion);
+    let congestion = |key| values.one_or_default(key, value::congestion);
     Ok(Service {
         name,
         role,
@@ -263,8 +207,8 @@ fn build_service(
         denied_clients,
         auth: auth(values)?,
         trusted,
-        proxy_status: values.one_or_default("proxy-status", Scope::Service, value::switch)?,
-        path_strict: values.one_or_default("path-strict", Scope::Boost, value::switch)?,
+        proxy_status: values.one_or_default("proxy-status", value::switch)?,
+        path_strict: values.one_or_default("path-strict", value::switch)?,
         congestion: congestion("congestion")?,
         origin_congestion: congestion("origin-congestion")?,
         cache,
@@ -274,18 +218,16 @@ fn build_service(
 /// DESIGN.md, "Who may go where": an open proxy is what spammers look for, so it does not start.
 fn open_proxy(values: &Values) -> ConfigError {
     let option = values.name_of("allow-client");
-    ConfigError::Rule {
-        place: values.place_of("listen").to_owned(),
-        wrong: format!(
-            "other machines can reach this forward proxy, and no {option} says which may use it"
-        ),
-        allowed: format!("{option} CIDR, or a loopback or unix: address to listen on"),
-    }
+    let wrong = format!(
+        "other machines can reach this forward proxy, and no {option} says which may use it"
+    );
+    let allowed = format!("{option} CIDR, or a loopback or unix: address to listen on");
+    ConfigError::rule(values.place_of("listen"), wrong, allowed)
 }
 
 /// The file itself is read by the program, once the rest is known to be right.
 fn auth(values: &Values) -> Result<Option<Auth>, ConfigError> {
-    let realm = values.one_or_default("auth-realm", Scope::Forward, value::realm)?;
+    let realm = values.one_or_default("auth-realm", value::realm)?;
     let path = values.one("auth-file", value::file_path)?;
     Ok(path.map(|path| Auth { path, realm, users: None }))
 }
@@ -311,50 +253,30 @@ fn target_rules(values: &Values, local: bool) -> Result<TargetRules, ConfigError
 }
 
 fn route(values: &Values, space: &Space) -> Result<Route, ConfigError> {
-    let scope = Scope::Route;
     let origins = values.all("origins", value::origin)?;
     if origins.is_empty() {
-        return Err(ConfigError::Rule {
-            place: values.place_of("origins").to_owned(),
-            wrong: format!("{} is missing", values.name_of("origins")),
-            allowed: Kind::Origin.allowed(),
-        });
+        let wrong = format!("{} is missing", values.name_of("origins"));
+        return Err(ConfigError::rule(values.place_of("origins"), wrong, Kind::Origin.allowed()));
     }
     Ok(Route {
         host: values.one("host", value::host_pattern)?,
-        path: values.one_or_default("path", scope, value::path_prefix)?,
+        path: values.one_or_default("path", value::path_prefix)?,
         origins,
-        balance: values.one_or_default("balance", scope, |text| match text {
-            "round-robin" => Ok(Balance::RoundRobin),
-            "least-outstanding" => Ok(Balance::LeastOutstanding),
-            _ => Err("is not a way to balance"),
-        })?,
-        host_sent: values.one_or_default("host-sent", scope, |text| match text {
-            "client" => Ok(HostSent::Client),
-            "origin" => Ok(HostSent::Origin),
-            _ => Err("is not a choice of Host"),
-        })?,
-        path_forward: values.one_or_default("path-forward", scope, |text| match text {
-            "as-sent" => Ok(PathForward::AsSent),
-            "normalised" => Ok(PathForward::Normalised),
-            _ => Err("is not a form of the path"),
-        })?,
+        balance: values.one_or_default("balance", |text| choice::BALANCE.read(text))?,
+        host_sent: values.one_or_default("host-sent", |text| choice::HOST_SENT.read(text))?,
+        path_forward: values
+            .one_or_default("path-forward", |text| choice::PATH_FORWARD.read(text))?,
         pass_fields: values.all("pass-fields", value::pass_field)?,
-        gateway_errors_fail: values.one_or_default("eject-on-errors", scope, value::switch)?,
+        gateway_errors_fail: values.one_or_default("eject-on-errors", value::switch)?,
         check: route_check(values)?,
-        send_proxy: values.one_or_default("send-proxy", scope, |text| match text {
-            "off" => Ok(SendProxy::Off),
-            "v1" => Ok(SendProxy::V1),
-            "v2" => Ok(SendProxy::V2),
-            _ => Err("is not a version of the PROXY protocol"),
-        })?,
+        send_proxy: values.one_or_default("send-proxy", |text| choice::SEND_PROXY.read(text))?,
         cache: cache::route(values, true, space)?,
     })
 }
 
 fn route_check(values: &Values) -> Result<Option<RouteCheck>, ConfigError> {
-    let statuses = values.one_or_default("check-status", Scope::Route, value::statuses)?;
-    let path = values.one_or_default("check", Scope::Route, value::check_path)?;
+    let statuses = values.one_or_default("check-status", value::statuses)?;
+    let path = values.one_or_default("check", value::check_path)?;
     Ok(path.map(|path| RouteCheck { path, statuses }))
 }
 
@@ -370,11 +292,8 @@ fn check_addresses(config: &Config, tables: &Tables) -> Result<(), ConfigError> 
         let picked_by_kernel =
             matches!(address, ListenAddress::Tcp(address) if address.port() == 0);
         if !picked_by_kernel && !seen.insert(address) {
-            return Err(ConfigError::Rule {
-                place: place.to_owned(),
-                wrong: format!("{address} is listened on twice"),
-                allowed: "each address once".to_owned(),
-            });
+            let wrong = format!("{address} is listened on twice");
+            return Err(ConfigError::rule(place, wrong, "each address once"));
         }
     }
     Ok(())

@@ -2,10 +2,10 @@
 
 use super::Config;
 use super::cache::{memory_written, reads_written, write_disk};
+use super::choice;
 use super::error::ConfigError;
 use super::lines::list;
 use super::value::write_size;
-use super::write::{engine_name, sandbox_name, splice_name};
 
 /// Checks that a process that began with `old` can go on with `new`, both as they were read: with
 /// port 0 where the kernel picks. `name` is what messages call the file.
@@ -16,11 +16,9 @@ use super::write::{engine_name, sandbox_name, splice_name};
 pub fn check_change(name: &str, old: &Config, new: &Config) -> Result<(), ConfigError> {
     for ((option, is), (_, wanted)) in fixed(old).into_iter().zip(fixed(new)) {
         if is != wanted {
-            return Err(ConfigError::Rule {
-                place: format!("{name}: {option}"),
-                wrong: format!("cannot become {wanted} while the process runs"),
-                allowed: format!("{is}, or a restart"),
-            });
+            let wrong = format!("cannot become {wanted} while the process runs");
+            let allowed = format!("{is}, or a restart");
+            return Err(ConfigError::rule(format!("{name}: {option}"), wrong, allowed));
         }
     }
     Ok(())
@@ -36,10 +34,10 @@ fn fixed(config: &Config) -> [(&'static str, String); 15] {
     let cache = config.cache.as_ref();
     let disks = cache.map_or(&[][..], |cache| &cache.disks);
     [
-        ("engine", engine_name(config.engine).to_owned()),
+        ("engine", choice::ENGINE.word(config.engine).to_owned()),
         ("uselectd", config.uselectd.display().to_string()),
         ("spin-us", config.spin_us.to_string()),
-        ("splice", splice_name(config.splice).to_owned()),
+        ("splice", choice::SPLICE.word(config.splice).to_owned()),
         ("workers", config.workers.to_string()),
         ("memory", write_size(config.memory_bytes)),
         ("cache-memory", memory_written(cache)),
@@ -47,7 +45,7 @@ fn fixed(config: &Config) -> [(&'static str, String); 15] {
         ("disk-reads", reads_written(cache).to_owned()),
         ("admin", admin),
         ("user", config.user.to_string()),
-        ("sandbox", sandbox_name(config.sandbox).to_owned()),
+        ("sandbox", choice::SANDBOX.word(config.sandbox).to_owned()),
         ("sandbox-folder", list(config.sandbox_folders.iter().map(|it| it.display().to_string()))),
         ("admin-token-file", token),
         ("admin-name", name),

@@ -28,7 +28,8 @@ pub enum ConfigError {
         /// All that may stand there.
         allowed: String,
     },
-    /// What has to be given and is not, cannot be given twice, or does not go with the rest.
+    /// What has to be given and is not, cannot be given twice, does not go with the rest, or is no
+    /// TOML.
     Rule {
         /// Where the rule is broken.
         place: String,
@@ -37,13 +38,24 @@ pub enum ConfigError {
         /// How to follow it.
         allowed: String,
     },
-    /// A file that is not TOML.
-    Syntax {
-        /// File, line and column.
-        place: String,
-        /// What the reader of TOML says.
-        wrong: String,
-    },
+}
+
+impl ConfigError {
+    /// A rule that is broken at a place.
+    pub fn rule(
+        place: impl Into<String>,
+        wrong: impl Into<String>,
+        allowed: impl Into<String>,
+    ) -> Self {
+        Self::Rule { place: place.into(), wrong: wrong.into(), allowed: allowed.into() }
+    }
+
+    /// Something that is none of what may stand at a place.
+    pub(super) fn unknown(place: String, found: &str, allowed: &[impl AsRef<str>]) -> Self {
+        let allowed: Vec<_> = allowed.iter().map(AsRef::as_ref).collect();
+        let nearest = nearest(found, allowed.iter().copied());
+        Self::Unknown { place, found: found.to_owned(), nearest, allowed: allowed.join(", ") }
+    }
 }
 
 impl fmt::Display for ConfigError {
@@ -61,9 +73,6 @@ impl fmt::Display for ConfigError {
             }
             Self::Rule { place, wrong, allowed } => {
                 write!(f, "{}: {} (expected: {})", plain(place), plain(wrong), plain(allowed))
-            }
-            Self::Syntax { place, wrong } => {
-                write!(f, "{}: {} (expected: TOML)", plain(place), plain(wrong))
             }
         }
     }
@@ -148,11 +157,6 @@ fn edits(from: &str, into: &str) -> usize {
         }
     }
     row[into.len()]
-}
-
-/// A rule that is broken at a place.
-pub(super) fn rule(place: String, wrong: &str, allowed: String) -> ConfigError {
-    ConfigError::Rule { place, wrong: wrong.to_owned(), allowed }
 }
 
 #[cfg(test)]

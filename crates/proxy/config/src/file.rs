@@ -4,7 +4,7 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{ConfigError, nearest};
+use super::error::ConfigError;
 use super::given::{Given, LimitGiven, ServiceGiven, Tables, Values};
 use super::options::{Row, Scope};
 use crate::limits::Limits;
@@ -25,17 +25,17 @@ const PROCESS_TABLES: &[&str] = &["limits", "forward", "boost"];
 /// Reads `text`, which messages call `name`.
 pub(super) fn read(name: &str, text: &str) -> Result<Tables, ConfigError> {
     if text.len() > FILE_BYTES_MAX {
-        return Err(ConfigError::Rule {
-            place: name.to_owned(),
-            wrong: "is too long".to_owned(),
-            allowed: format!("up to {FILE_BYTES_MAX} bytes"),
-        });
+        return Err(ConfigError::rule(
+            name,
+            "is too long",
+            format!("up to {FILE_BYTES_MAX} bytes"),
+        ));
     }
     let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
     let file = File { name, text, newlines: newlines.map(|(offset, _)| offset).collect() };
-    let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
-        place: file.place(error.span().map_or(0, |span| span.start)),
-        wrong: error.message().to_owned(),
+    let document = DeTable::parse(text).map_err(|error| {
+        let place = file.place(error.span().map_or(0, |span| span.start));
+        ConfigError::rule(place, error.message(), "TOML")
     })?;
     let mut tables = Tables::default();
     tables.process.place = name.to_owned();
@@ -118,20 +118,17 @@ impl File<'_> {
         key: &Key<'i>,
         value: &'t Value<'i>,
     ) -> Result<Vec<Spanned<&'t DeTable<'i>>>, ConfigError> {
-        let refused = || ConfigError::Rule {
-            place: self.place_of_key(key),
-            wrong: "is not a table".to_owned(),
-            allowed: format!("up to {TABLES_MAX} tables with this name between [[ and ]]"),
+        let refused = || {
+            let allowed = format!("up to {TABLES_MAX} tables with this name between [[ and ]]");
+            ConfigError::rule(self.place_of_key(key), "is not a table", allowed)
         };
         match value.get_ref() {
             DeValue::Table(table) => Ok(vec![Spanned::new(value.span(), table)]),
             DeValue::Array(list) if list.len() > TABLES_MAX => {
                 let first = &list[TABLES_MAX];
-                Err(ConfigError::Rule {
-                    place: format!("{}: {}", self.place(first.span().start), key.get_ref()),
-                    wrong: format!("is one of {} tables with this name", list.len()),
-                    allowed: format!("up to {TABLES_MAX}"),
-                })
+                let place = format!("{}: {}", self.place(first.span().start), key.get_ref());
+                let wrong = format!("is one of {} tables with this name", list.len());
+                Err(ConfigError::rule(place, wrong, format!("up to {TABLES_MAX}")))
             }
             DeValue::Array(list) => list
                 .iter()
@@ -188,49 +185,35 @@ impl File<'_> {
         scopes: &[Scope],
         tables: &[&str],
     ) -> Result<(), ConfigError> {
-        // Limits have their own table in a file.
-        let Some(row) = Row::of_key(key.get_ref(), scopes).filter(|row| row.key != "limit") else {
+        let Some(row) = Row::of_scopes(scopes).find(|row| row.key == key.get_ref()) else {
             if let Some(allowed) = where_allowed(key.get_ref()) {
                 let wrong = format!("does not belong {}", where_read(scopes));
-                return Err(ConfigError::Rule { place: self.place_of_key(key), wrong, allowed });
+                return Err(ConfigError::rule(self.place_of_key(key), wrong, allowed));
             }
-            let keys = Row::TABLE.iter().filter(|row| scopes.contains(&row.scope));
-            let keys = keys.map(|row| row.key).filter(|key| *key != "limit");
+            let keys = Row::of_scopes(scopes).map(|row| row.key);
             let allowed: Vec<&str> = keys.chain(tables.iter().copied()).collect();
-            return Err(ConfigError::Unknown {
-                place: self.place(key.span().start),
-                found: key.get_ref().to_string(),
-                nearest: nearest(key.get_ref(), allowed.iter().copied()),
-                allowed: allowed.join(", "),
-            });
+            let place = self.place(key.span().start);
+            return Err(ConfigError::unknown(place, key.get_ref(), &allowed));
         };
-        let place = self.place_of_key(key);
-        match value.get_ref() {
-            DeValue::Array(list) if row.is_repeatable() => {
-                if list.is_empty() {
-                    values.emptied.push(row);
-                }
-                for entry in list.iter() {
-                    let place = format!("{}: {}", self.place(entry.span().start), key.get_ref());
-                    let text = self.text_of(row, &place, entry)?;
-                    values.add(row, Given { place, text })?;
-                }
-                Ok(())
-            }
-            _ => {
-                let text = self.text_of(row, &place, value)?;
-                values.add(row, Given { place, text })
-            }
+        let entries: Vec<_> = match value.get_ref() {
+            DeValue::Array(list) if row.is_repeatable() => list.iter().collect(),
+            _ => vec![value],
+        };
+        if entries.is_empty() {
+            values.emptied.push(row);
         }
+        for entry in entries {
+            let place = format!("{}: {}", self.place(entry.span().start), key.get_ref());
+            let text = self.text_of(row, &place, entry)?;
+            values.add(row, Given { place, text })?;
+        }
+        Ok(())
     }
 
     fn limits(&self, key: &Key<'_>, value: &Value<'_>) -> Result<Vec<LimitGiven>, ConfigError> {
         let DeValue::Table(table) = value.get_ref() else {
-            return Err(ConfigError::Rule {
-                place: self.place_of_key(key),
-                wrong: "is not a table".to_owned(),
-                allowed: "[limits], with one line for each limit".to_owned(),
-            });
+            let allowed = "[limits], with one line for each limit";
+            return Err(ConfigError::rule(self.place_of_key(key), "is not a table", allowed));
         };
         let given = |(key, value): (&Key<'_>, &Value<'_>)| {
             let place = self.place_of_key(key);
@@ -247,10 +230,10 @@ impl File<'_> {
     /// A value of a row as text: a Boolean as the word that it means there.
     fn text_of(&self, row: &Row, place: &str, value: &Value<'_>) -> Result<String, ConfigError> {
         match value.get_ref() {
-            DeValue::Boolean(switch) => match row.kind.word_of(*switch) {
-                Some(word) => Ok(word.to_owned()),
-                None => Ok(switch.to_string()),
-            },
+            DeValue::Boolean(switch) => {
+                let word = row.kind.word_of(*switch);
+                Ok(word.map_or_else(|| switch.to_string(), str::to_owned))
+            }
             _ => self.text(place, value, row.kind.allowed()),
         }
     }

@@ -91,7 +91,7 @@ fn options_of_a_command_line_come_before_those_of_the_file() {
         panic!("the command is check");
     };
     let file = "workers = 2\nmemory = \"32M\"\n[limits]\nfields = 8\n[[forward]]";
-    let config = from_named_toml("f", file, &over).unwrap();
+    let config = from_tables(&tables_of_toml("f", file, &over).unwrap()).unwrap();
     assert_eq!((config.workers, config.limits.fields), (7, 9));
     assert_eq!(config.memory_bytes, 32 << 20);
 }
@@ -224,6 +224,14 @@ fn a_bad_command_line_is_refused_with_option_and_what_is_allowed() {
     );
 }
 
+/// The page that `--help` prints for a command.
+pub(super) fn help(name: &str) -> String {
+    match command(["millrace", name, "--help"].map(OsString::from)) {
+        Ok(Command::Print(text)) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn every_row_is_in_help_and_in_every_page() {
     for row in Row::TABLE {
@@ -271,7 +279,7 @@ fn every_default_that_is_a_value_is_one() {
 #[test]
 fn the_committed_pages_are_those_of_the_table() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
-    for (name, file) in PAGES {
+    for (name, file, _) in PAGES {
         let committed = std::fs::read_to_string(root.join(file)).unwrap_or_default();
         assert!(
             committed == page(name).unwrap(),

@@ -3,7 +3,7 @@
 //! they mean.
 
 use super::error::ConfigError;
-use super::options::{Row, Scope};
+use super::options::{Kind, Row, Scope};
 use super::value::{self, Wrong};
 
 /// One value as it was written.
@@ -136,22 +136,20 @@ impl Values {
     pub(super) fn one_or_default<T>(
         &self,
         key: &str,
-        scope: Scope,
         read: impl Fn(&str) -> Result<T, Wrong>,
     ) -> Result<T, ConfigError> {
         match self.one(key, &read)? {
             Some(value) => Ok(value),
-            None => Self::default_of(key, scope, read),
+            None => Self::default_of(key, read),
         }
     }
 
     /// The default of a key's row, which must be a value itself.
     pub(super) fn default_of<T>(
         key: &str,
-        scope: Scope,
         read: impl Fn(&str) -> Result<T, Wrong>,
     ) -> Result<T, ConfigError> {
-        let row = Row::of_key(key, &[scope]).expect("the keys asked for are those of the table");
+        let row = Row::of_key(key).expect("the keys asked for are those of the table");
         Given { place: "default".to_owned(), text: row.default.to_owned() }.read(row, read)
     }
 
@@ -165,7 +163,7 @@ impl Values {
 
     /// What a key is called where these values were written.
     pub(super) fn name_of(&self, key: &'static str) -> String {
-        let flag = Row::TABLE.iter().find(|row| row.key == key).and_then(|row| row.flag);
+        let flag = Row::of_key(key).and_then(|row| row.flag);
         match flag {
             Some(flag) if self.is_command_line => format!("--{flag}"),
             _ => key.to_owned(),
@@ -176,14 +174,11 @@ impl Values {
     pub(super) fn add(&mut self, row: &'static Row, given: Given) -> Result<(), ConfigError> {
         let count = self.given.iter().filter(|(other, _)| other.key == row.key).count();
         if count == row.values_max {
-            return Err(ConfigError::Rule {
-                place: given.place,
-                wrong: "is given too often".to_owned(),
-                allowed: match row.values_max {
-                    1 => "one value".to_owned(),
-                    most => format!("up to {most} values"),
-                },
-            });
+            let allowed = match row.values_max {
+                1 => "one value".to_owned(),
+                most => format!("up to {most} values"),
+            };
+            return Err(ConfigError::rule(given.place, "is given too often", allowed));
         }
         self.given.push((row, given));
         Ok(())
@@ -207,4 +202,14 @@ impl Given {
         }
         ConfigError::Value { place: self.place.clone(), found: self.text.clone(), wrong, allowed }
     }
+}
+
+/// Reads a number or size and checks it against the bounds of its row.
+pub(super) fn bounded(key: &str, text: &str) -> Result<u64, Wrong> {
+    let (number, least, most) = match Row::kind_of(key) {
+        Kind::Number { least, most } => (value::number(text)?, least, most),
+        Kind::Size { least, most } => (value::size(text)?, least, most),
+        _ => unreachable!("only rows with bounds are asked for"),
+    };
+    value::within(number, least, most)
 }

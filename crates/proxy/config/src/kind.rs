@@ -107,113 +107,99 @@ impl Kind {
 
     /// What `--help` shows in place of a value.
     pub fn placeholder(&self) -> &'static str {
-        match self {
-            Self::Flag => "",
-            Self::Switch => "on|off",
-            Self::Number { .. } => "N",
-            Self::Size { .. } => "SIZE",
-            Self::Choice(_) => "WORD",
-            Self::Listen => "ADDRESS",
-            Self::Admin => "ADDRESS",
-            Self::Service => "NAME",
-            Self::Name => "NAME",
-            Self::Log => "FILE|off",
-            Self::Origin => "URL",
-            Self::Block => "CIDR",
-            Self::Port => "PORT",
-            Self::Host => "HOST",
-            Self::Domain => "NAME",
-            Self::File => "FILE",
-            Self::Realm => "TEXT",
-            Self::Path => "PATH",
-            Self::PassField => "NAME",
-            Self::Check => "PATH|off",
-            Self::Statuses => "STATUS",
-            Self::Congestion => "NAME",
-            Self::User => "USER",
-            Self::Folder => "DIR",
-            Self::Share { .. } => "SIZE|PERCENT%",
-            Self::Disk { .. } => "DIR:SIZE",
-            Self::Time => "TIME",
-            Self::Ttl => "LIFETIME",
-            Self::Field => "NAME|off",
-            Self::Feature => "KIND:NAME",
-            Self::Parameter => "NAME|*",
-            Self::Limit => "NAME=VALUE",
-        }
+        self.described().0
     }
 
     /// What is allowed, as the end of a sentence.
     pub fn allowed(&self) -> String {
-        let words = match self {
-            Self::Flag => "true, false",
-            Self::Switch => "on, off",
-            Self::Number { least, most } => {
-                return format!("a whole number from {least} to {most}");
-            }
-            Self::Size { least, most } => return sizes(*least, *most),
-            Self::Choice(words) => return words.join(", "),
-            Self::Listen => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH",
-            Self::Admin => "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off",
-            Self::Service => "1 to 64 letters, digits, -, _ and .",
-            Self::Name => "a host name",
-            Self::Log => "a file's path, - for standard output, off",
-            Self::Origin => "http://HOST[:PORT], http://[IPV6][:PORT], unix:PATH",
-            Self::Block => "ADDRESS, ADDRESS/BITS",
-            Self::Port => "a port from 1 to 65535, all",
-            Self::Host => "a host name, *.NAME for all names below it, an address",
-            Self::Domain => {
-                "a host name, *.NAME for all names below it; names that are not \
-                 ASCII as their A-labels, xn--..."
-            }
-            Self::File => "a file's path",
-            Self::Realm => "1 to 100 printable ASCII characters without quotes and backslashes",
-            Self::Path => {
-                "a path from its slash on, without ? and #, in normal form: without \
-                 //, . and .. segments, a % that begins no escape, escapes of visible \
-                 characters other than / \\ % ? # and ;, and lower-case hexadecimal \
-                 digits in others"
-            }
-            Self::PassField => {
-                "X-Real-Ip, X-Client-IP, Client-IP, True-Client-IP, \
-                 CF-Connecting-IP, Fastly-Client-IP, X-Cluster-Client-IP, X-Host, \
-                 X-HTTP-Host-Override, X-Scheme, X-Url-Scheme, X-Script-Name, \
-                 Front-End-Https, X-Original-NAME, X-Rewrite-NAME, names that \
-                 begin with X-Forward but for X-Forwarded-For, -Host and -Proto"
-            }
-            Self::Check => "a path from its slash on, with ? if need be; off",
-            Self::Statuses => "a status from 200 to 599, or a range of them like 200-299",
-            Self::Congestion => {
-                "system, auto, an algorithm that the kernel has: up to 15 letters, digits, - and _"
-            }
-            Self::User => "auto, a user's name or number, with :GROUP behind it for another group",
-            Self::Folder => "a folder's path",
+        match *self {
+            Self::Number { least, most } => format!("a whole number from {least} to {most}"),
+            Self::Size { least, most } => sizes(least, most),
+            Self::Choice(words) => words.join(", "),
             Self::Share { least, most, percent_max } => {
-                let sizes = sizes(*least, *most);
-                return format!("0 for none, {sizes}, a part of memory from 1% to {percent_max}%");
+                let sizes = sizes(least, most);
+                format!("0 for none, {sizes}, a part of memory from 1% to {percent_max}%")
             }
             Self::Disk { least, most } => {
-                let sizes = sizes(*least, *most);
-                return format!("the path of a folder from its slash on, a colon, and {sizes}");
+                let sizes = sizes(least, most);
+                format!("the path of a folder from its slash on, a colon, and {sizes}")
             }
-            Self::Time => "a whole number with s, m, h or d, 0s to 3650d",
-            Self::Ttl => {
+            _ => self.described().1.to_owned(),
+        }
+    }
+
+    /// The placeholder, and what is allowed where no bounds or words of the row are a part of it.
+    fn described(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Flag => ("", "true, false"),
+            Self::Switch => ("on|off", "on, off"),
+            Self::Number { .. } => ("N", ""),
+            Self::Size { .. } => ("SIZE", ""),
+            Self::Choice(_) => ("WORD", ""),
+            Self::Share { .. } => ("SIZE|PERCENT%", ""),
+            Self::Disk { .. } => ("DIR:SIZE", ""),
+            Self::Listen => ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH"),
+            Self::Admin => ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off"),
+            Self::Service => ("NAME", "1 to 64 letters, digits, -, _ and ."),
+            Self::Name => ("NAME", "a host name"),
+            Self::Log => ("FILE|off", "a file's path, - for standard output, off"),
+            Self::Origin => ("URL", "http://HOST[:PORT], http://[IPV6][:PORT], unix:PATH"),
+            Self::Block => ("CIDR", "ADDRESS, ADDRESS/BITS"),
+            Self::Port => ("PORT", "a port from 1 to 65535, all"),
+            Self::Host => ("HOST", "a host name, *.NAME for all names below it, an address"),
+            Self::Domain => (
+                "NAME",
+                "a host name, *.NAME for all names below it; names that are not ASCII as their \
+                 A-labels, xn--...",
+            ),
+            Self::File => ("FILE", "a file's path"),
+            Self::Realm => {
+                ("TEXT", "1 to 100 printable ASCII characters without quotes and backslashes")
+            }
+            Self::Path => ("PATH", PATHS),
+            Self::PassField => ("NAME", PASS_FIELDS),
+            Self::Check => ("PATH|off", "a path from its slash on, with ? if need be; off"),
+            Self::Statuses => {
+                ("STATUS", "a status from 200 to 599, or a range of them like 200-299")
+            }
+            Self::Congestion => (
+                "NAME",
+                "system, auto, an algorithm that the kernel has: up to 15 letters, digits, - and _",
+            ),
+            Self::User => {
+                ("USER", "auto, a user's name or number, with :GROUP behind it for another group")
+            }
+            Self::Folder => ("DIR", "a folder's path"),
+            Self::Time => ("TIME", "a whole number with s, m, h or d, 0s to 3650d"),
+            Self::Ttl => (
+                "LIFETIME",
                 "origin, default TIME, override TIME, each alone or after a status or a range of \
-                 them, as in 404 default 10s; TIME is a whole number with s, m, h or d, 0s to 3650d"
-            }
-            Self::Field => "a field's name, off",
-            Self::Feature => {
-                "field:NAME, cookie:NAME, cookie:NAME* for all cookies whose names begin so"
-            }
-            Self::Parameter => {
+                 them, as in 404 default 10s; TIME is a whole number with s, m, h or d, 0s to \
+                 3650d",
+            ),
+            Self::Field => ("NAME|off", "a field's name, off"),
+            Self::Feature => (
+                "KIND:NAME",
+                "field:NAME, cookie:NAME, cookie:NAME* for all cookies whose names begin so",
+            ),
+            Self::Parameter => (
+                "NAME|*",
                 "a parameter's name as it is sent, NAME* for all that begin so, * for the whole \
-                 query"
-            }
-            Self::Limit => "NAME=VALUE with a name of the table of limits",
-        };
-        words.to_owned()
+                 query",
+            ),
+            Self::Limit => ("NAME=VALUE", "NAME=VALUE with a name of the table of limits"),
+        }
     }
 }
+
+const PATHS: &str = "a path from its slash on, without ? and #, in normal form: without //, . and \
+                     .. segments, a % that begins no escape, escapes of visible characters other \
+                     than / \\ % ? # and ;, and lower-case hexadecimal digits in others";
+const PASS_FIELDS: &str = "X-Real-Ip, X-Client-IP, Client-IP, True-Client-IP, CF-Connecting-IP, \
+                           Fastly-Client-IP, X-Cluster-Client-IP, X-Host, X-HTTP-Host-Override, \
+                           X-Scheme, X-Url-Scheme, X-Script-Name, Front-End-Https, \
+                           X-Original-NAME, X-Rewrite-NAME, names that begin with X-Forward but \
+                           for X-Forwarded-For, -Host and -Proto";
 
 fn sizes(least: u64, most: u64) -> String {
     let [least, most] = [least, most].map(value::write_size);

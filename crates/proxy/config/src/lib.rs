@@ -10,6 +10,7 @@ mod asking;
 mod build;
 mod cache;
 mod change;
+mod choice;
 mod error;
 mod file;
 mod given;
@@ -37,8 +38,9 @@ use millrace_splice::Thresholds;
 use crate::limits::Limits;
 use crate::users::Users;
 
-pub use arguments::{Command, help};
+pub use arguments::Command;
 pub use asking::{Asking, LIST_OBJECTS_MAX};
+pub use build::{from_tables, process_from_tables};
 pub use cache::{CacheRoute, CacheSettings, Disk};
 pub use change::check_change;
 pub use error::ConfigError;
@@ -55,20 +57,12 @@ pub use write::to_toml;
 /// # Errors
 /// The first thing that is wrong, on one line.
 pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
-    from_named_toml("configuration", text, &Tables::default())
+    from_tables(&tables_of_toml("configuration", text, &Tables::default())?)
 }
 
-/// Reads the text of the file that messages call `name`; the options of the process in `over`,
-/// from a command line, come before the file's own.
-///
-/// # Errors
-/// The first thing that is wrong, on one line with the file's name, line and key.
-pub fn from_named_toml(name: &str, text: &str, over: &Tables) -> Result<Config, ConfigError> {
-    build::build(&tables_of_toml(name, text, over)?)
-}
-
-/// The values of a file as [`from_named_toml`] reads them, for [`from_tables`]: beside the
-/// configuration that they mean, they know where each was written.
+/// The values of the file that messages call `name`, for [`from_tables`]: beside the configuration
+/// that they mean, they know where each was written. The options of the process in `over`, from a
+/// command line, come before the file's own.
 ///
 /// # Errors
 /// What is no TOML and what is not known, on one line with the file's name, line and key.
@@ -87,37 +81,16 @@ pub fn from_arguments<T: Into<OsString>>(
     let program = std::iter::once(OsString::from("millrace"));
     match command(program.chain(words.into_iter().map(Into::into)))? {
         Command::Serve(tables) => from_tables(&tables),
-        _ => Err(ConfigError::Rule {
-            place: "command line".to_owned(),
-            wrong: "holds no configuration".to_owned(),
-            allowed: "forward, boost".to_owned(),
-        }),
+        _ => Err(ConfigError::rule("command line", "holds no configuration", "forward, boost")),
     }
 }
 
 /// What a command line, its first word the program's name, asks for.
 ///
 /// # Errors
-/// A word that is not known or has no value; values themselves are read later, by [`from_tables`]
-/// and [`from_named_toml`].
+/// A word that is not known or has no value; values themselves are read later, by [`from_tables`].
 pub fn command(words: impl IntoIterator<Item = OsString>) -> Result<Command, ConfigError> {
     arguments::read(&words.into_iter().collect::<Vec<_>>())
-}
-
-/// The configuration that a command line's values mean.
-///
-/// # Errors
-/// The first thing that is wrong, on one line with the option's name.
-pub fn from_tables(tables: &Tables) -> Result<Config, ConfigError> {
-    build::build(tables)
-}
-
-/// The configuration of the process alone, without any service: what `doctor` judges by.
-///
-/// # Errors
-/// The first thing that is wrong, on one line with the option's name.
-pub fn process_from_tables(tables: &Tables) -> Result<Config, ConfigError> {
-    build::process_only(tables)
 }
 
 /// What an operator should know about a configuration that is valid, a line each.

@@ -4,6 +4,7 @@
 //! through the row `limit`.
 
 pub use super::kind::Kind;
+use Scope::{Boost, Cache, Forward, Process, Route, Service, Start};
 
 /// One option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +69,12 @@ impl Row {
             }
     }
 
+    /// The commands that take the option, in words.
+    pub fn commands(&self) -> String {
+        let names = COMMANDS.iter().map(|(name, _)| *name);
+        names.filter(|name| self.is_of_command(name)).collect::<Vec<_>>().join(", ")
+    }
+
     /// The tables of a file that take the option, for the reference.
     pub fn tables(&self) -> &'static str {
         match self.scope {
@@ -87,9 +94,21 @@ impl Row {
         self.values_max > 1
     }
 
-    /// The row of a key within a scope that takes it.
-    pub(super) fn of_key(key: &str, scopes: &[Scope]) -> Option<&'static Self> {
-        Self::TABLE.iter().find(|row| row.key == key && scopes.contains(&row.scope))
+    /// The rows that are keys of a file's table, which takes these scopes; limits have a table of
+    /// their own.
+    pub(super) fn of_scopes(scopes: &[Scope]) -> impl Iterator<Item = &'static Self> {
+        let rows = Self::TABLE.iter().filter(|row| row.kind != Kind::Limit);
+        rows.filter(|row| scopes.contains(&row.scope))
+    }
+
+    /// The type of the option with a key of the table.
+    pub(super) fn kind_of(key: &str) -> Kind {
+        Self::of_key(key).expect("the key is one of the table").kind
+    }
+
+    /// The row of a key.
+    pub(super) fn of_key(key: &str) -> Option<&'static Self> {
+        Self::TABLE.iter().find(|row| row.key == key)
     }
 }
 
@@ -99,278 +118,162 @@ pub(super) const MEMORY_BYTES_PER_WORKER_MIN: u64 = 1 << 20;
 /// Host names in one list; so many fill a file to a quarter.
 const DOMAINS_MAX: usize = 8192;
 
-/// A row that is the whole process's, given once.
-const fn process(key: &'static str, kind: Kind, default: &'static str, text: &'static str) -> Row {
-    Row { flag: Some(key), key, scope: Scope::Process, kind, default, values_max: 1, text }
-}
-
-/// A row about what is kept, given once.
-const fn cached(key: &'static str, kind: Kind, default: &'static str, text: &'static str) -> Row {
-    Row { flag: Some(key), key, scope: Scope::Cache, kind, default, values_max: 1, text }
-}
-
-/// A row of something that can stand many times in one configuration.
-const fn row(
-    key: &'static str,
-    scope: Scope,
-    kind: Kind,
-    default: &'static str,
-    values_max: usize,
-    text: &'static str,
-) -> Row {
-    Row { flag: Some(key), key, scope, kind, default, values_max, text }
+/// A row that is given once, and is called the same on the command line and in files. [`Row::text`]
+/// follows.
+const fn row(scope: Scope, key: &'static str, kind: Kind, default: &'static str) -> Row {
+    Row { flag: Some(key), key, scope, kind, default, values_max: 1, text: "" }
 }
 
 impl Row {
+    const fn text(self, text: &'static str) -> Self {
+        Self { text, ..self }
+    }
+
+    /// What can stand many times in one configuration.
+    const fn times(self, values_max: usize) -> Self {
+        Self { values_max, ..self }
+    }
+
+    /// What the command line calls otherwise than files do.
+    const fn flag(self, flag: &'static str) -> Self {
+        Self { flag: Some(flag), ..self }
+    }
+
+    /// What the command line does not know.
+    const fn of_files(self) -> Self {
+        Self { flag: None, ..self }
+    }
+
     /// The rows, in the order of the reference.
     pub const TABLE: &'static [Self] = &[
-        Row {
-            flag: None,
-            ..row(
-                "name",
-                Scope::Service,
-                Kind::Service,
-                "(the role, forward or boost, if the process has one service of it; else the \
-                 first listen address)",
-                1,
-                "Call the service by this name in the keys of cached responses and in metrics. No \
-                 other service may have it. A service whose name changes finds nothing of what it \
-                 stored before.",
-            )
-        },
         row(
+            Service,
+            "name",
+            Kind::Service,
+            "(the role, forward or boost, if the process has one service of it; else the first \
+             listen address)",
+        )
+        .of_files()
+        .text(
+            "Call the service by this name in the keys of cached responses and in metrics. No \
+             other service may have it. A service whose name changes finds nothing of what it \
+             stored before.",
+        ),
+        row(
+            Service,
             "listen",
-            Scope::Service,
             Kind::Listen,
             "(127.0.0.1:3128 for forward, 127.0.0.1:8080 for boost)",
-            64,
-            "Take clients at this address. Port 0 lets the kernel pick one; it is printed.",
-        ),
-        Row {
-            flag: Some("origin"),
-            ..row(
-                "origins",
-                Scope::Route,
-                Kind::Origin,
-                "(none: at least one is needed)",
-                256,
+        )
+        .times(64)
+        .text("Take clients at this address. Port 0 lets the kernel pick one; it is printed."),
+        row(Route, "origins", Kind::Origin, "(none: at least one is needed)")
+            .flag("origin")
+            .times(256)
+            .text(
                 "Pass requests to this web server. Several share the load; on the command line \
                  commas may stand between them.",
-            )
-        },
-        row(
-            "balance",
-            Scope::Route,
-            Kind::Choice(&["round-robin", "least-outstanding"]),
-            "round-robin",
-            1,
-            "Pick an origin in turn, or the one with the fewest requests under way.",
+            ),
+        row(Route, "balance", Kind::Choice(&["round-robin", "least-outstanding"]), "round-robin")
+            .text("Pick an origin in turn, or the one with the fewest requests under way."),
+        row(Route, "host-sent", Kind::Choice(&["client", "origin"]), "client")
+            .flag("host")
+            .text("Send the origin the Host that the client asked for, or its own name."),
+        row(Route, "host", Kind::Host, "(any)")
+            .of_files()
+            .text("Take requests for this host only. The first route that matches is taken."),
+        row(Route, "path", Kind::Path, "/").of_files().text(
+            "Match requests whose path begins with this. The path is compared in its normal form: \
+             escapes of letters, digits, -, ., _ and ~ decoded, slashes merged, . and .. segments \
+             removed.",
         ),
-        Row {
-            flag: Some("host"),
-            ..row(
-                "host-sent",
-                Scope::Route,
-                Kind::Choice(&["client", "origin"]),
-                "client",
-                1,
-                "Send the origin the Host that the client asked for, or its own name.",
-            )
-        },
-        Row {
-            flag: None,
-            ..row(
-                "host",
-                Scope::Route,
-                Kind::Host,
-                "(any)",
-                1,
-                "Take requests for this host only. The first route that matches is taken.",
-            )
-        },
-        Row {
-            flag: None,
-            ..row(
-                "path",
-                Scope::Route,
-                Kind::Path,
-                "/",
-                1,
-                "Match requests whose path begins with this. The path is compared in its normal form: \
-                 escapes of letters, digits, -, ., _ and ~ decoded, slashes merged, . and .. \
-                 segments removed.",
-            )
-        },
-        Row {
-            flag: None,
-            ..row(
-                "path-strict",
-                Scope::Boost,
-                Kind::Switch,
-                "on",
-                1,
-                "Where a route has a path other than /: refuse a path (400) that origins may read \
-                 as the path of another route, because they decode escapes once or twice, merge \
-                 slashes, remove . and .. segments, or cut at a semicolon; one with %00 or an encoded . or .. \
-                 segment; and one with a . or .. segment and %2f, %5c or a semicolon.",
-            )
-        },
-        row(
-            "path-forward",
-            Scope::Route,
-            Kind::Choice(&["as-sent", "normalised"]),
-            "as-sent",
-            1,
+        row(Boost, "path-strict", Kind::Switch, "on").of_files().text(
+            "Where a route has a path other than /: refuse a path (400) that origins may read as \
+             the path of another route, because they decode escapes once or twice, merge slashes, \
+             remove . and .. segments, or cut at a semicolon; one with %00 or an encoded . or .. \
+             segment; and one with a . or .. segment and %2f, %5c or a semicolon.",
+        ),
+        row(Route, "path-forward", Kind::Choice(&["as-sent", "normalised"]), "as-sent").text(
             "Send the origin the path as the client sent it, or in its normal form. The key of a \
              cached response contains the same form.",
         ),
-        row(
-            "pass-fields",
-            Scope::Route,
-            Kind::PassField,
-            "(none)",
-            32,
+        row(Route, "pass-fields", Kind::PassField, "(none)").times(32).text(
             "Pass this field on from peers outside trust too. Without it a booster removes fields \
              by which a client could describe itself or its request to the origin. The field \
              becomes a part of the cache key.",
         ),
-        row(
-            "eject-on-errors",
-            Scope::Route,
-            Kind::Switch,
-            "off",
-            1,
+        row(Route, "eject-on-errors", Kind::Switch, "off").text(
             "Count answers 502, 503 and 504 as failures of the origin, as if none had come. They \
              are passed on all the same.",
         ),
-        row(
-            "check",
-            Scope::Route,
-            Kind::Check,
-            "off",
-            1,
+        row(Route, "check", Kind::Check, "off").text(
             "Ask each origin for this path every check_interval_ms, and leave out those that fail \
              while there are others.",
         ),
-        row(
-            "check-status",
-            Scope::Route,
-            Kind::Statuses,
-            "200-399",
-            1,
-            "Statuses of an origin that is well, in answer to a check.",
-        ),
-        row(
-            "send-proxy",
-            Scope::Route,
-            Kind::Choice(&["off", "v1", "v2"]),
-            "off",
-            1,
+        row(Route, "check-status", Kind::Statuses, "200-399")
+            .text("Statuses of an origin that is well, in answer to a check."),
+        row(Route, "send-proxy", Kind::Choice(&["off", "v1", "v2"]), "off").text(
             "Begin each connection to an origin with a PROXY protocol header, version 1 (text) or \
              2 (binary), that names the client and the address it reached. Such a connection \
              serves no other client.",
         ),
-        row(
-            "allow-client",
-            Scope::Service,
-            Kind::Block,
-            "(every client)",
-            1024,
+        row(Service, "allow-client", Kind::Block, "(every client)").times(1024).text(
             "Serve clients from these addresses only. A forward proxy that other machines can \
              reach does not start without it.",
         ),
+        row(Service, "deny-client", Kind::Block, "(none)")
+            .times(1024)
+            .text("Never serve clients from these addresses; wins over allow-client."),
         row(
-            "deny-client",
-            Scope::Service,
-            Kind::Block,
-            "(none)",
-            1024,
-            "Never serve clients from these addresses; wins over allow-client.",
-        ),
-        row(
+            Forward,
             "auth-file",
-            Scope::Forward,
             Kind::File,
             "(none: who may use the proxy is decided by addresses alone)",
-            1,
+        )
+        .text(
             "Ask clients for a user name and password (Basic) or a token (Bearer), and look them \
              up in this file: a line NAME:HASH, as htpasswd -B and openssl passwd -6 write the \
              hash, or NAME:token:SHA256, for each. Nobody but its owner and group may write it.",
         ),
+        row(Forward, "auth-realm", Kind::Realm, "millrace")
+            .text("Show this to the person who is asked for a password."),
         row(
-            "auth-realm",
-            Scope::Forward,
-            Kind::Realm,
-            "millrace",
-            1,
-            "Show this to the person who is asked for a password.",
-        ),
-        row(
+            Forward,
             "allow-private",
-            Scope::Forward,
             Kind::Switch,
             "(on if only this machine can reach the proxy, else off)",
-            1,
-            "Let clients reach loopback, private and other special addresses. Addresses of \
-             cloud metadata services (link-local ones, fd00:ec2::/32, fd00:42::42 and a few \
-             others) need allow-target all the same.",
+        )
+        .text(
+            "Let clients reach loopback, private and other special addresses. Addresses of cloud \
+             metadata services (link-local ones, fd00:ec2::/32, fd00:42::42 and a few others) need \
+             allow-target all the same.",
         ),
+        row(Forward, "allow-target", Kind::Block, "(none)")
+            .times(1024)
+            .text("Let clients reach these addresses, whatever allow-private says."),
+        row(Forward, "deny-target", Kind::Block, "(none)")
+            .times(1024)
+            .text("Never let clients reach these addresses; wins over allow-target."),
         row(
-            "allow-target",
-            Scope::Forward,
-            Kind::Block,
-            "(none)",
-            1024,
-            "Let clients reach these addresses, whatever allow-private says.",
-        ),
-        row(
-            "deny-target",
-            Scope::Forward,
-            Kind::Block,
-            "(none)",
-            1024,
-            "Never let clients reach these addresses; wins over allow-target.",
-        ),
-        row(
+            Forward,
             "allow-port",
-            Scope::Forward,
             Kind::Port,
             "(all if only this machine can reach the proxy, else none)",
-            1024,
-            "Let clients reach this port beside 80, 443 and those from 1024.",
-        ),
-        row(
-            "deny-port",
-            Scope::Forward,
-            Kind::Number { least: 1, most: 65535 },
-            "(none)",
-            1024,
-            "Never let clients reach this port; wins over allow-port and allow-target.",
-        ),
-        row(
-            "allow-domain",
-            Scope::Forward,
-            Kind::Domain,
-            "(every name)",
-            DOMAINS_MAX,
+        )
+        .times(1024)
+        .text("Let clients reach this port beside 80, 443 and those from 1024."),
+        row(Forward, "deny-port", Kind::Number { least: 1, most: 65535 }, "(none)")
+            .times(1024)
+            .text("Never let clients reach this port; wins over allow-port and allow-target."),
+        row(Forward, "allow-domain", Kind::Domain, "(every name)").times(DOMAINS_MAX).text(
             "Let clients reach these host names only. Targets that are addresses are then denied, \
              except those of allow-target. The addresses of a name are judged as ever.",
         ),
-        row(
-            "deny-domain",
-            Scope::Forward,
-            Kind::Domain,
-            "(none)",
-            DOMAINS_MAX,
-            "Never let clients reach these host names; wins over allow-domain. The machine's search \
-             list of domains applies to no name then.",
+        row(Forward, "deny-domain", Kind::Domain, "(none)").times(DOMAINS_MAX).text(
+            "Never let clients reach these host names; wins over allow-domain. The machine's \
+             search list of domains applies to no name then.",
         ),
-        row(
-            "trust",
-            Scope::Service,
-            Kind::Block,
-            "(none)",
-            1024,
+        row(Service, "trust", Kind::Block, "(none)").times(1024).text(
             "Believe the Forwarded, X-Forwarded-* and PROXY headers that come from these \
              addresses. A booster sends Forwarded, X-Forwarded-For, -Proto and -Host to its \
              origins: after what these addresses said, and in the place of what others did. From \
@@ -378,253 +281,161 @@ impl Row {
              X-Forwarded-Prefix and X-Original-URL; they are a part of the cache key. Where a \
              PROXY header names a client, that client's address decides about fields.",
         ),
-        row(
-            "proxy-protocol",
-            Scope::Service,
-            Kind::Flag,
-            "false",
-            1,
+        row(Service, "proxy-protocol", Kind::Flag, "false").text(
             "Expect a PROXY protocol header, version 1 or 2, at the beginning of each connection. \
              Needs trust.",
         ),
-        row(
-            "proxy-status",
-            Scope::Service,
-            Kind::Switch,
-            "off",
-            1,
-            "Add a member to Proxy-Status (RFC 9209) of each answer that is passed on. Answers that \
-             are made here always have one.",
+        row(Service, "proxy-status", Kind::Switch, "off").text(
+            "Add a member to Proxy-Status (RFC 9209) of each answer that is passed on. Answers \
+             that are made here always have one.",
         ),
-        row(
-            "congestion",
-            Scope::Service,
-            Kind::Congestion,
-            "system",
-            1,
+        row(Service, "congestion", Kind::Congestion, "system").text(
             "Congestion control of clients' TCP connections: an algorithm by its name, system for \
              what the kernel is set to, or auto for cubic where the peer has a loopback, private \
              or link-local address (an algorithm that paces, such as bbr, costs CPU there and \
              gains nothing) and the system's for all others.",
         ),
-        row(
-            "origin-congestion",
-            Scope::Service,
-            Kind::Congestion,
-            "system",
-            1,
-            "The same for TCP connections to origins.",
-        ),
-        cached(
-            "cache",
-            Kind::Switch,
-            "on",
+        row(Service, "origin-congestion", Kind::Congestion, "system")
+            .text("The same for TCP connections to origins."),
+        row(Cache, "cache", Kind::Switch, "on").text(
             "Keep answers and answer from them, as RFC 9111 lets a shared cache. off: requests go \
              past the cache.",
         ),
-        Row {
-            values_max: 32,
-            ..cached(
-                "cache-ttl",
-                Kind::Ttl,
-                "origin",
-                "How long answers are fresh. origin: as long as the origin says (cache-target, \
-                 Cache-Control, Expires), or where it says nothing, as cache-heuristic does. \
-                 default: where it says nothing, so long. override: so long, whatever it says; \
-                 what must not be stored is not stored all the same, and what must be validated \
-                 each time is. Without a status it is about those that may be cached without \
-                 being asked for: 200, 203, 204, 206, 300, 301, 308, 404, 405, 410, 414 and 501. \
-                 Responses with 400, 401 and 429 are stored only if a status or a range names them.",
-            )
-        },
-        cached(
-            "cache-ttl-max",
-            Kind::Time,
-            "3650d",
-            "The longest that an answer is fresh where cache-ttl is not override.",
+        row(Cache, "cache-ttl", Kind::Ttl, "origin").times(32).text(
+            "How long answers are fresh. origin: as long as the origin says (cache-target, \
+             Cache-Control, Expires), or where it says nothing, as cache-heuristic does. default: \
+             where it says nothing, so long. override: so long, whatever it says; what must not be \
+             stored is not stored all the same, and what must be validated each time is. Without a \
+             status it is about those that may be cached without being asked for: 200, 203, 204, \
+             206, 300, 301, 308, 404, 405, 410, 414 and 501. Responses with 400, 401 and 429 are \
+             stored only if a status or a range names them.",
         ),
-        cached(
-            "cache-heuristic",
-            Kind::Number { least: 0, most: 100 },
-            "10",
+        row(Cache, "cache-ttl-max", Kind::Time, "3650d")
+            .text("The longest that an answer is fresh where cache-ttl is not override."),
+        row(Cache, "cache-heuristic", Kind::Number { least: 0, most: 100 }, "10").text(
             "How long an answer is fresh whose origin does not say: so many percent of the time \
              since its Last-Modified (RFC 9111 section 4.2.2). 0: it is validated each time.",
         ),
-        cached(
-            "cache-heuristic-max",
-            Kind::Time,
-            "1d",
-            "The longest that an answer is fresh by cache-heuristic.",
-        ),
-        cached(
-            "cache-stale-if-error",
-            Kind::Time,
-            "0s",
+        row(Cache, "cache-heuristic-max", Kind::Time, "1d")
+            .text("The longest that an answer is fresh by cache-heuristic."),
+        row(Cache, "cache-stale-if-error", Kind::Time, "0s").text(
             "How long a stale answer stands in for an origin that cannot be reached or answers \
              500, 502, 503 or 504, where the answer itself neither says (RFC 5861) nor forbids it.",
         ),
-        cached(
-            "cache-stale-while-revalidate",
-            Kind::Time,
-            "0s",
+        row(Cache, "cache-stale-while-revalidate", Kind::Time, "0s").text(
             "How long a stale answer is used while it is validated in the background, where the \
              answer itself neither says (RFC 5861) nor forbids it.",
         ),
-        cached(
-            "cache-set-cookie",
-            Kind::Choice(&["explicit", "shared", "never"]),
-            "never",
-            "Which responses with Set-Cookie are stored, and sent with it to other clients. never: \
-             none. explicit: those that say how long they are fresh; the cookies of a validation \
-             (304) are stored too. shared: those that speak to shared caches (public, s-maxage, a \
-             field of cache-target).",
-        ),
-        cached(
-            "cache-heed-requests",
-            Kind::Switch,
-            "on",
+        row(Cache, "cache-set-cookie", Kind::Choice(&["explicit", "shared", "never"]), "never")
+            .text(
+                "Which responses with Set-Cookie are stored, and sent with it to other clients. \
+                 never: none. explicit: those that say how long they are fresh; the cookies of a \
+                 validation (304) are stored too. shared: those that speak to shared caches \
+                 (public, s-maxage, a field of cache-target).",
+            ),
+        row(Cache, "cache-heed-requests", Kind::Switch, "on").text(
             "Heed the Cache-Control and Pragma of requests (RFC 9111 section 5.2.1), by which a \
              client may have an answer validated, say.",
         ),
-        Row {
-            values_max: 8,
-            ..cached(
-                "cache-target",
-                Kind::Field,
-                "CDN-Cache-Control",
-                "A field of answers by which origins speak to this cache (RFC 9213). The first of \
-                 these that an answer has counts in the place of its Cache-Control and Expires.",
-            )
-        },
-        Row {
-            values_max: 64,
-            ..cached(
-                "cache-key",
-                Kind::Feature,
-                "(the URL alone, with the fields that trusted peers describe a request by)",
-                "Keep the responses to requests apart that differ in this field or cookie, though \
-                 their origin does not say so by Vary. A field counts as the origin receives it.",
-            )
-        },
-        Row {
-            values_max: 256,
-            ..cached(
-                "cache-ignore-query",
-                Kind::Parameter,
-                "(none)",
-                "Take URLs as the same that differ in this query parameter alone. The origin gets \
-                 it all the same.",
-            )
-        },
-        Row {
-            values_max: 64,
-            ..cached(
-                "cache-bypass",
-                Kind::Feature,
-                "(none)",
-                "Neither answer requests that bring this field or cookie from the cache, nor \
-                 store the answers to them.",
-            )
-        },
-        cached(
-            "cache-finish",
-            Kind::Switch,
-            "on",
+        row(Cache, "cache-target", Kind::Field, "CDN-Cache-Control").times(8).text(
+            "A field of answers by which origins speak to this cache (RFC 9213). The first of \
+             these that an answer has counts in the place of its Cache-Control and Expires.",
+        ),
+        row(
+            Cache,
+            "cache-key",
+            Kind::Feature,
+            "(the URL alone, with the fields that trusted peers describe a request by)",
+        )
+        .times(64)
+        .text(
+            "Keep the responses to requests apart that differ in this field or cookie, though \
+             their origin does not say so by Vary. A field counts as the origin receives it.",
+        ),
+        row(Cache, "cache-ignore-query", Kind::Parameter, "(none)").times(256).text(
+            "Take URLs as the same that differ in this query parameter alone. The origin gets it \
+             all the same.",
+        ),
+        row(Cache, "cache-bypass", Kind::Feature, "(none)").times(64).text(
+            "Neither answer requests that bring this field or cookie from the cache, nor store the \
+             answers to them.",
+        ),
+        row(Cache, "cache-finish", Kind::Switch, "on").text(
             "Receive an answer to its end, and store it, when the client that asked for it leaves.",
         ),
-        cached(
-            "cache-status",
-            Kind::Switch,
-            "on",
-            "Say in Cache-Status (RFC 9211) of each answer what the cache did.",
-        ),
-        process(
+        row(Cache, "cache-status", Kind::Switch, "on")
+            .text("Say in Cache-Status (RFC 9211) of each answer what the cache did."),
+        row(
+            Process,
             "engine",
             Kind::Choice(&["auto", "epoll", "uring", "uselect", "poll", "select"]),
             "auto",
+        )
+        .text(
             "How to wait for sockets: epoll(7), or io_uring(7) of Linux 6.1 or newer. auto takes \
              uring where it can be had and is not dearer than epoll, and says what it took. \
-             io_uring needs 136 KB of locked memory (RLIMIT_MEMLOCK) for each worker, and at \
-             start for 4 more rings (auto) or 1 more (uring): if there is not enough, auto uses \
-             epoll for all workers, and uring is an error. \
-             uselect reads from memory what happens to connections, which uselectd(8) has the \
-             kernel keep up to date; auto never takes it, and where uselectd does not run or does \
-             not serve this process, millrace does not start by it. When uselectd ends later, \
-             millrace says so and goes on by epoll. For comparison alone: poll(2) and select(2), \
-             whose every wait costs time for each connection, idle ones too.",
+             io_uring needs 136 KB of locked memory (RLIMIT_MEMLOCK) for each worker, and at start \
+             for 4 more rings (auto) or 1 more (uring): if there is not enough, auto uses epoll \
+             for all workers, and uring is an error. uselect reads from memory what happens to \
+             connections, which uselectd(8) has the kernel keep up to date; auto never takes it, \
+             and where uselectd does not run or does not serve this process, millrace does not \
+             start by it. When uselectd ends later, millrace says so and goes on by epoll. For \
+             comparison alone: poll(2) and select(2), whose every wait costs time for each \
+             connection, idle ones too.",
         ),
-        process(
-            "uselectd",
-            Kind::File,
-            "/run/uselectd.sock",
-            "The socket of uselectd(8), for engine uselect.",
-        ),
-        process(
-            "spin-us",
-            Kind::Number { least: 0, most: 1000 },
-            "0",
+        row(Process, "uselectd", Kind::File, "/run/uselectd.sock")
+            .text("The socket of uselectd(8), for engine uselect."),
+        row(Process, "spin-us", Kind::Number { least: 0, most: 1000 }, "0").text(
             "With engine uselect: for how many microseconds a worker looks for work before it \
              sleeps, where that has lately found some and nobody else wants the processor. Answers \
              come sooner, and a processor is kept busy.",
         ),
-        process(
-            "splice",
-            Kind::Choice(&["fixed", "calibrated", "never", "always"]),
-            "fixed",
-            "Which bodies are spliced, moved through a pipe inside the kernel (splice(2)), instead of \
-             copied: those from fixed lengths on, or from calibrated ones, which are measured for \
-             up to a second at start and said; never any; always all. never and always are for \
-             comparisons.",
-        ),
-        process(
+        row(Process, "splice", Kind::Choice(&["fixed", "calibrated", "never", "always"]), "fixed")
+            .text(
+                "Which bodies are spliced, moved through a pipe inside the kernel (splice(2)), \
+                 instead of copied: those from fixed lengths on, or from calibrated ones, which \
+                 are measured for up to a second at start and said; never any; always all. never \
+                 and always are for comparisons.",
+            ),
+        row(
+            Process,
             "workers",
             Kind::Number { least: 1, most: 1024 },
             "(the processors that the process may use)",
-            "Worker threads.",
-        ),
-        process(
+        )
+        .text("Worker threads."),
+        row(
+            Process,
             "memory",
             Kind::Size { least: MEMORY_BYTES_PER_WORKER_MIN, most: 1 << 44 },
             "256M",
+        )
+        .text(
             "What the cache (cache-memory) and all pools may take together; the pools at least 1M \
              a worker. When those are full, reading pauses.",
         ),
-        process(
-            "user",
-            Kind::User,
-            "auto",
+        row(Process, "user", Kind::User, "auto").text(
             "Whose rights to have where millrace is started as root; ports and sockets of unix: \
              addresses are opened before. auto takes the user millrace if there is one, else \
              nobody; and root, without its capabilities, where a file of the configuration would \
              be out of their reach, which is said. Started as anybody else, millrace stays who it \
              is.",
         ),
-        process(
-            "sandbox",
-            Kind::Choice(&["auto", "off"]),
-            "auto",
+        row(Process, "sandbox", Kind::Choice(&["auto", "off"]), "auto").text(
             "Restrict the process to the files of its configuration (Landlock) and to the system \
-             calls that it is made of (seccomp), and hide its memory from other processes and \
-             from core dumps. What this kernel cannot do is said at start. off is for debugging \
-             tools.",
+             calls that it is made of (seccomp), and hide its memory from other processes and from \
+             core dumps. What this kernel cannot do is said at start. off is for debugging tools.",
         ),
-        Row {
-            values_max: 64,
-            ..process(
-                "sandbox-folder",
-                Kind::Folder,
-                "(those of the configuration's files)",
+        row(Process, "sandbox-folder", Kind::Folder, "(those of the configuration's files)")
+            .times(64)
+            .text(
                 "Leave the sandboxed process this folder as well: for logs, Unix sockets and other \
                  files that a reload may name and the configuration does not have at the start.",
-            )
-        },
-        process(
-            "no-cache",
-            Kind::Flag,
-            "false",
-            "Have no cache: store nothing, whatever the other options of the cache say.",
-        ),
-        process(
+            ),
+        row(Process, "no-cache", Kind::Flag, "false")
+            .text("Have no cache: store nothing, whatever the other options of the cache say."),
+        row(
+            Process,
             "cache-memory",
             Kind::Share {
                 least: iolite::limits::SLAB_BYTES_MIN as u64,
@@ -632,90 +443,61 @@ impl Row {
                 percent_max: 90,
             },
             "50%",
+        )
+        .text(
             "What the cache takes of memory: where answers are kept, and where those of disks pass \
              through. 0: there is no cache. A share in percent leaves the pools at least 1M a \
              worker, and is 0 where no 4M remain.",
         ),
-        Row {
-            values_max: 64,
-            ..process(
-                "disk",
-                Kind::Disk { least: 16 << 20, most: 1 << 50 },
-                "(none: answers are kept in memory alone)",
-                "Keep answers in files in this folder too, up to so many bytes of them; they are \
-                 there again after a restart. The folder is millrace's alone: it is made if need \
-                 be, and who runs millrace has to own it.",
-            )
-        },
-        process(
-            "disk-reads",
-            Kind::Choice(&["once", "always"]),
-            "once",
+        row(
+            Process,
+            "disk",
+            Kind::Disk { least: 16 << 20, most: 1 << 50 },
+            "(none: answers are kept in memory alone)",
+        )
+        .times(64)
+        .text(
+            "Keep answers in files in this folder too, up to so many bytes of them; they are there \
+             again after a restart. The folder is millrace's alone: it is made if need be, and who \
+             runs millrace has to own it.",
+        ),
+        row(Process, "disk-reads", Kind::Choice(&["once", "always"]), "once").text(
             "What is asked of disks: once is what memory has not; always is each answer that they \
              have, read and compared again though it is in memory. That is slower: for tests, and \
              for memory that nobody trusts.",
         ),
-        process(
-            "access-log",
-            Kind::Log,
-            "off",
-            "Append a record of each finished exchange to this file. SIGUSR1 reopens it, SIGHUP too.",
+        row(Process, "access-log", Kind::Log, "off").text(
+            "Append a record of each finished exchange to this file. SIGUSR1 reopens it, SIGHUP \
+             too.",
         ),
-        process(
-            "log-format",
-            Kind::Choice(&["common", "combined", "json"]),
-            "combined",
-            "The form of the access log's records.",
+        row(Process, "log-format", Kind::Choice(&["common", "combined", "json"]), "combined")
+            .text("The form of the access log's records."),
+        row(Process, "admin", Kind::Admin, "off").times(4).text(
+            "Answer GET /metrics, /healthz, /config and /cache/stat here, and GET /cache and \
+             /cache/object, POST /reload, /drain, /log/reopen and /cache/purge to who may ask for \
+             them: at a Unix socket, whose file only its owner may use, the same user and root; at \
+             a TCP address who has the token.",
         ),
-        Row {
-            values_max: 4,
-            ..process(
-                "admin",
-                Kind::Admin,
-                "off",
-                "Answer GET /metrics, /healthz, /config and /cache/stat here, and GET /cache and \
-                 /cache/object, POST /reload, /drain, /log/reopen and /cache/purge to who may ask \
-                 for them: at a Unix socket, whose file only its owner may use, the same user and \
-                 root; at a TCP address who has the token.",
-            )
-        },
-        process(
-            "admin-token-file",
-            Kind::File,
-            "(none: a TCP admin address only tells)",
-            "A file with one line, a token of 16 to 1024 printable characters, that a POST to a \
-             TCP admin address must bring, and a GET of what is stored: Authorization: Bearer \
-             TOKEN. It is read when millrace starts, and another one by an upgrade or a restart; \
-             others than its owner and group may not have access to it.",
-        ),
-        process(
-            "admin-name",
-            Kind::Name,
-            "(none: by its address or localhost only)",
+        row(Process, "admin-token-file", Kind::File, "(none: a TCP admin address only tells)")
+            .text(
+                "A file with one line, a token of 16 to 1024 printable characters, that a POST to \
+                 a TCP admin address must bring, and a GET of what is stored: Authorization: \
+                 Bearer TOKEN. It is read when millrace starts, and another one by an upgrade or a \
+                 restart; others than its owner and group may not have access to it.",
+            ),
+        row(Process, "admin-name", Kind::Name, "(none: by its address or localhost only)").text(
             "The host name by which a TCP admin address may be asked as well. Any other name is \
              refused, for a web page could have made it point here.",
         ),
-        Row {
-            scope: Scope::Start,
-            ..process(
-                "upgrade",
-                Kind::Flag,
-                "false",
-                "Take over from the running process that listens at the admin Unix socket of this \
-                 configuration: its listening sockets are used on, so no connection is refused, \
-                 and once this process serves, that one drains and ends. If this one fails before, \
-                 that one goes on.",
-            )
-        },
-        Row {
-            values_max: 256,
-            ..process(
-                "limit",
-                Kind::Limit,
-                "(the table of limits)",
-                "Set a row of the table of limits, such as head_ms=10s.",
-            )
-        },
+        row(Start, "upgrade", Kind::Flag, "false").text(
+            "Take over from the running process that listens at the admin Unix socket of this \
+             configuration: its listening sockets are used on, so no connection is refused, and \
+             once this process serves, that one drains and ends. If this one fails before, that \
+             one goes on.",
+        ),
+        row(Process, "limit", Kind::Limit, "(the table of limits)")
+            .times(256)
+            .text("Set a row of the table of limits, such as head_ms=10s."),
     ];
 }
 
@@ -731,7 +513,7 @@ mod tests {
                 matches!(row.scope, Scope::Boost | Scope::Route) || row.key == "name";
             assert!(row.flag.is_some() || is_for_files, "{}", row.key);
             for other in &Row::TABLE[index + 1..] {
-                assert!(row.key != other.key || row.scope != other.scope, "{}", row.key);
+                assert!(row.key != other.key, "{}", row.key);
                 assert!(row.flag.is_none() || row.flag != other.flag, "{}", row.key);
             }
         }

@@ -8,25 +8,23 @@ use super::build::allowed_limit;
 use super::file::{BOOST, FILE_BYTES_MAX, FORWARD, ROUTE, TABLES_MAX};
 use super::options::{COMMANDS, Kind, Row, Scope};
 use super::schema;
-use crate::limits::Limits;
+use crate::limits::{Limit, Limits};
 
-/// The pages: (name, the file of the project that holds it).
-pub const PAGES: &[(&str, &str)] = &[
-    ("man", "man/millrace.1"),
-    ("toml", "man/millrace.toml.5"),
-    ("markdown", "docs/reference.md"),
-    ("schema", "docs/millrace.schema.json"),
+/// A page: its name, the file of the project that holds it, and what writes it.
+type Page = (&'static str, &'static str, fn() -> String);
+
+/// The pages.
+pub const PAGES: &[Page] = &[
+    ("man", "man/millrace.1", program_page),
+    ("toml", "man/millrace.toml.5", file_page),
+    ("markdown", "docs/reference.md", markdown),
+    ("schema", "docs/millrace.schema.json", schema::schema),
 ];
 
 /// The text of a page, if there is one of that name.
 pub fn page(name: &str) -> Option<String> {
-    match name {
-        "man" => Some(program_page()),
-        "toml" => Some(file_page()),
-        "markdown" => Some(markdown()),
-        "schema" => Some(schema::schema()),
-        _ => None,
-    }
+    let (.., text) = PAGES.iter().find(|(known, ..)| *known == name)?;
+    Some(text())
 }
 
 /// The tables of a file, with what each is.
@@ -55,11 +53,6 @@ const TABLES: &[(&str, &[Scope], &str)] = &[
 const MARK: &str = "This page is written by `millrace reference markdown` (or `man`, `toml`) from \
                     the tables of options and limits; change it there.";
 
-/// Rows of a file's table, limits apart.
-fn keys_of(scopes: &'static [Scope]) -> impl Iterator<Item = &'static Row> {
-    Row::TABLE.iter().filter(move |row| scopes.contains(&row.scope) && row.kind != Kind::Limit)
-}
-
 fn program_page() -> String {
     let mut out = head("MILLRACE", 1);
     out.push_str(".SH NAME\nmillrace \\- an HTTP proxy: forward proxy and booster\n.SH SYNOPSIS\n");
@@ -79,17 +72,9 @@ fn program_page() -> String {
     out.push_str(".SH OPTIONS\n");
     for row in Row::TABLE {
         let Some(flag) = row.flag else { continue };
-        let _ = writeln!(
-            out,
-            ".TP\n.BI \\-\\-{} \" {}\"\n{}",
-            roff(flag),
-            roff(row.kind.placeholder()),
-            roff(row.text)
-        );
-        let commands =
-            COMMANDS.iter().map(|(name, _)| *name).filter(|name| row.is_of_command(name));
-        let commands: Vec<_> = commands.collect();
-        roff_facts(&mut out, row, &format!("Commands: {}.", commands.join(", ")));
+        let [flag, placeholder, text] = [flag, row.kind.placeholder(), row.text].map(roff);
+        let _ = writeln!(out, ".TP\n.BI \\-\\-{flag} \" {placeholder}\"\n{text}");
+        roff_facts(&mut out, row, &format!("Commands: {}.", row.commands()));
     }
     asking::roff_section(&mut out, roff);
     out.push_str(PROGRAM_TAIL);
@@ -133,22 +118,17 @@ fn file_page() -> String {
     let _ = writeln!(out, "{}", roff(&bounds()));
     for (name, scopes, text) in TABLES {
         let _ = writeln!(out, ".SH \"{}\"\n{}", roff(name), roff(text));
-        for row in keys_of(scopes) {
+        for row in Row::of_scopes(scopes) {
             let _ = writeln!(out, ".TP\n.B {}\n{}", roff(row.key), roff(row.text));
             roff_facts(&mut out, row, "");
         }
     }
     out.push_str(".SH \"[limits]\"\nLimits and timeouts, with what happens at each.\n");
     for row in Limits::TABLE {
-        let _ = writeln!(
-            out,
-            ".TP\n.B {}\n{}\nAllowed: {}. Default: {} {}.",
-            roff(row.name),
-            roff(row.text.trim()),
-            roff(&allowed_limit(row)),
-            row.default,
-            row.unit
-        );
+        let [name, text, allowed] = [row.name, row.text.trim(), &allowed_limit(row)].map(roff);
+        let Limit { default, unit, .. } = row;
+        let _ =
+            writeln!(out, ".TP\n.B {name}\n{text}\nAllowed: {allowed}. Default: {default} {unit}.");
     }
     out.push_str(".SH SEE ALSO\n.BR millrace (1)\n");
     out
@@ -156,8 +136,7 @@ fn file_page() -> String {
 
 /// The bounds of a file and of its lists.
 fn bounds() -> String {
-    let values_max =
-        |key| Row::TABLE.iter().find(|row| row.key == key).map_or(0, |row| row.values_max);
+    let values_max = |key| Row::of_key(key).map_or(0, |row| row.values_max);
     format!(
         "A file has at most {} MiB, {TABLES_MAX} tables of each kind of service, {TABLES_MAX} \
          routes in a booster, {} origins in a route and {} names in a list of domains.",
@@ -168,11 +147,8 @@ fn bounds() -> String {
 }
 
 fn head(title: &str, section: u8) -> String {
-    format!(
-        ".\\\" {}\n.TH {title} {section} \"\" \"millrace {}\"\n",
-        MARK,
-        env!("CARGO_PKG_VERSION")
-    )
+    let version = env!("CARGO_PKG_VERSION");
+    format!(".\\\" {MARK}\n.TH {title} {section} \"\" \"millrace {version}\"\n")
 }
 
 /// What follows the text of an option in a man page.
@@ -198,9 +174,6 @@ fn markdown() -> String {
          | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in Row::TABLE {
-        let commands =
-            COMMANDS.iter().map(|(name, _)| *name).filter(|name| row.is_of_command(name));
-        let commands: Vec<_> = commands.collect();
         let flag = row.flag.map_or_else(String::new, |flag| format!("`--{flag}`"));
         let several = if row.is_repeatable() { " May be given several times." } else { "" };
         let has_key = row.kind != Kind::Limit && row.scope != Scope::Start;
@@ -208,7 +181,7 @@ fn markdown() -> String {
         let cells = [
             flag,
             format!("{key}{}", row.tables()),
-            commands.join(", "),
+            row.commands(),
             row.kind.allowed(),
             row.default.to_owned(),
             format!("{}{several}", row.text),
@@ -218,7 +191,7 @@ fn markdown() -> String {
     asking::markdown_section(&mut out);
     let _ = writeln!(out, "\n## Tables of a file\n\n{}\n", bounds());
     for (name, scopes, text) in TABLES {
-        let keys: Vec<_> = keys_of(scopes).map(|row| format!("`{}`", row.key)).collect();
+        let keys: Vec<_> = Row::of_scopes(scopes).map(|row| format!("`{}`", row.key)).collect();
         let _ = writeln!(out, "- **{name}**: {text} Keys: {}.", keys.join(", "));
     }
     out.push_str(
@@ -227,15 +200,9 @@ fn markdown() -> String {
          | --- | --- | --- | --- |\n",
     );
     for row in Limits::TABLE {
-        let _ = writeln!(
-            out,
-            "| `{}` | {} {} | {} | {} |",
-            row.name,
-            row.default,
-            row.unit,
-            allowed_limit(row),
-            row.text.trim()
-        );
+        let Limit { name, default, unit, .. } = row;
+        let (allowed, text) = (allowed_limit(row), row.text.trim());
+        let _ = writeln!(out, "| `{name}` | {default} {unit} | {allowed} | {text} |");
     }
     out
 }

@@ -44,9 +44,7 @@ pub(super) fn schema() -> String {
 
 /// The properties of a table: the rows of `scopes` without the limits, and those in `more`.
 fn properties<const N: usize>(scopes: &[Scope], more: [(&str, Value); N]) -> Map<String, Value> {
-    let rows = Row::TABLE.iter().filter(|row| scopes.contains(&row.scope));
-    let rows = rows.filter(|row| row.kind != Kind::Limit);
-    let rows = rows.map(|row| (row.key, property(row)));
+    let rows = Row::of_scopes(scopes).map(|row| (row.key, property(row)));
     rows.chain(more).map(|(key, value)| (key.to_owned(), value)).collect()
 }
 

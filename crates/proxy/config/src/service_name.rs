@@ -85,11 +85,9 @@ pub(super) fn names(
         {
             // The place of a service that was given the name: the other may have it by its role.
             let named = if source == Source::Given { given } else { &services[other] };
-            return Err(ConfigError::Rule {
-                place: named.values.place_of("name").to_owned(),
-                wrong: format!("another service is called {text}"),
-                allowed: "a name that no other service of the process has".to_owned(),
-            });
+            let wrong = format!("another service is called {text}");
+            let allowed = "a name that no other service of the process has";
+            return Err(ConfigError::rule(named.values.place_of("name"), wrong, allowed));
         }
         names.push(ServiceName { space: Space::of(&text), text, source });
     }

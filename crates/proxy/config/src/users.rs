@@ -59,12 +59,10 @@ impl Users {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            users.line(line).map_err(|wrong| ConfigError::Rule {
-                place: format!("{name}:{}", index + 1),
-                wrong: wrong.to_owned(),
-                allowed: "NAME:HASH as by htpasswd -B or openssl passwd -6, or NAME:token:SHA256, \
-                          each once"
-                    .to_owned(),
+            users.line(line).map_err(|wrong| {
+                let allowed = "NAME:HASH as by htpasswd -B or openssl passwd -6, or \
+                               NAME:token:SHA256, each once";
+                ConfigError::rule(format!("{name}:{}", index + 1), wrong, allowed)
             })?;
         }
         users.decoy = users.commonest();

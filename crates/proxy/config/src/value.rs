@@ -36,19 +36,47 @@ pub(super) fn number(text: &str) -> Result<u64, Wrong> {
     text.parse().map_err(|_| "is too large")
 }
 
+/// Checks a number against its bounds.
+pub(super) fn within(number: u64, least: u64, most: u64) -> Result<u64, Wrong> {
+    match number {
+        _ if number < least => Err("is too small"),
+        _ if number > most => Err("is too large"),
+        _ => Ok(number),
+    }
+}
+
+/// Units behind a number, each with its factor: the largest first.
+pub(super) type Units = &'static [(&'static str, u64)];
+
+const SIZES: Units = &[("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10), ("", 1)];
+const TIMES: Units = &[("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1), ("", 1)];
+
+/// A whole number with one of `units` behind it; `wrong` is said of any other text.
+pub(super) fn scaled(text: &str, units: Units, wrong: Wrong) -> Result<u64, Wrong> {
+    let is_of_unit = |character: char| !character.is_ascii_digit();
+    let (digits, unit) = text.split_at(text.find(is_of_unit).unwrap_or(text.len()));
+    let (_, factor) = units.iter().find(|(known, _)| *known == unit).ok_or(wrong)?;
+    if digits.is_empty() {
+        return Err(wrong);
+    }
+    number(digits)?.checked_mul(*factor).ok_or("is too large")
+}
+
+/// A number with the largest unit that divides it, as [`scaled`] reads it.
+pub(super) fn write_scaled(number: u64, units: Units) -> String {
+    let divides = |factor| factor == 1 || (number > 0 && number.is_multiple_of(factor));
+    let found = units.iter().find(|(_, factor)| divides(*factor));
+    let (unit, factor) = found.expect("one of them is 1");
+    format!("{}{unit}", number / factor)
+}
+
 /// Bytes: a whole number, with K, M, G or T behind it for powers of 1024.
 pub(super) fn size(text: &str) -> Result<u64, Wrong> {
-    let factors = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
-    let (digits, shift) = factors
-        .iter()
-        .find_map(|(suffix, shift)| Some((strip_suffix_any_case(text, suffix)?, *shift)))
-        .unwrap_or((text, 0));
-    let count = number(digits).map_err(|wrong| match wrong {
-        "is too large" => wrong,
-        _ if of_one_letter(text).is_some() => LONG_UNIT,
-        _ => "is not a size",
-    })?;
-    count.checked_mul(1 << shift).ok_or("is too large")
+    const NO_SIZE: Wrong = "is not a size";
+    scaled(&text.to_ascii_uppercase(), SIZES, NO_SIZE).map_err(|wrong| match wrong {
+        NO_SIZE if of_one_letter(text).is_some() => LONG_UNIT,
+        _ => wrong,
+    })
 }
 
 /// A size whose unit has more than one letter, such as 1GB or 512MiB, as [`size`] reads it.
@@ -76,16 +104,7 @@ pub(super) fn meant(text: &str, wrong: Wrong) -> Option<String> {
 
 /// Milliseconds: a whole number, or one with ms, s, m or h behind it.
 pub(super) fn milliseconds(text: &str) -> Result<u64, Wrong> {
-    let factors = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
-    let (digits, factor) = factors
-        .iter()
-        .find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, *factor)))
-        .unwrap_or((text, 1));
-    let count = number(digits).map_err(|wrong| match wrong {
-        "is too large" => wrong,
-        _ => "is not a time",
-    })?;
-    count.checked_mul(factor).ok_or("is too large")
+    scaled(text, TIMES, "is not a time")
 }
 
 /// `on` or `off`. The Booleans of TOML come as these words: [`word_of`](super::options::Kind::word_of).
@@ -158,25 +177,15 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, Wrong> {
     if prefix > bits {
         return Err("has a prefix longer than its address");
     }
-    let block = Cidr { network: masked(network, prefix), prefix };
+    let zeros = match network {
+        IpAddr::V4(address) => u32::from(address).trailing_zeros(),
+        IpAddr::V6(address) => u128::from(address).trailing_zeros(),
+    };
     // A block such as 10.1.2.3/8 is a slip of the pen in one of its two halves.
-    if block.network != network {
+    if zeros < u32::from(bits - prefix) {
         return Err("has bits set below its prefix");
     }
-    Ok(block)
-}
-
-fn masked(network: IpAddr, prefix: u8) -> IpAddr {
-    match network {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-            IpAddr::from((u32::from(address) & mask).to_be_bytes())
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
-            IpAddr::from((u128::from(address) & mask).to_be_bytes())
-        }
-    }
+    Ok(Cidr { network, prefix })
 }
 
 /// A port from 1, or `all`, which is given as 0.
@@ -420,24 +429,14 @@ fn strip_suffix_any_case<'a>(text: &'a str, suffix: &str) -> Option<&'a str> {
     text.strip_suffix(suffix).or_else(|| text.strip_suffix(suffix.to_ascii_lowercase().as_str()))
 }
 
-/// Bytes with the largest suffix that divides them, as [`size`] reads them.
+/// Bytes as [`size`] reads them.
 pub(super) fn write_size(bytes: u64) -> String {
-    for (suffix, shift) in [("T", 40), ("G", 30), ("M", 20), ("K", 10)] {
-        if bytes > 0 && bytes.is_multiple_of(1 << shift) {
-            return format!("{}{suffix}", bytes >> shift);
-        }
-    }
-    bytes.to_string()
+    write_scaled(bytes, SIZES)
 }
 
-/// Milliseconds with the largest suffix that divides them, as [`milliseconds`] reads them.
+/// Milliseconds as [`milliseconds`] reads them.
 pub(super) fn write_milliseconds(milliseconds: u64) -> String {
-    for (suffix, factor) in [("h", 3_600_000), ("m", 60_000), ("s", 1000)] {
-        if milliseconds > 0 && milliseconds.is_multiple_of(factor) {
-            return format!("{}{suffix}", milliseconds / factor);
-        }
-    }
-    format!("{milliseconds}ms")
+    write_scaled(milliseconds, TIMES)
 }
 
 /// An origin as [`origin`] reads it.

@@ -2,12 +2,10 @@
 //! address show. What is written means the same configuration when it is read.
 
 use super::cache;
+use super::choice;
 use super::lines::{line, list, quoted};
 use super::value::{write_origin, write_port, write_statuses};
-use super::{
-    Balance, Cidr, Config, EngineChoice, HostSent, Listener, LogFormat, PathForward, Role, Route,
-    SendProxy, Service, Splice, TargetRules,
-};
+use super::{Cidr, Config, Listener, Role, Route, Service, TargetRules};
 use crate::limits::Limits;
 
 /// The file that means `config`; its number apart, which belongs to the running process.
@@ -28,27 +26,22 @@ pub fn to_toml(config: &Config) -> String {
 }
 
 fn process(out: &mut String, config: &Config) {
-    line(out, "engine", quoted(engine_name(config.engine)));
+    line(out, "engine", quoted(choice::ENGINE.word(config.engine)));
     line(out, "uselectd", quoted(&config.uselectd.display().to_string()));
     line(out, "spin-us", config.spin_us.to_string());
-    line(out, "splice", quoted(splice_name(config.splice)));
+    line(out, "splice", quoted(choice::SPLICE.word(config.splice)));
     line(out, "workers", config.workers);
     line(out, "memory", quoted(&super::value::write_size(config.memory_bytes)));
     cache::write_settings(out, config.cache.as_ref());
     line(out, "user", quoted(&config.user.to_string()));
-    line(out, "sandbox", quoted(sandbox_name(config.sandbox)));
+    line(out, "sandbox", quoted(choice::SANDBOX.word(config.sandbox)));
     let folders = config.sandbox_folders.iter().map(|folder| folder.display().to_string());
     line(out, "sandbox-folder", list(folders));
     match &config.access_log {
         None => line(out, "access-log", quoted("off")),
         Some(log) => {
             line(out, "access-log", quoted(&log.path.display().to_string()));
-            let format = match log.format {
-                LogFormat::Common => "common",
-                LogFormat::Combined => "combined",
-                LogFormat::Json => "json",
-            };
-            line(out, "log-format", quoted(format));
+            line(out, "log-format", quoted(choice::LOG_FORMAT.word(log.format)));
         }
     }
     match config.admin.as_slice() {
@@ -61,26 +54,6 @@ fn process(out: &mut String, config: &Config) {
     }
     if let Some(name) = &config.admin_name {
         line(out, "admin-name", quoted(name));
-    }
-}
-
-pub(super) fn engine_name(engine: EngineChoice) -> &'static str {
-    match engine {
-        EngineChoice::Auto => "auto",
-        EngineChoice::Epoll => "epoll",
-        EngineChoice::Uring => "uring",
-        EngineChoice::Uselect => "uselect",
-        EngineChoice::Poll => "poll",
-        EngineChoice::Select => "select",
-    }
-}
-
-pub(super) fn splice_name(splice: Splice) -> &'static str {
-    match splice {
-        Splice::Fixed => "fixed",
-        Splice::Calibrated => "calibrated",
-        Splice::Never => "never",
-        Splice::Always => "always",
     }
 }
 
@@ -135,21 +108,9 @@ fn write_route(out: &mut String, route: &Route) {
     }
     line(out, "path", quoted(&route.path));
     line(out, "origins", list(route.origins.iter().map(write_origin)));
-    let balance = match route.balance {
-        Balance::RoundRobin => "round-robin",
-        Balance::LeastOutstanding => "least-outstanding",
-    };
-    line(out, "balance", quoted(balance));
-    let host_sent = match route.host_sent {
-        HostSent::Client => "client",
-        HostSent::Origin => "origin",
-    };
-    line(out, "host-sent", quoted(host_sent));
-    let path_forward = match route.path_forward {
-        PathForward::AsSent => "as-sent",
-        PathForward::Normalised => "normalised",
-    };
-    line(out, "path-forward", quoted(path_forward));
+    line(out, "balance", quoted(choice::BALANCE.word(route.balance)));
+    line(out, "host-sent", quoted(choice::HOST_SENT.word(route.host_sent)));
+    line(out, "path-forward", quoted(choice::PATH_FORWARD.word(route.path_forward)));
     let fields = route.pass_fields.iter().map(|name| String::from_utf8_lossy(name).into_owned());
     line(out, "pass-fields", list(fields));
     line(out, "eject-on-errors", route.gateway_errors_fail);
@@ -157,18 +118,8 @@ fn write_route(out: &mut String, route: &Route) {
         line(out, "check", quoted(&check.path));
         line(out, "check-status", quoted(&write_statuses(check.statuses)));
     }
-    let send_proxy = match route.send_proxy {
-        SendProxy::Off => "off",
-        SendProxy::V1 => "v1",
-        SendProxy::V2 => "v2",
-    };
-    line(out, "send-proxy", quoted(send_proxy));
+    line(out, "send-proxy", quoted(choice::SEND_PROXY.word(route.send_proxy)));
     cache::write_route(out, route.cache.as_deref());
-}
-
-/// Whether the process restricts itself, as it is given.
-pub(super) fn sandbox_name(sandbox: bool) -> &'static str {
-    if sandbox { "auto" } else { "off" }
 }
 
 fn blocks(blocks: &[Cidr]) -> String {

@@ -1,6 +1,5 @@
 //! Asks a running process at its admin address, and prints its answer.
 
-use std::fmt::Write as _;
 use std::io::{Error, ErrorKind, Result};
 use std::time::{Duration, Instant};
 
@@ -68,17 +67,10 @@ fn request(asking: &Asking, token: Option<&Token>) -> String {
     format!("{method} {}?{query} HTTP/1.1\r\nHost: {host}\r\n{token}\r\n", asking.path)
 }
 
-/// RFC 3986 section 2.1: everything but letters, digits and marks that mean nothing in a query.
+/// Everything but letters, digits and marks that mean nothing in a query.
 fn encoded(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut out, byte| {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' => {
-                out.push(char::from(byte));
-            }
-            _ => _ = write!(out, "%{byte:02X}"),
-        }
-        out
-    })
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte);
+    http::percent_encoded(text.as_bytes(), is_plain)
 }
 
 fn connect(admin: &ListenAddress) -> Result<Connection> {

@@ -8,33 +8,27 @@ use crate::inherited::{Inherited, Purpose, Socket};
 use crate::systemd::{Given, Systemd};
 use crate::takeover::Takeover;
 
-/// What a process begins with that others had before it.
-pub(crate) struct Beginning {
-    pub(crate) inherited: Inherited,
-    /// The takeover that gave some of it.
-    pub(crate) takeover: Option<Takeover>,
-    pub(crate) systemd: Systemd,
-}
-
-impl Beginning {
-    /// Takes what the service manager passed and, for an upgrade, what the running process has.
-    ///
-    /// # Errors
-    /// When that cannot be had or used.
-    pub(crate) fn of(config: &Config, upgrade: bool) -> Result<Self, Failure> {
-        let mut inherited = Inherited::new(config);
-        let passed = millrace_sys::passed_descriptors().map_err(|error| {
-            Failure::Machine(format!("LISTEN_FDS: {}", std::io::Error::from(error)))
-        })?;
-        for (fd, name) in passed {
-            let from = format!("a socket of the service manager, {name:?}");
-            inherited.add(Purpose::Any, Socket { fd, borrowed: true }, &from)?;
-        }
-        let takeover = upgrade.then(|| Takeover::begin(config, &mut inherited)).transpose()?;
-        let mut given = Given::of_environment();
-        if let (true, Some(takeover)) = (given.notify.is_empty(), &takeover) {
-            given = takeover.manager.clone();
-        }
-        Ok(Self { inherited, takeover, systemd: Systemd::new(given) })
+/// Takes what the service manager passed and, for an upgrade, what the running process has. Gives
+/// the sockets, the takeover that gave some of them, and who is notified.
+///
+/// # Errors
+/// When that cannot be had or used.
+pub(crate) fn begin(
+    config: &Config,
+    upgrade: bool,
+) -> Result<(Inherited, Option<Takeover>, Systemd), Failure> {
+    let mut inherited = Inherited::new(config);
+    let passed = millrace_sys::passed_descriptors();
+    let passed =
+        passed.map_err(|error| Failure::machine("LISTEN_FDS", std::io::Error::from(error)))?;
+    for (fd, name) in passed {
+        let from = format!("a socket of the service manager, {name:?}");
+        inherited.add(Purpose::Any, Socket { fd, borrowed: true }, &from)?;
     }
+    let takeover = upgrade.then(|| Takeover::begin(config, &mut inherited)).transpose()?;
+    let mut given = Given::of_environment();
+    if let (true, Some(takeover)) = (given.notify.is_empty(), &takeover) {
+        given = takeover.manager.clone();
+    }
+    Ok((inherited, takeover, Systemd::new(given)))
 }

@@ -41,7 +41,7 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
 
 fn reference(name: &str) -> Result<(), Failure> {
     let Some(page) = config::page(name) else {
-        let names: Vec<_> = config::PAGES.iter().map(|(name, _)| *name).collect();
+        let names: Vec<_> = config::PAGES.iter().map(|(name, ..)| *name).collect();
         return Err(Failure::Config(ConfigError::Unknown {
             place: "reference".to_owned(),
             found: name.to_owned(),

@@ -308,11 +308,7 @@ impl Seat {
 
 fn wait_until_ready(started: &Receiver<Result<(), Error>>, count: usize) -> Result<(), Failure> {
     for _ in 0..count {
-        match started.recv() {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(failed(error)),
-            Err(_) => return Err(failed("it ended")),
-        }
+        started.recv().map_err(|_| failed("it ended"))?.map_err(failed)?;
     }
     Ok(())
 }

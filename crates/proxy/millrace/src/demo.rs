@@ -129,10 +129,8 @@ impl Totals {
             line.push_str(&format!(", {spliced} of them spliced in the kernel"));
         }
         if self.own > before.own {
-            line.push_str(&format!(
-                "; {} by millrace itself",
-                counted(self.own - before.own, "answer")
-            ));
+            let own = counted(self.own - before.own, "answer");
+            line.push_str(&format!("; {own} by millrace itself"));
         }
         line.push_str(&format!(
             ".\n    In all: {} and {} to the server: {} saved.\n",

@@ -89,23 +89,18 @@ impl Disks {
         match lock(&settings.disks) {
             Ok(volumes) => {
                 use_them(cache, volumes, &settings.disks, bell);
-                let report = Report { cache: cache.clone(), spaces: spaces(config) };
-                if await_contents(cache, TRY, Some(Instant::now() + FIND)) {
-                    report.say();
+                let (cache, spaces) = (cache.clone(), spaces(config));
+                if await_contents(&cache, TRY, Some(Instant::now() + FIND)) {
+                    report_strangers(&cache, &spaces);
                 } else {
-                    spawn("disk-report", move || report.say_once_recovered())?;
+                    spawn("disk-report", move || report_once_recovered(&cache, &spaces))?;
                 }
             }
             Err((_, DirectoryError::Locked)) if has_predecessor => {
                 cache.await_disks();
-                let seeker = Seeker {
-                    disks: settings.disks.clone(),
-                    cache: cache.clone(),
-                    bell: bell.clone(),
-                    is_over: all.is_over.clone(),
-                    spaces: spaces(config),
-                };
-                spawn("disk-wait", move || seeker.seek())?;
+                let (cache, disks, bell) = (cache.clone(), settings.disks.clone(), bell.clone());
+                let (is_over, spaces) = (all.is_over.clone(), spaces(config));
+                spawn("disk-wait", move || seek(&cache, &disks, &bell, &is_over, &spaces))?;
             }
             Err((disk, error)) => return Err(Failure::Machine(refusal(disk, error))),
         }
@@ -115,7 +110,7 @@ impl Disks {
     /// Writes what is to be written and lets go of the disks; the process goes on without. On a
     /// thread of its own, as it may take as long as the disks take.
     pub(crate) fn leave(&self) {
-        // Pairs with the loads in `Seeker::seek`.
+        // Pairs with the loads in `seek`.
         self.is_over.store(true, Ordering::Release);
         let Some(cache) = self.cache.clone() else { return };
         if let Err(error) = spawn("disk-end", move || cache.close_disks()) {
@@ -131,57 +126,44 @@ impl Disks {
 }
 
 /// Waits for the disks that a predecessor has.
-struct Seeker {
-    disks: Vec<Disk>,
-    cache: Arc<Cache>,
-    bell: Arc<Bell>,
-    is_over: Arc<AtomicBool>,
-    spaces: Vec<SpaceTag>,
-}
-
-impl Seeker {
-    fn seek(self) {
-        while !self.is_over.load(Ordering::Acquire) {
-            match lock(&self.disks) {
-                Ok(volumes) => {
-                    use_them(&self.cache, volumes, &self.disks, &self.bell);
-                    let report = Report { cache: self.cache, spaces: self.spaces };
-                    return report.say_once_recovered();
-                }
-                Err((_, DirectoryError::Locked)) => sleep(LOOK),
-                Err((disk, error)) => {
-                    say::error(&format!("{}; the cache goes on without", refusal(disk, error)));
-                    return self.cache.close_disks();
-                }
+fn seek(
+    cache: &Arc<Cache>,
+    disks: &[Disk],
+    bell: &Arc<Bell>,
+    is_over: &AtomicBool,
+    spaces: &[SpaceTag],
+) {
+    while !is_over.load(Ordering::Acquire) {
+        match lock(disks) {
+            Ok(volumes) => {
+                use_them(cache, volumes, disks, bell);
+                return report_once_recovered(cache, spaces);
+            }
+            Err((_, DirectoryError::Locked)) => sleep(LOOK),
+            Err((disk, error)) => {
+                say::error(&format!("{}; the cache goes on without", refusal(disk, error)));
+                return cache.close_disks();
             }
         }
     }
 }
 
-/// Reports stored responses that match no service of the configuration.
-struct Report {
-    cache: Arc<Cache>,
-    /// Those of the configuration.
-    spaces: Vec<SpaceTag>,
+/// Reports stored responses that match no service of the configuration, whose spaces these are.
+fn report_strangers(cache: &Cache, spaces: &[SpaceTag]) {
+    let what = match cache.recovered_outside(spaces) {
+        0 => return,
+        1 => "up to 1 stored response on disk matches no service".to_owned(),
+        count => format!("up to {count} stored responses on disk match no service"),
+    };
+    say::error(&format!(
+        "{what}: its name or its target rules have changed (they stay unused until the disk needs \
+         their room)"
+    ));
 }
 
-impl Report {
-    fn say(&self) {
-        let what = match self.cache.recovered_outside(&self.spaces) {
-            0 => return,
-            1 => "up to 1 stored response on disk matches no service".to_owned(),
-            count => format!("up to {count} stored responses on disk match no service"),
-        };
-        say::error(&format!(
-            "{what}: its name or its target rules have changed (they stay unused until the disk \
-             needs their room)"
-        ));
-    }
-
-    fn say_once_recovered(&self) {
-        await_contents(&self.cache, FIND, None);
-        self.say();
-    }
+fn report_once_recovered(cache: &Cache, spaces: &[SpaceTag]) {
+    await_contents(cache, FIND, None);
+    report_strangers(cache, spaces);
 }
 
 fn spaces(config: &Config) -> Vec<SpaceTag> {

@@ -15,6 +15,7 @@ use uselect::{Backend, Tracker};
 use crate::crew::{descriptors_of_a_worker, files_of_disks};
 use crate::engines::{self, Engine, Engine::Epoll, Picked};
 use crate::failure::Failure;
+use crate::finding::{Finding, Verdict};
 use crate::privileges::outlook;
 use crate::{rings, say, thresholds};
 
@@ -33,10 +34,8 @@ pub(crate) fn run(config: &Config) -> Result<(), Failure> {
             Verdict::Bad => "BAD ",
         };
         page.push_str(&format!("{mark}  {:<18}{}\n", finding.name, finding.value));
-        if !finding.word.is_empty() {
-            for line in finding.word.lines() {
-                page.push_str(&format!("      {:<18}{line}\n", ""));
-            }
+        for line in finding.word.lines() {
+            page.push_str(&format!("      {:<18}{line}\n", ""));
         }
     }
     say::output(&page)?;
@@ -44,23 +43,6 @@ pub(crate) fn run(config: &Config) -> Result<(), Failure> {
         None => Ok(()),
         Some(bad) => Err(Failure::Machine(format!("cannot run here: {}: {}", bad.name, bad.word))),
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
-    /// As it should be.
-    Good,
-    /// It works, but somebody should know.
-    Note,
-    /// millrace cannot run.
-    Bad,
-}
-
-struct Finding {
-    name: &'static str,
-    value: String,
-    word: String,
-    verdict: Verdict,
 }
 
 /// What was read of this machine; `None`: it could not be read.
@@ -154,15 +136,8 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
         backlog(machine),
         tracking(machine, config),
     ];
-    findings.extend(outlook(config).into_iter().map(|found| {
-        let verdict = if found.is_good { Verdict::Good } else { Verdict::Note };
-        finding(found.name, verdict, found.value, &found.word)
-    }));
+    findings.extend(outlook(config));
     findings
-}
-
-fn finding(name: &'static str, verdict: Verdict, value: String, word: &str) -> Finding {
-    Finding { name, value, word: word.to_owned(), verdict }
 }
 
 /// What could not be read is told as such; it does not stop anything.
@@ -178,36 +153,27 @@ fn kernel(machine: &Machine) -> Finding {
     let value = format!("Linux {}, {}", told(&machine.kernel), std::env::consts::ARCH);
     let mut numbers = machine.kernel.as_deref().unwrap_or_default().split(['.', '-']);
     let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
-    let version = number().zip(number());
-    match version {
+    match number().zip(number()) {
         Some(version) if version < KERNEL_MIN => {
             let word = "older than 4.5, the first kernel with EPOLLEXCLUSIVE";
-            finding("kernel", Verdict::Bad, value, word)
+            Finding::new("kernel", Verdict::Bad, value, word)
         }
-        _ => finding("kernel", Verdict::Good, value, ""),
+        _ => Finding::noted("kernel", value, None),
     }
 }
 
 fn engine(picked: Result<Picked, Failure>) -> Finding {
     match picked {
-        Ok(picked) => {
-            finding("engine", Verdict::Good, picked.engine.name().to_owned(), &picked.reason)
-        }
-        Err(failure) => finding("engine", Verdict::Bad, "none".to_owned(), &failure.to_string()),
+        Ok(it) => Finding::new("engine", Verdict::Good, it.engine.name(), it.reason),
+        Err(failure) => Finding::new("engine", Verdict::Bad, "none", failure.to_string()),
     }
 }
 
 fn workers(machine: &Machine, config: &Config) -> Finding {
     let value = format!("{} of {} processors", config.workers, machine.processors);
-    if config.workers as u64 > machine.processors {
-        return finding(
-            "workers",
-            Verdict::Note,
-            value,
-            "more workers than processors gain nothing",
-        );
-    }
-    finding("workers", Verdict::Good, value, "")
+    let is_too_many = config.workers as u64 > machine.processors;
+    let note = is_too_many.then_some("more workers than processors gain nothing");
+    Finding::noted("workers", value, note)
 }
 
 /// A proxied connection has a descriptor on either side.
@@ -227,7 +193,7 @@ fn descriptors(machine: &Machine, config: &Config) -> Finding {
     let others = DESCRIPTORS_OTHER + files;
     let needed = connections.saturating_mul(DESCRIPTORS_PER_CONNECTION) + others;
     if most < DESCRIPTORS_OTHER {
-        return finding("descriptors", Verdict::Bad, value, "too few to open sockets with");
+        return Finding::new("descriptors", Verdict::Bad, value, "too few to open sockets with");
     }
     let and_files = if files == 0 { String::new() } else { format!(" and {files} files of disks") };
     if most < needed {
@@ -236,27 +202,20 @@ fn descriptors(machine: &Machine, config: &Config) -> Finding {
             "limits.connections is {connections}; from about {reached} busy ones{and_files} on \
              accepting pauses. Raise the hard limit (ulimit -Hn) or lower the limit."
         );
-        return finding("descriptors", Verdict::Note, value, &word);
+        return Finding::noted("descriptors", value, Some(&word));
     }
     let word = format!("enough for limits.connections = {connections}{and_files}");
-    finding("descriptors", Verdict::Good, value, &word)
+    Finding::new("descriptors", Verdict::Good, value, word)
 }
 
 fn memory(machine: &Machine, config: &Config) -> Finding {
     let available = machine.memory_bytes.map(say::bytes);
     let cache = config.cache.as_ref().map_or(0, |cache| cache.memory_bytes);
-    let value = format!(
-        "{} for pools, {} for the cache, {} free",
-        say::bytes(config.pool_bytes()),
-        say::bytes(cache),
-        told(&available)
-    );
-    match machine.memory_bytes {
-        Some(bytes) if bytes < config.memory_bytes => {
-            finding("memory", Verdict::Note, value, "less is free than --memory may take")
-        }
-        _ => finding("memory", Verdict::Good, value, ""),
-    }
+    let [pools, cache] = [config.pool_bytes(), cache].map(say::bytes);
+    let value = format!("{pools} for pools, {cache} for the cache, {} free", told(&available));
+    let is_short = machine.memory_bytes.is_some_and(|bytes| bytes < config.memory_bytes);
+    let note = is_short.then_some("less is free than --memory may take");
+    Finding::noted("memory", value, note)
 }
 
 /// Compares RLIMIT_MEMLOCK with the memory of all io_uring rings that a start reserves.
@@ -279,16 +238,14 @@ fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
         None => machine.is_ring_refused,
     });
     // Linux before 6.14 does not count rings against the limit.
-    if wants_rings && is_short && used != Engine::Uring {
-        return finding("memlock", Verdict::Note, value, rings::RAISE);
-    }
-    finding("memlock", Verdict::Good, value, "")
+    let is_noted = wants_rings && is_short && used != Engine::Uring;
+    Finding::noted("memlock", value, is_noted.then_some(rings::RAISE))
 }
 
 /// How bodies are moved.
 fn moving(bodies: &thresholds::Picked) -> Finding {
     let rows = bodies.plan().map(|(kind, what)| format!("{kind:<21}{what}"));
-    finding("bodies", Verdict::Good, bodies.reason.clone(), &rows.join("\n"))
+    Finding::new("bodies", Verdict::Good, &bodies.reason, rows.join("\n"))
 }
 
 /// Bytes of a page of a pipe.
@@ -307,43 +264,36 @@ fn pipes(machine: &Machine, config: &Config, bodies: &thresholds::Picked) -> Fin
                 "fs.pipe-user-pages-soft is {pages}: beyond {} of pipes bodies are copied",
                 say::bytes(pages * PAGE_BYTES)
             );
-            finding("pipes", Verdict::Note, value, &word)
+            Finding::noted("pipes", value, Some(&word))
         }
-        _ => finding("pipes", Verdict::Good, value, "beyond them bodies are copied"),
+        _ => Finding::new("pipes", Verdict::Good, value, "beyond them bodies are copied"),
     }
 }
 
 fn names(machine: &Machine) -> Finding {
     if machine.name_servers.is_empty() {
         let word = "127.0.0.1 is asked, as the C library does";
-        return finding("name servers", Verdict::Note, "none in /etc/resolv.conf".to_owned(), word);
+        return Finding::new("name servers", Verdict::Note, "none in /etc/resolv.conf", word);
     }
-    finding("name servers", Verdict::Good, machine.name_servers.join(", "), "")
+    Finding::noted("name servers", machine.name_servers.join(", "), None)
 }
 
 fn congestion(machine: &Machine) -> Finding {
     let available = told(&machine.congestion_available);
     let value = format!("{} (this kernel has: {available})", told(&machine.congestion));
-    if machine.congestion.as_deref() == Some("bbr") {
-        let word = "bbr paces every segment: between machines close by it costs several times \
-                    cubic's CPU. --congestion auto and --origin-congestion auto avoid that.";
-        return finding("congestion", Verdict::Note, value, word);
-    }
-    finding("congestion", Verdict::Good, value, "")
+    let word = "bbr paces every segment: between machines close by it costs several times cubic's \
+                CPU. --congestion auto and --origin-congestion auto avoid that.";
+    let is_bbr = machine.congestion.as_deref() == Some("bbr");
+    Finding::noted("congestion", value, is_bbr.then_some(word))
 }
 
 /// What listen(2) is asked for.
 const BACKLOG: u64 = 4096;
 
 fn backlog(machine: &Machine) -> Finding {
-    let value = told(&machine.backlog);
-    match machine.backlog {
-        Some(most) if most < BACKLOG => {
-            let word = "net.core.somaxconn cuts the queue of new connections below 4096";
-            finding("backlog", Verdict::Note, value, word)
-        }
-        _ => finding("backlog", Verdict::Good, value, ""),
-    }
+    let word = "net.core.somaxconn cuts the queue of new connections below 4096";
+    let is_short = machine.backlog.is_some_and(|most| most < BACKLOG);
+    Finding::noted("backlog", told(&machine.backlog), is_short.then_some(word))
 }
 
 /// User-level tracking, for programs that are linked or preloaded with it.
@@ -366,7 +316,6 @@ fn tracking(machine: &Machine, config: &Config) -> Finding {
             "by engine uselect no millrace starts; one that runs goes on by epoll".to_owned(),
         );
     }
-    let missing = missing.join("\n");
     let (verdict, value) = match backend {
         Backend::Bpf(_) => (Verdict::Good, "by eBPF: ready sockets take no call"),
         Backend::Multishot => (
@@ -375,7 +324,7 @@ fn tracking(machine: &Machine, config: &Config) -> Finding {
         ),
         Backend::Calls => (Verdict::Note, "none: each wait is a call"),
     };
-    finding("uselect", verdict, value.to_owned(), &missing)
+    Finding::new("uselect", verdict, value, missing.join("\n"))
 }
 
 #[cfg(test)]

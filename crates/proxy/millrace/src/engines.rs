@@ -68,10 +68,7 @@ pub(crate) fn pick(config: &Config) -> Result<Picked, Failure> {
         EngineChoice::Uselect => {
             match millrace_engine::track(&config.uselectd, Duration::from_micros(config.spin_us)) {
                 Ok(()) => asked(Engine::Uselect),
-                Err(error) => Err(Failure::Machine(format!(
-                    "--engine uselect: {}",
-                    error.at(&config.uselectd)
-                ))),
+                Err(error) => Err(Failure::machine("--engine uselect", error.at(&config.uselectd))),
             }
         }
         EngineChoice::Poll => asked(Engine::Poll),

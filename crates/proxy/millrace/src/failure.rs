@@ -18,6 +18,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// What the machine refuses, and why.
+    pub(crate) fn machine(what: impl fmt::Display, error: impl fmt::Display) -> Self {
+        Self::Machine(format!("{what}: {error}"))
+    }
+
     /// The exit status.
     pub(crate) const fn status(&self) -> u8 {
         match self {

@@ -65,26 +65,18 @@ fn check_disk(option: &str, folder: &Path) -> Result<(), ConfigError> {
     } else {
         return Ok(());
     };
-    let allowed = "a folder with the mode 700, or a name for a new one".to_owned();
-    Err(ConfigError::Rule { place, wrong, allowed })
+    Err(ConfigError::rule(place, wrong, "a folder with the mode 700, or a name for a new one"))
 }
 
 /// Whether the file can be there, be it or not.
 fn check_folder(place: &str, path: &Path) -> Result<(), ConfigError> {
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let wrong = match fs::metadata(folder) {
+    let folder = privileges::folder(path);
+    let wrong = match fs::metadata(&folder) {
         Ok(found) if found.is_dir() => return Ok(()),
         Ok(_) => format!("{} is no folder", folder.display()),
         Err(error) => format!("{}: {error}", folder.display()),
     };
-    Err(ConfigError::Rule {
-        place: place.to_owned(),
-        wrong,
-        allowed: "a place in a folder that is there".to_owned(),
-    })
+    Err(ConfigError::rule(place, wrong, "a place in a folder that is there"))
 }
 
 #[cfg(test)]

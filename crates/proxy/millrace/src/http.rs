@@ -4,6 +4,7 @@
 //! `millrace_http1` parses; this module feeds it from a socket, within limits and until a deadline.
 //! It decides nothing about a message.
 
+use std::fmt::Write as _;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -223,6 +224,17 @@ impl Socket {
 pub(crate) fn values<'a>(fields: &'a Fields, name: &str) -> impl Iterator<Item = &'a [u8]> {
     let is_named = move |field: &&_| fields.name_of(field).eq_ignore_ascii_case(name.as_bytes());
     fields.fields().iter().filter(is_named).map(|field| fields.value_of(field))
+}
+
+/// Returns bytes as text, with those that are not plain in the form `%XX` (RFC 3986 section 2.1).
+pub(crate) fn percent_encoded(bytes: &[u8], is_plain: impl Fn(u8) -> bool) -> String {
+    bytes.iter().fold(String::new(), |mut text, &byte| {
+        match is_plain(byte) {
+            true => text.push(char::from(byte)),
+            false => _ = write!(text, "%{byte:02X}"),
+        }
+        text
+    })
 }
 
 fn refused(why: HeadError) -> Error {

@@ -140,12 +140,9 @@ impl Listeners {
             let before = &listeners[..place];
             // What stands before has its own address already, and its number.
             let numbers = before.iter().map(|listener| listener.number).collect::<Vec<_>>();
-            match self.open_one(&mut listeners[place], &numbers, &mut change) {
-                Ok(()) => {}
-                Err(failure) => {
-                    change.undo();
-                    return Err(failure);
-                }
+            if let Err(failure) = self.open_one(&mut listeners[place], &numbers, &mut change) {
+                change.undo();
+                return Err(failure);
             }
         }
         let is_left = |open: &&Open| listeners.iter().all(|other| other.number != open.number);
@@ -228,8 +225,7 @@ impl Listeners {
         let may_be_free = || free_at.is_some_and(|free_at| Instant::now() < free_at);
         loop {
             let opened = match address {
-                ListenAddress::Tcp(address) => open_tcp(*address, self.workers)
-                    .map(|(sockets, bound)| (sockets, ListenAddress::Tcp(bound))),
+                ListenAddress::Tcp(address) => open_tcp(*address, self.workers),
                 ListenAddress::Unix(path) => {
                     open_unix(path, self.workers).map(|sockets| (sockets, address.clone()))
                 }
@@ -249,9 +245,8 @@ impl Listeners {
         self.begun = None;
         self.removed.retain(|(_, when)| when.elapsed() < REMOVED_FOR);
         let is_removed = |open: &mut Open| change.removed.contains(&open.number);
-        let removed: Vec<Open> = self.open.extract_if(.., is_removed).collect();
         let mut addresses = Vec::new();
-        for open in removed {
+        for open in self.open.extract_if(.., is_removed) {
             // A successor may listen at the same path from now on.
             open.remove_file();
             self.removed.push((open.address.clone(), now));
@@ -300,7 +295,7 @@ fn errno(error: std::io::Error) -> Errno {
 }
 
 /// One socket a worker, at one port: the kernel spreads the clients (SO_REUSEPORT).
-fn open_tcp(address: SocketAddr, workers: usize) -> Result<(Vec<OwnedFd>, SocketAddr), Errno> {
+fn open_tcp(address: SocketAddr, workers: usize) -> Result<(Vec<OwnedFd>, ListenAddress), Errno> {
     let is_shared = workers > 1;
     if is_shared && address.port() != 0 {
         // Two processes of one user could share the port unawares, and split its clients. A socket
@@ -313,7 +308,7 @@ fn open_tcp(address: SocketAddr, workers: usize) -> Result<(Vec<OwnedFd>, Socket
     while sockets.len() < workers {
         sockets.push(millrace_sys::listen_tcp(bound, true)?);
     }
-    Ok((sockets, bound))
+    Ok((sockets, ListenAddress::Tcp(bound)))
 }
 
 /// One socket that all workers share: Unix sockets have no SO_REUSEPORT.

@@ -15,6 +15,7 @@ mod doctor;
 mod engines;
 mod errands;
 mod failure;
+mod finding;
 mod health_checks;
 mod host;
 mod http;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use millrace_engine::LogSink;
 use millrace_proxy::Shared;
@@ -12,7 +13,7 @@ use millrace_proxy::reason::Reason;
 use millrace_proxy::shared_health::Shown;
 use millrace_store::Cache;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -30,29 +31,18 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics over the counters of all workers, in their order, the access log's and those of
-    /// reloads.
-    pub(crate) fn new(workers: Vec<Arc<Counters>>, log: LogSink, reloads: Arc<Counts>) -> Self {
+    /// Metrics over what the workers share, the access log's and those of reloads.
+    pub(crate) fn new(shared: &Arc<Shared>, log: LogSink, reloads: Arc<Counts>) -> Self {
         let mut registry = Registry::with_prefix("millrace");
-        registry.register_collector(Box::new(Reasons(workers.clone())));
-        registry.register_collector(Box::new(Workers(workers)));
+        registry.register_collector(Box::new(Reasons(Arc::clone(shared))));
+        registry.register_collector(Box::new(Workers(Arc::clone(shared))));
         registry.register_collector(Box::new(Process { log, reloads }));
-        Self { registry }
-    }
-
-    /// With how the origins stand.
-    pub(crate) fn with_origins(mut self, shared: Arc<Shared>) -> Self {
-        self.registry.register_collector(Box::new(Requests(Arc::clone(&shared))));
-        self.registry.register_collector(Box::new(Origins(shared)));
-        self
-    }
-
-    /// With what is stored, if anything is.
-    pub(crate) fn with_cache(mut self, cache: Option<&Arc<Cache>>) -> Self {
-        if let Some(cache) = cache {
-            self.registry.register_collector(Box::new(Stored(cache.clone())));
+        registry.register_collector(Box::new(Requests(Arc::clone(shared))));
+        registry.register_collector(Box::new(Origins(Arc::clone(shared))));
+        if let Some(cache) = &shared.cache {
+            registry.register_collector(Box::new(Stored(Arc::clone(cache))));
         }
-        self
+        Self { registry }
     }
 
     /// The page as it is now.
@@ -63,13 +53,8 @@ impl Metrics {
     }
 }
 
-struct Workers(Vec<Arc<Counters>>);
-
-impl fmt::Debug for Workers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} workers", self.0.len())
-    }
-}
+#[derive(Debug)]
+struct Workers(Arc<Shared>);
 
 impl Collector for Workers {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -79,14 +64,9 @@ impl Collector for Workers {
                 RowKind::Gauge => MetricType::Gauge,
             };
             let mut family = encoder.encode_descriptor(row.name, row.help.trim(), None, kind)?;
-            for (index, counters) in self.0.iter().enumerate() {
-                let value = (row.read)(counters);
+            for (index, counters) in self.0.counters.iter().enumerate() {
                 let labels = [("worker", index.to_string())];
-                let encoder = family.encode_family(&labels)?;
-                match row.kind {
-                    RowKind::Counter => ConstCounter::new(value).encode(encoder)?,
-                    RowKind::Gauge => gauge(value).encode(encoder)?,
-                }
+                encode((row.read)(counters), kind, family.encode_family(&labels)?)?;
             }
         }
         Ok(())
@@ -94,13 +74,8 @@ impl Collector for Workers {
 }
 
 /// The counters of all workers by reason, summed.
-struct Reasons(Vec<Arc<Counters>>);
-
-impl fmt::Debug for Reasons {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "reasons of {} workers", self.0.len())
-    }
-}
+#[derive(Debug)]
+struct Reasons(Arc<Shared>);
 
 impl Collector for Reasons {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -108,7 +83,8 @@ impl Collector for Reasons {
             let kind = MetricType::Counter;
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for &reason in Reason::ALL {
-                let sum: u64 = self.0.iter().map(|counters| of(counters).get(reason)).sum();
+                let workers = self.0.counters.iter();
+                let sum: u64 = workers.map(|counters| of(counters).get(reason)).sum();
                 // Reasons that this metric is meant for are on the page from the start, so that
                 // their first increase is visible.
                 if sum > 0 || (reason.status() != 0) == responds {
@@ -118,19 +94,11 @@ impl Collector for Reasons {
             }
             Ok(())
         };
-        write(
-            "responses_own",
-            "Responses that millrace made itself to refuse a request, or because it could not be \
-             served.",
-            |counters| &counters.responses_own,
-            true,
-        )?;
-        write(
-            "exchanges_aborted",
-            "Exchanges that were cut short or ended without a response.",
-            |counters| &counters.exchanges_aborted,
-            false,
-        )
+        let help = "Responses that millrace made itself to refuse a request, or because it could \
+                    not be served.";
+        write("responses_own", help, |counters| &counters.responses_own, true)?;
+        let help = "Exchanges that were cut short or ended without a response.";
+        write("exchanges_aborted", help, |counters| &counters.exchanges_aborted, false)
     }
 }
 
@@ -177,60 +145,36 @@ impl Collector for Origins {
             for (row, value) in rows {
                 let mut labels = vec![("origin", row.origin.as_str())];
                 labels.extend(row.check.as_deref().map(|path| ("check", path)));
-                let encoder = family.encode_family(&labels)?;
-                match kind {
-                    MetricType::Counter => ConstCounter::new(value).encode(encoder)?,
-                    _ => gauge(value).encode(encoder)?,
-                }
+                encode(value, kind, family.encode_family(&labels)?)?;
             }
             Ok(())
         };
         use MetricType::{Counter, Gauge};
-        write(Gauge, "origin_ejected", "Whether the origin is ejected for its failures.", |row| {
-            row.check.is_none().then_some(u64::from(!row.up))
+        let help = "Whether the origin is ejected for its failures.";
+        write(Gauge, "origin_ejected", help, |row| {
+            row.check.is_none().then_some((!row.up).into())
         })?;
-        write(
-            Gauge,
-            "origin_failures",
-            "Failures in a row, as far as workers told of them.",
-            |row| row.check.is_none().then_some(row.failures.into()),
-        )?;
-        write(Gauge, "origin_check_fails", "Whether the origin's health check fails.", |row| {
-            row.check.is_some().then_some(u64::from(!row.up))
+        let help = "Failures in a row, as far as workers told of them.";
+        write(Gauge, "origin_failures", help, |row| {
+            row.check.is_none().then_some(row.failures.into())
         })?;
-        write(
-            Counter,
-            "origin_requests",
-            "Requests that the origin was picked for, each try.",
-            |row| row.counts.map(|counts| counts.requests),
-        )?;
-        write(
-            Counter,
-            "origin_responses_5xx",
-            "Responses of the origin with a status from 500 on.",
-            |row| row.counts.map(|counts| counts.responses_5xx),
-        )?;
-        write(
-            Counter,
-            "origin_connect_errors",
-            "Times that no connection to the origin could be opened, failed lookups of its name \
-             included.",
-            |row| row.counts.map(|counts| counts.connect_errors),
-        )?;
-        write(
-            Counter,
-            "origin_response_errors",
-            "Requests without a valid response header: the origin closed the connection, took too \
-             long, or sent a malformed header.",
-            |row| row.counts.map(|counts| counts.response_errors),
-        )?;
-        write(
-            Gauge,
-            "origin_requests_in_flight",
-            "Requests that the origin was picked for and that have not ended there, those that \
-             wait for a connection included.",
-            |row| row.counts.map(|counts| counts.in_flight),
-        )
+        let help = "Whether the origin's health check fails.";
+        write(Gauge, "origin_check_fails", help, |row| {
+            row.check.is_some().then_some((!row.up).into())
+        })?;
+        let help = "Requests that the origin was picked for, each try.";
+        write(Counter, "origin_requests", help, |row| Some(row.counts?.requests))?;
+        let help = "Responses of the origin with a status from 500 on.";
+        write(Counter, "origin_responses_5xx", help, |row| Some(row.counts?.responses_5xx))?;
+        let help = "Times that no connection to the origin could be opened, failed lookups of its \
+                    name included.";
+        write(Counter, "origin_connect_errors", help, |row| Some(row.counts?.connect_errors))?;
+        let help = "Requests without a valid response header: the origin closed the connection, \
+                    took too long, or sent a malformed header.";
+        write(Counter, "origin_response_errors", help, |row| Some(row.counts?.response_errors))?;
+        let help = "Requests that the origin was picked for and that have not ended there, those \
+                    that wait for a connection included.";
+        write(Gauge, "origin_requests_in_flight", help, |row| Some(row.counts?.in_flight))
     }
 }
 
@@ -243,11 +187,7 @@ impl Collector for Stored {
         for row in stored::ROWS {
             let (name, value) = (format!("cache_{}", row.name), (row.read)(&stat));
             let kind = if row.is_counter { MetricType::Counter } else { MetricType::Gauge };
-            let encoder = encoder.encode_descriptor(&name, row.help, None, kind)?;
-            match row.is_counter {
-                true => ConstCounter::new(value).encode(encoder)?,
-                false => gauge(value).encode(encoder)?,
-            }
+            encode(value, kind, encoder.encode_descriptor(&name, row.help, None, kind)?)?;
         }
         Ok(())
     }
@@ -261,42 +201,38 @@ struct Process {
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let reloads = &self.reloads;
-        for (name, help, value) in [
-            (
-                "access_log_records_dropped",
-                "Records that the access log could not take.",
-                self.log.dropped_records(),
-            ),
-            ("reloads", "Configurations that came into force by a reload.", reloads.done()),
-            ("reloads_refused", "Reloads that were refused.", reloads.refused()),
-        ] {
-            let counter = ConstCounter::new(value);
-            let kind = counter.metric_type();
-            counter.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
-        }
-        let mut write = |name: &str, help: &str, value: u64| {
-            let gauge = gauge(value);
-            let encoder = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
-            gauge.encode(encoder)
+        use MetricType::{Counter, Gauge};
+        let mut write = |kind, name: &str, help: &str, value| {
+            encode(value, kind, encoder.encode_descriptor(name, help, None, kind)?)
         };
+        let help = "Records that the access log could not take.";
+        write(Counter, "access_log_records_dropped", help, self.log.dropped_records())?;
+        // Pairs with the additions by who reloads; nothing else is read by what they say.
+        let [done, refused] =
+            [&self.reloads.done, &self.reloads.refused].map(|it| it.load(Relaxed));
+        write(Counter, "reloads", "Configurations that came into force by a reload.", done)?;
+        write(Counter, "reloads_refused", "Reloads that were refused.", refused)?;
         // A number that cannot be read is left out: zero would be believed.
         if let Ok(bytes) = millrace_sys::resident_bytes() {
-            write("process_resident_bytes", "Physical memory of the process.", bytes)?;
+            write(Gauge, "process_resident_bytes", "Physical memory of the process.", bytes)?;
         }
         if let Ok(count) = millrace_sys::descriptor_count() {
-            write("process_descriptors", "Descriptors that are open.", count as u64)?;
+            write(Gauge, "process_descriptors", "Descriptors that are open.", count as u64)?;
         }
         let limit = millrace_sys::descriptor_limit();
-        write("process_descriptors_max", "Descriptors that may be open.", limit)?;
+        write(Gauge, "process_descriptors_max", "Descriptors that may be open.", limit)?;
         let help =
             "Whether readiness is read from memory: engine uselect, and uselectd has not ended.";
-        write("uselect_registered", help, millrace_engine::is_tracked().into())
+        write(Gauge, "uselect_registered", help, millrace_engine::is_tracked().into())
     }
 }
 
-fn gauge(value: u64) -> ConstGauge<i64> {
-    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
+/// Writes one value.
+fn encode(value: u64, kind: MetricType, encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+    match kind {
+        MetricType::Counter => ConstCounter::new(value).encode(encoder),
+        _ => ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(encoder),
+    }
 }
 
 #[cfg(test)]
@@ -314,12 +250,15 @@ mod tests {
         Cache::new(slab, HashKey::new([0; 16]), bounds)
     }
 
+    fn metrics(workers: usize, cache: Option<Arc<Cache>>) -> Metrics {
+        let shared = Shared::new(workers, "test".to_owned(), None, cache, |_| {}, None);
+        Metrics::new(&shared, LogSink::closed(), Arc::default())
+    }
+
     #[test]
     fn the_documents_have_every_metric_as_it_is() {
         let documented = include_str!("../../../../docs/metrics.md");
-        let metrics = Metrics::new(Vec::new(), LogSink::closed(), Arc::default());
-        let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
-        let page = metrics.with_origins(shared).with_cache(Some(&cache())).page();
+        let page = metrics(1, Some(cache())).page();
         let of = |what: &str| -> Vec<(String, String)> {
             let lines = page.lines().filter_map(|line| line.strip_prefix(what)?.split_once(' '));
             lines.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
@@ -341,9 +280,7 @@ mod tests {
 
     #[test]
     fn every_counter_is_on_the_page_for_every_worker() {
-        let page =
-            Metrics::new(vec![Arc::default(), Arc::default()], LogSink::closed(), Arc::default())
-                .page();
+        let page = metrics(2, None).page();
         for row in Counters::TABLE {
             let total = if row.kind == RowKind::Counter { "_total" } else { "" };
             for worker in 0..2 {

@@ -43,13 +43,11 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<(), Failure> {
             for line in reporter.round(&outages, begun.elapsed()) {
                 say::error(&line);
             }
-            if reporter.has_more() {
-                std::thread::sleep(ROUND);
-            } else {
+            if !reporter.has_more() {
                 shared.board.await_outages(Duration::MAX);
-                // The first failure is seldom the only one.
-                std::thread::sleep(ROUND);
             }
+            // The first failure is seldom the only one.
+            std::thread::sleep(ROUND);
         }
     };
     spawn("outages", run).map(drop)
@@ -142,14 +140,14 @@ impl Reported {
         let new = outage.failed - self.failed;
         let is_due = self.is_due(outage, now);
         let since_last = self.line.map(|(last, _)| now - last);
+        let within = since_last.map(in_the_last).unwrap_or_default();
         let cause = outage.cause.map(|cause| cause.to_string()).unwrap_or_default();
         let line = match (self.outage, outage.since) {
             (None, _) if new == 0 => None,
-            (None | Some(_), _) if !is_due => return self.wait(),
+            _ if !is_due => return self.wait(),
             (None, since) => {
                 let end = if since.is_none() { "; it responds again" } else { "" };
                 self.outage = since.map(|since| (since, self.failed));
-                let within = since_last.map_or(String::new(), in_the_last);
                 Some(format!("{cause}; {}{within}{end}", failures(new)))
             }
             (Some((since, before)), None) => {
@@ -159,7 +157,6 @@ impl Reported {
                 Some(format!("responding again after {seconds} s; {}", failures(failed)))
             }
             (Some(_), Some(_)) if new > 0 && since_last.is_some_and(|time| time >= REMINDER) => {
-                let within = since_last.map_or(String::new(), in_the_last);
                 Some(format!("still failing: {cause}; {}{within}", failures(new)))
             }
             (Some(_), Some(_)) => return self.wait(),

@@ -21,7 +21,7 @@ use millrace_sys::Errno;
 use crate::engines::Engine;
 use crate::inherited::{Inherited, Socket};
 use crate::listeners::{Change, Listeners, Sockets};
-use crate::posts::Posts;
+use crate::posts::{Post, Posts};
 use crate::privileges::{self, Locked};
 use crate::reloads::Counts;
 use crate::source::Source;
@@ -218,10 +218,7 @@ impl Force {
 
     /// Tells every worker to take no more. No reload is done any more.
     pub(crate) fn drain(&self) {
-        let mut state = self.lock();
-        state.draining = true;
-        state.listeners.release();
-        state.posts.tell(|| Letter::Drain);
+        self.lock().end(|| Letter::Drain);
     }
 
     /// Nobody else goes on with what was inherited: its files are removed at the end.
@@ -241,19 +238,14 @@ impl Force {
     /// done any more.
     pub(crate) fn cede(&self) {
         let mut state = self.lock();
-        state.draining = true;
         state.listeners.set_owned(false);
-        state.listeners.release();
-        state.posts.tell(|| Letter::Cede);
+        state.end(|| Letter::Cede);
     }
 
     /// As [`Force::cede`], for a process that has not succeeded the one whose listeners it has:
     /// files of those that it opened itself are removed.
     pub(crate) fn abandon(&self) {
-        let mut state = self.lock();
-        state.draining = true;
-        state.listeners.release();
-        state.posts.tell(|| Letter::Cede);
+        self.lock().end(|| Letter::Cede);
     }
 
     /// Sends every worker a letter that does without an answer, unless one does not read its mail.
@@ -285,6 +277,14 @@ impl Force {
 }
 
 impl State {
+    /// Closes the listeners here and has the workers close theirs, by a letter. No reload is done
+    /// any more.
+    fn end(&mut self, letter: fn() -> Post) {
+        self.draining = true;
+        self.listeners.release();
+        self.posts.tell(letter);
+    }
+
     /// Nothing here fails.
     fn put_in_force(
         &mut self,
@@ -327,8 +327,6 @@ impl State {
 /// When the machine refuses the file.
 pub(crate) fn open_log(config: &Config) -> Result<Option<LogFile>, Failure> {
     let Some(log) = &config.access_log else { return Ok(None) };
-    let failed = |error: std::io::Error| {
-        Failure::Machine(format!("cannot open the access log {}: {error}", log.path.display()))
-    };
-    LogFile::open(&log.path).map(Some).map_err(failed)
+    let what = format!("cannot open the access log {}", log.path.display());
+    LogFile::open(&log.path).map(Some).map_err(|error| Failure::machine(what, error))
 }

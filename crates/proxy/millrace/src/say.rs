@@ -1,6 +1,6 @@
 //! What the program writes for people: lines on standard error, and results on standard output.
 
-use std::io::{ErrorKind, Result, Write};
+use std::io::{ErrorKind, Write};
 
 use crate::failure::Failure;
 
@@ -13,18 +13,14 @@ pub(crate) fn error(line: &str) {
 ///
 /// # Errors
 /// When it could not be written. A reader that has closed its pipe got what it wanted.
-pub(crate) fn output(text: &str) -> std::result::Result<(), Failure> {
-    match written(&mut std::io::stdout().lock(), text) {
+pub(crate) fn output(text: &str) -> Result<(), Failure> {
+    let mut output = std::io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::Machine(format!("cannot write to standard output: {error}")))
+            Err(Failure::machine("cannot write to standard output", error))
         }
         _ => Ok(()),
     }
-}
-
-fn written(output: &mut impl Write, text: &str) -> Result<()> {
-    output.write_all(text.as_bytes())?;
-    output.flush()
 }
 
 /// A count of bytes for people: three digits or so, in powers of 1024.

@@ -39,11 +39,7 @@ impl Source {
     }
 
     fn unreadable(&self, wrong: impl ToString) -> ConfigError {
-        ConfigError::Rule {
-            place: self.name(),
-            wrong: wrong.to_string(),
-            allowed: "a file that can be read".to_owned(),
-        }
+        ConfigError::rule(self.name(), wrong.to_string(), "a file that can be read")
     }
 
     /// Reads the file and what it means.

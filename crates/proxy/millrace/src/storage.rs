@@ -19,8 +19,8 @@ use crate::say;
 pub(crate) fn open(config: &Config) -> Result<Option<Arc<Cache>>, Failure> {
     let Some(settings) = &config.cache else { return Ok(None) };
     let bytes = usize::try_from(settings.memory_bytes).unwrap_or(usize::MAX);
-    let slab = Slab::new(bytes)
-        .map_err(|error| Failure::Machine(format!("cannot make the cache's memory: {error}")))?;
+    let slab = Slab::new(bytes);
+    let slab = slab.map_err(|error| Failure::machine("cannot make the cache's memory", error))?;
     let bounds = Bounds {
         bytes: settings.memory_bytes,
         object_bytes: settings.object_bytes_max(&config.limits),
@@ -46,8 +46,8 @@ pub(crate) fn open(config: &Config) -> Result<Option<Arc<Cache>>, Failure> {
 pub(crate) fn tend(cache: Option<&Arc<Cache>>) -> Result<Option<Helper>, Failure> {
     let Some(cache) = cache else { return Ok(None) };
     let helper = Helper::start(cache.slab());
-    let helper = helper
-        .map_err(|error| Failure::Machine(format!("cannot start the cache's thread: {error}")))?;
+    let failed = |error| Failure::machine("cannot start the cache's thread", error);
+    let helper = helper.map_err(failed)?;
     if cache.slab().counters().small_blocks > 0 {
         say::error("the cache has no huge pages: its hits cost more");
     }

@@ -24,7 +24,7 @@ use millrace_proxy::{Letter, Shared};
 use millrace_sys::{Signal, Signals};
 
 use crate::admin::{Admin, Doors, Guard, Hooks, Token};
-use crate::beginning::Beginning;
+use crate::beginning::begin;
 use crate::congestion;
 use crate::crew::Crew;
 use crate::disks::{Bell, Disks};
@@ -83,16 +83,15 @@ impl Running {
         upgrade: bool,
     ) -> Result<Self, Failure> {
         let signals = prepare_process()?;
-        let mut beginning = Beginning::of(&config, upgrade)?;
+        let (mut inherited, takeover, systemd) = begin(&config, upgrade)?;
         let mut engine = engines::pick(&config)?;
         let thresholds = thresholds::pick(config.splice, engine.engine);
         let log = LogSink::closed();
         let asked_for = config.clone();
         let mut config = config;
         let guard = guard(&config)?;
-        let doors = Doors::open(&mut config.admin, &mut beginning.inherited)?;
+        let doors = Doors::open(&mut config.admin, &mut inherited)?;
         let shared = shared(&config)?;
-        let Beginning { inherited, takeover, systemd } = beginning;
         let begun =
             Force::begin(asked_for, config, source, inherited, shared.clone(), log.clone())?;
         let (force, sockets) = (Arc::new(begun.0), begun.1);
@@ -212,10 +211,7 @@ impl Running {
         if self.force.config().admin.is_empty() {
             return Ok(());
         }
-        let (counters, counts) = (self.shared.counters.clone(), self.force.counts());
-        let metrics = Metrics::new(counters, self.log.clone(), counts)
-            .with_origins(Arc::clone(&self.shared))
-            .with_cache(self.shared.cache.as_ref());
+        let metrics = Metrics::new(&self.shared, self.log.clone(), self.force.counts());
         let (force, log) = (self.force.clone(), self.log.clone());
         let hooks = Hooks {
             desk,
@@ -238,7 +234,7 @@ impl Running {
             say::error(&format!("splice {}", self.thresholds));
         }
         if let Some(locked) = self.force.locked() {
-            locked.announce();
+            say::error(&locked.line());
         }
         for address in &config.admin {
             say::error(&format!("admin at {address}"));

@@ -20,13 +20,13 @@ const WRITABLE_BY_OTHERS: u32 = 0o002;
 pub(crate) fn load(config: &mut Config, tables: &Tables) -> Result<(), ConfigError> {
     for auth in config.services.iter_mut().filter_map(|service| service.auth.as_mut()) {
         let name = auth.path.display().to_string();
-        let text = read(&auth.path).map_err(|wrong| ConfigError::Rule {
-            place: format!("{} {name}", tables.name_of("auth-file")),
-            wrong,
-            allowed: format!(
+        let text = read(&auth.path).map_err(|wrong| {
+            let place = format!("{} {name}", tables.name_of("auth-file"));
+            let allowed = format!(
                 "a file of up to {USERS_BYTES_MAX} bytes that can be read, and that only its owner \
                  and group can write"
-            ),
+            );
+            ConfigError::rule(place, wrong, allowed)
         })?;
         auth.users = Some(Arc::new(Users::parse(&name, &text)?));
     }

@@ -7,10 +7,11 @@ use millrace_http_cache::{Features, KeyParts, Policy, Space, StatusTtl, Ttl, Unk
 
 use super::value::{self, Feature, Share};
 use super::{CacheRoute, CacheSettings, Disk};
+use crate::choice;
 use crate::error::ConfigError;
-use crate::given::Values;
-use crate::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row, Scope};
-use crate::value::{Wrong, number, switch, write_size};
+use crate::given::{Values, bounded};
+use crate::options::{Kind, MEMORY_BYTES_PER_WORKER_MIN, Row};
+use crate::value::{Wrong, switch, within, write_size};
 
 /// What the cache of a process may take, of so much memory for so many workers; `None`: there is no
 /// cache.
@@ -22,25 +23,15 @@ pub(crate) fn settings(
     let is_off = process.one("no-cache", switch)?.unwrap_or_default();
     let bytes = cache_memory(process, memory_bytes, workers)?;
     let disks = disks(process)?;
-    let rereads = process.one_or_default("disk-reads", Scope::Process, |text| match text {
-        "once" => Ok(false),
-        "always" => Ok(true),
-        _ => Err("is neither once nor always"),
-    })?;
+    let rereads = process.one_or_default("disk-reads", |text| choice::DISK_READS.read(text))?;
     if is_off {
         return Ok(None);
     }
     if bytes == 0 && !disks.is_empty() {
-        return Err(ConfigError::Rule {
-            place: process.place_of("disk").to_owned(),
-            wrong: "what is on a disk is read through the cache's memory, and there is none"
-                .to_owned(),
-            allowed: format!(
-                "{} of at least {}, or no disk",
-                process.name_of("cache-memory"),
-                write_size(SLAB_BYTES_MIN as u64)
-            ),
-        });
+        let wrong = "what is on a disk is read through the cache's memory, and there is none";
+        let (option, least) = (process.name_of("cache-memory"), write_size(SLAB_BYTES_MIN as u64));
+        let allowed = format!("{option} of at least {least}, or no disk");
+        return Err(ConfigError::rule(process.place_of("disk"), wrong, allowed));
     }
     Ok((bytes > 0).then_some(CacheSettings { memory_bytes: bytes, disks, rereads }))
 }
@@ -50,7 +41,7 @@ pub(crate) fn settings(
 fn cache_memory(process: &Values, memory_bytes: u64, workers: u64) -> Result<u64, ConfigError> {
     const LEAST: u64 = SLAB_BYTES_MIN as u64;
     let most = memory_bytes - workers * MEMORY_BYTES_PER_WORKER_MIN;
-    let share = process.one_or_default("cache-memory", Scope::Process, bounded_share)?;
+    let share = process.one_or_default("cache-memory", bounded_share)?;
     let (bytes, told) = match share {
         Share::Bytes(bytes) => (bytes, write_size(bytes)),
         Share::Percent(percent) => {
@@ -80,48 +71,37 @@ fn cache_memory(process: &Values, memory_bytes: u64, workers: u64) -> Result<u64
 }
 
 fn bounded_share(text: &str) -> Result<Share, Wrong> {
-    let Kind::Share { least, most, percent_max } = kind_of("cache-memory", Scope::Process) else {
+    let Kind::Share { least, most, percent_max } = Row::kind_of("cache-memory") else {
         unreachable!("the row is of this kind")
     };
     match value::share(text)? {
-        Share::Bytes(bytes) if bytes != 0 && bytes < least => Err("is too small"),
-        Share::Bytes(bytes) if bytes > most => Err("is too large"),
-        Share::Percent(percent) if percent > percent_max => Err("is too large"),
-        share => Ok(share),
+        Share::Bytes(0) => Ok(Share::Bytes(0)),
+        Share::Bytes(bytes) => within(bytes, least, most).map(Share::Bytes),
+        Share::Percent(percent) => within(percent, 0, percent_max).map(Share::Percent),
     }
 }
 
 /// No disk may be another's folder, or below it: each has its files and its size for itself.
 fn disks(process: &Values) -> Result<Vec<Disk>, ConfigError> {
-    let Kind::Disk { least, most } = kind_of("disk", Scope::Process) else {
+    let Kind::Disk { least, most } = Row::kind_of("disk") else {
         unreachable!("the row is of this kind")
     };
-    let disks = process.all("disk", |text| match value::disk(text)? {
-        disk if disk.bytes < least => Err("is too small"),
-        disk if disk.bytes > most => Err("is too large"),
-        disk => Ok(disk),
+    let disks = process.all("disk", |text| {
+        let disk = value::disk(text)?;
+        within(disk.bytes, least, most).map(|_| disk)
     })?;
     for (index, disk) in disks.iter().enumerate() {
         let is_within = |other: &&Disk| {
             disk.folder.starts_with(&other.folder) || other.folder.starts_with(&disk.folder)
         };
         if let Some(other) = disks[..index].iter().find(is_within) {
-            return Err(ConfigError::Rule {
-                place: process.place_of("disk").to_owned(),
-                wrong: format!(
-                    "{} and {} are not apart",
-                    other.folder.display(),
-                    disk.folder.display()
-                ),
-                allowed: "folders of which none is in another".to_owned(),
-            });
+            let (one, another) = (other.folder.display(), disk.folder.display());
+            let wrong = format!("{one} and {another} are not apart");
+            let allowed = "folders of which none is in another";
+            return Err(ConfigError::rule(process.place_of("disk"), wrong, allowed));
         }
     }
     Ok(disks)
-}
-
-fn kind_of(key: &str, scope: Scope) -> Kind {
-    Row::of_key(key, &[scope]).expect("the key is one of the table").kind
 }
 
 /// What is done with the answers of a forward proxy or a route; `None`: nothing, they go past the
@@ -131,7 +111,7 @@ pub(crate) fn route(
     is_gateway: bool,
     space: &Space,
 ) -> Result<Option<Arc<CacheRoute>>, ConfigError> {
-    let switch = |key| values.one_or_default(key, Scope::Cache, switch);
+    let switch = |key| values.one_or_default(key, switch);
     let keyed = features(values, "cache-key")?;
     let unkeyed = match is_gateway {
         true => Unkeyed::of_gateway(),
@@ -148,24 +128,21 @@ pub(crate) fn route(
 }
 
 fn policy(values: &Values) -> Result<Policy, ConfigError> {
-    let scope = Scope::Cache;
-    let seconds = |key| values.one_or_default(key, scope, value::seconds);
-    let percent = |text: &str| match number(text)? {
-        percent @ ..=100 => Ok(percent as u8),
-        _ => Err("is too large"),
-    };
+    let seconds = |key| values.one_or_default(key, value::seconds);
+    let percent = |text: &str| Ok(bounded("cache-heuristic", text)? as u8);
+    let set_cookie = |text: &str| choice::SET_COOKIE.read(text);
     let (ttl, status_ttls) = lifetimes(values)?;
     Ok(Policy {
         targets: targets(values)?,
         ttl,
         status_ttls,
         ttl_s_max: seconds("cache-ttl-max")?,
-        heuristic_percent: values.one_or_default("cache-heuristic", scope, percent)?,
+        heuristic_percent: values.one_or_default("cache-heuristic", percent)?,
         heuristic_s_max: seconds("cache-heuristic-max")?,
         stale_if_error_s: seconds("cache-stale-if-error")?,
         stale_while_revalidate_s: seconds("cache-stale-while-revalidate")?,
-        set_cookie: values.one_or_default("cache-set-cookie", scope, value::set_cookie)?,
-        heeds_requests: values.one_or_default("cache-heed-requests", scope, switch)?,
+        set_cookie: values.one_or_default("cache-set-cookie", set_cookie)?,
+        heeds_requests: values.one_or_default("cache-heed-requests", switch)?,
         unkeyed: Policy::default().unkeyed,
     })
 }
@@ -176,28 +153,23 @@ fn lifetimes(values: &Values) -> Result<(Ttl, Vec<StatusTtl>), ConfigError> {
         if let Some(statuses) = statuses {
             of_statuses.push(StatusTtl { statuses, ttl });
         } else if usual.replace(ttl).is_some() {
-            return Err(ConfigError::Rule {
-                place: values.place_of("cache-ttl").to_owned(),
-                wrong: "has two lifetimes without statuses".to_owned(),
-                allowed: "one, and others with statuses before them".to_owned(),
-            });
+            let wrong = "has two lifetimes without statuses";
+            let allowed = "one, and others with statuses before them";
+            return Err(ConfigError::rule(values.place_of("cache-ttl"), wrong, allowed));
         }
     }
-    let (_, ttl) = Values::default_of("cache-ttl", Scope::Cache, value::lifetime)?;
+    let (_, ttl) = Values::default_of("cache-ttl", value::lifetime)?;
     Ok((usual.unwrap_or(ttl), of_statuses))
 }
 
 fn targets(values: &Values) -> Result<Vec<Box<[u8]>>, ConfigError> {
     let mut given = values.all("cache-target", value::field_or_off)?;
     if given.is_empty() {
-        given.push(Values::default_of("cache-target", Scope::Cache, value::field_or_off)?);
+        given.push(Values::default_of("cache-target", value::field_or_off)?);
     }
     if given.len() > 1 && given.contains(&None) {
-        return Err(ConfigError::Rule {
-            place: values.place_of("cache-target").to_owned(),
-            wrong: "off stands beside names".to_owned(),
-            allowed: "names of fields, or off alone".to_owned(),
-        });
+        let (wrong, allowed) = ("off stands beside names", "names of fields, or off alone");
+        return Err(ConfigError::rule(values.place_of("cache-target"), wrong, allowed));
     }
     let mut targets = Vec::new();
     given.into_iter().flatten().for_each(|name| add(&mut targets, name));

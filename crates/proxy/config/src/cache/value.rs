@@ -1,15 +1,18 @@
 //! Values of the cache's options as people write them; see [`value`](crate::value) for what
 //! a reader gives.
 
-use millrace_http_cache::{SetCookie, Ttl};
+use millrace_http_cache::Ttl;
 use millrace_http1::Name;
 
 use super::Disk;
-use crate::value::{TIME_ALONE, Wrong, file_path, number, size, statuses, write_statuses};
+use crate::value::{
+    TIME_ALONE, Units, Wrong, file_path, number, scaled, size, statuses, write_scaled,
+    write_statuses,
+};
 
 /// The longest time that an option takes: ten years, far below where numbers of HTTP end.
 const SECONDS_MAX: u32 = 3650 * 86_400;
-const UNITS: [(char, u32); 4] = [('d', 86_400), ('h', 3600), ('m', 60), ('s', 1)];
+const UNITS: Units = &[("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
 
 /// What the cache may take of a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,28 +35,20 @@ pub(super) enum Feature {
 /// Seconds: a whole number with s, m, h or d behind it, which 0 does not need. Limits count in
 /// milliseconds where no unit is written, and HTTP in seconds, so that no guess would be right.
 pub(super) fn seconds(text: &str) -> Result<u32, Wrong> {
-    let unit = UNITS.iter().find_map(|(unit, factor)| Some((text.strip_suffix(*unit)?, *factor)));
-    let (digits, factor) = match unit {
-        Some(unit) => unit,
-        None if text == "0" => (text, 1),
-        None if number(text).is_ok() => return Err("has no unit"),
-        None => return Err("is not a time"),
-    };
-    let count = number(digits).map_err(|wrong| match wrong {
-        "is too large" => wrong,
-        _ => "is not a time",
-    })?;
-    match count.checked_mul(u64::from(factor)) {
-        Some(seconds) if seconds <= u64::from(SECONDS_MAX) => Ok(seconds as u32),
+    match text {
+        "0" => return Ok(0),
+        _ if number(text).is_ok() => return Err("has no unit"),
+        _ => {}
+    }
+    match u32::try_from(scaled(text, UNITS, "is not a time")?) {
+        Ok(seconds @ ..=SECONDS_MAX) => Ok(seconds),
         _ => Err("is too large"),
     }
 }
 
-/// Seconds with the largest unit that divides them, as [`seconds`] reads them.
+/// Seconds as [`seconds`] reads them.
 pub(super) fn write_seconds(seconds: u32) -> String {
-    let is_whole = |(_, factor): &&(char, u32)| seconds > 0 && seconds.is_multiple_of(*factor);
-    let (unit, factor) = UNITS.iter().find(is_whole).unwrap_or(&('s', 1));
-    format!("{}{unit}", seconds / factor)
+    write_scaled(seconds.into(), UNITS)
 }
 
 /// `origin`, `default TIME` or `override TIME`, with a status or a range of them and a blank before
@@ -89,25 +84,6 @@ pub(super) fn write_lifetime(statuses: Option<(u16, u16)>, ttl: Ttl) -> String {
     match statuses {
         Some(statuses) => format!("{} {ttl}", write_statuses(statuses)),
         None => ttl,
-    }
-}
-
-/// Which answers with `Set-Cookie` are kept.
-pub(super) fn set_cookie(text: &str) -> Result<SetCookie, Wrong> {
-    match text {
-        "explicit" => Ok(SetCookie::Explicit),
-        "shared" => Ok(SetCookie::Shared),
-        "never" => Ok(SetCookie::Never),
-        _ => Err("does not say which answers with cookies are kept"),
-    }
-}
-
-/// The word that [`set_cookie`] reads.
-pub(super) fn write_set_cookie(set_cookie: SetCookie) -> &'static str {
-    match set_cookie {
-        SetCookie::Explicit => "explicit",
-        SetCookie::Shared => "shared",
-        SetCookie::Never => "never",
     }
 }
 
@@ -226,9 +202,6 @@ mod tests {
         assert_eq!(lifetime("99 origin"), Err("is no status or range of statuses"));
         for text in ["", "default", "default  1s", "origin 1s", "Override 1s", "60", "404"] {
             assert!(lifetime(text).is_err(), "{text}");
-        }
-        for text in ["explicit", "shared", "never"] {
-            assert_eq!(set_cookie(text).map(write_set_cookie), Ok(text));
         }
     }
 

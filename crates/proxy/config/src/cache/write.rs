@@ -1,7 +1,8 @@
 //! Writes what a configuration says of the cache; see [`write`](crate::write).
 
-use super::value::{write_feature, write_lifetime, write_seconds, write_set_cookie};
+use super::value::{write_feature, write_lifetime, write_seconds};
 use super::{CacheRoute, CacheSettings, Disk};
+use crate::choice;
 use crate::lines::{line, list, quoted};
 use crate::value::write_size;
 
@@ -15,7 +16,7 @@ pub(crate) fn write_settings(out: &mut String, settings: Option<&CacheSettings>)
 
 /// What is asked of the disks, as it is given.
 pub(crate) fn reads_written(settings: Option<&CacheSettings>) -> &'static str {
-    if settings.is_some_and(|settings| settings.rereads) { "always" } else { "once" }
+    choice::DISK_READS.word(settings.is_some_and(|settings| settings.rereads))
 }
 
 /// The memory of the cache as it is given.
@@ -42,7 +43,7 @@ pub(crate) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
     time("cache-stale-if-error", policy.stale_if_error_s);
     time("cache-stale-while-revalidate", policy.stale_while_revalidate_s);
     line(out, "cache-heuristic", policy.heuristic_percent);
-    line(out, "cache-set-cookie", quoted(write_set_cookie(policy.set_cookie)));
+    line(out, "cache-set-cookie", quoted(choice::SET_COOKIE.word(policy.set_cookie)));
     line(out, "cache-heed-requests", policy.heeds_requests);
     line(out, "cache-target", names(&policy.targets).unwrap_or_else(|| quoted("off")));
     line(out, "cache-key", features(&key.fields, &key.cookies));

@@ -5,7 +5,7 @@ use millrace_http1::HeadError;
 use crate::takeover;
 
 /// One answer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) status: &'static str,
     pub(super) content_type: &'static str,
@@ -30,14 +30,7 @@ impl Answer {
 
     /// A body of another kind.
     pub(super) fn page(status: &'static str, content_type: &'static str, body: String) -> Self {
-        Self {
-            status,
-            content_type,
-            body,
-            field: String::new(),
-            is_head: false,
-            is_switching: false,
-        }
+        Self { status, content_type, body, ..Self::default() }
     }
 
     /// Adds the field [`MATCHED`].
@@ -57,13 +50,9 @@ impl Answer {
 
     /// The method is not one of `allowed` (RFC 9110 section 15.5.6).
     pub(super) fn not_allowed(allowed: &str) -> Self {
-        Self {
-            field: format!("Allow: {allowed}\r\n"),
-            ..Self::text(
-                "405 Method Not Allowed",
-                &format!("405 Method Not Allowed (allowed: {allowed})"),
-            )
-        }
+        const STATUS: &str = "405 Method Not Allowed";
+        let answer = Self::text(STATUS, &format!("{STATUS} (allowed: {allowed})"));
+        Self { field: format!("Allow: {allowed}\r\n"), ..answer }
     }
 
     /// A token is needed (RFC 6750 section 3).
@@ -90,24 +79,21 @@ impl Answer {
 
     /// As it goes over the wire.
     pub(super) fn bytes(&self) -> Vec<u8> {
-        if self.is_switching && self.status.starts_with("101 ") {
-            let head =
-                format!("HTTP/1.1 {}\r\n{}Connection: Upgrade\r\n\r\n", self.status, self.field);
+        let Self { status, content_type, body, field, .. } = self;
+        if self.is_switching && status.starts_with("101 ") {
+            let head = format!("HTTP/1.1 {status}\r\n{field}Connection: Upgrade\r\n\r\n");
             return head.into_bytes();
         }
         let connection = if self.is_switching { "Upgrade, close" } else { "close" };
         let mut bytes = format!(
-            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}\
+            "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{field}\
              Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
              Connection: {connection}\r\n\r\n",
-            self.status,
-            self.content_type,
-            self.body.len(),
-            self.field,
+            body.len(),
         )
         .into_bytes();
         if !self.is_head {
-            bytes.extend_from_slice(self.body.as_bytes());
+            bytes.extend_from_slice(body.as_bytes());
         }
         bytes
     }

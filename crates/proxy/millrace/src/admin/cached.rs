@@ -12,8 +12,8 @@ use super::Admin;
 use super::answer::Answer;
 use super::query::Query;
 use super::request::Request;
-use crate::say;
 use crate::stored::{ROWS, Unit};
+use crate::{http, say};
 
 /// Answers that are listed where nobody says how many, and at most.
 const LIST_OBJECTS: usize = 100;
@@ -24,139 +24,128 @@ const SHOW_OBJECTS_MAX: usize = 100;
 const LIST_BYTES_MAX: usize = 8 << 20;
 
 /// GET /cache
-pub(super) fn list(admin: &Admin, request: &Request<'_>) -> Answer {
-    whole(|| {
-        let cache = cache(admin)?;
-        let query = Query::read(request.query, &["prefix", "limit", "format"])?;
-        let is_text = is_text(&query)?;
-        let which = query.get("prefix").map_or(Ok(Which::All), prefix)?;
-        let max = query.get("limit").map_or(Ok(LIST_OBJECTS), limit)?;
-        let (mut objects, mut is_more) = find(cache, &which, max);
-        objects.sort_by(|one, other| one.0.name.cmp(&other.0.name));
-        let now_ms = now_ms();
-        let mut lines = Vec::new();
-        let mut bytes = 0;
-        for (object, place) in &objects {
-            let told = Told::of(object, place, now_ms);
-            let line = if is_text { told.line() } else { told.json(None).to_string() };
-            bytes += line.len();
-            if bytes > LIST_BYTES_MAX {
-                is_more = true;
-                break;
-            }
-            lines.push(line);
+pub(super) fn list(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answer> {
+    let cache = cache(admin)?;
+    let query = Query::read(request.query, &["prefix", "limit", "format"])?;
+    let is_text = is_text(&query)?;
+    let which = query.get("prefix").map_or(Ok(Which::All), prefix)?;
+    let max = query.get("limit").map_or(Ok(LIST_OBJECTS), limit)?;
+    let (objects, mut is_more) = find(cache, &which, max);
+    let now_ms = now_ms();
+    let mut lines = Vec::new();
+    let mut bytes = 0;
+    for (object, place) in &objects {
+        let told = Told::of(object, place, now_ms);
+        let line = if is_text { told.line() } else { told.json(None).to_string() };
+        bytes += line.len();
+        if bytes > LIST_BYTES_MAX {
+            is_more = true;
+            break;
         }
-        Ok(match is_text {
-            true => {
-                if is_more {
-                    lines
-                        .push("... and more; narrow it by a prefix, or raise the limit".to_owned());
-                }
-                lines.insert(0, LINE_HEAD.to_owned());
-                Answer::text("200 OK", &lines.join("\n"))
+        lines.push(line);
+    }
+    Ok(match is_text {
+        true => {
+            if is_more {
+                lines.push("... and more; narrow it by a prefix, or raise the limit".to_owned());
             }
-            false => objects_page(&lines, is_more),
-        })
+            lines.insert(0, LINE_HEAD.to_owned());
+            Answer::text("200 OK", &lines.join("\n"))
+        }
+        false => objects_page(&lines, is_more),
     })
 }
 
 /// GET /cache/object
-pub(super) fn show(admin: &Admin, request: &Request<'_>) -> Answer {
-    whole(|| {
-        let cache = cache(admin)?;
-        let query = Query::read(request.query, &["url", "format"])?;
-        let is_text = is_text(&query)?;
-        let url = query.get("url").ok_or_else(|| refused("there is no url=URL in the query"))?;
-        let (mut objects, is_more) = find(cache, &self::url(url)?, SHOW_OBJECTS_MAX);
-        if objects.is_empty() {
-            let line = format!("nothing is stored for {}", printable(url));
-            return Err(Answer::text("404 Not Found", &line));
+pub(super) fn show(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answer> {
+    let cache = cache(admin)?;
+    let query = Query::read(request.query, &["url", "format"])?;
+    let is_text = is_text(&query)?;
+    let url = query.get("url").ok_or_else(|| refused("there is no url=URL in the query"))?;
+    let (objects, is_more) = find(cache, &self::url(url)?, SHOW_OBJECTS_MAX);
+    if objects.is_empty() {
+        let line = format!("nothing is stored for {}", printable(url));
+        return Err(Answer::text("404 Not Found", &line));
+    }
+    let now_ms = now_ms();
+    let all = objects.iter().map(|(object, place)| (Told::of(object, place, now_ms), object));
+    Ok(match is_text {
+        true => {
+            let pages: Vec<_> = all.map(|(told, object)| told.page(object)).collect();
+            Answer::text("200 OK", &pages.join("\n\n"))
         }
-        objects.sort_by(|one, other| one.0.name.cmp(&other.0.name));
-        let now_ms = now_ms();
-        let all = objects.iter().map(|(object, place)| (Told::of(object, place, now_ms), object));
-        Ok(match is_text {
-            true => {
-                let pages: Vec<_> = all.map(|(told, object)| told.page(object)).collect();
-                Answer::text("200 OK", &pages.join("\n\n"))
-            }
-            false => {
-                let pages = all.map(|(told, object)| told.json(Some(object)).to_string());
-                objects_page(&pages.collect::<Vec<_>>(), is_more)
-            }
-        })
+        false => {
+            let pages = all.map(|(told, object)| told.json(Some(object)).to_string());
+            objects_page(&pages.collect::<Vec<_>>(), is_more)
+        }
     })
 }
 
 /// GET /cache/stat
-pub(super) fn stat(admin: &Admin, request: &Request<'_>) -> Answer {
-    whole(|| {
-        let stat = cache(admin)?.stat();
-        let query = Query::read(request.query, &["format"])?;
-        let rows = ROWS.iter().map(|row| (row, (row.read)(&stat)));
-        Ok(match is_text(&query)? {
-            true => {
-                let lines: Vec<_> = rows
-                    .map(|(row, value)| {
-                        let value = match row.unit {
-                            Unit::Bytes => say::bytes(value),
-                            Unit::Things => value.to_string(),
-                        };
-                        format!("{:<24}{value:>12}  {}", row.name, row.help)
-                    })
-                    .collect();
-                Answer::text("200 OK", &lines.join("\n"))
-            }
-            false => {
-                let members = rows.map(|(row, value)| (row.name.to_owned(), value.into()));
-                page(&members.collect::<Map<_, _>>().into())
-            }
-        })
+pub(super) fn stat(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answer> {
+    let stat = cache(admin)?.stat();
+    let query = Query::read(request.query, &["format"])?;
+    let rows = ROWS.iter().map(|row| (row, (row.read)(&stat)));
+    Ok(match is_text(&query)? {
+        true => {
+            let lines: Vec<_> = rows
+                .map(|(row, value)| {
+                    let value = match row.unit {
+                        Unit::Bytes => say::bytes(value),
+                        Unit::Things => value.to_string(),
+                    };
+                    format!("{:<24}{value:>12}  {}", row.name, row.help)
+                })
+                .collect();
+            Answer::text("200 OK", &lines.join("\n"))
+        }
+        false => {
+            let members = rows.map(|(row, value)| (row.name.to_owned(), value.into()));
+            page(&members.collect::<Map<_, _>>().into())
+        }
     })
 }
 
 /// POST /cache/purge
-pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Answer {
+pub(super) fn purge(admin: &Admin, request: &Request<'_>) -> Result<Answer, Answer> {
     const NAMES: &[&str] = &["url", "prefix", "tag", "group", "site", "all", "soft", "format"];
-    whole(|| {
-        let cache = cache(admin)?;
-        let query = Query::read(request.query, NAMES)?;
-        let (is_text, is_soft) = (is_text(&query)?, query.flag("soft")?);
-        let which = which(cache, &query)?;
-        let Purged { count, is_durable } = cache.purge(&which, is_soft, now_ms());
-        let how = if is_soft { "made stale" } else { "purged" };
-        // What was asked for, as far as a line can show it.
-        say::error(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
-        if is_durable == Some(false) {
-            say::error("cache: a disk could not write a purge");
-        }
-        let answer = match is_text {
-            true => {
-                let disks = match is_durable {
-                    None => "",
-                    Some(true) => {
-                        " in memory; what disks have of it is not used again, and not counted"
-                    }
-                    Some(false) => {
-                        " in memory; a disk could not write it, and may have it again after a start"
-                    }
-                };
-                Answer::text("200 OK", &format!("{how}: {count}{disks}"))
-            }
-            false => {
-                let mut purged = json!({"purged": count, "soft": is_soft});
-                if let Some(is_durable) = is_durable {
-                    purged["durable"] = is_durable.into();
+    let cache = cache(admin)?;
+    let query = Query::read(request.query, NAMES)?;
+    let (is_text, is_soft) = (is_text(&query)?, query.flag("soft")?);
+    let which = which(cache, &query)?;
+    let Purged { count, is_durable } = cache.purge(&which, is_soft, now_ms());
+    let how = if is_soft { "made stale" } else { "purged" };
+    // What was asked for, as far as a line can show it.
+    say::error(&format!("cache: {how}: {count}, by {}", printable(request.query.as_bytes())));
+    if is_durable == Some(false) {
+        say::error("cache: a disk could not write a purge");
+    }
+    let answer = match is_text {
+        true => {
+            let disks = match is_durable {
+                None => "",
+                Some(true) => {
+                    " in memory; what disks have of it is not used again, and not counted"
                 }
-                page(&purged)
+                Some(false) => {
+                    " in memory; a disk could not write it, and may have it again after a start"
+                }
+            };
+            Answer::text("200 OK", &format!("{how}: {count}{disks}"))
+        }
+        false => {
+            let mut purged = json!({"purged": count, "soft": is_soft});
+            if let Some(is_durable) = is_durable {
+                purged["durable"] = is_durable.into();
             }
-        };
-        let is_nothing = count == 0 && is_durable.is_none();
-        Ok(if is_nothing { answer.nothing_matched() } else { answer })
-    })
+            page(&purged)
+        }
+    };
+    let is_nothing = count == 0 && is_durable.is_none();
+    Ok(if is_nothing { answer.nothing_matched() } else { answer })
 }
 
-/// What is stored, and where: `memory` or `disk`. Of what is in both, the first.
+/// What is stored, by name, and where: `memory` or `disk`. Of what is in both, the first.
 fn find(cache: &Cache, which: &Which, max: usize) -> (Vec<(Arc<Object>, &'static str)>, bool) {
     let (objects, mut is_more) = cache.list(which, max);
     let mut found: Vec<_> = objects.into_iter().map(|object| (object, "memory")).collect();
@@ -165,6 +154,7 @@ fn find(cache: &Cache, which: &Which, max: usize) -> (Vec<(Arc<Object>, &'static
         found.extend(others.into_iter().map(|object| (object, "disk")));
         is_more = more;
     }
+    found.sort_by(|one, other| one.0.name.cmp(&other.0.name));
     (found, is_more)
 }
 
@@ -174,15 +164,9 @@ fn which(cache: &Cache, query: &Query<'_>) -> Result<Which, Answer> {
         return Err(refused("group=GROUP and site=URL belong together"));
     }
     let mut found = Vec::new();
-    if let Some(text) = query.get("url") {
-        found.push(url(text)?);
-    }
-    if let Some(text) = query.get("prefix") {
-        found.push(prefix(text)?);
-    }
-    if let Some(text) = query.get("tag") {
-        found.push(Which::tag(cache.hash(), text));
-    }
+    found.extend(query.get("url").map(url).transpose()?);
+    found.extend(query.get("prefix").map(prefix).transpose()?);
+    found.extend(query.get("tag").map(|text| Which::tag(cache.hash(), text)));
     if let (Some(site), Some(text)) = (query.get("site"), query.get("group")) {
         let group = Which::group(cache.hash(), site, text);
         found.push(group.ok_or_else(|| refused("invalid site (expected: http://HOST[:PORT])"))?);
@@ -227,11 +211,6 @@ fn cache(admin: &Admin) -> Result<&Arc<Cache>, Answer> {
 
 fn refused(wrong: &str) -> Answer {
     Answer::text("400 Bad Request", wrong)
-}
-
-/// The answer, or the refusal.
-fn whole(answer: impl FnOnce() -> Result<Answer, Answer>) -> Answer {
-    answer().unwrap_or_else(|refusal| refusal)
 }
 
 fn page(value: &Value) -> Answer {
@@ -355,13 +334,7 @@ fn head_lines(object: &Object) -> impl Iterator<Item = String> {
 
 /// Bytes as they stand in a URL, which has no blanks and nothing but ASCII.
 fn printable(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, &byte| {
-        match byte {
-            b'!'..=b'~' => text.push(char::from(byte)),
-            _ => _ = write!(text, "%{byte:02X}"),
-        }
-        text
-    })
+    http::percent_encoded(bytes, |byte| byte.is_ascii_graphic())
 }
 
 #[cfg(test)]

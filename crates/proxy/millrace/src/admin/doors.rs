@@ -66,19 +66,16 @@ impl Doors {
         for address in addresses {
             let (at, mut sockets) = inherited.take(Purpose::Admin, address);
             *address = at;
-            let inherited = sockets.pop();
-            let is_new = inherited.is_none();
-            let socket = match inherited {
-                Some(socket) => socket,
-                None => Socket::own(
-                    open_one(address).map_err(|error| listeners::refused(&*address, error))?,
-                ),
+            let (socket, files) = match sockets.pop() {
+                Some(socket) => (socket, &mut opened.inherited),
+                None => {
+                    let fd = open_one(address);
+                    let fd = fd.map_err(|error| listeners::refused(&*address, error))?;
+                    (Socket::own(fd), &mut opened.files)
+                }
             };
             if let (ListenAddress::Unix(path), false) = (&*address, socket.borrowed) {
-                match is_new {
-                    true => opened.files.push(path.clone()),
-                    false => opened.inherited.push(path.clone()),
-                }
+                files.push(path.clone());
             }
             doors.push(Door { address: address.clone(), socket });
         }
@@ -107,8 +104,7 @@ impl Doors {
         if self.doors.is_empty() {
             return Ok(());
         }
-        let failed =
-            |error: Errno| Failure::Machine(format!("cannot wait for admin connections: {error}"));
+        let failed = |error: Errno| Failure::machine("cannot wait for admin connections", error);
         let poller = Poller::new().map_err(failed)?;
         let leave = EventFd::new().map_err(failed)?;
         poller.add_listener(leave.as_fd(), LEAVE).map_err(failed)?;

@@ -88,22 +88,25 @@ enum Path {
     /// POST begins a takeover, at a Unix socket.
     Takeover,
     /// GET and HEAD tell.
-    Page(fn(&Admin, &Request<'_>) -> Answer),
+    Page(Page),
     /// GET and HEAD tell who may change something too: what clients asked for is theirs.
-    Private(fn(&Admin, &Request<'_>) -> Answer),
+    Private(Page),
     /// POST does.
-    Call(fn(&Admin, &Request<'_>) -> Answer),
+    Call(Page),
 }
+
+/// The answer, or the refusal.
+type Page = fn(&Admin, &Request<'_>) -> Result<Answer, Answer>;
 
 const SWITCHING: &str = "101 Switching Protocols";
 
 const PATHS: &[(&str, Path)] = &[
-    ("/metrics", Path::Page(|admin, _| admin.metrics())),
-    ("/healthz", Path::Page(|admin, _| admin.health())),
-    ("/config", Path::Page(|admin, _| admin.config())),
-    ("/reload", Path::Call(|admin, _| admin.reload())),
-    ("/drain", Path::Call(|admin, _| admin.drain())),
-    ("/log/reopen", Path::Call(|admin, _| admin.reopen_log())),
+    ("/metrics", Path::Page(|admin, _| Ok(admin.metrics()))),
+    ("/healthz", Path::Page(|admin, _| Ok(admin.health()))),
+    ("/config", Path::Page(|admin, _| Ok(admin.config()))),
+    ("/reload", Path::Call(|admin, _| Ok(admin.reload()))),
+    ("/drain", Path::Call(|admin, _| Ok(admin.drain()))),
+    ("/log/reopen", Path::Call(|admin, _| Ok(admin.reopen_log()))),
     ("/cache", Path::Private(cached::list)),
     ("/cache/object", Path::Private(cached::show)),
     ("/cache/stat", Path::Page(cached::stat)),
@@ -211,10 +214,10 @@ impl Admin {
             return Err(Answer::text("413 Content Too Large", "nothing here takes a body"));
         }
         match path {
-            Some(Path::Page(page)) if is_read => Ok(page(self, request)),
+            Some(Path::Page(page)) if is_read => page(self, request),
             Some(Path::Private(page)) if is_read => {
                 self.guard.may_change(request, asked)?;
-                Ok(page(self, request))
+                page(self, request)
             }
             Some(Path::Page(_) | Path::Private(_)) => Err(Answer::not_allowed("GET, HEAD")),
             Some(Path::Call(call)) if request.method == Method::Post => {
@@ -222,7 +225,7 @@ impl Admin {
                 say::error(&format!("admin: POST {} from {asked}", request.path));
                 // Whoever comes meanwhile does not keep it from hearing what came of it.
                 place.stay();
-                Ok(call(self, request))
+                call(self, request)
             }
             Some(Path::Takeover) if request.method == Method::Post => {
                 self.guard.may_change(request, asked)?;

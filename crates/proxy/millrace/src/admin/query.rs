@@ -13,11 +13,8 @@ impl<'a> Query<'a> {
     /// The refusal, which says what is allowed.
     pub(super) fn read(text: &'a str, names: &[&str]) -> Result<Self, Answer> {
         let refused = |wrong: String| {
-            let allowed = match names {
-                [] => "there is no query here".to_owned(),
-                _ => format!("allowed, each once: {}", names.join(", ")),
-            };
-            Answer::text("400 Bad Request", &format!("{wrong}; {allowed}"))
+            let line = format!("{wrong}; allowed, each once: {}", names.join(", "));
+            Answer::text("400 Bad Request", &line)
         };
         let mut query = Self::default();
         for part in text.split('&').filter(|part| !part.is_empty()) {

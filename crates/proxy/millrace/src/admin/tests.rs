@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 
 use millrace_engine::LogSink;
+use millrace_proxy::Shared;
 
 use super::*;
 use crate::errands::Errands;
@@ -24,7 +25,8 @@ fn admin(token: bool) -> (Arc<Admin>, Errands) {
         token
     });
     let (desk, errands) = Errands::new(|| {});
-    let metrics = Metrics::new(vec![Arc::default()], LogSink::closed(), Arc::default());
+    let shared = Shared::new(1, "test".to_owned(), None, None, |_| {}, None);
+    let metrics = Metrics::new(&shared, LogSink::closed(), Arc::default());
     let guard = Guard { token, name: None };
     let hooks = Hooks { desk, reopen_log: Box::new(|| None), cache: None };
     (Arc::new(Admin::new(metrics, "a = 1\n".into(), guard, hooks)), errands)

@@ -99,7 +99,7 @@ const SINK: Token = Token::new(Owner::Client, 0, 0);
 impl<W: Watch> Middle<W> {
     fn connected(patience: Duration) -> Result<Self, Error> {
         let late = Instant::now() + patience;
-        let mut loopback = Loopback::<W>::new(4 * Buffer::SIZE, patience)?;
+        let mut loopback = Loopback::over(W::new()?, 4 * Buffer::SIZE, patience)?;
         let (source, origin) = loopback.connect(SOURCE)?;
         let (sink, client) = loopback.connect(SINK)?;
         // One that paces would be measured instead. Where this cannot be had, it is.

@@ -7,6 +7,7 @@ mod outlook;
 mod reach;
 mod user;
 
+pub(crate) use reach::folder;
 pub(crate) use user::check_user;
 
 use std::path::{Path, PathBuf};
@@ -51,7 +52,7 @@ struct Sandbox {
 ///
 /// # Errors
 /// A user that does not exist or cannot be taken. What this kernel cannot do is no error; it is
-/// said by [`Locked::announce`].
+/// said by [`Locked::line`].
 pub(crate) fn lock_in(
     config: &Config,
     file: Option<&Path>,
@@ -100,11 +101,8 @@ pub(crate) fn lock_in(
 fn make_disks(config: &Config, owner: Identity) -> Result<(), Failure> {
     for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
         millrace_confine::make_folder_of(owner, &disk.folder).map_err(|error| {
-            let error = std::io::Error::from(error);
-            Failure::Machine(format!(
-                "--disk {}: cannot be created: {error}",
-                disk.folder.display()
-            ))
+            let what = format!("--disk {}: cannot be created", disk.folder.display());
+            Failure::machine(what, std::io::Error::from(error))
         })?;
     }
     Ok(())
@@ -130,12 +128,8 @@ fn restrict(reach: &Reach, engine: Engine, abstract_sockets: bool) -> Result<San
 }
 
 impl Locked {
-    /// Says in one line what was given up, and what could not be.
-    pub(crate) fn announce(&self) {
-        say::error(&self.line());
-    }
-
-    fn line(&self) -> String {
+    /// What was given up, and what could not be, in one line.
+    pub(crate) fn line(&self) -> String {
         let capabilities = match self.capabilities {
             0 => "without capabilities".to_owned(),
             LOW_PORTS => "with low ports only".to_owned(),
@@ -201,8 +195,7 @@ fn threads() -> Option<usize> {
 }
 
 fn refused(what: &str, error: Errno) -> Failure {
-    let error = std::io::Error::from(error);
-    Failure::Machine(format!("cannot give up {what}: {error}"))
+    Failure::machine(format!("cannot give up {what}"), std::io::Error::from(error))
 }
 
 #[cfg(test)]

@@ -5,22 +5,14 @@ use millrace_confine::Identity;
 use millrace_sys::Errno;
 
 use super::user;
-
-/// A finding: what there is, and a sentence about it.
-pub(crate) struct Outlook {
-    pub(crate) name: &'static str,
-    pub(crate) value: String,
-    pub(crate) word: String,
-    /// Whether all is as it should be.
-    pub(crate) is_good: bool,
-}
+use crate::finding::{Finding, Verdict};
 
 /// The findings about users and about restrictions.
-pub(crate) fn outlook(config: &Config) -> Vec<Outlook> {
+pub(crate) fn outlook(config: &Config) -> Vec<Finding> {
     vec![identity(config), files(config), calls(config)]
 }
 
-fn identity(config: &Config) -> Outlook {
+fn identity(config: &Config) -> Finding {
     let current = Identity::current();
     let low_ports = format!(
         "ports below {} need CAP_NET_BIND_SERVICE, which is kept if one is configured; nothing \
@@ -32,35 +24,35 @@ fn identity(config: &Config) -> Outlook {
         User::Auto => "root becomes user millrace, or nobody".to_owned(),
         named @ User::Named { .. } => format!("root becomes {named}"),
     };
-    Outlook { name: "privileges", value, word: low_ports, is_good: true }
+    Finding::new("privileges", Verdict::Good, value, low_ports)
 }
 
-fn files(config: &Config) -> Outlook {
-    let (value, word, is_good) = match millrace_confine::landlock_version() {
-        _ if !config.sandbox => ("off".to_owned(), "as asked for".to_owned(), false),
-        Ok(version) => (format!("Landlock {version}"), scope(version), true),
-        Err(error) => ("NOT RESTRICTED".to_owned(), no_landlock(error), false),
-    };
-    Outlook { name: "files", value, word, is_good }
+fn files(config: &Config) -> Finding {
+    match millrace_confine::landlock_version() {
+        _ if !config.sandbox => Finding::new("files", Verdict::Note, "off", "as asked for"),
+        Ok(version) => {
+            Finding::new("files", Verdict::Good, format!("Landlock {version}"), scope(version))
+        }
+        Err(error) => Finding::new("files", Verdict::Note, "NOT RESTRICTED", no_landlock(error)),
+    }
 }
 
 /// What a version of Landlock cannot do yet.
-fn scope(version: u32) -> String {
+fn scope(version: u32) -> &'static str {
     match version {
         0..3 => "files may be cut short where they may be written (since Linux 6.2 they may not)",
         3..6 => "signals reach other processes of the user (since Linux 6.12 they do not)",
         _ => "",
     }
-    .to_owned()
 }
 
-fn calls(config: &Config) -> Outlook {
-    let (value, word, is_good) = match millrace_confine::can_restrict_calls() {
-        _ if !config.sandbox => ("off".to_owned(), "as asked for".to_owned(), false),
-        true => ("filtered by seccomp".to_owned(), String::new(), true),
-        false => ("NOT FILTERED".to_owned(), no_seccomp(Errno::NOSYS), false),
+fn calls(config: &Config) -> Finding {
+    let (value, word, verdict) = match millrace_confine::can_restrict_calls() {
+        _ if !config.sandbox => ("off", "as asked for".to_owned(), Verdict::Note),
+        true => ("filtered by seccomp", String::new(), Verdict::Good),
+        false => ("NOT FILTERED", no_seccomp(Errno::NOSYS), Verdict::Note),
     };
-    Outlook { name: "system calls", value, word, is_good }
+    Finding::new("system calls", verdict, value, word)
 }
 
 /// Why there is no Landlock.

@@ -198,7 +198,7 @@ pub(super) fn real(grants: Vec<(PathBuf, Grant)>) -> Vec<(PathBuf, Grant)> {
 }
 
 /// The folder that a file is in.
-fn folder(path: &Path) -> PathBuf {
+pub(crate) fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),

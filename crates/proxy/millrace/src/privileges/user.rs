@@ -20,7 +20,7 @@ const OVERFLOW: Identity = Identity { user: 65534, group: 65534 };
 ///
 /// # Errors
 /// A name that /etc/passwd or /etc/group does not have.
-pub(crate) fn check_user(wanted: &User) -> Result<(), Failure> {
+pub(crate) fn check_user(wanted: &User) -> Result<(), ConfigError> {
     let User::Named { user, group } = wanted else { return Ok(()) };
     find(&text("/etc/passwd"), &text("/etc/group"), user, group.as_deref()).map(drop)
 }
@@ -66,21 +66,21 @@ fn ordinary(passwd: &str, reach: &Reach) -> Option<Identity> {
     None
 }
 
-fn find(passwd: &str, groups: &str, user: &str, group: Option<&str>) -> Result<Identity, Failure> {
+fn find(
+    passwd: &str,
+    groups: &str,
+    user: &str,
+    group: Option<&str>,
+) -> Result<Identity, ConfigError> {
     let unknown = |name: &str, file: &str| {
-        Failure::Config(ConfigError::Rule {
-            place: "user".to_owned(),
-            wrong: format!("{file} has no \"{name}\""),
-            allowed: "auto, a name that it has, numbers as USER:GROUP".to_owned(),
-        })
+        let allowed = "auto, a name that it has, numbers as USER:GROUP";
+        ConfigError::rule("user", format!("{file} has no \"{name}\""), allowed)
     };
-    let group = match group {
-        None => None,
-        Some(name) => {
-            let number = name.parse().ok().or_else(|| of_group(groups, name));
-            Some(number.ok_or_else(|| unknown(name, "/etc/group"))?)
-        }
+    let of_name = |name: &str| {
+        let number = name.parse().ok().or_else(|| of_group(groups, name));
+        number.ok_or_else(|| unknown(name, "/etc/group"))
     };
+    let group = group.map(of_name).transpose()?;
     let known = of_passwd(passwd, user);
     let number = user.parse().ok().or(known.map(|known| known.user));
     match (number, group.or(known.map(|known| known.group))) {
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(found("1000", Some("1001")), identity(1000, 1001));
         for (user, group) in [("1000", None), ("nginx", None), ("web", Some("web")), ("w", None)] {
             let error = find(PASSWD, GROUP, user, group).unwrap_err();
-            assert_eq!(error.status(), 2);
+            assert_eq!(Failure::from(error.clone()).status(), 2);
             assert!(error.to_string().contains("/etc/"), "{error}");
         }
     }

@@ -44,15 +44,13 @@ impl Takeover {
             ListenAddress::Unix(path) => Some(path),
             ListenAddress::Tcp(_) => None,
         });
-        let path = path.ok_or_else(|| ConfigError::Rule {
-            place: "--upgrade".to_owned(),
-            wrong: "there is no admin Unix socket at which to find the running process".to_owned(),
-            allowed: "admin unix:PATH, the same for both processes".to_owned(),
+        let path = path.ok_or_else(|| {
+            let wrong = "there is no admin Unix socket at which to find the running process";
+            let allowed = "admin unix:PATH, the same for both processes";
+            ConfigError::rule("--upgrade", wrong, allowed)
         })?;
-        let failed = |error: Error| {
-            let place = path.display();
-            Failure::Machine(format!("cannot take over from the process at unix:{place}: {error}"))
-        };
+        let what = format!("cannot take over from the process at unix:{}", path.display());
+        let failed = |error: Error| Failure::machine(&what, error);
         let mut takeover = ask(path).map_err(failed)?;
         let mut count = 0;
         loop {
@@ -74,11 +72,8 @@ impl Takeover {
                 return Err(failed(nonsense()));
             }
             for fd in frame.descriptors {
-                inherited.add(
-                    purpose,
-                    Socket { fd, borrowed },
-                    "a socket of the running process",
-                )?;
+                let socket = Socket { fd, borrowed };
+                inherited.add(purpose, socket, "a socket of the running process")?;
             }
         }
     }
