@@ -15,7 +15,7 @@ use crate::origin::{self, Share, Transaction, h1, side};
 pub(crate) enum Failed {
     /// The request, or what it requests, is refused: it is malformed, slow or cut, or not allowed.
     Request,
-    /// The client's connection broke, stood still, or had to make room.
+    /// The client's connection broke, was too slow, or had to make room.
     Client,
     /// No connection to an origin could be opened.
     Connect,
@@ -23,7 +23,7 @@ pub(crate) enum Failed {
     Silence,
     /// The response header is wrong or late.
     Header,
-    /// The response body ends early, breaks its framing, or stands still.
+    /// The response body ends early, breaks its framing, or stops.
     Body,
     /// Millrace itself has no room.
     Proxy,
