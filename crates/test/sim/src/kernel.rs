@@ -14,7 +14,7 @@ use millrace_engine::{Address, Budget, Buffer, Instant, Token};
 
 use crate::connection::Connection;
 use crate::descriptor::{Descriptor, Direction, Object, Owner};
-use crate::fault::EngineFault;
+use crate::fault::{EngineFault, Planted};
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
 use crate::stale::Stale;
@@ -59,7 +59,7 @@ impl Attempt {
 }
 
 /// What the world knows of one engine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct EngineState {
     /// The clock as it stood when its turn began.
     pub(crate) now: Instant,
@@ -74,7 +74,6 @@ pub(crate) struct EngineState {
     pub(crate) stock: Vec<Buffer>,
     pub(crate) budget: Budget,
     pub(crate) wake: Arc<AtomicBool>,
-    pub(crate) random: Random,
     pub(crate) log: Vec<u8>,
     /// Completions given in this turn.
     pub(crate) given: usize,
@@ -96,6 +95,7 @@ pub(crate) struct EngineState {
     pub(crate) woken: bool,
     /// Completions of descriptors that were closed.
     pub(crate) stale: VecDeque<Stale>,
+    pub(crate) planted: Planted,
 }
 
 /// Bytes in a pipe.
@@ -141,7 +141,7 @@ pub(crate) struct Kernel {
     /// What engines sent on the connections that they opened, by connection, once somebody listens:
     /// see [`crate::World::overhear`].
     pub(crate) overheard: Option<BTreeMap<usize, Vec<u8>>>,
-    /// The bug of all faulty engines that are made from now on.
+    /// The bug of all engines that are made from now on.
     pub(crate) planted: Option<EngineFault>,
 }
 
