@@ -9,9 +9,9 @@ use std::ptr;
 use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
-use rustix::io::Errno;
 
-use crate::{Readiness, Result};
+use crate::clock::timespec;
+use crate::{Readiness, Result, last_error};
 
 /// What is waited for at a descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -203,18 +203,6 @@ impl SelectSet {
 const POLL_RECEIVES: i16 = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
 
 const WORD_BITS: usize = c_ulong::BITS as usize;
-
-fn timespec(wait: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: wait.subsec_nanos().into(),
-    }
-}
-
-fn last_error() -> Errno {
-    let error = std::io::Error::last_os_error();
-    Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
-}
 
 #[cfg(test)]
 mod tests {

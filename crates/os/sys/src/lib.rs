@@ -57,3 +57,8 @@ pub use socket::{
 
 /// What every function here gives: a value, or the kernel's error number (errno(3)).
 pub type Result<T> = std::result::Result<T, Errno>;
+
+/// The error of the system call before.
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
