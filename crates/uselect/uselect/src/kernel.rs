@@ -74,9 +74,7 @@ impl<T: Shared> Mapping<T> {
         assert!(start.is_aligned(), "pages are aligned for everything");
         Self { start, bytes, kind: PhantomData }
     }
-}
 
-impl<T: Shared> Mapping<T> {
     /// Memory of the process's own, of which all bytes are 0.
     pub(crate) fn private() -> Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

@@ -339,8 +339,7 @@ impl Watcher {
 
     /// Nothing once all is left to the kernel, which stays so while the place is held.
     fn place(&self, fd: i32) -> Option<Place<'_>> {
-        let memory = self.memory.as_ref()?;
-        let region = self.tracker.inner().region()?;
+        let (memory, region) = self.memory.as_ref().zip(self.tracker.inner().region())?;
         let mut state = memory.state();
         if state.is_given_up {
             return None;
@@ -356,9 +355,8 @@ impl Watcher {
 
     /// Nothing once all is left to the kernel.
     fn memory(&self) -> Option<(&Memory, &Region)> {
-        let memory = self.memory.as_ref()?;
-        let region = self.tracker.inner().region()?;
-        (!memory.state().is_given_up).then_some((memory, region))
+        let memory = self.memory.as_ref().zip(self.tracker.inner().region());
+        memory.filter(|(memory, _)| !memory.state().is_given_up)
     }
 }
 
@@ -366,7 +364,7 @@ impl Memory {
     fn new(region: &Region, sleeper: Box<Sleeper>, items: &Epoll) -> Result<Self> {
         let (bell, kick) = (Epoll::new()?, kernel::eventfd()?);
         // By edges: each wake is one, and there is nothing to be read that would be left.
-        bell.add(sleeper.ring().as_fd().as_raw_fd(), bits::IN | bits::EDGE, RING)?;
+        bell.add(sleeper.ring.as_fd().as_raw_fd(), bits::IN | bits::EDGE, RING)?;
         bell.add(region.registration().as_raw_fd(), ENDED, DAEMON)?;
         bell.add(items.number(), bits::IN, ITEMS)?;
         bell.add(kick.as_raw_fd(), bits::IN, KICK)?;

@@ -398,7 +398,7 @@ impl Daemon {
     fn leave(&mut self, number: u64) -> Result<(), Error> {
         let Some(member) = self.members.remove(&number) else { return Ok(()) };
         self.regions.remove(&self.programs, &member.region)?;
-        self.departed.add(member.peer.user, member.region.into_maps());
+        self.departed.add(member.peer.user, member.region.maps);
         self.detach_idle();
         Ok(())
     }

@@ -27,7 +27,7 @@ pub(crate) struct Region {
     /// So many sleepers have one; 0 <= rings <= SLEEPERS.
     rings: u32,
     /// The numbers of all maps that the process gets ([`kernel::id`]).
-    maps: Vec<u32>,
+    pub(crate) maps: Vec<u32>,
 }
 
 /// What the process gets, once.
@@ -136,11 +136,6 @@ impl Regions {
 }
 
 impl Region {
-    /// The numbers of its maps, when it is removed.
-    pub(crate) fn into_maps(self) -> Vec<u32> {
-        self.maps
-    }
-
     fn ring_place(&self, sleeper: u32) -> u32 {
         self.place * SLEEPERS as u32 + sleeper
     }
