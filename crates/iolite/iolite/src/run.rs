@@ -52,7 +52,7 @@ unsafe impl Sync for Run {}
 
 impl Run {
     pub(crate) fn new(slab: Slab, kind: Kind, taken: Taken, generation: u64) -> Self {
-        let start = slab.address(taken.offset);
+        let start = slab.shared().memory.address(taken.offset);
         Self {
             slab,
             start,
@@ -115,7 +115,7 @@ impl Run {
         if kept < bytes {
             self.taken.store(kept as u32, Ordering::Relaxed);
             let end = Taken { offset: offset + kept as u64, bytes: bytes - kept };
-            self.slab.give_end(self.kind, end, self.generation);
+            self.slab.areas(self.kind).give_end(end, self.generation);
         }
     }
 
@@ -124,7 +124,7 @@ impl Run {
         if self.kind == Kind::Copied {
             return None;
         }
-        let found = self.slab.file(self.offset + start as u64)?;
+        let found = self.slab.shared().memory.file(self.offset + start as u64)?;
         self.sent.store(true, Ordering::Relaxed);
         Some(found)
     }
@@ -147,7 +147,7 @@ impl Run {
     pub(crate) fn renew(&mut self) {
         assert!(!self.is_sent());
         let generation = self.slab.next_generation();
-        self.slab.renew(self.kind, self.taken(), self.generation, generation);
+        self.slab.areas(self.kind).renew(self.taken(), self.generation, generation);
         self.generation = generation;
         self.forms = OnceLock::new();
     }
