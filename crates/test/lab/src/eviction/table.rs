@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Misses, POLICIES, Role, play};
+use super::{Misses, POLICIES, Role, head, play};
 use crate::trace::Trace;
 
 /// How far above the best peer millrace's miss ratio may lie.
@@ -44,13 +44,7 @@ pub fn compare(traces: &[Trace], mut done: impl FnMut(&Row)) -> Vec<Row> {
 impl Row {
     /// The head of the table.
     pub fn head() -> String {
-        let mut head = String::from("| trace | cache |");
-        let mut rule = String::from("| --- | ---: |");
-        for policy in POLICIES {
-            let _ = write!(head, " {} |", policy.name);
-            rule.push_str(" ---: |");
-        }
-        format!("{head}\n{rule}")
+        head(POLICIES.iter().map(|policy| policy.name))
     }
 
     /// The row of the table: misses of objects, then of bytes.
