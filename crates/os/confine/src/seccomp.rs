@@ -70,11 +70,7 @@ fn install(program: &BpfProgram) -> Result<()> {
     // SAFETY: the argument names a program of that length, and both outlive the call, which copies
     // them; the crate's instructions are laid out as the kernel's.
     let result = unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) };
-    if result == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    if result == 0 { Ok(()) } else { Err(millrace_sys::last_error()) }
 }
 
 const _: () = assert!(size_of::<seccompiler::sock_filter>() == size_of::<libc::sock_filter>());

@@ -66,11 +66,8 @@ impl LevelSet for PollSet {
         for Wanted { fd, data, receives, sends } in wanted {
             let receives = if receives { POLL_RECEIVES } else { 0 };
             let sends = if sends { libc::POLLOUT } else { 0 };
-            self.entries.push(libc::pollfd {
-                fd: fd.as_raw_fd(),
-                events: receives | sends,
-                revents: 0,
-            });
+            let events = receives | sends;
+            self.entries.push(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 });
             self.data.push(data);
         }
         let timeout = wait_max.map(timespec);

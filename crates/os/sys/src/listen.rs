@@ -207,7 +207,7 @@ mod tests {
         let _client = TcpStream::connect(bound).unwrap();
         let (accepted, peer) = crate::accept(listener.as_fd()).unwrap();
         assert_eq!(peer, Some(_client.local_addr().unwrap()));
-        assert!(crate::nodelay(accepted.as_fd()).unwrap());
+        assert!(sockopt::tcp_nodelay(&accepted).unwrap());
     }
 
     #[test]

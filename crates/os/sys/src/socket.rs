@@ -71,14 +71,6 @@ pub fn take_error(fd: BorrowedFd<'_>) -> Result<()> {
     sockopt::socket_error(fd)?
 }
 
-/// Whether small sends go out at once (TCP_NODELAY).
-///
-/// # Errors
-/// EOPNOTSUPP when the socket is not TCP.
-pub fn nodelay(fd: BorrowedFd<'_>) -> Result<bool> {
-    sockopt::tcp_nodelay(fd)
-}
-
 /// Makes small sends go out at once (TCP_NODELAY).
 ///
 /// # Errors
@@ -235,7 +227,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (fd, _) = connect_tcp(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        assert!(nodelay(fd.as_fd()).unwrap());
+        assert!(sockopt::tcp_nodelay(&fd).unwrap());
         take_error(fd.as_fd()).unwrap();
         peer.write_all(b"x").unwrap();
         reset_on_close(fd.as_fd()).unwrap();

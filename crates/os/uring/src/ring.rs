@@ -223,16 +223,11 @@ impl Ring {
     /// or a want of memory that only ends the wait is none.
     pub fn enter(&mut self, wait_max: Option<Duration>) -> Result<()> {
         let wanted = u32::from(wait_max != Some(Duration::ZERO));
-        let result = match wait_max.filter(|_| wanted > 0) {
-            None => self.call(wanted, Flags::GETEVENTS, None),
-            Some(wait) => {
-                let timeout = Timespec {
-                    tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-                    tv_nsec: wait.subsec_nanos().into(),
-                };
-                self.call(wanted, Flags::GETEVENTS, Some(&timeout))
-            }
-        };
+        let timeout = wait_max.filter(|_| wanted > 0).map(|wait| Timespec {
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: wait.subsec_nanos().into(),
+        });
+        let result = self.call(wanted, Flags::GETEVENTS, timeout.as_ref());
         self.submit(0, Flags::GETEVENTS)?;
         match result {
             Err(Errno::TIME) => Ok(()),
