@@ -21,8 +21,8 @@ pub(crate) struct Tools<K: Kernel> {
 
 /// One direction: its numbers, and the bytes that are on their way.
 pub(crate) struct Carrier<K: Kernel> {
-    flow: Flow,
-    /// The first bytes; its last `flow.first()` have not been sent.
+    pub(crate) flow: Flow,
+    /// The first bytes; its last `flow.first` have not been sent.
     first: Vec<u8>,
     /// Held only while bytes are in them.
     pipes: Option<Held<K::Pipe>>,
@@ -42,16 +42,8 @@ struct Held<P> {
 
 impl<K: Kernel> Carrier<K> {
     pub(crate) fn new(flow: Flow, first: Vec<u8>) -> Self {
-        assert_eq!(flow.first(), first.len(), "the flow counts what there is");
+        assert_eq!(flow.first, first.len(), "the flow counts what there is");
         Self { flow, first, pipes: None, memory: VecDeque::new(), is_urgent: false }
-    }
-
-    pub(crate) fn flow(&self) -> &Flow {
-        &self.flow
-    }
-
-    pub(crate) fn flow_mut(&mut self) -> &mut Flow {
-        &mut self.flow
     }
 
     /// The source may have something, and `is_urgent` data among it.
@@ -65,7 +57,7 @@ impl<K: Kernel> Carrier<K> {
     pub(crate) fn run(&mut self, tools: &mut Tools<K>, [source, sink]: [&K::Socket; 2]) -> bool {
         let mut budget = PIPE_BYTES;
         let is_paused = loop {
-            let before = self.flow.taken();
+            let before = self.flow.taken;
             match self.flow.step() {
                 Step::Wait(_) | Step::Over => break false,
                 Step::Fill { .. } | Step::Copy { .. } | Step::Receive { .. } if budget == 0 => {
@@ -76,7 +68,7 @@ impl<K: Kernel> Carrier<K> {
                 Step::Receive { max } => self.receive(tools, source, max.min(budget)),
                 step => self.pass_on(tools, sink, step),
             }
-            budget -= (self.flow.taken() - before) as usize;
+            budget -= (self.flow.taken - before) as usize;
         };
         self.give_pipes_back(&mut tools.pool);
         is_paused
@@ -117,10 +109,10 @@ impl<K: Kernel> Carrier<K> {
     }
 
     fn send_first(&mut self, kernel: &mut K, sink: &K::Socket, more: bool) {
-        let from = self.first.len() - self.flow.first();
+        let from = self.first.len() - self.flow.first;
         let result = kernel.send(sink, &self.first[from..], more);
         self.sink_took(result, Flow::first_sent);
-        if self.flow.first() == 0 {
+        if self.flow.first == 0 {
             self.first = Vec::new();
         }
     }
@@ -233,7 +225,7 @@ impl<K: Kernel> Carrier<K> {
     /// Keeps the first `count` bytes of the scratch memory, behind those that a pipe has.
     fn remember(&mut self, tools: &mut Tools<K>, count: usize) {
         if let Some(Held { kept: Some(kept), .. }) = &self.pipes {
-            let mut older = vec![0; self.flow.copied() - self.memory.len()];
+            let mut older = vec![0; self.flow.copied - self.memory.len()];
             read_all(&mut tools.kernel, kept, &mut older);
             self.memory.extend(older);
         }
@@ -257,7 +249,7 @@ impl<K: Kernel> Carrier<K> {
     }
 
     fn give_pipes_back(&mut self, pool: &mut Pool<K::Pipe>) {
-        let is_empty = self.flow.piped() == (0, 0) && self.flow.copied() == self.memory.len();
+        let is_empty = self.flow.piped() == (0, 0) && self.flow.copied == self.memory.len();
         if let Some(held) = self.pipes.take_if(|_| is_empty) {
             pool.give(held.main);
             held.kept.into_iter().for_each(|kept| pool.give(kept));
@@ -273,13 +265,13 @@ impl<K: Kernel> Carrier<K> {
         {
             self.pass_on(tools, sink, step);
         }
-        let first_unsent = self.flow.first();
+        let first_unsent = self.flow.first;
         let mut unsent = self.first.split_off(self.first.len() - first_unsent);
         let mut kept = Vec::from(std::mem::take(&mut self.memory));
         let (piped, ahead) = self.flow.piped();
         if let Some(held) = self.pipes.take() {
             if let Some(pipe) = held.kept {
-                read_onto(&mut tools.kernel, &pipe, &mut kept, self.flow.copied());
+                read_onto(&mut tools.kernel, &pipe, &mut kept, self.flow.copied);
                 tools.pool.give(pipe);
             }
             read_onto(&mut tools.kernel, &held.main, &mut unsent, first_unsent + piped);
@@ -290,7 +282,7 @@ impl<K: Kernel> Carrier<K> {
         } else {
             kept.truncate(kept.len() - ahead);
         }
-        Direction { forwarded: self.flow.forwarded(), unsent, first_unsent, kept }
+        Direction { forwarded: self.flow.forwarded, unsent, first_unsent, kept }
     }
 }
 

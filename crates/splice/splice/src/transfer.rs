@@ -70,7 +70,7 @@ impl<K: Kernel> Transfer<K> {
         }
         let [fd0, fd1] = &self.fds;
         let mut is_paused = self.forth.run(tools, [fd0, fd1]);
-        let is_broken = matches!(self.forth.flow().end(), Some(End::Aborted { .. }));
+        let is_broken = matches!(self.forth.flow.end(), Some(End::Aborted { .. }));
         if let Some(back) = self.back.as_mut().filter(|_| !is_broken) {
             is_paused |= back.run(tools, [fd1, fd0]);
         }
@@ -85,7 +85,7 @@ impl<K: Kernel> Transfer<K> {
             Side::Fd1 => (self.back.as_mut(), Some(&mut self.forth)),
         };
         if let Some(to_here) = to_here {
-            let flow = to_here.flow_mut();
+            let flow = &mut to_here.flow;
             if found.writable {
                 flow.sink_ready();
             }
@@ -104,29 +104,29 @@ impl<K: Kernel> Transfer<K> {
     /// of a unidirectional transfer.
     pub(crate) fn failed(&mut self, side: Side, error: Errno) {
         match side {
-            Side::Fd0 => self.forth.flow_mut().source_breaks(error),
-            Side::Fd1 => self.forth.flow_mut().sink_gone(error),
+            Side::Fd0 => self.forth.flow.source_breaks(error),
+            Side::Fd1 => self.forth.flow.sink_gone(error),
         }
     }
 
     /// Whether a direction goes on after a pause, as the kernel had no memory.
     pub(crate) fn is_short(&self) -> bool {
-        let is_back_short = || self.back.as_ref().is_some_and(|back| back.flow().is_short());
-        self.end().is_none() && (self.forth.flow().is_short() || is_back_short())
+        let is_back_short = || self.back.as_ref().is_some_and(|back| back.flow.is_short());
+        self.end().is_none() && (self.forth.flow.is_short() || is_back_short())
     }
 
     /// Notes that there was a pause.
     pub(crate) fn has_paused(&mut self) {
         self.is_pausing = false;
-        self.forth.flow_mut().has_paused();
-        self.back.iter_mut().for_each(|back| back.flow_mut().has_paused());
+        self.forth.flow.has_paused();
+        self.back.iter_mut().for_each(|back| back.flow.has_paused());
     }
 
     /// How the transfer ended, if it did: when every direction has, or one by an abort.
     pub(crate) fn end(&self) -> Option<End> {
-        let forth = self.forth.flow().end();
+        let forth = self.forth.flow.end();
         let Some(back) = &self.back else { return forth };
-        match (forth, back.flow().end()) {
+        match (forth, back.flow.end()) {
             (Some(aborted @ End::Aborted { .. }), _) | (_, Some(aborted @ End::Aborted { .. })) => {
                 Some(aborted)
             }
@@ -137,18 +137,18 @@ impl<K: Kernel> Transfer<K> {
 
     /// Payload in bytes that `fd1`, and `fd0`, took.
     pub(crate) fn forwarded(&self) -> [u64; 2] {
-        let back = self.back.as_ref().map_or(0, |back| back.flow().forwarded());
-        [self.forth.flow().forwarded(), back]
+        let back = self.back.as_ref().map_or(0, |back| back.flow.forwarded);
+        [self.forth.flow.forwarded, back]
     }
 
     /// Whether there is what the application is to be told to read.
     pub(crate) fn is_readable(&self) -> bool {
-        self.forth.flow().is_readable()
+        self.forth.flow.is_readable()
     }
 
     /// Whether the application reads the payload too.
     pub(crate) fn is_kept(&self) -> bool {
-        self.forth.flow().is_kept()
+        self.forth.flow.is_kept()
     }
 
     /// Whether bytes go both ways.
@@ -166,7 +166,7 @@ impl<K: Kernel> Transfer<K> {
         bytes: &mut [u8],
     ) -> Result<usize, Error> {
         match self.forth.read(tools, bytes) {
-            0 if !self.forth.flow().has_forwarded_all() => Err(Error::WouldBlock),
+            0 if !self.forth.flow.has_forwarded_all() => Err(Error::WouldBlock),
             count => {
                 self.is_told_to_read = false;
                 Ok(count)
