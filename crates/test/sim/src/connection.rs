@@ -114,7 +114,8 @@ impl Connection {
     /// A reset reaches `side`. What it had not sent is lost; what it had not read stays.
     pub(crate) fn take_reset(&mut self, side: usize) {
         let ended = self.sides[1 - side].out.finish_arrived;
-        let error = self.reset_error(side);
+        // A machine that is gone is noticed by a timeout.
+        let error = if self.vanished == Some(1 - side) { Error::TimedOut } else { Error::Reset };
         let own = &mut self.sides[side];
         if own.reset || own.closed {
             return;

@@ -395,7 +395,7 @@ impl Engine for Sim {
         let pipe = kernel.pipe_of(into.0);
         let left = kernel.pipes[pipe].bytes.len();
         assert!(left == 0, "splice into pipe {} with {left} bytes in it", into.0);
-        let filled = kernel.fill_now(from.0, into.0, max);
+        let filled = kernel.has_now(from.0).then(|| kernel.try_fill(from.0, into.0, max));
         if let Some(Ok(1..)) = filled {
             kernel.soil(self.index, pipe);
         }
@@ -436,7 +436,7 @@ impl Engine for Sim {
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.own(self.index, from.0).receive.is_some();
         assert!(!outstanding, "{} is taken from beside something else", from.0);
-        let taken = kernel.take_now(from.0, memory);
+        let taken = kernel.has_now(from.0).then(|| kernel.read_into(from.0, memory));
         kernel.engines[self.index].busy = true;
         let count = taken.and_then(Result::ok).unwrap_or_default();
         kernel.record("taken", from.0, count, None);

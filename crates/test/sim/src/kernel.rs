@@ -19,7 +19,7 @@ use crate::plan::{Faults, Plan};
 use crate::random::Random;
 use crate::stale::Stale;
 use crate::tale::Tale;
-use crate::trace::Trace;
+use crate::trace::{Line, Trace};
 
 /// Something that will happen at a known time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -275,16 +275,18 @@ impl Kernel {
         count: usize,
         token: Option<Token>,
     ) {
-        self.trace.add(self.now, what, Some(descriptor), count as u64, token);
+        let (descriptor, count) = (Some(descriptor), count as u64);
+        self.trace.push(Line { at: self.now, what, descriptor, count, token, note: None });
     }
 
     pub(crate) fn note(&mut self, what: &'static str, note: &str) {
-        self.trace.note(self.now, what, note);
+        let note = Some(note.into());
+        self.trace.push(Line { at: self.now, what, note, ..Line::default() });
     }
 
     /// Tells what `side` of a connection did, and which bytes it sent.
     pub(crate) fn tell(&mut self, connection: usize, side: usize, did: &str, bytes: &[u8]) {
-        if !self.tale.is_told() {
+        if !self.tale.is_told {
             return;
         }
         let [from, to] = [side, 1 - side].map(|side| self.who(connection, side));
@@ -294,7 +296,7 @@ impl Kernel {
     /// From now on `side` of a connection belongs to `owner`.
     pub(crate) fn name_owner(&mut self, connection: usize, side: usize, owner: Owner) {
         if let Owner::Engine(index) = owner
-            && self.tale.is_told()
+            && self.tale.is_told
         {
             let name = format!("worker {index} ({connection})");
             self.tale.set_name((connection, side), &name);

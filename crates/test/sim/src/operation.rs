@@ -241,14 +241,7 @@ impl Kernel {
                     Ok(count)
                 }
             },
-            _ => {
-                let mut at = 0;
-                let read = self.read(number, max, &mut |bytes| {
-                    block[at..at + bytes.len()].copy_from_slice(bytes);
-                    at += bytes.len();
-                });
-                read.unwrap_or(Ok(0))
-            }
+            _ => self.read_into(number, &mut block[..max]),
         };
         // The contract of the engine: an end that a failed send has turned a break into is a break.
         let received = match (received, &self.descriptor(number).send) {
@@ -270,38 +263,20 @@ impl Kernel {
         }
     }
 
-    /// What a stream has now; `None` also where the seed says so.
-    pub(crate) fn fill_now(
-        &mut self,
-        socket: u32,
-        pipe: u32,
-        max: usize,
-    ) -> Option<Result<usize, Error>> {
+    /// Whether a stream has something now; `false` also where the seed says so.
+    pub(crate) fn has_now(&mut self, socket: u32) -> bool {
         let (connection, side) = self.stream_of(socket);
-        let is_readable = self.connections[connection].is_readable(side);
-        if !is_readable || self.random.chance(self.plan.wait) {
-            return None;
-        }
-        Some(self.try_fill(socket, pipe, max))
+        self.connections[connection].is_readable(side) && !self.random.chance(self.plan.wait)
     }
 
-    /// The same into memory of the caller's.
-    pub(crate) fn take_now(
-        &mut self,
-        socket: u32,
-        memory: &mut [u8],
-    ) -> Option<Result<usize, Error>> {
-        let (connection, side) = self.stream_of(socket);
-        let is_readable = self.connections[connection].is_readable(side);
-        if !is_readable || self.random.chance(self.plan.wait) {
-            return None;
-        }
-        let mut at = 0;
-        let read = self.read(socket, memory.len(), &mut |bytes| {
+    /// Reads a stream into `memory`.
+    pub(crate) fn read_into(&mut self, socket: u32, memory: &mut [u8]) -> Result<usize, Error> {
+        let (max, mut at) = (memory.len(), 0);
+        let read = self.read(socket, max, &mut |bytes| {
             memory[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         });
-        read.or(Some(Ok(0)))
+        read.unwrap_or(Ok(0))
     }
 
     /// What one pipe has, in another, empty one as well: at times less, as places are few.
@@ -327,7 +302,8 @@ impl Kernel {
         count
     }
 
-    fn try_fill(&mut self, socket: u32, pipe: u32, max: usize) -> Result<usize, Error> {
+    /// Fills an empty pipe with what a stream has.
+    pub(crate) fn try_fill(&mut self, socket: u32, pipe: u32, max: usize) -> Result<usize, Error> {
         self.descriptor(pipe).send = None;
         let index = self.pipe_of(pipe);
         let room = self.pipes[index].capacity.min(max);

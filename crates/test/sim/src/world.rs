@@ -333,7 +333,7 @@ impl World {
 
     /// From now on everything is told.
     pub fn tell(&self) {
-        self.kernel.borrow_mut().tale.begin();
+        self.kernel.borrow_mut().tale.is_told = true;
     }
 
     /// What was told, one line an event.
@@ -351,7 +351,7 @@ impl World {
     /// Adds an actor's words to the tale.
     pub fn say(&self, words: &str) {
         let kernel = &mut *self.kernel.borrow_mut();
-        if kernel.tale.is_told() {
+        if kernel.tale.is_told {
             kernel.tale.add(kernel.now, words.to_owned(), &[]);
         }
     }
