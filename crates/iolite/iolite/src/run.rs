@@ -22,7 +22,7 @@ pub(crate) struct Run {
     pub(crate) slab: Slab,
     start: NonNull<u8>,
     pub(crate) kind: Kind,
-    offset: u64,
+    pub(crate) offset: u64,
     /// Bytes that are taken. The buffer lowers it when it ends; nobody else writes it, and it is
     /// read by the buffer and by who was handed the run by it, so it needs no order of its own.
     taken: AtomicU32,
@@ -64,11 +64,6 @@ impl Run {
             generation,
             forms: OnceLock::new(),
         }
-    }
-
-    /// Where the run begins in the slab.
-    pub(crate) fn offset(&self) -> u64 {
-        self.offset
     }
 
     pub(crate) fn taken(&self) -> Taken {
