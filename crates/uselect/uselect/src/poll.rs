@@ -149,7 +149,7 @@ impl<Learn: FnMut(i32)> Question for Poll<'_, Learn> {
         if *told != Some(0) {
             remembered.remember(fds);
         }
-        for (number, word) in remembered.words().iter().enumerate() {
+        for (number, word) in remembered.words.iter().enumerate() {
             for bit in places(word.readers & !calm(bits, number)) {
                 let entry = &mut fds[remembered.place(number, bit)];
                 look_at(view, entry, &mut look, learn);
@@ -169,8 +169,8 @@ impl<Learn: FnMut(i32)> Question for Poll<'_, Learn> {
             return entries.filter(|(at, entry)| collect_one(waiter, **entry, *at)).count();
         };
         let mut ready = 0;
-        for number in 0..remembered.words().len() {
-            let Word { readers, stamp } = remembered.words()[number];
+        for number in 0..remembered.words.len() {
+            let Word { readers, stamp } = remembered.words[number];
             let (now, mut unexpected) = (waiter.stamp(number), 0);
             if stamp == Some(now) {
                 waiter.expect_still(number, readers);

@@ -14,7 +14,7 @@ pub(crate) const KEPT: u32 = 1 << 31;
 
 /// What a thread sleeps by. One that waits by upoll or uselect has it for the time of the wait.
 pub(crate) struct Sleeper {
-    number: usize,
+    pub(crate) number: usize,
     pub(crate) ring: Ring,
     /// Sockets that had no room when somebody wanted to send, each told of once; made when there
     /// is a first one.
@@ -53,11 +53,6 @@ impl Sleeper {
         let (published, expected) = (Descriptors::default(), Descriptors::default());
         let (doubtful, asked) = (Vec::new(), Asked::default());
         Self { number, ring, rooms: None, published, expected, doubtful, asked }
-    }
-
-    /// Its place among the sleepers, which no other one has.
-    pub(crate) fn number(&self) -> usize {
-        self.number
     }
 
     /// Begins a question: nothing is collected or expected.

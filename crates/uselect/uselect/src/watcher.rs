@@ -89,11 +89,9 @@ impl Watcher {
             sleeper.take_back(&region.pages);
             Some((region, sleeper))
         });
-        let memory = match sleeper {
-            Some((region, sleeper)) => Some(Memory::new(region, sleeper, &items)?),
-            None => None,
-        };
+        let memory = sleeper.map(|(region, sleeper)| Memory::new(region, sleeper, &items));
         let (passes, turn) = (inner.passes.like(), Turn::default());
+        let memory = memory.transpose()?;
         Ok(Self { tracker: tracker.clone(), items, memory, passes, turn })
     }
 
@@ -266,9 +264,7 @@ impl Watcher {
     ) -> Result<usize> {
         let mut found = [EpollEvent::default(); EVENTS_MAX];
         let room = events.len().min(EVENTS_MAX);
-        if timeout != Some(Duration::ZERO) {
-            self.tracker.inner().counters.sleeps.add();
-        }
+        self.tracker.inner().counters.add_sleep(timeout);
         let count = self.items.wait(&mut found[..room], timeout, mask)?;
         for (event, found) in events.iter_mut().zip(&found[..count]) {
             *event = Event { data: found.data(), events: found.events(), edges: 0 };
@@ -305,9 +301,7 @@ impl Watcher {
             let mut found = memory.begin(region, events);
             left = given.end(found, left, deadline);
             if found == 0 {
-                if left != Some(Duration::ZERO) {
-                    inner.counters.sleeps.add();
-                }
+                inner.counters.add_sleep(left);
                 let rung = memory.listen(region, left, mask);
                 found = memory.end(region, events);
                 let has_items = match rung {
