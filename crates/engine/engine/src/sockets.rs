@@ -338,7 +338,6 @@ impl<W: Watch> Engine for Sockets<W> {
         self.queue.begin_turn();
         self.submit_batch();
         let wait_max = self.wait_max(deadline);
-        self.counters.turns += 1;
         let waker =
             Wanted { fd: self.waker.eventfd().as_fd(), data: WAKER, receives: true, sends: false };
         let wanted = self.descriptors.iter().filter_map(|(key, it)| it.wanted(data_of(key)));
@@ -487,7 +486,6 @@ impl<W: Watch> Engine for Sockets<W> {
         if matches!(descriptor.role, Role::Stream | Role::Datagram) {
             self.watch.close(descriptor.fd, data);
         }
-        self.counters.closes += 1;
     }
 
     fn reset(&mut self, fd: Fd) {

@@ -145,7 +145,6 @@ impl<W: Watch> Sockets<W> {
                 buffer.set_filled(count);
                 self.lent += 1;
                 self.moved += count;
-                self.counters.bytes_received += count as u64;
                 Ok(buffer)
             }
             Err(error) => {
@@ -177,7 +176,6 @@ impl<W: Watch> Sockets<W> {
             Ok(0) if self.open(from).1.send_failed() => Some(Err(Error::Reset)),
             Ok(count) => {
                 self.moved += count;
-                self.counters.bytes_received += count as u64;
                 Some(Ok(count))
             }
             Err(error) => Some(Err(Error::of(error))),
@@ -194,7 +192,6 @@ impl<W: Watch> Sockets<W> {
             return None;
         }
         let accepted = sys::accept(descriptor.fd.as_fd());
-        self.counters.accepts += 1;
         descriptor.receiving = Receiving::Accept { token, turn, count: count + 1 };
         let result = match accepted {
             Ok((connection, peer)) => self.register_ready(connection).map(|fd| (fd, peer)),

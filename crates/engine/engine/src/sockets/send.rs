@@ -19,7 +19,6 @@ impl<W: Watch> Sockets<W> {
             Address::Udp(address) => (sys::connect_udp(*address), Role::Datagram),
             Address::Unix(path) => (sys::connect_unix(path), Role::Stream),
         };
-        self.counters.connects += 1;
         let (fd, connected) = opened.map_err(Error::of)?;
         let mut descriptor = Descriptor::new(fd, role);
         descriptor.sending = match connected {

@@ -102,7 +102,6 @@ fn send_bytes(
         return Ok(count == rest.len());
     };
     while *sent < length {
-        counters.sendfiles += 1;
         let at = start + *sent as u64;
         match sys::send_file(descriptor.fd.as_fd(), file, at, length - *sent) {
             // The file is shorter than what it is said to hold.
