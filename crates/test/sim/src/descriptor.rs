@@ -37,7 +37,7 @@ pub(crate) enum Object {
 }
 
 /// Which of a descriptor's two operations is meant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Direction {
     Receive,
     Send,
@@ -110,10 +110,6 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    pub(crate) fn new(owner: Owner, object: Object) -> Self {
-        Self { owner, object, receive: None, send: None }
-    }
-
     pub(crate) fn operation(&mut self, direction: Direction) -> &mut Option<Operation> {
         match direction {
             Direction::Receive => &mut self.receive,

@@ -48,14 +48,8 @@ pub(crate) enum Happening {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Attempt {
     pub(crate) descriptor: u32,
-    pub(crate) sends: bool,
+    pub(crate) direction: Direction,
     pub(crate) serial: u64,
-}
-
-impl Attempt {
-    pub(crate) fn direction(self) -> Direction {
-        if self.sends { Direction::Send } else { Direction::Receive }
-    }
 }
 
 /// What the world knows of one engine.
@@ -211,7 +205,7 @@ impl Kernel {
     pub(crate) fn open(&mut self, owner: Owner, object: Object) -> u32 {
         self.descriptors_made += 1;
         let number = self.descriptors_made;
-        self.descriptors.insert(number, Descriptor::new(owner, object));
+        self.descriptors.insert(number, Descriptor { owner, object, receive: None, send: None });
         number
     }
 

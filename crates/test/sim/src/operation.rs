@@ -65,7 +65,7 @@ impl Kernel {
         let send = descriptor.send.as_ref()?;
         let is_taken =
             matches!(send.work, Work::Send { rest: None, failed: None, then: Then::Nothing });
-        let attempt = Attempt { sends: true, serial: send.serial, ..receive };
+        let attempt = Attempt { direction: Direction::Send, serial: send.serial, ..receive };
         (is_taken && !send.behind_receive).then_some(attempt)
     }
 
@@ -94,8 +94,7 @@ impl Kernel {
         let operation = self.descriptor(number).operation(direction).as_mut();
         let operation = operation.expect("only an outstanding operation is tried");
         operation.queued = true;
-        let sends = direction == Direction::Send;
-        Attempt { descriptor: number, sends, serial: operation.serial }
+        Attempt { descriptor: number, direction, serial: operation.serial }
     }
 
     /// Gives an attempt to its engine and plans a turn.
@@ -146,7 +145,7 @@ impl Kernel {
     /// The operation of an attempt, unless it is gone.
     pub(crate) fn attempted(&mut self, attempt: Attempt) -> Option<&mut Operation> {
         let descriptor = self.descriptors.get_mut(&attempt.descriptor)?;
-        let operation = descriptor.operation(attempt.direction()).as_mut()?;
+        let operation = descriptor.operation(attempt.direction).as_mut()?;
         (operation.serial == attempt.serial).then_some(operation)
     }
 
@@ -157,10 +156,10 @@ impl Kernel {
         let token = operation.token;
         operation.queued = false;
         let watches = matches!(operation.work, Work::Watch);
-        if !watches && !self.is_ready(number, attempt.direction()) {
+        if !watches && !self.is_ready(number, attempt.direction) {
             return None;
         }
-        let taken = self.descriptor(number).operation(attempt.direction()).take();
+        let taken = self.descriptor(number).operation(attempt.direction).take();
         let mut operation = taken.expect("it was there a moment ago");
         let event = match &mut operation.work {
             Work::Accept => return self.try_accept(engine, number, operation),
