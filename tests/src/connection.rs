@@ -76,7 +76,7 @@ pub fn fuzz_connection(data: &[u8]) {
         descriptors: 64,
         thresholds: Thresholds::FIXED,
     };
-    let engine = world.faulty_engine(1 << 20);
+    let engine = world.engine(1 << 20);
     let worker = Worker::new(engine, setup).expect("the engine takes the listener");
     let mut running = Running(worker);
     let over = actors.over.clone();

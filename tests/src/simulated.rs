@@ -26,7 +26,7 @@ use millrace_config::{self as config, Config, ListenAddress};
 use millrace_dns::Sources;
 use millrace_engine::{Address, mailbox, mesh};
 use millrace_proxy::{Letter, Setup, Shared, Worker};
-use millrace_sim::{Actor, Ended, Faults, Faulty, Plan, SimDetached, Turn, World, run};
+use millrace_sim::{Actor, Ended, Faults, Plan, Sim, SimDetached, Turn, World, run};
 use millrace_splice::Thresholds;
 
 pub use story::{
@@ -90,7 +90,7 @@ pub fn play_in(
 }
 
 /// A worker of the proxy, for the driver.
-pub(crate) struct Running(pub(crate) Worker<Faulty>);
+pub(crate) struct Running(pub(crate) Worker<Sim>);
 
 impl Turn for Running {
     fn turn(&mut self) -> bool {
@@ -377,7 +377,7 @@ fn start(
             descriptors: (descriptors / config.workers - config.listeners.len()) as u64,
             thresholds: config.splice.thresholds().unwrap_or(Thresholds::FIXED),
         };
-        let engine = world.faulty_engine((config.pool_bytes() / config.workers as u64) as usize);
+        let engine = world.engine((config.pool_bytes() / config.workers as u64) as usize);
         let worker = Worker::new(engine, setup).map_err(|error| format!("a worker: {error}"))?;
         workers.push(Running(worker));
     }

@@ -73,10 +73,10 @@ impl DerefMut for Buffer {
 /// receiving while it is exhausted, and everybody who holds. Not a limit that is ever exceeded by
 /// an error: what was received before it ran out may still be held, so the true bound is `max`
 /// plus one [`Buffer::SIZE`] for each receive of the turn in which it ran out.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Budget(Rc<BudgetState>);
 
-#[derive(Debug)]
+#[derive(Default, Debug)]
 struct BudgetState {
     used: Cell<usize>,
     max: usize,

@@ -3,7 +3,7 @@
 //! Events that are already on their way when their descriptor is closed name a key of the table
 //! whose generation is over, and are dropped, whoever has the kernel's number now.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use millrace_sys::{Errno, Events, Poller, Result, Wanted};
@@ -18,14 +18,12 @@ pub type Epoll = Sockets<EpollWatch>;
 pub struct EpollWatch {
     poller: Poller,
     events: Events,
-    /// Events that were given: `given <= events.len()`.
-    given: usize,
 }
 
 impl Watch for EpollWatch {
     fn new() -> std::result::Result<Self, Error> {
         let poller = Poller::new().map_err(Error::of)?;
-        Ok(Self { poller, events: Events::new(EVENTS_MAX), given: 0 })
+        Ok(Self { poller, events: Events::new(EVENTS_MAX) })
     }
 
     fn add_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
@@ -40,16 +38,10 @@ impl Watch for EpollWatch {
         self.poller.delete(fd).expect("a watched descriptor is registered");
     }
 
-    /// A registration ends by itself with the last descriptor of its open file.
-    fn close(&mut self, fd: OwnedFd, _data: u64) {
-        drop(fd);
-    }
-
     /// In whole milliseconds, rounded up so that a deadline is past when its wait is over.
     fn wait<'a>(&mut self, wait_max: Option<Duration>, _wanted: impl Iterator<Item = Wanted<'a>>) {
         let wait_ms = wait_max
             .map(|wait| u32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX));
-        self.given = 0;
         match self.poller.wait(&mut self.events, wait_ms) {
             Ok(()) | Err(Errno::INTR) => {}
             Err(error) => panic!("an epoll instance is waited for: {error}"),
@@ -57,10 +49,6 @@ impl Watch for EpollWatch {
     }
 
     fn next(&mut self) -> Option<(u64, Found)> {
-        (self.given < self.events.len()).then(|| {
-            self.given += 1;
-            let (data, readiness) = self.events.get(self.given - 1);
-            (data, Found::Ready(readiness))
-        })
+        self.events.next().map(|(data, readiness)| (data, Found::Ready(readiness)))
     }
 }

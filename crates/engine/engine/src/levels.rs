@@ -4,7 +4,7 @@
 //! Nothing is kept in the kernel. A worker that shares a listener is woken by each connection, as
 //! all others that wait for it are.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use millrace_sys::{Errno, LevelSet, PollSet, Result, SelectSet, Wanted};
@@ -41,10 +41,6 @@ impl<S: LevelSet> Watch for LevelWatch<S> {
     }
 
     fn remove(&mut self, _fd: BorrowedFd<'_>, _data: u64) {}
-
-    fn close(&mut self, fd: OwnedFd, _data: u64) {
-        drop(fd);
-    }
 
     /// Where the kernel has no memory for the wait, the turn goes on as if nothing had happened.
     fn wait<'a>(&mut self, wait_max: Option<Duration>, wanted: impl Iterator<Item = Wanted<'a>>) {

@@ -112,12 +112,7 @@ pub fn mesh<T: Send, W: Wake>(workers: usize, capacity: usize) -> Vec<Mail<T, W>
     let mut mails: Vec<Mail<T, W>> = (0..workers).map(empty).collect();
     for from in 0..workers {
         for into in 0..workers {
-            let (outbox, inbox) = if from == into {
-                (None, None)
-            } else {
-                let (outbox, inbox) = mailbox(capacity);
-                (Some(outbox), Some(inbox))
-            };
+            let (outbox, inbox) = (from != into).then(|| mailbox(capacity)).unzip();
             mails[from].outboxes.push(outbox);
             mails[into].inboxes.push(inbox);
         }

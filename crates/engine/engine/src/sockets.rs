@@ -175,13 +175,17 @@ impl<W: Watch> Sockets<W> {
 
     /// The address that a listener or connection is bound to; `None` of a Unix socket.
     pub fn local_address(&self, fd: &Fd) -> Option<SocketAddr> {
-        let key = self.descriptors.key_at(fd.0)?;
-        sys::local_address(self.descriptors.get(key)?.fd.as_fd()).ok()?
+        sys::local_address(self.look(fd)?.fd.as_fd()).ok()?
     }
 
     fn open(&mut self, fd: &Fd) -> (Key, &mut Descriptor) {
         let key = self.descriptors.key_at(fd.0).expect("an Fd names an open descriptor");
         (key, self.at(fd.0))
+    }
+
+    /// The descriptor that `fd` names, to be read alone.
+    fn look(&self, fd: &Fd) -> Option<&Descriptor> {
+        self.descriptors.get(self.descriptors.key_at(fd.0)?)
     }
 
     fn at(&mut self, slot: u32) -> &mut Descriptor {
@@ -215,7 +219,7 @@ impl<W: Watch> Sockets<W> {
             Direction::Sending => &mut descriptor.send_queued,
         };
         if !std::mem::replace(queued, true) {
-            self.queue.push(Ready { key, direction });
+            self.queue.ready.push_back(Ready { key, direction });
         }
     }
 
@@ -334,7 +338,6 @@ impl<W: Watch> Engine for Sockets<W> {
         self.queue.begin_turn();
         self.submit_batch();
         let wait_max = self.wait_max(deadline);
-        self.counters.turns += 1;
         let waker =
             Wanted { fd: self.waker.eventfd().as_fd(), data: WAKER, receives: true, sends: false };
         let wanted = self.descriptors.iter().filter_map(|(key, it)| it.wanted(data_of(key)));
@@ -354,7 +357,9 @@ impl<W: Watch> Engine for Sockets<W> {
     fn next(&mut self) -> Option<Completion> {
         if std::mem::take(&mut self.woken) {
             if W::LEVELS {
-                self.waker.clear();
+                // Before the waker is armed: a wake that came between the two in the other order would
+                // be taken, and none would follow it.
+                self.waker.eventfd().clear();
             }
             self.waker.rearm();
             return completion(Token::new(Kind::Worker, 0, 0), Event::Woken);
@@ -414,7 +419,8 @@ impl<W: Watch> Engine for Sockets<W> {
     }
 
     fn accept_stop(&mut self, listener: &Fd) {
-        self.end_accept(listener);
+        let key = self.open(listener).0;
+        self.disarm(key);
     }
 
     fn connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error> {
@@ -426,9 +432,7 @@ impl<W: Watch> Engine for Sockets<W> {
     }
 
     fn is_announced(&self, fd: &Fd) -> bool {
-        let key = self.descriptors.key_at(fd.0);
-        let descriptor = key.and_then(|key| self.descriptors.get(key));
-        descriptor.is_some_and(|descriptor| descriptor.receive_queued)
+        self.look(fd).is_some_and(|descriptor| descriptor.receive_queued)
     }
 
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
@@ -452,8 +456,7 @@ impl<W: Watch> Engine for Sockets<W> {
     }
 
     fn path_estimate(&self, fd: &Fd) -> Option<PathEstimate> {
-        let key = self.descriptors.key_at(fd.0)?;
-        self.watch.path_estimate(self.descriptors.get(key)?.fd.as_fd())
+        self.watch.path_estimate(self.look(fd)?.fd.as_fd())
     }
 
     /// A connection that is gone already has nothing to be ended; its next operation says so.
@@ -474,7 +477,7 @@ impl<W: Watch> Engine for Sockets<W> {
     fn close(&mut self, fd: Fd) {
         // Others may have the same listener open: closing ours would not end its watch.
         if matches!(self.open(&fd).1.receiving, Receiving::Accept { .. }) {
-            self.end_accept(&fd);
+            self.accept_stop(&fd);
         }
         let key = self.open(&fd).0;
         self.send_batched_now(key);
@@ -483,7 +486,6 @@ impl<W: Watch> Engine for Sockets<W> {
         if matches!(descriptor.role, Role::Stream | Role::Datagram) {
             self.watch.close(descriptor.fd, data);
         }
-        self.counters.closes += 1;
     }
 
     fn reset(&mut self, fd: Fd) {

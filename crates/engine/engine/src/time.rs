@@ -1,6 +1,6 @@
 //! The engine's clock: monotonic, read once a turn, virtual in the simulator.
 
-use std::ops::{Add, Sub};
+use std::ops::Add;
 use std::time::Duration;
 
 /// A point on an engine's monotonic clock, in nanoseconds since that engine's own zero. Two
@@ -36,14 +36,5 @@ impl Add<Duration> for Instant {
     /// Saturates at the end of time, 584 years after zero.
     fn add(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)))
-    }
-}
-
-impl Sub<Duration> for Instant {
-    type Output = Self;
-
-    /// Saturates at zero.
-    fn sub(self, wait: Duration) -> Self {
-        Self(self.0.saturating_sub(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)))
     }
 }

@@ -45,16 +45,19 @@ pub fn track(path: &Path, spin: Duration) -> std::result::Result<(), uselect::Er
 /// Whether engines over it read from memory: this process was registered by [`track`], and its
 /// daemon has not ended.
 pub fn is_tracked() -> bool {
-    let tracker = TRACKER.get().and_then(|tracker| tracker.as_ref().ok());
-    tracker.is_some_and(|tracker| tracker.backend() != Backend::Calls)
+    tracker().is_some_and(|tracker| tracker.backend() != Backend::Calls)
 }
 
 /// Sleeps until the daemon has ended that [`track`] has registered this process with; engines over
 /// it ask the kernel from then on. Returns at once if there was none.
 pub fn wait_for_loss() {
-    if let Some(Ok(tracker)) = TRACKER.get() {
+    if let Some(tracker) = tracker() {
         tracker.wait_for_loss();
     }
+}
+
+fn tracker() -> Option<&'static Tracker> {
+    TRACKER.get()?.as_ref().ok()
 }
 
 /// Waits by memory.
@@ -78,10 +81,7 @@ impl Watch for UselectWatch {
     /// # Errors
     /// [`Error::Unsupported`] unless [`track`] was successful before.
     fn new() -> std::result::Result<Self, Error> {
-        let tracker = TRACKER
-            .get()
-            .and_then(|tracker| tracker.as_ref().ok())
-            .ok_or(Error::Unsupported(Unsupported::Untracked))?;
+        let tracker = tracker().ok_or(Error::Unsupported(Unsupported::Untracked))?;
         let watcher = Watcher::new(tracker).map_err(|_| Error::OutOfDescriptors)?;
         let events = vec![Event::default(); EVENTS_MAX];
         Ok(Self {

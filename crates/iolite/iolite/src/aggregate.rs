@@ -30,12 +30,6 @@ struct Piece {
     slice: Slice,
 }
 
-impl Piece {
-    fn end(&self) -> i64 {
-        self.start + self.slice.len() as i64
-    }
-}
-
 impl Aggregate {
     /// Nothing.
     pub fn new() -> Self {
@@ -69,7 +63,7 @@ impl Aggregate {
         if slice.is_empty() {
             return;
         }
-        let start = self.end();
+        let start = self.start + self.length as i64;
         self.length += slice.len() as u64;
         match self.pieces.back_mut() {
             Some(last) if last.slice.is_followed_by(&slice) => last.slice.extend(&slice),
@@ -234,12 +228,9 @@ impl Aggregate {
             return None;
         }
         let place = self.start + position as i64;
-        let index = self.pieces.partition_point(|piece| piece.end() <= place);
+        let is_before = |piece: &Piece| piece.start + piece.slice.len() as i64 <= place;
+        let index = self.pieces.partition_point(is_before);
         Some((index, (place - self.pieces[index].start) as usize))
-    }
-
-    fn end(&self) -> i64 {
-        self.start + self.length as i64
     }
 }
 

@@ -19,17 +19,17 @@ pub(crate) struct Area {
     /// Units of runs that somebody holds; `live + spoiled <= UNITS`, and as many bits are set.
     live: usize,
     /// Units that nobody holds and nobody may write to.
-    spoiled: usize,
+    pub(crate) spoiled: usize,
     /// Free units side by side, at most; 0 when there is none.
-    longest: usize,
+    pub(crate) longest: usize,
     /// The generation of the run that each unit belongs to; 0: none.
     generations: Box<[u64; UNITS]>,
     /// What the holder of the run that begins at a unit is found by.
     tags: Box<[u64; UNITS]>,
     /// The kernel may refer to some of it.
-    sent: bool,
+    pub(crate) sent: bool,
     /// No run is taken here any more.
-    condemned: bool,
+    pub(crate) condemned: bool,
     /// Where in the list of its level it stands, while `longest > 0`.
     pub(crate) place: u32,
 }
@@ -60,24 +60,8 @@ impl Area {
         self.condemned = false;
     }
 
-    pub(crate) fn spoiled(&self) -> usize {
-        self.spoiled
-    }
-
     pub(crate) fn free(&self) -> usize {
         UNITS - self.live - self.spoiled
-    }
-
-    pub(crate) fn longest(&self) -> usize {
-        self.longest
-    }
-
-    pub(crate) fn is_sent(&self) -> bool {
-        self.sent
-    }
-
-    pub(crate) fn is_condemned(&self) -> bool {
-        self.condemned
     }
 
     /// Takes the first `units` side by side for a run of `generation`, and gives where they begin.
@@ -202,17 +186,17 @@ mod tests {
         assert_eq!(area.take(60, 1, 10), 0);
         assert_eq!(area.take(200, 2, 20), 60);
         assert_eq!(area.take(252, 3, 30), 260);
-        assert_eq!((area.longest(), area.free(), area.live), (0, 0, UNITS));
+        assert_eq!((area.longest, area.free(), area.live), (0, 0, UNITS));
         assert_eq!(area.tags().collect::<Vec<_>>(), [10, 20, 30]);
         area.give(60, 200, 2, false);
-        assert_eq!(area.longest(), 200);
+        assert_eq!(area.longest, 200);
         assert!(!area.is_of(60, 200, 2) && area.is_of(0, 60, 1) && !area.is_of(0, 61, 1));
         // The end of a run is given back before the rest of it.
         area.give(500, 12, 3, false);
-        assert_eq!((area.longest(), area.free()), (200, 212));
+        assert_eq!((area.longest, area.free()), (200, 212));
         assert_eq!(area.take(12, 4, 40), 60);
         area.give(260, 240, 3, false);
-        assert_eq!(area.longest(), UNITS - 72);
+        assert_eq!(area.longest, UNITS - 72);
     }
 
     #[test]
@@ -220,13 +204,13 @@ mod tests {
         let mut area = Area::new();
         area.take(100, 1, 0);
         area.give(0, 100, 1, true);
-        assert_eq!((area.spoiled(), area.free(), area.longest()), (100, 412, 412));
+        assert_eq!((area.spoiled, area.free(), area.longest), (100, 412, 412));
         assert_eq!(area.take(412, 2, 0), 100);
         area.give(100, 412, 2, false);
         area.condemn();
-        assert_eq!((area.spoiled(), area.longest()), (UNITS, 0));
+        assert_eq!((area.spoiled, area.longest), (UNITS, 0));
         area.clear();
-        assert_eq!((area.spoiled(), area.longest(), area.take(UNITS, 3, 0)), (0, UNITS, 0));
+        assert_eq!((area.spoiled, area.longest, area.take(UNITS, 3, 0)), (0, UNITS, 0));
     }
 
     #[test]

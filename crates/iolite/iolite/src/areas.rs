@@ -27,9 +27,9 @@ pub(crate) struct Areas {
     spoiled: usize,
     free: usize,
     /// Blocks that were condemned and are still here.
-    condemned: usize,
+    pub(crate) condemned: usize,
     /// Runs that somebody holds.
-    runs: usize,
+    pub(crate) runs: usize,
 }
 
 /// What is held of a block, in one place for all its areas: to pick one means to look at all.
@@ -95,14 +95,6 @@ impl Areas {
         [self.live, self.free, self.spoiled].map(|units| (units * self.kind.unit()) as u64)
     }
 
-    pub(crate) fn runs(&self) -> usize {
-        self.runs
-    }
-
-    pub(crate) fn condemned(&self) -> usize {
-        self.condemned
-    }
-
     /// Takes a block into this kind: all of it is free.
     pub(crate) fn add(&mut self, block: u32) {
         let added = &mut self.blocks[block as usize];
@@ -134,7 +126,7 @@ impl Areas {
     ) -> Option<Taken> {
         let level = self.levels.iter().rev().find(|level| !level.is_empty())?;
         let number = *level.last()? as usize;
-        let units = self.area(number).longest().min(max.div_ceil(self.kind.unit()));
+        let units = self.area(number).longest.min(max.div_ceil(self.kind.unit()));
         let enough = units * self.kind.unit() >= min;
         enough.then(|| self.take_in(number, units, generation, tag))
     }
@@ -156,7 +148,7 @@ impl Areas {
     fn find(&self, units: usize) -> Option<usize> {
         let sure = units.next_power_of_two().ilog2() as usize;
         let unsure = units.ilog2() as usize;
-        let fits = |number: &&u32| self.area(**number as usize).longest() >= units;
+        let fits = |number: &&u32| self.area(**number as usize).longest >= units;
         let close = self.levels[unsure].iter().rev().take(LOOKS_MAX).find(fits);
         let found =
             close.or_else(|| self.levels.get(sure..)?.iter().find_map(|level| level.last()));
@@ -180,7 +172,7 @@ impl Areas {
         self.unlist(number);
         let area = self.area_mut(number);
         area.give(start, units, generation, sent);
-        let spoiled = sent || area.is_condemned();
+        let spoiled = sent || area.condemned;
         self.live -= units;
         *(if spoiled { &mut self.spoiled } else { &mut self.free }) += units;
         self.list(number);
@@ -196,8 +188,8 @@ impl Areas {
             self.unlist(number);
             let mut area = self.areas[number].take().expect("the block is of this kind");
             self.free -= area.free();
-            self.spoiled -= area.spoiled();
-            sent |= area.is_sent();
+            self.spoiled -= area.spoiled;
+            sent |= area.sent;
             if self.spare.len() < self.kind.areas_per_block() {
                 area.clear();
                 self.spare.push(area);
@@ -276,7 +268,7 @@ impl Areas {
 
     /// Puts an area into the list that it belongs to, if it has room.
     fn list(&mut self, number: usize) {
-        let longest = self.area(number).longest();
+        let longest = self.area(number).longest;
         if longest == 0 {
             return;
         }
@@ -288,7 +280,7 @@ impl Areas {
 
     /// Takes an area out of its list. To be called before its longest stretch changes.
     fn unlist(&mut self, number: usize) {
-        let (longest, place) = (self.area(number).longest(), self.area(number).place);
+        let (longest, place) = (self.area(number).longest, self.area(number).place);
         if longest == 0 {
             return;
         }
@@ -321,7 +313,7 @@ mod tests {
         assert_eq!(areas.give(one, 1, false), None);
         let emptied = areas.give(other, 2, false);
         assert_eq!(emptied, Some(Emptied { block: 1, sent: false }));
-        assert_eq!((areas.bytes(), areas.runs()), ([0; 3], 0));
+        assert_eq!((areas.bytes(), areas.runs), ([0; 3], 0));
         assert!(!areas.is_of(one.offset, 1, 1));
         assert_eq!(areas.take(1, 3, 0), None);
     }
@@ -366,14 +358,14 @@ mod tests {
             assert_eq!(areas.least_held(), Some((held, 9)));
             let tags = areas.condemn(9);
             assert_eq!(tags, [100 + kept[0].1, 100 + kept[1].1]);
-            assert_eq!((areas.condemned(), areas.bytes()[1]), (1, 0), "nothing is free there");
+            assert_eq!((areas.condemned, areas.bytes()[1]), (1, 0), "nothing is free there");
             assert_eq!(areas.take(1, 1000, 0), None);
             assert_eq!(areas.least_held(), Some((BLOCK_BYTES as u64, 4)));
             assert_eq!(areas.give(kept[1].0, kept[1].1, false), None);
             let emptied = areas.give(kept[0].0, kept[0].1, false);
             assert_eq!(emptied, Some(Emptied { block: 9, sent }));
-            assert_eq!((areas.condemned(), areas.bytes()[2]), (0, 0));
-            assert_eq!(areas.runs(), others.len());
+            assert_eq!((areas.condemned, areas.bytes()[2]), (0, 0));
+            assert_eq!(areas.runs, others.len());
             areas.add(9);
             assert!(areas.take(1, 1000, 0).is_some());
         }
@@ -439,7 +431,7 @@ mod tests {
             assert_eq!(spoiled, count(&|of| of == u64::MAX));
             let used = (BLOCKS - ready.len()) * BLOCK_BYTES;
             assert_eq!(live + free + spoiled, used as u64);
-            assert_eq!(areas.runs(), runs.len());
+            assert_eq!(areas.runs, runs.len());
         }
     }
 }

@@ -19,10 +19,10 @@ use crate::memory::{Memory, Pages};
 #[derive(Debug)]
 pub(crate) struct Blocks {
     /// The last one is taken first: it is the warmest.
-    ready: Vec<u32>,
+    pub(crate) ready: Vec<u32>,
     /// The first one has waited longest, and its bytes are the least likely to be on their way.
-    queued: VecDeque<u32>,
-    empty: Vec<u32>,
+    pub(crate) queued: VecDeque<u32>,
+    pub(crate) empty: Vec<u32>,
     /// By the number of a block: it has memory, but is no huge page.
     small: Vec<bool>,
     /// Blocks that are made or recycled now.
@@ -124,18 +124,6 @@ impl Blocks {
         }
     }
 
-    pub(crate) fn ready(&self) -> usize {
-        self.ready.len()
-    }
-
-    pub(crate) fn queued(&self) -> usize {
-        self.queued.len()
-    }
-
-    pub(crate) fn empty(&self) -> usize {
-        self.empty.len()
-    }
-
     pub(crate) fn small(&self) -> usize {
         self.small.iter().filter(|small| **small).count()
     }
@@ -183,7 +171,7 @@ mod tests {
         blocks.give(1, true);
         blocks.give(0, true);
         assert_eq!((make(&mut blocks), make(&mut blocks), blocks.recycled), (1, 0, 2));
-        assert_eq!((blocks.ready(), blocks.queued(), blocks.empty()), (2, 0, 14));
+        assert_eq!((blocks.ready.len(), blocks.queued.len(), blocks.empty.len()), (2, 0, 14));
     }
 
     #[test]
@@ -191,7 +179,7 @@ mod tests {
         let mut blocks = Blocks::new(2);
         let task = blocks.task().unwrap();
         blocks.done(task, Made::Empty(Errno::NOMEM));
-        assert_eq!((blocks.empty(), blocks.failed, blocks.has_more()), (2, 1, false));
+        assert_eq!((blocks.empty.len(), blocks.failed, blocks.has_more()), (2, 1, false));
         let task = blocks.task().unwrap();
         blocks.done(task, Made::Ready(Pages::Small));
         assert_eq!(blocks.small(), 1);
@@ -199,9 +187,9 @@ mod tests {
         blocks.give(block, true);
         let task = blocks.task().unwrap();
         blocks.done(task, Made::NotRecycled(Errno::NOMEM));
-        assert_eq!((blocks.queued(), blocks.recycled, blocks.small()), (1, 0, 1));
+        assert_eq!((blocks.queued.len(), blocks.recycled, blocks.small()), (1, 0, 1));
         let task = blocks.task().unwrap();
         blocks.done(task, Made::Empty(Errno::NOMEM));
-        assert_eq!((blocks.empty(), blocks.recycled, blocks.small()), (2, 1, 0));
+        assert_eq!((blocks.empty.len(), blocks.recycled, blocks.small()), (2, 1, 0));
     }
 }

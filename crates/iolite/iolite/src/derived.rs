@@ -76,16 +76,16 @@ impl Slice {
     /// was taken before that of the slice. What is computed from bytes is always younger than they
     /// are; so nothing can keep itself.
     pub fn keep_variant(&self, number: u32, variant: Aggregate) -> bool {
-        let generation = self.run().generation;
+        let generation = self.run.generation;
         if variant.slices().any(|slice| slice.reference().generation <= generation) {
             return false;
         }
         // A variant that is not kept is dropped by the caller's frame, when no lock is held.
         let same = |form: &Form| matches!(form, Form::Variant(of, _) if *of == number);
         let mut variant = Some(variant);
-        let mut entries = self.run().forms::<Forms>().entries();
+        let mut entries = self.run.forms::<Forms>().entries();
         if entries.len() < FORMS_MAX && !entries.iter().any(|of| self.owns(of) && same(&of.form)) {
-            let (start, length) = (self.start(), self.len() as u32);
+            let (start, length) = (self.start, self.len() as u32);
             let form = variant.take().map(|variant| Form::Variant(number, variant));
             entries.extend(form.map(|form| Entry { start, length, form }));
         }
@@ -111,22 +111,22 @@ impl Slice {
         }
         let value = compute();
         tally.derived.fetch_add(1, Ordering::Relaxed);
-        let mut entries = self.run().forms::<Forms>().entries();
+        let mut entries = self.run.forms::<Forms>().entries();
         let known = entries.iter().any(|of| self.owns(of) && get(&of.form).is_some());
         if !known && entries.len() < FORMS_MAX {
-            let (start, length) = (self.start(), self.len() as u32);
+            let (start, length) = (self.start, self.len() as u32);
             entries.push(Entry { start, length, form: wrap(value) });
         }
         value
     }
 
     fn find<T>(&self, get: impl Fn(&Form) -> Option<T>) -> Option<T> {
-        let entries = self.run().known_forms::<Forms>()?.entries();
+        let entries = self.run.known_forms::<Forms>()?.entries();
         entries.iter().filter(|of| self.owns(of)).find_map(|of| get(&of.form))
     }
 
     fn owns(&self, entry: &Entry) -> bool {
-        (entry.start, entry.length as usize) == (self.start(), self.len())
+        (entry.start, entry.length as usize) == (self.start, self.len())
     }
 }
 

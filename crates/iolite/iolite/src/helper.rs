@@ -54,18 +54,14 @@ fn work(slab: &Slab) {
 impl Drop for Helper {
     fn drop(&mut self) {
         // Also when a panic poisoned the lock: the thread must not outlive this.
-        slab_ends(&self.slab);
+        let blocks = self.slab.shared().blocks.lock();
+        blocks.unwrap_or_else(PoisonError::into_inner).ending = true;
+        self.slab.shared().work.notify_all();
         if let Some(thread) = self.thread.take() {
             // It panics only where another thread did so before, which told its own story.
             let _ = thread.join();
         }
     }
-}
-
-fn slab_ends(slab: &Slab) {
-    let blocks = slab.shared().blocks.lock();
-    blocks.unwrap_or_else(PoisonError::into_inner).ending = true;
-    slab.shared().work.notify_all();
 }
 
 #[cfg(test)]

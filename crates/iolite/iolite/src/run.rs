@@ -22,7 +22,7 @@ pub(crate) struct Run {
     pub(crate) slab: Slab,
     start: NonNull<u8>,
     pub(crate) kind: Kind,
-    offset: u64,
+    pub(crate) offset: u64,
     /// Bytes that are taken. The buffer lowers it when it ends; nobody else writes it, and it is
     /// read by the buffer and by who was handed the run by it, so it needs no order of its own.
     taken: AtomicU32,
@@ -52,7 +52,7 @@ unsafe impl Sync for Run {}
 
 impl Run {
     pub(crate) fn new(slab: Slab, kind: Kind, taken: Taken, generation: u64) -> Self {
-        let start = slab.address(taken.offset);
+        let start = slab.shared().memory.address(taken.offset);
         Self {
             slab,
             start,
@@ -64,11 +64,6 @@ impl Run {
             generation,
             forms: OnceLock::new(),
         }
-    }
-
-    /// Where the run begins in the slab.
-    pub(crate) fn offset(&self) -> u64 {
-        self.offset
     }
 
     pub(crate) fn taken(&self) -> Taken {
@@ -115,7 +110,7 @@ impl Run {
         if kept < bytes {
             self.taken.store(kept as u32, Ordering::Relaxed);
             let end = Taken { offset: offset + kept as u64, bytes: bytes - kept };
-            self.slab.give_end(self.kind, end, self.generation);
+            self.slab.areas(self.kind).give_end(end, self.generation);
         }
     }
 
@@ -124,7 +119,7 @@ impl Run {
         if self.kind == Kind::Copied {
             return None;
         }
-        let found = self.slab.file(self.offset + start as u64)?;
+        let found = self.slab.shared().memory.file(self.offset + start as u64)?;
         self.sent.store(true, Ordering::Relaxed);
         Some(found)
     }
@@ -147,7 +142,7 @@ impl Run {
     pub(crate) fn renew(&mut self) {
         assert!(!self.is_sent());
         let generation = self.slab.next_generation();
-        self.slab.renew(self.kind, self.taken(), self.generation, generation);
+        self.slab.areas(self.kind).renew(self.taken(), self.generation, generation);
         self.generation = generation;
         self.forms = OnceLock::new();
     }

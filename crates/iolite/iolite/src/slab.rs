@@ -1,8 +1,6 @@
 //! The slab: all memory of a cache, bounded, shared by all workers.
 
 use std::ops::RangeInclusive;
-use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -31,7 +29,7 @@ pub struct Slab(Arc<Shared>);
 /// Locks are taken in the order of the fields.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    memory: Memory,
+    pub(crate) memory: Memory,
     capacity: u64,
     copied: Mutex<Areas>,
     referred: Mutex<Areas>,
@@ -183,23 +181,16 @@ impl Slab {
     /// is condemned already, and waits for slow readers. To be called at [`Refusal::Scattered`].
     /// Looks at every block: some microseconds for 10 GB.
     pub fn condemn(&self) -> Option<Vec<u64>> {
-        let (mut copied, mut referred) = (self.areas(Kind::Copied), self.areas(Kind::Referred));
+        let (copied, referred) = (self.areas(Kind::Copied), self.areas(Kind::Referred));
         let blocks = self.0.capacity as usize / BLOCK_BYTES;
-        if copied.condemned() + referred.condemned() >= blocks.div_ceil(CONDEMNED_BLOCKS_SHARE) {
+        if copied.condemned + referred.condemned >= blocks.div_ceil(CONDEMNED_BLOCKS_SHARE) {
             return None;
         }
-        let worth = |found: &(u64, u32)| {
-            let block = BLOCK_BYTES as u64;
-            found.0 <= block - block / CONDEMNED_SHARE
-        };
-        let one = copied.least_held().filter(worth);
-        let other = referred.least_held().filter(worth);
-        match (one, other) {
-            (Some(one), Some(other)) if other.0 < one.0 => Some(referred.condemn(other.1)),
-            (Some(one), _) => Some(copied.condemn(one.1)),
-            (None, Some(other)) => Some(referred.condemn(other.1)),
-            (None, None) => None,
-        }
+        let found = [copied, referred].into_iter();
+        let found = found.filter_map(|areas| Some((areas.least_held()?, areas)));
+        let ((held, block), mut areas) = found.min_by_key(|((held, _), _)| *held)?;
+        let whole = BLOCK_BYTES as u64;
+        (held <= whole - whole / CONDEMNED_SHARE).then(|| areas.condemn(block))
     }
 
     /// Makes one more block ready if too few are, which takes as long as [`Slab::new`] says, and
@@ -243,12 +234,12 @@ impl Slab {
             live,
             free,
             spoiled,
-            runs: (copied.runs() + referred.runs()) as u64,
-            ready_blocks: blocks.ready() as u64,
-            queued_blocks: blocks.queued() as u64,
-            empty_blocks: blocks.empty() as u64,
+            runs: (copied.runs + referred.runs) as u64,
+            ready_blocks: blocks.ready.len() as u64,
+            queued_blocks: blocks.queued.len() as u64,
+            empty_blocks: blocks.empty.len() as u64,
             small_blocks: blocks.small() as u64,
-            condemned_blocks: (copied.condemned() + referred.condemned()) as u64,
+            condemned_blocks: (copied.condemned + referred.condemned) as u64,
             recycled: blocks.recycled,
             failed: blocks.failed,
             refused_full: count(&tally.full),
@@ -267,14 +258,6 @@ impl Slab {
         self.0.generation.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(crate) fn address(&self, offset: u64) -> NonNull<u8> {
-        self.0.memory.address(offset)
-    }
-
-    pub(crate) fn file(&self, offset: u64) -> Option<(BorrowedFd<'_>, u64)> {
-        self.0.memory.file(offset)
-    }
-
     /// Takes a run back. `sent`: the kernel may refer to it.
     pub(crate) fn give(&self, kind: Kind, taken: Taken, generation: u64, sent: bool) {
         let mut areas = self.areas(kind);
@@ -287,15 +270,7 @@ impl Slab {
         }
     }
 
-    pub(crate) fn give_end(&self, kind: Kind, end: Taken, generation: u64) {
-        self.areas(kind).give_end(end, generation);
-    }
-
-    pub(crate) fn renew(&self, kind: Kind, taken: Taken, before: u64, generation: u64) {
-        self.areas(kind).renew(taken, before, generation);
-    }
-
-    fn areas(&self, kind: Kind) -> MutexGuard<'_, Areas> {
+    pub(crate) fn areas(&self, kind: Kind) -> MutexGuard<'_, Areas> {
         let areas = match kind {
             Kind::Copied => &self.0.copied,
             Kind::Referred => &self.0.referred,

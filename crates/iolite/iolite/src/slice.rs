@@ -12,9 +12,9 @@ use crate::slab::Slab;
 /// to count.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    run: Arc<Run>,
+    pub(crate) run: Arc<Run>,
     /// `start + length <= filled` of the run.
-    start: u32,
+    pub(crate) start: u32,
     length: u32,
 }
 
@@ -30,7 +30,7 @@ impl Slice {
         Reference {
             pool: POOL,
             length: self.length,
-            offset: self.run.offset() + u64::from(self.start),
+            offset: self.run.offset + u64::from(self.start),
             generation: self.run.generation,
         }
     }
@@ -86,14 +86,6 @@ impl Slice {
     pub(crate) fn extend(&mut self, next: &Self) {
         debug_assert!(self.is_followed_by(next));
         self.length += next.length;
-    }
-
-    pub(crate) fn start(&self) -> u32 {
-        self.start
-    }
-
-    pub(crate) fn run(&self) -> &Run {
-        &self.run
     }
 
     /// The slab that it is of.

@@ -54,10 +54,7 @@ pub fn landlock_version() -> Result<u32> {
     let nothing = std::ptr::null::<libc::c_void>();
     // SAFETY: with this flag there is no attribute, and the call only gives a number.
     let number = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0, VERSION) };
-    u32::try_from(number).map_err(|_| {
-        let error = std::io::Error::last_os_error();
-        Errno::from_io_error(&error).unwrap_or(Errno::NOSYS)
-    })
+    u32::try_from(number).map_err(|_| millrace_sys::last_error())
 }
 
 /// Leaves the process the files that `grants` name, and takes away every other. What is open stays

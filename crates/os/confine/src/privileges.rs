@@ -51,22 +51,19 @@ impl Identity {
         seen
     }
 
-    /// Takes the identity, with `own` kept as the saved one.
-    fn put_on(self, own: Self) -> Result<()> {
+    /// Takes the identity, with `saved` as the saved one.
+    fn put_on(self, saved: Self) -> Result<()> {
         let (user, group) = (thread::Uid::from_raw(self.user), thread::Gid::from_raw(self.group));
         thread::set_thread_groups(&[])?;
-        thread::set_thread_res_gid(group, group, thread::Gid::from_raw(own.group))?;
-        thread::set_thread_res_uid(user, user, thread::Uid::from_raw(own.user))
+        thread::set_thread_res_gid(group, group, thread::Gid::from_raw(saved.group))?;
+        thread::set_thread_res_uid(user, user, thread::Uid::from_raw(saved.user))
     }
 
     /// Takes the identity for good. Capabilities stay permitted, for [`give_up_privileges`] to
     /// choose from.
     fn become_it(self) -> Result<()> {
-        let (user, group) = (thread::Uid::from_raw(self.user), thread::Gid::from_raw(self.group));
         thread::set_keep_capabilities(true)?;
-        thread::set_thread_groups(&[])?;
-        thread::set_thread_res_gid(group, group, group)?;
-        thread::set_thread_res_uid(user, user, user)?;
+        self.put_on(self)?;
         thread::set_keep_capabilities(false)
     }
 }
@@ -179,9 +176,8 @@ pub fn prepare_name_lookup() {
 /// # Errors
 /// Those of mkdir(2), but for EEXIST; EPERM without CAP_CHOWN, if `owner` is not this process's user.
 pub fn make_folder_of(owner: Identity, path: &Path) -> Result<bool> {
-    match rustix::fs::mkdir(path, Mode::RWXU) {
-        Err(Errno::EXIST) => return Ok(false),
-        made => made?,
+    if !millrace_sys::make_directory(path)? {
+        return Ok(false);
     }
     if owner != Identity::current() {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -210,12 +206,10 @@ pub enum Permission {
 /// # Errors
 /// EACCES: no. ENOENT, ENOTDIR and the others of access(2).
 pub fn access(path: &Path, permission: Permission) -> Result<()> {
-    rustix::fs::access(
-        path,
-        match permission {
-            Permission::Read => Access::READ_OK,
-            Permission::Write => Access::WRITE_OK,
-            Permission::Create => Access::WRITE_OK | Access::EXEC_OK,
-        },
-    )
+    let how = match permission {
+        Permission::Read => Access::READ_OK,
+        Permission::Write => Access::WRITE_OK,
+        Permission::Create => Access::WRITE_OK | Access::EXEC_OK,
+    };
+    rustix::fs::access(path, how)
 }

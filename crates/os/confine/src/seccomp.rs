@@ -70,11 +70,7 @@ fn install(program: &BpfProgram) -> Result<()> {
     // SAFETY: the argument names a program of that length, and both outlive the call, which copies
     // them; the crate's instructions are laid out as the kernel's.
     let result = unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) };
-    if result == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    if result == 0 { Ok(()) } else { Err(millrace_sys::last_error()) }
 }
 
 const _: () = assert!(size_of::<seccompiler::sock_filter>() == size_of::<libc::sock_filter>());
@@ -134,6 +130,7 @@ fn one_of(place: u8, values: impl IntoIterator<Item = u64>) -> Vec<SeccompRule> 
 /// The calls that go through with certain arguments only.
 fn conditions() -> Rules {
     let not_executable = || vec![rule([(2, Qword, MaskedEq(libc::PROT_EXEC as u64), 0)])];
+    let thread = MaskedEq((libc::CLONE_THREAD | NAMESPACES) as u64);
     let own = u64::from(std::process::id());
     Rules::from([
         (libc::SYS_socket, sockets()),
@@ -142,15 +139,7 @@ fn conditions() -> Rules {
         (libc::SYS_mprotect, not_executable()),
         // Threads, but no processes, and no namespaces. clone3(2), whose arguments a filter cannot
         // see, does not exist: the C library then takes clone(2).
-        (
-            libc::SYS_clone,
-            vec![rule([(
-                0,
-                Qword,
-                MaskedEq((libc::CLONE_THREAD | NAMESPACES) as u64),
-                libc::CLONE_THREAD as u64,
-            )])],
-        ),
+        (libc::SYS_clone, vec![rule([(0, Qword, thread, libc::CLONE_THREAD as u64)])]),
         // A thread's name; nothing else about the process changes any more.
         (libc::SYS_prctl, one_of(0, [libc::PR_SET_NAME as u64])),
         // abort(3), and signals to itself; none for anybody else.

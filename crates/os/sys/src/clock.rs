@@ -24,6 +24,14 @@ pub fn thread_cpu_time() -> Duration {
     duration(clock_gettime(ClockId::ThreadCPUTime))
 }
 
+/// How long a call waits, at most as long as there are seconds to count it in.
+pub(crate) fn timespec(wait: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: wait.subsec_nanos().into(),
+    }
+}
+
 /// A clock set to before 1970 counts as 1970.
 fn duration(time: Timespec) -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), time.tv_nsec as u32)

@@ -3,9 +3,7 @@
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use rustix::io::Errno;
-
-use crate::Result;
+use crate::{Result, last_error};
 
 /// The process at the other end of a Unix socket, as it was when it connected, or listened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,8 +40,7 @@ pub fn peer(fd: BorrowedFd<'_>) -> Result<Peer> {
         )
     };
     if got != 0 {
-        let error = std::io::Error::last_os_error();
-        return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        return Err(last_error());
     }
     assert!(length as usize == size_of::<libc::ucred>(), "the kernel gives all of it");
     // SAFETY: the kernel filled it whole, and every bit pattern is a value.

@@ -26,8 +26,6 @@ pub enum OpenFile {
 /// What a file or directory is, and whose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileStatus {
-    /// A directory.
-    pub is_directory: bool,
     /// A regular file.
     pub is_file: bool,
     /// Its owner's number.
@@ -94,10 +92,8 @@ pub fn open_file(directory: BorrowedFd<'_>, name: &str, how: OpenFile) -> Result
 /// Those of fstat(2).
 pub fn file_status(file: BorrowedFd<'_>) -> Result<FileStatus> {
     let status = rustix::fs::fstat(file)?;
-    let kind = FileType::from_raw_mode(status.st_mode);
     Ok(FileStatus {
-        is_directory: kind == FileType::Directory,
-        is_file: kind == FileType::RegularFile,
+        is_file: FileType::from_raw_mode(status.st_mode) == FileType::RegularFile,
         owner: status.st_uid,
         mode: status.st_mode & 0o7777,
         bytes: status.st_size as u64,
@@ -203,7 +199,7 @@ mod tests {
         let directory = open_directory(&path).unwrap();
         let directory = directory.as_fd();
         let status = file_status(directory).unwrap();
-        assert!(status.is_directory && status.owner == crate::user());
+        assert!(!status.is_file && status.owner == crate::user());
         assert_eq!(status.mode, 0o700);
         let file = open_file(directory, "a", OpenFile::New).unwrap();
         assert_eq!(open_file(directory, "a", OpenFile::New).unwrap_err(), Errno::EXIST);

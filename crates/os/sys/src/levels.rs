@@ -9,9 +9,9 @@ use std::ptr;
 use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
-use rustix::io::Errno;
 
-use crate::{Readiness, Result};
+use crate::clock::timespec;
+use crate::{Readiness, Result, last_error};
 
 /// What is waited for at a descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -66,11 +66,8 @@ impl LevelSet for PollSet {
         for Wanted { fd, data, receives, sends } in wanted {
             let receives = if receives { POLL_RECEIVES } else { 0 };
             let sends = if sends { libc::POLLOUT } else { 0 };
-            self.entries.push(libc::pollfd {
-                fd: fd.as_raw_fd(),
-                events: receives | sends,
-                revents: 0,
-            });
+            let events = receives | sends;
+            self.entries.push(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 });
             self.data.push(data);
         }
         let timeout = wait_max.map(timespec);
@@ -203,18 +200,6 @@ impl SelectSet {
 const POLL_RECEIVES: i16 = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
 
 const WORD_BITS: usize = c_ulong::BITS as usize;
-
-fn timespec(wait: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: wait.subsec_nanos().into(),
-    }
-}
-
-fn last_error() -> Errno {
-    let error = std::io::Error::last_os_error();
-    Errno::from_io_error(&error).unwrap_or(Errno::INVAL)
-}
 
 #[cfg(test)]
 mod tests {

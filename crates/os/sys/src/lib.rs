@@ -51,9 +51,14 @@ pub use rustix::net::Shutdown;
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
 pub use socket::{
     Connecting, PARTS_MAX, TcpState, accept, connect_tcp, connect_udp, connect_unix, discard,
-    is_nonblocking, nodelay, peek, receive, reset_on_close, send, set_nodelay, shutdown,
-    take_error, tcp_state,
+    is_nonblocking, peek, receive, reset_on_close, send, set_nodelay, shutdown, take_error,
+    tcp_state,
 };
 
 /// What every function here gives: a value, or the kernel's error number (errno(3)).
 pub type Result<T> = std::result::Result<T, Errno>;
+
+/// The error of the system call before.
+pub fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::umask;
 
-use crate::Result;
+use crate::{Result, last_error};
 
 /// Connections that the kernel keeps for a listener before they are accepted; what listen(2) cuts
 /// down to /proc/sys/net/core/somaxconn, whose default is the same number since Linux 5.4.
@@ -33,8 +33,7 @@ const UNSENT_MAX: libc::c_int = 128 * 1024;
 /// # Errors
 /// Those of socket(2), bind(2) and listen(2): EADDRINUSE, EADDRNOTAVAIL, EACCES, EMFILE, ...
 pub fn listen_tcp(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let fd = stream_socket(family)?;
+    let fd = open(family_of(address), SocketType::STREAM)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     if reuse_port {
         sockopt::set_socket_reuseport(&fd, true)?;
@@ -60,7 +59,7 @@ pub fn listen_tcp(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd> {
 /// ENAMETOOLONG for a path of more than 107 bytes.
 pub fn listen_unix(path: &Path, mode: u32) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
-    let fd = stream_socket(AddressFamily::UNIX)?;
+    let fd = open(AddressFamily::UNIX, SocketType::STREAM)?;
     // Linux gives the file the socket's own mode, less the umask: no file's mode has to be changed,
     // which the proxy's restrictions do not let it do.
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
@@ -128,12 +127,17 @@ pub(crate) fn set_up_stream(fd: BorrowedFd<'_>) -> Result<()> {
             size_of_val(&bytes) as libc::socklen_t,
         )
     };
-    if result == 0 { Ok(()) } else { Err(errno(std::io::Error::last_os_error())) }
+    if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-fn stream_socket(family: AddressFamily) -> Result<OwnedFd> {
+/// A socket that never blocks, closed on exec.
+pub(crate) fn open(family: AddressFamily, kind: SocketType) -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+    rustix::net::socket_with(family, kind, flags, None)
+}
+
+pub(crate) fn family_of(address: SocketAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
 /// Whether `path` is a socket that nobody listens on. Only ECONNREFUSED says so: a full backlog
@@ -144,7 +148,7 @@ fn is_stale(path: &Path, address: &SocketAddrUnix) -> Result<bool> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(errno(error)),
         _ => {}
     }
-    let probe = stream_socket(AddressFamily::UNIX)?;
+    let probe = open(AddressFamily::UNIX, SocketType::STREAM)?;
     Ok(rustix::net::connect(probe.as_fd(), address) == Err(Errno::CONNREFUSED))
 }
 
@@ -166,7 +170,7 @@ mod tests {
         prepare_listener(handed.as_fd()).unwrap();
         for listener in [opened.as_fd(), handed.as_fd()] {
             // Its window is closed before much can be on its way.
-            let client = stream_socket(AddressFamily::INET).unwrap();
+            let client = open(AddressFamily::INET, SocketType::STREAM).unwrap();
             sockopt::set_socket_recv_buffer_size(&client, 4096).unwrap();
             rustix::io::ioctl_fionbio(&client, false).unwrap();
             rustix::net::connect(&client, &local_address(listener).unwrap().unwrap()).unwrap();
@@ -203,7 +207,7 @@ mod tests {
         let _client = TcpStream::connect(bound).unwrap();
         let (accepted, peer) = crate::accept(listener.as_fd()).unwrap();
         assert_eq!(peer, Some(_client.local_addr().unwrap()));
-        assert!(crate::nodelay(accepted.as_fd()).unwrap());
+        assert!(sockopt::tcp_nodelay(&accepted).unwrap());
     }
 
     #[test]

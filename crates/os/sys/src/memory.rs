@@ -8,7 +8,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create}
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::Result;
+use crate::{Result, last_error};
 
 /// Bytes of a huge page where a page has 4 KB (x86-64, and arm64 as distributions build it). Ranges
 /// that are collapsed begin at a multiple of it, in the file and in memory.
@@ -147,11 +147,7 @@ impl Region {
         let place = self.place(at, bytes);
         // SAFETY: the range is mapped as long as `self` lives; collapsing changes no byte.
         let result = unsafe { libc::madvise(place.as_ptr().cast(), bytes, libc::MADV_COLLAPSE) };
-        if result == 0 {
-            return Ok(());
-        }
-        let error = std::io::Error::last_os_error();
-        Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+        if result == 0 { Ok(()) } else { Err(last_error()) }
     }
 
     fn place(&self, at: usize, bytes: usize) -> NonNull<u8> {

@@ -62,7 +62,7 @@ impl Poller {
             tv_sec: (ms / 1000).into(),
             tv_nsec: (ms % 1000 * 1_000_000).into(),
         });
-        events.filled = 0;
+        (events.filled, events.given) = (0, 0);
         events.filled = epoll::wait(&self.0, &mut events.block[..], timeout.as_ref())?;
         Ok(())
     }
@@ -77,34 +77,32 @@ impl AsFd for Poller {
 /// Room for what one wait finds ready.
 pub struct Events {
     block: Box<[epoll::Event]>,
-    /// `filled <= block.len()`.
+    /// `given <= filled <= block.len()`.
     filled: usize,
+    given: usize,
 }
 
 impl Events {
     /// Room for `count` events; what does not fit is found by the next wait.
     pub fn new(count: usize) -> Self {
         let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
-        Self { block: vec![empty; count].into_boxed_slice(), filled: 0 }
+        Self { block: vec![empty; count].into_boxed_slice(), filled: 0, given: 0 }
     }
 
-    /// How many the last wait found.
-    pub fn len(&self) -> usize {
-        self.filled
+    /// Whether the last wait found as many as there is room for: there may be more.
+    pub fn is_full(&self) -> bool {
+        self.filled == self.block.len()
     }
+}
 
-    /// Whether the last wait found none.
-    pub fn is_empty(&self) -> bool {
-        self.filled == 0
-    }
+/// What the last wait found: the number given at the registration, and what became ready.
+impl Iterator for Events {
+    type Item = (u64, Readiness);
 
-    /// The number given at the registration, and what became ready.
-    ///
-    /// # Panics
-    /// When `index` is not below [`Events::len`].
-    pub fn get(&self, index: usize) -> (u64, Readiness) {
-        let event = self.block[..self.filled][index];
-        (event.data.u64(), Readiness(event.flags))
+    fn next(&mut self) -> Option<(u64, Readiness)> {
+        let event = self.block[..self.filled].get(self.given)?;
+        self.given += 1;
+        Some((event.data.u64(), Readiness(event.flags)))
     }
 }
 
@@ -244,11 +242,11 @@ mod tests {
         for _ in 0..3 {
             eventfd.signal();
             poller.wait(&mut events, Some(10_000)).unwrap();
-            assert_eq!(events.len(), 1);
-            let (data, readiness) = events.get(0);
+            let (data, readiness) = events.next().unwrap();
             assert!(data == 7 && readiness.readable() && !readiness.to_be_drained());
+            assert!(events.next().is_none());
             poller.wait(&mut events, Some(0)).unwrap();
-            assert!(events.is_empty());
+            assert!(events.next().is_none());
         }
     }
 
@@ -260,9 +258,9 @@ mod tests {
         for _ in 0..3 {
             timer.set(1);
             poller.wait(&mut events, Some(10_000)).unwrap();
-            assert_eq!(events.len(), 1);
+            assert!(events.next().is_some() && events.next().is_none());
             poller.wait(&mut events, Some(0)).unwrap();
-            assert!(events.is_empty());
+            assert!(events.next().is_none());
         }
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::Result;
+use crate::clock::timespec;
+use crate::{Result, last_error};
 
 /// A signal that the supervisor acts on (signal(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,19 +82,16 @@ impl Signals {
     /// # Errors
     /// Those of sigtimedwait(2) but EAGAIN and EINTR, which are `None`.
     pub fn wait(&self, wait_max: Duration) -> Result<Option<Signal>> {
-        let timeout = libc::timespec {
-            tv_sec: libc::time_t::try_from(wait_max.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: wait_max.subsec_nanos().into(),
-        };
+        let timeout = timespec(wait_max);
         // SAFETY: the set is filled, a null siginfo is allowed, and both outlive the call.
         let number =
             unsafe { libc::sigtimedwait(&raw const self.0, ptr::null_mut(), &raw const timeout) };
         if number >= 0 {
             return Ok(Signal::ALL.into_iter().find(|signal| signal.number() == number));
         }
-        match std::io::Error::last_os_error().raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
-            error => Err(Errno::from_raw_os_error(error.unwrap_or(libc::EIO))),
+        match last_error() {
+            Errno::AGAIN | Errno::INTR => Ok(None),
+            error => Err(error),
         }
     }
 }

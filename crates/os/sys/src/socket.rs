@@ -9,11 +9,11 @@ use std::time::Duration;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix,
-    SocketFlags, SocketType, sockopt,
+    SocketFlags, SocketType, addr::SocketAddrArg, sockopt,
 };
 
-use crate::Result;
-use crate::listen::set_up_stream;
+use crate::listen::{family_of, open, set_up_stream};
+use crate::{Result, last_error};
 
 /// Slices that one call of [`send`] looks at. Far below IOV_MAX (1024), because they are gathered
 /// on the stack; a head, a body and its framing are three.
@@ -39,10 +39,9 @@ pub type Connecting = (OwnedFd, Result<bool>);
 /// # Errors
 /// When there is no socket: EMFILE, ENFILE, ENOMEM, EAFNOSUPPORT.
 pub fn connect_tcp(address: SocketAddr) -> Result<Connecting> {
-    let fd = internet_socket(address, SocketType::STREAM)?;
+    let fd = open(family_of(address), SocketType::STREAM)?;
     set_up_stream(fd.as_fd())?;
-    let connected = began(rustix::net::connect(&fd, &address));
-    Ok((fd, connected))
+    Ok(begin(fd, &address))
 }
 
 /// A UDP socket that sends to and receives from `address` alone.
@@ -50,9 +49,7 @@ pub fn connect_tcp(address: SocketAddr) -> Result<Connecting> {
 /// # Errors
 /// As [`connect_tcp`].
 pub fn connect_udp(address: SocketAddr) -> Result<Connecting> {
-    let fd = internet_socket(address, SocketType::DGRAM)?;
-    let connected = began(rustix::net::connect(&fd, &address));
-    Ok((fd, connected))
+    Ok(begin(open(family_of(address), SocketType::DGRAM)?, &address))
 }
 
 /// Connects to a Unix stream socket, which is done or fails at once: EAGAIN when the listener's
@@ -62,10 +59,7 @@ pub fn connect_udp(address: SocketAddr) -> Result<Connecting> {
 /// As [`connect_tcp`]; EINVAL or ENAMETOOLONG for a path of more than 107 bytes.
 pub fn connect_unix(path: &Path) -> Result<Connecting> {
     let address = SocketAddrUnix::new(path)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let connected = began(rustix::net::connect(&fd, &address));
-    Ok((fd, connected))
+    Ok(begin(open(AddressFamily::UNIX, SocketType::STREAM)?, &address))
 }
 
 /// An error that the socket has kept since the last call, given once (SO_ERROR): how a connection
@@ -75,14 +69,6 @@ pub fn connect_unix(path: &Path) -> Result<Connecting> {
 /// That error.
 pub fn take_error(fd: BorrowedFd<'_>) -> Result<()> {
     sockopt::socket_error(fd)?
-}
-
-/// Whether small sends go out at once (TCP_NODELAY).
-///
-/// # Errors
-/// EOPNOTSUPP when the socket is not TCP.
-pub fn nodelay(fd: BorrowedFd<'_>) -> Result<bool> {
-    sockopt::tcp_nodelay(fd)
 }
 
 /// Makes small sends go out at once (TCP_NODELAY).
@@ -185,10 +171,7 @@ pub fn tcp_state(fd: BorrowedFd<'_>) -> Result<TcpState> {
         (0, TCP_ESTABLISHED) => Ok(TcpState::Established),
         (0, TCP_CLOSE_WAIT) => Ok(TcpState::CloseWait),
         (0, _) => Ok(TcpState::Other),
-        _ => {
-            let error = std::io::Error::last_os_error().raw_os_error();
-            Err(Errno::from_raw_os_error(error.unwrap_or(libc::EIO)))
-        }
+        _ => Err(last_error()),
     }
 }
 
@@ -207,19 +190,14 @@ pub enum TcpState {
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_CLOSE_WAIT: u8 = 8;
 
-fn internet_socket(address: SocketAddr, kind: SocketType) -> Result<OwnedFd> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(family, kind, flags, None)
-}
-
 /// EINTR of connect(2) leaves it under way (POSIX), so it must not be called again.
-fn began(connected: Result<()>) -> Result<bool> {
-    match connected {
+fn begin(fd: OwnedFd, address: &impl SocketAddrArg) -> Connecting {
+    let connected = match rustix::net::connect(&fd, address) {
         Ok(()) => Ok(true),
         Err(Errno::INPROGRESS | Errno::INTR) => Ok(false),
         Err(error) => Err(error),
-    }
+    };
+    (fd, connected)
 }
 
 #[cfg(test)]
@@ -249,7 +227,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (fd, _) = connect_tcp(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        assert!(nodelay(fd.as_fd()).unwrap());
+        assert!(sockopt::tcp_nodelay(&fd).unwrap());
         take_error(fd.as_fd()).unwrap();
         peer.write_all(b"x").unwrap();
         reset_on_close(fd.as_fd()).unwrap();

@@ -11,14 +11,13 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use rustix::io::Errno;
 use rustix::io_uring::{
-    IoringAsyncCancelFlags, IoringEnterFlags, IoringFeatureFlags, IoringOp, IoringPollFlags,
-    IoringRegisterOp, IoringSetupFlags, IoringSqFlags, io_uring_enter, io_uring_register,
-    io_uring_sqe, io_uring_sync_cancel_reg,
+    IoringAsyncCancelFlags, IoringEnterFlags, IoringFeatureFlags, IoringRegisterOp,
+    IoringSetupFlags, IoringSqFlags, io_uring_enter, io_uring_register, io_uring_sync_cancel_reg,
 };
 use rustix::time::Timespec;
 
 use crate::Result;
-use crate::queues::{Queues, half_words, set_up};
+use crate::queues::{Queues, set_up, watch};
 
 /// A ring whose requests poll. `F` is what its owner keeps the descriptor in.
 #[derive(Debug)]
@@ -52,7 +51,7 @@ impl<F: AsFd> PollRing<F> {
         let flags = IoringSetupFlags::COOP_TASKRUN | IoringSetupFlags::TASKRUN_FLAG;
         let (fd, layout) = set_up(requests, completions, flags, IoringFeatureFlags::empty())?;
         let fd = keep(fd);
-        let queues = Queues::map(fd.as_fd(), &layout)?;
+        let queues = Queues::map(fd.as_fd(), layout)?;
         let ring = Self { fd, queues, turn: Mutex::new(()) };
         // Cancelling came last, with Linux 6.0: before it that is EINVAL.
         match ring.cancel(0) {
@@ -78,13 +77,12 @@ impl<F: AsFd> PollRing<F> {
     /// The right to queue and to take. Nothing while another thread has it, or one that this, as a
     /// signal handler, has interrupted.
     pub fn turn(&self) -> Option<Turn<'_, F>> {
-        match self.turn.try_lock() {
-            Ok(guard) => Some(Turn { ring: self, _guard: guard }),
-            Err(TryLockError::Poisoned(guard)) => {
-                Some(Turn { ring: self, _guard: guard.into_inner() })
-            }
-            Err(TryLockError::WouldBlock) => None,
-        }
+        let _guard = match self.turn.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Turn { ring: self, _guard })
     }
 
     /// Ends the request that carries `data`. It completes, and lets go of its socket, before this
@@ -153,7 +151,7 @@ impl<F: AsFd> Turn<'_, F> {
             let position = begin.wrapping_add(step as u32);
             // SAFETY: this is the turn, and all that was queued before is taken; the request names
             // no memory.
-            unsafe { queues.write(position, request(*fd, *data, events)) };
+            unsafe { queues.write(position, watch(*fd, events, *data)) };
         }
         let count = requests.len().min(self.room()) as u32;
         queues.tell(begin.wrapping_add(count));
@@ -186,13 +184,4 @@ impl<F: AsFd> Turn<'_, F> {
         let entry = unsafe { self.ring.queues.next_entry() }?;
         Some(Polled { data: entry.data, events: entry.result(), has_more: entry.has_more() })
     }
-}
-
-fn request(fd: i32, data: u64, events: u32) -> io_uring_sqe {
-    let mut request = io_uring_sqe { opcode: IoringOp::PollAdd, fd, ..Default::default() };
-    // Edges are what a request that goes on gives unless told otherwise.
-    request.len.poll_flags = IoringPollFlags::ADD_MULTI;
-    request.op_flags.poll32_events = half_words(events);
-    request.user_data.u64_ = data;
-    request
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::io_uring::{
-    IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringFeatureFlags, IoringSetupFlags, io_uring_cqe,
-    io_uring_params, io_uring_setup, io_uring_sqe,
+    IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringFeatureFlags, IoringOp, IoringPollFlags,
+    IoringSetupFlags, io_uring_cqe, io_uring_params, io_uring_setup, io_uring_sqe,
 };
 
 use crate::Result;
@@ -38,45 +38,38 @@ pub(crate) fn set_up(
     let layout = Layout {
         requests: parameters.sq_entries,
         completions: parameters.cq_entries,
-        offsets: Offsets {
-            request_head: sq.head as usize,
-            request_tail: sq.tail as usize,
-            request_flags: sq.flags as usize,
-            completion_head: cq.head as usize,
-            completion_tail: cq.tail as usize,
-            completions: cq.cqes as usize,
-        },
+        request_head: sq.head as usize,
+        request_tail: sq.tail as usize,
+        request_flags: sq.flags as usize,
         request_array: sq.array as usize,
+        completion_head: cq.head as usize,
+        completion_tail: cq.tail as usize,
+        completion_array: cq.cqes as usize,
     };
     Ok((fd, layout))
 }
 
-/// Where everything is, and how much of it; lengths are powers of two.
-#[derive(Debug)]
+/// How many there are of either, which is a power of two, and where everything is: places in the
+/// mapping of both rings, in bytes.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     requests: u32,
     completions: u32,
-    offsets: Offsets,
-    /// Where the kernel put the array of request indices.
-    request_array: usize,
-}
-
-/// Places in the mapping of both rings, in bytes.
-#[derive(Clone, Copy, Debug)]
-struct Offsets {
     request_head: usize,
     request_tail: usize,
     request_flags: usize,
+    /// Of the indices of requests.
+    request_array: usize,
     completion_head: usize,
     completion_tail: usize,
-    completions: usize,
+    completion_array: usize,
 }
 
 impl Layout {
     /// Bytes of both rings.
     pub(crate) fn rings_bytes(&self) -> usize {
         let array_end = self.request_array + self.requests as usize * size_of::<u32>();
-        array_end.max(self.offsets.completions + self.completions as usize * size_of::<Entry>())
+        array_end.max(self.completion_array + self.completions as usize * size_of::<Entry>())
     }
 
     /// Bytes of the block of requests.
@@ -90,7 +83,7 @@ impl Layout {
 pub(crate) struct Queues {
     rings: Mapping,
     requests: Mapping,
-    offsets: Offsets,
+    layout: Layout,
     request_mask: u32,
     completion_mask: u32,
 }
@@ -100,7 +93,7 @@ impl Queues {
     ///
     /// # Errors
     /// ENOMEM, EAGAIN.
-    pub(crate) fn map(fd: BorrowedFd<'_>, layout: &Layout) -> Result<Self> {
+    pub(crate) fn map(fd: BorrowedFd<'_>, layout: Layout) -> Result<Self> {
         let rings = Mapping::new(fd, IORING_OFF_SQ_RING, layout.rings_bytes())?;
         let requests = Mapping::new(fd, IORING_OFF_SQES, layout.requests_bytes())?;
         // The request at each place of the queue is the one at the same place of the block.
@@ -109,7 +102,7 @@ impl Queues {
             rings.word(place).store(index, Ordering::Relaxed);
         }
         let (request_mask, completion_mask) = (layout.requests - 1, layout.completions - 1);
-        Ok(Self { rings, requests, offsets: layout.offsets, request_mask, completion_mask })
+        Ok(Self { rings, requests, layout, request_mask, completion_mask })
     }
 
     /// Requests that fit into their queue.
@@ -125,7 +118,7 @@ impl Queues {
     /// Up to where the kernel has taken requests, which it has then read.
     pub(crate) fn taken(&self) -> u32 {
         // Pairs with the kernel's release of the head.
-        self.rings.word(self.offsets.request_head).load(Ordering::Acquire)
+        self.rings.word(self.layout.request_head).load(Ordering::Acquire)
     }
 
     /// Tells the kernel that there are requests up to `position`, all of which were written.
@@ -135,12 +128,12 @@ impl Queues {
     }
 
     fn request_tail(&self) -> &AtomicU32 {
-        self.rings.word(self.offsets.request_tail)
+        self.rings.word(self.layout.request_tail)
     }
 
     /// What the kernel says of the ring, as IORING_SQ_* (io_uring_enter(2)).
     pub(crate) fn flags(&self) -> u32 {
-        self.rings.word(self.offsets.request_flags).load(Ordering::Acquire)
+        self.rings.word(self.layout.request_flags).load(Ordering::Acquire)
     }
 
     /// Writes a request to the place of `position`.
@@ -161,8 +154,8 @@ impl Queues {
     /// what has happened before.
     pub(crate) fn has_entries(&self) -> bool {
         // Pairs with the kernel's release of the tail.
-        let end = self.rings.word(self.offsets.completion_tail).load(Ordering::Acquire);
-        end != self.rings.word(self.offsets.completion_head).load(Ordering::Acquire)
+        let end = self.rings.word(self.layout.completion_tail).load(Ordering::Acquire);
+        end != self.rings.word(self.layout.completion_head).load(Ordering::Acquire)
     }
 
     /// Takes the next completion that is there.
@@ -170,15 +163,15 @@ impl Queues {
     /// # Safety
     /// Nobody else takes completions meanwhile.
     pub(crate) unsafe fn next_entry(&self) -> Option<Entry> {
-        let head = self.rings.word(self.offsets.completion_head);
+        let head = self.rings.word(self.layout.completion_head);
         let position = head.load(Ordering::Relaxed);
         // Pairs with the kernel's release of the tail: completions are written before it.
-        let end = self.rings.word(self.offsets.completion_tail).load(Ordering::Acquire);
+        let end = self.rings.word(self.layout.completion_tail).load(Ordering::Acquire);
         if position == end {
             return None;
         }
         let index = (position & self.completion_mask) as usize;
-        let place = self.offsets.completions + index * size_of::<Entry>();
+        let place = self.layout.completion_array + index * size_of::<Entry>();
         // SAFETY: the place is inside the mapping, and aligned as the kernel lays it out.
         let place = unsafe { self.rings.start().byte_add(place) }.cast::<Entry>();
         // SAFETY: as above; the kernel wrote it before the tail, and not again until the head is
@@ -221,7 +214,14 @@ impl Entry {
 /// IORING_CQE_F_MORE.
 const MORE: u32 = rustix::io_uring::IoringCqeFlags::MORE.bits();
 
-/// The kernel reads `poll32_events` as two half-words in little-endian order.
-pub(crate) const fn half_words(events: u32) -> u32 {
-    if cfg!(target_endian = "big") { events.rotate_left(16) } else { events }
+/// A request that polls until it is cancelled: edges are what such a one gives unless told otherwise
+/// (since Linux 5.13).
+pub(crate) fn watch(fd: i32, events: u32, data: u64) -> io_uring_sqe {
+    let mut request = io_uring_sqe { opcode: IoringOp::PollAdd, fd, ..Default::default() };
+    request.len.poll_flags = IoringPollFlags::ADD_MULTI;
+    // The kernel reads them as two half-words in little-endian order.
+    let events = if cfg!(target_endian = "big") { events.rotate_left(16) } else { events };
+    request.op_flags.poll32_events = events;
+    request.user_data.u64_ = data;
+    request
 }

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::io_uring::{
-    IoringFeatureFlags, IoringRegisterOp, IoringSetupFlags, io_uring_getevents_arg,
-    io_uring_register, io_uring_rsrc_update,
+    IoringEnterFlags as Flags, IoringFeatureFlags, IoringRegisterOp, IoringSetupFlags,
+    io_uring_getevents_arg, io_uring_register, io_uring_rsrc_update,
 };
 use rustix::time::Timespec;
 
@@ -39,7 +39,7 @@ pub struct Ring {
     fd: OwnedFd,
     /// What io_uring_enter(2) knows the ring by: an index of the thread's registered rings, which
     /// spares the look into the table of descriptors, or its descriptor.
-    name: (libc::c_int, libc::c_uint),
+    name: (libc::c_int, Flags),
     queues: Queues,
     /// Where requests end; the kernel knows it since the last [`Ring::enter`] or a full queue.
     queued: u32,
@@ -170,14 +170,14 @@ impl DisabledRing {
     /// ENOMEM; what a filter of system calls returns that allowed the set-up.
     pub fn enable(self) -> Result<Ring> {
         let Self { fd, layout } = self;
-        let queues = Queues::map(fd.as_fd(), &layout)?;
+        let queues = Queues::map(fd.as_fd(), layout)?;
         // Before it is restricted, which rules out what registers its descriptor.
-        let name = register(fd.as_fd()).unwrap_or((fd.as_raw_fd(), 0));
+        let name = register(fd.as_fd()).unwrap_or((fd.as_raw_fd(), Flags::empty()));
         restriction::restrict(fd.as_fd())?;
         let (lent, places, queued) = (Vec::new(), Vec::new(), queues.told());
         let mut ring = Ring { fd, name, queues, queued, lent, places };
         // A filter may allow the set-up and refuse this.
-        ring.call(0, enter_flags::GETEVENTS, None)?;
+        ring.call(0, Flags::GETEVENTS, None)?;
         Ok(ring)
     }
 }
@@ -200,7 +200,7 @@ impl Ring {
     ///
     /// Without memory the kernel takes a part of them. The rest must not wait for another turn,
     /// when their descriptors may be closed.
-    fn submit(&mut self, left: u32, flags: u32) -> Result<()> {
+    fn submit(&mut self, left: u32, flags: Flags) -> Result<()> {
         let mut tries = SUBMIT_TRIES_MAX;
         while self.waiting() > left {
             match self.call(0, flags, None) {
@@ -223,17 +223,12 @@ impl Ring {
     /// or a want of memory that only ends the wait is none.
     pub fn enter(&mut self, wait_max: Option<Duration>) -> Result<()> {
         let wanted = u32::from(wait_max != Some(Duration::ZERO));
-        let result = match wait_max.filter(|_| wanted > 0) {
-            None => self.call(wanted, enter_flags::GETEVENTS, None),
-            Some(wait) => {
-                let timeout = Timespec {
-                    tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-                    tv_nsec: wait.subsec_nanos().into(),
-                };
-                self.call(wanted, enter_flags::GETEVENTS, Some(&timeout))
-            }
-        };
-        self.submit(0, enter_flags::GETEVENTS)?;
+        let timeout = wait_max.filter(|_| wanted > 0).map(|wait| Timespec {
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: wait.subsec_nanos().into(),
+        });
+        let result = self.call(wanted, Flags::GETEVENTS, timeout.as_ref());
+        self.submit(0, Flags::GETEVENTS)?;
         match result {
             Err(Errno::TIME) => Ok(()),
             Err(error) if is_passing(error) => Ok(()),
@@ -241,7 +236,7 @@ impl Ring {
         }
     }
 
-    fn call(&mut self, wanted: u32, flags: u32, timeout: Option<&Timespec>) -> Result<()> {
+    fn call(&mut self, wanted: u32, flags: Flags, timeout: Option<&Timespec>) -> Result<()> {
         let waiting = self.waiting();
         self.queues.tell(self.queued);
         let argument = timeout.map(|timeout| {
@@ -250,10 +245,8 @@ impl Ring {
             argument
         });
         let (pointer, size, extended) = match &argument {
-            Some(argument) => {
-                (std::ptr::from_ref(argument), size_of_val(argument), enter_flags::EXT_ARG)
-            }
-            None => (std::ptr::null(), 0, 0),
+            Some(argument) => (std::ptr::from_ref(argument), size_of_val(argument), Flags::EXT_ARG),
+            None => (std::ptr::null(), 0, Flags::empty()),
         };
         let (name, registered) = self.name;
         // SAFETY: the ring is this thread's; the argument and its timeout outlive the call; the
@@ -264,7 +257,7 @@ impl Ring {
                 name,
                 waiting,
                 wanted,
-                flags | extended | registered,
+                (flags | extended | registered).bits(),
                 pointer,
                 size,
             )
@@ -325,7 +318,7 @@ impl Drop for Ring {
         // What moves bytes is over once it is submitted. If that failed, the memory is not freed:
         // the kernel may still have it.
         self.lent.drain(..).flatten().for_each(std::mem::forget);
-        if self.name.1 == enter_flags::REGISTERED {
+        if self.name.1 == Flags::REGISTERED_RING {
             unregister(self.fd.as_fd(), self.name.0);
         }
     }
@@ -343,24 +336,15 @@ const CANCELLED: u64 = u64::MAX;
 /// Set in what a request that moves bytes carries, beside its place; in no number of a caller.
 const MOVES: u64 = 1 << 31;
 
-/// Flags of io_uring_enter(2) as plain numbers.
-mod enter_flags {
-    use rustix::io_uring::IoringEnterFlags;
-
-    pub(super) const GETEVENTS: u32 = IoringEnterFlags::GETEVENTS.bits();
-    pub(super) const EXT_ARG: u32 = IoringEnterFlags::EXT_ARG.bits();
-    pub(super) const REGISTERED: u32 = IoringEnterFlags::REGISTERED_RING.bits();
-}
-
 /// Registers the ring with this thread (since Linux 5.18), which gives what [`Ring::name`] holds.
-fn register(fd: BorrowedFd<'_>) -> Option<(libc::c_int, libc::c_uint)> {
+fn register(fd: BorrowedFd<'_>) -> Option<(libc::c_int, Flags)> {
     let mut update = io_uring_rsrc_update::default();
     update.offset = u32::MAX;
     update.data.ptr = std::ptr::without_provenance_mut(fd.as_raw_fd() as usize);
     let argument = std::ptr::from_mut(&mut update).cast_const().cast();
     // SAFETY: the argument is one update, mutable, and outlives the call.
     let count = unsafe { io_uring_register(fd, IoringRegisterOp::RegisterRingFds, argument, 1) };
-    (count == Ok(1)).then_some((update.offset as libc::c_int, enter_flags::REGISTERED))
+    (count == Ok(1)).then_some((update.offset as libc::c_int, Flags::REGISTERED_RING))
 }
 
 /// Undoes [`register`]: the thread would keep the ring open.

@@ -154,7 +154,7 @@ fn when_the_daemon_ends_that_is_said_and_all_connections_go_on() {
     let socket = folder.0.join("uselectd");
     let Some(mut daemon) = daemon::load(&socket) else { return };
     let (end, ended) = UnixStream::pair().unwrap();
-    let serving = std::thread::spawn(move || daemon.run_until(ended.as_fd()).unwrap());
+    let serving = std::thread::spawn(move || daemon.run(Some(ended.as_fd())).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let origin = listener.local_addr().unwrap();
     let words = format!(

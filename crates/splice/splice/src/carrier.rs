@@ -12,21 +12,20 @@ use crate::pool::Pool;
 use crate::request::Direction;
 
 /// What all transfers of a splicer share.
-pub(crate) struct Tools<'a, K: Kernel> {
-    pub(crate) kernel: &'a mut K,
-    pub(crate) pool: &'a mut Pool<K::Pipe>,
+pub(crate) struct Tools<K: Kernel> {
+    pub(crate) kernel: K,
+    pub(crate) pool: Pool<K::Pipe>,
     /// Where bytes are copied through; nothing stays in it from one call to the next.
-    pub(crate) scratch: &'a mut [u8],
+    pub(crate) scratch: Box<[u8]>,
 }
 
 /// One direction: its numbers, and the bytes that are on their way.
-#[derive(Debug)]
-pub(crate) struct Carrier<P> {
-    flow: Flow,
-    /// The first bytes; its last `flow.first()` have not been sent.
+pub(crate) struct Carrier<K: Kernel> {
+    pub(crate) flow: Flow,
+    /// The first bytes; its last `flow.first` have not been sent.
     first: Vec<u8>,
     /// Held only while bytes are in them.
-    pipes: Option<Held<P>>,
+    pipes: Option<Held<K::Pipe>>,
     /// Kept bytes that came without a pipe: older than those in one.
     memory: VecDeque<u8>,
     /// Whether the source was said to have urgent data since it was last looked for.
@@ -34,7 +33,6 @@ pub(crate) struct Carrier<P> {
 }
 
 /// The pipes of a direction.
-#[derive(Debug)]
 struct Held<P> {
     /// From the source to the sink; has `flow.piped()` bytes.
     main: P,
@@ -42,18 +40,10 @@ struct Held<P> {
     kept: Option<P>,
 }
 
-impl<P> Carrier<P> {
+impl<K: Kernel> Carrier<K> {
     pub(crate) fn new(flow: Flow, first: Vec<u8>) -> Self {
-        assert_eq!(flow.first(), first.len(), "the flow counts what there is");
+        assert_eq!(flow.first, first.len(), "the flow counts what there is");
         Self { flow, first, pipes: None, memory: VecDeque::new(), is_urgent: false }
-    }
-
-    pub(crate) fn flow(&self) -> &Flow {
-        &self.flow
-    }
-
-    pub(crate) fn flow_mut(&mut self) -> &mut Flow {
-        &mut self.flow
     }
 
     /// The source may have something, and `is_urgent` data among it.
@@ -62,38 +52,32 @@ impl<P> Carrier<P> {
         self.flow.source_ready();
     }
 
-    /// Moves bytes until somebody has to be waited for, or [`PIPE_BYTES`] were taken from the
-    /// source: then more is to be done at once.
-    pub(crate) fn run<K>(&mut self, tools: &mut Tools<'_, K>, ends: Ends<'_, K::Socket>) -> bool
-    where
-        K: Kernel<Pipe = P>,
-    {
+    /// Moves bytes from the first connection to the second until somebody has to be waited for, or
+    /// [`PIPE_BYTES`] were taken from the source: then more is to be done at once.
+    pub(crate) fn run(&mut self, tools: &mut Tools<K>, [source, sink]: [&K::Socket; 2]) -> bool {
         let mut budget = PIPE_BYTES;
         let is_paused = loop {
-            let before = self.flow.taken();
+            let before = self.flow.taken;
             match self.flow.step() {
                 Step::Wait(_) | Step::Over => break false,
                 Step::Fill { .. } | Step::Copy { .. } | Step::Receive { .. } if budget == 0 => {
                     break true;
                 }
-                Step::Fill { max } => self.fill(tools, ends.source, max.min(budget)),
-                Step::Copy { max } => self.copy(tools, ends, max.min(budget)),
-                Step::Receive { max } => self.receive(tools, ends.source, max.min(budget)),
-                step => self.pass_on(tools, ends.sink, step),
+                Step::Fill { max } => self.fill(tools, source, max.min(budget)),
+                Step::Copy { max } => self.copy(tools, [source, sink], max.min(budget)),
+                Step::Receive { max } => self.receive(tools, source, max.min(budget)),
+                step => self.pass_on(tools, sink, step),
             }
-            budget -= (self.flow.taken() - before) as usize;
+            budget -= (self.flow.taken - before) as usize;
         };
-        self.give_pipes_back(tools.pool);
+        self.give_pipes_back(&mut tools.pool);
         is_paused
     }
 
     /// A step that takes nothing from the source.
-    fn pass_on<K>(&mut self, tools: &mut Tools<'_, K>, sink: &K::Socket, step: Step)
-    where
-        K: Kernel<Pipe = P>,
-    {
+    fn pass_on(&mut self, tools: &mut Tools<K>, sink: &K::Socket, step: Step) {
         match step {
-            Step::First { more } => self.send_first(tools.kernel, sink, more),
+            Step::First { more } => self.send_first(&mut tools.kernel, sink, more),
             Step::Drain { max } => {
                 let result = tools.kernel.drain(&self.held().main, sink, max);
                 self.sink_took(result, Flow::drained);
@@ -110,7 +94,7 @@ impl<P> Carrier<P> {
             }
             Step::Discard { max } => {
                 let max = max.min(tools.scratch.len());
-                read_all(tools.kernel, &self.held().main, &mut tools.scratch[..max]);
+                read_all(&mut tools.kernel, &self.held().main, &mut tools.scratch[..max]);
                 self.flow.discarded(max);
             }
             Step::Shut => match tools.kernel.shut(sink) {
@@ -124,19 +108,16 @@ impl<P> Carrier<P> {
         }
     }
 
-    fn send_first<K>(&mut self, kernel: &mut K, sink: &K::Socket, more: bool)
-    where
-        K: Kernel<Pipe = P>,
-    {
-        let from = self.first.len() - self.flow.first();
+    fn send_first(&mut self, kernel: &mut K, sink: &K::Socket, more: bool) {
+        let from = self.first.len() - self.flow.first;
         let result = kernel.send(sink, &self.first[from..], more);
         self.sink_took(result, Flow::first_sent);
-        if self.flow.first() == 0 {
+        if self.flow.first == 0 {
             self.first = Vec::new();
         }
     }
 
-    fn held(&self) -> &Held<P> {
+    fn held(&self) -> &Held<K::Pipe> {
         self.pipes.as_ref().expect("bytes are in the pipes")
     }
 
@@ -165,10 +146,7 @@ impl<P> Carrier<P> {
         }
     }
 
-    fn fill<K>(&mut self, tools: &mut Tools<'_, K>, source: &K::Socket, max: usize)
-    where
-        K: Kernel<Pipe = P>,
-    {
+    fn fill(&mut self, tools: &mut Tools<K>, source: &K::Socket, max: usize) {
         if self.pipes.is_none() {
             self.pipes = Held::take(tools, self.flow.is_kept());
         }
@@ -184,10 +162,7 @@ impl<P> Carrier<P> {
     /// Urgent data ends a splice as the end of the stream does, where that comes behind it, and else
     /// as if nothing had come (`tcp_splice_read`, Linux 6.18). A receive tells these apart, and gets
     /// past the urgent data.
-    fn look<K>(&mut self, tools: &mut Tools<'_, K>, source: &K::Socket)
-    where
-        K: Kernel<Pipe = P>,
-    {
+    fn look(&mut self, tools: &mut Tools<K>, source: &K::Socket) {
         match tools.kernel.peek(source, &mut tools.scratch[..1]) {
             Ok(0) => self.flow.source_ended(),
             Ok(_) => self.flow.use_pipe(false),
@@ -209,17 +184,14 @@ impl<P> Carrier<P> {
 
     /// Without a pipe nothing may be taken that the sink has not: what was looked at and sent is
     /// taken off the source afterwards.
-    fn copy<K>(&mut self, tools: &mut Tools<'_, K>, ends: Ends<'_, K::Socket>, max: usize)
-    where
-        K: Kernel<Pipe = P>,
-    {
+    fn copy(&mut self, tools: &mut Tools<K>, [source, sink]: [&K::Socket; 2], max: usize) {
         let max = max.min(tools.scratch.len());
-        let count = match tools.kernel.peek(ends.source, &mut tools.scratch[..max]) {
+        let count = match tools.kernel.peek(source, &mut tools.scratch[..max]) {
             Ok(0) => return self.flow.source_ended(),
             Ok(count) => count,
             Err(error) => return self.source_gave_none(error),
         };
-        let sent = match tools.kernel.send(ends.sink, &tools.scratch[..count], false) {
+        let sent = match tools.kernel.send(sink, &tools.scratch[..count], false) {
             Ok(0) | Err(Errno::AGAIN) => return self.flow.sink_waits(),
             Ok(sent) => sent,
             Err(error) => return self.sink_failed(error),
@@ -230,7 +202,7 @@ impl<P> Carrier<P> {
         self.flow.sent(sent);
         let mut left = sent;
         while left > 0 {
-            match tools.kernel.discard(ends.source, &mut tools.scratch[..left]) {
+            match tools.kernel.discard(source, &mut tools.scratch[..left]) {
                 Ok(0) => return self.flow.source_ended(),
                 Ok(count) => left -= count,
                 Err(error) => return self.flow.source_broke(error),
@@ -238,10 +210,7 @@ impl<P> Carrier<P> {
         }
     }
 
-    fn receive<K>(&mut self, tools: &mut Tools<'_, K>, source: &K::Socket, max: usize)
-    where
-        K: Kernel<Pipe = P>,
-    {
+    fn receive(&mut self, tools: &mut Tools<K>, source: &K::Socket, max: usize) {
         let max = max.min(tools.scratch.len());
         match tools.kernel.receive(source, &mut tools.scratch[..max]) {
             Ok(0) => self.flow.source_ended(),
@@ -254,20 +223,17 @@ impl<P> Carrier<P> {
     }
 
     /// Keeps the first `count` bytes of the scratch memory, behind those that a pipe has.
-    fn remember<K: Kernel<Pipe = P>>(&mut self, tools: &mut Tools<'_, K>, count: usize) {
+    fn remember(&mut self, tools: &mut Tools<K>, count: usize) {
         if let Some(Held { kept: Some(kept), .. }) = &self.pipes {
-            let mut older = vec![0; self.flow.copied() - self.memory.len()];
-            read_all(tools.kernel, kept, &mut older);
+            let mut older = vec![0; self.flow.copied - self.memory.len()];
+            read_all(&mut tools.kernel, kept, &mut older);
             self.memory.extend(older);
         }
         self.memory.extend(&tools.scratch[..count]);
     }
 
     /// Reads kept bytes for the application, and gives how many.
-    pub(crate) fn read<K>(&mut self, tools: &mut Tools<'_, K>, bytes: &mut [u8]) -> usize
-    where
-        K: Kernel<Pipe = P>,
-    {
+    pub(crate) fn read(&mut self, tools: &mut Tools<K>, bytes: &mut [u8]) -> usize {
         let count = bytes.len().min(self.flow.kept());
         let older = count.min(self.memory.len());
         for (place, byte) in bytes.iter_mut().zip(self.memory.drain(..older)) {
@@ -275,15 +241,15 @@ impl<P> Carrier<P> {
         }
         if count > older {
             let (_, kept) = self.held().both();
-            read_all(tools.kernel, kept, &mut bytes[older..count]);
+            read_all(&mut tools.kernel, kept, &mut bytes[older..count]);
         }
         self.flow.read(count);
-        self.give_pipes_back(tools.pool);
+        self.give_pipes_back(&mut tools.pool);
         count
     }
 
-    fn give_pipes_back(&mut self, pool: &mut Pool<P>) {
-        let is_empty = self.flow.piped() == (0, 0) && self.flow.copied() == self.memory.len();
+    fn give_pipes_back(&mut self, pool: &mut Pool<K::Pipe>) {
+        let is_empty = self.flow.piped() == (0, 0) && self.flow.copied == self.memory.len();
         if let Some(held) = self.pipes.take_if(|_| is_empty) {
             pool.give(held.main);
             held.kept.into_iter().for_each(|kept| pool.give(kept));
@@ -292,30 +258,23 @@ impl<P> Carrier<P> {
 
     /// Ends the direction: writes on what the sink takes at once, and hands out the rest. The pipes
     /// go back empty.
-    pub(crate) fn release<K>(
-        mut self,
-        tools: &mut Tools<'_, K>,
-        ends: Ends<'_, K::Socket>,
-    ) -> Direction
-    where
-        K: Kernel<Pipe = P>,
-    {
+    pub(crate) fn release(mut self, tools: &mut Tools<K>, sink: &K::Socket) -> Direction {
         self.flow.stop();
         while let step @ (Step::First { .. } | Step::Drain { .. } | Step::Tee { .. }) =
             self.flow.step()
         {
-            self.pass_on(tools, ends.sink, step);
+            self.pass_on(tools, sink, step);
         }
-        let first_unsent = self.flow.first();
+        let first_unsent = self.flow.first;
         let mut unsent = self.first.split_off(self.first.len() - first_unsent);
         let mut kept = Vec::from(std::mem::take(&mut self.memory));
         let (piped, ahead) = self.flow.piped();
         if let Some(held) = self.pipes.take() {
             if let Some(pipe) = held.kept {
-                read_onto(tools.kernel, &pipe, &mut kept, self.flow.copied());
+                read_onto(&mut tools.kernel, &pipe, &mut kept, self.flow.copied);
                 tools.pool.give(pipe);
             }
-            read_onto(tools.kernel, &held.main, &mut unsent, first_unsent + piped);
+            read_onto(&mut tools.kernel, &held.main, &mut unsent, first_unsent + piped);
             tools.pool.give(held.main);
         }
         if self.flow.is_kept() && self.flow.is_sink_gone() {
@@ -323,38 +282,22 @@ impl<P> Carrier<P> {
         } else {
             kept.truncate(kept.len() - ahead);
         }
-        Direction { forwarded: self.flow.forwarded(), unsent, first_unsent, kept }
+        Direction { forwarded: self.flow.forwarded, unsent, first_unsent, kept }
     }
 }
-
-/// The connections of a direction.
-pub(crate) struct Ends<'a, S> {
-    pub(crate) source: &'a S,
-    pub(crate) sink: &'a S,
-}
-
-impl<S> Clone for Ends<'_, S> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<S> Copy for Ends<'_, S> {}
 
 impl<P> Held<P> {
     /// One pipe or, to keep a copy, two; none if there are not enough.
-    fn take<K: Kernel<Pipe = P>>(tools: &mut Tools<'_, K>, is_kept: bool) -> Option<Self> {
+    fn take<K: Kernel<Pipe = P>>(tools: &mut Tools<K>, is_kept: bool) -> Option<Self> {
         let main = tools.pool.take(|| tools.kernel.pipe())?;
         if !is_kept {
             return Some(Self { main, kept: None });
         }
-        match tools.pool.take(|| tools.kernel.pipe()) {
-            Some(kept) => Some(Self { main, kept: Some(kept) }),
-            None => {
-                tools.pool.give(main);
-                None
-            }
-        }
+        let Some(kept) = tools.pool.take(|| tools.kernel.pipe()) else {
+            tools.pool.give(main);
+            return None;
+        };
+        Some(Self { main, kept: Some(kept) })
     }
 
     fn both(&self) -> (&P, &P) {

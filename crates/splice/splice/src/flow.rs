@@ -120,15 +120,15 @@ pub(crate) struct Flow {
     /// Payload that is still to be taken from the source; `None`: all until its close.
     rest: Option<u64>,
     /// Payload that was taken; `forwarded <= taken`.
-    taken: u64,
+    pub(crate) taken: u64,
     /// Bytes that have to go before the payload.
-    first: usize,
+    pub(crate) first: usize,
     /// Payload in the pipe; `piped <= PIPE_BYTES`.
     piped: usize,
     /// Payload that the sink took.
-    forwarded: u64,
+    pub(crate) forwarded: u64,
     /// Payload that was put aside for the application and not read; `copied <= max2cache`.
-    copied: usize,
+    pub(crate) copied: usize,
     /// How much of both `piped` and `copied` is the same: put aside, and not forwarded yet.
     ahead: usize,
     /// Nothing more can be put aside before the application reads.
@@ -285,29 +285,9 @@ impl Flow {
         self.has_taken_all() && self.piped == 0
     }
 
-    /// Payload that the sink took.
-    pub(crate) fn forwarded(&self) -> u64 {
-        self.forwarded
-    }
-
-    /// Of the first bytes, those that have not been sent.
-    pub(crate) fn first(&self) -> usize {
-        self.first
-    }
-
     /// Payload in the pipe, and how much of it is put aside as well.
     pub(crate) fn piped(&self) -> (usize, usize) {
         (self.piped, self.ahead)
-    }
-
-    /// Payload taken from the source.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken
-    }
-
-    /// Payload that was put aside for the application and not read.
-    pub(crate) fn copied(&self) -> usize {
-        self.copied
     }
 
     /// Whether the application reads the payload too.

@@ -262,8 +262,7 @@ impl<S: AsFd> Kernel for Linux<S> {
             Err(Errno::INTR) => return Ok(()),
             other => other?,
         }
-        for index in 0..self.events.len() {
-            let (token, readiness) = self.events.get(index);
+        for (token, readiness) in &mut self.events {
             match token {
                 WAKE => self.is_awake = false,
                 PAUSE => self.has_paused = true,
@@ -278,7 +277,7 @@ impl<S: AsFd> Kernel for Linux<S> {
             }
         }
         // What did not fit is another change for whoever waits for edges of this descriptor.
-        if self.events.len() == EVENTS_PER_TURN {
+        if self.events.is_full() {
             self.is_awake = true;
             self.waker.signal();
         }

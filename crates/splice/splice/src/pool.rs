@@ -37,16 +37,10 @@ impl<P> Pool<P> {
             self.refusals -= 1;
             return None;
         }
-        match open() {
-            Ok(pipe) => {
-                self.open += 1;
-                Some(pipe)
-            }
-            Err(_) => {
-                self.refusals = REFUSALS_KEPT;
-                None
-            }
-        }
+        let opened = open().ok();
+        self.open += usize::from(opened.is_some());
+        self.refusals = if opened.is_some() { 0 } else { REFUSALS_KEPT };
+        opened
     }
 
     /// Takes back a pipe that is empty.

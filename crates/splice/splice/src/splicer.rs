@@ -26,9 +26,8 @@ use crate::transfer::Transfer;
 /// [`Splicer::write`]. Nobody polices calls that pass by these: bytes that such a call reads are
 /// missing in the transfer, and those that it writes land in the middle of it.
 pub struct Splicer<K: Kernel> {
-    kernel: K,
-    pool: Pool<K::Pipe>,
-    transfers: Table<Transfer<K::Socket, K::Pipe>>,
+    tools: Tools<K>,
+    transfers: Table<Transfer<K>>,
     /// Connections of these transfers.
     busy: HashSet<u64>,
     /// Transfers that can go on at once; each has `is_queued`.
@@ -42,14 +41,13 @@ pub struct Splicer<K: Kernel> {
     is_listening: bool,
     turns: u32,
     found: Vec<Found>,
-    scratch: Box<[u8]>,
 }
 
 impl<S: AsFd> Splicer<Linux<S>> {
     /// A descriptor that is readable (poll(2)) when a [`Splicer::turn`] has something to do. It may
     /// be waited for by edges (EPOLLET), if each is followed by a turn.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.kernel.fd()
+        self.tools.kernel.fd()
     }
 }
 
@@ -57,9 +55,9 @@ impl<K: Kernel> Splicer<K> {
     /// A splicer without transfers, which opens up to `pipes_max` pipes of 256 KB. A direction with
     /// bytes in it holds one, with KeepCopy two; where there is none, bytes are copied.
     pub fn new(kernel: K, pipes_max: usize) -> Self {
+        let (pool, scratch) = (Pool::new(pipes_max), vec![0; COPY_BYTES].into_boxed_slice());
         Self {
-            kernel,
-            pool: Pool::new(pipes_max),
+            tools: Tools { kernel, pool, scratch },
             transfers: Table::new(TRANSFERS_MAX),
             busy: HashSet::new(),
             queue: VecDeque::new(),
@@ -69,7 +67,6 @@ impl<K: Kernel> Splicer<K> {
             is_listening: false,
             turns: 0,
             found: Vec::new(),
-            scratch: vec![0; COPY_BYTES].into_boxed_slice(),
         }
     }
 
@@ -82,19 +79,19 @@ impl<K: Kernel> Splicer<K> {
         self.accept(&request)?;
         let input = std::mem::take(&mut request.input);
         let mut transfer = Transfer::new(request, !input.is_empty())?;
-        let mut is_paused = transfer.run(&mut self.tools());
+        let mut is_paused = transfer.run(&mut self.tools);
         let mut count = 0;
         if !input.is_empty() {
-            count = transfer.read_kept(&mut self.tools(), input).unwrap_or(0);
-            is_paused |= count > 0 && transfer.run(&mut self.tools());
+            count = transfer.read_kept(&mut self.tools, input).unwrap_or(0);
+            is_paused |= count > 0 && transfer.run(&mut self.tools);
         }
         if let Some(end) = transfer.end() {
-            let released = transfer.release(&mut self.tools());
+            let released = transfer.release(&mut self.tools);
             return Ok(Outcome::Ended { end, released, input: count });
         }
         let key = self.transfers.insert(transfer).expect("there is room: accept looked");
         if let Err(error) = self.watch(key) {
-            let mut released = self.take_out(key).release(&mut self.tools());
+            let mut released = self.take_out(key).release(&mut self.tools);
             let end = End::Failed(error);
             released.end = Some(end);
             return Ok(Outcome::Ended { end, released, input: count });
@@ -109,7 +106,7 @@ impl<K: Kernel> Splicer<K> {
         if self.transfers.is_full() {
             return Err(Error::Full);
         }
-        let numbers = [&request.fd0, &request.fd1].map(|fd| self.kernel.number(fd));
+        let numbers = [&request.fd0, &request.fd1].map(|fd| self.tools.kernel.number(fd));
         if numbers[0] == numbers[1] {
             return Err(Error::Request("two connections are spliced, not one with itself"));
         }
@@ -117,12 +114,12 @@ impl<K: Kernel> Splicer<K> {
             if self.busy.contains(&numbers[side as usize]) {
                 return Err(Error::Busy(side));
             }
-            match self.kernel.state(fd) {
+            match self.tools.kernel.state(fd) {
                 Ok(TcpState::Established | TcpState::CloseWait) => {}
                 Err(error @ (Errno::BADF | Errno::NOTSOCK)) => return Err(Error::Kernel(error)),
                 Ok(TcpState::Other) | Err(_) => return Err(Error::NotConnected(side)),
             }
-            if !self.kernel.is_nonblocking(fd)? {
+            if !self.tools.kernel.is_nonblocking(fd)? {
                 return Err(Error::Blocking(side));
             }
         }
@@ -138,7 +135,8 @@ impl<K: Kernel> Splicer<K> {
     pub fn turn(&mut self, wait_ms_max: Option<u32>) -> KernelResult<()> {
         let is_idle = self.queue.is_empty() && self.notices.is_empty();
         let mut found = std::mem::take(&mut self.found);
-        let result = self.kernel.wait(if is_idle { wait_ms_max } else { Some(0) }, &mut found);
+        let result =
+            self.tools.kernel.wait(if is_idle { wait_ms_max } else { Some(0) }, &mut found);
         for change in found.drain(..) {
             self.note(change);
         }
@@ -149,17 +147,17 @@ impl<K: Kernel> Splicer<K> {
             let key = self.queue.pop_front().expect("so many are queued");
             if let Some(transfer) = self.transfers.get_mut(key) {
                 transfer.is_queued = false;
-                let is_paused = self.run(key);
+                let is_paused = transfer.run(&mut self.tools);
                 self.settle(key, is_paused);
             }
         }
         if !self.queue.is_empty() {
-            self.kernel.wake();
+            self.tools.kernel.wake();
         }
         self.is_listening = true;
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_SHED) {
-            drop(self.pool.shed());
+            drop(self.tools.pool.shed());
         }
         Ok(())
     }
@@ -197,17 +195,12 @@ impl<K: Kernel> Splicer<K> {
             Side::Fd0 if !transfer.is_kept() => Err(Error::Refused),
             _ if bytes.is_empty() => Ok(0),
             Side::Fd1 => {
-                let result = self.kernel.receive(transfer.fd(side), bytes);
+                let result = self.tools.kernel.receive(transfer.fd(side), bytes);
                 self.tell_transfer(key, side, result)
             }
             Side::Fd0 => {
-                let mut tools = Tools {
-                    kernel: &mut self.kernel,
-                    pool: &mut self.pool,
-                    scratch: &mut self.scratch,
-                };
-                let count = transfer.read_kept(&mut tools, bytes)?;
-                let is_paused = transfer.run(&mut tools);
+                let count = transfer.read_kept(&mut self.tools, bytes)?;
+                let is_paused = transfer.run(&mut self.tools);
                 self.settle(key, is_paused);
                 self.wake();
                 Ok(count)
@@ -223,7 +216,7 @@ impl<K: Kernel> Splicer<K> {
         let transfer = self.transfers.get(handle.0).ok_or(Error::Stale)?;
         match side {
             Side::Fd0 if !transfer.is_bidirectional() => {
-                let result = self.kernel.send(transfer.fd(side), bytes, false);
+                let result = self.tools.kernel.send(transfer.fd(side), bytes, false);
                 self.tell_transfer(handle.0, side, result)
             }
             _ => Err(Error::Refused),
@@ -248,7 +241,7 @@ impl<K: Kernel> Splicer<K> {
         self.transfers.get(handle.0).ok_or(Error::Stale)?;
         self.notices.retain(|notice| notice.handle() != handle);
         let transfer = self.take_out(handle.0);
-        Ok(transfer.release(&mut self.tools()))
+        Ok(transfer.release(&mut self.tools))
     }
 
     /// Transfers that are not released.
@@ -258,7 +251,7 @@ impl<K: Kernel> Splicer<K> {
 
     /// Pipes that are open, and how many of them no transfer holds.
     pub fn pipes(&self) -> (usize, usize) {
-        (self.pool.open(), self.pool.free())
+        (self.tools.pool.open(), self.tools.pool.free())
     }
 
     /// A connection's error is told once: here it was the application who asked, and the transfer
@@ -282,32 +275,19 @@ impl<K: Kernel> Splicer<K> {
         Ok(result?)
     }
 
-    fn tools(&mut self) -> Tools<'_, K> {
-        Tools { kernel: &mut self.kernel, pool: &mut self.pool, scratch: &mut self.scratch }
-    }
-
-    fn run(&mut self, key: Key) -> bool {
-        let transfer = self.transfers.get_mut(key).expect("it is in the table");
-        transfer.run(&mut Tools {
-            kernel: &mut self.kernel,
-            pool: &mut self.pool,
-            scratch: &mut self.scratch,
-        })
-    }
-
     /// Queues the transfer of a connection that changed.
     fn note(&mut self, found: Found) {
         let (key, side) = key_and_side(found.token);
         let Some(transfer) = self.transfers.get_mut(key).filter(|it| it.end().is_none()) else {
             return;
         };
-        transfer.found(&mut self.kernel, side, found);
+        transfer.found(&mut self.tools.kernel, side, found);
         enqueue(&mut self.queue, transfer, key);
     }
 
     /// Queues those that paused, if the pause is over.
     fn end_pause(&mut self) {
-        if !self.kernel.has_paused() {
+        if !self.tools.kernel.has_paused() {
             return;
         }
         self.pauses = false;
@@ -328,7 +308,7 @@ impl<K: Kernel> Splicer<K> {
         if transfer.is_short() && !transfer.is_pausing {
             transfer.is_pausing = true;
             if !std::mem::replace(&mut self.pauses, true) {
-                self.kernel.pause(SHORTAGE_PAUSE_MS);
+                self.tools.kernel.pause(SHORTAGE_PAUSE_MS);
             }
             self.pausing.push(key);
         }
@@ -342,7 +322,7 @@ impl<K: Kernel> Splicer<K> {
         // What changes from now on is for the application alone.
         self.unwatch(key);
         if auto_release {
-            let [forth, back] = self.take_out(key).release(&mut self.tools()).directions;
+            let [forth, back] = self.take_out(key).release(&mut self.tools).directions;
             forwarded = [forth.forwarded, back.forwarded];
         }
         self.notices.push_back(Notice::Ended { handle: Handle(key), end, forwarded });
@@ -353,15 +333,15 @@ impl<K: Kernel> Splicer<K> {
     fn wake(&mut self) {
         let is_left = !self.queue.is_empty() || !self.notices.is_empty();
         if is_left && !self.is_listening {
-            self.kernel.wake();
+            self.tools.kernel.wake();
         }
     }
 
     fn watch(&mut self, key: Key) -> KernelResult<()> {
         let transfer = self.transfers.get(key).expect("it was just put there");
         for side in [Side::Fd0, Side::Fd1] {
-            self.busy.insert(self.kernel.number(transfer.fd(side)));
-            self.kernel.watch(transfer.fd(side), token(key, side))?;
+            self.busy.insert(self.tools.kernel.number(transfer.fd(side)));
+            self.tools.kernel.watch(transfer.fd(side), token(key, side))?;
         }
         Ok(())
     }
@@ -369,12 +349,12 @@ impl<K: Kernel> Splicer<K> {
     fn unwatch(&mut self, key: Key) {
         let transfer = self.transfers.get(key).expect("it is in the table");
         for side in [Side::Fd0, Side::Fd1] {
-            self.kernel.unwatch(transfer.fd(side));
+            self.tools.kernel.unwatch(transfer.fd(side));
         }
     }
 
     /// Takes a transfer out of all tables.
-    fn take_out(&mut self, key: Key) -> Transfer<K::Socket, K::Pipe> {
+    fn take_out(&mut self, key: Key) -> Transfer<K> {
         let transfer = self.transfers.get(key).expect("it is in the table");
         if !transfer.is_told_of_end {
             self.unwatch(key);
@@ -384,14 +364,14 @@ impl<K: Kernel> Splicer<K> {
             self.pausing.retain(|other| *other != key);
         }
         for side in [Side::Fd0, Side::Fd1] {
-            self.busy.remove(&self.kernel.number(transfer.fd(side)));
+            self.busy.remove(&self.tools.kernel.number(transfer.fd(side)));
         }
         transfer
     }
 }
 
 /// Queues a transfer for the next turn, once.
-fn enqueue<S, P>(queue: &mut VecDeque<Key>, transfer: &mut Transfer<S, P>, key: Key) {
+fn enqueue<K: Kernel>(queue: &mut VecDeque<Key>, transfer: &mut Transfer<K>, key: Key) {
     if !transfer.is_queued {
         transfer.is_queued = true;
         queue.push_back(key);

@@ -3,19 +3,18 @@
 
 use millrace_sys::Errno;
 
-use crate::carrier::{Carrier, Ends, Tools};
+use crate::carrier::{Carrier, Tools};
 use crate::flow::Flow;
 use crate::kernel::{Found, Kernel};
-use crate::request::{Close, Direction, End, Error, Keep, Kind, Released, Request, Side};
+use crate::request::{Close, End, Error, Keep, Kind, Released, Request, Side};
 
 /// A transfer of a splicer.
-#[derive(Debug)]
-pub(crate) struct Transfer<S, P> {
-    fds: [S; 2],
+pub(crate) struct Transfer<K: Kernel> {
+    fds: [K::Socket; 2],
     /// From `fd0` to `fd1`.
-    forth: Carrier<P>,
+    forth: Carrier<K>,
     /// From `fd1` to `fd0`: of a bidirectional transfer.
-    back: Option<Carrier<P>>,
+    back: Option<Carrier<K>>,
     pub(crate) auto_release: bool,
     /// Whether it waits for its turn.
     pub(crate) is_queued: bool,
@@ -27,12 +26,12 @@ pub(crate) struct Transfer<S, P> {
     pub(crate) is_told_of_end: bool,
 }
 
-impl<S, P> Transfer<S, P> {
+impl<K: Kernel> Transfer<K> {
     /// A transfer of which nothing has moved.
     ///
     /// # Errors
     /// [`Error::Request`].
-    pub(crate) fn new(request: Request<'_, S>, has_input: bool) -> Result<Self, Error> {
+    pub(crate) fn new(request: Request<'_, K::Socket>, has_input: bool) -> Result<Self, Error> {
         check(request.keep, request.kind, has_input)?;
         let first = request.first.to_vec();
         let (forth, back) = match request.kind {
@@ -59,40 +58,34 @@ impl<S, P> Transfer<S, P> {
     }
 
     /// A connection.
-    pub(crate) fn fd(&self, side: Side) -> &S {
+    pub(crate) fn fd(&self, side: Side) -> &K::Socket {
         &self.fds[side as usize]
     }
 
     /// Moves bytes until somebody has to be waited for: `false`; or a direction took as much as it
     /// may in one turn.
-    pub(crate) fn run<K>(&mut self, tools: &mut Tools<'_, K>) -> bool
-    where
-        K: Kernel<Socket = S, Pipe = P>,
-    {
+    pub(crate) fn run(&mut self, tools: &mut Tools<K>) -> bool {
         if self.end().is_some() {
             return false;
         }
         let [fd0, fd1] = &self.fds;
-        let mut is_paused = self.forth.run(tools, Ends { source: fd0, sink: fd1 });
-        let is_broken = matches!(self.forth.flow().end(), Some(End::Aborted { .. }));
+        let mut is_paused = self.forth.run(tools, [fd0, fd1]);
+        let is_broken = matches!(self.forth.flow.end(), Some(End::Aborted { .. }));
         if let Some(back) = self.back.as_mut().filter(|_| !is_broken) {
-            is_paused |= back.run(tools, Ends { source: fd1, sink: fd0 });
+            is_paused |= back.run(tools, [fd1, fd0]);
         }
         is_paused && self.end().is_none()
     }
 
     /// Notes what became of a connection.
-    pub(crate) fn found<K>(&mut self, kernel: &mut K, side: Side, found: Found)
-    where
-        K: Kernel<Socket = S, Pipe = P>,
-    {
+    pub(crate) fn found(&mut self, kernel: &mut K, side: Side, found: Found) {
         let fd = &self.fds[side as usize];
         let (from_here, to_here) = match side {
             Side::Fd0 => (Some(&mut self.forth), self.back.as_mut()),
             Side::Fd1 => (self.back.as_mut(), Some(&mut self.forth)),
         };
         if let Some(to_here) = to_here {
-            let flow = to_here.flow_mut();
+            let flow = &mut to_here.flow;
             if found.writable {
                 flow.sink_ready();
             }
@@ -111,29 +104,29 @@ impl<S, P> Transfer<S, P> {
     /// of a unidirectional transfer.
     pub(crate) fn failed(&mut self, side: Side, error: Errno) {
         match side {
-            Side::Fd0 => self.forth.flow_mut().source_breaks(error),
-            Side::Fd1 => self.forth.flow_mut().sink_gone(error),
+            Side::Fd0 => self.forth.flow.source_breaks(error),
+            Side::Fd1 => self.forth.flow.sink_gone(error),
         }
     }
 
     /// Whether a direction goes on after a pause, as the kernel had no memory.
     pub(crate) fn is_short(&self) -> bool {
-        let is_back_short = || self.back.as_ref().is_some_and(|back| back.flow().is_short());
-        self.end().is_none() && (self.forth.flow().is_short() || is_back_short())
+        let is_back_short = || self.back.as_ref().is_some_and(|back| back.flow.is_short());
+        self.end().is_none() && (self.forth.flow.is_short() || is_back_short())
     }
 
     /// Notes that there was a pause.
     pub(crate) fn has_paused(&mut self) {
         self.is_pausing = false;
-        self.forth.flow_mut().has_paused();
-        self.back.iter_mut().for_each(|back| back.flow_mut().has_paused());
+        self.forth.flow.has_paused();
+        self.back.iter_mut().for_each(|back| back.flow.has_paused());
     }
 
     /// How the transfer ended, if it did: when every direction has, or one by an abort.
     pub(crate) fn end(&self) -> Option<End> {
-        let forth = self.forth.flow().end();
+        let forth = self.forth.flow.end();
         let Some(back) = &self.back else { return forth };
-        match (forth, back.flow().end()) {
+        match (forth, back.flow.end()) {
             (Some(aborted @ End::Aborted { .. }), _) | (_, Some(aborted @ End::Aborted { .. })) => {
                 Some(aborted)
             }
@@ -144,18 +137,18 @@ impl<S, P> Transfer<S, P> {
 
     /// Payload in bytes that `fd1`, and `fd0`, took.
     pub(crate) fn forwarded(&self) -> [u64; 2] {
-        let back = self.back.as_ref().map_or(0, |back| back.flow().forwarded());
-        [self.forth.flow().forwarded(), back]
+        let back = self.back.as_ref().map_or(0, |back| back.flow.forwarded);
+        [self.forth.flow.forwarded, back]
     }
 
     /// Whether there is what the application is to be told to read.
     pub(crate) fn is_readable(&self) -> bool {
-        self.forth.flow().is_readable()
+        self.forth.flow.is_readable()
     }
 
     /// Whether the application reads the payload too.
     pub(crate) fn is_kept(&self) -> bool {
-        self.forth.flow().is_kept()
+        self.forth.flow.is_kept()
     }
 
     /// Whether bytes go both ways.
@@ -167,16 +160,13 @@ impl<S, P> Transfer<S, P> {
     ///
     /// # Errors
     /// [`Error::WouldBlock`].
-    pub(crate) fn read_kept<K>(
+    pub(crate) fn read_kept(
         &mut self,
-        tools: &mut Tools<'_, K>,
+        tools: &mut Tools<K>,
         bytes: &mut [u8],
-    ) -> Result<usize, Error>
-    where
-        K: Kernel<Socket = S, Pipe = P>,
-    {
+    ) -> Result<usize, Error> {
         match self.forth.read(tools, bytes) {
-            0 if !self.forth.flow().has_forwarded_all() => Err(Error::WouldBlock),
+            0 if !self.forth.flow.has_forwarded_all() => Err(Error::WouldBlock),
             count => {
                 self.is_told_to_read = false;
                 Ok(count)
@@ -185,17 +175,11 @@ impl<S, P> Transfer<S, P> {
     }
 
     /// Ends the transfer, and gives what is left of it.
-    pub(crate) fn release<K>(self, tools: &mut Tools<'_, K>) -> Released
-    where
-        K: Kernel<Socket = S, Pipe = P>,
-    {
+    pub(crate) fn release(self, tools: &mut Tools<K>) -> Released {
         let end = self.end();
         let [fd0, fd1] = &self.fds;
-        let forth = self.forth.release(tools, Ends { source: fd0, sink: fd1 });
-        let back = match self.back {
-            Some(back) => back.release(tools, Ends { source: fd1, sink: fd0 }),
-            None => Direction::default(),
-        };
+        let forth = self.forth.release(tools, fd1);
+        let back = self.back.map(|back| back.release(tools, fd0)).unwrap_or_default();
         Released { end, directions: [forth, back] }
     }
 }

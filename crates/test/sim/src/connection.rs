@@ -45,7 +45,7 @@ pub(crate) struct Side {
 }
 
 /// Two sides. Side 0 connected, side 1 accepts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Connection {
     /// A Unix socket knows no reset.
     pub(crate) unix: bool,
@@ -62,41 +62,7 @@ pub(crate) struct Connection {
     pub(crate) sides: [Side; 2],
 }
 
-/// What reading gives.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Readable {
-    /// So many bytes.
-    Bytes(usize),
-    /// The end of the stream.
-    End,
-    /// An error; it has been taken.
-    Failed(Error),
-    /// Not yet.
-    Nothing,
-}
-
-/// What writing gives.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Writable {
-    /// Whether bytes can be taken, and how many, is up to the capacity.
-    Room,
-    /// An error; if it was pending it has been taken.
-    Failed(Error),
-}
-
 impl Connection {
-    pub(crate) fn new(unix: bool) -> Self {
-        Self {
-            unix,
-            established: false,
-            reset_after: None,
-            vanish_after: None,
-            vanished: None,
-            resends: false,
-            sides: Default::default(),
-        }
-    }
-
     /// What `side` reads from.
     pub(crate) fn incoming(&mut self, side: usize) -> &mut Stream {
         &mut self.sides[1 - side].out
@@ -114,43 +80,42 @@ impl Connection {
                 || own.read_shut)
     }
 
-    /// What a receive by `side` gives. Bytes that arrived before a reset are still read, as on
-    /// Linux; a stream that ended in order stays ended whatever comes after.
-    pub(crate) fn readable(&mut self, side: usize) -> Readable {
+    /// What a receive by `side` gives: how many bytes, 0 at the end of the stream, an error, which
+    /// is taken, or nothing yet. Bytes that arrived before a reset are still read, as on Linux; a
+    /// stream that ended in order stays ended whatever comes after.
+    pub(crate) fn readable(&mut self, side: usize) -> Option<Result<usize, Error>> {
         let arrived = self.sides[1 - side].out.arrived.len();
         let ended = self.sides[1 - side].out.finish_arrived;
         let own = &mut self.sides[side];
         if !self.established {
-            Readable::Nothing
+            None
         } else if arrived > 0 && !own.read_shut {
-            Readable::Bytes(arrived)
+            Some(Ok(arrived))
         } else if ended || own.read_shut {
-            Readable::End
+            Some(Ok(0))
         } else if let Some(error) = own.error.take() {
-            Readable::Failed(error)
-        } else if own.reset {
-            Readable::End
+            Some(Err(error))
         } else {
-            Readable::Nothing
+            own.reset.then_some(Ok(0))
         }
     }
 
-    /// What a send by `side` meets.
-    pub(crate) fn writable(&mut self, side: usize) -> Writable {
+    /// Whether a send by `side` meets an error; one that was pending is taken. How many bytes are
+    /// taken otherwise is up to the capacity.
+    pub(crate) fn writable(&mut self, side: usize) -> Result<(), Error> {
         let own = &mut self.sides[side];
-        if let Some(error) = own.error.take() {
-            Writable::Failed(error)
-        } else if own.reset || own.out.finished {
-            Writable::Failed(Error::BrokenPipe)
-        } else {
-            Writable::Room
+        match own.error.take() {
+            Some(error) => Err(error),
+            None if own.reset || own.out.finished => Err(Error::BrokenPipe),
+            None => Ok(()),
         }
     }
 
     /// A reset reaches `side`. What it had not sent is lost; what it had not read stays.
     pub(crate) fn take_reset(&mut self, side: usize) {
         let ended = self.sides[1 - side].out.finish_arrived;
-        let error = self.reset_error(side);
+        // A machine that is gone is noticed by a timeout.
+        let error = if self.vanished == Some(1 - side) { Error::TimedOut } else { Error::Reset };
         let own = &mut self.sides[side];
         if own.reset || own.closed {
             return;
@@ -168,24 +133,22 @@ mod tests {
 
     #[test]
     fn what_arrived_before_a_reset_is_read_and_the_error_is_told_once() {
-        let mut connection = Connection::new(false);
-        connection.established = true;
+        let mut connection = Connection { established: true, ..Connection::default() };
         connection.incoming(0).arrived.extend(b"abc");
         connection.take_reset(0);
-        assert_eq!(connection.readable(0), Readable::Bytes(3));
+        assert_eq!(connection.readable(0), Some(Ok(3)));
         connection.incoming(0).arrived.clear();
-        assert_eq!(connection.readable(0), Readable::Failed(Error::Reset));
-        assert_eq!(connection.readable(0), Readable::End);
-        assert_eq!(connection.writable(0), Writable::Failed(Error::BrokenPipe));
+        assert_eq!(connection.readable(0), Some(Err(Error::Reset)));
+        assert_eq!(connection.readable(0), Some(Ok(0)));
+        assert_eq!(connection.writable(0), Err(Error::BrokenPipe));
     }
 
     #[test]
     fn a_stream_that_ended_stays_ended_after_a_reset() {
-        let mut connection = Connection::new(false);
-        connection.established = true;
+        let mut connection = Connection { established: true, ..Connection::default() };
         connection.incoming(1).finish_arrived = true;
         connection.take_reset(1);
-        assert_eq!(connection.readable(1), Readable::End);
-        assert_eq!(connection.writable(1), Writable::Failed(Error::BrokenPipe));
+        assert_eq!(connection.readable(1), Some(Ok(0)));
+        assert_eq!(connection.writable(1), Err(Error::BrokenPipe));
     }
 }

@@ -37,7 +37,7 @@ pub(crate) enum Object {
 }
 
 /// Which of a descriptor's two operations is meant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Direction {
     Receive,
     Send,
@@ -56,31 +56,34 @@ pub(crate) enum Work {
         max: usize,
     },
     Connect,
-    /// What the kernel has not taken, or why it takes no more.
+    /// What the kernel has not taken, or why it takes no more, and what follows.
     Send {
         rest: Option<Held>,
         failed: Option<Error>,
-    },
-    /// The same, and then the bytes that are shared from the one at `sent` on: they are read only
-    /// when they go, as the kernel reads pages that it was only told of.
-    SendShared {
-        before: Option<Held>,
-        shared: Box<dyn Shared>,
-        sent: usize,
-        failed: Option<Error>,
+        then: Then,
     },
     /// Takes nothing.
     Watch,
-    /// From the pipe whose reading end is named into this socket, once what goes before was sent.
-    Empty {
-        pipe: u32,
-        max: usize,
-        before: Option<Held>,
-        failed: Option<Error>,
-    },
     /// A pipe's end whose splice is outstanding at the named socket.
     Partner {
         socket: u32,
+    },
+}
+
+/// What goes behind the bytes that a send was given.
+#[derive(Debug)]
+pub(crate) enum Then {
+    Nothing,
+    /// Bytes that are shared, from the one at `sent` on: they are read only when they go, as the
+    /// kernel reads pages that it was only told of.
+    Share {
+        shared: Box<dyn Shared>,
+        sent: usize,
+    },
+    /// From the pipe whose reading end is named into this socket.
+    Splice {
+        pipe: u32,
+        max: usize,
     },
 }
 
@@ -107,10 +110,6 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    pub(crate) fn new(owner: Owner, object: Object) -> Self {
-        Self { owner, object, receive: None, send: None }
-    }
-
     pub(crate) fn operation(&mut self, direction: Direction) -> &mut Option<Operation> {
         match direction {
             Direction::Receive => &mut self.receive,

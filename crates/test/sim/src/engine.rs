@@ -14,16 +14,19 @@ use millrace_engine::{
     Shared, Token, Wake,
 };
 
-use crate::descriptor::{Direction, Object, Owner, Work};
+use crate::descriptor::{Direction, Object, Owner, Then, Work};
+use crate::fault::EngineFault;
 use crate::kernel::{Kernel, Pipe};
+use crate::random::Random;
 
 /// One worker's engine in a [`World`](crate::World).
 #[derive(Debug)]
 pub struct Sim {
-    kernel: Rc<RefCell<Kernel>>,
-    index: usize,
-    budget: Budget,
-    wake: Arc<AtomicBool>,
+    pub(crate) kernel: Rc<RefCell<Kernel>>,
+    pub(crate) index: usize,
+    pub(crate) budget: Budget,
+    pub(crate) wake: Arc<AtomicBool>,
+    pub(crate) random: Random,
 }
 
 /// A descriptor on its way to an engine of the same world.
@@ -42,13 +45,6 @@ impl Wake for SimWaker {
     }
 }
 
-impl SimWaker {
-    /// A waker that wakes no worker.
-    pub(crate) fn of_nobody() -> Self {
-        Self(Arc::default())
-    }
-}
-
 /// The time of day at a world's zero: some moment of 2026.
 pub(crate) const TIME_OF_DAY_AT_ZERO: Duration = Duration::from_secs(1_780_000_000);
 
@@ -56,44 +52,13 @@ pub(crate) const TIME_OF_DAY_AT_ZERO: Duration = Duration::from_secs(1_780_000_0
 const WAKE_TOKEN: Token = Token::new(Kind::Worker, 0, 0);
 
 impl Sim {
-    pub(crate) fn new(kernel: Rc<RefCell<Kernel>>, index: usize) -> Self {
-        let (budget, wake) = {
-            let state = &kernel.borrow().engines[index];
-            (state.budget.clone(), state.wake.clone())
-        };
-        Self { kernel, index, budget, wake }
-    }
-
     /// The address of a listener that this engine adopted, with the port that was picked.
     pub fn local_address(&self, listener: &Fd) -> Address {
         self.kernel.borrow_mut().listens_at(listener.0)
     }
 
-    /// The token of the receive that a descriptor has outstanding.
-    pub(crate) fn receives_for(&self, fd: &Fd) -> Option<Token> {
-        let kernel = &mut *self.kernel.borrow_mut();
-        let operation = kernel.own(self.index, fd.0).receive.as_ref()?;
-        matches!(operation.work, Work::Receive { .. }).then_some(operation.token)
-    }
-
-    /// The bytes in the pipe whose reading end this is; none if it is another descriptor.
-    pub(crate) fn left_in_pipe(&self, fd: &Fd) -> Vec<u8> {
-        let kernel = &mut *self.kernel.borrow_mut();
-        match kernel.own(self.index, fd.0).object {
-            Object::PipeOut(pipe) => kernel.pipes[pipe].bytes.iter().copied().collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Overwrites the first bytes in the pipe whose writing end this is, as far as both reach.
-    pub(crate) fn overwrite_pipe(&self, fd: &Fd, bytes: &[u8]) {
-        let kernel = &mut *self.kernel.borrow_mut();
-        let pipe = kernel.pipe_of(fd.0);
-        kernel.pipes[pipe].bytes.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
-    }
-
     /// Checks what emptying a pipe into a stream asks for, and takes the pipe's end.
-    fn begin_emptying(&self, kernel: &mut Kernel, from: &Fd, into: &Fd, token: Token) {
+    fn begin_emptying(&self, kernel: &mut Kernel, from: &Fd, into: &Fd, max: usize, token: Token) {
         let pipe = kernel.pipe_of(from.0);
         assert!(!kernel.pipes[pipe].bytes.is_empty(), "splice from pipe {}, empty", from.0);
         let (connection, side) = kernel.stream_of(into.0);
@@ -101,6 +66,16 @@ impl Sim {
         assert!(!finished, "splice into descriptor {} after its shutdown", into.0);
         let partner = Work::Partner { socket: into.0 };
         kernel.submit(self.index, from.0, Direction::Receive, partner, token);
+        kernel.engines[self.index].planted.begin_splice(from.0, max, token);
+    }
+
+    /// Closes a descriptor.
+    fn end(&self, fd: &Fd, abort: bool) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        kernel.own(self.index, fd.0);
+        kernel.note_close(self.index, fd.0);
+        kernel.engines[self.index].busy = true;
+        kernel.close(fd.0, abort);
     }
 
     /// Whatever is next in this turn, woken or tried with success.
@@ -165,7 +140,7 @@ impl Engine for Sim {
     }
 
     fn random(&mut self) -> u64 {
-        self.kernel.borrow_mut().engines[self.index].random.bits()
+        self.random.bits()
     }
 
     fn budget(&self) -> &Budget {
@@ -173,7 +148,8 @@ impl Engine for Sim {
     }
 
     fn waker(&self) -> SimWaker {
-        SimWaker(self.wake.clone())
+        let is_lost = self.kernel.borrow().engines[self.index].planted.has(EngineFault::WakeLost);
+        SimWaker(if is_lost { Arc::default() } else { self.wake.clone() })
     }
 
     /// Never waits: the world calls the worker again when something is there or `deadline` has
@@ -200,11 +176,15 @@ impl Engine for Sim {
         let kernel = &mut *self.kernel.borrow_mut();
         let batch_max = kernel.plan.batch_max;
         let state = &mut kernel.engines[self.index];
+        if let Some(token) = state.planted.stale.pop_front() {
+            return Some(Completion { token, event: Event::Received(Err(Error::Reset)) });
+        }
         if state.given >= batch_max {
             state.busy = true;
             return None;
         }
-        let completion = self.next_event(kernel)?;
+        let mut completion = self.next_event(kernel)?;
+        kernel.distort(self.index, &mut completion);
         let state = &mut kernel.engines[self.index];
         state.given += 1;
         state.busy = true;
@@ -221,8 +201,11 @@ impl Engine for Sim {
     }
 
     fn adopt(&mut self, detached: SimDetached) -> Result<Fd, Error> {
-        let descriptor = &mut *self.kernel.borrow_mut();
-        let descriptor = descriptor.descriptor(detached.0);
+        let kernel = &mut *self.kernel.borrow_mut();
+        if kernel.engines[self.index].planted.detached.contains(&detached.0) {
+            return Err(Error::OutOfDescriptors);
+        }
+        let descriptor = kernel.descriptor(detached.0);
         assert!(descriptor.owner == Owner::Transit, "only what was detached is adopted");
         descriptor.owner = Owner::Engine(self.index);
         Ok(Fd(detached.0))
@@ -239,6 +222,10 @@ impl Engine for Sim {
             assert!(plain, "detach of {} with {operation:?} outstanding", fd.0);
         }
         descriptor.owner = Owner::Transit;
+        let planted = &mut kernel.engines[self.index].planted;
+        if planted.has(EngineFault::HandOverLost) {
+            planted.detached.insert(fd.0);
+        }
         SimDetached(fd.0)
     }
 
@@ -266,6 +253,9 @@ impl Engine for Sim {
         }
         let number = kernel.connect(Owner::Engine(self.index), address, None);
         kernel.submit(self.index, number, Direction::Send, Work::Connect, token);
+        if token.kind() == Kind::Dial {
+            kernel.engines[self.index].planted.connects.insert(token, number);
+        }
         Ok(Fd(number))
     }
 
@@ -286,9 +276,8 @@ impl Engine for Sim {
     /// When a send is outstanding or the direction was shut.
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
-        let outstanding = kernel.own(self.index, fd.0).send.is_some();
-        assert!(!outstanding, "send on {} while a send is outstanding", fd.0);
-        let work = kernel.begin_send(fd.0, parts, &self.budget);
+        let (rest, failed) = kernel.begin_send(self.index, fd.0, parts);
+        let work = Work::Send { rest, failed, then: Then::Nothing };
         kernel.submit(self.index, fd.0, Direction::Send, work, token);
     }
 
@@ -296,23 +285,19 @@ impl Engine for Sim {
     /// As [`Engine::send`].
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn Shared, token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
-        let outstanding = kernel.own(self.index, fd.0).send.is_some();
-        assert!(!outstanding, "send on {} while a send is outstanding", fd.0);
-        let work = kernel.begin_send_shared(fd.0, parts, shared, &self.budget);
+        let work = kernel.begin_send_shared(self.index, fd.0, parts, shared);
         kernel.submit(self.index, fd.0, Direction::Send, work, token);
     }
 
     fn unsent(&self, fd: &Fd) -> usize {
         let kernel = &mut *self.kernel.borrow_mut();
-        match kernel.own(self.index, fd.0).send.as_ref().map(|operation| &operation.work) {
-            Some(Work::Send { rest: Some(rest), .. } | Work::Empty { before: Some(rest), .. }) => {
-                rest.len()
-            }
-            Some(Work::SendShared { before, shared, sent, .. }) => {
-                before.as_ref().map_or(0, |held| held.len()) + shared.bytes().len() - sent
-            }
-            _ => 0,
-        }
+        let send = kernel.own(self.index, fd.0).send.as_ref();
+        let Some(Work::Send { rest, then, .. }) = send.map(|operation| &operation.work) else {
+            return 0;
+        };
+        let then =
+            if let Then::Share { shared, sent } = then { shared.bytes().len() - sent } else { 0 };
+        rest.as_ref().map_or(0, |rest| rest.len()) + then
     }
 
     fn address_reached(&self, fd: &Fd) -> Option<SocketAddr> {
@@ -348,17 +333,13 @@ impl Engine for Sim {
     }
 
     fn close(&mut self, fd: Fd) {
-        let kernel = &mut *self.kernel.borrow_mut();
-        kernel.own(self.index, fd.0);
-        kernel.engines[self.index].busy = true;
-        kernel.close(fd.0, false);
+        if !self.kernel.borrow_mut().engines[self.index].planted.keeps_open(fd.0) {
+            self.end(&fd, false);
+        }
     }
 
     fn reset(&mut self, fd: Fd) {
-        let kernel = &mut *self.kernel.borrow_mut();
-        kernel.own(self.index, fd.0);
-        kernel.engines[self.index].busy = true;
-        kernel.close(fd.0, true);
+        self.end(&fd, true);
     }
 
     fn pipe(&mut self) -> Result<(Fd, Fd), Error> {
@@ -396,8 +377,9 @@ impl Engine for Sim {
             let work = Work::Fill { pipe: into.0, max };
             kernel.submit(self.index, from.0, Direction::Receive, work, token);
         } else {
-            self.begin_emptying(kernel, from, into, token);
-            let work = Work::Empty { pipe: from.0, max, before: None, failed: None };
+            self.begin_emptying(kernel, from, into, max, token);
+            let then = Then::Splice { pipe: from.0, max };
+            let work = Work::Send { rest: None, failed: None, then };
             kernel.submit(self.index, into.0, Direction::Send, work, token);
         }
     }
@@ -413,7 +395,10 @@ impl Engine for Sim {
         let pipe = kernel.pipe_of(into.0);
         let left = kernel.pipes[pipe].bytes.len();
         assert!(left == 0, "splice into pipe {} with {left} bytes in it", into.0);
-        let filled = kernel.fill_now(from.0, into.0, max);
+        let filled = kernel.has_now(from.0).then(|| kernel.try_fill(from.0, into.0, max));
+        if let Some(Ok(1..)) = filled {
+            kernel.soil(self.index, pipe);
+        }
         kernel.engines[self.index].busy = true;
         let count = filled.and_then(Result::ok).unwrap_or_default();
         kernel.record("filled", from.0, count, None);
@@ -451,7 +436,7 @@ impl Engine for Sim {
         let kernel = &mut *self.kernel.borrow_mut();
         let outstanding = kernel.own(self.index, from.0).receive.is_some();
         assert!(!outstanding, "{} is taken from beside something else", from.0);
-        let taken = kernel.take_now(from.0, memory);
+        let taken = kernel.has_now(from.0).then(|| kernel.read_into(from.0, memory));
         kernel.engines[self.index].busy = true;
         let count = taken.and_then(Result::ok).unwrap_or_default();
         kernel.record("taken", from.0, count, None);
@@ -470,10 +455,9 @@ impl Engine for Sim {
     fn splice_after(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token) {
         assert!(max > 0, "a splice of nothing");
         let kernel = &mut *self.kernel.borrow_mut();
-        let outstanding = kernel.own(self.index, into.0).send.is_some();
-        assert!(!outstanding, "splice into {} while a send is outstanding", into.0);
-        self.begin_emptying(kernel, from, into, token);
-        let work = kernel.begin_splice_after(into.0, parts, &self.budget, from.0, max);
+        self.begin_emptying(kernel, from, into, max, token);
+        let (rest, failed) = kernel.begin_send(self.index, into.0, parts);
+        let work = Work::Send { rest, failed, then: Then::Splice { pipe: from.0, max } };
         kernel.submit(self.index, into.0, Direction::Send, work, token);
     }
 

@@ -14,12 +14,12 @@ use millrace_engine::{Address, Budget, Buffer, Instant, Token};
 
 use crate::connection::Connection;
 use crate::descriptor::{Descriptor, Direction, Object, Owner};
-use crate::fault::EngineFault;
+use crate::fault::{EngineFault, Planted};
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
 use crate::stale::Stale;
 use crate::tale::Tale;
-use crate::trace::Trace;
+use crate::trace::{Line, Trace};
 
 /// Something that will happen at a known time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -48,18 +48,12 @@ pub(crate) enum Happening {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Attempt {
     pub(crate) descriptor: u32,
-    pub(crate) sends: bool,
+    pub(crate) direction: Direction,
     pub(crate) serial: u64,
 }
 
-impl Attempt {
-    pub(crate) fn direction(self) -> Direction {
-        if self.sends { Direction::Send } else { Direction::Receive }
-    }
-}
-
 /// What the world knows of one engine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct EngineState {
     /// The clock as it stood when its turn began.
     pub(crate) now: Instant,
@@ -74,7 +68,6 @@ pub(crate) struct EngineState {
     pub(crate) stock: Vec<Buffer>,
     pub(crate) budget: Budget,
     pub(crate) wake: Arc<AtomicBool>,
-    pub(crate) random: Random,
     pub(crate) log: Vec<u8>,
     /// Completions given in this turn.
     pub(crate) given: usize,
@@ -96,6 +89,7 @@ pub(crate) struct EngineState {
     pub(crate) woken: bool,
     /// Completions of descriptors that were closed.
     pub(crate) stale: VecDeque<Stale>,
+    pub(crate) planted: Planted,
 }
 
 /// Bytes in a pipe.
@@ -141,7 +135,7 @@ pub(crate) struct Kernel {
     /// What engines sent on the connections that they opened, by connection, once somebody listens:
     /// see [`crate::World::overhear`].
     pub(crate) overheard: Option<BTreeMap<usize, Vec<u8>>>,
-    /// The bug of all faulty engines that are made from now on.
+    /// The bug of all engines that are made from now on.
     pub(crate) planted: Option<EngineFault>,
 }
 
@@ -211,7 +205,7 @@ impl Kernel {
     pub(crate) fn open(&mut self, owner: Owner, object: Object) -> u32 {
         self.descriptors_made += 1;
         let number = self.descriptors_made;
-        self.descriptors.insert(number, Descriptor::new(owner, object));
+        self.descriptors.insert(number, Descriptor { owner, object, receive: None, send: None });
         number
     }
 
@@ -275,16 +269,18 @@ impl Kernel {
         count: usize,
         token: Option<Token>,
     ) {
-        self.trace.add(self.now, what, Some(descriptor), count as u64, token);
+        let (descriptor, count) = (Some(descriptor), count as u64);
+        self.trace.push(Line { at: self.now, what, descriptor, count, token, note: None });
     }
 
     pub(crate) fn note(&mut self, what: &'static str, note: &str) {
-        self.trace.note(self.now, what, note);
+        let note = Some(note.into());
+        self.trace.push(Line { at: self.now, what, note, ..Line::default() });
     }
 
     /// Tells what `side` of a connection did, and which bytes it sent.
     pub(crate) fn tell(&mut self, connection: usize, side: usize, did: &str, bytes: &[u8]) {
-        if !self.tale.is_told() {
+        if !self.tale.is_told {
             return;
         }
         let [from, to] = [side, 1 - side].map(|side| self.who(connection, side));
@@ -294,7 +290,7 @@ impl Kernel {
     /// From now on `side` of a connection belongs to `owner`.
     pub(crate) fn name_owner(&mut self, connection: usize, side: usize, owner: Owner) {
         if let Owner::Engine(index) = owner
-            && self.tale.is_told()
+            && self.tale.is_told
         {
             let name = format!("worker {index} ({connection})");
             self.tale.set_name((connection, side), &name);

@@ -18,7 +18,7 @@
 //! In hostile worlds one rule of the contract is broken on purpose: a descriptor that was closed
 //! may still complete what it had outstanding. That is what the generations of tokens are for.
 //!
-//! [`Faulty`] is an engine with a bug on purpose, for the test of the tests.
+//! [`World::plant`] gives its engines a bug on purpose, for the test of the tests.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -41,7 +41,6 @@ mod world;
 pub use drive::{Actor, Ended, Turn, run};
 pub use engine::{Sim, SimDetached, SimWaker};
 pub use fault::EngineFault;
-pub use faulty::Faulty;
 pub use plan::{Faults, Plan, Shortages, Streams};
 pub use random::Random;
 pub use trace::Trace;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use millrace_engine::{Address, Error};
 
-use crate::connection::{Connection, Readable, Writable};
+use crate::connection::Connection;
 use crate::descriptor::{Direction, Object, Owner};
 use crate::kernel::{Happening, Kernel};
 
@@ -41,7 +41,8 @@ impl Kernel {
         if let Address::Udp(peer) = address {
             return self.open_datagram(owner, None, Some(*peer));
         }
-        let mut connection = Connection::new(matches!(address, Address::Unix(_)));
+        let mut connection =
+            Connection { unix: matches!(address, Address::Unix(_)), ..Connection::default() };
         if let Address::Tcp(to) = address {
             let source = SocketAddr::new(loopback(to.ip()), self.free_port());
             connection.sides[0].address = Some(from.unwrap_or(source));
@@ -161,9 +162,7 @@ impl Kernel {
     /// Takes bytes from a sender: as many as there is room for, or fewer.
     pub(crate) fn write(&mut self, number: u32, bytes: &[u8]) -> Result<usize, Error> {
         let (index, side) = self.stream_of(number);
-        if let Writable::Failed(error) = self.connections[index].writable(side) {
-            return Err(error);
-        }
+        self.connections[index].writable(side)?;
         let out = &self.connections[index].sides[side].out;
         let capacity = self.plan.streams.capacity(self.plan.streams.send_capacity, out.carried);
         let mut count = capacity.saturating_sub(out.sent.len()).min(bytes.len());
@@ -204,10 +203,10 @@ impl Kernel {
         number: u32,
         max: usize,
         take: &mut dyn FnMut(&[u8]),
-    ) -> Readable {
+    ) -> Option<Result<usize, Error>> {
         let (index, side) = self.stream_of(number);
         let mut readable = self.connections[index].readable(side);
-        if let Readable::Bytes(arrived) = &mut readable {
+        if let Some(Ok(arrived @ 1..)) = &mut readable {
             *arrived = (*arrived).min(max);
             if self.random.chance(self.plan.short) {
                 *arrived = self.random.length(*arrived);

@@ -6,10 +6,9 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Address, Budget, Buffer, Error, Event, Fd, Held, Shared, Token};
+use millrace_engine::{Address, Buffer, Error, Event, Fd, Held, Shared, Token};
 
-use crate::connection::Readable;
-use crate::descriptor::{Descriptor, Direction, Object, Operation, Owner, Work};
+use crate::descriptor::{Descriptor, Direction, Object, Operation, Owner, Then, Work};
 use crate::kernel::{Attempt, Happening, Kernel};
 
 impl Kernel {
@@ -38,6 +37,7 @@ impl Kernel {
             );
         }
         *slot = Some(Operation { token, work, serial, queued: false, behind_receive });
+        self.engines[engine].planted.begin(token);
         self.engines[engine].busy = true;
         let watches = |operation: &Operation| matches!(operation.work, Work::Watch);
         let watches = self.descriptors[&number].receive.as_ref().is_some_and(watches);
@@ -63,8 +63,9 @@ impl Kernel {
     pub(crate) fn send_taken_before(&self, receive: Attempt) -> Option<Attempt> {
         let descriptor = self.descriptors.get(&receive.descriptor)?;
         let send = descriptor.send.as_ref()?;
-        let is_taken = matches!(send.work, Work::Send { rest: None, failed: None });
-        let attempt = Attempt { sends: true, serial: send.serial, ..receive };
+        let is_taken =
+            matches!(send.work, Work::Send { rest: None, failed: None, then: Then::Nothing });
+        let attempt = Attempt { direction: Direction::Send, serial: send.serial, ..receive };
         (is_taken && !send.behind_receive).then_some(attempt)
     }
 
@@ -93,8 +94,7 @@ impl Kernel {
         let operation = self.descriptor(number).operation(direction).as_mut();
         let operation = operation.expect("only an outstanding operation is tried");
         operation.queued = true;
-        let sends = direction == Direction::Send;
-        Attempt { descriptor: number, sends, serial: operation.serial }
+        Attempt { descriptor: number, direction, serial: operation.serial }
     }
 
     /// Gives an attempt to its engine and plans a turn.
@@ -130,16 +130,13 @@ impl Kernel {
                 self.connections[*connection].established
             }
             (Work::Connect, Object::Datagram { .. }) => true,
-            (Work::Send { rest, failed }, object) => match object {
-                Object::Stream { connection, side, .. } if rest.is_some() && failed.is_none() => {
-                    self.is_writable(*connection, *side)
+            (Work::Send { rest, failed, then }, object) => match object {
+                Object::Stream { connection, side, .. } if failed.is_none() => {
+                    let is_taken = rest.is_none() && matches!(then, Then::Nothing);
+                    is_taken || self.is_writable(*connection, *side)
                 }
                 _ => true,
             },
-            (
-                Work::Empty { failed, .. } | Work::SendShared { failed, .. },
-                Object::Stream { connection, side, .. },
-            ) => failed.is_some() || self.is_writable(*connection, *side),
             (Work::Partner { .. }, _) => false,
             (work, object) => panic!("descriptor {number}: {work:?} on {object:?}"),
         }
@@ -148,7 +145,7 @@ impl Kernel {
     /// The operation of an attempt, unless it is gone.
     pub(crate) fn attempted(&mut self, attempt: Attempt) -> Option<&mut Operation> {
         let descriptor = self.descriptors.get_mut(&attempt.descriptor)?;
-        let operation = descriptor.operation(attempt.direction()).as_mut()?;
+        let operation = descriptor.operation(attempt.direction).as_mut()?;
         (operation.serial == attempt.serial).then_some(operation)
     }
 
@@ -159,55 +156,47 @@ impl Kernel {
         let token = operation.token;
         operation.queued = false;
         let watches = matches!(operation.work, Work::Watch);
-        if !watches && !self.is_ready(number, attempt.direction()) {
+        if !watches && !self.is_ready(number, attempt.direction) {
             return None;
         }
-        let taken = self.descriptor(number).operation(attempt.direction()).take();
+        let taken = self.descriptor(number).operation(attempt.direction).take();
         let mut operation = taken.expect("it was there a moment ago");
         let event = match &mut operation.work {
             Work::Accept => return self.try_accept(engine, number, operation),
             Work::Receive { max } => Event::Received(self.try_receive(engine, number, *max)),
             Work::Fill { pipe, max } => Event::Spliced(self.try_fill(number, *pipe, *max)),
             Work::Connect => Event::Connected(self.outcome_of(number)),
-            Work::Send { rest, failed } => match self.try_send(number, rest, *failed) {
-                Some(result) => Event::Sent(result),
-                None => return self.put_back(number, operation),
-            },
-            Work::SendShared { before, shared, sent, failed } => {
-                let result = match self.try_send(number, before, *failed) {
-                    Some(Ok(())) => {
-                        *before = None;
-                        self.try_send_shared(number, &**shared, sent)
-                    }
-                    ended => ended,
-                };
-                match result {
-                    Some(result) => Event::Sent(result),
+            Work::Send { rest, failed, then } => {
+                match self
+                    .try_send(number, rest, *failed)
+                    .and_then(|sent| self.go_on(number, sent, then))
+                {
+                    Some(event) => event,
                     None => return self.put_back(number, operation),
                 }
             }
             Work::Watch => Event::Readable,
-            Work::Empty { pipe, max, before, failed } => {
-                let (pipe, max) = (*pipe, *max);
-                let result = match self.try_send(number, before, *failed) {
-                    Some(Ok(())) => {
-                        *before = None;
-                        self.try_empty(number, pipe, max)
-                    }
-                    Some(Err(error)) => {
-                        self.descriptor(pipe).receive = None;
-                        Some(Err(error))
-                    }
-                    None => None,
-                };
-                match result {
-                    Some(result) => Event::Spliced(result),
-                    None => return self.put_back(number, operation),
-                }
-            }
             Work::Partner { .. } => unreachable!("a partner is never ready"),
         };
         Some((token, event))
+    }
+
+    /// What comes of a send whose own bytes were `sent`; `None` while something is left of what
+    /// goes behind them.
+    fn go_on(&mut self, number: u32, sent: Result<(), Error>, then: &mut Then) -> Option<Event> {
+        match (then, sent) {
+            (Then::Nothing, _) | (Then::Share { .. }, Err(_)) => Some(Event::Sent(sent)),
+            (Then::Share { shared, sent }, Ok(())) => {
+                self.try_send_shared(number, &**shared, sent).map(Event::Sent)
+            }
+            (Then::Splice { pipe, max }, Ok(())) => {
+                self.try_empty(number, *pipe, *max).map(Event::Spliced)
+            }
+            (Then::Splice { pipe, .. }, Err(error)) => {
+                self.descriptor(*pipe).receive = None;
+                Some(Event::Spliced(Err(error)))
+            }
+        }
     }
 
     /// A send or splice that has to wait on; it may be ready again at once.
@@ -251,27 +240,13 @@ impl Kernel {
                     Ok(count)
                 }
             },
-            _ => {
-                let mut at = 0;
-                let readable = self.read(number, max, &mut |bytes| {
-                    block[at..at + bytes.len()].copy_from_slice(bytes);
-                    at += bytes.len();
-                });
-                count_of(readable)
-            }
+            _ => self.read_into(number, &mut block[..max]),
         };
         // The contract of the engine: an end that a failed send has turned a break into is a break.
         let received = match (received, &self.descriptor(number).send) {
-            (
-                Ok(0),
-                Some(Operation {
-                    work:
-                        Work::Send { failed: Some(_), .. }
-                        | Work::SendShared { failed: Some(_), .. }
-                        | Work::Empty { failed: Some(_), .. },
-                    ..
-                }),
-            ) => Err(Error::Reset),
+            (Ok(0), Some(Operation { work: Work::Send { failed: Some(_), .. }, .. })) => {
+                Err(Error::Reset)
+            }
             (received, _) => received,
         };
         match received {
@@ -287,38 +262,20 @@ impl Kernel {
         }
     }
 
-    /// What a stream has now; `None` also where the seed says so.
-    pub(crate) fn fill_now(
-        &mut self,
-        socket: u32,
-        pipe: u32,
-        max: usize,
-    ) -> Option<Result<usize, Error>> {
+    /// Whether a stream has something now; `false` also where the seed says so.
+    pub(crate) fn has_now(&mut self, socket: u32) -> bool {
         let (connection, side) = self.stream_of(socket);
-        let is_readable = self.connections[connection].is_readable(side);
-        if !is_readable || self.random.chance(self.plan.wait) {
-            return None;
-        }
-        Some(self.try_fill(socket, pipe, max))
+        self.connections[connection].is_readable(side) && !self.random.chance(self.plan.wait)
     }
 
-    /// The same into memory of the caller's.
-    pub(crate) fn take_now(
-        &mut self,
-        socket: u32,
-        memory: &mut [u8],
-    ) -> Option<Result<usize, Error>> {
-        let (connection, side) = self.stream_of(socket);
-        let is_readable = self.connections[connection].is_readable(side);
-        if !is_readable || self.random.chance(self.plan.wait) {
-            return None;
-        }
-        let mut at = 0;
-        let read = self.read(socket, memory.len(), &mut |bytes| {
+    /// Reads a stream into `memory`.
+    pub(crate) fn read_into(&mut self, socket: u32, memory: &mut [u8]) -> Result<usize, Error> {
+        let (max, mut at) = (memory.len(), 0);
+        let read = self.read(socket, max, &mut |bytes| {
             memory[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         });
-        Some(count_of(read))
+        read.unwrap_or(Ok(0))
     }
 
     /// What one pipe has, in another, empty one as well: at times less, as places are few.
@@ -344,12 +301,14 @@ impl Kernel {
         count
     }
 
-    fn try_fill(&mut self, socket: u32, pipe: u32, max: usize) -> Result<usize, Error> {
+    /// Fills an empty pipe with what a stream has.
+    pub(crate) fn try_fill(&mut self, socket: u32, pipe: u32, max: usize) -> Result<usize, Error> {
         self.descriptor(pipe).send = None;
         let index = self.pipe_of(pipe);
         let room = self.pipes[index].capacity.min(max);
         let mut moved = Vec::new();
-        let count = count_of(self.read(socket, room, &mut |bytes| moved.extend_from_slice(bytes)))?;
+        let read = self.read(socket, room, &mut |bytes| moved.extend_from_slice(bytes));
+        let count = read.unwrap_or(Ok(0))?;
         self.pipes[index].bytes.extend(moved);
         Ok(count)
     }
@@ -386,15 +345,25 @@ impl Kernel {
             Ok(count) => held.consume(count),
             Err(error) => return Some(Err(error)),
         }
-        held.is_empty().then_some(Ok(()))
+        rest.take_if(|held| held.is_empty()).map(|_| Ok(()))
     }
 
-    /// Begins to send: what the kernel takes at once, and what is held.
-    pub(crate) fn begin_send(&mut self, number: u32, parts: &[&[u8]], budget: &Budget) -> Work {
+    /// Begins to send: what the kernel takes at once. Gives what is held, or the error.
+    ///
+    /// # Panics
+    /// When a send is outstanding or the direction was shut.
+    pub(crate) fn begin_send(
+        &mut self,
+        engine: usize,
+        number: u32,
+        parts: &[&[u8]],
+    ) -> (Option<Held>, Option<Error>) {
+        let outstanding = self.own(engine, number).send.is_some();
+        assert!(!outstanding, "send on {number} while a send is outstanding");
         if let Object::Datagram { local, peer, .. } = self.descriptor(number).object {
             let peer = peer.expect("engines only have connected datagram sockets");
             self.send_datagram(local, peer, &parts.concat());
-            return Work::Send { rest: None, failed: None };
+            return (None, None);
         }
         let (index, side) = self.stream_of(number);
         assert!(
@@ -402,39 +371,37 @@ impl Kernel {
             "send on descriptor {number} after its shutdown"
         );
         if self.lacks_memory() {
-            return Work::Send { rest: None, failed: Some(Error::OutOfMemory) };
+            return (None, Some(Error::OutOfMemory));
         }
         let bytes = parts.concat();
         match self.write(number, &bytes) {
-            Ok(count) if count == bytes.len() => Work::Send { rest: None, failed: None },
-            Ok(count) => {
-                let rest = Held::copy(budget, &[&bytes[count..]]);
-                Work::Send { rest: Some(rest), failed: None }
-            }
-            Err(error) => Work::Send { rest: None, failed: Some(error) },
+            Ok(count) if count == bytes.len() => (None, None),
+            Ok(count) => (Some(Held::copy(&self.engines[engine].budget, &[&bytes[count..]])), None),
+            Err(error) => (None, Some(error)),
         }
     }
 
     /// Begins to send `parts`, and then what is shared.
+    ///
+    /// # Panics
+    /// As [`Kernel::begin_send`].
     pub(crate) fn begin_send_shared(
         &mut self,
+        engine: usize,
         number: u32,
         parts: &[&[u8]],
         shared: &dyn Shared,
-        budget: &Budget,
     ) -> Work {
-        let Work::Send { rest: before, mut failed } = self.begin_send(number, parts, budget) else {
-            unreachable!("a send begins as a send")
-        };
+        let (rest, mut failed) = self.begin_send(engine, number, parts);
         let mut sent = 0;
-        if before.is_none() && failed.is_none() {
+        if rest.is_none() && failed.is_none() {
             match self.try_send_shared(number, shared, &mut sent) {
-                Some(Ok(())) => return Work::Send { rest: None, failed: None },
+                Some(Ok(())) => return Work::Send { rest, failed, then: Then::Nothing },
                 Some(Err(error)) => failed = Some(error),
                 None => {}
             }
         }
-        Work::SendShared { before, shared: shared.share(), sent, failed }
+        Work::Send { rest, failed, then: Then::Share { shared: shared.share(), sent } }
     }
 
     /// Sends on; `None` while something is left and no error was met.
@@ -449,21 +416,6 @@ impl Kernel {
             Err(error) => return Some(Err(error)),
         }
         (*sent == shared.bytes().len()).then_some(Ok(()))
-    }
-
-    /// Begins to empty a pipe after `parts`: what the kernel takes of them at once, and the rest.
-    pub(crate) fn begin_splice_after(
-        &mut self,
-        number: u32,
-        parts: &[&[u8]],
-        budget: &Budget,
-        pipe: u32,
-        max: usize,
-    ) -> Work {
-        match self.begin_send(number, parts, budget) {
-            Work::Send { rest, failed } => Work::Empty { pipe, max, before: rest, failed },
-            work => unreachable!("{work:?} is no send"),
-        }
     }
 
     fn outcome_of(&mut self, number: u32) -> Result<(), Error> {
@@ -532,7 +484,9 @@ impl Kernel {
         for operation in [descriptor.receive.take(), descriptor.send.take()].into_iter().flatten() {
             match operation.work {
                 Work::Fill { pipe, .. } => self.descriptor(pipe).send = None,
-                Work::Empty { pipe, .. } => self.descriptor(pipe).receive = None,
+                Work::Send { then: Then::Splice { pipe, .. }, .. } => {
+                    self.descriptor(pipe).receive = None;
+                }
                 Work::Partner { socket } => match descriptor.object {
                     Object::PipeIn(_) => self.descriptor(socket).receive = None,
                     _ => self.descriptor(socket).send = None,
@@ -548,13 +502,5 @@ impl Kernel {
             Object::Listener { address, .. } => address.clone(),
             _ => panic!("descriptor {number} is no listener"),
         }
-    }
-}
-
-fn count_of(readable: Readable) -> Result<usize, Error> {
-    match readable {
-        Readable::Bytes(count) => Ok(count),
-        Readable::End | Readable::Nothing => Ok(0),
-        Readable::Failed(error) => Err(error),
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use crate::random::Random;
 
 /// How unkind a world is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Faults {
     /// Large buffers, short delays, everything at once: the loopback of an idle machine.
+    #[default]
     None,
     /// Everything that a working network and kernel do: short reads and writes, small buffers,
     /// delays, segments cut anywhere, completions in any order.
@@ -19,7 +20,7 @@ pub enum Faults {
 }
 
 /// The character of one world; every number is drawn once from the seed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Plan {
     /// Which class of faults it was drawn for.
     pub faults: Faults,
@@ -73,7 +74,7 @@ pub struct Plan {
 }
 
 /// How the streams of a world carry bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Streams {
     /// Bytes that the kernel holds for a sender, at least 1.
     pub send_capacity: usize,
@@ -92,7 +93,7 @@ pub struct Streams {
 }
 
 /// What the kernel of a world runs out of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Shortages {
     /// How often, of a thousand, there is no pipe: the user has too many.
     pub pipes: u64,
@@ -186,46 +187,21 @@ impl Plan {
         self.name_faults = random.choose(&[0, 200, 800]);
     }
 
+    /// Nothing goes wrong, and nothing waits.
     fn kind() -> Self {
         Self {
-            faults: Faults::None,
             streams: Streams {
                 send_capacity: 256 * 1024,
                 receive_capacity: 256 * 1024,
                 segment: 65_536,
                 delay_ns: 20_000,
-                loss: 0,
-                reset: 0,
-                stall: 0,
+                ..Streams::default()
             },
-            shortages: Shortages {
-                pipes: 0,
-                descriptors: 0,
-                memory: 0,
-                lasting_ms: 0,
-                every_ms: 1,
-            },
-            jitter_ns: 0,
-            wait: 0,
-            short: 0,
+            shortages: Shortages { every_ms: 1, ..Shortages::default() },
             batch_max: 1000,
             pipe_capacity: 262_144,
-            connect_fault: 0,
-            datagram_loss: 0,
-            syn_loss: 0,
-            slow_turns: 0,
-            slow_turn_ns: 0,
-            wake_ns: 0,
-            spurious: 0,
-            stale: 0,
-            skew: 0,
-            burst_ns: 0,
-            vanish: 0,
-            leaps: 0,
-            leap_ms_max: 0,
-            log_loss: 0,
-            name_faults: 0,
             letters: 256,
+            ..Self::default()
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use millrace_engine::Token;
 
-use crate::descriptor::{Operation, Work};
+use crate::descriptor::{Operation, Then, Work};
 
 /// A completion of a descriptor that was closed since.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -27,7 +27,7 @@ impl Stale {
         let did = match operation.work {
             Work::Receive { max } if arrived.len() <= max => Did::Received(arrived),
             Work::Receive { .. } => Did::ReceivedError,
-            Work::Send { .. } => Did::Sent,
+            Work::Send { then: Then::Nothing, .. } => Did::Sent,
             Work::Connect => Did::NotConnected,
             _ => return None,
         };

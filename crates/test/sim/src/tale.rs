@@ -11,7 +11,7 @@ use millrace_engine::Instant;
 /// Lines and the names that stand in them.
 #[derive(Debug, Default)]
 pub(crate) struct Tale {
-    is_told: bool,
+    pub(crate) is_told: bool,
     lines: Vec<Line>,
     /// By connection and side.
     names: BTreeMap<(usize, usize), Box<str>>,
@@ -34,16 +34,6 @@ const LINES_MAX: usize = 20_000;
 const SHOWN: usize = 60;
 
 impl Tale {
-    /// From now on everything is told.
-    pub(crate) fn begin(&mut self) {
-        self.is_told = true;
-    }
-
-    /// Whether anything is told.
-    pub(crate) fn is_told(&self) -> bool {
-        self.is_told
-    }
-
     /// Names one side of a connection.
     pub(crate) fn set_name(&mut self, side: (usize, usize), name: &str) {
         self.names.insert(side, name.into());

@@ -7,14 +7,14 @@ use std::fmt;
 use millrace_engine::{Instant, Token};
 
 /// One thing that happened.
-#[derive(Clone, Debug)]
-struct Line {
-    at: Instant,
-    what: &'static str,
-    descriptor: Option<u32>,
-    count: u64,
-    token: Option<Token>,
-    note: Option<Box<str>>,
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Line {
+    pub(crate) at: Instant,
+    pub(crate) what: &'static str,
+    pub(crate) descriptor: Option<u32>,
+    pub(crate) count: u64,
+    pub(crate) token: Option<Token>,
+    pub(crate) note: Option<Box<str>>,
 }
 
 /// The last lines of a world, and the hash of every line.
@@ -29,24 +29,6 @@ pub struct Trace {
 const LINES_MAX: usize = 5000;
 
 impl Trace {
-    /// Adds what happened to a descriptor.
-    pub(crate) fn add(
-        &mut self,
-        at: Instant,
-        what: &'static str,
-        descriptor: Option<u32>,
-        count: u64,
-        token: Option<Token>,
-    ) {
-        self.push(Line { at, what, descriptor, count, token, note: None });
-    }
-
-    /// Adds words.
-    pub(crate) fn note(&mut self, at: Instant, what: &'static str, note: &str) {
-        let note = Some(note.into());
-        self.push(Line { at, what, descriptor: None, count: 0, token: None, note });
-    }
-
     /// Adds the bytes that a stream took: they are part of the hash alone.
     pub(crate) fn carry(&mut self, bytes: &[u8]) {
         for part in bytes.chunks(8) {
@@ -62,7 +44,7 @@ impl Trace {
         self.hash
     }
 
-    fn push(&mut self, line: Line) {
+    pub(crate) fn push(&mut self, line: Line) {
         self.mix(line.at.nanoseconds());
         self.mix_bytes(line.what.as_bytes());
         self.mix(line.descriptor.map_or(u64::MAX, u64::from));

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use millrace_engine::{Error, Event, Kind, Token};
 
-use crate::connection::Connection;
 use crate::descriptor::{Descriptor, Object, Owner};
 use crate::kernel::{Happening, Kernel};
 use crate::stale::{Did, Stale};
@@ -185,12 +184,5 @@ impl Kernel {
         }
         connection.resends = true;
         self.after(RESENDS_FOR, Happening::Reset { connection: index, side: 1 - gone });
-    }
-}
-
-impl Connection {
-    /// What the kernel tells `side` when its connection is reset.
-    pub(crate) fn reset_error(&self, side: usize) -> Error {
-        if self.vanished == Some(1 - side) { Error::TimedOut } else { Error::Reset }
     }
 }

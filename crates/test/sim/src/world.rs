@@ -1,20 +1,17 @@
 //! A world: the simulated kernel behind a handle, as the engines, the actors and the test see it.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_engine::{Address, Budget, Error, Instant};
 
-use crate::connection::Readable;
 use crate::descriptor::{Object, Owner};
 use crate::engine::{Sim, SimDetached, TIME_OF_DAY_AT_ZERO};
-use crate::fault::EngineFault;
-use crate::faulty::Faulty;
+use crate::fault::{EngineFault, Planted};
 use crate::kernel::{EngineState, Kernel};
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
@@ -50,47 +47,26 @@ impl World {
         Self { kernel: Rc::new(RefCell::new(Kernel::new(seed, faults))) }
     }
 
-    /// An engine for one more worker, which may hold `budget_bytes` bytes.
+    /// An engine for one more worker, which may hold `budget_bytes` bytes. It has the fault that was
+    /// planted before, if one was.
     pub fn engine(&self, budget_bytes: usize) -> Sim {
-        let mut borrowed = self.kernel.borrow_mut();
-        let kernel = &mut *borrowed;
-        let index = kernel.engines.len();
+        let kernel = &mut *self.kernel.borrow_mut();
+        let (index, now) = (kernel.engines.len(), kernel.now);
         let random = Random::new(kernel.random.bits());
+        let (budget, wake) = (Budget::new(budget_bytes), Arc::default());
         kernel.engines.push(EngineState {
-            now: kernel.now,
-            ready: Vec::new(),
-            batch: VecDeque::new(),
-            parked: VecDeque::new(),
-            lent: 0,
-            stock: Vec::new(),
-            budget: Budget::new(budget_bytes),
-            wake: Arc::new(AtomicBool::new(false)),
-            random,
-            log: Vec::new(),
-            given: 0,
-            busy: false,
-            spins: 0,
-            deadline: None,
-            planned: None,
-            plan_serial: 0,
-            asleep_until: kernel.now,
-            wake_noticed: false,
-            woken: false,
-            stale: VecDeque::new(),
+            now,
+            budget: budget.clone(),
+            wake: Arc::clone(&wake),
+            asleep_until: now,
+            planted: Planted::new(kernel.planted),
+            ..EngineState::default()
         });
-        let now = kernel.now;
         kernel.plan_run(index, now);
-        drop(borrowed);
-        Sim::new(self.kernel.clone(), index)
+        Sim { kernel: self.kernel.clone(), index, budget, wake, random }
     }
 
-    /// As [`World::engine`], with the fault that was planted before, if one was.
-    pub fn faulty_engine(&self, budget_bytes: usize) -> Faulty {
-        let fault = self.kernel.borrow().planted;
-        Faulty::new(self.engine(budget_bytes), fault)
-    }
-
-    /// Plants a fault in each [`World::faulty_engine`] that is made after this call.
+    /// Plants a fault in each engine that is made after this call.
     pub fn plant(&self, fault: EngineFault) {
         self.kernel.borrow_mut().planted = Some(fault);
     }
@@ -240,10 +216,10 @@ impl World {
         let mut read = Vec::new();
         let take = &mut |bytes: &[u8]| read.extend_from_slice(bytes);
         match self.kernel.borrow_mut().read(socket.0, max, take) {
-            Readable::Bytes(_) => Read::Bytes(read),
-            Readable::End => Read::End,
-            Readable::Failed(error) => Read::Failed(error),
-            Readable::Nothing => Read::Nothing,
+            Some(Ok(0)) => Read::End,
+            Some(Ok(_)) => Read::Bytes(read),
+            Some(Err(error)) => Read::Failed(error),
+            None => Read::Nothing,
         }
     }
 
@@ -357,7 +333,7 @@ impl World {
 
     /// From now on everything is told.
     pub fn tell(&self) {
-        self.kernel.borrow_mut().tale.begin();
+        self.kernel.borrow_mut().tale.is_told = true;
     }
 
     /// What was told, one line an event.
@@ -375,7 +351,7 @@ impl World {
     /// Adds an actor's words to the tale.
     pub fn say(&self, words: &str) {
         let kernel = &mut *self.kernel.borrow_mut();
-        if kernel.tale.is_told() {
+        if kernel.tale.is_told {
             kernel.tale.add(kernel.now, words.to_owned(), &[]);
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use uselect::{Errno, PollFd, Tracker};
 
 use crate::layout::{Info, Stats};
-use crate::process::{Result, any_tracker, guarded, tracker};
+use crate::process::{guarded, made, tracker};
 
 /// uselect_get_socket_state(3): what a descriptor is ready for now.
 #[unsafe(no_mangle)]
@@ -80,10 +80,6 @@ pub extern "C" fn uselect_set_spin(max_us: u32) -> c_int {
 
 fn set(what: impl FnOnce(&Tracker)) -> c_int {
     guarded(|| made().map(what).map(|()| 0))
-}
-
-fn made() -> Result<&'static Tracker> {
-    any_tracker().ok_or(Errno::NOENT)
 }
 
 /// uselect_set_passes(3): what waits have cost.

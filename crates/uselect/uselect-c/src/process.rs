@@ -56,18 +56,17 @@ pub(crate) fn sound() -> Result<()> {
     if IS_BROKEN.load(Ordering::Relaxed) { Err(Errno::NOTRECOVERABLE) } else { Ok(()) }
 }
 
-/// The tracker, whatever it does, for what it has counted.
-pub(crate) fn any_tracker() -> Option<&'static Tracker> {
-    current().map(|tracked| &tracked.tracker)
+/// The tracker of this process or, after fork(2), of the one before, whether or not it tracks.
+///
+/// # Errors
+/// ENOENT: uselect_init was not called.
+pub(crate) fn made() -> Result<&'static Tracker> {
+    current().map(|tracked| &tracked.tracker).ok_or(Errno::NOENT)
 }
 
 /// `USELECT_BACKEND_*`.
 pub(crate) fn backend() -> u32 {
-    tracker().map_or(CALLS, |tracker| number(tracker.backend()))
-}
-
-fn number(backend: Backend) -> u32 {
-    match backend {
+    match tracker().map_or(Backend::Calls, Tracker::backend) {
         Backend::Bpf(_) => BPF,
         Backend::Multishot => MULTISHOT,
         Backend::Calls => CALLS,

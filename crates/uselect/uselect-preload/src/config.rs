@@ -62,11 +62,7 @@ impl Config {
     }
 }
 
-/// To be called before main.
-pub(crate) fn read() {
-    CONFIG.get_or_init(Config::of_environment);
-}
-
+/// To be called before main for the first time.
 pub(crate) fn get() -> &'static Config {
     CONFIG.get_or_init(Config::of_environment)
 }

@@ -3,7 +3,7 @@
 use crate::{config, process, report};
 
 extern "C" fn before_main() {
-    config::read();
+    config::get();
     process::begin();
 }
 

@@ -174,48 +174,30 @@ unsafe fn wait(
     timeout: Option<Duration>,
     mask: Option<SignalSet>,
 ) -> Option<c_int> {
-    process::count_wait();
-    // SAFETY: by this function's contract.
-    let answered = unsafe { wait_by_memory(epoll, events, max, timeout, mask) };
-    if answered.is_none() {
-        process::count_call(timeout);
-    }
-    answered
-}
-
-/// As [`wait`], but not counted.
-///
-/// # Safety
-/// As there.
-unsafe fn wait_by_memory(
-    epoll: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: Option<Duration>,
-    mask: Option<SignalSet>,
-) -> Option<c_int> {
-    let max = usize::try_from(max).ok().filter(|max| *max > 0)?;
-    if events.is_null() || !ours::is_ours(epoll) {
-        return None;
-    }
-    let instance = Instance::of(epoll)?;
-    let Some(inside) = Inside::enter() else {
-        // A signal handler has interrupted a wait, which may be of this very instance: of what
-        // memory knows the kernel's instance tells nothing.
-        return Some(code(Err(Errno::INTR)));
-    };
-    let mut found = [Event::default(); EVENTS_MAX];
-    let room = max.min(EVENTS_MAX);
-    let answered = instance.watcher().wait(&mut found[..room], timeout, mask.as_ref());
-    drop(inside);
-    drop(instance);
-    for (at, event) in found[..answered.unwrap_or(0)].iter().enumerate() {
-        // SAFETY: there is room for as many by this function's contract.
-        let place = unsafe { events.add(at) };
-        // SAFETY: as above.
-        unsafe { place.write_unaligned(epoll_event { events: event.events, u64: event.data }) };
-    }
-    Some(code(answered))
+    process::counted(timeout, || {
+        let max = usize::try_from(max).ok().filter(|max| *max > 0)?;
+        if events.is_null() || !ours::is_ours(epoll) {
+            return None;
+        }
+        let instance = Instance::of(epoll)?;
+        let Some(inside) = Inside::enter() else {
+            // A signal handler has interrupted a wait, which may be of this very instance: of what
+            // memory knows the kernel's instance tells nothing.
+            return Some(code(Err(Errno::INTR)));
+        };
+        let mut found = [Event::default(); EVENTS_MAX];
+        let room = max.min(EVENTS_MAX);
+        let answered = instance.watcher().wait(&mut found[..room], timeout, mask.as_ref());
+        drop(inside);
+        drop(instance);
+        for (at, event) in found[..answered.unwrap_or(0)].iter().enumerate() {
+            // SAFETY: there is room for as many by this function's contract.
+            let place = unsafe { events.add(at) };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(epoll_event { events: event.events, u64: event.data }) };
+        }
+        Some(code(answered))
+    })
 }
 
 /// So many events are told by a wait at most, as epoll_wait(2) may; the next one tells the rest.

@@ -1,5 +1,6 @@
 //! uselect: runs a program with its waits answered from memory.
 
+use std::convert::Infallible;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -29,7 +30,10 @@ const LIBRARY: &str = "libuselect_preload.so";
 fn main() -> ExitCode {
     let error = match Run::parse(Parser::from_env()) {
         Ok(Asked::Text(text)) => return print(text),
-        Ok(Asked::Run(run)) => run.run(),
+        Ok(Asked::Run(run)) => {
+            let Err(error) = run.run();
+            error
+        }
         Err(error) => error,
     };
     eprintln!("uselect: {error}");
@@ -148,18 +152,10 @@ impl Run {
     }
 
     /// Comes back only with an error.
-    fn run(self) -> Error {
-        if let Err(error) = self.check_backend() {
-            return error;
-        }
-        if let Err(error) = self.check_stats() {
-            return error;
-        }
-        let library = match library() {
-            Ok(library) => library,
-            Err(error) => return error,
-        };
-        let mut preload = library.into_os_string();
+    fn run(self) -> Result<Infallible, Error> {
+        self.check_backend()?;
+        self.check_stats()?;
+        let mut preload = library()?.into_os_string();
         if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
             preload.push(":");
             preload.push(others);
@@ -177,7 +173,7 @@ impl Run {
             file => file,
         });
         set(&mut command, "USELECT_STATS", stats);
-        Error::Program(self.program, command.exec())
+        Err(Error::Program(self.program, command.exec()))
     }
 
     /// A file that cannot be appended to is an error here, as the backend is.

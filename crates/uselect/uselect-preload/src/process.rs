@@ -209,8 +209,12 @@ fn watch_forks() {
     }
 }
 
-/// Counts a wait of the program's. Who asks for statistics is told once that the daemon has ended.
-pub(crate) fn count_wait() {
+/// Counts a wait of the program's, and, if it is left to the C library and may sleep there, the
+/// call. Who asks for statistics is told once that the daemon has ended.
+pub(crate) fn counted(
+    timeout: Option<Duration>,
+    wait: impl FnOnce() -> Option<c_int>,
+) -> Option<c_int> {
     // First: a child of fork(2) has its own count.
     let process = made();
     WAITS.fetch_add(1, Ordering::Relaxed);
@@ -220,17 +224,15 @@ pub(crate) fn count_wait() {
     {
         say::tell_loss();
     }
+    let answered = wait();
+    if answered.is_none() && timeout != Some(Duration::ZERO) {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+    answered
 }
 
 pub(crate) fn waits() -> u64 {
     WAITS.load(Ordering::Relaxed)
-}
-
-/// Counts a wait that is left to the C library, unless it returns at once.
-pub(crate) fn count_call(timeout: Option<Duration>) {
-    if timeout != Some(Duration::ZERO) {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 pub(crate) fn calls() -> u64 {

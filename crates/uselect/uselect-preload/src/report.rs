@@ -1,6 +1,6 @@
 //! The line that a process ends with (`uselect run --stats`).
 
-use std::fmt::{self, Display, Formatter};
+use std::fmt::{self, Display, Formatter, Write};
 
 use uselect::Stats;
 
@@ -22,47 +22,36 @@ impl Display for Ending {
         let made = process::made();
         let mut stats = made.map(|process| process.tracker.stats()).unwrap_or_default();
         stats.sleeps += process::calls();
-        write!(out, "{}", Waits { waits: process::waits(), stats })?;
+        write_waits(out, process::waits(), &stats)?;
         match made {
             None => out.write_str("; no TCP socket"),
-            Some(process) => write!(out, "; {}", Why(process)),
+            Some(process) => write_backend(out, process),
         }
     }
 }
 
-struct Waits {
-    waits: u64,
-    stats: Stats,
-}
-
-impl Display for Waits {
-    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let (waits, without) = (self.waits, self.stats.without_call);
-        let per_mille = without * 1000 / waits.max(1);
-        let (percent, tenth) = (per_mille / 10, per_mille % 10);
-        write!(out, "{waits} waits, {without} ({percent}.{tenth} %) without a system call, ")?;
-        write!(out, "{} sleeps", self.stats.sleeps)
-    }
+fn write_waits(out: &mut impl Write, waits: u64, stats: &Stats) -> fmt::Result {
+    let Stats { without_call: without, sleeps, .. } = stats;
+    let per_mille = without * 1000 / waits.max(1);
+    let (percent, tenth) = (per_mille / 10, per_mille % 10);
+    write!(out, "{waits} waits, {without} ({percent}.{tenth} %) without a system call, ")?;
+    write!(out, "{sleeps} sleeps")
 }
 
 /// The backend, and why it is no better one.
-struct Why<'a>(&'a Process);
-
-impl Display for Why<'_> {
-    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        write!(out, "backend {}", name(self.0.tracker.backend()))?;
-        if self.0.is_lost() {
-            return out.write_str(" (uselectd has ended)");
-        }
-        let mut missing = self.0.why.iter();
-        let Some((backend, why)) = missing.next() else { return Ok(()) };
-        let socket = config::get().socket();
-        write!(out, " (no {}: {}", name(*backend), why.at(socket))?;
-        missing.try_for_each(|(backend, why)| {
-            write!(out, "; no {}: {}", name(*backend), why.at(socket))
-        })?;
-        out.write_str(")")
+fn write_backend(out: &mut Formatter<'_>, process: &Process) -> fmt::Result {
+    write!(out, "; backend {}", name(process.tracker.backend()))?;
+    if process.is_lost() {
+        return out.write_str(" (uselectd has ended)");
     }
+    let mut missing = process.why.iter();
+    let Some((backend, why)) = missing.next() else { return Ok(()) };
+    let socket = config::get().socket();
+    write!(out, " (no {}: {}", name(*backend), why.at(socket))?;
+    missing.try_for_each(|(backend, why)| {
+        write!(out, "; no {}: {}", name(*backend), why.at(socket))
+    })?;
+    out.write_str(")")
 }
 
 #[cfg(test)]
@@ -72,7 +61,8 @@ mod tests {
     #[test]
     fn shares_have_a_tenth() {
         let stats = Stats { waits: 12, without_call: 4151, sleeps: 7 };
-        let text = Waits { waits: 15145, stats }.to_string();
+        let mut text = String::new();
+        write_waits(&mut text, 15145, &stats).unwrap();
         assert_eq!(text, "15145 waits, 4151 (27.4 %) without a system call, 7 sleeps");
     }
 }

@@ -150,45 +150,28 @@ unsafe fn upoll(
     timeout: Option<Duration>,
     mask: Option<SignalSet>,
 ) -> Option<c_int> {
-    process::count_wait();
-    // SAFETY: by this function's contract.
-    let answered = unsafe { upoll_by_memory(fds, count, timeout, mask) };
-    if answered.is_none() {
-        process::count_call(timeout);
-    }
-    answered
-}
-
-/// As [`upoll`], but not counted.
-///
-/// # Safety
-/// As there.
-unsafe fn upoll_by_memory(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: Option<Duration>,
-    mask: Option<SignalSet>,
-) -> Option<c_int> {
-    let count = usize::try_from(count).ok().filter(|count| *count <= kinds::DESCRIPTORS)?;
-    if fds.is_null() || count == 0 {
-        return None;
-    }
-    let inside = Inside::enter()?;
-    // SAFETY: it is not null, and has as many entries by this function's contract; the two types
-    // have the same fields.
-    let fds = unsafe { slice::from_raw_parts_mut(fds.cast::<PollFd>(), count) };
-    // Most are tracked, and the first one usually is.
-    let is_tracked = |process: &Process| fds.iter().any(|fd| process.tracker.is_tracked(fd.fd));
-    let is_any = process::made().is_some_and(is_tracked);
-    if !is_any && !learn_all(fds.iter().map(|entry| entry.fd), &inside) {
-        return None;
-    }
-    let learn = |fd| {
-        learn_waited(fd, &inside);
-    };
-    let answered = process::made()?.tracker.upoll_learning(fds, timeout, mask.as_ref(), learn);
-    drop(inside);
-    Some(code(answered))
+    process::counted(timeout, || {
+        let count = usize::try_from(count).ok().filter(|count| *count <= kinds::DESCRIPTORS)?;
+        if fds.is_null() || count == 0 {
+            return None;
+        }
+        let inside = Inside::enter()?;
+        // SAFETY: it is not null, and has as many entries by this function's contract; the two types
+        // have the same fields.
+        let fds = unsafe { slice::from_raw_parts_mut(fds.cast::<PollFd>(), count) };
+        // Most are tracked, and the first one usually is.
+        let is_tracked = |process: &Process| fds.iter().any(|fd| process.tracker.is_tracked(fd.fd));
+        let is_any = process::made().is_some_and(is_tracked);
+        if !is_any && !learn_all(fds.iter().map(|entry| entry.fd), &inside) {
+            return None;
+        }
+        let learn = |fd| {
+            learn_waited(fd, &inside);
+        };
+        let answered = process::made()?.tracker.upoll_learning(fds, timeout, mask.as_ref(), learn);
+        drop(inside);
+        Some(code(answered))
+    })
 }
 
 /// As [`upoll`].
@@ -201,48 +184,32 @@ unsafe fn uselect(
     timeout: Option<Duration>,
     mask: Option<SignalSet>,
 ) -> Option<c_int> {
-    process::count_wait();
-    // SAFETY: by this function's contract.
-    let answered = unsafe { uselect_by_memory(count, sets, timeout, mask) };
-    if answered.is_none() {
-        process::count_call(timeout);
-    }
-    answered
-}
-
-/// As [`uselect()`], but not counted.
-///
-/// # Safety
-/// As there.
-unsafe fn uselect_by_memory(
-    count: c_int,
-    sets: [*mut fd_set; 3],
-    timeout: Option<Duration>,
-    mask: Option<SignalSet>,
-) -> Option<c_int> {
-    let count = usize::try_from(count).ok().filter(|count| *count <= kinds::DESCRIPTORS)?;
-    if count == 0 {
-        return None;
-    }
-    let inside = Inside::enter()?;
-    let [read, write, except] = sets.map(|set| {
-        let words = if set.is_null() { 0 } else { count.div_ceil(64) };
-        let set = if set.is_null() { std::ptr::dangling_mut() } else { set.cast::<u64>() };
-        // SAFETY: there are as many words by this function's contract, or none.
-        unsafe { slice::from_raw_parts_mut(set, words) }
-    });
-    let mut sets = Sets { read, write, except };
-    let kept = clip(&mut sets, count);
-    let answered = if learn_all(asked(&sets), &inside) {
-        process::made().map(|process| process.tracker.uselect(&mut sets, timeout, mask.as_ref()))
-    } else {
-        None
-    };
-    drop(inside);
-    if !matches!(answered, Some(Ok(_))) {
-        give_back(&mut sets, kept);
-    }
-    answered.map(code)
+    process::counted(timeout, || {
+        let count = usize::try_from(count).ok().filter(|count| *count <= kinds::DESCRIPTORS)?;
+        if count == 0 {
+            return None;
+        }
+        let inside = Inside::enter()?;
+        let [read, write, except] = sets.map(|set| {
+            let words = if set.is_null() { 0 } else { count.div_ceil(64) };
+            let set = if set.is_null() { std::ptr::dangling_mut() } else { set.cast::<u64>() };
+            // SAFETY: there are as many words by this function's contract, or none.
+            unsafe { slice::from_raw_parts_mut(set, words) }
+        });
+        let mut sets = Sets { read, write, except };
+        let kept = clip(&mut sets, count);
+        let answered = if learn_all(asked(&sets), &inside) {
+            process::made()
+                .map(|process| process.tracker.uselect(&mut sets, timeout, mask.as_ref()))
+        } else {
+            None
+        };
+        drop(inside);
+        if !matches!(answered, Some(Ok(_))) {
+            give_back(&mut sets, kept);
+        }
+        answered.map(code)
+    })
 }
 
 /// Takes bits out of the last words that are beyond `count`; gives those words as they were.
@@ -267,20 +234,17 @@ fn asked(sets: &Sets<'_>) -> impl Iterator<Item = c_int> {
     let words = sets.iter().map(|set| set.len()).max().unwrap_or(0);
     (0..words).flat_map(move |at| {
         let word = sets.iter().map(|set| set.get(at).copied().unwrap_or(0)).fold(0, |a, b| a | b);
-        Bits(word).map(move |bit| (at * 64 + bit) as c_int)
+        bits(word).map(move |bit| (at * 64 + bit) as c_int)
     })
 }
 
-struct Bits(u64);
-
-impl Iterator for Bits {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        let bit = (self.0 != 0).then(|| self.0.trailing_zeros() as usize)?;
-        self.0 &= self.0 - 1;
+/// The places of the bits of a word.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
         Some(bit)
-    }
+    })
 }
 
 /// As the C library gives it. After a signal a thread that is to be cancelled is, as it would be in

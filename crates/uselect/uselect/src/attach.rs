@@ -53,22 +53,6 @@ pub enum Answer {
     Challenge = 7,
 }
 
-impl Answer {
-    fn of(byte: u8) -> Option<Self> {
-        let all = [
-            Self::Granted,
-            Self::Refused,
-            Self::Full,
-            Self::Registered,
-            Self::OtherNamespace,
-            Self::Failed,
-            Self::Version,
-            Self::Challenge,
-        ];
-        all.into_iter().find(|answer| *answer as u8 == byte)
-    }
-}
-
 /// Who clears a bit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -168,14 +152,15 @@ fn take_answer(connection: BorrowedFd<'_>, time: Duration) -> Result<Vec<OwnedFd
 
 /// What an answer means that is neither granted nor a challenge.
 fn refusal(answer: u8) -> Error {
-    match Answer::of(answer) {
-        Some(Answer::Refused) => Error::Refused,
-        Some(Answer::Full) => Error::Full,
-        Some(Answer::Registered) => Error::Registered,
-        Some(Answer::OtherNamespace) => Error::OtherNamespace,
-        Some(Answer::Failed) => Error::Daemon,
-        Some(Answer::Granted | Answer::Version | Answer::Challenge) | None => Error::Protocol,
-    }
+    let refusals = [
+        (Answer::Refused, Error::Refused),
+        (Answer::Full, Error::Full),
+        (Answer::Registered, Error::Registered),
+        (Answer::OtherNamespace, Error::OtherNamespace),
+        (Answer::Failed, Error::Daemon),
+    ];
+    let found = refusals.into_iter().find(|(refusal, _)| *refusal as u8 == answer);
+    found.map_or(Error::Protocol, |(_, error)| error)
 }
 
 #[cfg(test)]

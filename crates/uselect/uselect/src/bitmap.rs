@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::layout::Bitmap;
+use crate::layout::{Bitmap, SOCKETS};
 
 /// What memory says of all descriptors.
 #[derive(Clone, Copy)]
@@ -18,6 +18,16 @@ pub(crate) struct Bits<'a> {
     /// A bit that is set says only that something has happened, so the kernel is to be asked; one
     /// that is not says as surely as else that the descriptor is not ready.
     pub(crate) is_guess: bool,
+}
+
+/// The number of a descriptor, if bitmaps have a bit of it.
+pub(crate) fn number(fd: i32) -> Option<usize> {
+    usize::try_from(fd).ok().filter(|fd| *fd < SOCKETS)
+}
+
+/// Whether a descriptor's bit is set among bits of this process alone.
+pub(crate) fn has(bits: &[u64], fd: usize) -> bool {
+    bits.get(fd / 64).is_some_and(|word| word >> (fd % 64) & 1 == 1)
 }
 
 /// The words of a bitmap in which a descriptor's bit is, and the bit.

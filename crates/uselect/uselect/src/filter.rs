@@ -16,7 +16,7 @@ use crossbeam_queue::ArrayQueue;
 use millrace_uring::{PollRing, Turn};
 
 use crate::asked::Asked;
-use crate::bitmap::{Bits, is_set, set};
+use crate::bitmap::{Bits, is_set, number, set};
 use crate::bits;
 use crate::error::Error;
 use crate::hidden::Hidden;
@@ -108,12 +108,12 @@ impl Filter {
     }
 
     pub(crate) fn is_tracked(&self, fd: i32) -> bool {
-        place(fd).is_some_and(|fd| is_set(&self.table.tracked, fd))
+        number(fd).is_some_and(|fd| is_set(&self.table.tracked, fd))
     }
 
     /// Of other files than TCP sockets poll(2) may know what their wakes do not tell.
     pub(crate) fn adopt(&self, fd: i32) -> bool {
-        let Some(at) = place(fd).filter(|fd| !is_set(&self.table.tracked, *fd)) else {
+        let Some(at) = number(fd).filter(|fd| !is_set(&self.table.tracked, *fd)) else {
             return false;
         };
         if !self.is_ours() || !kernel::borrow(fd).is_some_and(kernel::is_tcp) {
@@ -126,7 +126,7 @@ impl Filter {
 
     /// Something may have happened of which the ring does not tell.
     pub(crate) fn refresh(&self, fd: i32) {
-        if let Some(at) = place(fd).filter(|_| self.is_ours() && self.is_tracked(fd)) {
+        if let Some(at) = number(fd).filter(|_| self.is_ours() && self.is_tracked(fd)) {
             self.mark(at, ANYTHING);
             self.tell();
         }
@@ -135,7 +135,7 @@ impl Filter {
     /// To be called right before a descriptor is closed: returns when the ring has let go of the
     /// socket, or is about to, where a thread that is busy has armed it.
     pub(crate) fn forget(&self, fd: i32) {
-        let Some(at) = place(fd).filter(|_| self.is_ours() && self.is_tracked(fd)) else {
+        let Some(at) = number(fd).filter(|_| self.is_ours() && self.is_tracked(fd)) else {
             return;
         };
         set(&self.table.tracked, at, false);
@@ -249,7 +249,7 @@ impl Filter {
         timeout: Option<Duration>,
         mask: Option<&SignalSet>,
     ) -> Result<()> {
-        let change = |fd| place(fd).map_or(0, |at| self.table.changes[at].load(Ordering::SeqCst));
+        let change = |fd| number(fd).map_or(0, |at| self.table.changes[at].load(Ordering::SeqCst));
         guesser.changes.clear();
         guesser.changes.extend(guesser.asked.fds.iter().map(|asked| change(asked.fd)));
         let ours = [self.ring.as_fd().as_raw_fd(), self.kick.as_raw_fd()].map(|fd| (fd, bits::IN));
@@ -266,7 +266,7 @@ impl Filter {
         let Guesser { asked, changes, arming } = guesser;
         arming.clear();
         for (asked, change) in asked.fds.iter().zip(changes) {
-            let Some(at) = place(asked.fd).filter(|_| asked.revents == 0) else { continue };
+            let Some(at) = number(asked.fd).filter(|_| asked.revents == 0) else { continue };
             if !is_set(&self.table.tracked, at) {
                 continue;
             }
@@ -337,10 +337,6 @@ impl Drop for Filter {
             self.ring.end();
         }
     }
-}
-
-fn place(fd: i32) -> Option<usize> {
-    usize::try_from(fd).ok().filter(|fd| *fd < SOCKETS)
 }
 
 /// What a request carries.

@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicU64;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 
-use crate::bitmap::{is_set, set};
+use crate::bitmap::{is_set, number, set};
 use crate::error::Errno;
-use crate::layout::{Bitmap, SOCKETS, WORDS};
+use crate::layout::{Bitmap, WORDS};
 
 /// By number: whether it is the library's.
 static OWNED: Bitmap = [const { AtomicU64::new(0) }; WORDS];
@@ -21,7 +21,7 @@ const FD_SETSIZE: u64 = 1024;
 /// Whether a descriptor is the library's own: who closes all that are open, or puts others in their
 /// place, is to leave it alone.
 pub fn owns(fd: i32) -> bool {
-    usize::try_from(fd).is_ok_and(|fd| fd < SOCKETS && is_set(&OWNED, fd))
+    number(fd).is_some_and(|fd| is_set(&OWNED, fd))
 }
 
 /// A descriptor that [`owns`] knows, for as long as it is there.
@@ -34,7 +34,7 @@ impl Hidden {
         let numbers = getrlimit(Resource::Nofile).current.unwrap_or(FD_SETSIZE).min(FD_SETSIZE);
         let moved = fcntl_dupfd_cloexec(&fd, numbers.saturating_sub(ROOM) as i32);
         let fd = moved.unwrap_or(fd);
-        if let Some(number) = place(&fd) {
+        if let Some(number) = number(fd.as_raw_fd()) {
             set(&OWNED, number, true);
         }
         Self(fd)
@@ -43,10 +43,6 @@ impl Hidden {
     pub(crate) fn of(opened: Result<OwnedFd, Errno>) -> Result<Self, Errno> {
         opened.map(Self::new)
     }
-}
-
-fn place(fd: &OwnedFd) -> Option<usize> {
-    usize::try_from(fd.as_raw_fd()).ok().filter(|number| *number < SOCKETS)
 }
 
 impl AsFd for Hidden {
@@ -64,7 +60,7 @@ impl AsRawFd for Hidden {
 /// Unmarked before it is closed: from then on the number may be the program's.
 impl Drop for Hidden {
     fn drop(&mut self) {
-        if let Some(number) = place(&self.0) {
+        if let Some(number) = number(self.as_raw_fd()) {
             set(&OWNED, number, false);
         }
     }

@@ -30,7 +30,7 @@ impl Idle {
     }
 
     pub(crate) fn put(&self, sleeper: Box<Sleeper>) {
-        let place = &self.0[sleeper.number()];
+        let place = &self.0[sleeper.number];
         // Pairs with `take`.
         let found = place.swap(Box::into_raw(sleeper), Ordering::Release);
         assert!(found.is_null(), "a number is one sleeper's");

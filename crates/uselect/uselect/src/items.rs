@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::attach::Mode;
-use crate::bitmap::{is_set, places, set};
+use crate::bitmap::{has, is_set, number, places, set};
 use crate::bits;
 use crate::kernel::{self, Epoll};
-use crate::layout::{SOCKETS, WORDS};
+use crate::layout::WORDS;
 use crate::pollfd::PollFd;
 use crate::region::Region;
 use crate::sleep::Sleeper;
@@ -161,7 +161,7 @@ impl State {
     pub(crate) fn leave_to_kernel(&mut self, fd: i32) {
         self.has_others = true;
         // Of those beyond, memory never knows.
-        if let Some(fd) = usize::try_from(fd).ok().filter(|fd| *fd < SOCKETS) {
+        if let Some(fd) = number(fd) {
             self.grow(fd);
             put(&mut self.others, fd);
         }
@@ -361,10 +361,6 @@ fn first_within(bits: &[u64], range: Range<usize>) -> Option<usize> {
         at = (at / 64 + 1) * 64;
     }
     None
-}
-
-fn has(bits: &[u64], fd: usize) -> bool {
-    bits.get(fd / 64).is_some_and(|word| word >> (fd % 64) & 1 == 1)
 }
 
 fn put(bits: &mut [u64], fd: usize) {

@@ -22,6 +22,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
     SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, ipproto, sockopt,
 };
+use rustix::param::page_size;
 
 pub(crate) use self::epoll::{Epoll, EpollEvent};
 use crate::bits;
@@ -61,7 +62,7 @@ impl<T: Shared> Mapping<T> {
     /// Maps a `T` that begins at `offset`, a multiple of the page's size, of what `fd` is. Nothing
     /// may be stored there unless `is_writable`.
     pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, is_writable: bool) -> Result<Self> {
-        let bytes = size_of::<T>().next_multiple_of(page_bytes());
+        let bytes = size_of::<T>().next_multiple_of(page_size());
         let write = if is_writable { ProtFlags::WRITE } else { ProtFlags::empty() };
         let (access, flags) = (ProtFlags::READ | write, MapFlags::SHARED);
         // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
@@ -74,13 +75,11 @@ impl<T: Shared> Mapping<T> {
         assert!(start.is_aligned(), "pages are aligned for everything");
         Self { start, bytes, kind: PhantomData }
     }
-}
 
-impl<T: Shared> Mapping<T> {
     /// Memory of the process's own, of which all bytes are 0.
     pub(crate) fn private() -> Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        let bytes = size_of::<T>().next_multiple_of(page_bytes());
+        let bytes = size_of::<T>().next_multiple_of(page_size());
         // SAFETY: the kernel picks the address, so nothing that is mapped is touched.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }?;
         Ok(Self::of(start.cast(), bytes))
@@ -113,10 +112,6 @@ impl<T> Drop for Mapping<T> {
         // SAFETY: nobody has a reference any more, as they borrow `self`.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
-}
-
-pub(crate) fn page_bytes() -> usize {
-    rustix::param::page_size()
 }
 
 /// The number by which the kernel's programs know the thread that runs.

@@ -6,10 +6,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use rustix::param::page_size;
+
 use crate::bitmap::{Bits, set};
 use crate::bits;
 use crate::hidden::Hidden;
-use crate::kernel::{Mapping, Result, page_bytes};
+use crate::kernel::{Mapping, Result};
 use crate::layout::{DOUBT, Numbers, Own, SLEEPERS, SOCKETS, Shown, WORDS};
 
 pub(crate) struct Pages {
@@ -160,7 +162,7 @@ pub(crate) struct Ring {
 impl Ring {
     pub(crate) fn new(fd: OwnedFd) -> Result<Self> {
         let consumed = Mapping::new(fd.as_fd(), 0, true)?;
-        let produced = Mapping::new(fd.as_fd(), page_bytes() as u64, false)?;
+        let produced = Mapping::new(fd.as_fd(), page_size() as u64, false)?;
         Ok(Self { fd: Hidden::new(fd), consumed, produced })
     }
 

@@ -4,10 +4,9 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use crate::asked::Asked;
-use crate::bitmap::{Bits, is_set, places};
+use crate::bitmap::{Bits, is_set, number, places};
 use crate::bits;
 use crate::kernel::{self, Result, SignalSet};
-use crate::layout::SOCKETS;
 use crate::limits::REMEMBERED_MIN;
 use crate::pollfd::PollFd;
 use crate::remembered::{Remembered, Word, calm};
@@ -72,9 +71,7 @@ enum Known {
 }
 
 fn known(view: View<'_>, bits: Bits<'_>, entry: PollFd) -> Known {
-    let Some(fd) = usize::try_from(entry.fd).ok().filter(|fd| *fd < SOCKETS) else {
-        return Known::Not;
-    };
+    let Some(fd) = number(entry.fd) else { return Known::Not };
     if !is_set(bits.active, fd) {
         return Known::Not;
     }
@@ -131,7 +128,7 @@ fn collect_one(waiter: &mut Waiter<'_>, entry: PollFd, at: usize) -> bool {
             found != 0
         }
         _ => {
-            waiter.ask(entry.fd, u32::from(entry.events), at);
+            waiter.asked().add(entry.fd, u32::from(entry.events), at);
             false
         }
     }
@@ -152,7 +149,7 @@ impl<Learn: FnMut(i32)> Question for Poll<'_, Learn> {
         if *told != Some(0) {
             remembered.remember(fds);
         }
-        for (number, word) in remembered.words().iter().enumerate() {
+        for (number, word) in remembered.words.iter().enumerate() {
             for bit in places(word.readers & !calm(bits, number)) {
                 let entry = &mut fds[remembered.place(number, bit)];
                 look_at(view, entry, &mut look, learn);
@@ -172,8 +169,8 @@ impl<Learn: FnMut(i32)> Question for Poll<'_, Learn> {
             return entries.filter(|(at, entry)| collect_one(waiter, **entry, *at)).count();
         };
         let mut ready = 0;
-        for number in 0..remembered.words().len() {
-            let Word { readers, stamp } = remembered.words()[number];
+        for number in 0..remembered.words.len() {
+            let Word { readers, stamp } = remembered.words[number];
             let (now, mut unexpected) = (waiter.stamp(number), 0);
             if stamp == Some(now) {
                 waiter.expect_still(number, readers);

@@ -10,7 +10,7 @@ use std::time::Instant;
 use crossbeam_queue::ArrayQueue;
 
 use crate::attach::{Mode, attach};
-use crate::bitmap::{is_set, set};
+use crate::bitmap::{is_set, number, set};
 use crate::bits;
 use crate::error::Error;
 use crate::hidden::Hidden;
@@ -253,7 +253,7 @@ impl Region {
         slot.taken.store(0, Ordering::Relaxed);
         slot.thread.store(0, Ordering::Release);
         IS_ARMED.set(false);
-        let fd = usize::try_from(fd).ok().filter(|fd| *fd < SOCKETS);
+        let fd = number(fd);
         let is_right = is_taken && self.pages.word(index as usize).generation() == generation;
         match fd {
             Some(fd) if is_right => {

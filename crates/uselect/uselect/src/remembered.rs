@@ -22,7 +22,7 @@ const NOBODY: PollFd = PollFd { fd: -1, events: 0, revents: 0 };
 pub(crate) struct Remembered {
     /// The array, without answers.
     entries: Vec<PollFd>,
-    words: Vec<Word>,
+    pub(crate) words: Vec<Word>,
     /// By descriptor, if it is a reader: the place of the entry.
     places: Vec<u32>,
     /// By entry: it asks for something else, or for the descriptor of a reader once more.
@@ -95,10 +95,6 @@ impl Remembered {
             }
         }
         self.others[at / 64] |= 1 << (at % 64);
-    }
-
-    pub(crate) fn words(&self) -> &[Word] {
-        &self.words
     }
 
     /// All readers of a word are expected since the waiter's stamp was this.

@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
     use crate::attach::{Answer, SLEEPER};
-    use crate::kernel::page_bytes;
+    use rustix::param::page_size;
 
     const WAIT: Duration = Duration::from_millis(20);
 
@@ -83,7 +83,7 @@ mod tests {
 
     fn answer(daemon: &UnixStream, answer: Answer) {
         let ring = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&ring, 3 * page_bytes() as u64).unwrap();
+        ftruncate(&ring, 3 * page_size() as u64).unwrap();
         answer_with(daemon, answer, ring.as_fd());
     }
 

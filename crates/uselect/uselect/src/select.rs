@@ -84,6 +84,7 @@ struct Select<'a, 'b> {
 }
 
 /// A word of the sets, and what the bitmaps say of it.
+#[derive(Default)]
 struct Part {
     asked: [u64; 3],
     /// Of `known`, what is ready.
@@ -105,17 +106,12 @@ impl Part {
         if bits.is_guess {
             let found = found[0] | found[1] | asked[2] & word(bits.urgent);
             let guesses = active & (found | (asked[0] | asked[1] | asked[2]) & except);
-            return Self { asked, found: [0; 3], known: active & !guesses, guesses, full: 0 };
+            return Self { asked, known: active & !guesses, guesses, ..Self::default() };
         }
         // Urgent data is an exception that the kernel is asked about.
         let known = active & !except;
         let found = [found[0] & known, found[1] & known, 0];
         Self { asked, found, known, guesses: 0, full: asked[1] & known & !found[1] }
-    }
-
-    /// Of which memory says nothing.
-    fn unknown(asked: [u64; 3]) -> Self {
-        Self { asked, found: [0; 3], known: 0, guesses: 0, full: 0 }
     }
 
     fn all(&self) -> u64 {
@@ -191,7 +187,7 @@ impl Question for Select<'_, '_> {
             for bit in places(before.all() & before.known) {
                 let fd = (at * 64) as i32 + bit as i32;
                 if !waiter.expect(fd, before.events(bit)) {
-                    waiter.ask(fd, before.events(bit), 0);
+                    waiter.asked().add(fd, before.events(bit), 0);
                 }
             }
             let part = Part::of(view, *asked, at);
@@ -200,7 +196,7 @@ impl Question for Select<'_, '_> {
             }
             // What is not known any more, too.
             for bit in places(part.others() | before.others()) {
-                waiter.ask((at * 64) as i32 + bit as i32, part.events(bit), 0);
+                waiter.asked().add((at * 64) as i32 + bit as i32, part.events(bit), 0);
             }
         }
         self.look(view).ready
@@ -225,7 +221,7 @@ impl Question for Select<'_, '_> {
         }
         let mut fds = Vec::new();
         for (at, asked) in self.asked.iter().enumerate() {
-            let part = Part::unknown(*asked);
+            let part = Part { asked: *asked, ..Part::default() };
             fds.extend(places(part.all()).map(|bit| PollFd {
                 fd: (at * 64) as i32 + bit as i32,
                 events: part.events(bit) as u16,

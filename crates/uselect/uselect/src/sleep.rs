@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::asked::Asked;
-use crate::bitmap::places;
+use crate::bitmap::{has, places};
 use crate::bits;
 use crate::kernel::Epoll;
 use crate::layout::DOUBT;
@@ -14,7 +14,7 @@ pub(crate) const KEPT: u32 = 1 << 31;
 
 /// What a thread sleeps by. One that waits by upoll or uselect has it for the time of the wait.
 pub(crate) struct Sleeper {
-    number: usize,
+    pub(crate) number: usize,
     pub(crate) ring: Ring,
     /// Sockets that had no room when somebody wanted to send, each told of once; made when there
     /// is a first one.
@@ -33,10 +33,6 @@ pub(crate) struct Sleeper {
 struct Descriptors(Vec<u64>);
 
 impl Descriptors {
-    fn has(&self, fd: usize) -> bool {
-        self.0.get(fd / 64).is_some_and(|word| word >> (fd % 64) & 1 == 1)
-    }
-
     fn add(&mut self, word: usize, bits: u64) {
         if self.0.len() <= word {
             self.0.resize(word + 1, 0);
@@ -57,15 +53,6 @@ impl Sleeper {
         let (published, expected) = (Descriptors::default(), Descriptors::default());
         let (doubtful, asked) = (Vec::new(), Asked::default());
         Self { number, ring, rooms: None, published, expected, doubtful, asked }
-    }
-
-    /// Its place among the sleepers, which no other one has.
-    pub(crate) fn number(&self) -> usize {
-        self.number
-    }
-
-    pub(crate) fn ring(&self) -> &Ring {
-        &self.ring
     }
 
     /// Begins a question: nothing is collected or expected.
@@ -101,7 +88,7 @@ impl Sleeper {
         let (at, mut wanted) = (fd as usize, self.interest(events));
         let found = pages.interest(at);
         // What another entry of the question waits for ends this sleep, too.
-        if self.expected.has(at) && found >> 16 == self.number as u32 {
+        if has(&self.expected.0, at) && found >> 16 == self.number as u32 {
             wanted |= found;
         }
         self.expected.add(at / 64, 1 << (at % 64));
@@ -182,10 +169,5 @@ impl Sleeper {
         if self.doubtful.contains(&fd) || !self.rooms.as_ref().is_some_and(add) {
             self.asked.add(fd, bits::OUT, entry);
         }
-    }
-
-    /// A wait begins.
-    pub(crate) fn trust(&mut self) {
-        self.doubtful.clear();
     }
 }

@@ -1,6 +1,7 @@
 //! Counters of a process's waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What the waits of a process did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,10 +32,17 @@ impl Counter {
 pub(crate) struct Counters {
     pub(crate) waits: Counter,
     pub(crate) without_call: Counter,
-    pub(crate) sleeps: Counter,
+    sleeps: Counter,
 }
 
 impl Counters {
+    /// Counts a system call, unless it returns at once.
+    pub(crate) fn add_sleep(&self, timeout: Option<Duration>) {
+        if timeout != Some(Duration::ZERO) {
+            self.sleeps.add();
+        }
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             waits: self.waits.get(),

@@ -43,9 +43,8 @@ impl<'a> View<'a> {
 
     /// Has the kernel look at a descriptor that is told.
     pub(crate) fn refresh(self, fd: i32) {
-        match self {
-            Self::Region(region) => region.refresh(fd),
-            Self::Filter(_) => {}
+        if let Self::Region(region) = self {
+            region.refresh(fd);
         }
     }
 
@@ -61,7 +60,7 @@ impl<'a> View<'a> {
         match self {
             Self::Region(region) => {
                 let mut sleeper = region.sleeper()?;
-                sleeper.trust();
+                sleeper.doubtful.clear();
                 Some(Waiter::Region(region, sleeper))
             }
             Self::Filter(filter) => Some(Waiter::Filter(filter, filter.guesser()?)),
@@ -83,10 +82,11 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    pub(crate) fn asked(&self) -> &Asked {
+    /// What poll(2) is to be asked about.
+    pub(crate) fn asked(&mut self) -> &mut Asked {
         match self {
-            Self::Region(_, sleeper) => &sleeper.asked,
-            Self::Filter(_, guesser) => &guesser.asked,
+            Self::Region(_, sleeper) => &mut sleeper.asked,
+            Self::Filter(_, guesser) => &mut guesser.asked,
         }
     }
 
@@ -137,19 +137,10 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Adds a descriptor that poll(2) is to be asked about, for an entry of the question.
-    pub(crate) fn ask(&mut self, fd: i32, events: u32, entry: usize) {
-        match self {
-            Self::Region(_, sleeper) => sleeper.asked.add(fd, events, entry),
-            Self::Filter(_, guesser) => guesser.asked.add(fd, events, entry),
-        }
-    }
-
     /// Has the kernel tell when a socket that memory knows to be full has room.
     pub(crate) fn wait_for_room(&mut self, fd: i32, entry: usize) {
-        match self {
-            Self::Region(_, sleeper) => sleeper.wait_for_room(fd, entry),
-            Self::Filter(..) => {}
+        if let Self::Region(_, sleeper) = self {
+            sleeper.wait_for_room(fd, entry);
         }
     }
 

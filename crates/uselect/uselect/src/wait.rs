@@ -109,9 +109,7 @@ fn ask(
         let (wait, during) =
             if ready > 0 { (Some(Duration::ZERO), None) } else { (left_first, mask) };
         let polled = waiter.poll(wait, during);
-        if wait != Some(Duration::ZERO) {
-            inner.counters.sleeps.add();
-        }
+        inner.counters.add_sleep(wait);
         let has_more = polled?;
         if !view.is_live() || view.refill().is_none() {
             return leave(inner, question, left(), mask);
@@ -138,9 +136,7 @@ fn leave(
     timeout: Option<Duration>,
     mask: Option<&SignalSet>,
 ) -> Result<usize> {
-    if timeout != Some(Duration::ZERO) {
-        inner.counters.sleeps.add();
-    }
+    inner.counters.add_sleep(timeout);
     question.ask_kernel(timeout, mask)
 }
 

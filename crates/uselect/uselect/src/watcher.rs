@@ -89,11 +89,9 @@ impl Watcher {
             sleeper.take_back(&region.pages);
             Some((region, sleeper))
         });
-        let memory = match sleeper {
-            Some((region, sleeper)) => Some(Memory::new(region, sleeper, &items)?),
-            None => None,
-        };
+        let memory = sleeper.map(|(region, sleeper)| Memory::new(region, sleeper, &items));
         let (passes, turn) = (inner.passes.like(), Turn::default());
+        let memory = memory.transpose()?;
         Ok(Self { tracker: tracker.clone(), items, memory, passes, turn })
     }
 
@@ -266,9 +264,7 @@ impl Watcher {
     ) -> Result<usize> {
         let mut found = [EpollEvent::default(); EVENTS_MAX];
         let room = events.len().min(EVENTS_MAX);
-        if timeout != Some(Duration::ZERO) {
-            self.tracker.inner().counters.sleeps.add();
-        }
+        self.tracker.inner().counters.add_sleep(timeout);
         let count = self.items.wait(&mut found[..room], timeout, mask)?;
         for (event, found) in events.iter_mut().zip(&found[..count]) {
             *event = Event { data: found.data(), events: found.events(), edges: 0 };
@@ -305,9 +301,7 @@ impl Watcher {
             let mut found = memory.begin(region, events);
             left = given.end(found, left, deadline);
             if found == 0 {
-                if left != Some(Duration::ZERO) {
-                    inner.counters.sleeps.add();
-                }
+                inner.counters.add_sleep(left);
                 let rung = memory.listen(region, left, mask);
                 found = memory.end(region, events);
                 let has_items = match rung {
@@ -339,8 +333,7 @@ impl Watcher {
 
     /// Nothing once all is left to the kernel, which stays so while the place is held.
     fn place(&self, fd: i32) -> Option<Place<'_>> {
-        let memory = self.memory.as_ref()?;
-        let region = self.tracker.inner().region()?;
+        let (memory, region) = self.memory.as_ref().zip(self.tracker.inner().region())?;
         let mut state = memory.state();
         if state.is_given_up {
             return None;
@@ -356,9 +349,8 @@ impl Watcher {
 
     /// Nothing once all is left to the kernel.
     fn memory(&self) -> Option<(&Memory, &Region)> {
-        let memory = self.memory.as_ref()?;
-        let region = self.tracker.inner().region()?;
-        (!memory.state().is_given_up).then_some((memory, region))
+        let memory = self.memory.as_ref().zip(self.tracker.inner().region());
+        memory.filter(|(memory, _)| !memory.state().is_given_up)
     }
 }
 
@@ -366,7 +358,7 @@ impl Memory {
     fn new(region: &Region, sleeper: Box<Sleeper>, items: &Epoll) -> Result<Self> {
         let (bell, kick) = (Epoll::new()?, kernel::eventfd()?);
         // By edges: each wake is one, and there is nothing to be read that would be left.
-        bell.add(sleeper.ring().as_fd().as_raw_fd(), bits::IN | bits::EDGE, RING)?;
+        bell.add(sleeper.ring.as_fd().as_raw_fd(), bits::IN | bits::EDGE, RING)?;
         bell.add(region.registration().as_raw_fd(), ENDED, DAEMON)?;
         bell.add(items.number(), bits::IN, ITEMS)?;
         bell.add(kick.as_raw_fd(), bits::IN, KICK)?;

@@ -72,7 +72,7 @@ fn compare(rounds: usize) -> io::Result<ExitCode> {
     let socket = std::env::temp_dir().join(format!("uselect-overhead-{}", std::process::id()));
     let mut daemon = Daemon::new(&socket, Policy::default()).map_err(io::Error::other)?;
     // Ends with the process, whichever way that ends.
-    std::thread::spawn(move || daemon.run());
+    std::thread::spawn(move || daemon.run(None));
     let cgroup = other_cgroup()?;
     std::fs::create_dir(&cgroup)?;
     let measured = measure(rounds, &socket, &cgroup);

@@ -128,21 +128,13 @@ impl Daemon {
         })
     }
 
-    /// Serves until something fails that is not a client's fault.
+    /// Serves until `end`, if there is one, is readable, or until something fails that is not a
+    /// client's fault.
     ///
     /// # Errors
     /// Those of poll(2) and accept(2); those of removing what was registered.
-    pub fn run(&mut self) -> Result<(), Error> {
-        while self.turn(None)? {}
-        Ok(())
-    }
-
-    /// As [`Daemon::run`], until `end` is readable.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn run_until(&mut self, end: BorrowedFd<'_>) -> Result<(), Error> {
-        while self.turn(Some(end))? {}
+    pub fn run(&mut self, end: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+        while self.turn(end)? {}
         Ok(())
     }
 
@@ -314,7 +306,8 @@ impl Daemon {
         });
         let refusal = match admitted {
             Ok(Ok((region, memory, cgroup))) => {
-                if !answer(&connection, Answer::Granted, &memory.descriptors()) {
+                let descriptors = memory.each_ref().map(AsFd::as_fd);
+                if !answer(&connection, Answer::Granted, &descriptors) {
                     // Or it would wait for ever. That it has ended is found as any other's end.
                     let _ = connection.shutdown(Shutdown::Both);
                 }
@@ -398,7 +391,7 @@ impl Daemon {
     fn leave(&mut self, number: u64) -> Result<(), Error> {
         let Some(member) = self.members.remove(&number) else { return Ok(()) };
         self.regions.remove(&self.programs, &member.region)?;
-        self.departed.add(member.peer.user, member.region.into_maps());
+        self.departed.add(member.peer.user, member.region.maps);
         self.detach_idle();
         Ok(())
     }

@@ -123,27 +123,20 @@ unsafe fn open<T: Attributes>(command: i32, attributes: &T) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn create(
-    kind: u32,
-    key_bytes: u32,
-    value_bytes: u32,
-    entries: u32,
-    flags: u32,
-) -> Result<OwnedFd> {
-    let attributes = Create { kind, key_bytes, value_bytes, entries, flags };
+fn create(attributes: &Create) -> Result<OwnedFd> {
     // SAFETY: there is no address among them.
-    unsafe { open(MAP_CREATE, &attributes) }
+    unsafe { open(MAP_CREATE, attributes) }
 }
 
 /// An array of one value that can be mapped (since Linux 5.5). All of its memory is taken at once.
 pub(crate) fn create_shared(value_bytes: usize) -> Result<OwnedFd> {
     let value_bytes = u32::try_from(value_bytes).map_err(|_| Errno::INVAL)?;
-    create(ARRAY, 4, value_bytes, 1, MMAPABLE)
+    create(&Create { kind: ARRAY, key_bytes: 4, value_bytes, entries: 1, flags: MMAPABLE })
 }
 
 /// A ring of records (since Linux 5.8).
 pub(crate) fn create_ring(bytes: u32) -> Result<OwnedFd> {
-    create(RING, 0, 0, bytes, 0)
+    create(&Create { kind: RING, key_bytes: 0, value_bytes: 0, entries: bytes, flags: 0 })
 }
 
 /// A map whose keys are numbers, and the bytes of its values.

@@ -48,7 +48,7 @@ fn serve(options: Options) -> Result<(), Error> {
     let mut daemon = Daemon::new(&options.socket, options.policy)?;
     drop_privileges()?;
     eprintln!("uselectd: listening on unix:{}", options.socket.display());
-    daemon.run_until(end.as_fd())
+    daemon.run(Some(end.as_fd()))
 }
 
 /// A process has up to seven: what is usual, 1,024, is less than all of them together.

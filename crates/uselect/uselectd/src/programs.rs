@@ -157,7 +157,10 @@ impl Programs {
 
     /// A map of `uselect.bpf.c`.
     pub(crate) fn map(&self, name: &str) -> BorrowedFd<'_> {
-        map(&self.loaded, name)
+        match self.loaded.map(name).expect("the object is ours") {
+            Map::HashMap(map) | Map::ArrayOfMaps(map) | Map::SkStorage(map) => map.fd().as_fd(),
+            other => panic!("a map of another kind: {other:?}"),
+        }
     }
 }
 
@@ -171,13 +174,6 @@ where
 
 fn descriptor<'a>(loaded: &'a Ebpf, name: &str) -> BorrowedFd<'a> {
     loaded.program(name).expect("the object is ours").fd().expect("it was loaded").as_fd()
-}
-
-fn map<'a>(loaded: &'a Ebpf, name: &str) -> BorrowedFd<'a> {
-    match loaded.map(name).expect("the object is ours") {
-        Map::HashMap(map) | Map::ArrayOfMaps(map) | Map::SkStorage(map) => map.fd().as_fd(),
-        other => panic!("a map of another kind: {other:?}"),
-    }
 }
 
 fn refused(name: &'static str) -> impl Fn(ProgramError) -> Error {

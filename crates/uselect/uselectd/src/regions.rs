@@ -1,6 +1,6 @@
 //! `Regions`: the memory of registered processes, and where the programs find it.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use uselect::Mode;
@@ -27,22 +27,12 @@ pub(crate) struct Region {
     /// So many sleepers have one; 0 <= rings <= SLEEPERS.
     rings: u32,
     /// The numbers of all maps that the process gets ([`kernel::id`]).
-    maps: Vec<u32>,
+    pub(crate) maps: Vec<u32>,
 }
 
-/// What the process gets, once.
-pub(crate) struct Memory {
-    shown: OwnedFd,
-    own: OwnedFd,
-    ring: OwnedFd,
-}
-
-impl Memory {
-    /// In the order of [`uselect::DESCRIPTORS`].
-    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; uselect::DESCRIPTORS] {
-        [self.shown.as_fd(), self.own.as_fd(), self.ring.as_fd()]
-    }
-}
+/// What the process gets, once, in the order of [`uselect::DESCRIPTORS`]: what programs show it, its
+/// own memory, and the ring of its first sleeper.
+pub(crate) type Memory = [OwnedFd; uselect::DESCRIPTORS];
 
 impl Regions {
     pub(crate) fn new() -> Self {
@@ -94,7 +84,7 @@ impl Regions {
         let value = process_value(self.identity, region.place, mode, peer);
         // The placeholder is gone if the process has executed another program meanwhile.
         match processes(programs).replace(region.process, &value)? {
-            true => Ok(Memory { shown, own, ring }),
+            true => Ok([shown, own, ring]),
             false => Err(Errno::SRCH.into()),
         }
     }
@@ -136,11 +126,6 @@ impl Regions {
 }
 
 impl Region {
-    /// The numbers of its maps, when it is removed.
-    pub(crate) fn into_maps(self) -> Vec<u32> {
-        self.maps
-    }
-
     fn ring_place(&self, sleeper: u32) -> u32 {
         self.place * SLEEPERS as u32 + sleeper
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use millrace_config::{self as config, Config};
 use millrace_engine::{Address, Buffer, Instant};
 use millrace_proxy::{Letter, Shared, Worker};
-use millrace_sim::{Actor, Ended, Faulty, Turn, World};
+use millrace_sim::{Actor, Ended, Sim, Turn, World};
 
 use super::super::reload::Posts;
 use super::super::verifier::SimVerifier;
@@ -124,7 +124,7 @@ impl Turn for Watched {
                 let words = format!("worker {} has drained and keeps {live:?}", self.index);
                 self.ledger.fail(&self.world, "leak", words);
             }
-            drop(self.running.take().map(|Running(worker)| Worker::<Faulty>::finish(worker)));
+            drop(self.running.take().map(|Running(worker)| Worker::<Sim>::finish(worker)));
             self.ended.set(true);
         }
         goes_on

@@ -1,27 +1,13 @@
-//! What an engine did, for metrics and tests.
+//! What an engine did, for tests.
 
 /// Counts since the engine began. Each only grows.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
-    /// Turns, each of which is one epoll_wait(2) or io_uring_enter(2).
-    pub turns: u64,
-    /// Calls of accept4(2).
-    pub accepts: u64,
-    /// Calls of connect(2).
-    pub connects: u64,
     /// Calls of recv(2).
     pub receives: u64,
     /// Calls of send(2) and sendmsg(2).
     pub sends: u64,
-    /// Calls of splice(2).
-    pub splices: u64,
-    /// Calls of tee(2).
-    pub tees: u64,
-    /// Calls of sendfile(2).
-    pub sendfiles: u64,
-    /// Descriptors closed.
-    pub closes: u64,
-    /// Calls of the above that found nothing to do (EAGAIN).
+    /// Calls that move bytes or accept, and found nothing to do (EAGAIN).
     pub would_block: u64,
     /// Sends that the kernel did not take whole at once.
     pub short_sends: u64,
@@ -29,8 +15,6 @@ pub struct Counters {
     pub parked_receives: u64,
     /// Events for descriptors that were closed before the event was looked at.
     pub stale_events: u64,
-    /// Bytes received into buffers.
-    pub bytes_received: u64,
     /// Bytes sent from memory.
     pub bytes_sent: u64,
     /// Bytes sent by reference.

@@ -21,30 +21,18 @@ pub(super) enum Direction {
 /// Each direction of each open descriptor is in at most one of the queues, at most once.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    ready: VecDeque<Ready>,
+    pub(super) ready: VecDeque<Ready>,
     /// Listeners that have given what they may in this turn.
-    deferred: Vec<Ready>,
+    pub(super) deferred: Vec<Ready>,
     /// Receives that wait for the budget. Nothing but the budget empties this queue, so it may
     /// not keep an entry for each descriptor that was closed in the meantime: see `forget_parked`.
-    parked: VecDeque<Ready>,
+    pub(super) parked: VecDeque<Ready>,
     /// Descriptors that were closed while parked, since their entries were last taken out. Some of
     /// the entries may have been popped since.
     stale: usize,
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, ready: Ready) {
-        self.ready.push_back(ready);
-    }
-
-    pub(super) fn park(&mut self, ready: Ready) {
-        self.parked.push_back(ready);
-    }
-
-    pub(super) fn defer(&mut self, ready: Ready) {
-        self.deferred.push(ready);
-    }
-
     /// Brings back what was deferred to this turn.
     pub(super) fn begin_turn(&mut self) {
         self.ready.extend(self.deferred.drain(..));
@@ -85,9 +73,9 @@ mod tests {
     #[test]
     fn the_parked_go_first_once_they_may() {
         let mut queue = Queue::default();
-        queue.park(ready(1));
-        queue.park(ready(2));
-        queue.push(ready(3));
+        queue.parked.push_back(ready(1));
+        queue.parked.push_back(ready(2));
+        queue.ready.push_back(ready(3));
         assert_eq!(queue.pop(false).unwrap().key.slot, 3);
         assert!(queue.is_empty(false) && !queue.is_empty(true) && queue.pop(false).is_none());
         assert_eq!([1, 2], [(); 2].map(|()| queue.pop(true).unwrap().key.slot));
@@ -96,9 +84,9 @@ mod tests {
     #[test]
     fn connections_that_come_and_go_while_parked_leave_nothing() {
         let mut queue = Queue::default();
-        queue.park(ready(0));
+        queue.parked.push_back(ready(0));
         for slot in 1..10_000 {
-            queue.park(ready(slot));
+            queue.parked.push_back(ready(slot));
             queue.forget_parked(|key| key.slot == 0 || key.slot > slot);
             assert!(queue.parked.len() <= 70);
         }

@@ -41,13 +41,8 @@ impl<W: Watch> Sockets<W> {
         self.enqueue(key, Direction::Receiving);
     }
 
-    pub(super) fn end_accept(&mut self, listener: &Fd) {
-        let key = self.open(listener).0;
-        self.disarm(key);
-    }
-
     /// Ends the watch of a listener, so that others who wait for it get its edges.
-    fn disarm(&mut self, key: Key) {
+    pub(super) fn disarm(&mut self, key: Key) {
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         assert_eq!(descriptor.role, Role::Listener);
         if matches!(descriptor.receiving, Receiving::Accept { .. }) {
@@ -68,7 +63,7 @@ impl<W: Watch> Sockets<W> {
                 descriptor.receive_queued = true;
                 descriptor.parked = true;
                 self.counters.parked_receives += 1;
-                self.queue.park(Ready { key, direction: Direction::Receiving });
+                self.queue.parked.push_back(Ready { key, direction: Direction::Receiving });
                 None
             }
             Receiving::Receive { .. } if gathers && descriptor.role == Role::Stream => {
@@ -142,8 +137,7 @@ impl<W: Watch> Sockets<W> {
             // so that the break now reads like an end; and its completion may be queued behind
             // this.
             Ok(0) if descriptor.send_failed() => Err(Error::Reset),
-            Ok(count) => Ok(count),
-            Err(error) => Err(Error::of(error)),
+            result => result.map_err(Error::of),
         };
         descriptor.receiving = Receiving::Idle;
         let received = match received {
@@ -151,7 +145,6 @@ impl<W: Watch> Sockets<W> {
                 buffer.set_filled(count);
                 self.lent += 1;
                 self.moved += count;
-                self.counters.bytes_received += count as u64;
                 Ok(buffer)
             }
             Err(error) => {
@@ -183,7 +176,6 @@ impl<W: Watch> Sockets<W> {
             Ok(0) if self.open(from).1.send_failed() => Some(Err(Error::Reset)),
             Ok(count) => {
                 self.moved += count;
-                self.counters.bytes_received += count as u64;
                 Some(Ok(count))
             }
             Err(error) => Some(Err(Error::of(error))),
@@ -196,11 +188,10 @@ impl<W: Watch> Sockets<W> {
         let descriptor = self.descriptors.get_mut(key)?;
         if count >= ACCEPTS_MAX {
             descriptor.receive_queued = true;
-            self.queue.defer(Ready { key, direction: Direction::Receiving });
+            self.queue.deferred.push(Ready { key, direction: Direction::Receiving });
             return None;
         }
         let accepted = sys::accept(descriptor.fd.as_fd());
-        self.counters.accepts += 1;
         descriptor.receiving = Receiving::Accept { token, turn, count: count + 1 };
         let result = match accepted {
             Ok((connection, peer)) => self.register_ready(connection).map(|fd| (fd, peer)),

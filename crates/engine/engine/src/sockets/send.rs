@@ -19,7 +19,6 @@ impl<W: Watch> Sockets<W> {
             Address::Udp(address) => (sys::connect_udp(*address), Role::Datagram),
             Address::Unix(path) => (sys::connect_unix(path), Role::Stream),
         };
-        self.counters.connects += 1;
         let (fd, connected) = opened.map_err(Error::of)?;
         let mut descriptor = Descriptor::new(fd, role);
         descriptor.sending = match connected {
@@ -55,30 +54,18 @@ impl<W: Watch> Sockets<W> {
             descriptor.sending = Sending::Batched { token, length: total as u32 };
             return self.batch.add_send(key, parts);
         }
-        let sent = if descriptor.writable {
-            send_parts(descriptor, parts, false, &mut self.counters)
-        } else {
-            Ok(0)
-        };
-        match sent {
-            Ok(taken) if taken < total => {
-                descriptor.lack_room(&mut self.watch);
-                let rest = Box::new(hold(&self.budget, parts, taken));
-                descriptor.sending = Sending::Send { token, rest };
-                self.moved += taken;
-                self.counters.bytes_sent += taken as u64;
-                self.counters.short_sends += 1;
-                return;
-            }
-            Ok(taken) => {
-                descriptor.sending = Sending::Sent { token, result: Ok(()) };
-                self.moved += taken;
-                self.counters.bytes_sent += taken as u64;
-            }
-            Err(error) => {
-                descriptor.sending = Sending::Sent { token, result: Err(Error::of(error)) };
-            }
+        let sent = send_parts(descriptor, parts, false, &mut self.counters);
+        let taken = sent.unwrap_or(0);
+        self.moved += taken;
+        self.counters.bytes_sent += taken as u64;
+        if sent.is_ok() && taken < total {
+            descriptor.lack_room(&mut self.watch);
+            let rest = Box::new(hold(&self.budget, parts, taken));
+            descriptor.sending = Sending::Send { token, rest };
+            self.counters.short_sends += 1;
+            return;
         }
+        descriptor.sending = Sending::Sent { token, result: ended(sent) };
         self.enqueue(key, Direction::Sending);
     }
 
@@ -105,10 +92,10 @@ impl<W: Watch> Sockets<W> {
                 descriptor.writable = result.is_ok();
                 completion(token, Event::Connected(result))
             }
-            Sending::Send { token, .. } => match self.send_rest(key, false)? {
-                Ok(()) => completion(token, Event::Sent(Ok(()))),
-                Err(error) => completion(token, Event::Sent(Err(error))),
-            },
+            Sending::Send { token, .. } => {
+                let result = self.send_rest(key, false)?;
+                completion(token, Event::Sent(result))
+            }
             Sending::SendShared { .. } => self.send_shared_rest(key),
             Sending::SpliceAfter { pipe, token, ref before } => {
                 let max = before.max;
@@ -162,8 +149,7 @@ impl<W: Watch> Sockets<W> {
     }
 
     pub(super) fn bytes_unsent(&self, fd: &Fd) -> usize {
-        let descriptor = self.descriptors.key_at(fd.0).and_then(|key| self.descriptors.get(key));
-        match descriptor.map(|descriptor| &descriptor.sending) {
+        match self.look(fd).map(|descriptor| &descriptor.sending) {
             Some(Sending::Send { rest, .. }) => rest.len(),
             Some(Sending::Batched { length, .. }) => *length as usize,
             Some(Sending::SpliceAfter { before, .. }) => before.rest.len(),
@@ -188,9 +174,9 @@ impl<W: Watch> Sockets<W> {
     }
 }
 
-/// Sends as much of `parts` as the kernel takes, and gives how many bytes. A stream that takes less
-/// than it is given is full, and its next room is an edge. `more`: something follows the parts at
-/// once.
+/// Sends as much of `parts` as the kernel takes, and gives how many bytes: none while there is no
+/// room. A stream that takes less than it is given is full, and its next room is an edge. `more`:
+/// something follows the parts at once.
 pub(super) fn send_parts(
     descriptor: &Descriptor,
     parts: &[&[u8]],
@@ -198,7 +184,7 @@ pub(super) fn send_parts(
     counters: &mut Counters,
 ) -> Result<usize, Errno> {
     // Often there is no head: that is no call.
-    if parts.iter().all(|part| part.is_empty()) {
+    if !descriptor.writable || parts.iter().all(|part| part.is_empty()) {
         return Ok(0);
     }
     let mut groups = parts.chunks(sys::PARTS_MAX).peekable();
@@ -222,6 +208,11 @@ pub(super) fn send_parts(
         }
     }
     Ok(taken)
+}
+
+/// How a send ended, whatever it gave.
+pub(super) fn ended<T>(result: Result<T, Errno>) -> Result<(), Error> {
+    result.map(|_| ()).map_err(Error::of)
 }
 
 /// Copies what comes after the first `taken` bytes of `parts`.

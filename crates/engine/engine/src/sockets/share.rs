@@ -6,9 +6,9 @@ use millrace_sys::{self as sys, Errno};
 
 use super::descriptor::{Descriptor, Rest, Role, Sending};
 use super::queue::Direction;
-use super::send::{hold, send_parts};
+use super::send::{ended, hold, send_parts};
 use super::{Counters, Sockets, Watch, completion};
-use crate::{Completion, Error, Event, Fd, Key, Shared, Token};
+use crate::{Completion, Event, Fd, Key, Shared, Token};
 
 impl<W: Watch> Sockets<W> {
     /// Both go out in one call of ours where the socket has room, so that nothing of `parts` is
@@ -39,19 +39,15 @@ impl<W: Watch> Sockets<W> {
         };
         self.moved += taken + sent;
         self.counters.bytes_sent += taken as u64;
-        let ended = match result {
-            Ok(false) => {
-                descriptor.lack_room(&mut self.watch);
-                self.counters.short_sends += 1;
-                let before = hold(&self.budget, parts, taken);
-                let rest = Box::new(Rest { before, shared: shared.share(), sent });
-                descriptor.sending = Sending::SendShared { token, rest };
-                return;
-            }
-            Ok(true) => Ok(()),
-            Err(error) => Err(Error::of(error)),
-        };
-        descriptor.sending = Sending::Sent { token, result: ended };
+        if result == Ok(false) {
+            descriptor.lack_room(&mut self.watch);
+            self.counters.short_sends += 1;
+            let before = hold(&self.budget, parts, taken);
+            let rest = Box::new(Rest { before, shared: shared.share(), sent });
+            descriptor.sending = Sending::SendShared { token, rest };
+            return;
+        }
+        descriptor.sending = Sending::Sent { token, result: ended(result) };
         self.enqueue(key, Direction::Sending);
     }
 
@@ -66,15 +62,12 @@ impl<W: Watch> Sockets<W> {
         let before = rest.len();
         let result = rest.send_on(descriptor, &mut self.counters);
         self.moved += before - rest.len();
-        match result {
-            Ok(false) => {
-                descriptor.lack_room(&mut self.watch);
-                descriptor.sending = Sending::SendShared { token, rest };
-                None
-            }
-            Ok(true) => completion(token, Event::Sent(Ok(()))),
-            Err(error) => completion(token, Event::Sent(Err(Error::of(error)))),
+        if result == Ok(false) {
+            descriptor.lack_room(&mut self.watch);
+            descriptor.sending = Sending::SendShared { token, rest };
+            return None;
         }
+        completion(token, Event::Sent(ended(result)))
     }
 }
 
@@ -109,7 +102,6 @@ fn send_bytes(
         return Ok(count == rest.len());
     };
     while *sent < length {
-        counters.sendfiles += 1;
         let at = start + *sent as u64;
         match sys::send_file(descriptor.fd.as_fd(), file, at, length - *sent) {
             // The file is shorter than what it is said to hold.

@@ -133,7 +133,6 @@ impl<W: Watch> Sockets<W> {
         let from = self.open_pipe_end(from);
         let fd = |key| self.descriptors.get(key).expect("it was just found").fd.as_fd();
         let result = sys::tee(fd(from), fd(into), max.min(SPLICE_MAX));
-        self.counters.tees += 1;
         none_is_zero(result)
     }
 
@@ -175,34 +174,27 @@ impl<W: Watch> Sockets<W> {
         let Some(target) = self.descriptors.get_mut(into_key) else { return };
         assert_eq!(target.role, Role::Stream, "a pipe is spliced into a stream");
         target.begin_sending(Sending::Idle);
-        let sent = if target.writable {
-            send_parts(target, parts, true, &mut self.counters)
-        } else {
-            Ok(0)
-        };
+        let sent = send_parts(target, parts, true, &mut self.counters);
+        let taken = sent.unwrap_or(0);
+        self.moved += taken;
+        self.counters.bytes_sent += taken as u64;
         let sending = match sent {
-            Ok(taken) if taken < total => {
+            Ok(_) if taken < total => {
                 target.lack_room(&mut self.watch);
-                self.moved += taken;
-                self.counters.bytes_sent += taken as u64;
                 self.counters.short_sends += 1;
                 let before = Before { rest: hold(&self.budget, parts, taken), max };
                 Sending::SpliceAfter { pipe: from.0, token, before: Box::new(before) }
             }
-            Ok(taken) => {
-                self.moved += taken;
-                self.counters.bytes_sent += taken as u64;
-                match self.splice_once(from_key, into_key, max) {
-                    Err(Errno::AGAIN) => {
-                        if let Some(target) = self.descriptors.get_mut(into_key) {
-                            target.lack_room(&mut self.watch);
-                        }
-                        Sending::Splice { pipe: from.0, max, token }
+            Ok(_) => match self.splice_once(from_key, into_key, max) {
+                Err(Errno::AGAIN) => {
+                    if let Some(target) = self.descriptors.get_mut(into_key) {
+                        target.lack_room(&mut self.watch);
                     }
-                    Ok(count) => Sending::Spliced { token, result: Ok(count as u32) },
-                    Err(error) => Sending::Spliced { token, result: Err(Error::of(error)) },
+                    Sending::Splice { pipe: from.0, max, token }
                 }
-            }
+                Ok(count) => Sending::Spliced { token, result: Ok(count as u32) },
+                Err(error) => Sending::Spliced { token, result: Err(Error::of(error)) },
+            },
             Err(error) => Sending::Spliced { token, result: Err(Error::of(error)) },
         };
         if matches!(sending, Sending::Spliced { .. }) {
@@ -218,7 +210,6 @@ impl<W: Watch> Sockets<W> {
         else {
             unreachable!("closing either side ends the splice")
         };
-        self.counters.splices += 1;
         let result = sys::splice(source.fd.as_fd(), target.fd.as_fd(), max as usize);
         match result {
             Ok(count) => {

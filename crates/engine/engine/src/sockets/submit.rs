@@ -6,10 +6,10 @@ use millrace_sys::{self as sys, Errno};
 
 use super::descriptor::{Receiving, Sending};
 use super::queue::{Direction, Ready};
-use super::send::hold;
+use super::send::{ended, hold};
 use super::{Sockets, Watch, data_of};
 use crate::limits::{BATCH_MAX, STOCK_MAX};
-use crate::{Buffer, Completion, Error, Key};
+use crate::{Buffer, Completion, Key};
 
 impl<W: Watch> Sockets<W> {
     /// Whether an operation that could be done now waits for the end of the turn instead. One that
@@ -31,7 +31,7 @@ impl<W: Watch> Sockets<W> {
             let Receiving::Receive { max, .. } = descriptor.receiving else { continue };
             if !may_receive {
                 // It is parked when it is run again.
-                self.queue.push(Ready { key, direction: Direction::Receiving });
+                self.queue.ready.push_back(Ready { key, direction: Direction::Receiving });
                 continue;
             }
             let buffer = self.stock.pop().unwrap_or_default();
@@ -76,26 +76,18 @@ impl<W: Watch> Sockets<W> {
         if let Some(descriptor) = self.descriptors.get_mut(key)
             && let Sending::Batched { token, .. } = descriptor.sending
         {
-            let taken = match result {
-                Err(Errno::AGAIN) => Ok(0),
-                other => other.map_err(Error::of),
-            };
-            match taken {
-                Ok(taken) if taken < bytes.len() => {
-                    descriptor.lack_room(&mut self.watch);
-                    let rest = Box::new(hold(&self.budget, &[&bytes], taken));
-                    descriptor.sending = Sending::Send { token, rest };
-                    self.counters.short_sends += 1;
-                }
-                _ => {
-                    let result = taken.map(|_| ());
-                    descriptor.sending = Sending::Sent { token, result };
-                    self.enqueue(key, Direction::Sending);
-                }
-            }
-            let taken = taken.unwrap_or(0);
+            let taken = result.unwrap_or(0);
             self.moved += taken;
             self.counters.bytes_sent += taken as u64;
+            if taken < bytes.len() && matches!(result, Ok(_) | Err(Errno::AGAIN)) {
+                descriptor.lack_room(&mut self.watch);
+                let rest = Box::new(hold(&self.budget, &[&bytes], taken));
+                descriptor.sending = Sending::Send { token, rest };
+                self.counters.short_sends += 1;
+            } else {
+                descriptor.sending = Sending::Sent { token, result: ended(result) };
+                self.enqueue(key, Direction::Sending);
+            }
         }
         if self.batch.spare.len() < BATCH_MAX {
             self.batch.spare.push(bytes);

@@ -29,12 +29,6 @@ impl EventWaker {
         &self.0.eventfd
     }
 
-    /// Ends the level of a wake. To be called before [`EventWaker::rearm`]: a wake that came
-    /// between the two in the other order would be taken, and none would follow it.
-    pub(super) fn clear(&self) {
-        self.0.eventfd.clear();
-    }
-
     /// Says that the worker is about to read: what is written from now on needs a new wake.
     pub(super) fn rearm(&self) {
         // Acquires what a waker released by finding `pending` set: if it did not signal because

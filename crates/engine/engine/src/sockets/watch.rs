@@ -34,8 +34,11 @@ pub trait Watch: Sized {
     /// has forgotten it.
     fn remove(&mut self, fd: BorrowedFd<'_>, data: u64);
     /// Ends the watch of a connection, and closes it: by the end of the next [`Watch::wait`] at
-    /// the latest, its peer is told.
-    fn close(&mut self, fd: OwnedFd, data: u64);
+    /// the latest, its peer is told. A registration of epoll(7) ends by itself with the last
+    /// descriptor of its open file.
+    fn close(&mut self, fd: OwnedFd, _data: u64) {
+        drop(fd);
+    }
     /// A send has found less room in a connection than it had bytes for, so an edge of room is
     /// waited for from now on. Most watches know that without being told.
     fn lacks_room(&mut self, _fd: BorrowedFd<'_>) {}

@@ -6,13 +6,13 @@ use std::time::Duration;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::io_uring::{
-    IoringAsyncCancelFlags, IoringOp, IoringPollFlags, IoringSqeFlags, io_uring_sqe,
+    IoringAsyncCancelFlags, IoringEnterFlags, IoringOp, IoringSqeFlags, io_uring_sqe,
 };
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::{CANCELLED, Lease, Lent, MOVES, Memory, Ring};
 use crate::Result;
-use crate::queues::half_words;
+use crate::queues;
 
 impl Ring {
     /// Watches a connection for edges of readability, room to write, urgent data, and either
@@ -41,12 +41,7 @@ impl Ring {
 
     fn watch(&mut self, fd: BorrowedFd<'_>, events: EventFlags, data: u64) -> Result<()> {
         assert_eq!(data & MOVES, 0, "the bit is the ring's own");
-        let mut request = request(IoringOp::PollAdd, fd.as_raw_fd());
-        // Edges are what a watch that goes on gives unless told otherwise (since Linux 5.13).
-        request.len.poll_flags = IoringPollFlags::ADD_MULTI;
-        request.op_flags.poll32_events = half_words(events.bits());
-        request.user_data.u64_ = data;
-        self.push(request)
+        self.push(queues::watch(fd.as_raw_fd(), events.bits(), data))
     }
 
     /// Ends the watch that carries `data`: it completes with ECANCELED. Nothing comes of this if
@@ -124,7 +119,7 @@ impl Ring {
     pub(super) fn push(&mut self, request: io_uring_sqe) -> Result<()> {
         let room = self.queues.room();
         if self.waiting() >= room {
-            self.submit(room - 1, 0)?;
+            self.submit(room - 1, IoringEnterFlags::empty())?;
         }
         // SAFETY: the ring is this thread's, and fewer requests wait than there are places; what
         // memory the request names is in `lent` until it completes.

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io_uring::{
     IoringOp, IoringRegisterOp, IoringRestrictionOp, IoringSqeFlags, io_uring_register,
-    io_uring_restriction,
+    io_uring_restriction, register_or_sqe_op_or_sqe_flags_union as What,
 };
 
 use crate::Result;
@@ -22,10 +22,13 @@ const OPERATIONS: [IoringOp; 4] =
 /// # Errors
 /// EBADFD when the ring is enabled already; EINVAL before Linux 5.10.
 pub(super) fn restrict(fd: BorrowedFd<'_>) -> Result<()> {
+    let operation = |sqe_op| rule(IoringRestrictionOp::SqeOp, What { sqe_op });
     let mut rules: Vec<_> = OPERATIONS.into_iter().map(operation).collect();
-    rules.push(flags(IoringSqeFlags::CQE_SKIP_SUCCESS));
+    let sqe_flags = IoringSqeFlags::CQE_SKIP_SUCCESS;
+    rules.push(rule(IoringRestrictionOp::SqeFlagsAllowed, What { sqe_flags }));
     // The end of a ring takes back its registered descriptor.
-    rules.push(registration(IoringRegisterOp::UnregisterRingFds));
+    let register_op = IoringRegisterOp::UnregisterRingFds;
+    rules.push(rule(IoringRestrictionOp::RegisterOp, What { register_op }));
     let count = rules.len() as u32;
     let (rules, what) = (rules.as_ptr().cast(), IoringRegisterOp::RegisterRestrictions);
     // SAFETY: the argument is `count` restrictions, which outlive the call.
@@ -36,27 +39,10 @@ pub(super) fn restrict(fd: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
-fn operation(operation: IoringOp) -> io_uring_restriction {
-    let mut rule = rule(IoringRestrictionOp::SqeOp);
-    rule.register_or_sqe_op_or_sqe_flags.sqe_op = operation;
-    rule
-}
-
-fn flags(allowed: IoringSqeFlags) -> io_uring_restriction {
-    let mut rule = rule(IoringRestrictionOp::SqeFlagsAllowed);
-    rule.register_or_sqe_op_or_sqe_flags.sqe_flags = allowed;
-    rule
-}
-
-fn registration(operation: IoringRegisterOp) -> io_uring_restriction {
-    let mut rule = rule(IoringRestrictionOp::RegisterOp);
-    rule.register_or_sqe_op_or_sqe_flags.register_op = operation;
-    rule
-}
-
-fn rule(opcode: IoringRestrictionOp) -> io_uring_restriction {
+fn rule(opcode: IoringRestrictionOp, what: What) -> io_uring_restriction {
     let mut rule = io_uring_restriction::default();
     rule.opcode = opcode;
+    rule.register_or_sqe_op_or_sqe_flags = what;
     rule
 }
 

@@ -165,7 +165,7 @@ fn answer(poller: &Poller, doors: &[Door], admin: &Arc<Admin>) {
     loop {
         // EINTR is a wait that ends early.
         let _ = poller.wait(&mut events, wait_ms_max);
-        if (0..events.len()).any(|index| events.get(index).0 == LEAVE) {
+        if events.any(|(door, _)| door == LEAVE) {
             return;
         }
         // Readiness is told only once, so all are tried, and tried again after an error.

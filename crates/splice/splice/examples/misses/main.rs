@@ -114,8 +114,8 @@ impl Proxy {
                 Err(error) if error == millrace_sys::Errno::INTR => continue,
                 other => other?,
             }
-            for index in 0..events.len() {
-                match events.get(index) {
+            for event in &mut events {
+                match event {
                     (LISTENER, _) => self.accept()?,
                     (SPLICER, _) => self.turn()?,
                     (token, readiness) => self.found(token, readiness),

@@ -66,14 +66,14 @@ fn check_bounds<E: Engine, S: Stream>(
 ) {
     let (way, [from, to]) = (&worker.ways[index], [peers[index], peers[1 - index]]);
     let sent = from.sent as u64;
-    let forwarded = way.flow.forwarded();
-    let taken = worker.hands.get(index).map_or(way.flow.taken(), |hand| hand.taken as u64);
-    assert!(forwarded <= way.flow.taken() && taken <= sent, "nothing comes from nowhere");
+    let forwarded = way.flow.forwarded;
+    let taken = worker.hands.get(index).map_or(way.flow.taken, |hand| hand.taken as u64);
+    assert!(forwarded <= way.flow.taken && taken <= sent, "nothing comes from nowhere");
     let is_unspliced = !worker.hands.is_empty();
     assert!(is_unspliced || asked.limit.is_none_or(|limit| index > 0 || taken <= limit));
     assert!(to.got <= first(asked, index) + from.sent, "nobody gets what was not sent");
     if let Some(kept) = &way.kept {
-        let most = if way.flow.is_sink_gone() { way.flow.taken() } else { forwarded };
+        let most = if way.flow.is_sink_gone() { way.flow.taken } else { forwarded };
         assert!(kept.read as u64 <= most, "what is kept was forwarded, or cannot be");
     }
 }
@@ -86,7 +86,7 @@ fn check_end<E: Engine, S: Stream>(
     seen: &mut Seen,
 ) {
     let (way, sent) = (&worker.ways[index], peers[index].sent);
-    let forwarded = way.flow.forwarded();
+    let forwarded = way.flow.forwarded;
     let read = way.kept.as_ref().map(|kept| kept.read as u64);
     match worker.ends[index] {
         Some(End::Limit) => assert_eq!(asked.limit, Some(forwarded)),
@@ -122,7 +122,7 @@ fn check_arrival<E: Engine, S: Stream>(
     if to.is_broken || way.flow.is_sink_gone() || (faults == Faults::Hostile && !to.is_at_end) {
         return;
     }
-    let payload = hand.map_or(way.flow.forwarded() as usize, |hand| hand.taken);
+    let payload = hand.map_or(way.flow.forwarded as usize, |hand| hand.taken);
     assert_eq!(to.got, first(asked, index) + payload, "all that was sent came");
 }
 

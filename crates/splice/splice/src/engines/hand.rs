@@ -45,21 +45,21 @@ impl Way {
             // A copy that is on its way has no pipe: it is the last that is kept.
             None => self.kept.as_ref().map_or(Vec::new(), |kept| kept.last(piped)),
         };
-        let taken = self.flow.taken() as usize;
+        let taken = self.flow.taken as usize;
         let is_sink_gone = self.flow.is_sink_gone();
         if let Some(kept) = &mut self.kept {
             if is_sink_gone {
                 kept.put(&rest[ahead..]);
             }
             kept.take_all_but(if is_sink_gone { 0 } else { ahead });
-            let wanted = if is_sink_gone { taken } else { self.flow.forwarded() as usize };
+            let wanted = if is_sink_gone { taken } else { self.flow.forwarded as usize };
             assert_eq!(kept.read, wanted, "what is kept was forwarded, or cannot be");
         }
-        let mut unsent = self.first[self.first.len() - self.flow.first()..].to_vec();
+        let mut unsent = self.first[self.first.len() - self.flow.first..].to_vec();
         if is_sink_gone {
             unsent.clear();
         } else {
-            let from = self.flow.forwarded() as usize;
+            let from = self.flow.forwarded as usize;
             assert_eq!(from + rest.len(), taken, "nothing is lost");
             compare(&rest, self.salt, from);
             unsent.extend(&rest);

@@ -63,7 +63,7 @@ impl Kept {
 
     /// The application reads something if it likes to. Gives whether it did.
     pub(super) fn maybe_read(&mut self, flow: &mut Flow) -> bool {
-        assert_eq!(self.bytes.len(), flow.copied(), "the flow counts what there is");
+        assert_eq!(self.bytes.len(), flow.copied, "the flow counts what there is");
         assert!(self.bytes.len() <= self.manner.keep.max2cache, "max2cache");
         let mut below = |bound: usize| self.random.next_u64() as usize % bound;
         let wants = below(self.manner.one_in) == 0;

@@ -11,6 +11,8 @@ pub use peers::{Cache, Ours, POLICIES, Policy, Role};
 pub use sharding::{COUNTS, Cut, cut};
 pub use table::{BAR, Row, SHARES, compare};
 
+use std::fmt::{Display, Write};
+
 use crate::trace::Trace;
 
 /// What a policy missed.
@@ -41,4 +43,15 @@ pub fn play(trace: &Trace, cache: &mut dyn Cache, capacity: u64) -> Misses {
     }
     let counted = trace.requests.len() - warm;
     Misses { objects: missed as f64 / counted as f64, bytes: missed_bytes as f64 / bytes as f64 }
+}
+
+/// The first two lines of a table whose rows begin with a trace and the size of a cache.
+fn head(columns: impl IntoIterator<Item: Display>) -> String {
+    let mut head = String::from("| trace | cache |");
+    let mut rule = String::from("| --- | ---: |");
+    for column in columns {
+        let _ = write!(head, " {column} |");
+        rule.push_str(" ---: |");
+    }
+    format!("{head}\n{rule}")
 }

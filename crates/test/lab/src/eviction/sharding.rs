@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Misses, Ours, SHARES, play};
+use super::{Misses, Ours, SHARES, head, play};
 use crate::trace::Trace;
 
 /// Into how many shards a cache is cut.
@@ -34,13 +34,7 @@ pub fn cut(traces: &[Trace], mut done: impl FnMut(&Cut)) {
 impl Cut {
     /// The head of the table.
     pub fn head() -> String {
-        let mut head = String::from("| trace | cache |");
-        let mut rule = String::from("| --- | ---: |");
-        for count in COUNTS {
-            let _ = write!(head, " {count} shards |");
-            rule.push_str(" ---: |");
-        }
-        format!("{head}\n{rule}")
+        head(COUNTS.map(|count| format!("{count} shards")))
     }
 
     /// The row of the table: how much more is missed than without shards, of objects and of bytes.

@@ -35,16 +35,6 @@ impl Trace {
         }
         bytes
     }
-
-    /// What part of all bytes asked for is of the one object of which most bytes are.
-    pub fn heaviest(&self) -> f64 {
-        let mut asked = vec![0; self.sizes.len()];
-        for &object in &self.requests {
-            asked[object as usize] += self.sizes[object as usize];
-        }
-        let most = asked.iter().max().copied().unwrap_or(0);
-        most as f64 / asked.iter().sum::<u64>().max(1) as f64
-    }
 }
 
 /// Every trace of the comparison. `objects` is the scale: about the number of objects that take

@@ -15,15 +15,13 @@ pub struct Polymix {
     seed: u128,
     /// The share of requests for pages that were asked for before.
     recurrence: f64,
-    /// Requests for pages, for each page of the working set.
-    length: u32,
 }
 
 impl Polymix {
     /// PolyMix-4, a forward proxy: 55 % of hits offered, with 80 % cachable.
-    pub const FORWARD: Self = Self { seed: 104, recurrence: 0.6875, length: 50 };
+    pub const FORWARD: Self = Self { seed: 104, recurrence: 0.6875 };
     /// WebAxe-4, a booster.
-    pub const BOOSTER: Self = Self { seed: 105, recurrence: 0.95, length: 50 };
+    pub const BOOSTER: Self = Self { seed: 105, recurrence: 0.95 };
 }
 
 /// A working set of a tenth of `objects` pages; with the images there are three times as many.
@@ -32,7 +30,7 @@ pub fn polymix(name: &'static str, objects: u32, kind: Polymix) -> Trace {
     let mut content = Content::new();
     let mut requests = Vec::new();
     let window = objects / 10;
-    let mut left = window * kind.length;
+    let mut left = window * LENGTH;
     while left > 0 {
         let made = content.pages.len() as u32;
         // Polygraph fills first: of 60 requests 5 recur.
@@ -69,6 +67,8 @@ struct Page {
     images: Vec<u32>,
 }
 
+/// Requests for pages, for each page of the working set.
+const LENGTH: u32 = 50;
 const KB: f64 = 1024.0;
 /// The shares of HTML and downloads among pages: 15 and 0.5 of 35.
 const HTML: f64 = 15.0 / 35.0;

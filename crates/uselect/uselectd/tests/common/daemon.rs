@@ -8,7 +8,7 @@ use uselectd::{Daemon, Error, Policy};
 pub(crate) fn serve(path: &Path) -> bool {
     let Some(mut daemon) = load(path) else { return false };
     // Its links and maps end with the process, whichever way that ends.
-    std::thread::spawn(move || daemon.run().unwrap());
+    std::thread::spawn(move || daemon.run(None).unwrap());
     true
 }
 
