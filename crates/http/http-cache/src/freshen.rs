@@ -12,9 +12,9 @@ use super::meta::Flags;
 use super::names::Names;
 use super::policy::{Policy, SetCookie};
 use super::refusal::Refusal;
-use super::store::{Receipt, Stored, check_request, is_personal, keep};
-use super::stored_head::{lines, read_again};
-use super::validate::StoredView;
+use super::store::{Receipt, check_request, is_personal, keep};
+use super::stored::Stored;
+use super::stored_head::read_again;
 
 /// What a HEAD says of a stored answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,7 +38,7 @@ pub(super) enum UpdatedBy {
     Head,
 }
 
-/// Makes of a stored answer and the 304 that selected it ([`selected`](super::selected)) what is
+/// Makes of a stored answer and the 304 that says that it holds what is
 /// stored from now on. `request` is the client's, whose answer it is as well.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub(super) enum UpdatedBy {
 /// may be sent still, since it was validated for this request.
 pub fn freshen(
     request: &RequestHead,
-    kept: &StoredView<'_>,
+    kept: &Stored,
     answer: &AnswerHead,
     receipt: &Receipt,
     policy: &Policy,
@@ -64,7 +64,7 @@ pub fn freshen(
 /// depend on fields that are in no key.
 pub fn freshen_by_head(
     request: &RequestHead,
-    kept: &StoredView<'_>,
+    kept: &Stored,
     length: u64,
     answer: &AnswerHead,
     receipt: &Receipt,
@@ -84,7 +84,7 @@ pub fn freshen_by_head(
         Err(_) => false,
     };
     let mut tags = answer.values(Name::Etag);
-    let is_same_tag = tags.all(|tag| kept.meta.etag_bytes(kept.head) == Some(tag));
+    let is_same_tag = tags.all(|tag| kept.etag_bytes() == Some(tag));
     let is_same_date = answer.find(Name::LastModified).is_none()
         || last_modified_s(answer, received_s) == kept.meta.last_modified_s;
     if !(is_same_length && is_same_tag && is_same_date) {
@@ -101,7 +101,7 @@ pub fn freshen_by_head(
 /// say together decides whether anything is.
 pub(super) fn keep_merged(
     request: &RequestHead,
-    kept: &StoredView<'_>,
+    kept: &Stored,
     (answer, by): (&AnswerHead, UpdatedBy),
     status: u16,
     receipt: &Receipt,
@@ -122,13 +122,13 @@ pub(super) fn keep_merged(
 /// that the later one has, its lines replace all those that are stored. `Age` and `Date` are always
 /// the later one's, since they tell when it was made.
 fn merge(
-    kept: &StoredView<'_>,
+    kept: &Stored,
     answer: &AnswerHead,
     status: u16,
     is_updated: impl Fn(Name, &[u8]) -> bool,
 ) -> AnswerHead {
     let mut bytes = Vec::with_capacity(kept.head.len() + answer.bytes().len());
-    let (status_line, stored) = kept.head.split_at(kept.meta.lines_at as usize);
+    let status_line = &kept.head[..kept.meta.lines_at as usize];
     let mut header = Http1Header::new(&mut bytes);
     if status == kept.meta.status {
         header.stored_response(status, status_line, status_line.len());
@@ -137,7 +137,7 @@ fn merge(
     }
     let names = forwarded_fields(answer).map(|field| (field.known, answer.name_of(field)));
     let updates = Names::of(names.filter(|&(known, name)| is_updated(known, name)).map(|it| it.1));
-    for line in lines(stored) {
+    for line in kept.lines() {
         if line.known != Name::Date && !updates.has(line.name) {
             header.run(Run::Lines(line.bytes));
         }
@@ -196,8 +196,7 @@ mod tests {
     const TAGGED: &str = "Cache-Control: max-age=2\r\nETag: \"a\"\r\n";
 
     fn freshened(stored: &str, fields: &str) -> Result<Stored, Refusal> {
-        let stored = kept(&format!("{DATE}{stored}"));
-        let kept = StoredView { meta: &stored.meta, head: &stored.head };
+        let kept = kept(&format!("{DATE}{stored}"));
         freshen(&get(""), &kept, &answer(304, fields), &LATER, &Policy::default())
     }
 
@@ -213,7 +212,7 @@ mod tests {
         let stored = freshened(&stored, &fields).unwrap();
         assert_eq!((stored.meta.lifetime_s, stored.meta.initial_age_s), (9, 4));
         assert_eq!((stored.meta.status, stored.meta.response_ms), (200, LATER.response_ms));
-        assert_eq!(stored.meta.etag_bytes(&stored.head), Some(&b"\"a\""[..]));
+        assert_eq!(stored.etag_bytes(), Some(&b"\"a\""[..]));
         let expected = format!(
             "HTTP/1.1 200 Reason\r\nETag: \"a\"\r\nKept: C\r\n{LATER_DATE}TEST: D\r\n\
              Cache-Control: max-age=9\r\nNew: E\r\n"
@@ -260,8 +259,7 @@ mod tests {
             let update = format!("{name}: B\r\n");
             let text = text(freshened(TAGGED, &update).unwrap());
             assert!(!text.contains(name), "{text}");
-            let stored = kept(&format!("{DATE}{TAGGED}"));
-            let kept = StoredView { meta: &stored.meta, head: &stored.head };
+            let kept = kept(&format!("{DATE}{TAGGED}"));
             let policy = Policy { set_cookie: SetCookie::Explicit, ..Policy::default() };
             let shared = freshen(&get(""), &kept, &answer(304, &update), &LATER, &policy);
             assert!(super::tests::text(shared.unwrap()).contains(&update));
@@ -291,8 +289,7 @@ mod tests {
 
     fn by_head(status: u16, fields: &str) -> Freshened {
         let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
-        let stored = kept(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
-        let kept = StoredView { meta: &stored.meta, head: &stored.head };
+        let kept = kept(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
         let head = request("HEAD / HTTP/1.1", "");
         let answer = answer(status, fields);
         freshen_by_head(&head, &kept, 5, &answer, &LATER, &Policy::default())
@@ -332,8 +329,7 @@ mod tests {
 
     #[test]
     fn a_personal_head_says_nothing_about_the_shared_response() {
-        let stored = kept(&format!("{DATE}{TAGGED}"));
-        let kept = StoredView { meta: &stored.meta, head: &stored.head };
+        let kept = kept(&format!("{DATE}{TAGGED}"));
         let private = answer(200, "Cache-Control: private\r\nETag: \"b\"\r\n");
         let of = |fields: &str| {
             let head = request("HEAD / HTTP/1.1", fields);

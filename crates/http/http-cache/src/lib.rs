@@ -39,6 +39,7 @@ mod reuse;
 mod sink;
 mod status;
 mod store;
+mod stored;
 mod stored_head;
 mod structured;
 mod tags;
@@ -70,11 +71,12 @@ pub use policy::{Policy, SetCookie, StatusTtl, Ttl, Unkeyed};
 pub use ranges::{ByteRange, Ranges, Selection, ranges};
 pub use refusal::Refusal;
 pub use reuse::{Reuse, is_failure, reuse};
-pub use store::{Receipt, Stored, is_personal, may_claim, store};
+pub use store::{Receipt, is_personal, may_claim, store};
+pub use stored::Stored;
 pub use stored_head::{Line, lines};
 pub use tags::{
     Tag, TagHash, group_hash, group_invalidations, tag_hash, tag_hashes, tags, updated_tags,
 };
-pub use validate::{StoredView, selected, write_validation};
+pub use validate::write_validation;
 pub use vary::{VariantKey, VaryNames};
 pub use written::{written_site, written_url};

@@ -15,6 +15,7 @@ use super::policy::Policy;
 use super::ranges::range_tag;
 use super::refusal::Refusal;
 use super::status;
+use super::stored::Stored;
 use super::stored_head::write_lines;
 use super::uri;
 use super::vary::VaryNames;
@@ -30,17 +31,6 @@ pub struct Receipt {
     pub scheme: Scheme,
     /// What the process hashes with.
     pub hash: HashKey,
-}
-
-/// What is kept of an answer besides its body.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Stored {
-    /// What decides about its reuse.
-    pub meta: Meta,
-    /// Its status line and its end-to-end fields, each line with its end, without the empty line.
-    pub head: Vec<u8>,
-    /// The fields that it depends on.
-    pub vary: Option<VaryNames>,
 }
 
 /// Says whether an answer to this request is stored, and gives what is kept of it. The key is that

@@ -74,7 +74,7 @@ impl Cache {
         drop(shard);
         let Some(length) = old.length() else { return };
         let head = request.head();
-        let freshened = freshen_by_head(head, &old.view(), length, answer, receipt, policy);
+        let freshened = freshen_by_head(head, &old.stored, length, answer, receipt, policy);
         let is_same_vary = || match VaryNames::of(answer) {
             Ok(vary) => vary.is_none() || vary == old.stored.vary,
             Err(_) => false,

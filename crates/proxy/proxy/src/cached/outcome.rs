@@ -134,7 +134,7 @@ fn wants_less(exchange: &Exchange) -> bool {
     let Exchange { request, caching, .. } = exchange;
     let has_less = |object: &Object| {
         request.find(Name::Range).is_some()
-            || condition(request, object.meta(), object.head()) == Condition::NotModified
+            || condition(request, &object.stored) == Condition::NotModified
     };
     caching.asks_for_all && caching.object.as_deref().is_some_and(has_less)
 }
@@ -145,7 +145,7 @@ fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
     let Exchange { request, answer, caching, transaction, .. } = exchange;
     let object = caching.object.clone().expect("what is completed is at hand");
     let Arrival { route, receipt, .. } = arrival;
-    let stored = combine(request, &object.view(), answer, receipt, &route.policy);
+    let stored = combine(request, &object.stored, answer, receipt, &route.policy);
     let is_certain = matches!(transaction.framing, Framing::Length(_));
     let (Ok(stored), Ok(new), Some(old), Some(bytes), true) =
         (stored, extent_of(answer), object.meta().extent, object.body.bytes(), is_certain)
@@ -243,16 +243,14 @@ fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> S
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
     let object = caching.object.clone().expect("what is validated is at hand");
-    let kept = [object.view()];
-    let holds = rules::selected(answer, &kept) == Some(0);
-    if !holds || !caching.serve(object.clone(), waiter) {
+    if !caching.serve(object.clone(), waiter) {
         return StoreOutcome::AskAgain;
     }
     let asked_for = caching.key.expect("the caller has found it");
     caching.forward_status = Some(304);
     caching.adds_fields_for_client = true;
     let mut is_personal = false;
-    match freshen(request, &kept[0], answer, receipt, &route.policy) {
+    match freshen(request, &object.stored, answer, receipt, &route.policy) {
         Ok(stored) => {
             let (heads, since) = ((&sent, &*answer), caching.since);
             caching.object = Some(cache.update(asked_for, &object, stored, heads, since));

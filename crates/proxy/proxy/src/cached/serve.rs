@@ -80,23 +80,24 @@ struct Start<'a, W> {
 
 impl<W: HeaderWriter> Start<'_, W> {
     fn form(&self, exchange: &Exchange, hash: &HashKey, random: impl FnOnce() -> u128) -> Form {
-        let (request, meta, head) = (&exchange.request, self.object.meta(), self.object.head());
-        if condition(request, meta, head) == Condition::NotModified {
+        let (request, stored) = (&exchange.request, &self.object.stored);
+        if condition(request, stored) == Condition::NotModified {
             return Form::NotModified;
         }
         if request.method() == Method::Head {
             return Form::Head;
         }
-        let length = self.object.length();
+        let (meta, length) = (&stored.meta, self.object.length());
         let selection = match (request.find(Name::Range), length, meta.extent) {
-            (Some(_), Some(length), _) => ranges(request, meta, head, length, hash),
-            (Some(_), None, Some(_)) => ranges(request, meta, head, 0, hash),
+            (Some(_), Some(length), _) => ranges(request, stored, length, hash),
+            (Some(_), None, Some(_)) => ranges(request, stored, 0, hash),
             _ => Selection::Whole,
         };
         match selection {
             Selection::Part(range) => Form::Part(range),
             Selection::Parts(ranges) if self.object.body.bytes().is_some() => {
-                let kind = lines(&head[meta.lines_at as usize..])
+                let kind = stored
+                    .lines()
                     .find(|line| line.known == Name::ContentType)
                     .map_or(&b""[..], |line| line.value);
                 let complete = meta.extent.map_or(length, |extent| extent.complete);
@@ -126,7 +127,7 @@ impl<W: HeaderWriter> Start<'_, W> {
             Form::Unsatisfiable => 416,
         };
         match form {
-            Form::NotModified => write_not_modified(out, meta, head),
+            Form::NotModified => write_not_modified(out, &self.object.stored),
             Form::Head | Form::Whole => {
                 out.stored_response(meta.status, head, meta.lines_at as usize);
             }

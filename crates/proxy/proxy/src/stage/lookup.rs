@@ -122,7 +122,7 @@ fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
     counters.cache_misses.add(1);
     (caching.forward, caching.claim) = (Some(Forward::Partial), claim);
     let wants_all = request.method() == Method::Get && request.find(Name::Range).is_none();
-    let rest = remainder(object.meta(), object.head());
+    let rest = remainder(&object.stored);
     caching.completes = rest.filter(|_| wants_all && object.body.bytes().is_some());
     caching.object = Some(object).filter(|_| caching.completes.is_some());
     None
@@ -205,9 +205,8 @@ fn find(
 /// Whether what is stored is a part of what is asked for, and not enough of it; or enough for
 /// several ranges, which are sent of what has arrived only.
 fn is_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
-    let meta = object.meta();
-    meta.extent.is_some()
-        && match ranges(request, meta, object.head(), 0, cache.hash()) {
+    object.meta().extent.is_some()
+        && match ranges(request, &object.stored, 0, cache.hash()) {
             Selection::Absent => true,
             Selection::Parts(_) => object.body.bytes().is_none(),
             _ => false,
