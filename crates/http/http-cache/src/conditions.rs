@@ -71,13 +71,12 @@ mod tests {
     use millrace_http1::{FieldList, Http1Header};
 
     use super::super::policy::Policy;
-    use super::super::samples::{DATE, RECEIPT, answer, get};
-    use super::super::store::store;
+    use super::super::samples::{DATE, answer, get, store_by};
     use super::*;
 
     fn kept(status: u16, fields: &str) -> Stored {
         let answer = answer(status, &format!("{DATE}Cache-Control: max-age=60\r\n{fields}"));
-        store(&get(""), &answer, &RECEIPT, &Policy::default()).unwrap()
+        store_by(&Policy::default(), &get(""), &answer).unwrap()
     }
 
     fn is_304(fields: &str, asked: &str) -> bool {

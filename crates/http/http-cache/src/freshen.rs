@@ -2,17 +2,16 @@
 //! and 4.3.5.
 
 use millrace_http1::{
-    AnswerHead, HeaderWriter, Http1Header, Name, NameSet, RequestHead, Run, declared_length,
-    forwarded_fields,
+    AnswerHead, HeaderWriter, Http1Header, Name, NameSet, Run, declared_length, forwarded_fields,
 };
 
-use super::directives::AnswerDirectives;
 use super::freshness::last_modified_s;
 use super::meta::Flags;
 use super::names::Names;
 use super::policy::{Policy, SetCookie};
+use super::received::Received;
 use super::refusal::Refusal;
-use super::store::{Receipt, check_request, is_personal, keep};
+use super::store::{check_request, is_personal, keep};
 use super::stored::Stored;
 use super::stored_head::read_again;
 
@@ -44,15 +43,8 @@ pub(super) enum UpdatedBy {
 /// # Errors
 /// As by [`store`](super::store()): what the answer says now forbids that it is kept. This once it
 /// may be sent still, since it was validated for this request.
-pub fn freshen(
-    request: &RequestHead,
-    kept: &Stored,
-    answer: &AnswerHead,
-    receipt: &Receipt,
-    policy: &Policy,
-) -> Result<Stored, Refusal> {
-    let by = UpdatedBy::NotModified;
-    let mut stored = keep_merged(request, kept, (answer, by), kept.meta.status, receipt, policy)?;
+pub fn freshen(received: &Received<'_>, kept: &Stored) -> Result<Stored, Refusal> {
+    let mut stored = keep_merged(received, UpdatedBy::NotModified, kept, kept.meta.status)?;
     stored.meta.extent = kept.meta.extent;
     stored.meta.range_tag = kept.meta.range_tag;
     Ok(stored)
@@ -62,23 +54,16 @@ pub fn freshen(
 /// section 4.3.5. `length` is that of the stored body. Only fields that set how long the response is
 /// fresh are taken over: any client can send a HEAD at any time, and what the origin responds may
 /// depend on fields that are in no key.
-pub fn freshen_by_head(
-    request: &RequestHead,
-    kept: &Stored,
-    length: u64,
-    answer: &AnswerHead,
-    receipt: &Receipt,
-    policy: &Policy,
-) -> Freshened {
+pub fn freshen_by_head(received: &Received<'_>, kept: &Stored, length: u64) -> Freshened {
+    let Received { request, answer, policy, .. } = received;
     let is_other = answer.status() != 200 || kept.meta.status != 200;
     if is_other || kept.meta.extent.is_some() || is_personal(request, answer, policy) {
         return Freshened::Unchanged;
     }
     // Before anything else: a request whose response is never stored must change nothing.
-    if check_request(request, &AnswerDirectives::of(answer, &policy.targets), policy).is_err() {
+    if check_request(received, &received.directives()).is_err() {
         return Freshened::Unchanged;
     }
-    let received_s = receipt.response_ms / 1000;
     let is_same_length = match declared_length(answer) {
         Ok(declared) => declared.is_none_or(|declared| declared == length),
         Err(_) => false,
@@ -86,11 +71,11 @@ pub fn freshen_by_head(
     let mut tags = answer.values(Name::Etag);
     let is_same_tag = tags.all(|tag| kept.etag_bytes() == Some(tag));
     let is_same_date = answer.find(Name::LastModified).is_none()
-        || last_modified_s(answer, received_s) == kept.meta.last_modified_s;
+        || last_modified_s(received) == kept.meta.last_modified_s;
     if !(is_same_length && is_same_tag && is_same_date) {
         return Freshened::Stale;
     }
-    match keep_merged(request, kept, (answer, UpdatedBy::Head), 200, receipt, policy) {
+    match keep_merged(received, UpdatedBy::Head, kept, 200) {
         Ok(stored) => Freshened::Updated(stored),
         Err(refusal) if refusal.drops_stored(200) => Freshened::Stale,
         Err(_) => Freshened::Unchanged,
@@ -100,18 +85,17 @@ pub fn freshen_by_head(
 /// What is kept, with this status, of a stored answer and of the fields of a later one: what the two
 /// say together decides whether anything is.
 pub(super) fn keep_merged(
-    request: &RequestHead,
+    received: &Received<'_>,
+    by: UpdatedBy,
     kept: &Stored,
-    (answer, by): (&AnswerHead, UpdatedBy),
     status: u16,
-    receipt: &Receipt,
-    policy: &Policy,
 ) -> Result<Stored, Refusal> {
-    let is_updated = |known: Name, name: &[u8]| is_updated(by, policy, known, name);
-    let merged = merge(kept, answer, status, is_updated);
-    let directives = AnswerDirectives::of(&merged, &policy.targets);
-    check_request(request, &directives, policy)?;
-    let mut stored = keep(&merged, &directives, receipt, policy)?;
+    let is_updated = |known: Name, name: &[u8]| is_updated(by, received.policy, known, name);
+    let merged = &merge(kept, received.answer, status, is_updated);
+    let merged = Received { answer: merged, ..*received };
+    let directives = merged.directives();
+    check_request(&merged, &directives)?;
+    let mut stored = keep(&merged, &directives)?;
     // The stored head says HTTP/1.1 whichever version it was received as.
     let is_http10 = kept.meta.flags.has(Flags::RECEIVED_AS_HTTP10);
     stored.meta.flags = stored.meta.flags.with(Flags::RECEIVED_AS_HTTP10, is_http10);
@@ -183,6 +167,7 @@ pub const FOR_ONE_CLIENT: NameSet =
 
 #[cfg(test)]
 mod tests {
+    use super::super::received::Receipt;
     use super::super::samples::{DATE, NOW_MS, RECEIPT, answer, get, kept, request};
     use super::*;
 
@@ -197,7 +182,12 @@ mod tests {
 
     fn freshened(stored: &str, fields: &str) -> Result<Stored, Refusal> {
         let kept = kept(&format!("{DATE}{stored}"));
-        freshen(&get(""), &kept, &answer(304, fields), &LATER, &Policy::default())
+        freshen_by(&Policy::default(), &kept, fields)
+    }
+
+    fn freshen_by(policy: &Policy, kept: &Stored, fields: &str) -> Result<Stored, Refusal> {
+        let (request, answer) = (&get(""), &answer(304, fields));
+        freshen(&Received { request, answer, receipt: &LATER, policy }, kept)
     }
 
     fn text(stored: Stored) -> String {
@@ -261,7 +251,7 @@ mod tests {
             assert!(!text.contains(name), "{text}");
             let kept = kept(&format!("{DATE}{TAGGED}"));
             let policy = Policy { set_cookie: SetCookie::Explicit, ..Policy::default() };
-            let shared = freshen(&get(""), &kept, &answer(304, &update), &LATER, &policy);
+            let shared = freshen_by(&policy, &kept, &update);
             assert!(super::tests::text(shared.unwrap()).contains(&update));
         }
     }
@@ -290,9 +280,12 @@ mod tests {
     fn by_head(status: u16, fields: &str) -> Freshened {
         let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
         let kept = kept(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
-        let head = request("HEAD / HTTP/1.1", "");
-        let answer = answer(status, fields);
-        freshen_by_head(&head, &kept, 5, &answer, &LATER, &Policy::default())
+        freshened_by_head("", &kept, &answer(status, fields))
+    }
+
+    fn freshened_by_head(asked: &str, kept: &Stored, answer: &AnswerHead) -> Freshened {
+        let (request, policy) = (&request("HEAD / HTTP/1.1", asked), &Policy::default());
+        freshen_by_head(&Received { request, answer, receipt: &LATER, policy }, kept, 5)
     }
 
     #[test]
@@ -331,10 +324,7 @@ mod tests {
     fn a_personal_head_says_nothing_about_the_shared_response() {
         let kept = kept(&format!("{DATE}{TAGGED}"));
         let private = answer(200, "Cache-Control: private\r\nETag: \"b\"\r\n");
-        let of = |fields: &str| {
-            let head = request("HEAD / HTTP/1.1", fields);
-            freshen_by_head(&head, &kept, 5, &private, &LATER, &Policy::default())
-        };
+        let of = |fields: &str| freshened_by_head(fields, &kept, &private);
         assert_eq!(of("Cookie: sid=1\r\n"), Freshened::Unchanged);
         assert_eq!(of(""), Freshened::Stale);
     }

@@ -1,15 +1,12 @@
 //! Parts of representations: 206 answers, answers that were cut short, and how they are made whole,
 //! RFC 9111 sections 3.3 and 3.4.
 
-use millrace_http1::{AnswerHead, RequestHead};
-
 use super::content_range::{extent_of, shortened};
-use super::directives::AnswerDirectives;
 use super::freshen::{UpdatedBy, keep_merged};
 use super::meta::{Extent, Meta};
-use super::policy::Policy;
+use super::received::Received;
 use super::refusal::Refusal;
-use super::store::{Receipt, keep};
+use super::store::keep;
 use super::stored::Stored;
 
 /// Says what a body means for what was stored with its head, once it has ended: `length` bytes of
@@ -70,24 +67,17 @@ pub fn remainder(stored: &Stored) -> Option<Remainder> {
 /// # Errors
 /// [`Refusal::Range`] where they are not parts of the same representation, or do not meet; then the
 /// stored part is of no use for this answer. The others as by [`store`](super::store()).
-pub fn combine(
-    request: &RequestHead,
-    kept: &Stored,
-    answer: &AnswerHead,
-    receipt: &Receipt,
-    policy: &Policy,
-) -> Result<Stored, Refusal> {
+pub fn combine(received: &Received<'_>, kept: &Stored) -> Result<Stored, Refusal> {
+    let answer = received.answer;
     let old = kept.meta.extent.filter(|_| answer.status() == 206).ok_or(Refusal::Range)?;
-    let directives = AnswerDirectives::of(answer, &policy.targets);
-    let new = keep(answer, &directives, receipt, policy)?;
+    let new = keep(received, &received.directives())?;
     let extent = union(old, extent_of(answer)?).ok_or(Refusal::Range)?;
     if !is_same_strongly(kept, &new) {
         return Err(Refusal::Range);
     }
     let is_all = extent.first == 0 && extent.complete == Some(extent.last + 1);
     let status = if is_all { 200 } else { kept.meta.status };
-    let mut stored =
-        keep_merged(request, kept, (answer, UpdatedBy::Part), status, receipt, policy)?;
+    let mut stored = keep_merged(received, UpdatedBy::Part, kept, status)?;
     stored.meta.extent = if is_all { None } else { Some(extent) };
     Ok(stored)
 }
@@ -117,8 +107,8 @@ fn is_same_strongly(old: &Stored, new: &Stored) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{DATE, RECEIPT, answer, get, kept};
-    use super::super::store::store;
+    use super::super::policy::Policy;
+    use super::super::samples::{DATE, RECEIPT, answer, get, kept, store_by};
     use super::*;
 
     const TAG: &str = "ETag: \"a\"\r\n";
@@ -128,7 +118,7 @@ mod tests {
             "{DATE}Cache-Control: max-age=60\r\nContent-Range: {content_range}\r\n{fields}"
         );
         let asked = get("Range: bytes=0-4\r\n");
-        store(&asked, &answer(206, &fields), &RECEIPT, &Policy::default())
+        store_by(&Policy::default(), &asked, &answer(206, &fields))
     }
 
     fn extent(first: u64, last: u64, complete: Option<u64>) -> Option<Extent> {
@@ -157,7 +147,7 @@ mod tests {
             assert_eq!(part(bad, "").err(), Some(Refusal::Range), "{bad}");
         }
         let unasked = answer(206, "Cache-Control: max-age=60\r\nContent-Range: bytes 0-4/10\r\n");
-        let refused = store(&get(""), &unasked, &RECEIPT, &Policy::default());
+        let refused = store_by(&Policy::default(), &get(""), &unasked);
         assert_eq!(refused.err(), Some(Refusal::Range));
     }
 
@@ -210,7 +200,8 @@ mod tests {
     fn joined(old: (&str, &str), new: (&str, &str)) -> Result<Stored, Refusal> {
         let kept = part(old.0, old.1).unwrap();
         let fields = format!("{DATE}Content-Range: {}\r\n{}", new.0, new.1);
-        combine(&get(""), &kept, &answer(206, &fields), &RECEIPT, &Policy::default())
+        let (request, answer) = (&get(""), &answer(206, &fields));
+        combine(&Received { request, answer, receipt: &RECEIPT, policy: &Policy::default() }, &kept)
     }
 
     #[test]

@@ -229,8 +229,7 @@ fn position(digits: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::super::policy::Policy;
-    use super::super::samples::{DATE, HASH, RECEIPT, answer, get, kept, request};
-    use super::super::store::store;
+    use super::super::samples::{DATE, HASH, answer, get, kept, request, store_by};
     use super::*;
 
     const FRESH: &str = "Cache-Control: max-age=60\r\n";
@@ -338,7 +337,7 @@ mod tests {
     #[test]
     fn errors_have_no_ranges() {
         let answer = answer(404, FRESH);
-        let stored = store(&get(""), &answer, &RECEIPT, &Policy::default()).unwrap();
+        let stored = store_by(&Policy::default(), &get(""), &answer).unwrap();
         let asked = get("Range: bytes=0-1\r\n");
         assert_eq!(ranges(&asked, &stored, 11, &HASH), Selection::Whole);
     }
@@ -347,7 +346,7 @@ mod tests {
     fn of_stored_part(content_range: &str, asked: &str) -> Selection {
         let first = get("Range: bytes=4-8, 4-8\r\n");
         let fields = format!("{FRESH}Content-Range: {content_range}\r\nContent-Length: 5\r\n");
-        let stored = store(&first, &answer(206, &fields), &RECEIPT, &Policy::default()).unwrap();
+        let stored = store_by(&Policy::default(), &first, &answer(206, &fields)).unwrap();
         ranges(&get(asked), &stored, 0, &HASH)
     }
 

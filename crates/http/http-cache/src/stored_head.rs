@@ -12,6 +12,7 @@ use millrace_http1::{
 use super::directives::AnswerDirectives;
 use super::etag::Etag;
 use super::meta::EtagAt;
+use super::received::Received;
 
 /// A field line of a stored head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,10 +64,10 @@ pub(super) fn is_stored(
 /// Gives where the entity tag is; `None` where there is none, or more than one.
 pub(super) fn write_lines(
     out: &mut Http1Header<'_>,
-    answer: &AnswerHead,
+    received: &Received<'_>,
     directives: &AnswerDirectives,
-    received_s: u64,
 ) -> Option<EtagAt> {
+    let answer = received.answer;
     let (mut etag, mut etags) = (None, 0);
     for field in forwarded_fields(answer) {
         let name = answer.name_of(field);
@@ -86,7 +87,7 @@ pub(super) fn write_lines(
         }
     }
     if answer.find(Name::Date).is_none() {
-        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(received_s));
+        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(received.time_s()));
         out.field(b"Date", date.as_bytes());
     }
     etag.filter(|_| etags == 1)

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use millrace_http_cache::{
     ByteRange, CacheStatus, Condition, Extent, Forward, Freshened, HashKey, Key, KeyParts, Lookup,
-    Multipart, Policy, Receipt, Refusal, RequestDirectives, Reuse, Scheme, Selection, Site, Stored,
-    VariantKey, combine, condition, finish, freshen, freshen_by_head, invalidated, is_failure,
-    lines, lookup, ranges, remainder, reuse, store, write_not_modified, write_validation,
+    Multipart, Policy, Receipt, Received, Refusal, RequestDirectives, Reuse, Scheme, Selection,
+    Site, Stored, VariantKey, combine, condition, finish, freshen, freshen_by_head, invalidated,
+    is_failure, lines, lookup, ranges, remainder, reuse, store, write_not_modified,
+    write_validation,
 };
 use millrace_http1::{
     AnswerHead, HeadLimits, HeadScan, HeaderWriter, Http1Header, Method, Name, OriginRequest,
@@ -212,7 +213,7 @@ impl Model {
         let Some(answer) = origin(&head) else { return own(502, "no origin") };
         let receipt = self.receipt();
         if answer.head.status() == 206 {
-            let joined = combine(request, &variant.stored, &answer.head, &receipt, &self.policy);
+            let joined = combine(&self.received(request, &answer.head, &receipt), &variant.stored);
             if let Ok(stored) = joined {
                 let body = join(&variant.body, variant.stored.meta.extent.unwrap(), &answer);
                 self.variants.get_mut(&key).unwrap()[at] = Variant { stored, key: None, body };
@@ -243,9 +244,10 @@ impl Model {
             return Some(self.take(request, key, Forward::Stale, answer));
         }
         let receipt = self.receipt();
-        let variants = self.variants.get_mut(&key).unwrap();
-        let variant = &mut variants[at];
-        match freshen(request, &variant.stored, &answer.head, &receipt, &self.policy) {
+        let received = self.received(request, &answer.head, &receipt);
+        let freshened = freshen(&received, &self.variants[&key][at].stored);
+        let variant = &mut self.variants.get_mut(&key).unwrap()[at];
+        match freshened {
             Ok(stored) => variant.stored = stored,
             Err(refusal) if refusal.drops_stored(variant.stored.meta.status) => {
                 variant.stored.meta.invalidate();
@@ -298,9 +300,11 @@ impl Model {
     fn update_by_head(&mut self, request: &RequestHead, key: Key, answer: &AnswerHead) {
         let Some(at) = self.find(key, request) else { return };
         let receipt = self.receipt();
+        let variant = &self.variants[&key][at];
+        let received = self.received(request, answer, &receipt);
+        let freshened = freshen_by_head(&received, &variant.stored, variant.body.len() as u64);
         let variant = &mut self.variants.get_mut(&key).unwrap()[at];
-        let length = variant.body.len() as u64;
-        match freshen_by_head(request, &variant.stored, length, answer, &receipt, &self.policy) {
+        match freshened {
             Freshened::Updated(stored) => variant.stored = stored,
             Freshened::Stale => variant.stored.meta.invalidate(),
             Freshened::Unchanged => {}
@@ -308,7 +312,7 @@ impl Model {
     }
 
     fn keep(&mut self, request: &RequestHead, key: Key, answer: &Answer) -> bool {
-        let mut stored = match store(request, &answer.head, &self.receipt(), &self.policy) {
+        let mut stored = match store(&self.received(request, &answer.head, &self.receipt())) {
             Ok(stored) => stored,
             Err(refusal) => {
                 if refusal.drops_stored(answer.head.status()) {
@@ -334,6 +338,15 @@ impl Model {
         });
         variants.push(Variant { stored, key: variant_key, body: answer.body.clone() });
         true
+    }
+
+    fn received<'a>(
+        &'a self,
+        request: &'a RequestHead,
+        answer: &'a AnswerHead,
+        receipt: &'a Receipt,
+    ) -> Received<'a> {
+        Received { request, answer, receipt, policy: &self.policy }
     }
 
     fn receipt(&self) -> Receipt {
