@@ -62,6 +62,15 @@ impl Scheme {
         }
     }
 
+    /// Takes a scheme and `://` off the beginning of a URI; `None` where it has no such one.
+    pub(super) fn split_off(uri: &[u8]) -> Option<(Self, &[u8])> {
+        [Self::Http, Self::Https].into_iter().find_map(|scheme| {
+            let (name, rest) = uri.split_at_checked(scheme.as_str().len())?;
+            let is_it = name.eq_ignore_ascii_case(scheme.as_str().as_bytes());
+            rest.strip_prefix(b"://").filter(|_| is_it).map(|rest| (scheme, rest))
+        })
+    }
+
     /// The port that is meant where none is written.
     pub fn port(self) -> u16 {
         match self {

@@ -18,17 +18,10 @@ pub(super) fn combined<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Option<
     Some(Cow::Owned(all))
 }
 
-/// The values of all fields of a name that the head's parser may not know.
+/// The values of all fields of a name that the head's parser may not know. To find none of a known
+/// name costs one test.
 pub(super) fn lines_named<'a>(fields: &'a Fields, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
-    lines_known(fields, Name::of(name), name)
-}
-
-/// The same with what the name is known as. To find none of a known name costs one test.
-pub(super) fn lines_known<'a>(
-    fields: &'a Fields,
-    known: Name,
-    name: &[u8],
-) -> impl Iterator<Item = &'a [u8]> {
+    let known = Name::of(name);
     let all =
         if known == Name::Other || fields.find(known).is_some() { fields.fields() } else { &[] };
     let is_of_many = known.is_of_many();

@@ -167,8 +167,7 @@ impl RequestHead {
     /// as it is. [`target`](Self::target) is still the target as received.
     pub fn normalise_path(&mut self) {
         let Ok(located) = &mut self.destination else { return };
-        let path_and_query = located.path_and_query();
-        let target = path_and_query.of(&self.fields.bytes);
+        let target = located.path_and_query.of(&self.fields.bytes);
         let (path, query) = path::split_query(target);
         if path.starts_with(b"/")
             && let Cow::Owned(normal) = path::normalise(path)
@@ -176,7 +175,7 @@ impl RequestHead {
             let target = [&normal, query].concat();
             let start = self.fields.bytes.len();
             self.fields.bytes.extend_from_slice(&target);
-            located.set_path_and_query(Span::new(start..self.fields.bytes.len()));
+            located.path_and_query = Span::new(start..self.fields.bytes.len());
         }
     }
 

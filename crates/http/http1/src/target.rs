@@ -84,16 +84,6 @@ pub(crate) struct Located {
     pub(crate) path_and_query: Span,
 }
 
-impl Located {
-    pub(crate) fn path_and_query(&self) -> Span {
-        self.path_and_query
-    }
-
-    pub(crate) fn set_path_and_query(&mut self, at: Span) {
-        self.path_and_query = at;
-    }
-}
-
 /// What an [`Authority`] is a view of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AuthorityAt {

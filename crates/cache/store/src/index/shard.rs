@@ -104,7 +104,8 @@ impl Shard {
         self.free.push(handle);
     }
 
-    /// Puts an object in, which has heeded what was made invalid up to the number `since`.
+    /// Puts an object in as the newest, which has heeded what was made invalid up to the number
+    /// `since`. Gives the objects of its key.
     pub(super) fn insert(
         &mut self,
         key: Key,
@@ -112,28 +113,14 @@ impl Shard {
         object: Arc<Object>,
         size: u64,
         since: u64,
-    ) {
+    ) -> &mut [Slot] {
         let expires = expires(&object);
         self.eviction.insert(handle, key.0 as u64, size, expires);
         let entry = self.keys.entry(key).or_default();
         entry.pass_until_ms = 0;
         let heeded = heeded(&object, since);
         entry.objects.push(Slot { handle, object, heeded, is_on_disk: false });
-    }
-
-    /// Puts an object in that a disk brought: others under its key are newer.
-    pub(super) fn insert_oldest(
-        &mut self,
-        key: Key,
-        handle: u32,
-        object: Arc<Object>,
-        size: u64,
-        since: u64,
-    ) {
-        self.insert(key, handle, object, size, since);
-        let entry = self.keys.get_mut(&key).expect("it was just put in");
-        entry.objects.rotate_right(1);
-        entry.objects[0].is_on_disk = true;
+        &mut entry.objects
     }
 
     /// Takes those objects of a key out that `is_gone` says.

@@ -110,9 +110,7 @@ impl Cache {
         shard.outdated.add(key, number);
         if let Some(entry) = shard.keys.get_mut(&key) {
             for slot in &mut entry.objects {
-                let mut object = (*slot.object).clone();
-                object.stored.meta.invalidate();
-                slot.object = Arc::new(object);
+                Arc::make_mut(&mut slot.object).stored.meta.invalidate();
             }
             entry.fetches.iter_mut().for_each(|fetch| fetch.is_outdated = true);
         }
