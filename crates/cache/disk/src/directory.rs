@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use millrace_sys::{Errno, OpenFile};
 
-use super::volume::{IoResult, Volume, VolumeFile, read_exactly, write_all};
+use super::volume::{IoResult, Volume, VolumeFile, ensure_removed, read_exactly, write_all};
 
 /// A directory that is this process's alone, as long as this lives: everything in it is found from
 /// its descriptor, so it does not matter if somebody renames what leads to it.
@@ -143,10 +143,7 @@ impl Volume for Directory {
     }
 
     fn replace(&self, name: &str, bytes: &[u8]) -> IoResult<()> {
-        match self.remove(NEW) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error),
-        }
+        ensure_removed(self, NEW)?;
         let file = self.open_file(NEW, OpenFile::New)?;
         write_all(&file, 0, &[bytes])?;
         file.sync()?;

@@ -2,18 +2,15 @@
 //! it was compared with its checksum.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use millrace_body::{Filler, Waiter};
 
 use super::fetching::{Fetching, Opened};
-use super::format::Kind;
 use super::index::Known;
 use super::limits::{CHUNK_BYTES, ROOM_TRIES_MAX, ROOM_TRIES_READ_MAX, TURN_BYTES};
 use super::message::{Answered, Miss};
-use super::rules::{Judged, Standing};
-use super::shared::Shared;
-use super::volume::read_exactly;
+use super::rules::Standing;
+use super::shared::{Fronts, Shared};
 
 /// What became of a turn.
 #[derive(Debug)]
@@ -39,25 +36,7 @@ pub(super) fn open(shared: &Shared, known: &Known) -> Result<Opened, Miss> {
     let now = shared.index.shard(id.key).known(id).filter(|now| now.at == at);
     let known = now.ok_or(Miss::Gone)?;
     let segment = shared.segments.get(at.segment).ok_or(Miss::Gone)?;
-    let front = shared.read_front(&segment, id, at, known.front_bytes)?;
-    if !front.is(Kind::Answer) || front.fixed.body_bytes != known.body_bytes {
-        return Err(Miss::Damaged);
-    }
-    let update = match known.update {
-        None => None,
-        Some(head) => {
-            let segment = shared.segments.get(head.at.segment).ok_or(Miss::Gone)?;
-            let update = shared.read_front(&segment, id, head.at, head.front_bytes)?;
-            if !update.is(Kind::Update) || update.fixed.target != at {
-                return Err(Miss::Damaged);
-            }
-            Some(update)
-        }
-    };
-    let parts = front.parts();
-    let head_at = known.update.map_or(at, |head| head.at);
-    let judged = Judged { id, at, head_at, name: parts.name, tags: parts.tags };
-    let standing = shared.rules.standing(&judged);
+    let Fronts { front, update, standing } = shared.read_known(&segment, &known)?;
     if standing == Standing::Dead {
         return Err(Miss::Gone);
     }
@@ -160,7 +139,7 @@ impl Fetching {
             && !self.has_answered
         {
             self.has_answered = true;
-            shared.tally.fetched.fetch_add(1, Ordering::Relaxed);
+            shared.tally.count(|counters| counters.fetched += 1);
             shared.index.shard(self.known.id.key).ask(self.known.id);
             let head = opened.head.clone();
             shared.host.answered(self.asker, Answered::Fetched(head));
@@ -181,7 +160,7 @@ impl Fetching {
         match miss {
             Miss::Damaged => shared.give_up(id, at),
             Miss::Gone => {
-                shared.tally.gone.fetch_add(1, Ordering::Relaxed);
+                shared.tally.count(|counters| counters.gone += 1);
                 // A rule is about it, or its segment went. If it was opened, only this one fetch
                 // is over.
                 if self.opened.is_none() {
@@ -234,12 +213,8 @@ fn read_directly(
 fn read_chunk(shared: &Shared, opened: &Opened, start: u64, bytes: &mut [u8]) -> Result<(), Miss> {
     let chunk = (start / CHUNK_BYTES as u64) as usize;
     let at = opened.body_at + start;
-    match read_exactly(&*opened.segment.file, at, bytes) {
-        Ok(true) if opened.front.sum(chunk) == Some(crc32c::crc32c(bytes)) => return Ok(()),
-        Ok(_) => shared.tally.damaged.fetch_add(1, Ordering::Relaxed),
-        Err(_) => shared.tally.read_errors.fetch_add(1, Ordering::Relaxed),
-    };
-    Err(Miss::Damaged)
+    let is_sound = |bytes: &[u8]| opened.front.sum(chunk) == Some(crc32c::crc32c(bytes));
+    shared.read(&opened.segment, at, bytes, |bytes| is_sound(bytes).then_some(()))
 }
 
 fn wake(shared: &Shared, waiters: Vec<Waiter>) {

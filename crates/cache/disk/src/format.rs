@@ -110,7 +110,7 @@ const IS_SOFT: u8 = 4;
 
 impl Fixed {
     /// One without any parts.
-    pub(super) fn new(kind: Kind, id: Id, purges: u64) -> Self {
+    pub(super) fn new(kind: Kind, id: Id) -> Self {
         Self {
             kind,
             is_soft: false,
@@ -121,7 +121,7 @@ impl Fixed {
             head_bytes: 0,
             name_bytes: 0,
             body_bytes: 0,
-            purges,
+            purges: 0,
             target: Position::default(),
             space: SpaceTag::default(),
             id,
@@ -518,7 +518,7 @@ mod tests {
 
     fn fixed() -> Fixed {
         let id = Id { key: Key(1 << 100), variant: 5 };
-        let mut fixed = Fixed::new(Kind::Answer, id, 77);
+        let mut fixed = Fixed { purges: 77, ..Fixed::new(Kind::Answer, id) };
         (fixed.has_variant, fixed.has_language, fixed.tags) = (true, true, 2);
         (fixed.vary_bytes, fixed.head_bytes, fixed.name_bytes) = (3, 4, 5);
         fixed.body_bytes = CHUNK_BYTES as u64 + 1;
@@ -566,7 +566,7 @@ mod tests {
 
     #[test]
     fn items_come_back_and_anything_else_is_none() {
-        let mut purge = Fixed::new(Kind::Purge(Purged::Tag), fixed().id, 1);
+        let mut purge = Fixed { purges: 1, ..Fixed::new(Kind::Purge(Purged::Tag), fixed().id) };
         (purge.is_soft, purge.tags, purge.name_bytes) = (true, 1, 2);
         let variant = Some(VariantKey { exact: 8, by_language: Some(9) });
         let mut bytes = Vec::new();

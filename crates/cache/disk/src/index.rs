@@ -401,7 +401,7 @@ mod tests {
     }
 
     fn learn(index: &Index, kind: Kind, id: Id, segment: u32, unit: u32) -> bool {
-        let mut fixed = Fixed::new(kind, id, 0);
+        let mut fixed = Fixed::new(kind, id);
         fixed.target = at(1, 1);
         let item = Item { unit, fixed, variant: None, vary: b"accept", name: b"", tags: b"" };
         index.learn(segment, &item).is_some()

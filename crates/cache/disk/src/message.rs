@@ -35,7 +35,7 @@ pub struct Answer {
 impl Answer {
     /// What its record begins with; `None` where something is too long.
     pub(super) fn fixed(&self) -> Option<Fixed> {
-        let mut fixed = Fixed::new(Kind::Answer, self.id, 0);
+        let mut fixed = Fixed::new(Kind::Answer, self.id);
         fixed.has_variant = self.variant.is_some();
         fixed.has_language = self.variant.is_some_and(|variant| variant.by_language.is_some());
         fixed.tags = self.tags.len().try_into().ok()?;

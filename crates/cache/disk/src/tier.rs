@@ -12,7 +12,7 @@ use millrace_sys::Errno;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::directory::Directory;
-use super::disk::{Counters, Disk};
+use super::disk::Disk;
 use super::format::Id;
 use super::identity::{Contents, IDENTITY, IDENTITY_BYTES_MAX, Identity, MEMBERS_MAX, agree};
 use super::limits::{DISK_BYTES_MIN, WAIT};
@@ -20,6 +20,7 @@ use super::message::{Answer, Answered, Candidate, Cursor, Fetch, Host};
 use super::queue::{Options, PurgeAsker};
 use super::rules::Subject;
 use super::segments::Segment;
+use super::tally::Counters;
 use super::threads::Threads;
 use super::volume::{IoResult, Volume, read_exactly};
 

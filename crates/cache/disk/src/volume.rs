@@ -85,6 +85,17 @@ pub trait VolumeFile: Send + Sync + Debug {
     fn sync(&self) -> IoResult<()>;
 }
 
+/// Removes a file unless it is gone already.
+///
+/// # Errors
+/// As [`Volume::remove`].
+pub(super) fn ensure_removed(volume: &dyn Volume, name: &str) -> IoResult<()> {
+    match volume.remove(name) {
+        Err(Errno::NOENT) => Ok(()),
+        removed => removed,
+    }
+}
+
 /// Reads all of `bytes`.
 ///
 /// # Errors

@@ -1,7 +1,6 @@
 //! What the writer does with a job.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use millrace_http_cache::{Key, META_BYTES};
@@ -16,7 +15,7 @@ use super::log::{Log, bodiless};
 use super::message::{Answer, Answered, Cursor, StoredHead};
 use super::queue::{Job, Next, PurgeJob};
 use super::rules::Subject;
-use super::volume::IoResult;
+use super::volume::{IoResult, ensure_removed};
 
 /// Purges that are written and synced together, at most.
 const PURGES_AT_ONCE: usize = 64;
@@ -70,7 +69,7 @@ impl Log {
 
     pub(super) fn count_error<T>(&self, result: &IoResult<T>) {
         if result.is_err() {
-            self.shared.tally.write_errors.fetch_add(1, Ordering::Relaxed);
+            self.shared.tally.count(|counters| counters.write_errors += 1);
         }
     }
 
@@ -79,7 +78,7 @@ impl Log {
         let id = answer.id;
         let at = if self.pause > 0 {
             self.pause -= 1;
-            shared.tally.stores_skipped.fetch_add(1, Ordering::Relaxed);
+            shared.tally.count(|counters| counters.stores_skipped += 1);
             None
         } else {
             let written = self.write_answer(answer);
@@ -110,7 +109,7 @@ impl Log {
             vary: answer.vary.as_ref().and_then(|vary| shared.index.share(vary)),
         };
         shared.index.shard(id.key).settle(number, known);
-        shared.tally.stored.fetch_add(1, Ordering::Relaxed);
+        shared.tally.count(|counters| counters.stored += 1);
     }
 
     fn write_answer(&mut self, answer: &Answer) -> IoResult<(Position, u32)> {
@@ -251,10 +250,7 @@ impl Log {
     pub(super) fn is_condemned_or_sound(&mut self) -> bool {
         if self.owes_purge {
             let volume = &self.shared.volume;
-            let removed = match volume.remove(IDENTITY) {
-                Ok(()) | Err(Errno::NOENT) => volume.sync(),
-                Err(error) => Err(error),
-            };
+            let removed = ensure_removed(&**volume, IDENTITY).and_then(|()| volume.sync());
             self.count_error(&removed);
             self.owes_purge = removed.is_err();
         }
