@@ -88,10 +88,7 @@ impl Fetching {
     /// How often memory is asked for before it is given up: far more often where somebody reads what
     /// would be cut.
     fn tries_max(&mut self) -> u32 {
-        match self.filler().has_readers() {
-            true => ROOM_TRIES_READ_MAX,
-            false => ROOM_TRIES_MAX,
-        }
+        if self.filler().readers() > 0 { ROOM_TRIES_READ_MAX } else { ROOM_TRIES_MAX }
     }
 
     /// Gives the next bytes: those of one chunk at most.

@@ -18,7 +18,7 @@ use super::limits::{
 };
 
 /// Which stored answer: of all under a key, one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Id {
     /// Its key.
     pub key: Key,
@@ -43,9 +43,10 @@ impl Position {
 }
 
 /// What a record is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Kind {
     /// An answer.
+    #[default]
     Answer,
     /// Another head for the answer at `target`.
     Update,
@@ -69,7 +70,7 @@ pub(super) enum Purged {
 }
 
 /// The beginning of each record: what it is, and how long its parts are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Fixed {
     pub(super) kind: Kind,
     /// Of a purge: what it is about is only stale.
@@ -111,21 +112,7 @@ const IS_SOFT: u8 = 4;
 impl Fixed {
     /// One without any parts.
     pub(super) fn new(kind: Kind, id: Id) -> Self {
-        Self {
-            kind,
-            is_soft: false,
-            has_variant: false,
-            has_language: false,
-            tags: 0,
-            vary_bytes: 0,
-            head_bytes: 0,
-            name_bytes: 0,
-            body_bytes: 0,
-            purges: 0,
-            target: Position::default(),
-            space: SpaceTag::default(),
-            id,
-        }
+        Self { kind, id, ..Self::default() }
     }
 
     pub(super) fn to_bytes(self) -> [u8; FIXED_BYTES] {
@@ -234,30 +221,25 @@ impl Fixed {
     }
 }
 
+/// Each kind at its number less one.
+const KINDS: [Kind; 7] = [
+    Kind::Answer,
+    Kind::Update,
+    Kind::Purge(Purged::Id),
+    Kind::Purge(Purged::Key),
+    Kind::Purge(Purged::Prefix),
+    Kind::Purge(Purged::Tag),
+    Kind::Purge(Purged::All),
+];
+
 impl Kind {
     fn number(self) -> u8 {
-        match self {
-            Self::Answer => 1,
-            Self::Update => 2,
-            Self::Purge(Purged::Id) => 3,
-            Self::Purge(Purged::Key) => 4,
-            Self::Purge(Purged::Prefix) => 5,
-            Self::Purge(Purged::Tag) => 6,
-            Self::Purge(Purged::All) => 7,
-        }
+        let place = KINDS.iter().position(|kind| *kind == self);
+        place.expect("each kind has a number") as u8 + 1
     }
 
     fn of(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => Self::Answer,
-            2 => Self::Update,
-            3 => Self::Purge(Purged::Id),
-            4 => Self::Purge(Purged::Key),
-            5 => Self::Purge(Purged::Prefix),
-            6 => Self::Purge(Purged::Tag),
-            7 => Self::Purge(Purged::All),
-            _ => return None,
-        })
+        KINDS.get(usize::from(number).checked_sub(1)?).copied()
     }
 }
 

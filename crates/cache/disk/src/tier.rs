@@ -22,7 +22,7 @@ use super::rules::Subject;
 use super::segments::Segment;
 use super::tally::Counters;
 use super::threads::Threads;
-use super::volume::{IoResult, Volume, read_exactly};
+use super::volume::{IoResult, Volume, read_short};
 
 /// Why disks are not used. Places count from 0, in the order they were given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -284,16 +284,9 @@ fn identity(volume: &dyn Volume) -> IoResult<Option<Identity>> {
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let bytes = file.bytes()?;
-    if bytes > IDENTITY_BYTES_MAX as u64 {
-        return Ok(None);
-    }
-    let mut read = vec![0; bytes as usize];
-    match read_exactly(&*file, 0, &mut read) {
-        Ok(true) => Ok(Identity::from_bytes(&read)),
-        // What cannot be read is as good as lost: everything is fetched again.
-        Ok(false) | Err(_) => Ok(None),
-    }
+    // What cannot be read is as good as lost: everything is fetched again.
+    let read = read_short(&*file, file.bytes()?, IDENTITY_BYTES_MAX);
+    Ok(read.and_then(|bytes| Identity::from_bytes(&bytes)))
 }
 
 /// Writes what a directory is. Where the disk is full, the oldest segments make room for it.

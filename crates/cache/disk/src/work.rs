@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use millrace_http_cache::{Key, META_BYTES};
+use millrace_http_cache::META_BYTES;
 use millrace_sys::Errno;
 
 use super::format::{Id, Kind, Parts, Position, Purged};
@@ -226,11 +226,11 @@ impl Log {
     }
 
     fn write_purge(&mut self, job: &PurgeJob) -> IoResult<Position> {
-        let nobody = Id { key: Key(0), variant: 0 };
+        let nobody = Id::default();
         let tag;
         let (purged, id, parts) = match &job.subject {
             Subject::Answer(id) => (Purged::Id, *id, Parts::NONE),
-            Subject::Key(key) => (Purged::Key, Id { key: *key, variant: 0 }, Parts::NONE),
+            Subject::Key(key) => (Purged::Key, Id { key: *key, ..nobody }, Parts::NONE),
             Subject::Prefix(prefix) => {
                 (Purged::Prefix, nobody, Parts { name: prefix, ..Parts::NONE })
             }

@@ -62,7 +62,7 @@ pub use features::Features;
 pub use freshen::{FOR_ONE_CLIENT, Freshened, freshen, freshen_by_head};
 pub use fuzz::fuzz_rules;
 pub use invalidate::invalidated;
-pub use key::{HashKey, Key, KeyParts, Scheme, Site, Space, SpaceTag};
+pub use key::{HashKey, Key, KeyHasher, KeyParts, Scheme, Site, Space, SpaceTag};
 pub use lookup::{Bypass, Lookup, lookup};
 pub use meta::{EtagAt, Extent, Flags, Meta};
 pub use meta_bytes::META_BYTES;

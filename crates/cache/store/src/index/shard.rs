@@ -1,11 +1,11 @@
 //! A part of the index: what has its lock.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use millrace_body::{Body, Waiter};
-use millrace_http_cache::{HashKey, Key, VariantKey, VaryNames};
+use millrace_http_cache::{HashKey, Key, KeyHasher, VariantKey, VaryNames};
 use millrace_http1::OriginRequest;
 
 use super::numbers::Numbers;
@@ -278,21 +278,3 @@ const PASSES_MAX: usize = 4096;
 /// Keys of a shard that were made invalid and are told apart: as many unsafe requests may succeed
 /// in a shard while an answer is fetched, before it has to be validated for want of knowledge.
 const OUTDATED_MAX: usize = 1024;
-
-/// Keys are hashes already.
-#[derive(Debug, Default)]
-pub(super) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a key is one number");
-    }
-
-    fn write_u128(&mut self, key: u128) {
-        self.0 = key as u64;
-    }
-}
