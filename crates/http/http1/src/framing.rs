@@ -156,11 +156,11 @@ fn declared(fields: &Fields, version: Version) -> Result<Option<Framing>, Framin
 /// RFC 9112 section 6.3: without `chunked` at the end the body has no certain end, status 400;
 /// section 6.1: with it, but with others that are not understood before it, status 501.
 fn refused_codings(fields: &Fields) -> FramingError {
-    let members = || fields.values(Name::TransferEncoding).flat_map(members);
+    let codings = || fields.values(Name::TransferEncoding).flat_map(members);
     let is_chunked = |member: &[u8]| member.eq_ignore_ascii_case(b"chunked");
-    let is_supportable = members().all(is_token)
-        && members().last().is_some_and(is_chunked)
-        && members().filter(|member| is_chunked(member)).count() == 1;
+    let is_supportable = codings().all(is_token)
+        && codings().last().is_some_and(is_chunked)
+        && codings().filter(|member| is_chunked(member)).count() == 1;
     if is_supportable { FramingError::CodingUnsupported } else { FramingError::CodingInvalid }
 }
 

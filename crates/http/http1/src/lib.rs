@@ -56,7 +56,7 @@ pub use field::{Field, Span};
 pub use fields::{Run, connection_options, forwarded_fields, forwarded_runs};
 pub use framing::{Framing, FramingError, answer_framing, declared_length, request_framing};
 pub use fuzz::{fuzz_answer_head, fuzz_request_head};
-pub use head::{Fields, HeadLimits, HeadScan};
+pub use head::{Fields, Head, HeadLimits, HeadScan};
 #[cfg(any(test, feature = "corpus"))]
 pub use header_writer::FieldList;
 pub use header_writer::{HeaderWriter, Http1Header};
