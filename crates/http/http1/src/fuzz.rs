@@ -2,14 +2,13 @@
 
 use crate::answer::{AnswerHead, StatusLine};
 use crate::class::trim;
-use crate::destination::destination;
 use crate::expectation::expectation;
 use crate::fields::{connection_options, forwarded_fields, forwarded_runs};
 use crate::framing::{answer_framing, request_framing};
 use crate::head::{Fields, Head, HeadLimits, HeadScan, StartLine};
 use crate::method::Method;
 use crate::name::Name;
-use crate::request::RequestHead;
+use crate::request::{RequestHead, destination};
 use crate::target::Authority;
 use crate::upgrade::is_websocket_upgrade;
 

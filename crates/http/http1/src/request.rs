@@ -12,7 +12,9 @@ use crate::limits::METHOD_BYTES_MAX;
 use crate::line::{bare_cr_or, version};
 use crate::method::{Method, Version};
 use crate::path;
-use crate::target::{self, Located, TargetError, TargetForm};
+use crate::target::{
+    self, Authority, AuthorityAt, Destination, Host, HostAt, Located, TargetError, TargetForm,
+};
 
 /// The head of a request.
 ///
@@ -137,15 +139,28 @@ impl RequestHead {
             located.path_and_query = Span::new(start..self.fields.bytes.len());
         }
     }
+}
 
-    /// What [`destination`](crate::destination()) gives, in ranges for [`view`](Self::view).
-    pub(crate) fn located(&self) -> Result<Located, TargetError> {
-        self.line.destination
-    }
-
-    pub(crate) fn view(&self, span: Span) -> &[u8] {
-        span.of(&self.fields.bytes)
-    }
+/// Says where a request wants to go, RFC 9112 section 3.2. An absolute target wins over `Host`,
+/// section 3.2.2, but `Host` has to be valid all the same: whoever comes next may look at it. It
+/// was read with the head, so asking again costs nothing.
+///
+/// # Errors
+/// When the target does not fit the method, or the host is not certain. The method matters only
+/// with `*` and `host:port`.
+pub fn destination(head: &RequestHead) -> Result<Destination<'_>, TargetError> {
+    let Located { authority, path_and_query } = head.line.destination?;
+    let view = |span: Span| span.of(&head.fields.bytes);
+    let authority_bytes = authority.map_or(&[][..], |at| view(at.span));
+    let authority = authority.map(|AuthorityAt { span, host, port }| {
+        let host = match host {
+            HostAt::Name(len) => Host::Name(view(Span { len, ..span })),
+            HostAt::V4(address) => Host::V4(address),
+            HostAt::V6(address) => Host::V6(address),
+        };
+        Authority { host, port }
+    });
+    Ok(Destination { authority, authority_bytes, path_and_query: view(path_and_query) })
 }
 
 impl Default for RequestLine {

@@ -381,8 +381,8 @@ fn port(digits: &[u8]) -> Result<u16, TargetError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::destination::destination;
     use crate::error::HeadError;
+    use crate::request::destination;
     use crate::samples::request;
 
     /// The authority and path of a request, or the error, for a target and the fields after it.
