@@ -6,25 +6,16 @@ use super::date::http_date;
 use super::meta::Meta;
 use super::stored::Stored;
 
-/// What the conditions of a request make of the answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Condition {
-    /// It is sent: there is no condition, or it holds.
-    Whole,
-    /// Status 304.
-    NotModified,
-}
-
 /// Evaluates the conditions of a GET or HEAD against a stored answer that may be used as it is, in
-/// the order of RFC 9110 section 13.2.2. Conditions on other answers than successful ones do not
+/// the order of RFC 9110 section 13.2.2. Gives whether the answer is status 304; otherwise it is
+/// sent: there is no condition, or it holds. Conditions on other answers than successful ones do not
 /// count, section 13.2.1.
-pub fn condition(request: &RequestHead, stored: &Stored) -> Condition {
+pub fn is_not_modified(request: &RequestHead, stored: &Stored) -> bool {
     let is_met = match request.find(Name::IfNoneMatch) {
         Some(_) => is_none_match(request, stored),
         None => is_modified(request, &stored.meta),
     };
-    let is_successful = (200..300).contains(&stored.meta.status);
-    if is_met || !is_successful { Condition::Whole } else { Condition::NotModified }
+    !is_met && (200..300).contains(&stored.meta.status)
 }
 
 /// RFC 9110 section 13.1.2: by the weak comparison; `*` means any answer.
@@ -81,7 +72,7 @@ mod tests {
 
     fn is_304(fields: &str, asked: &str) -> bool {
         let stored = kept(200, fields);
-        condition(&get(asked), &stored) == Condition::NotModified
+        is_not_modified(&get(asked), &stored)
     }
 
     const TAG: &str = "ETag: \"abcdef\"\r\n";
@@ -140,7 +131,7 @@ mod tests {
     fn errors_have_no_conditions_rfc_9110_section_13_2_1() {
         let stored = kept(404, TAG);
         let asked = get("If-None-Match: *\r\n");
-        assert_eq!(condition(&asked, &stored), Condition::Whole);
+        assert!(!is_not_modified(&asked, &stored));
     }
 
     #[test]

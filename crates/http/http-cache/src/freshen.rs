@@ -26,17 +26,6 @@ pub enum Freshened {
     Unchanged,
 }
 
-/// The response by which a stored one is updated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum UpdatedBy {
-    /// 304 Not Modified.
-    NotModified,
-    /// 206 Partial Content.
-    Part,
-    /// The response to a HEAD.
-    Head,
-}
-
 /// Makes of a stored answer and the 304 that says that it holds what is
 /// stored from now on. `request` is the client's, whose answer it is as well.
 ///
@@ -44,7 +33,7 @@ pub(super) enum UpdatedBy {
 /// As by [`store`](super::store()): what the answer says now forbids that it is kept. This once it
 /// may be sent still, since it was validated for this request.
 pub fn freshen(received: &Received<'_>, kept: &Stored) -> Result<Stored, Refusal> {
-    let mut stored = keep_merged(received, UpdatedBy::NotModified, kept, kept.meta.status)?;
+    let mut stored = keep_merged(received, false, kept, kept.meta.status)?;
     stored.meta.extent = kept.meta.extent;
     stored.meta.range_tag = kept.meta.range_tag;
     Ok(stored)
@@ -75,22 +64,23 @@ pub fn freshen_by_head(received: &Received<'_>, kept: &Stored, length: u64) -> F
     if !(is_same_length && is_same_tag && is_same_date) {
         return Freshened::Stale;
     }
-    match keep_merged(received, UpdatedBy::Head, kept, 200) {
+    match keep_merged(received, true, kept, 200) {
         Ok(stored) => Freshened::Updated(stored),
         Err(refusal) if refusal.drops_stored(200) => Freshened::Stale,
         Err(_) => Freshened::Unchanged,
     }
 }
 
-/// What is kept, with this status, of a stored answer and of the fields of a later one: what the two
-/// say together decides whether anything is.
+/// What is kept, with this status, of a stored answer and of the fields of a later one, which may
+/// answer a HEAD: what the two say together decides whether anything is.
 pub(super) fn keep_merged(
     received: &Received<'_>,
-    by: UpdatedBy,
+    is_to_head: bool,
     kept: &Stored,
     status: u16,
 ) -> Result<Stored, Refusal> {
-    let is_updated = |known: Name, name: &[u8]| is_updated(by, received.policy, known, name);
+    let is_updated =
+        |known: Name, name: &[u8]| is_updated(is_to_head, received.policy, known, name);
     let merged = &merge(kept, received.answer, status, is_updated);
     let merged = Received { answer: merged, ..*received };
     let directives = merged.directives();
@@ -140,10 +130,10 @@ fn merge(
 ///
 /// Fields for the client of this one request enter a stored response only where the operator shares
 /// cookies.
-fn is_updated(by: UpdatedBy, policy: &Policy, known: Name, name: &[u8]) -> bool {
+fn is_updated(is_to_head: bool, policy: &Policy, known: Name, name: &[u8]) -> bool {
     match known {
         _ if FOR_ONE_CLIENT.has(known) => policy.set_cookie == SetCookie::Explicit,
-        _ if by == UpdatedBy::Head => {
+        _ if is_to_head => {
             let mut targets = policy.targets.iter();
             FRESHNESS.has(known) || targets.any(|target| name.eq_ignore_ascii_case(target))
         }

@@ -6,10 +6,10 @@ use millrace_http1::{
 };
 
 use super::{
-    CacheStatus, Features, HashKey, Key, KeyParts, Lookup, Meta, Multipart, Policy, Receipt,
-    Received, RequestDirectives, Reuse, Scheme, Selection, Site, Stored, combine, condition,
-    finish, freshen, freshen_by_head, group_invalidations, invalidated, lookup, ranges, remainder,
-    reuse, store, tags, write_not_modified, write_validation,
+    CacheStatus, Features, HashKey, Key, KeyParts, Meta, Multipart, Policy, Receipt, Received,
+    RequestDirectives, Reuse, Scheme, Selection, Site, Stored, bypass, combine, finish, freshen,
+    freshen_by_head, group_invalidations, invalidated, is_not_modified, ranges, remainder, reuse,
+    store, tags, write_not_modified, write_validation,
 };
 
 /// Takes the bytes for the head of a request, that of its answer, and that of a later answer, and
@@ -122,8 +122,8 @@ fn fuzz_use(request: &RequestHead, stored: &Stored) {
     if let Reuse::Fresh { age_s } = reused {
         assert!(meta.is_fresh(now_ms) && age_s < meta.lifetime_s);
     }
-    let is_lookup = lookup(request, &Policy::default()) == Lookup::Cache;
-    condition(request, stored);
+    let is_lookup = bypass(request, &Policy::default()).is_none();
+    is_not_modified(request, stored);
     write_not_modified(&mut Http1Header::new(&mut Vec::new()), stored);
     let status = CacheStatus { ttl_s: Some(meta.ttl_s(now_ms)), ..CacheStatus::default() };
     status.write(&mut Vec::new(), "fuzz");

@@ -2,7 +2,7 @@
 //! RFC 9111 sections 3.3 and 3.4.
 
 use super::content_range::{extent_of, shortened};
-use super::freshen::{UpdatedBy, keep_merged};
+use super::freshen::keep_merged;
 use super::meta::{Extent, Meta};
 use super::received::Received;
 use super::refusal::Refusal;
@@ -77,7 +77,7 @@ pub fn combine(received: &Received<'_>, kept: &Stored) -> Result<Stored, Refusal
     }
     let is_all = extent.first == 0 && extent.complete == Some(extent.last + 1);
     let status = if is_all { 200 } else { kept.meta.status };
-    let mut stored = keep_merged(received, UpdatedBy::Part, kept, status)?;
+    let mut stored = keep_merged(received, false, kept, status)?;
     stored.meta.extent = if is_all { None } else { Some(extent) };
     Ok(stored)
 }

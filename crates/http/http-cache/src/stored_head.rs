@@ -41,25 +41,12 @@ pub fn lines(lines: &[u8]) -> impl Iterator<Item = Line<'_>> {
     })
 }
 
-/// Whether a field that goes on is stored too, RFC 9111 section 3.1. `Age` is written anew at each
-/// use; trailers are not stored; the place of a part is in its [`Extent`](super::Extent); and the
-/// origin may keep fields from being stored.
-pub(super) fn is_stored(
-    status: u16,
-    directives: &AnswerDirectives,
-    known: Name,
-    name: &[u8],
-) -> bool {
-    match known {
-        Name::Age | Name::Trailer => false,
-        Name::ContentRange => status != 206,
-        _ => !directives.omits(name),
-    }
-}
-
 /// Writes the fields of an answer that are stored. What is for one hop only is left out, and
 /// what `Connection` names, RFC 9111 section 3.1. An answer without `Date` gets the time of its
 /// receipt as one, RFC 9110 section 6.6.1.
+///
+/// `Age` is written anew at each use; trailers are not stored; the place of a part is in its
+/// [`Extent`](super::Extent); and the origin may keep fields from being stored.
 ///
 /// Gives where the entity tag is; `None` where there is none, or more than one.
 pub(super) fn write_lines(
@@ -71,7 +58,12 @@ pub(super) fn write_lines(
     let (mut etag, mut etags) = (None, 0);
     for field in forwarded_fields(answer) {
         let name = answer.name_of(field);
-        if !is_stored(answer.status(), directives, field.known, name) {
+        let is_stored = match field.known {
+            Name::Age | Name::Trailer => false,
+            Name::ContentRange => answer.status() != 206,
+            _ => !directives.omits(name),
+        };
+        if !is_stored {
             continue;
         }
         let value = answer.value_of(field);

@@ -51,7 +51,7 @@ pub(super) struct Slot {
 }
 
 /// Somebody fetches, and others wait.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Fetch {
     pub(super) number: u64,
     /// What the request says in the fields by which the newest object varies. That may be another
@@ -62,18 +62,7 @@ pub(super) struct Fetch {
     /// It is a disk that fetches.
     pub(super) is_of_disk: bool,
     /// Somebody waited for it as long as he may: that is no reason for others to do so too.
-    is_late: bool,
-}
-
-impl Fetch {
-    pub(super) fn new(
-        number: u64,
-        words: Option<u128>,
-        waiters: Vec<Waiter>,
-        is_of_disk: bool,
-    ) -> Self {
-        Self { number, words, waiters, is_outdated: false, is_of_disk, is_late: false }
-    }
+    pub(super) is_late: bool,
 }
 
 impl Shard {

@@ -4,11 +4,10 @@
 use std::collections::HashMap;
 
 use millrace_http_cache::{
-    ByteRange, CacheStatus, Condition, Extent, Forward, Freshened, HashKey, Key, KeyParts, Lookup,
-    Multipart, Policy, Receipt, Received, Refusal, RequestDirectives, Reuse, Scheme, Selection,
-    Site, Stored, VariantKey, combine, condition, finish, freshen, freshen_by_head, invalidated,
-    is_failure, lines, lookup, ranges, remainder, reuse, store, write_not_modified,
-    write_validation,
+    ByteRange, CacheStatus, Extent, Forward, Freshened, HashKey, Key, KeyParts, Multipart, Policy,
+    Receipt, Received, Refusal, RequestDirectives, Reuse, Scheme, Selection, Site, Stored,
+    VariantKey, bypass, combine, finish, freshen, freshen_by_head, invalidated, is_failure,
+    is_not_modified, lines, ranges, remainder, reuse, store, write_not_modified, write_validation,
 };
 use millrace_http1::{
     AnswerHead, HeadLimits, HeadScan, HeaderWriter, Http1Header, Method, Name, OriginRequest,
@@ -79,7 +78,7 @@ impl Model {
         let authority = destination.authority.unwrap();
         let site = Site { scheme: Scheme::Http, authority };
         let key = self.key(&site, destination.path_and_query, request);
-        if lookup(request, &self.policy) != Lookup::Cache {
+        if bypass(request, &self.policy).is_some() {
             let reply = self.fetch(request, key, Forward::Method, origin);
             return reply.unwrap_or_else(|| own(502, "fwd=method"));
         }
@@ -152,7 +151,7 @@ impl Model {
         };
         let age = format!("Age: {}\r\n", meta.age_s(self.now_ms)).into_bytes();
         let mut out = Vec::new();
-        if condition(request, &variant.stored) == Condition::NotModified {
+        if is_not_modified(request, &variant.stored) {
             write_not_modified(&mut Http1Header::new(&mut out), &variant.stored);
             return close([out, age].concat(), &hit, Vec::new(), None);
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use millrace_engine::{Engine, Key, Kind};
 use millrace_http_cache::{
-    self as rules, Condition, Forward, Receipt, Received, Refusal, Scheme, SetCookie, Site, Stored,
-    combine, condition, extent_of, freshen, group_hash, group_invalidations, invalidated,
-    is_failure, tag_hashes, updated_tags,
+    self as rules, Forward, Receipt, Received, Refusal, Scheme, SetCookie, Site, Stored, combine,
+    extent_of, freshen, group_hash, group_invalidations, invalidated, is_failure, is_not_modified,
+    tag_hashes, updated_tags,
 };
 use millrace_http1::{
     AnswerHead, Framing, Method, Name, OriginRequest, RequestHead, destination, path,
@@ -142,8 +142,7 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
 fn wants_less(exchange: &Exchange) -> bool {
     let Exchange { request, caching, .. } = exchange;
     let has_less = |object: &Object| {
-        request.find(Name::Range).is_some()
-            || condition(request, &object.stored) == Condition::NotModified
+        request.find(Name::Range).is_some() || is_not_modified(request, &object.stored)
     };
     caching.asks_for_all && caching.object.as_deref().is_some_and(has_less)
 }

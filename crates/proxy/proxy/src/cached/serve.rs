@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use millrace_engine::{Engine, Key, Kind};
 use millrace_http_cache::{
-    ByteRange, Condition, Extent, FOR_ONE_CLIENT, Flags, HashKey, Multipart, Selection, condition,
+    ByteRange, Extent, FOR_ONE_CLIENT, Flags, HashKey, Multipart, Selection, is_not_modified,
     lines, ranges, write_not_modified,
 };
 use millrace_http1::{Framing, HeaderWriter, Method, Name, Run, Version, forwarded_runs};
@@ -81,7 +81,7 @@ struct Start<'a, W> {
 impl<W: HeaderWriter> Start<'_, W> {
     fn form(&self, exchange: &Exchange, hash: &HashKey, random: impl FnOnce() -> u128) -> Form {
         let (request, stored) = (&exchange.request, &self.object.stored);
-        if condition(request, stored) == Condition::NotModified {
+        if is_not_modified(request, stored) {
             return Form::NotModified;
         }
         if request.method() == Method::Head {

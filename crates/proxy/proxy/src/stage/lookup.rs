@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use millrace_engine::{Engine, Instant, Key, Kind};
 use millrace_http_cache::{
-    Bypass, Flags, Forward, Lookup, Meta, RequestDirectives, Selection, lookup, may_claim, ranges,
+    Bypass, Flags, Forward, Meta, RequestDirectives, Selection, bypass, may_claim, ranges,
     remainder,
 };
 use millrace_http1::{Method, Name, RequestHead};
@@ -174,8 +174,8 @@ fn find(
         return None;
     };
     caching.since = cache.number();
-    if let Lookup::Origin(bypass) = lookup(request, &route.policy) {
-        let is_method = bypass == Bypass::Method;
+    if let Some(why) = bypass(request, &route.policy) {
+        let is_method = why == Bypass::Method;
         caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
         return None;
     }

@@ -56,7 +56,8 @@ impl Cache {
             return false;
         }
         all.insert(number, Coming { key, handle, body, since, candidate });
-        let fetch = UnderWay::new(number, words, vec![waiter], true);
+        let (waiters, is_of_disk) = (vec![waiter], true);
+        let fetch = UnderWay { number, words, waiters, is_of_disk, ..UnderWay::default() };
         shard.keys.entry(key).or_default().fetches.push(fetch);
         true
     }
