@@ -7,7 +7,6 @@ use std::time::Duration;
 use millrace_body::Waiter;
 use millrace_http_cache::{Key, META_BYTES, SpaceTag};
 
-use super::fetch::take_turn;
 use super::fetching::Fetching;
 use super::format::{Id, Sealer};
 use super::identity::{Contents, Identity};
@@ -76,16 +75,16 @@ impl Disk {
         Candidate {
             id: known.id,
             variant: known.variant,
-            vary: known.vary.clone(),
+            vary: known.vary,
             body_bytes: known.body_bytes,
             disk: self.shared.place,
-            known,
+            at: known.at,
         }
     }
 
     pub(super) fn has(&self, candidate: &Candidate) -> bool {
         let known = self.shared.index.shard(candidate.id.key).known(candidate.id);
-        known.is_some_and(|known| known.at == candidate.known.at)
+        known.is_some_and(|known| known.at == candidate.at)
     }
 
     /// Takes an answer; gives it back where it is left out. What it would have replaced is gone in
@@ -194,7 +193,7 @@ impl Disk {
     /// One piece of work, without threads: a turn of a fetch, or what the writer does.
     pub(super) fn work(&self) -> bool {
         if let Next::Job(fetching) = self.shared.queue.next_read(false) {
-            take_turn(&self.shared, fetching);
+            fetching.turn(&self.shared);
             return true;
         }
         self.log.lock().unwrap_or_else(PoisonError::into_inner).work(None)

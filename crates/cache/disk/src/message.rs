@@ -7,8 +7,7 @@ use iolite::{Aggregate, Refusal};
 use millrace_body::{Filler, Waiter};
 use millrace_http_cache::{META_BYTES, Space, TagHash, VariantKey};
 
-use super::format::{Fixed, Id, Kind};
-use super::index::Known;
+use super::format::{Fixed, Id, Kind, Position};
 use super::limits::CHUNK_BYTES;
 
 /// An answer to be stored. Everything is held by count: nothing is copied before it is written.
@@ -86,7 +85,7 @@ pub struct Candidate {
     /// The length of its body.
     pub body_bytes: u64,
     pub(super) disk: usize,
-    pub(super) known: Known,
+    pub(super) at: Position,
 }
 
 /// A wish to have what is stored.

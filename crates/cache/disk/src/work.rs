@@ -269,7 +269,8 @@ impl Log {
         let heads = ids.iter().filter_map(|&id| {
             let known = shared.index.shard(id.key).known(id)?;
             let is_there = known.at.segment == segment.number;
-            let opened = is_there.then(|| super::fetch::open(&shared, &known).ok()).flatten()?;
+            let opened =
+                is_there.then(|| super::fetch::open(&shared, id, known.at).ok()).flatten()?;
             Some(*opened.head)
         });
         let next = if ids.len() < LISTED_MAX {
