@@ -86,7 +86,8 @@ impl<L: StartLine> Head<L> {
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
-        self.clear();
+        // The line is read anew as a whole, or cleared below.
+        self.fields.clear();
         let parsed = self.parse_whole(input, scan, limits);
         match parsed {
             Ok(Some(_)) => self.line.finish(&mut self.fields),
@@ -106,7 +107,7 @@ impl<L: StartLine> Head<L> {
         let Some(mut end) = self.walk(input, scan, limits)? else { return Ok(None) };
         if is_resumed {
             // The lines before were read in an earlier call, perhaps into another head.
-            self.clear();
+            self.fields.clear();
             *scan = HeadScan::default();
             end = self.walk(input, scan, limits)?.expect("it was whole a moment ago");
         }
