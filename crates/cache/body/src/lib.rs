@@ -439,11 +439,6 @@ impl Filler {
         Some(ahead)
     }
 
-    /// Whether anybody reads.
-    pub fn has_readers(&self) -> bool {
-        self.readers() > 0
-    }
-
     /// How many read.
     pub fn readers(&self) -> usize {
         self.body.lock().reading().count()

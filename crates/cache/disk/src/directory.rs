@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use millrace_sys::{Errno, OpenFile};
 
-use super::volume::{IoResult, Volume, VolumeFile, read_exactly, write_all};
+use super::volume::{IoResult, Volume, VolumeFile, ensure_removed, read_short, write_all};
 
 /// A directory that is this process's alone, as long as this lives: everything in it is found from
 /// its descriptor, so it does not matter if somebody renames what leads to it.
@@ -101,13 +101,10 @@ impl Directory {
         let directory = millrace_sys::open_directory(path).ok()?;
         let file = millrace_sys::open_file(directory.as_fd(), name, OpenFile::Existing).ok()?;
         let status = millrace_sys::file_status(file.as_fd()).ok()?;
-        let bytes = usize::try_from(status.bytes).ok()?;
-        if !status.is_file || bytes > bytes_max {
+        if !status.is_file {
             return None;
         }
-        let mut read = vec![0; bytes];
-        let is_read = read_exactly(&File(file), 0, &mut read);
-        (is_read == Ok(true)).then_some(read)
+        read_short(&File(file), status.bytes, bytes_max)
     }
 
     /// Where it was when it was opened.
@@ -143,10 +140,7 @@ impl Volume for Directory {
     }
 
     fn replace(&self, name: &str, bytes: &[u8]) -> IoResult<()> {
-        match self.remove(NEW) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error),
-        }
+        ensure_removed(self, NEW)?;
         let file = self.open_file(NEW, OpenFile::New)?;
         write_all(&file, 0, &[bytes])?;
         file.sync()?;

@@ -1,13 +1,12 @@
 //! One disk: its parts, and what may be asked of it from any thread.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use millrace_body::Waiter;
 use millrace_http_cache::{Key, META_BYTES, SpaceTag};
 
-use super::fetch::take_turn;
 use super::fetching::Fetching;
 use super::format::{Id, Sealer};
 use super::identity::{Contents, Identity};
@@ -18,77 +17,8 @@ use super::queue::{Job, Next, Options, PurgeAsker, PurgeJob, Queue};
 use super::rules::{Rules, Subject};
 use super::segments::{Segment, Segments};
 use super::shared::Shared;
-use super::tally::Tally;
+use super::tally::{Counters, Tally};
 use super::volume::{IoResult, Volume};
-
-/// What a disk did since it was opened, and what it has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// Answers that can be fetched, or are in the queue.
-    pub answers: u64,
-    /// Bytes of its files.
-    pub bytes: u64,
-    /// Its segments.
-    pub segments: u64,
-    /// Jobs in its queue.
-    pub queue: u64,
-    /// What earlier runs stored is not all found yet.
-    pub is_recovering: bool,
-    /// Answers that were written.
-    pub stored: u64,
-    /// Answers that were not written: the queue was above its first mark, or the disk had failed a
-    /// moment ago.
-    pub stores_skipped: u64,
-    /// Answers of which the head, and the beginning of the body, was given.
-    pub fetched: u64,
-    /// Fetches that were left to the origin: the queue was above its first mark.
-    pub fetches_skipped: u64,
-    /// Fetches that came too late.
-    pub gone: u64,
-    /// Records that were not what had been written.
-    pub damaged: u64,
-    /// Reads and writes that failed, without those for want of room.
-    pub read_errors: u64,
-    /// See above.
-    pub write_errors: u64,
-    /// Writes for which the file system had no room.
-    pub full: u64,
-    /// Purges that waited: the queue was above its second mark.
-    pub waits: u64,
-    /// Segments that were dropped to make room.
-    pub dropped: u64,
-    /// Answers that were written again when their segment was dropped.
-    pub rewritten: u64,
-    /// Times that everything older was dropped because a purge had been lost.
-    pub lost_purges: u64,
-}
-
-impl std::ops::Add for Counters {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            answers: self.answers + other.answers,
-            bytes: self.bytes + other.bytes,
-            segments: self.segments + other.segments,
-            queue: self.queue + other.queue,
-            is_recovering: self.is_recovering || other.is_recovering,
-            stored: self.stored + other.stored,
-            stores_skipped: self.stores_skipped + other.stores_skipped,
-            fetched: self.fetched + other.fetched,
-            fetches_skipped: self.fetches_skipped + other.fetches_skipped,
-            gone: self.gone + other.gone,
-            damaged: self.damaged + other.damaged,
-            read_errors: self.read_errors + other.read_errors,
-            write_errors: self.write_errors + other.write_errors,
-            full: self.full + other.full,
-            waits: self.waits + other.waits,
-            dropped: self.dropped + other.dropped,
-            rewritten: self.rewritten + other.rewritten,
-            lost_purges: self.lost_purges + other.lost_purges,
-        }
-    }
-}
 
 /// One disk.
 #[derive(Clone, Debug)]
@@ -145,16 +75,16 @@ impl Disk {
         Candidate {
             id: known.id,
             variant: known.variant,
-            vary: known.vary.clone(),
+            vary: known.vary,
             body_bytes: known.body_bytes,
             disk: self.shared.place,
-            known,
+            at: known.at,
         }
     }
 
     pub(super) fn has(&self, candidate: &Candidate) -> bool {
         let known = self.shared.index.shard(candidate.id.key).known(candidate.id);
-        known.is_some_and(|known| known.at == candidate.known.at)
+        known.is_some_and(|known| known.at == candidate.at)
     }
 
     /// Takes an answer; gives it back where it is left out. What it would have replaced is gone in
@@ -164,7 +94,7 @@ impl Disk {
         let is_sound = answer.fixed().is_some() && answer.body.len() <= shared.body_bytes_max;
         let is_full = shared.index.is_full();
         if !is_sound || is_full || shared.queue.is_above_skip(answer.bytes()) {
-            shared.tally.stores_skipped.fetch_add(1, Ordering::Relaxed);
+            shared.tally.count(|counters| counters.stores_skipped += 1);
             self.forget(answer.id);
             return Err(answer);
         }
@@ -196,7 +126,7 @@ impl Disk {
     /// Waits while the queue is above its second mark, if it may, and so long at most.
     pub(super) fn wait_for_room(&self, most: Duration) {
         if self.shared.queue.wait_for_room(most) {
-            self.shared.tally.waits.fetch_add(1, Ordering::Relaxed);
+            self.shared.tally.count(|counters| counters.waits += 1);
         }
     }
 
@@ -248,7 +178,7 @@ impl Disk {
     pub(super) fn fetch(&self, fetch: Box<Fetch>) -> Result<(), Box<Fetch>> {
         let shared = &self.shared;
         if shared.queue.is_above_skip(0) {
-            shared.tally.fetches_skipped.fetch_add(1, Ordering::Relaxed);
+            shared.tally.count(|counters| counters.fetches_skipped += 1);
             return Err(fetch);
         }
         shared.queue.read(Fetching::new(*fetch));
@@ -263,34 +193,21 @@ impl Disk {
     /// One piece of work, without threads: a turn of a fetch, or what the writer does.
     pub(super) fn work(&self) -> bool {
         if let Next::Job(fetching) = self.shared.queue.next_read(false) {
-            take_turn(&self.shared, fetching);
+            fetching.turn(&self.shared);
             return true;
         }
         self.log.lock().unwrap_or_else(PoisonError::into_inner).work(None)
     }
 
     pub(super) fn counters(&self) -> Counters {
-        let (shared, tally) = (&self.shared, &self.shared.tally);
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let shared = &self.shared;
         Counters {
             answers: shared.index.len() as u64,
             bytes: shared.segments.bytes(),
             segments: shared.segments.len() as u64,
             queue: shared.queue.len() as u64,
             is_recovering: shared.is_recovering.load(Ordering::Acquire),
-            stored: count(&tally.stored),
-            stores_skipped: count(&tally.stores_skipped),
-            fetched: count(&tally.fetched),
-            fetches_skipped: count(&tally.fetches_skipped),
-            gone: count(&tally.gone),
-            damaged: count(&tally.damaged),
-            read_errors: count(&tally.read_errors),
-            write_errors: count(&tally.write_errors),
-            full: count(&tally.full),
-            waits: count(&tally.waits),
-            dropped: count(&tally.dropped),
-            rewritten: count(&tally.rewritten),
-            lost_purges: count(&tally.lost_purges),
+            ..shared.tally.counters()
         }
     }
 

@@ -2,29 +2,15 @@
 //! it was compared with its checksum.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use millrace_body::{Filler, Waiter};
 
 use super::fetching::{Fetching, Opened};
-use super::format::Kind;
-use super::index::Known;
+use super::format::{Id, Position};
 use super::limits::{CHUNK_BYTES, ROOM_TRIES_MAX, ROOM_TRIES_READ_MAX, TURN_BYTES};
 use super::message::{Answered, Miss};
-use super::rules::{Judged, Standing};
-use super::shared::Shared;
-use super::volume::read_exactly;
-
-/// What became of a turn.
-#[derive(Debug)]
-pub(super) enum Turn {
-    /// It is over.
-    Over,
-    /// It has another turn when others had theirs.
-    Again(Fetching),
-    /// The same, but there was no memory: better not at once.
-    Later(Fetching),
-}
+use super::rules::Standing;
+use super::shared::{Fronts, Shared};
 
 /// What one step came to.
 enum Step {
@@ -34,30 +20,11 @@ enum Step {
 }
 
 /// Finds an answer that is known, reads its front, and asks the rules.
-pub(super) fn open(shared: &Shared, known: &Known) -> Result<Opened, Miss> {
-    let (id, at) = (known.id, known.at);
+pub(super) fn open(shared: &Shared, id: Id, at: Position) -> Result<Opened, Miss> {
     let now = shared.index.shard(id.key).known(id).filter(|now| now.at == at);
     let known = now.ok_or(Miss::Gone)?;
     let segment = shared.segments.get(at.segment).ok_or(Miss::Gone)?;
-    let front = shared.read_front(&segment, id, at, known.front_bytes)?;
-    if !front.is(Kind::Answer) || front.fixed.body_bytes != known.body_bytes {
-        return Err(Miss::Damaged);
-    }
-    let update = match known.update {
-        None => None,
-        Some(head) => {
-            let segment = shared.segments.get(head.at.segment).ok_or(Miss::Gone)?;
-            let update = shared.read_front(&segment, id, head.at, head.front_bytes)?;
-            if !update.is(Kind::Update) || update.fixed.target != at {
-                return Err(Miss::Damaged);
-            }
-            Some(update)
-        }
-    };
-    let parts = front.parts();
-    let head_at = known.update.map_or(at, |head| head.at);
-    let judged = Judged { id, at, head_at, name: parts.name, tags: parts.tags };
-    let standing = shared.rules.standing(&judged);
+    let Fronts { front, update, standing } = shared.read_known(&segment, &known)?;
     if standing == Standing::Dead {
         return Err(Miss::Gone);
     }
@@ -71,10 +38,11 @@ impl Fetching {
         self.filler.as_mut().expect("it is there until it ends, which takes the whole")
     }
 
-    /// Reads on for a while.
-    pub(super) fn turn(mut self, shared: &Shared) -> Turn {
+    /// Reads on for a while, and if it is not over then, waits for another turn in the queue. Gives
+    /// whether it does so for want of memory: better not at once.
+    pub(super) fn turn(mut self, shared: &Shared) -> bool {
         if self.opened.is_none() {
-            match open(shared, &self.known) {
+            match open(shared, self.id, self.at) {
                 Ok(opened) => self.opened = Some(opened),
                 Err(miss) => return self.miss(shared, miss),
             }
@@ -83,7 +51,7 @@ impl Fetching {
         loop {
             // It was not what it has to be, or memory let it go and nobody reads it.
             if self.has_answered && !self.filler().is_wanted() {
-                return Turn::Over;
+                return false;
             }
             let given = self.given;
             match self.step(shared) {
@@ -91,7 +59,8 @@ impl Fetching {
                 Ok(Step::Over) => return self.finish(shared),
                 Ok(Step::NoRoom) if self.tries < self.tries_max() => {
                     self.tries += 1;
-                    return Turn::Later(self);
+                    shared.queue.read(self);
+                    return true;
                 }
                 Ok(Step::NoRoom) => return self.miss(shared, Miss::NoRoom),
                 Err(miss) => return self.miss(shared, miss),
@@ -101,7 +70,8 @@ impl Fetching {
             }
             budget = budget.saturating_sub((self.given - given) as usize);
             if budget == 0 {
-                return Turn::Again(self);
+                shared.queue.read(self);
+                return false;
             }
         }
     }
@@ -109,10 +79,7 @@ impl Fetching {
     /// How often memory is asked for before it is given up: far more often where somebody reads what
     /// would be cut.
     fn tries_max(&mut self) -> u32 {
-        match self.filler().has_readers() {
-            true => ROOM_TRIES_READ_MAX,
-            false => ROOM_TRIES_MAX,
-        }
+        if self.filler().readers() > 0 { ROOM_TRIES_READ_MAX } else { ROOM_TRIES_MAX }
     }
 
     /// Gives the next bytes: those of one chunk at most.
@@ -160,28 +127,28 @@ impl Fetching {
             && !self.has_answered
         {
             self.has_answered = true;
-            shared.tally.fetched.fetch_add(1, Ordering::Relaxed);
-            shared.index.shard(self.known.id.key).ask(self.known.id);
+            shared.tally.count(|counters| counters.fetched += 1);
+            shared.index.shard(self.id.key).ask(self.id);
             let head = opened.head.clone();
             shared.host.answered(self.asker, Answered::Fetched(head));
         }
     }
 
-    fn finish(mut self, shared: &Shared) -> Turn {
+    fn finish(mut self, shared: &Shared) -> bool {
         if let Some(filler) = self.filler.take() {
             wake(shared, filler.finish());
         }
         self.answer(shared);
-        Turn::Over
+        false
     }
 
     /// It fails: who asked is told, or if that was done already, the body is cut.
-    fn miss(mut self, shared: &Shared, miss: Miss) -> Turn {
-        let (id, at) = (self.known.id, self.known.at);
+    fn miss(mut self, shared: &Shared, miss: Miss) -> bool {
+        let (id, at) = (self.id, self.at);
         match miss {
             Miss::Damaged => shared.give_up(id, at),
             Miss::Gone => {
-                shared.tally.gone.fetch_add(1, Ordering::Relaxed);
+                shared.tally.count(|counters| counters.gone += 1);
                 // A rule is about it, or its segment went. If it was opened, only this one fetch
                 // is over.
                 if self.opened.is_none() {
@@ -194,7 +161,7 @@ impl Fetching {
             wake(shared, filler.cut());
         }
         self.tell_end(shared, miss);
-        Turn::Over
+        false
     }
 
     /// The disk ends: the origin is left to be asked.
@@ -207,7 +174,7 @@ impl Fetching {
 
     fn tell_end(&self, shared: &Shared, miss: Miss) {
         let answered = match self.has_answered {
-            true => Answered::Cut(self.known.id),
+            true => Answered::Cut(self.id),
             false => Answered::NotFetched(miss),
         };
         shared.host.answered(self.asker, answered);
@@ -234,29 +201,10 @@ fn read_directly(
 fn read_chunk(shared: &Shared, opened: &Opened, start: u64, bytes: &mut [u8]) -> Result<(), Miss> {
     let chunk = (start / CHUNK_BYTES as u64) as usize;
     let at = opened.body_at + start;
-    match read_exactly(&*opened.segment.file, at, bytes) {
-        Ok(true) if opened.front.sum(chunk) == Some(crc32c::crc32c(bytes)) => return Ok(()),
-        Ok(_) => shared.tally.damaged.fetch_add(1, Ordering::Relaxed),
-        Err(_) => shared.tally.read_errors.fetch_add(1, Ordering::Relaxed),
-    };
-    Err(Miss::Damaged)
+    let is_sound = |bytes: &[u8]| opened.front.sum(chunk) == Some(crc32c::crc32c(bytes));
+    shared.read(&opened.segment, at, bytes, |bytes| is_sound(bytes).then_some(()))
 }
 
 fn wake(shared: &Shared, waiters: Vec<Waiter>) {
     waiters.into_iter().for_each(|waiter| shared.host.wake(waiter));
-}
-
-/// Lets a fetch have its turn; gives whether there was no memory for it.
-pub(super) fn take_turn(shared: &Shared, fetching: Fetching) -> bool {
-    match fetching.turn(shared) {
-        Turn::Over => false,
-        Turn::Again(fetching) => {
-            shared.queue.read(fetching);
-            false
-        }
-        Turn::Later(fetching) => {
-            shared.queue.read(fetching);
-            true
-        }
-    }
 }

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use millrace_body::{Filler, Waiter};
 
+use super::format::{Id, Position};
 use super::front::Front;
-use super::index::Known;
 use super::message::{Fetch, StoredHead};
 use super::segments::Segment;
 
 /// A fetch that is not over.
 #[derive(Debug)]
 pub(super) struct Fetching {
-    pub(super) known: Known,
+    pub(super) id: Id,
+    pub(super) at: Position,
     pub(super) asker: Waiter,
     /// `None` once it has ended.
     pub(super) filler: Option<Filler>,
@@ -40,7 +41,8 @@ pub(super) struct Opened {
 impl Fetching {
     pub(super) fn new(fetch: Fetch) -> Self {
         Self {
-            known: fetch.candidate.known,
+            id: fetch.candidate.id,
+            at: fetch.candidate.at,
             asker: fetch.asker,
             filler: Some(fetch.filler),
             opened: None,

@@ -18,7 +18,7 @@ use super::limits::{
 };
 
 /// Which stored answer: of all under a key, one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Id {
     /// Its key.
     pub key: Key,
@@ -43,9 +43,10 @@ impl Position {
 }
 
 /// What a record is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Kind {
     /// An answer.
+    #[default]
     Answer,
     /// Another head for the answer at `target`.
     Update,
@@ -69,7 +70,7 @@ pub(super) enum Purged {
 }
 
 /// The beginning of each record: what it is, and how long its parts are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Fixed {
     pub(super) kind: Kind,
     /// Of a purge: what it is about is only stale.
@@ -110,22 +111,8 @@ const IS_SOFT: u8 = 4;
 
 impl Fixed {
     /// One without any parts.
-    pub(super) fn new(kind: Kind, id: Id, purges: u64) -> Self {
-        Self {
-            kind,
-            is_soft: false,
-            has_variant: false,
-            has_language: false,
-            tags: 0,
-            vary_bytes: 0,
-            head_bytes: 0,
-            name_bytes: 0,
-            body_bytes: 0,
-            purges,
-            target: Position::default(),
-            space: SpaceTag::default(),
-            id,
-        }
+    pub(super) fn new(kind: Kind, id: Id) -> Self {
+        Self { kind, id, ..Self::default() }
     }
 
     pub(super) fn to_bytes(self) -> [u8; FIXED_BYTES] {
@@ -234,30 +221,25 @@ impl Fixed {
     }
 }
 
+/// Each kind at its number less one.
+const KINDS: [Kind; 7] = [
+    Kind::Answer,
+    Kind::Update,
+    Kind::Purge(Purged::Id),
+    Kind::Purge(Purged::Key),
+    Kind::Purge(Purged::Prefix),
+    Kind::Purge(Purged::Tag),
+    Kind::Purge(Purged::All),
+];
+
 impl Kind {
     fn number(self) -> u8 {
-        match self {
-            Self::Answer => 1,
-            Self::Update => 2,
-            Self::Purge(Purged::Id) => 3,
-            Self::Purge(Purged::Key) => 4,
-            Self::Purge(Purged::Prefix) => 5,
-            Self::Purge(Purged::Tag) => 6,
-            Self::Purge(Purged::All) => 7,
-        }
+        let place = KINDS.iter().position(|kind| *kind == self);
+        place.expect("each kind has a number") as u8 + 1
     }
 
     fn of(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => Self::Answer,
-            2 => Self::Update,
-            3 => Self::Purge(Purged::Id),
-            4 => Self::Purge(Purged::Key),
-            5 => Self::Purge(Purged::Prefix),
-            6 => Self::Purge(Purged::Tag),
-            7 => Self::Purge(Purged::All),
-            _ => return None,
-        })
+        KINDS.get(usize::from(number).checked_sub(1)?).copied()
     }
 }
 
@@ -518,7 +500,7 @@ mod tests {
 
     fn fixed() -> Fixed {
         let id = Id { key: Key(1 << 100), variant: 5 };
-        let mut fixed = Fixed::new(Kind::Answer, id, 77);
+        let mut fixed = Fixed { purges: 77, ..Fixed::new(Kind::Answer, id) };
         (fixed.has_variant, fixed.has_language, fixed.tags) = (true, true, 2);
         (fixed.vary_bytes, fixed.head_bytes, fixed.name_bytes) = (3, 4, 5);
         fixed.body_bytes = CHUNK_BYTES as u64 + 1;
@@ -566,7 +548,7 @@ mod tests {
 
     #[test]
     fn items_come_back_and_anything_else_is_none() {
-        let mut purge = Fixed::new(Kind::Purge(Purged::Tag), fixed().id, 1);
+        let mut purge = Fixed { purges: 1, ..Fixed::new(Kind::Purge(Purged::Tag), fixed().id) };
         (purge.is_soft, purge.tags, purge.name_bytes) = (true, 1, 2);
         let variant = Some(VariantKey { exact: 8, by_language: Some(9) });
         let mut bytes = Vec::new();

@@ -2,11 +2,11 @@
 //! segments say of themselves, the newest first.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use millrace_http_cache::{Key, VariantKey};
+use millrace_http_cache::{Key, KeyHasher, VariantKey};
 
 use super::format::{Id, Item, Kind, Position, Purged};
 use super::limits::ANSWERS_MAX;
@@ -26,9 +26,9 @@ const VARIES_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    entries: HashMap<Id, Entry, BuildHasherDefault<IdHasher>>,
+    entries: HashMap<Id, Entry, BuildHasherDefault<KeyHasher>>,
     /// Of each key that has any, the variants other than 0 in `entries`.
-    variants: HashMap<u128, Vec<u128>, BuildHasherDefault<IdHasher>>,
+    variants: HashMap<u128, Vec<u128>, BuildHasherDefault<KeyHasher>>,
     /// While segments of earlier runs are still to be read.
     past: Option<Past>,
 }
@@ -361,26 +361,6 @@ impl Locked<'_> {
     }
 }
 
-/// Keys are hashes with a secret already: half of one is as good as any hash of it.
-#[derive(Default, Debug)]
-pub(super) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u128(&mut self, number: u128) {
-        self.0 = self.0.rotate_left(23) ^ (number as u64);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -401,7 +381,7 @@ mod tests {
     }
 
     fn learn(index: &Index, kind: Kind, id: Id, segment: u32, unit: u32) -> bool {
-        let mut fixed = Fixed::new(kind, id, 0);
+        let mut fixed = Fixed::new(kind, id);
         fixed.target = at(1, 1);
         let item = Item { unit, fixed, variant: None, vary: b"accept", name: b"", tags: b"" };
         index.learn(segment, &item).is_some()

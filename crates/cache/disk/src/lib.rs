@@ -44,12 +44,12 @@ mod volume;
 mod work;
 
 pub use directory::{Directory, DirectoryError};
-pub use disk::Counters;
 pub use format::Id;
 pub use identity::Contents;
 pub use message::{Answer, Answered, Candidate, Cursor, Fetch, Host, Miss, StoredHead};
 pub use queue::{Marks, Options};
 pub use rules::Subject;
 pub use sim::{SimFaults, SimVolume};
+pub use tally::Counters;
 pub use tier::{Disks, Error};
 pub use volume::{IoResult, Volume, VolumeFile};

@@ -4,7 +4,6 @@
 //! is repeated for ever.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use millrace_sys::Errno;
 
@@ -18,10 +17,10 @@ use super::limits::{
     PAUSE_STORES, REWRITTEN_BYTES_MAX, REWRITTEN_SHARE, SEGMENTS_MAX, UNIT, VERIFIED_BYTES_MAX,
     segment_bytes,
 };
-use super::rules::{Judged, Standing};
+use super::rules::Standing;
 use super::segments::Segment;
-use super::shared::Shared;
-use super::volume::{IoResult, read_exactly, write_all};
+use super::shared::{Fronts, Shared};
+use super::volume::{IoResult, ensure_removed, read_exactly, write_all};
 
 /// The log of a disk: what is written next, and where.
 #[derive(Debug)]
@@ -101,7 +100,7 @@ impl Log {
         match self.append(draft) {
             // Others fill the file system too. What is oldest goes; but not everything.
             Err(Errno::NOSPC | Errno::DQUOT) => {
-                self.shared.tally.full.fetch_add(1, Ordering::Relaxed);
+                self.shared.tally.count(|counters| counters.full += 1);
                 self.drop_oldest(false)?;
                 self.append(draft)
             }
@@ -208,19 +207,25 @@ impl Log {
     pub(super) fn close(&mut self) -> IoResult<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let file = &*open.segment.file;
-        let tail = Tail {
-            segment: open.segment.number,
-            sum: crc32c::crc32c(&open.items),
-            bytes: open.items.len() as u64,
-            purges: self.purges,
-        };
-        let tail = self.shared.sealer.tail(&tail);
-        let written = write_all(file, open.end, &[&open.items, &tail]);
+        let written = self.write_summary(&open.segment, open.end, &open.items, self.purges);
         match written {
             Ok(()) => open.segment.set_bytes(open.end + (open.items.len() + TAIL_BYTES) as u64),
             Err(_) => drop(file.truncate(open.end)),
         }
         written.and(file.sync()).and(self.sync_names())
+    }
+
+    /// Writes the summary of a segment behind its last record, which ends at `end`.
+    pub(super) fn write_summary(
+        &self,
+        segment: &Segment,
+        end: u64,
+        items: &[u8],
+        purges: u64,
+    ) -> IoResult<()> {
+        let (sum, bytes) = (crc32c::crc32c(items), items.len() as u64);
+        let tail = Tail { segment: segment.number, sum, bytes, purges };
+        write_all(&*segment.file, end, &[items, &self.shared.sealer.tail(&tail)])
     }
 
     /// What was written before survives the machine from now on.
@@ -255,13 +260,10 @@ impl Log {
         }
         // The name goes first, for good: what is known of it goes with it, and purges of what was
         // in it may go after it.
-        match shared.volume.remove(&Segment::name(oldest.number)) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error),
-        }
+        ensure_removed(&*shared.volume, &Segment::name(oldest.number))?;
         self.names_are_dirty = true;
         shared.segments.remove(oldest.number);
-        shared.tally.dropped.fetch_add(1, Ordering::Relaxed);
+        shared.tally.count(|counters| counters.dropped += 1);
         let mut budget = if rewrites { self.segment_bytes / REWRITTEN_SHARE } else { 0 };
         for id in oldest.ids(0, usize::MAX) {
             let known = shared.index.shard(id.key).known(id);
@@ -284,20 +286,9 @@ impl Log {
     /// Writes an answer again whose segment goes.
     fn rewrite(&mut self, from: &Segment, known: &Known) -> Option<()> {
         let shared = self.shared.clone();
-        let front = shared.read_front(from, known.id, known.at, known.front_bytes).ok()?;
-        let update = match known.update {
-            None => None,
-            Some(head) => {
-                let segment = shared.segments.get(head.at.segment)?;
-                Some(shared.read_front(&segment, known.id, head.at, head.front_bytes).ok()?)
-            }
-        };
-        let parts = front.parts();
-        let head_at = known.update.map_or(known.at, |head| head.at);
-        let (id, at) = (known.id, known.at);
-        let judged = Judged { id, at, head_at, name: parts.name, tags: parts.tags };
+        let Fronts { front, update, standing } = shared.read_known(from, known).ok()?;
         // Written again it would be behind the rule that is about it.
-        if shared.rules.standing(&judged) != Standing::Good {
+        if standing != Standing::Good {
             return None;
         }
         let mut draft = front.draft();
@@ -317,7 +308,7 @@ impl Log {
             let gone = bodiless(Kind::Purge(Purged::Id), known.id, Parts::NONE);
             self.owes_purge |= self.append(&gone).is_err();
         }
-        shared.tally.rewritten.fetch_add(1, Ordering::Relaxed);
+        shared.tally.count(|counters| counters.rewritten += 1);
         Some(())
     }
 
@@ -367,7 +358,7 @@ fn write_record(
 
 /// A record without a body.
 pub(super) fn bodiless<'a>(kind: Kind, id: Id, parts: Parts<'a>) -> Draft<'a> {
-    let mut fixed = Fixed::new(kind, id, 0);
+    let mut fixed = Fixed::new(kind, id);
     fixed.tags = (parts.tags.len() / 16) as u16;
     fixed.head_bytes = parts.head.len() as u32;
     fixed.name_bytes = parts.name.len() as u32;

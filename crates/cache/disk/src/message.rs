@@ -7,8 +7,7 @@ use iolite::{Aggregate, Refusal};
 use millrace_body::{Filler, Waiter};
 use millrace_http_cache::{META_BYTES, Space, TagHash, VariantKey};
 
-use super::format::{Fixed, Id, Kind};
-use super::index::Known;
+use super::format::{Fixed, Id, Kind, Position};
 use super::limits::CHUNK_BYTES;
 
 /// An answer to be stored. Everything is held by count: nothing is copied before it is written.
@@ -35,7 +34,7 @@ pub struct Answer {
 impl Answer {
     /// What its record begins with; `None` where something is too long.
     pub(super) fn fixed(&self) -> Option<Fixed> {
-        let mut fixed = Fixed::new(Kind::Answer, self.id, 0);
+        let mut fixed = Fixed::new(Kind::Answer, self.id);
         fixed.has_variant = self.variant.is_some();
         fixed.has_language = self.variant.is_some_and(|variant| variant.by_language.is_some());
         fixed.tags = self.tags.len().try_into().ok()?;
@@ -86,7 +85,7 @@ pub struct Candidate {
     /// The length of its body.
     pub body_bytes: u64,
     pub(super) disk: usize,
-    pub(super) known: Known,
+    pub(super) at: Position,
 }
 
 /// A wish to have what is stored.

@@ -89,7 +89,7 @@ impl Default for Options {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Queue {
     inner: Mutex<Inner>,
     to_write: Condvar,
@@ -125,14 +125,7 @@ pub(super) enum Next<T> {
 
 impl Queue {
     pub(super) fn new(marks: Marks, is_driven: bool) -> Self {
-        Self {
-            inner: Mutex::default(),
-            to_write: Condvar::new(),
-            to_read: Condvar::new(),
-            room: Condvar::new(),
-            marks,
-            is_driven,
-        }
+        Self { marks, is_driven, ..Self::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -10,17 +10,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use millrace_http_cache::TagHash;
-use millrace_sys::Errno;
 
 use super::format::{
     Fixed, HEADER_BYTES, Id, Item, Kind, Parts, Position, Purged, SEAL_BYTES, SEALED_BYTES,
-    TAIL_BYTES, Tail, put_item, take_item,
+    TAIL_BYTES, put_item, take_item,
 };
+use super::front::Front;
 use super::limits::{CHUNK_BYTES, UNIT, VERIFIED_BYTES_MAX, WINDOW_BYTES};
 use super::log::Log;
 use super::rules::Subject;
 use super::segments::Segment;
-use super::volume::{IoResult, VolumeFile, read_exactly, write_all};
+use super::volume::{IoResult, VolumeFile, ensure_removed, read_exactly};
 
 /// Of how many segments, the newest, it is not known whether they were synced.
 const SYNCED_AGAIN: u32 = 2;
@@ -68,7 +68,7 @@ impl Log {
             // one behind it begins.
             Ok(None) => return self.drop_segments(|number| number == segment.number),
             Err(_) => {
-                self.shared.tally.read_errors.fetch_add(1, Ordering::Relaxed);
+                self.shared.tally.count(|counters| counters.read_errors += 1);
                 if self.expected.is_none() {
                     // Of the last one nothing else says whether there were purges.
                     return self.purges_were_lost(segment.number);
@@ -95,7 +95,7 @@ impl Log {
 
     /// Drops everything from segment `last` on back.
     fn purges_were_lost(&mut self, last: u32) {
-        self.shared.tally.lost_purges.fetch_add(1, Ordering::Relaxed);
+        self.shared.tally.count(|counters| counters.lost_purges += 1);
         self.drop_segments(|number| number <= last);
         self.past.clear();
     }
@@ -110,10 +110,8 @@ impl Log {
                 continue;
             }
             // The oldest first, each for good: what is left has the purges that it needs.
-            let removed = match shared.volume.remove(&Segment::name(number)) {
-                Ok(()) | Err(Errno::NOENT) => shared.volume.sync(),
-                Err(error) => Err(error),
-            };
+            let removed = ensure_removed(&*shared.volume, &Segment::name(number));
+            let removed = removed.and_then(|()| shared.volume.sync());
             self.owes_purge = removed.is_err();
         }
         self.is_condemned_or_sound();
@@ -176,9 +174,7 @@ impl Log {
                 found.lost_before = Some(unit);
             }
             purges = Some(before.max(record.purges + u64::from(record.is_purge())));
-            if let Some(item) = self.item(&mut window, at, &record)? {
-                found.items.extend_from_slice(&item);
-            }
+            self.put_item(&mut found.items, &mut window, at, record)?;
             offset = (offset + record.record_bytes()).next_multiple_of(UNIT);
             end = offset.min(window.bytes);
         }
@@ -195,53 +191,44 @@ impl Log {
         Ok(sealer.is_front(front, at).then_some(fixed))
     }
 
-    /// What a summary says of a record. Of one that is not whole: that there is no such answer, as
-    /// it may have replaced one.
-    fn item(
+    /// Appends what a summary says of a record. Of an answer that is not whole: that there is no such
+    /// one, as it may have replaced one. Of a purge or a head whose end was not written, all that
+    /// matters was.
+    fn put_item(
         &self,
+        items: &mut Vec<u8>,
         window: &mut Window<'_>,
         at: Position,
-        fixed: &Fixed,
-    ) -> IoResult<Option<Vec<u8>>> {
-        let front = window.get(at.offset(), fixed.front_bytes())?;
-        let front = front.map(<[u8]>::to_vec).unwrap_or_default();
-        let parts = Parts::of(fixed, &front);
-        let mut item = Vec::new();
-        if self.is_whole(window, at, fixed, &front, &parts)? {
-            put_item(&mut item, at.unit, fixed, &parts);
-        } else if fixed.kind == Kind::Answer {
-            let gone = Fixed::new(Kind::Purge(Purged::Id), fixed.id, fixed.purges);
-            put_item(&mut item, at.unit, &gone, &Parts::NONE);
+        fixed: Fixed,
+    ) -> IoResult<()> {
+        let bytes = window.get(at.offset(), fixed.front_bytes())?;
+        let front = Front { fixed, bytes: bytes.map(<[u8]>::to_vec).unwrap_or_default() };
+        if front.is(Kind::Answer) && !self.is_whole(window, at, &front)? {
+            let gone =
+                Fixed { purges: fixed.purges, ..Fixed::new(Kind::Purge(Purged::Id), fixed.id) };
+            put_item(items, at.unit, &gone, &Parts::NONE);
         } else {
-            // A purge or a head whose end was not written, but all that matters was.
-            put_item(&mut item, at.unit, fixed, &parts);
+            put_item(items, at.unit, &fixed, &front.parts());
         }
-        Ok(Some(item))
+        Ok(())
     }
 
-    fn is_whole(
-        &self,
-        window: &mut Window<'_>,
-        at: Position,
-        fixed: &Fixed,
-        front: &[u8],
-        parts: &Parts<'_>,
-    ) -> IoResult<bool> {
-        let body = at.offset() + front.len() as u64;
-        let end = self.shared.sealer.end(front, at);
-        let written = window.get(body + fixed.body_bytes, SEAL_BYTES)?;
+    fn is_whole(&self, window: &mut Window<'_>, at: Position, front: &Front) -> IoResult<bool> {
+        let body = at.offset() + front.bytes.len() as u64;
+        let body_bytes = front.fixed.body_bytes;
+        let end = self.shared.sealer.end(&front.bytes, at);
+        let written = window.get(body + body_bytes, SEAL_BYTES)?;
         if written != Some(&end[..]) {
             return Ok(false);
         }
-        if fixed.body_bytes > VERIFIED_BYTES_MAX {
+        if body_bytes > VERIFIED_BYTES_MAX {
             return Ok(true);
         }
-        let (sums, _) = parts.sums.as_chunks::<4>();
-        for (chunk, sum) in sums.iter().enumerate() {
+        for chunk in 0..front.fixed.chunks() {
             let start = (chunk * CHUNK_BYTES) as u64;
-            let bytes = (fixed.body_bytes - start).min(CHUNK_BYTES as u64) as usize;
-            let bytes = window.get(body + start, bytes)?;
-            if bytes.is_none_or(|bytes| crc32c::crc32c(bytes) != u32::from_le_bytes(*sum)) {
+            let bytes = (body_bytes - start).min(CHUNK_BYTES as u64) as usize;
+            let sum = window.get(body + start, bytes)?.map(crc32c::crc32c);
+            if sum.is_none() || sum != front.sum(chunk) {
                 return Ok(false);
             }
         }
@@ -255,17 +242,10 @@ impl Log {
         if found.lost_before.is_some() {
             return;
         }
-        let tail = Tail {
-            segment: segment.number,
-            sum: crc32c::crc32c(&found.items),
-            bytes: found.items.len() as u64,
-            purges: found.purges,
-        };
-        let tail = self.shared.sealer.tail(&tail);
         let file = &*segment.file;
         let written = file
             .truncate(end)
-            .and_then(|()| write_all(file, end, &[&found.items, &tail]))
+            .and_then(|()| self.write_summary(segment, end, &found.items, found.purges))
             .and_then(|()| file.sync());
         let bytes = if written.is_ok() { found.items.len() + TAIL_BYTES } else { 0 };
         segment.set_bytes(end + bytes as u64);

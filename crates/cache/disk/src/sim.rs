@@ -27,7 +27,7 @@ pub struct SimFaults {
 #[derive(Clone, Debug)]
 pub struct SimVolume(Arc<Mutex<Inner>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inner {
     dice: Dice,
     /// By number, as names may change.
@@ -63,18 +63,8 @@ enum Change {
 impl SimVolume {
     /// An empty one for so many bytes.
     pub fn new(seed: u64, capacity: u64) -> Self {
-        Self(Arc::new(Mutex::new(Inner {
-            dice: Dice(seed),
-            nodes: BTreeMap::new(),
-            names: BTreeMap::new(),
-            synced_names: BTreeMap::new(),
-            next: 1,
-            capacity,
-            faults: SimFaults::default(),
-            calls_left: None,
-            is_dead: false,
-            start: 0,
-        })))
+        let inner = Inner { dice: Dice(seed), capacity, ..Inner::default() };
+        Self(Arc::new(Mutex::new(inner)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -153,6 +143,10 @@ impl SimVolume {
 impl Inner {
     fn named(&self) -> impl Iterator<Item = &Node> {
         self.names.values().filter_map(|number| self.nodes.get(number))
+    }
+
+    fn node(&mut self, number: u64) -> IoResult<&mut Node> {
+        self.nodes.get_mut(&number).ok_or(Errno::IO)
     }
 
     fn used(&self) -> u64 {
@@ -324,12 +318,6 @@ impl SimFile {
     }
 }
 
-impl Inner {
-    fn node(&mut self, number: u64) -> IoResult<&mut Node> {
-        self.nodes.get_mut(&number).ok_or(Errno::IO)
-    }
-}
-
 impl VolumeFile for SimFile {
     fn bytes(&self) -> IoResult<u64> {
         let mut inner = self.inner()?;
@@ -398,7 +386,7 @@ impl VolumeFile for SimFile {
 }
 
 /// SplitMix64: enough for dice.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Dice(u64);
 
 impl Dice {

@@ -6,7 +6,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::disk::Disk;
-use super::fetch::take_turn;
 use super::log::Log;
 use super::queue::Next;
 use super::shared::Shared;
@@ -77,7 +76,7 @@ fn read(shared: &Arc<Shared>) {
             Next::Nothing => continue,
             Next::End => return,
         };
-        if take_turn(shared, fetching) {
+        if fetching.turn(shared) {
             std::thread::sleep(ROOM);
         }
     }

@@ -12,7 +12,7 @@ use millrace_sys::Errno;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::directory::Directory;
-use super::disk::{Counters, Disk};
+use super::disk::Disk;
 use super::format::Id;
 use super::identity::{Contents, IDENTITY, IDENTITY_BYTES_MAX, Identity, MEMBERS_MAX, agree};
 use super::limits::{DISK_BYTES_MIN, WAIT};
@@ -20,8 +20,9 @@ use super::message::{Answer, Answered, Candidate, Cursor, Fetch, Host};
 use super::queue::{Options, PurgeAsker};
 use super::rules::Subject;
 use super::segments::Segment;
+use super::tally::Counters;
 use super::threads::Threads;
-use super::volume::{IoResult, Volume, read_exactly};
+use super::volume::{IoResult, Volume, read_short};
 
 /// Why disks are not used. Places count from 0, in the order they were given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -283,16 +284,9 @@ fn identity(volume: &dyn Volume) -> IoResult<Option<Identity>> {
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let bytes = file.bytes()?;
-    if bytes > IDENTITY_BYTES_MAX as u64 {
-        return Ok(None);
-    }
-    let mut read = vec![0; bytes as usize];
-    match read_exactly(&*file, 0, &mut read) {
-        Ok(true) => Ok(Identity::from_bytes(&read)),
-        // What cannot be read is as good as lost: everything is fetched again.
-        Ok(false) | Err(_) => Ok(None),
-    }
+    // What cannot be read is as good as lost: everything is fetched again.
+    let read = read_short(&*file, file.bytes()?, IDENTITY_BYTES_MAX);
+    Ok(read.and_then(|bytes| Identity::from_bytes(&bytes)))
 }
 
 /// Writes what a directory is. Where the disk is full, the oldest segments make room for it.

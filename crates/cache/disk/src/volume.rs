@@ -85,6 +85,17 @@ pub trait VolumeFile: Send + Sync + Debug {
     fn sync(&self) -> IoResult<()>;
 }
 
+/// Removes a file unless it is gone already.
+///
+/// # Errors
+/// As [`Volume::remove`].
+pub(super) fn ensure_removed(volume: &dyn Volume, name: &str) -> IoResult<()> {
+    match volume.remove(name) {
+        Err(Errno::NOENT) => Ok(()),
+        removed => removed,
+    }
+}
+
 /// Reads all of `bytes`.
 ///
 /// # Errors
@@ -98,6 +109,14 @@ pub(super) fn read_exactly(file: &dyn VolumeFile, at: u64, bytes: &mut [u8]) -> 
         }
     }
     Ok(true)
+}
+
+/// Reads a file of so many bytes; `None` where it is longer than `bytes_max`, or cannot be read.
+pub(super) fn read_short(file: &dyn VolumeFile, bytes: u64, bytes_max: usize) -> Option<Vec<u8>> {
+    let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= bytes_max)?;
+    let mut read = vec![0; bytes];
+    read_exactly(file, 0, &mut read).ok().filter(|is_whole| *is_whole)?;
+    Some(read)
 }
 
 /// Writes all of the parts.

@@ -1,10 +1,9 @@
 //! What the writer does with a job.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use millrace_http_cache::{Key, META_BYTES};
+use millrace_http_cache::META_BYTES;
 use millrace_sys::Errno;
 
 use super::format::{Id, Kind, Parts, Position, Purged};
@@ -16,7 +15,7 @@ use super::log::{Log, bodiless};
 use super::message::{Answer, Answered, Cursor, StoredHead};
 use super::queue::{Job, Next, PurgeJob};
 use super::rules::Subject;
-use super::volume::IoResult;
+use super::volume::{IoResult, ensure_removed};
 
 /// Purges that are written and synced together, at most.
 const PURGES_AT_ONCE: usize = 64;
@@ -70,7 +69,7 @@ impl Log {
 
     pub(super) fn count_error<T>(&self, result: &IoResult<T>) {
         if result.is_err() {
-            self.shared.tally.write_errors.fetch_add(1, Ordering::Relaxed);
+            self.shared.tally.count(|counters| counters.write_errors += 1);
         }
     }
 
@@ -79,7 +78,7 @@ impl Log {
         let id = answer.id;
         let at = if self.pause > 0 {
             self.pause -= 1;
-            shared.tally.stores_skipped.fetch_add(1, Ordering::Relaxed);
+            shared.tally.count(|counters| counters.stores_skipped += 1);
             None
         } else {
             let written = self.write_answer(answer);
@@ -110,7 +109,7 @@ impl Log {
             vary: answer.vary.as_ref().and_then(|vary| shared.index.share(vary)),
         };
         shared.index.shard(id.key).settle(number, known);
-        shared.tally.stored.fetch_add(1, Ordering::Relaxed);
+        shared.tally.count(|counters| counters.stored += 1);
     }
 
     fn write_answer(&mut self, answer: &Answer) -> IoResult<(Position, u32)> {
@@ -227,11 +226,11 @@ impl Log {
     }
 
     fn write_purge(&mut self, job: &PurgeJob) -> IoResult<Position> {
-        let nobody = Id { key: Key(0), variant: 0 };
+        let nobody = Id::default();
         let tag;
         let (purged, id, parts) = match &job.subject {
             Subject::Answer(id) => (Purged::Id, *id, Parts::NONE),
-            Subject::Key(key) => (Purged::Key, Id { key: *key, variant: 0 }, Parts::NONE),
+            Subject::Key(key) => (Purged::Key, Id { key: *key, ..nobody }, Parts::NONE),
             Subject::Prefix(prefix) => {
                 (Purged::Prefix, nobody, Parts { name: prefix, ..Parts::NONE })
             }
@@ -251,10 +250,7 @@ impl Log {
     pub(super) fn is_condemned_or_sound(&mut self) -> bool {
         if self.owes_purge {
             let volume = &self.shared.volume;
-            let removed = match volume.remove(IDENTITY) {
-                Ok(()) | Err(Errno::NOENT) => volume.sync(),
-                Err(error) => Err(error),
-            };
+            let removed = ensure_removed(&**volume, IDENTITY).and_then(|()| volume.sync());
             self.count_error(&removed);
             self.owes_purge = removed.is_err();
         }
@@ -273,7 +269,8 @@ impl Log {
         let heads = ids.iter().filter_map(|&id| {
             let known = shared.index.shard(id.key).known(id)?;
             let is_there = known.at.segment == segment.number;
-            let opened = is_there.then(|| super::fetch::open(&shared, &known).ok()).flatten()?;
+            let opened =
+                is_there.then(|| super::fetch::open(&shared, id, known.at).ok()).flatten()?;
             Some(*opened.head)
         });
         let next = if ids.len() < LISTED_MAX {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_http_cache::{Meta, Stored, StoredView, TagHash, VariantKey};
+use millrace_http_cache::{Meta, Stored, TagHash, VariantKey};
 
 use millrace_body::{Body, End};
 
@@ -33,11 +33,6 @@ impl Object {
     /// Its status line and end-to-end fields, each line with its end.
     pub fn head(&self) -> &[u8] {
         &self.stored.head
-    }
-
-    /// Both, for the rules.
-    pub fn view(&self) -> StoredView<'_> {
-        StoredView { meta: &self.stored.meta, head: &self.stored.head }
     }
 
     /// The length of its body; `None` where nobody has said how much will come, and it still

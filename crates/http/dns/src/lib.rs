@@ -20,6 +20,6 @@ mod sources;
 pub use error::{Found, NameError};
 pub use eyeballs::{Attempt, Race};
 pub use message::fuzz_answer;
-pub use names::{Answered, Bounds, Names};
+pub use names::{Bounds, Names};
 pub use orders::{Event, Order};
 pub use sources::Sources;

@@ -1,8 +1,8 @@
 //! The lookups of a worker, and what they gave.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use millrace_engine::{Instant, Key, Kind, Table, Timers, Token};
@@ -23,17 +23,6 @@ pub struct Bounds {
     pub lookups: u32,
     /// Names that are remembered.
     pub names: usize,
-}
-
-/// What [`Names::lookup`] knows at once.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answered {
-    /// The addresses, at least one, in the order to try them.
-    Ready(Arc<[IpAddr]>),
-    /// The waiter gets its result by [`Names::poll_finished`].
-    Pending,
-    /// There is none.
-    Failed(NameError),
 }
 
 /// A worker's resolver. `W` is what its caller knows a waiting exchange by.
@@ -92,37 +81,37 @@ impl<W: Copy + PartialEq> Names<W> {
 
     /// Looks up `name`, in any case, with or without a dot at its end; never an address literal.
     /// `random` gives a new number at each call, which nobody can foretell. Only after
-    /// [`Answered::Pending`] is `waiter` remembered, until its result is polled or it is
-    /// [forgotten](Names::forget).
+    /// [`Poll::Pending`] is `waiter` remembered, until it gets its result by
+    /// [`Names::poll_finished`] or is [forgotten](Names::forget).
     pub fn lookup(
         &mut self,
         name: &[u8],
         waiter: W,
         now: Instant,
         random: &mut dyn FnMut() -> u64,
-    ) -> Answered {
-        let Some(name) = Name::parse(name) else { return Answered::Failed(NameError::Invalid) };
+    ) -> Poll<Found> {
+        let Some(name) = Name::parse(name) else { return Poll::Ready(Err(NameError::Invalid)) };
         if let Some(addresses) = self.sources.known(&name) {
-            return Answered::Ready(addresses);
+            return Poll::Ready(Ok(addresses));
         }
         // Nobody may be asked for these: RFC 6761 section 6.4, RFC 7686 section 2.
         if name.is_within(b"invalid") || name.is_within(b"onion") {
-            return Answered::Failed(NameError::NotFound);
+            return Poll::Ready(Err(NameError::NotFound));
         }
         if let Some(found) = self.cache.get(&name, now) {
-            return Answered::from(found.clone());
+            return Poll::Ready(found.clone());
         }
         let key = match self.under_way.get(&name) {
             Some(key) => *key,
-            None if self.is_full() => return Answered::Failed(NameError::Overloaded),
+            None if self.is_full() => return Poll::Ready(Err(NameError::Overloaded)),
             None => self.start(&name, now, random),
         };
         let lookup = self.lookups.get_mut(key).expect("a lookup under way is in the table");
         if let Some(addresses) = &lookup.early {
-            return Answered::Ready(addresses.clone());
+            return Poll::Ready(Ok(addresses.clone()));
         }
         lookup.waiters.push(waiter);
-        Answered::Pending
+        Poll::Pending
     }
 
     /// The next order to be carried out; `None`: there is none. To be asked until there is none
@@ -242,14 +231,5 @@ impl<W: Copy + PartialEq> Names<W> {
             Err(_) => [Self::REMEMBERED[0], Self::ABSENCE_REMEMBERED_MAX],
         };
         self.cache.insert(name, found, now + time.clamp(least, most), now);
-    }
-}
-
-impl From<Found> for Answered {
-    fn from(found: Found) -> Self {
-        match found {
-            Ok(addresses) => Self::Ready(addresses),
-            Err(error) => Self::Failed(error),
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! The `Cache-Status` field, RFC 9211: what the cache did with a request.
 
-use millrace_http1::decimal;
+use millrace_http1::text::write_number;
 
 /// Why a request was sent to the origin, RFC 9211 section 2.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,23 +96,11 @@ fn put(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 }
 
 fn put_number(out: &mut Vec<u8>, name: &str, number: i64) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut rest = number.unsigned_abs();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    debug_assert_eq!(decimal(&digits[at..]), Some(number.unsigned_abs()));
     out.extend_from_slice(name.as_bytes());
     if number < 0 {
         out.push(b'-');
     }
-    out.extend_from_slice(&digits[at..]);
+    write_number(out, number.unsigned_abs());
 }
 
 /// A string of RFC 9651 section 3.3.3; bytes that it cannot have become `?`.

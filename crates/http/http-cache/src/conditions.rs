@@ -4,32 +4,23 @@ use millrace_http1::{HeaderWriter, Name, RequestHead, Run};
 
 use super::date::http_date;
 use super::meta::Meta;
-use super::stored_head::lines;
-
-/// What the conditions of a request make of the answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Condition {
-    /// It is sent: there is no condition, or it holds.
-    Whole,
-    /// Status 304.
-    NotModified,
-}
+use super::stored::Stored;
 
 /// Evaluates the conditions of a GET or HEAD against a stored answer that may be used as it is, in
-/// the order of RFC 9110 section 13.2.2. `head` is the one that `meta` was made with. Conditions on
-/// other answers than successful ones do not count, section 13.2.1.
-pub fn condition(request: &RequestHead, meta: &Meta, head: &[u8]) -> Condition {
+/// the order of RFC 9110 section 13.2.2. Gives whether the answer is status 304; otherwise it is
+/// sent: there is no condition, or it holds. Conditions on other answers than successful ones do not
+/// count, section 13.2.1.
+pub fn is_not_modified(request: &RequestHead, stored: &Stored) -> bool {
     let is_met = match request.find(Name::IfNoneMatch) {
-        Some(_) => is_none_match(request, meta, head),
-        None => is_modified(request, meta),
+        Some(_) => is_none_match(request, stored),
+        None => is_modified(request, &stored.meta),
     };
-    let is_successful = (200..300).contains(&meta.status);
-    if is_met || !is_successful { Condition::Whole } else { Condition::NotModified }
+    !is_met && (200..300).contains(&stored.meta.status)
 }
 
 /// RFC 9110 section 13.1.2: by the weak comparison; `*` means any answer.
-fn is_none_match(request: &RequestHead, meta: &Meta, head: &[u8]) -> bool {
-    let etag = meta.etag_in(head);
+fn is_none_match(request: &RequestHead, stored: &Stored) -> bool {
+    let etag = stored.etag();
     let is_matched = |list: &[u8]| list == b"*" || etag.is_some_and(|etag| etag.is_in(list));
     !request.values(Name::IfNoneMatch).any(is_matched)
 }
@@ -47,16 +38,16 @@ fn is_modified(request: &RequestHead, meta: &Meta) -> bool {
 /// Writes the status and the fields of a 304 that stands for a stored answer. RFC 9110 section
 /// 15.4.5: what describes the body that is not sent is left out, and the time of modification where
 /// an entity tag says more.
-pub fn write_not_modified(out: &mut impl HeaderWriter, meta: &Meta, head: &[u8]) {
+pub fn write_not_modified(out: &mut impl HeaderWriter, stored: &Stored) {
     out.response(304, b"Not Modified");
-    for line in lines(&head[meta.lines_at as usize..]) {
+    for line in stored.lines() {
         let is_left = match line.known {
             Name::ContentType
             | Name::ContentEncoding
             | Name::ContentLanguage
             | Name::ContentRange
             | Name::AcceptRanges => true,
-            Name::LastModified => meta.etag.is_some(),
+            Name::LastModified => stored.meta.etag.is_some(),
             Name::Other => line.name.eq_ignore_ascii_case(b"content-md5"),
             _ => false,
         };
@@ -71,18 +62,17 @@ mod tests {
     use millrace_http1::{FieldList, Http1Header};
 
     use super::super::policy::Policy;
-    use super::super::samples::{DATE, RECEIPT, answer, get};
-    use super::super::store::{Stored, store};
+    use super::super::samples::{DATE, answer, get, store_by};
     use super::*;
 
     fn kept(status: u16, fields: &str) -> Stored {
         let answer = answer(status, &format!("{DATE}Cache-Control: max-age=60\r\n{fields}"));
-        store(&get(""), &answer, &RECEIPT, &Policy::default()).unwrap()
+        store_by(&Policy::default(), &get(""), &answer).unwrap()
     }
 
     fn is_304(fields: &str, asked: &str) -> bool {
         let stored = kept(200, fields);
-        condition(&get(asked), &stored.meta, &stored.head) == Condition::NotModified
+        is_not_modified(&get(asked), &stored)
     }
 
     const TAG: &str = "ETag: \"abcdef\"\r\n";
@@ -141,7 +131,7 @@ mod tests {
     fn errors_have_no_conditions_rfc_9110_section_13_2_1() {
         let stored = kept(404, TAG);
         let asked = get("If-None-Match: *\r\n");
-        assert_eq!(condition(&asked, &stored.meta, &stored.head), Condition::Whole);
+        assert!(!is_not_modified(&asked, &stored));
     }
 
     #[test]
@@ -154,20 +144,20 @@ mod tests {
             ),
         );
         let mut head = Vec::new();
-        write_not_modified(&mut Http1Header::new(&mut head), &stored.meta, &stored.head);
+        write_not_modified(&mut Http1Header::new(&mut head), &stored);
         let expected = format!(
             "HTTP/1.1 304 Not Modified\r\n{DATE}Cache-Control: max-age=60\r\n{TAG}Vary: Foo\r\n\
              Content-Location: /a\r\nContent-Security-Policy: x\r\nTest: 1\r\n"
         );
         assert_eq!(String::from_utf8(head).unwrap(), expected);
         let mut list = FieldList::default();
-        write_not_modified(&mut list, &stored.meta, &stored.head);
+        write_not_modified(&mut list, &stored);
         let names: Vec<_> = list.fields().iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names[..3], [":status", "date", "cache-control"]);
         assert_eq!(names[3..6], ["etag", "vary", "content-location"]);
         let stored = kept(200, MODIFIED);
         let mut head = Vec::new();
-        write_not_modified(&mut Http1Header::new(&mut head), &stored.meta, &stored.head);
+        write_not_modified(&mut Http1Header::new(&mut head), &stored);
         assert!(String::from_utf8(head).unwrap().contains("Last-Modified"));
     }
 }

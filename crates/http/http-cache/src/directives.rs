@@ -10,7 +10,7 @@ use millrace_http1::{AnswerHead, Name, RequestHead, decimal, has_token, items, t
 
 use super::limits::DELTA_S_MAX;
 use super::names::Names;
-use super::structured::{self, Member};
+use super::structured::{self, Argument};
 
 /// What a request asks of caches, RFC 9111 section 5.2.1. The default asks for nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -142,17 +142,10 @@ impl AnswerDirectives {
         directives
     }
 
-    fn of_members(members: [Option<Member<'_>>; DIRECTIVES.len()]) -> Self {
+    fn of_members(members: [Option<Argument<'_>>; DIRECTIVES.len()]) -> Self {
         let mut directives = Self { is_targeted: true, ..Self::default() };
-        for (name, member) in DIRECTIVES.iter().zip(members) {
-            let Some(member) = member else { continue };
-            let argument = match member {
-                Member::Integer(number) => Argument::Number(number),
-                Member::True => Argument::None,
-                Member::False => continue,
-                Member::Text(text) => Argument::Text(text),
-                Member::Odd => Argument::Odd,
-            };
+        let present = DIRECTIVES.iter().zip(members);
+        for (name, argument) in present.filter_map(|(name, it)| Some((name, it?))) {
             directives.apply(name.as_bytes(), argument);
         }
         directives.omitted.sort();
@@ -198,17 +191,6 @@ impl AnswerDirectives {
         tokens(names).for_each(|name| self.omitted.add(name));
         true
     }
-}
-
-/// What follows a directive's name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Argument<'a> {
-    None,
-    /// A token, or what is between quotes, without escapes.
-    Text(&'a [u8]),
-    Number(i64),
-    /// Something else: blanks around the `=`, a quote that is not closed, escapes.
-    Odd,
 }
 
 impl Argument<'_> {

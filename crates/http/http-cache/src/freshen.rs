@@ -2,19 +2,18 @@
 //! and 4.3.5.
 
 use millrace_http1::{
-    AnswerHead, HeaderWriter, Http1Header, Name, NameSet, RequestHead, Run, declared_length,
-    forwarded_fields,
+    AnswerHead, HeaderWriter, Http1Header, Name, NameSet, Run, declared_length, forwarded_fields,
 };
 
-use super::directives::AnswerDirectives;
 use super::freshness::last_modified_s;
 use super::meta::Flags;
 use super::names::Names;
 use super::policy::{Policy, SetCookie};
+use super::received::Received;
 use super::refusal::Refusal;
-use super::store::{Receipt, Stored, check_request, is_personal, keep};
-use super::stored_head::{lines, read_again};
-use super::validate::StoredView;
+use super::store::{check_request, is_personal, keep};
+use super::stored::Stored;
+use super::stored_head::read_again;
 
 /// What a HEAD says of a stored answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,32 +26,14 @@ pub enum Freshened {
     Unchanged,
 }
 
-/// The response by which a stored one is updated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum UpdatedBy {
-    /// 304 Not Modified.
-    NotModified,
-    /// 206 Partial Content.
-    Part,
-    /// The response to a HEAD.
-    Head,
-}
-
-/// Makes of a stored answer and the 304 that selected it ([`selected`](super::selected)) what is
+/// Makes of a stored answer and the 304 that says that it holds what is
 /// stored from now on. `request` is the client's, whose answer it is as well.
 ///
 /// # Errors
 /// As by [`store`](super::store()): what the answer says now forbids that it is kept. This once it
 /// may be sent still, since it was validated for this request.
-pub fn freshen(
-    request: &RequestHead,
-    kept: &StoredView<'_>,
-    answer: &AnswerHead,
-    receipt: &Receipt,
-    policy: &Policy,
-) -> Result<Stored, Refusal> {
-    let by = UpdatedBy::NotModified;
-    let mut stored = keep_merged(request, kept, (answer, by), kept.meta.status, receipt, policy)?;
+pub fn freshen(received: &Received<'_>, kept: &Stored) -> Result<Stored, Refusal> {
+    let mut stored = keep_merged(received, false, kept, kept.meta.status)?;
     stored.meta.extent = kept.meta.extent;
     stored.meta.range_tag = kept.meta.range_tag;
     Ok(stored)
@@ -62,56 +43,49 @@ pub fn freshen(
 /// section 4.3.5. `length` is that of the stored body. Only fields that set how long the response is
 /// fresh are taken over: any client can send a HEAD at any time, and what the origin responds may
 /// depend on fields that are in no key.
-pub fn freshen_by_head(
-    request: &RequestHead,
-    kept: &StoredView<'_>,
-    length: u64,
-    answer: &AnswerHead,
-    receipt: &Receipt,
-    policy: &Policy,
-) -> Freshened {
+pub fn freshen_by_head(received: &Received<'_>, kept: &Stored, length: u64) -> Freshened {
+    let Received { request, answer, policy, .. } = received;
     let is_other = answer.status() != 200 || kept.meta.status != 200;
     if is_other || kept.meta.extent.is_some() || is_personal(request, answer, policy) {
         return Freshened::Unchanged;
     }
     // Before anything else: a request whose response is never stored must change nothing.
-    if check_request(request, &AnswerDirectives::of(answer, &policy.targets), policy).is_err() {
+    if check_request(received, &received.directives()).is_err() {
         return Freshened::Unchanged;
     }
-    let received_s = receipt.response_ms / 1000;
     let is_same_length = match declared_length(answer) {
         Ok(declared) => declared.is_none_or(|declared| declared == length),
         Err(_) => false,
     };
     let mut tags = answer.values(Name::Etag);
-    let is_same_tag = tags.all(|tag| kept.meta.etag_bytes(kept.head) == Some(tag));
+    let is_same_tag = tags.all(|tag| kept.etag_bytes() == Some(tag));
     let is_same_date = answer.find(Name::LastModified).is_none()
-        || last_modified_s(answer, received_s) == kept.meta.last_modified_s;
+        || last_modified_s(received) == kept.meta.last_modified_s;
     if !(is_same_length && is_same_tag && is_same_date) {
         return Freshened::Stale;
     }
-    match keep_merged(request, kept, (answer, UpdatedBy::Head), 200, receipt, policy) {
+    match keep_merged(received, true, kept, 200) {
         Ok(stored) => Freshened::Updated(stored),
         Err(refusal) if refusal.drops_stored(200) => Freshened::Stale,
         Err(_) => Freshened::Unchanged,
     }
 }
 
-/// What is kept, with this status, of a stored answer and of the fields of a later one: what the two
-/// say together decides whether anything is.
+/// What is kept, with this status, of a stored answer and of the fields of a later one, which may
+/// answer a HEAD: what the two say together decides whether anything is.
 pub(super) fn keep_merged(
-    request: &RequestHead,
-    kept: &StoredView<'_>,
-    (answer, by): (&AnswerHead, UpdatedBy),
+    received: &Received<'_>,
+    is_to_head: bool,
+    kept: &Stored,
     status: u16,
-    receipt: &Receipt,
-    policy: &Policy,
 ) -> Result<Stored, Refusal> {
-    let is_updated = |known: Name, name: &[u8]| is_updated(by, policy, known, name);
-    let merged = merge(kept, answer, status, is_updated);
-    let directives = AnswerDirectives::of(&merged, &policy.targets);
-    check_request(request, &directives, policy)?;
-    let mut stored = keep(&merged, &directives, receipt, policy)?;
+    let is_updated =
+        |known: Name, name: &[u8]| is_updated(is_to_head, received.policy, known, name);
+    let merged = &merge(kept, received.answer, status, is_updated);
+    let merged = Received { answer: merged, ..*received };
+    let directives = merged.directives();
+    check_request(&merged, &directives)?;
+    let mut stored = keep(&merged, &directives)?;
     // The stored head says HTTP/1.1 whichever version it was received as.
     let is_http10 = kept.meta.flags.has(Flags::RECEIVED_AS_HTTP10);
     stored.meta.flags = stored.meta.flags.with(Flags::RECEIVED_AS_HTTP10, is_http10);
@@ -122,13 +96,13 @@ pub(super) fn keep_merged(
 /// that the later one has, its lines replace all those that are stored. `Age` and `Date` are always
 /// the later one's, since they tell when it was made.
 fn merge(
-    kept: &StoredView<'_>,
+    kept: &Stored,
     answer: &AnswerHead,
     status: u16,
     is_updated: impl Fn(Name, &[u8]) -> bool,
 ) -> AnswerHead {
     let mut bytes = Vec::with_capacity(kept.head.len() + answer.bytes().len());
-    let (status_line, stored) = kept.head.split_at(kept.meta.lines_at as usize);
+    let status_line = &kept.head[..kept.meta.lines_at as usize];
     let mut header = Http1Header::new(&mut bytes);
     if status == kept.meta.status {
         header.stored_response(status, status_line, status_line.len());
@@ -137,7 +111,7 @@ fn merge(
     }
     let names = forwarded_fields(answer).map(|field| (field.known, answer.name_of(field)));
     let updates = Names::of(names.filter(|&(known, name)| is_updated(known, name)).map(|it| it.1));
-    for line in lines(stored) {
+    for line in kept.lines() {
         if line.known != Name::Date && !updates.has(line.name) {
             header.run(Run::Lines(line.bytes));
         }
@@ -156,10 +130,10 @@ fn merge(
 ///
 /// Fields for the client of this one request enter a stored response only where the operator shares
 /// cookies.
-fn is_updated(by: UpdatedBy, policy: &Policy, known: Name, name: &[u8]) -> bool {
+fn is_updated(is_to_head: bool, policy: &Policy, known: Name, name: &[u8]) -> bool {
     match known {
         _ if FOR_ONE_CLIENT.has(known) => policy.set_cookie == SetCookie::Explicit,
-        _ if by == UpdatedBy::Head => {
+        _ if is_to_head => {
             let mut targets = policy.targets.iter();
             FRESHNESS.has(known) || targets.any(|target| name.eq_ignore_ascii_case(target))
         }
@@ -183,6 +157,7 @@ pub const FOR_ONE_CLIENT: NameSet =
 
 #[cfg(test)]
 mod tests {
+    use super::super::received::Receipt;
     use super::super::samples::{DATE, NOW_MS, RECEIPT, answer, get, kept, request};
     use super::*;
 
@@ -196,9 +171,13 @@ mod tests {
     const TAGGED: &str = "Cache-Control: max-age=2\r\nETag: \"a\"\r\n";
 
     fn freshened(stored: &str, fields: &str) -> Result<Stored, Refusal> {
-        let stored = kept(&format!("{DATE}{stored}"));
-        let kept = StoredView { meta: &stored.meta, head: &stored.head };
-        freshen(&get(""), &kept, &answer(304, fields), &LATER, &Policy::default())
+        let kept = kept(&format!("{DATE}{stored}"));
+        freshen_by(&Policy::default(), &kept, fields)
+    }
+
+    fn freshen_by(policy: &Policy, kept: &Stored, fields: &str) -> Result<Stored, Refusal> {
+        let (request, answer) = (&get(""), &answer(304, fields));
+        freshen(&Received { request, answer, receipt: &LATER, policy }, kept)
     }
 
     fn text(stored: Stored) -> String {
@@ -213,7 +192,7 @@ mod tests {
         let stored = freshened(&stored, &fields).unwrap();
         assert_eq!((stored.meta.lifetime_s, stored.meta.initial_age_s), (9, 4));
         assert_eq!((stored.meta.status, stored.meta.response_ms), (200, LATER.response_ms));
-        assert_eq!(stored.meta.etag_bytes(&stored.head), Some(&b"\"a\""[..]));
+        assert_eq!(stored.etag_bytes(), Some(&b"\"a\""[..]));
         let expected = format!(
             "HTTP/1.1 200 Reason\r\nETag: \"a\"\r\nKept: C\r\n{LATER_DATE}TEST: D\r\n\
              Cache-Control: max-age=9\r\nNew: E\r\n"
@@ -260,10 +239,9 @@ mod tests {
             let update = format!("{name}: B\r\n");
             let text = text(freshened(TAGGED, &update).unwrap());
             assert!(!text.contains(name), "{text}");
-            let stored = kept(&format!("{DATE}{TAGGED}"));
-            let kept = StoredView { meta: &stored.meta, head: &stored.head };
+            let kept = kept(&format!("{DATE}{TAGGED}"));
             let policy = Policy { set_cookie: SetCookie::Explicit, ..Policy::default() };
-            let shared = freshen(&get(""), &kept, &answer(304, &update), &LATER, &policy);
+            let shared = freshen_by(&policy, &kept, &update);
             assert!(super::tests::text(shared.unwrap()).contains(&update));
         }
     }
@@ -291,11 +269,13 @@ mod tests {
 
     fn by_head(status: u16, fields: &str) -> Freshened {
         let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
-        let stored = kept(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
-        let kept = StoredView { meta: &stored.meta, head: &stored.head };
-        let head = request("HEAD / HTTP/1.1", "");
-        let answer = answer(status, fields);
-        freshen_by_head(&head, &kept, 5, &answer, &LATER, &Policy::default())
+        let kept = kept(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
+        freshened_by_head("", &kept, &answer(status, fields))
+    }
+
+    fn freshened_by_head(asked: &str, kept: &Stored, answer: &AnswerHead) -> Freshened {
+        let (request, policy) = (&request("HEAD / HTTP/1.1", asked), &Policy::default());
+        freshen_by_head(&Received { request, answer, receipt: &LATER, policy }, kept, 5)
     }
 
     #[test]
@@ -332,13 +312,9 @@ mod tests {
 
     #[test]
     fn a_personal_head_says_nothing_about_the_shared_response() {
-        let stored = kept(&format!("{DATE}{TAGGED}"));
-        let kept = StoredView { meta: &stored.meta, head: &stored.head };
+        let kept = kept(&format!("{DATE}{TAGGED}"));
         let private = answer(200, "Cache-Control: private\r\nETag: \"b\"\r\n");
-        let of = |fields: &str| {
-            let head = request("HEAD / HTTP/1.1", fields);
-            freshen_by_head(&head, &kept, 5, &private, &LATER, &Policy::default())
-        };
+        let of = |fields: &str| freshened_by_head(fields, &kept, &private);
         assert_eq!(of("Cookie: sid=1\r\n"), Freshened::Unchanged);
         assert_eq!(of(""), Freshened::Stale);
     }

@@ -5,7 +5,8 @@ use millrace_http1::{AnswerHead, Name, decimal};
 use super::date::http_date;
 use super::directives::AnswerDirectives;
 use super::limits::DELTA_S_MAX;
-use super::policy::{Policy, SetCookie, Ttl};
+use super::policy::{SetCookie, Ttl};
+use super::received::{Receipt, Received};
 use super::status;
 
 /// How long an answer is fresh, and who says so.
@@ -29,63 +30,56 @@ impl Lifetime {
 }
 
 /// An answer's `Date`, or the time of its receipt where it has none that can be read.
-pub(super) fn date_s(answer: &AnswerHead, received_s: u64) -> u64 {
-    let mut dates = answer.values(Name::Date);
-    dates.next().and_then(|value| http_date(value, received_s)).unwrap_or(received_s)
+pub(super) fn date_s(received: &Received<'_>) -> u64 {
+    let mut dates = received.answer.values(Name::Date);
+    let time_s = received.time_s();
+    dates.next().and_then(|value| http_date(value, time_s)).unwrap_or(time_s)
 }
 
 /// The only `Last-Modified`, if it can be read.
-pub(super) fn last_modified_s(answer: &AnswerHead, received_s: u64) -> Option<u64> {
-    let mut values = answer.values(Name::LastModified);
-    let date = http_date(values.next()?, received_s);
+pub(super) fn last_modified_s(received: &Received<'_>) -> Option<u64> {
+    let mut values = received.answer.values(Name::LastModified);
+    let date = http_date(values.next()?, received.time_s());
     if values.next().is_some() { None } else { date }
 }
 
 /// RFC 9111 section 4.2.1: the first of these that is there.
-pub(super) fn lifetime(
-    answer: &AnswerHead,
-    directives: &AnswerDirectives,
-    received_s: u64,
-    policy: &Policy,
-) -> Lifetime {
+pub(super) fn lifetime(received: &Received<'_>, directives: &AnswerDirectives) -> Lifetime {
+    let Received { answer, policy, .. } = received;
     let named = policy.named_ttl(answer.status());
     let usual = Some(policy.ttl).filter(|_| status::is_heuristic(answer.status()));
     if let Some(Ttl::Override(seconds)) = named.or(usual) {
         return Lifetime::Operator(seconds);
     }
-    match said(answer, directives, received_s) {
+    match said(received, directives) {
         Some(seconds) => Lifetime::Explicit(seconds.min(policy.ttl_s_max)),
-        None => unsaid(answer, directives, received_s, policy),
+        None => unsaid(received, directives),
     }
 }
 
 /// For how long an origin says that its answer is fresh.
-fn said(answer: &AnswerHead, directives: &AnswerDirectives, received_s: u64) -> Option<u32> {
-    let expires = || if directives.is_targeted { None } else { expires(answer, received_s) };
+fn said(received: &Received<'_>, directives: &AnswerDirectives) -> Option<u32> {
+    let expires = || if directives.is_targeted { None } else { expires(received) };
     directives.s_maxage_s.or(directives.max_age_s).or_else(expires)
 }
 
 /// `Expires` as seconds after `Date`. RFC 9111 section 5.3: what cannot be read is in the past; and
 /// by section 4.2.1 so is what is said twice.
-fn expires(answer: &AnswerHead, received_s: u64) -> Option<u32> {
-    let mut values = answer.values(Name::Expires);
+fn expires(received: &Received<'_>) -> Option<u32> {
+    let mut values = received.answer.values(Name::Expires);
     let value = values.next()?;
     if values.any(|other| other != value) {
         return Some(0);
     }
-    let expires_s = http_date(value, received_s).unwrap_or(0);
-    let seconds = expires_s.saturating_sub(date_s(answer, received_s));
+    let expires_s = http_date(value, received.time_s()).unwrap_or(0);
+    let seconds = expires_s.saturating_sub(date_s(received));
     Some(seconds.min(u64::from(DELTA_S_MAX)) as u32)
 }
 
 /// For how long an answer is fresh that does not say so, RFC 9111 section 4.2.2. Not, where the
 /// origin spoke to caches of HTTP/1.0, or sets a cookie: what it did not say is then not yes.
-fn unsaid(
-    answer: &AnswerHead,
-    directives: &AnswerDirectives,
-    received_s: u64,
-    policy: &Policy,
-) -> Lifetime {
+fn unsaid(received: &Received<'_>, directives: &AnswerDirectives) -> Lifetime {
+    let Received { answer, policy, .. } = received;
     let ttl = policy.named_ttl(answer.status());
     let is_named = matches!(ttl, Some(Ttl::Default(_)));
     let is_open = status::is_heuristic(answer.status()) || directives.public || is_named;
@@ -97,11 +91,11 @@ fn unsaid(
     }
     let is_silenced =
         answer.find(Name::Pragma).is_some() && answer.find(Name::CacheControl).is_none();
-    let Some(modified_s) = last_modified_s(answer, received_s) else { return Lifetime::Unknown };
+    let Some(modified_s) = last_modified_s(received) else { return Lifetime::Unknown };
     if is_silenced || policy.heuristic_percent == 0 {
         return Lifetime::Unknown;
     }
-    let unchanged_s = date_s(answer, received_s).saturating_sub(modified_s);
+    let unchanged_s = date_s(received).saturating_sub(modified_s);
     let seconds = unchanged_s.saturating_mul(u64::from(policy.heuristic_percent)) / 100;
     let seconds_max = policy.heuristic_s_max.min(policy.ttl_s_max);
     Lifetime::Heuristic(seconds.min(u64::from(seconds_max)) as u32)
@@ -110,15 +104,11 @@ fn unsaid(
 /// How old an answer was when it was received, RFC 9111 section 4.2.3: by its `Age` and the time
 /// that it took to come, or by its `Date`, whichever is more. `None`: it has an `Age` that cannot
 /// be relied on.
-pub(super) fn initial_age_s(
-    answer: &AnswerHead,
-    date_s: u64,
-    request_ms: u64,
-    response_ms: u64,
-) -> Option<u32> {
-    let apparent_s = (response_ms / 1000).saturating_sub(date_s);
+pub(super) fn initial_age_s(received: &Received<'_>, date_s: u64) -> Option<u32> {
+    let Receipt { request_ms, response_ms, .. } = *received.receipt;
+    let apparent_s = received.time_s().saturating_sub(date_s);
     let delay_s = response_ms.saturating_sub(request_ms) / 1000;
-    let corrected_s = u64::from(age_s(answer)?).saturating_add(delay_s);
+    let corrected_s = u64::from(age_s(received.answer)?).saturating_add(delay_s);
     Some(apparent_s.max(corrected_s).min(u64::from(DELTA_S_MAX)) as u32)
 }
 
@@ -147,17 +137,10 @@ fn age_s(answer: &AnswerHead) -> Option<u32> {
 /// Whether an answer that sets a cookie may be stored. What the operator says of lifetimes is said
 /// of all answers, and not of cookies: an origin that allows no use of its answer does not allow
 /// that of its cookie.
-pub(super) fn allows_cookie(
-    answer: &AnswerHead,
-    directives: &AnswerDirectives,
-    received_s: u64,
-    policy: SetCookie,
-) -> bool {
+pub(super) fn allows_cookie(received: &Received<'_>, directives: &AnswerDirectives) -> bool {
     let is_shared = directives.public || directives.s_maxage_s.is_some() || directives.is_targeted;
-    match policy {
-        SetCookie::Explicit => {
-            said(answer, directives, received_s).is_some_and(|seconds| seconds > 0)
-        }
+    match received.policy.set_cookie {
+        SetCookie::Explicit => said(received, directives).is_some_and(|seconds| seconds > 0),
         SetCookie::Shared => is_shared,
         SetCookie::Never => false,
     }
@@ -165,14 +148,16 @@ pub(super) fn allows_cookie(
 
 #[cfg(test)]
 mod tests {
-    use super::super::policy::StatusTtl;
-    use super::super::samples::{DATE, NOW_MS, NOW_S, answer};
+    use millrace_http1::AnswerHead;
+
+    use super::super::policy::{Policy, StatusTtl};
+    use super::super::samples::{DATE, NOW_S, RECEIPT, answer, get};
     use super::*;
 
     fn lifetime_of(status: u16, fields: &str, policy: &Policy) -> Lifetime {
-        let answer = answer(status, fields);
-        let directives = AnswerDirectives::of(&answer, &policy.targets);
-        lifetime(&answer, &directives, NOW_S, policy)
+        let (request, answer) = (&get(""), &answer(status, fields));
+        let received = Received { request, answer, receipt: &RECEIPT, policy };
+        lifetime(&received, &received.directives())
     }
 
     fn by_default(fields: &str) -> Lifetime {
@@ -283,9 +268,14 @@ mod tests {
         }
     }
 
+    fn age_of(answer: &AnswerHead, receipt: &Receipt) -> Option<u32> {
+        let (request, policy) = (&get(""), &Policy::default());
+        let received = Received { request, answer, receipt, policy };
+        initial_age_s(&received, date_s(&received))
+    }
+
     fn age(fields: &str) -> Option<u32> {
-        let answer = answer(200, fields);
-        initial_age_s(&answer, date_s(&answer, NOW_MS / 1000), NOW_MS, NOW_MS)
+        age_of(&answer(200, fields), &RECEIPT)
     }
 
     #[test]
@@ -294,9 +284,8 @@ mod tests {
         assert_eq!(age(&format!("Date: {}\r\nAge: 25\r\n", date(-10))), Some(25));
         assert_eq!(age(&format!("Date: {}\r\nAge: 5\r\n", date(-10))), Some(10));
         assert_eq!(age(&format!("Date: {}\r\nAge: 15\r\n", date(10))), Some(15));
-        let answer = answer(200, "Age: 5\r\n");
-        let slow = initial_age_s(&answer, NOW_MS / 1000, NOW_MS - 2500, NOW_MS);
-        assert_eq!(slow, Some(7));
+        let slow = Receipt { request_ms: RECEIPT.response_ms - 2500, ..RECEIPT };
+        assert_eq!(age_of(&answer(200, "Age: 5\r\n"), &slow), Some(7));
     }
 
     #[test]

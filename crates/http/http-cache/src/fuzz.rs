@@ -6,10 +6,10 @@ use millrace_http1::{
 };
 
 use super::{
-    CacheStatus, Features, HashKey, Key, KeyParts, Lookup, Meta, Multipart, Policy, Receipt,
-    RequestDirectives, Reuse, Scheme, Selection, Site, Stored, StoredView, combine, condition,
-    finish, freshen, freshen_by_head, group_invalidations, invalidated, lines, lookup, ranges,
-    remainder, reuse, selected, store, tags, write_not_modified, write_validation,
+    CacheStatus, Features, HashKey, Key, KeyParts, Meta, Multipart, Policy, Receipt, Received,
+    RequestDirectives, Reuse, Scheme, Selection, Site, Stored, bypass, combine, finish, freshen,
+    freshen_by_head, group_invalidations, invalidated, is_not_modified, ranges, remainder, reuse,
+    store, tags, write_not_modified, write_validation,
 };
 
 /// Takes the bytes for the head of a request, that of its answer, and that of a later answer, and
@@ -33,16 +33,17 @@ pub fn fuzz_rules(data: &[u8]) {
     let later = if matches!(has_later, Ok(Some(_))) { &later } else { &answer };
     fuzz_site(&request, &answer);
     let policy = Policy { stale_if_error_s: 5, ..Policy::default() };
-    let receipt = receipt(0);
+    let (now, later_on) = (receipt(0), receipt(2000));
     tags(&answer).iter().for_each(|tag| assert!((1..=256).contains(&tag.as_bytes().len())));
-    let Ok(stored) = store(&request, &answer, &receipt, &policy) else { return };
+    let received = Received { request: &request, answer: &answer, receipt: &now, policy: &policy };
+    let Ok(stored) = store(&received) else { return };
     assert!(matches!(request.method(), Method::Get | Method::Post));
     let meta = Meta::from_bytes(&stored.meta.to_bytes(), stored.head.len());
     assert_eq!(meta, Some(stored.meta));
-    fuzz_stored(&request, &stored, &policy);
-    fuzz_variant(&request, &answer, &stored);
+    fuzz_stored(&received, &stored);
+    fuzz_variant(&received, &stored);
     fuzz_use(&request, &stored);
-    fuzz_later(&request, &stored, later, &policy);
+    fuzz_later(&Received { answer: later, receipt: &later_on, ..received }, &stored);
 }
 
 fn receipt(after_ms: u64) -> Receipt {
@@ -76,7 +77,7 @@ fn fuzz_site(request: &RequestHead, answer: &AnswerHead) {
 }
 
 /// A stored head is read again as what it is, and stored again as the same bytes.
-fn fuzz_stored(request: &RequestHead, stored: &Stored, policy: &Policy) {
+fn fuzz_stored(received: &Received<'_>, stored: &Stored) {
     const NEVER: NameSet = NameSet::of(&[
         Name::Age,
         Name::Connection,
@@ -95,43 +96,42 @@ fn fuzz_stored(request: &RequestHead, stored: &Stored, policy: &Policy) {
     assert_eq!(used, Ok(Some(head.len())), "{}", head.escape_ascii());
     assert_eq!(again.status(), stored.meta.status);
     assert!(again.fields().iter().all(|field| !NEVER.has(field.known)));
-    let read = lines(&stored.head[stored.meta.lines_at as usize..]);
-    for (line, field) in read.zip(again.fields()) {
+    for (line, field) in stored.lines().zip(again.fields()) {
         assert_eq!((line.name, line.value), (again.name_of(field), again.value_of(field)));
     }
     if stored.meta.status != 206
-        && let Ok(twice) = store(request, &again, &receipt(0), policy)
+        && let Ok(twice) = store(&Received { answer: &again, ..*received })
     {
         assert_eq!(twice.head, stored.head);
         assert_eq!(twice.vary, stored.vary);
     }
 }
 
-fn fuzz_variant(request: &RequestHead, answer: &AnswerHead, stored: &Stored) {
+fn fuzz_variant(received: &Received<'_>, stored: &Stored) {
     let Some(names) = &stored.vary else { return };
-    let request = OriginRequest::as_received(request);
-    let key = names.key_of_answer(&HASH, &request, answer);
+    let request = OriginRequest::as_received(received.request);
+    let key = names.key_of_answer(&HASH, &request, received.answer);
     assert!(key.fits(&names.key(&HASH, &request)));
 }
 
 /// What is sent of a body of ten bytes is of these ten.
 fn fuzz_use(request: &RequestHead, stored: &Stored) {
-    let Stored { mut meta, ref head, .. } = *stored;
+    let meta = &stored.meta;
     let now_ms = meta.response_ms + 1000;
-    let reused = reuse(&meta, &RequestDirectives::of(request), now_ms);
+    let reused = reuse(meta, &RequestDirectives::of(request), now_ms);
     if let Reuse::Fresh { age_s } = reused {
         assert!(meta.is_fresh(now_ms) && age_s < meta.lifetime_s);
     }
-    let is_lookup = lookup(request, &Policy::default()) == Lookup::Cache;
-    condition(request, &meta, head);
-    write_not_modified(&mut Http1Header::new(&mut Vec::new()), &meta, head);
+    let is_lookup = bypass(request, &Policy::default()).is_none();
+    is_not_modified(request, stored);
+    write_not_modified(&mut Http1Header::new(&mut Vec::new()), stored);
     let status = CacheStatus { ttl_s: Some(meta.ttl_s(now_ms)), ..CacheStatus::default() };
     status.write(&mut Vec::new(), "fuzz");
     let (start, end) = match meta.extent {
         Some(extent) => (extent.first, extent.last),
         None => (0, 9),
     };
-    match ranges(request, &meta, head, 10, &HASH) {
+    match ranges(request, stored, 10, &HASH) {
         Selection::Part(range) => {
             assert!(is_lookup || request.method() == Method::Get);
             assert!(start <= range.first && range.first <= range.last && range.last <= end);
@@ -148,28 +148,27 @@ fn fuzz_use(request: &RequestHead, stored: &Stored) {
         Selection::Absent => assert!(meta.extent.is_some()),
         Selection::Whole | Selection::Unsatisfiable => assert!(meta.extent.is_none()),
     }
-    if finish(&mut meta, 4, false, Some(10)).is_ok() {
-        let extent = meta.extent.expect("four bytes are a part");
+    let mut stored = stored.clone();
+    if finish(&mut stored.meta, 4, false, Some(10)).is_ok() {
+        let extent = stored.meta.extent.expect("four bytes are a part");
         assert_eq!(extent.last - extent.first, 3);
-        if let Some(rest) = remainder(&meta, head) {
-            assert!(meta.has_strong_validator() && rest.range.starts_with(b"bytes="));
+        if let Some(rest) = remainder(&stored) {
+            assert!(stored.meta.has_strong_validator() && rest.range.starts_with(b"bytes="));
         }
     }
 }
 
-fn fuzz_later(request: &RequestHead, stored: &Stored, later: &AnswerHead, policy: &Policy) {
-    let view = StoredView { meta: &stored.meta, head: &stored.head };
+fn fuzz_later(received: &Received<'_>, stored: &Stored) {
     let mut fields = Vec::new();
-    let is_asked = write_validation(&mut Http1Header::new(&mut fields), &[view]);
+    let is_asked = write_validation(&mut Http1Header::new(&mut fields), stored);
     assert_eq!(is_asked, stored.meta.has_validator() && stored.meta.extent.is_none());
-    assert_eq!(selected(later, &[view]).is_some(), is_asked);
-    if let Ok(freshened) = freshen(request, &view, later, &receipt(2000), policy) {
+    if let Ok(freshened) = freshen(received, stored) {
         assert_eq!(freshened.meta.status, stored.meta.status);
-        let tag = |stored: &Stored| stored.meta.etag_bytes(&stored.head).map(<[u8]>::to_vec);
+        let tag = |stored: &Stored| stored.etag_bytes().map(<[u8]>::to_vec);
         assert_eq!(tag(&freshened), tag(stored), "a later answer does not change the tag");
     }
-    let _ = freshen_by_head(request, &view, 10, later, &receipt(2000), policy);
-    if let Ok(joined) = combine(request, &view, later, &receipt(2000), policy) {
+    let _ = freshen_by_head(received, stored, 10);
+    if let Ok(joined) = combine(received, stored) {
         let extent = stored.meta.extent.expect("only parts are joined");
         match joined.meta.extent {
             Some(all) => assert!(all.first <= extent.first && extent.last <= all.last),

@@ -9,6 +9,7 @@
 //! in the same form.
 
 use std::fmt::{self, Write};
+use std::hash::Hasher;
 
 use memchr::{memchr, memrchr};
 use millrace_http1::{Authority, Host, Name, OriginRequest};
@@ -40,8 +41,27 @@ impl HashKey {
 }
 
 /// A cache key's hash. Two requests with the same one are taken as asking for the same.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Key(pub u128);
+
+/// For maps by [`Key`] and by what has one in it: keys are hashes with a secret already, so half of
+/// one is as good as any hash of it.
+#[derive(Debug, Default)]
+pub struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a key is one number");
+    }
+
+    fn write_u128(&mut self, number: u128) {
+        self.0 = self.0.rotate_left(23) ^ (number as u64);
+    }
+}
 
 /// The scheme of a target URI.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -60,6 +80,15 @@ impl Scheme {
             Self::Http => "http",
             Self::Https => "https",
         }
+    }
+
+    /// Takes a scheme and `://` off the beginning of a URI; `None` where it has no such one.
+    pub(super) fn split_off(uri: &[u8]) -> Option<(Self, &[u8])> {
+        [Self::Http, Self::Https].into_iter().find_map(|scheme| {
+            let (name, rest) = uri.split_at_checked(scheme.as_str().len())?;
+            let is_it = name.eq_ignore_ascii_case(scheme.as_str().as_bytes());
+            rest.strip_prefix(b"://").filter(|_| is_it).map(|rest| (scheme, rest))
+        })
     }
 
     /// The port that is meant where none is written.

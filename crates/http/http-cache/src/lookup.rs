@@ -4,15 +4,6 @@ use millrace_http1::{Method, Name, NameSet, RequestHead, connection_options};
 
 use super::policy::Policy;
 
-/// What to do with a request before anything is looked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lookup {
-    /// A stored answer may do; for HEAD without its body (RFC 9110 section 9.3.2).
-    Cache,
-    /// It goes to the origin. Whether its answer is stored is [`store`](super::store())'s decision.
-    Origin(Bypass),
-}
-
 /// Why a request is not answered from the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bypass {
@@ -29,27 +20,26 @@ pub enum Bypass {
     Precondition,
 }
 
-/// Says whether a request may be answered from the cache.
+/// Says why a request is not answered from the cache; `None`: a stored answer may do, for HEAD
+/// without its body (RFC 9110 section 9.3.2). Whether the origin's answer is stored is
+/// [`store`](super::store())'s decision.
 ///
 /// RFC 9111 section 4.3.2 calls `If-Match` and `If-Unmodified-Since` not applicable to caches,
 /// which would let one answer 200 where the origin would say 412: such a request is sent on.
-pub fn lookup(request: &RequestHead, policy: &Policy) -> Lookup {
+pub fn bypass(request: &RequestHead, policy: &Policy) -> Option<Bypass> {
     if !matches!(request.method(), Method::Get | Method::Head) {
-        return Lookup::Origin(Bypass::Method);
+        Some(Bypass::Method)
+    } else if has_body(request) {
+        Some(Bypass::Body)
+    } else if policy.has_unkeyed(request) {
+        Some(Bypass::Unkeyed)
+    } else if is_upgrade(request) {
+        Some(Bypass::Upgrade)
+    } else if request.has_any(&PRECONDITIONS) {
+        Some(Bypass::Precondition)
+    } else {
+        None
     }
-    if has_body(request) {
-        return Lookup::Origin(Bypass::Body);
-    }
-    if policy.has_unkeyed(request) {
-        return Lookup::Origin(Bypass::Unkeyed);
-    }
-    if is_upgrade(request) {
-        return Lookup::Origin(Bypass::Upgrade);
-    }
-    if request.has_any(&PRECONDITIONS) {
-        return Lookup::Origin(Bypass::Precondition);
-    }
-    Lookup::Cache
 }
 
 /// Whether what the request asks for is in no key: its response is for no other request, and no
@@ -79,15 +69,15 @@ mod tests {
     #[test]
     fn only_get_and_head_are_answered_section_4() {
         for (method, expected) in [
-            ("GET", Lookup::Cache),
-            ("HEAD", Lookup::Cache),
-            ("POST", Lookup::Origin(Bypass::Method)),
-            ("OPTIONS", Lookup::Origin(Bypass::Method)),
-            ("M-SEARCH", Lookup::Origin(Bypass::Method)),
-            ("get", Lookup::Origin(Bypass::Method)),
+            ("GET", None),
+            ("HEAD", None),
+            ("POST", Some(Bypass::Method)),
+            ("OPTIONS", Some(Bypass::Method)),
+            ("M-SEARCH", Some(Bypass::Method)),
+            ("get", Some(Bypass::Method)),
         ] {
             assert_eq!(
-                lookup(&request(&format!("{method} / HTTP/1.1"), ""), &Policy::default()),
+                bypass(&request(&format!("{method} / HTTP/1.1"), ""), &Policy::default()),
                 expected
             );
         }
@@ -96,27 +86,24 @@ mod tests {
     #[test]
     fn what_no_key_has_is_for_the_origin() {
         for (fields, expected) in [
-            ("Content-Length: 0\r\n", Lookup::Cache),
-            ("Content-Length: 1\r\n", Lookup::Origin(Bypass::Body)),
-            ("Transfer-Encoding: chunked\r\n", Lookup::Origin(Bypass::Body)),
-            ("X-HTTP-Method-Override: PUT\r\n", Lookup::Origin(Bypass::Unkeyed)),
-            ("X-HTTP-Method: PUT\r\n", Lookup::Origin(Bypass::Unkeyed)),
-            ("X-Method-Override: PUT\r\n", Lookup::Origin(Bypass::Unkeyed)),
-            ("Upgrade: a\r\nConnection: upgrade\r\n", Lookup::Origin(Bypass::Upgrade)),
-            ("Upgrade: a\r\n", Lookup::Cache),
-            ("Range: bytes=0-1\r\nCookie: a\r\nIf-None-Match: *\r\n", Lookup::Cache),
+            ("Content-Length: 0\r\n", None),
+            ("Content-Length: 1\r\n", Some(Bypass::Body)),
+            ("Transfer-Encoding: chunked\r\n", Some(Bypass::Body)),
+            ("X-HTTP-Method-Override: PUT\r\n", Some(Bypass::Unkeyed)),
+            ("X-HTTP-Method: PUT\r\n", Some(Bypass::Unkeyed)),
+            ("X-Method-Override: PUT\r\n", Some(Bypass::Unkeyed)),
+            ("Upgrade: a\r\nConnection: upgrade\r\n", Some(Bypass::Upgrade)),
+            ("Upgrade: a\r\n", None),
+            ("Range: bytes=0-1\r\nCookie: a\r\nIf-None-Match: *\r\n", None),
         ] {
-            assert_eq!(lookup(&get(fields), &Policy::default()), expected, "{fields}");
+            assert_eq!(bypass(&get(fields), &Policy::default()), expected, "{fields}");
         }
     }
 
     #[test]
     fn preconditions_of_the_origin_are_not_ours_section_4_3_2() {
         for field in ["If-Match: *\r\n", "If-Unmodified-Since: x\r\n"] {
-            assert_eq!(
-                lookup(&get(field), &Policy::default()),
-                Lookup::Origin(Bypass::Precondition)
-            );
+            assert_eq!(bypass(&get(field), &Policy::default()), Some(Bypass::Precondition));
         }
     }
 }

@@ -1,7 +1,5 @@
 //! What is known of a stored answer in numbers, so that a hit is decided without reading text.
 
-use super::etag::Etag;
-
 /// Everything that decides about the reuse of a stored answer. Made by [`store`], [`freshen`] and
 /// [`combine`]; kept beside the head that it was made with, of which it knows some places.
 ///
@@ -131,17 +129,6 @@ impl Meta {
     /// allowed, counted from now.
     pub fn expire(&mut self, now_ms: u64) {
         self.lifetime_s = self.lifetime_s.min(self.age_s(now_ms));
-    }
-
-    /// Its entity tag in the head that it was made with.
-    pub fn etag_in<'a>(&self, head: &'a [u8]) -> Option<Etag<'a>> {
-        self.etag_bytes(head).map(Etag::of)
-    }
-
-    /// The same as it is written.
-    pub fn etag_bytes<'a>(&self, head: &'a [u8]) -> Option<&'a [u8]> {
-        let at = self.etag?;
-        head.get(at.start as usize..)?.get(..at.len as usize)
     }
 
     /// Whether it has anything to be validated by.

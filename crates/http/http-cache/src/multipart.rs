@@ -76,7 +76,7 @@ mod tests {
     fn a_body_has_each_range_with_its_place_rfc_9110_section_14_6() {
         let stored = kept("Cache-Control: max-age=60\r\n");
         let asked = get("Range: bytes=0-1, -2\r\n");
-        let selected = ranges(&asked, &stored.meta, &stored.head, 11, &HASH);
+        let selected = ranges(&asked, &stored, 11, &HASH);
         let Selection::Parts(ranges) = selected else { panic!("several") };
         let multipart = Multipart::new(&ranges, Some(11), b"text/plain", 0x1f);
         let mut body = Vec::new();

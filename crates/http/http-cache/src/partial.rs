@@ -1,17 +1,13 @@
 //! Parts of representations: 206 answers, answers that were cut short, and how they are made whole,
 //! RFC 9111 sections 3.3 and 3.4.
 
-use millrace_http1::{AnswerHead, Name, RequestHead};
-
 use super::content_range::{extent_of, shortened};
-use super::directives::AnswerDirectives;
-use super::freshen::{UpdatedBy, keep_merged};
+use super::freshen::keep_merged;
 use super::meta::{Extent, Meta};
-use super::policy::Policy;
+use super::received::Received;
 use super::refusal::Refusal;
-use super::store::{Receipt, Stored, keep};
-use super::stored_head::lines;
-use super::validate::StoredView;
+use super::store::keep;
+use super::stored::Stored;
 
 /// Says what a body means for what was stored with its head, once it has ended: `length` bytes of
 /// it came, and `is_whole` where its framing says that it is all. `declared` is the length that the
@@ -51,7 +47,8 @@ pub struct Remainder {
 /// What to ask for so that a part becomes whole, RFC 9111 section 3.3; `None`: all of it. That is
 /// where the part is in the middle, and where nothing says that what comes is of the same bytes:
 /// section 3.4 asks for a strong validator, so without one the two could never be joined.
-pub fn remainder(meta: &Meta, head: &[u8]) -> Option<Remainder> {
+pub fn remainder(stored: &Stored) -> Option<Remainder> {
+    let meta = &stored.meta;
     let extent = meta.extent.filter(|_| meta.has_strong_validator())?;
     let is_end = extent.complete.is_some_and(|length| extent.last + 1 == length);
     let range = match (extent.first, is_end) {
@@ -59,13 +56,7 @@ pub fn remainder(meta: &Meta, head: &[u8]) -> Option<Remainder> {
         (first, true) if first > 0 => format!("bytes=0-{}", first - 1),
         _ => return None,
     };
-    let if_range = match meta.etag_bytes(head) {
-        Some(etag) => etag,
-        None => {
-            let mut lines = lines(&head[meta.lines_at as usize..]);
-            lines.find(|line| line.known == Name::LastModified)?.value
-        }
-    };
+    let if_range = stored.etag_bytes().or_else(|| stored.last_modified())?;
     Some(Remainder { range: range.into_bytes(), if_range: if_range.to_vec() })
 }
 
@@ -76,24 +67,17 @@ pub fn remainder(meta: &Meta, head: &[u8]) -> Option<Remainder> {
 /// # Errors
 /// [`Refusal::Range`] where they are not parts of the same representation, or do not meet; then the
 /// stored part is of no use for this answer. The others as by [`store`](super::store()).
-pub fn combine(
-    request: &RequestHead,
-    kept: &StoredView<'_>,
-    answer: &AnswerHead,
-    receipt: &Receipt,
-    policy: &Policy,
-) -> Result<Stored, Refusal> {
+pub fn combine(received: &Received<'_>, kept: &Stored) -> Result<Stored, Refusal> {
+    let answer = received.answer;
     let old = kept.meta.extent.filter(|_| answer.status() == 206).ok_or(Refusal::Range)?;
-    let directives = AnswerDirectives::of(answer, &policy.targets);
-    let new = keep(answer, &directives, receipt, policy)?;
+    let new = keep(received, &received.directives())?;
     let extent = union(old, extent_of(answer)?).ok_or(Refusal::Range)?;
-    if !is_same_strongly(kept, &StoredView { meta: &new.meta, head: &new.head }) {
+    if !is_same_strongly(kept, &new) {
         return Err(Refusal::Range);
     }
     let is_all = extent.first == 0 && extent.complete == Some(extent.last + 1);
     let status = if is_all { 200 } else { kept.meta.status };
-    let mut stored =
-        keep_merged(request, kept, (answer, UpdatedBy::Part), status, receipt, policy)?;
+    let mut stored = keep_merged(received, false, kept, status)?;
     stored.meta.extent = if is_all { None } else { Some(extent) };
     Ok(stored)
 }
@@ -110,8 +94,8 @@ fn union(old: Extent, new: Extent) -> Option<Extent> {
 }
 
 /// Whether two are of the same bytes, RFC 9111 section 3.4.
-fn is_same_strongly(old: &StoredView<'_>, new: &StoredView<'_>) -> bool {
-    match (old.meta.etag_in(old.head), new.meta.etag_in(new.head)) {
+fn is_same_strongly(old: &Stored, new: &Stored) -> bool {
+    match (old.etag(), new.etag()) {
         (Some(old), Some(new)) => old.matches_strongly(new),
         (None, None) => {
             let are_strong = old.meta.has_strong_validator() && new.meta.has_strong_validator();
@@ -123,8 +107,8 @@ fn is_same_strongly(old: &StoredView<'_>, new: &StoredView<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{DATE, RECEIPT, answer, get, kept};
-    use super::super::store::store;
+    use super::super::policy::Policy;
+    use super::super::samples::{DATE, RECEIPT, answer, get, kept, store_by};
     use super::*;
 
     const TAG: &str = "ETag: \"a\"\r\n";
@@ -134,7 +118,7 @@ mod tests {
             "{DATE}Cache-Control: max-age=60\r\nContent-Range: {content_range}\r\n{fields}"
         );
         let asked = get("Range: bytes=0-4\r\n");
-        store(&asked, &answer(206, &fields), &RECEIPT, &Policy::default())
+        store_by(&Policy::default(), &asked, &answer(206, &fields))
     }
 
     fn extent(first: u64, last: u64, complete: Option<u64>) -> Option<Extent> {
@@ -163,7 +147,7 @@ mod tests {
             assert_eq!(part(bad, "").err(), Some(Refusal::Range), "{bad}");
         }
         let unasked = answer(206, "Cache-Control: max-age=60\r\nContent-Range: bytes 0-4/10\r\n");
-        let refused = store(&get(""), &unasked, &RECEIPT, &Policy::default());
+        let refused = store_by(&Policy::default(), &get(""), &unasked);
         assert_eq!(refused.err(), Some(Refusal::Range));
     }
 
@@ -196,7 +180,7 @@ mod tests {
     fn the_rest_is_asked_for_with_if_range_rfc_9111_section_3_3() {
         let asked = |content_range: &str, fields: &str| {
             let stored = part(content_range, fields).unwrap();
-            let remainder = remainder(&stored.meta, &stored.head)?;
+            let remainder = remainder(&stored)?;
             let text = |bytes| String::from_utf8(bytes).unwrap();
             Some((text(remainder.range), text(remainder.if_range)))
         };
@@ -214,10 +198,10 @@ mod tests {
     }
 
     fn joined(old: (&str, &str), new: (&str, &str)) -> Result<Stored, Refusal> {
-        let stored = part(old.0, old.1).unwrap();
-        let kept = StoredView { meta: &stored.meta, head: &stored.head };
+        let kept = part(old.0, old.1).unwrap();
         let fields = format!("{DATE}Content-Range: {}\r\n{}", new.0, new.1);
-        combine(&get(""), &kept, &answer(206, &fields), &RECEIPT, &Policy::default())
+        let (request, answer) = (&get(""), &answer(206, &fields));
+        combine(&Received { request, answer, receipt: &RECEIPT, policy: &Policy::default() }, &kept)
     }
 
     #[test]

@@ -9,8 +9,9 @@ use super::date::http_date;
 use super::etag::Etag;
 use super::key::HashKey;
 use super::limits::RANGES_MAX;
-use super::meta::{Extent, Flags, Meta};
+use super::meta::{Extent, Flags};
 use super::sink::Sink;
+use super::stored::Stored;
 
 /// A range of a representation: `first <= last`, and `last` is before its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -71,25 +72,20 @@ pub enum Selection {
     Absent,
 }
 
-/// Says what of a stored answer a request asks for. `head` is the one that `meta` was made with;
-/// `length` is that of the whole representation, and of no meaning where `meta` has an extent.
-/// Conditions come before, RFC 9110 section 13.2.2. Allocates nothing.
+/// Says what of a stored answer a request asks for. `length` is that of the whole
+/// representation, and of no meaning where a part is stored. Conditions come before, RFC 9110
+/// section 13.2.2. Allocates nothing.
 ///
 /// RFC 9110 section 14.2 lets a `Range` be ignored; that is done where it cannot be read, is there
 /// twice, has more than 16 members, or asks for more bytes than there are (section 17.15), and with
 /// any method but GET.
-pub fn ranges(
-    request: &RequestHead,
-    meta: &Meta,
-    head: &[u8],
-    length: u64,
-    hash: &HashKey,
-) -> Selection {
+pub fn ranges(request: &RequestHead, stored: &Stored, length: u64, hash: &HashKey) -> Selection {
+    let meta = &stored.meta;
     let whole = if meta.extent.is_some() { Selection::Absent } else { Selection::Whole };
     let mut values = request.values(Name::Range);
     let (Some(value), None) = (values.next(), values.next()) else { return whole };
     let is_ranged = meta.status == 200 || meta.extent.is_some();
-    if request.method() != Method::Get || !is_ranged || !if_range(request, meta, head) {
+    if request.method() != Method::Get || !is_ranged || !if_range(request, stored) {
         return whole;
     }
     let Some(extent) = meta.extent else { return of_whole(value, length) };
@@ -150,16 +146,16 @@ fn select(found: impl Iterator<Item = ByteRange>, length: u64) -> Option<Selecti
 
 /// RFC 9110 section 13.1.5: whether the client's part, if it has one, is of this representation. A
 /// weak validator is none here, and a date has to be the very same.
-fn if_range(request: &RequestHead, meta: &Meta, head: &[u8]) -> bool {
+fn if_range(request: &RequestHead, stored: &Stored) -> bool {
     let mut values = request.values(Name::IfRange);
     let Some(value) = values.next() else { return true };
     if values.next().is_some() {
         return false;
     }
     if value.contains(&b'"') {
-        let etag = meta.etag_in(head);
-        return etag.is_some_and(|etag| etag.matches_strongly(Etag::of(value)));
+        return stored.etag().is_some_and(|etag| etag.matches_strongly(Etag::of(value)));
     }
+    let meta = &stored.meta;
     let date_s = http_date(value, meta.response_ms / 1000);
     let is_strong = meta.flags.has(Flags::MODIFIED_IS_STRONG);
     is_strong && date_s.is_some() && date_s == meta.last_modified_s
@@ -233,8 +229,7 @@ fn position(digits: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::super::policy::Policy;
-    use super::super::samples::{DATE, HASH, RECEIPT, answer, get, kept, request};
-    use super::super::store::store;
+    use super::super::samples::{DATE, HASH, answer, get, kept, request, store_by};
     use super::*;
 
     const FRESH: &str = "Cache-Control: max-age=60\r\n";
@@ -246,7 +241,7 @@ mod tests {
     /// What of an answer of 11 bytes a request with these fields asks for.
     fn asked(fields: &str, asked: &str) -> Selection {
         let stored = kept(&format!("{DATE}{FRESH}{fields}"));
-        ranges(&get(asked), &stored.meta, &stored.head, 11, &HASH)
+        ranges(&get(asked), &stored, 11, &HASH)
     }
 
     fn range(value: &str) -> Selection {
@@ -304,8 +299,8 @@ mod tests {
         }
         let stored = kept(FRESH);
         let head = request("HEAD / HTTP/1.1", "Range: bytes=0-1\r\n");
-        assert_eq!(ranges(&head, &stored.meta, &stored.head, 11, &HASH), Selection::Whole);
-        let empty = ranges(&get("Range: bytes=0-\r\n"), &stored.meta, &stored.head, 0, &HASH);
+        assert_eq!(ranges(&head, &stored, 11, &HASH), Selection::Whole);
+        let empty = ranges(&get("Range: bytes=0-\r\n"), &stored, 0, &HASH);
         assert_eq!(empty, Selection::Whole);
     }
 
@@ -317,7 +312,7 @@ mod tests {
         assert!(matches!(range("bytes=0-5,6-10"), Selection::Parts(_)));
         let stored = kept(FRESH);
         let asked = get(&format!("Range: {}\r\n", many(16)));
-        let sixteen = ranges(&asked, &stored.meta, &stored.head, 16, &HASH);
+        let sixteen = ranges(&asked, &stored, 16, &HASH);
         assert!(matches!(sixteen, Selection::Parts(_)));
     }
 
@@ -342,17 +337,17 @@ mod tests {
     #[test]
     fn errors_have_no_ranges() {
         let answer = answer(404, FRESH);
-        let stored = store(&get(""), &answer, &RECEIPT, &Policy::default()).unwrap();
+        let stored = store_by(&Policy::default(), &get(""), &answer).unwrap();
         let asked = get("Range: bytes=0-1\r\n");
-        assert_eq!(ranges(&asked, &stored.meta, &stored.head, 11, &HASH), Selection::Whole);
+        assert_eq!(ranges(&asked, &stored, 11, &HASH), Selection::Whole);
     }
 
     /// What of a part a request gets: bytes 4 to 8, asked for by other words.
     fn of_stored_part(content_range: &str, asked: &str) -> Selection {
         let first = get("Range: bytes=4-8, 4-8\r\n");
         let fields = format!("{FRESH}Content-Range: {content_range}\r\nContent-Length: 5\r\n");
-        let stored = store(&first, &answer(206, &fields), &RECEIPT, &Policy::default()).unwrap();
-        ranges(&get(asked), &stored.meta, &stored.head, 0, &HASH)
+        let stored = store_by(&Policy::default(), &first, &answer(206, &fields)).unwrap();
+        ranges(&get(asked), &stored, 0, &HASH)
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Why an answer is not stored.
 
-use std::fmt;
-
 /// Why an answer is not stored. All of them are ordinary; what has to be done is to pass the answer
 /// on, and to drop what was stored before where [`Refusal::drops_stored`] says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,14 +99,6 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl std::error::Error for Refusal {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,7 +110,7 @@ mod tests {
             assert!(!Refusal::NoStore.drops_stored(status), "{status}");
         }
         for refusal in [Refusal::RequestNoStore, Refusal::Authorization, Refusal::Range] {
-            assert!(!refusal.drops_stored(200), "{refusal}");
+            assert!(!refusal.drops_stored(200), "{refusal:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use millrace_http1::{AnswerHead, HeadLimits, HeadScan, RequestHead};
 
-use super::{HashKey, Policy, Receipt, Refusal, Scheme, Stored, store};
+use super::{HashKey, Policy, Receipt, Received, Refusal, Scheme, Stored, store};
 
 const LIMITS: HeadLimits =
     HeadLimits { bytes_max: 16_384, fields_max: 100, target_bytes_max: 4096 };
@@ -46,9 +46,18 @@ pub(super) fn answer_of(bytes: &[u8]) -> AnswerHead {
 pub(super) const RECEIPT: Receipt =
     Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
 
+/// What a policy makes of an answer that came now.
+pub(super) fn store_by(
+    policy: &Policy,
+    request: &RequestHead,
+    answer: &AnswerHead,
+) -> Result<Stored, Refusal> {
+    store(&Received { request, answer, receipt: &RECEIPT, policy })
+}
+
 /// What the default policy makes of an answer of status 200 to `GET /`.
 pub(super) fn stored(fields: &str) -> Result<Stored, Refusal> {
-    store(&get(""), &answer(200, fields), &RECEIPT, &Policy::default())
+    store_by(&Policy::default(), &get(""), &answer(200, fields))
 }
 
 /// A stored answer of status 200.

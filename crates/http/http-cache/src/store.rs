@@ -7,41 +7,19 @@ use millrace_http1::{
 use super::content_range::extent;
 use super::directives::{AnswerDirectives, RequestDirectives};
 use super::freshness::{self, Lifetime};
-use super::key::{HashKey, Scheme, Site};
+use super::key::Site;
 use super::limits::DELTA_S_MAX;
 use super::lookup::{has_body, is_unkeyed};
 use super::meta::{Flags, Meta};
 use super::policy::Policy;
 use super::ranges::range_tag;
+use super::received::Received;
 use super::refusal::Refusal;
 use super::status;
+use super::stored::Stored;
 use super::stored_head::write_lines;
 use super::uri;
 use super::vary::VaryNames;
-
-/// The circumstances in which an answer came.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Receipt {
-    /// When its request was sent, milliseconds since 1970.
-    pub request_ms: u64,
-    /// When its head was received, milliseconds since 1970.
-    pub response_ms: u64,
-    /// The scheme of what was asked for.
-    pub scheme: Scheme,
-    /// What the process hashes with.
-    pub hash: HashKey,
-}
-
-/// What is kept of an answer besides its body.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Stored {
-    /// What decides about its reuse.
-    pub meta: Meta,
-    /// Its status line and its end-to-end fields, each line with its end, without the empty line.
-    pub head: Vec<u8>,
-    /// The fields that it depends on.
-    pub vary: Option<VaryNames>,
-}
 
 /// Says whether an answer to this request is stored, and gives what is kept of it. The key is that
 /// of a GET of the same URI, and the variant that of [`VaryNames::key_of_answer`].
@@ -50,16 +28,12 @@ pub struct Stored {
 ///
 /// # Errors
 /// The first reason against it.
-pub fn store(
-    request: &RequestHead,
-    answer: &AnswerHead,
-    receipt: &Receipt,
-    policy: &Policy,
-) -> Result<Stored, Refusal> {
-    let directives = AnswerDirectives::of(answer, &policy.targets);
-    check_method(request, answer, &directives, receipt, policy)?;
-    check_request(request, &directives, policy)?;
-    let mut stored = keep(answer, &directives, receipt, policy)?;
+pub fn store(received: &Received<'_>) -> Result<Stored, Refusal> {
+    let Received { request, answer, receipt, .. } = received;
+    let directives = received.directives();
+    check_method(received, &directives)?;
+    check_request(received, &directives)?;
+    let mut stored = keep(received, &directives)?;
     if answer.status() == 206 {
         stored.meta.extent = Some(extent(request, answer)?);
         stored.meta.range_tag = range_tag(&receipt.hash, request);
@@ -71,35 +45,29 @@ pub fn store(
 /// it is what a GET of the same URI would get, and for how long. Those to HEAD have no body that a
 /// GET could be answered with; what they are good for does
 /// [`freshen_by_head`](super::freshen_by_head).
-fn check_method(
-    request: &RequestHead,
-    answer: &AnswerHead,
-    directives: &AnswerDirectives,
-    receipt: &Receipt,
-    policy: &Policy,
-) -> Result<(), Refusal> {
-    let received_s = receipt.response_ms / 1000;
+fn check_method(received: &Received<'_>, directives: &AnswerDirectives) -> Result<(), Refusal> {
+    let request = received.request;
     match request.method() {
         Method::Get if has_body(request) => Err(Refusal::RequestBody),
         Method::Get => Ok(()),
         Method::Post => {
-            let lifetime = freshness::lifetime(answer, directives, received_s, policy);
-            let is_explicit = lifetime.is_explicit();
-            let is_whole = answer.status() == 200;
-            let is_located = is_located_at_target(request, answer, receipt.scheme);
+            let is_explicit = freshness::lifetime(received, directives).is_explicit();
+            let is_whole = received.answer.status() == 200;
+            let is_located = is_located_at_target(received);
             if is_explicit && is_whole && is_located { Ok(()) } else { Err(Refusal::Method) }
         }
         _ => Err(Refusal::Method),
     }
 }
 
-fn is_located_at_target(request: &RequestHead, answer: &AnswerHead, scheme: Scheme) -> bool {
+fn is_located_at_target(&Received { request, answer, receipt, .. }: &Received<'_>) -> bool {
     let Ok(destination) = destination(request) else { return false };
     let Some(authority) = destination.authority else { return false };
     let mut locations = answer.values(Name::ContentLocation);
     let (Some(location), None) = (locations.next(), locations.next()) else { return false };
     let target = destination.path_and_query;
-    uri::resolve(location, &Site { scheme, authority }, target).is_some_and(|path| path == target)
+    let site = Site { scheme: receipt.scheme, authority };
+    uri::resolve(location, &site, target).is_some_and(|path| path == target)
 }
 
 /// Whether the answer to a request may well be stored, as far as the request says: others that ask
@@ -123,9 +91,8 @@ pub fn is_personal(request: &RequestHead, response: &AnswerHead, policy: &Policy
 
 /// What a request may have against it, whatever its method.
 pub(super) fn check_request(
-    request: &RequestHead,
+    &Received { request, policy, .. }: &Received<'_>,
     directives: &AnswerDirectives,
-    policy: &Policy,
 ) -> Result<(), Refusal> {
     if is_unkeyed(request, policy) {
         return Err(Refusal::RequestField);
@@ -144,46 +111,42 @@ pub(super) fn check_request(
 
 /// What of an answer is kept, whatever it answers.
 pub(super) fn keep(
-    answer: &AnswerHead,
+    received: &Received<'_>,
     directives: &AnswerDirectives,
-    receipt: &Receipt,
-    policy: &Policy,
 ) -> Result<Stored, Refusal> {
-    check_answer(answer, directives, policy)?;
+    let answer = received.answer;
+    check_answer(received, directives)?;
     let vary = VaryNames::of(answer)?;
-    let received_s = receipt.response_ms / 1000;
-    let lifetime = freshness::lifetime(answer, directives, received_s, policy);
+    let lifetime = freshness::lifetime(received, directives);
     let is_kept =
         |name: &Name| answer.find(*name).is_some() && !directives.omits(name.as_str().as_bytes());
     let has_cookie = [Name::SetCookie, Name::SetCookie2].iter().any(is_kept);
-    if has_cookie && !freshness::allows_cookie(answer, directives, received_s, policy.set_cookie) {
+    if has_cookie && !freshness::allows_cookie(received, directives) {
         return Err(Refusal::SetCookie);
     }
     let mut head = Vec::with_capacity(answer.bytes().len() + 64);
     Http1Header::new(&mut head).response(answer.status(), answer.reason());
     let lines_at = head.len();
-    let etag = write_lines(&mut Http1Header::new(&mut head), answer, directives, received_s);
-    let mut meta = meta(answer, directives, receipt, policy, lifetime);
+    let etag = write_lines(&mut Http1Header::new(&mut head), received, directives);
+    let mut meta = meta(received, directives, lifetime);
     meta.lines_at = lines_at as u32;
     meta.etag = etag;
     meta.flags = meta.flags.with(Flags::VARIES, vary.is_some());
-    check_use(&meta, lifetime, directives)?;
+    if !may_be_used(&meta, lifetime, directives) {
+        return Err(Refusal::Useless);
+    }
     Ok(Stored { meta, head, vary })
 }
 
 /// RFC 9111 section 3, what an answer itself may have against it. Section 5.2.2.3: a cache that
 /// understands the status of an answer with `must-understand` does not heed its `no-store`.
-fn check_answer(
-    answer: &AnswerHead,
-    directives: &AnswerDirectives,
-    policy: &Policy,
-) -> Result<(), Refusal> {
-    let status = answer.status();
-    let is_refused = status::needs_operator(status) && policy.named_ttl(status).is_none();
+fn check_answer(received: &Received<'_>, directives: &AnswerDirectives) -> Result<(), Refusal> {
+    let status = received.answer.status();
+    let is_refused = status::needs_operator(status) && received.policy.named_ttl(status).is_none();
     if is_refused || !status::is_of_resource(status) {
         return Err(Refusal::Status);
     }
-    if directives.must_understand && !status::is_understood(answer.status()) {
+    if directives.must_understand && !status::is_understood(status) {
         return Err(Refusal::MustUnderstand);
     }
     if directives.no_store && !directives.must_understand {
@@ -197,31 +160,19 @@ fn check_answer(
 
 /// RFC 9111 section 3, last item: something has to allow that an answer is stored; and what could
 /// never be used would only take room.
-fn check_use(
-    meta: &Meta,
-    lifetime: Lifetime,
-    directives: &AnswerDirectives,
-) -> Result<(), Refusal> {
+fn may_be_used(meta: &Meta, lifetime: Lifetime, directives: &AnswerDirectives) -> bool {
     let is_allowed =
         lifetime.is_explicit() || directives.public || status::is_heuristic(meta.status);
     let is_fresh = meta.lifetime_s > meta.initial_age_s && !meta.flags.has(Flags::NO_CACHE);
     let has_window = meta.stale_while_revalidate_s > 0 || meta.stale_if_error_s > 0;
-    let is_useful = is_fresh || has_window || meta.has_validator();
-    if is_allowed && is_useful { Ok(()) } else { Err(Refusal::Useless) }
+    is_allowed && (is_fresh || has_window || meta.has_validator())
 }
 
-fn meta(
-    answer: &AnswerHead,
-    directives: &AnswerDirectives,
-    receipt: &Receipt,
-    policy: &Policy,
-    lifetime: Lifetime,
-) -> Meta {
-    let received_s = receipt.response_ms / 1000;
-    let date_s = freshness::date_s(answer, received_s);
-    let last_modified_s = freshness::last_modified_s(answer, received_s);
-    let initial_age_s =
-        freshness::initial_age_s(answer, date_s, receipt.request_ms, receipt.response_ms);
+fn meta(received: &Received<'_>, directives: &AnswerDirectives, lifetime: Lifetime) -> Meta {
+    let answer = received.answer;
+    let date_s = freshness::date_s(received);
+    let last_modified_s = freshness::last_modified_s(received);
+    let initial_age_s = freshness::initial_age_s(received, date_s);
     let may_be_stale = initial_age_s.is_some();
     let age_s = initial_age_s.unwrap_or(DELTA_S_MAX);
     let lifetime_s = match lifetime {
@@ -229,7 +180,7 @@ fn meta(
         Lifetime::Explicit(seconds) | Lifetime::Heuristic(seconds) if may_be_stale => seconds,
         _ => 0,
     };
-    let windows = if may_be_stale { windows(directives, policy) } else { (0, 0) };
+    let windows = if may_be_stale { windows(directives, received.policy) } else { (0, 0) };
     let is_strong = |modified_s| answer.find(Name::Date).is_some() && date_s >= modified_s + 60;
     let flags = Flags::default()
         .with(Flags::NO_CACHE, directives.no_cache)
@@ -238,7 +189,7 @@ fn meta(
         .with(Flags::RECEIVED_AS_HTTP10, answer.version() == Version::Http10)
         .with(Flags::MODIFIED_IS_STRONG, last_modified_s.is_some_and(is_strong));
     Meta {
-        response_ms: receipt.response_ms,
+        response_ms: received.receipt.response_ms,
         date_s,
         last_modified_s,
         lifetime_s,
@@ -286,13 +237,13 @@ fn windows(directives: &AnswerDirectives, policy: &Policy) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::super::policy::{SetCookie, StatusTtl, Ttl, Unkeyed};
-    use super::super::samples::{DATE, NOW_MS, RECEIPT, answer, get, request, stored};
+    use super::super::samples::{DATE, NOW_MS, answer, get, request, store_by, stored};
     use super::*;
 
     const FRESH: &str = "Cache-Control: max-age=60\r\n";
 
     fn to(request: &RequestHead, status: u16, fields: &str) -> Option<Refusal> {
-        store(request, &answer(status, fields), &RECEIPT, &Policy::default()).err()
+        store_by(&Policy::default(), request, &answer(status, fields)).err()
     }
 
     fn refusal(fields: &str) -> Option<Refusal> {
@@ -321,8 +272,8 @@ mod tests {
             let ttl = Ttl::Default(10);
             let named = StatusTtl { statuses: (status, status), ttl };
             let policy = Policy { status_ttls: vec![named], ..Policy::default() };
-            assert!(store(&get(""), &answer(status, FRESH), &RECEIPT, &policy).is_ok());
-            assert!(store(&get(""), &answer(status, ""), &RECEIPT, &policy).is_ok());
+            assert!(store_by(&policy, &get(""), &answer(status, FRESH)).is_ok());
+            assert!(store_by(&policy, &get(""), &answer(status, "")).is_ok());
         }
     }
 
@@ -364,7 +315,7 @@ mod tests {
         let asked = get("Cache-Control: no-store\r\n");
         assert_eq!(to(&asked, 200, FRESH), Some(Refusal::RequestNoStore), "section 5.2.1.5");
         let deaf = Policy { heeds_requests: false, ..Policy::default() };
-        assert!(store(&asked, &answer(200, FRESH), &RECEIPT, &deaf).is_ok());
+        assert!(store_by(&deaf, &asked, &answer(200, FRESH)).is_ok());
     }
 
     #[test]
@@ -389,7 +340,7 @@ mod tests {
         let cookie = |fields: &str, set_cookie| {
             let policy = Policy { set_cookie, ..Policy::default() };
             let answer = answer(200, &format!("{DATE}Set-Cookie: a=b\r\n{fields}"));
-            store(&get(""), &answer, &RECEIPT, &policy).is_ok()
+            store_by(&policy, &get(""), &answer).is_ok()
         };
         let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
         let shared = "Cache-Control: s-maxage=60\r\n";
@@ -411,7 +362,7 @@ mod tests {
             let answer = answer(200, &format!("{DATE}ETag: \"a\"\r\nSet-Cookie: a=b\r\n{fields}"));
             let set_cookie = SetCookie::Explicit;
             let policy = Policy { ttl: Ttl::Override(60), set_cookie, ..Policy::default() };
-            let stored = store(&get(""), &answer, &RECEIPT, &policy);
+            let stored = store_by(&policy, &get(""), &answer);
             assert_eq!(stored.is_ok(), is_kept, "{fields}");
         }
         let cookie2 = format!("{FRESH}Set-Cookie2: a=b\r\n");
@@ -438,7 +389,7 @@ mod tests {
         let asked = get("X-Forwarded-Host: evil\r\n");
         assert_eq!(to(&asked, 200, FRESH), None);
         let strict = Policy { unkeyed: Unkeyed::of_forward_proxy(&[]), ..Policy::default() };
-        let refused = store(&asked, &answer(200, FRESH), &RECEIPT, &strict);
+        let refused = store_by(&strict, &asked, &answer(200, FRESH));
         assert_eq!(refused.err(), Some(Refusal::RequestField));
     }
 
@@ -470,7 +421,7 @@ mod tests {
         let windows = |directives: &str| {
             let policy = Policy { stale_if_error_s: 9, ..Policy::default() };
             let fields = format!("ETag: \"a\"\r\nCache-Control: max-age=1, {directives}\r\n");
-            let meta = store(&get(""), &answer(200, &fields), &RECEIPT, &policy).unwrap().meta;
+            let meta = store_by(&policy, &get(""), &answer(200, &fields)).unwrap().meta;
             let is_forbidden = meta.flags.has(Flags::NO_STALE);
             (meta.stale_while_revalidate_s, meta.stale_if_error_s, is_forbidden)
         };
@@ -487,7 +438,7 @@ mod tests {
     #[test]
     fn an_operators_lifetime_forbids_nothing_less() {
         let policy = Policy { ttl: Ttl::Override(60), ..Policy::default() };
-        let with = |fields: &str| store(&get(""), &answer(200, fields), &RECEIPT, &policy);
+        let with = |fields: &str| store_by(&policy, &get(""), &answer(200, fields));
         assert_eq!(with("Cache-Control: max-age=0\r\n").unwrap().meta.lifetime_s, 60);
         let old = with("Cache-Control: max-age=0\r\nAge: 100\r\n").unwrap().meta;
         assert_eq!((old.ttl_s(NOW_MS), old.age_s(NOW_MS)), (60, 100), "counted from now");

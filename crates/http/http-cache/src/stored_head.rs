@@ -12,6 +12,7 @@ use millrace_http1::{
 use super::directives::AnswerDirectives;
 use super::etag::Etag;
 use super::meta::EtagAt;
+use super::received::Received;
 
 /// A field line of a stored head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,37 +41,29 @@ pub fn lines(lines: &[u8]) -> impl Iterator<Item = Line<'_>> {
     })
 }
 
-/// Whether a field that goes on is stored too, RFC 9111 section 3.1. `Age` is written anew at each
-/// use; trailers are not stored; the place of a part is in its [`Extent`](super::Extent); and the
-/// origin may keep fields from being stored.
-pub(super) fn is_stored(
-    status: u16,
-    directives: &AnswerDirectives,
-    known: Name,
-    name: &[u8],
-) -> bool {
-    match known {
-        Name::Age | Name::Trailer => false,
-        Name::ContentRange => status != 206,
-        _ => !directives.omits(name),
-    }
-}
-
 /// Writes the fields of an answer that are stored. What is for one hop only is left out, and
 /// what `Connection` names, RFC 9111 section 3.1. An answer without `Date` gets the time of its
 /// receipt as one, RFC 9110 section 6.6.1.
 ///
+/// `Age` is written anew at each use; trailers are not stored; the place of a part is in its
+/// [`Extent`](super::Extent); and the origin may keep fields from being stored.
+///
 /// Gives where the entity tag is; `None` where there is none, or more than one.
 pub(super) fn write_lines(
     out: &mut Http1Header<'_>,
-    answer: &AnswerHead,
+    received: &Received<'_>,
     directives: &AnswerDirectives,
-    received_s: u64,
 ) -> Option<EtagAt> {
+    let answer = received.answer;
     let (mut etag, mut etags) = (None, 0);
     for field in forwarded_fields(answer) {
         let name = answer.name_of(field);
-        if !is_stored(answer.status(), directives, field.known, name) {
+        let is_stored = match field.known {
+            Name::Age | Name::Trailer => false,
+            Name::ContentRange => answer.status() != 206,
+            _ => !directives.omits(name),
+        };
+        if !is_stored {
             continue;
         }
         let value = answer.value_of(field);
@@ -86,7 +79,7 @@ pub(super) fn write_lines(
         }
     }
     if answer.find(Name::Date).is_none() {
-        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(received_s));
+        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(received.time_s()));
         out.field(b"Date", date.as_bytes());
     }
     etag.filter(|_| etags == 1)
@@ -154,10 +147,10 @@ mod tests {
     #[test]
     fn the_entity_tag_is_found_again() {
         let stored = kept("Cache-Control: max-age=9\r\nETag:W/\"a\"\r\nX: y\r\n");
-        assert_eq!(stored.meta.etag_bytes(&stored.head), Some(&b"W/\"a\""[..]));
+        assert_eq!(stored.etag_bytes(), Some(&b"W/\"a\""[..]));
         assert!(!stored.meta.has_strong_validator());
         let strong = kept("ETag: \"a\"\r\n");
-        assert_eq!(strong.meta.etag_bytes(&strong.head), Some(&b"\"a\""[..]));
+        assert_eq!(strong.etag_bytes(), Some(&b"\"a\""[..]));
         assert!(strong.meta.has_strong_validator());
         let two = kept("Cache-Control: max-age=9\r\nETag: \"a\"\r\nETag: \"b\"\r\n");
         assert_eq!(two.meta.etag, None);

@@ -18,17 +18,10 @@ pub(super) fn combined<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Option<
     Some(Cow::Owned(all))
 }
 
-/// The values of all fields of a name that the head's parser may not know.
+/// The values of all fields of a name that the head's parser may not know. To find none of a known
+/// name costs one test.
 pub(super) fn lines_named<'a>(fields: &'a Fields, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
-    lines_known(fields, Name::of(name), name)
-}
-
-/// The same with what the name is known as. To find none of a known name costs one test.
-pub(super) fn lines_known<'a>(
-    fields: &'a Fields,
-    known: Name,
-    name: &[u8],
-) -> impl Iterator<Item = &'a [u8]> {
+    let known = Name::of(name);
     let all =
         if known == Name::Other || fields.find(known).is_some() { fields.fields() } else { &[] };
     let is_of_many = known.is_of_many();
@@ -38,41 +31,41 @@ pub(super) fn lines_known<'a>(
     all.iter().filter(is_named).map(|field| fields.value_of(field))
 }
 
-/// A member of a dictionary, without its parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Member<'a> {
-    Integer(i64),
-    True,
-    False,
-    /// A string or a token, as it is written between its quotes.
+/// What follows a directive's name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Argument<'a> {
+    /// Nothing; in a dictionary it is true.
+    None,
+    /// A token, or what is between quotes, without escapes.
     Text(&'a [u8]),
-    /// Of a type that no directive has, or a string with escapes, which no directive needs.
+    Number(i64),
+    /// Something else: blanks around the `=`, a quote that is not closed, escapes, a type that no
+    /// directive has.
     Odd,
 }
 
 /// Reads a dictionary, and gives its members of these names, in the order of the names: the last of
-/// several members of one name counts. Members of other names are read and dropped, so that a
+/// several members of one name counts, and one that is false is none. Members of other names are read and dropped, so that a
 /// dictionary takes no memory, however many members it has. `None` for what is none, and for an
 /// empty one.
 pub(super) fn dictionary<'a, const COUNT: usize>(
     value: &'a [u8],
     names: &[&str; COUNT],
-) -> Option<[Option<Member<'a>>; COUNT]> {
+) -> Option<[Option<Argument<'a>>; COUNT]> {
     let mut members = [None; COUNT];
     let mut parser = Parser::new(value);
     let mut is_empty = true;
     while let Some((name, member)) = parser.parse_dict().ok()? {
         is_empty = false;
         let Some(place) = names.iter().position(|known| *known == name) else { continue };
-        members[place] = Some(match member {
-            Value::Integer(number) => Member::Integer(number),
-            Value::Bool(true) => Member::True,
-            Value::Bool(false) => Member::False,
+        members[place] = match member {
+            Value::Integer(number) => Some(Argument::Number(number)),
+            Value::Bool(is_set) => is_set.then_some(Argument::None),
             Value::String { range, escape: false } | Value::Token(range) => {
-                Member::Text(&value[range])
+                Some(Argument::Text(&value[range]))
             }
-            _ => Member::Odd,
-        });
+            _ => Some(Argument::Odd),
+        };
     }
     (!is_empty).then_some(members)
 }
@@ -102,16 +95,16 @@ mod tests {
         const NAMES: [&str; 6] = ["max-age", "no-store", "private", "a", "d", "public"];
         let value = b"max-age=60;x=1, no-store, private=?0, a=\"b, c\", d=e, max-age=7, other";
         let expected = [
-            Some(Member::Integer(7)),
-            Some(Member::True),
-            Some(Member::False),
-            Some(Member::Text(b"b, c")),
-            Some(Member::Text(b"e")),
+            Some(Argument::Number(7)),
+            Some(Argument::None),
+            None,
+            Some(Argument::Text(b"b, c")),
+            Some(Argument::Text(b"e")),
             None,
         ];
         assert_eq!(dictionary(value, &NAMES), Some(expected));
         let odd = dictionary(b"a=1.5, d=(x y), public=\"\\\"\"", &NAMES).unwrap();
-        assert_eq!(odd[3..], [Some(Member::Odd); 3]);
+        assert_eq!(odd[3..], [Some(Argument::Odd); 3]);
         assert_eq!(dictionary(b"other", &NAMES), Some([None; 6]));
         for bad in ["", "max-age =60", "max-age= 60", "MAX-AGE=60", "max-age=60,", "max-age=60 b"] {
             assert_eq!(dictionary(bad.as_bytes(), &NAMES), None, "{bad}");

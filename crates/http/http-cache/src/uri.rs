@@ -12,10 +12,11 @@ use super::key::{Scheme, Site};
 pub(super) fn resolve(reference: &[u8], site: &Site<'_>, base: &[u8]) -> Option<Vec<u8>> {
     let end = memchr(b'#', reference).unwrap_or(reference.len());
     let reference = &reference[..end];
-    let local = match scheme_of(reference) {
-        Some(scheme) => of_authority(&reference[scheme.as_str().len() + 1..], scheme, site)?,
-        None if has_scheme(reference) => return None,
-        None => of_authority(reference, site.scheme, site)?,
+    let local = match (Scheme::split_off(reference), reference.strip_prefix(b"//")) {
+        (Some((scheme, rest)), _) => of_authority(rest, scheme, site)?,
+        (None, _) if has_scheme(reference) => return None,
+        (None, Some(rest)) => of_authority(rest, site.scheme, site)?,
+        (None, None) => reference,
     };
     let (base_path, _) = split_query(base);
     let (path, query) = split_query(local);
@@ -33,21 +34,12 @@ pub(super) fn resolve(reference: &[u8], site: &Site<'_>, base: &[u8]) -> Option<
     Some(target)
 }
 
-/// The part after `//authority`, if that is the site's; all of a reference that has none.
-fn of_authority<'a>(reference: &'a [u8], scheme: Scheme, site: &Site<'_>) -> Option<&'a [u8]> {
-    let Some(rest) = reference.strip_prefix(b"//") else { return Some(reference) };
+/// The part after an authority, if that is the site's.
+fn of_authority<'a>(rest: &'a [u8], scheme: Scheme, site: &Site<'_>) -> Option<&'a [u8]> {
     let authority_len = rest.iter().position(|byte| b"/?".contains(byte)).unwrap_or(rest.len());
     let (authority, local) = rest.split_at(authority_len);
     let other = Site { scheme, authority: Authority::parse(authority).ok()? };
     other.is_same(site).then_some(local)
-}
-
-fn scheme_of(reference: &[u8]) -> Option<Scheme> {
-    [Scheme::Http, Scheme::Https].into_iter().find(|scheme| {
-        let name = scheme.as_str().as_bytes();
-        reference.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
-            && reference[name.len()..].starts_with(b"://")
-    })
 }
 
 /// RFC 3986 section 4.2: a first segment with a colon in it is a scheme.

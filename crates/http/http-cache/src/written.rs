@@ -28,12 +28,7 @@ fn split(text: &[u8]) -> Option<(Site<'_>, &[u8])> {
     if text.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
         return None;
     }
-    let named = [Scheme::Http, Scheme::Https].into_iter().find_map(|scheme| {
-        let (name, rest) = text.split_at_checked(scheme.as_str().len())?;
-        let rest = rest.strip_prefix(b"://")?;
-        name.eq_ignore_ascii_case(scheme.as_str().as_bytes()).then_some((scheme, rest))
-    });
-    let (scheme, rest) = named.unwrap_or((Scheme::Http, text));
+    let (scheme, rest) = Scheme::split_off(text).unwrap_or((Scheme::Http, text));
     let length = rest.iter().position(|byte| b"/?#".contains(byte)).unwrap_or(rest.len());
     let (authority, local) = rest.split_at(length);
     let length = local.iter().position(|byte| *byte == b'#').unwrap_or(local.len());

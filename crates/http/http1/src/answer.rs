@@ -1,54 +1,30 @@
 //! The head of an answer: its status line, and the fields after it.
 
-use std::ops::Deref;
-
 use crate::class::VALUE;
 use crate::error::HeadError;
 use crate::field::Span;
-use crate::head::{self, Head};
-use crate::head::{Fields, HeadLimits, HeadScan};
+use crate::head::{Fields, Head, HeadLimits, HeadScan, StartLine};
 use crate::line::{bare_cr_or, version};
 use crate::method::Version;
 use crate::scan;
 
-/// An answer head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps
-/// the memory. Its fields are reached through [`Fields`], to which it dereferences.
+/// The head of an answer.
 ///
 /// As strict as a request head, with no empty line before it. One thing is accepted beyond RFC 9112
 /// section 4, since it can be read in one way only and origins send it: a status line that ends
 /// after the status, without the space.
+pub type AnswerHead = Head<StatusLine>;
+
+/// What the status line of an answer says.
 #[derive(Clone, Debug, Default)]
-pub struct AnswerHead {
-    fields: Fields,
+pub struct StatusLine {
     version: Version,
     /// `100..=599` once a head was parsed.
     status: u16,
     reason: Span,
 }
 
-impl Deref for AnswerHead {
-    type Target = Fields;
-
-    fn deref(&self) -> &Fields {
-        &self.fields
-    }
-}
-
-impl AnswerHead {
-    /// Reads a head from the start of `input`, which is everything received since the last message
-    /// ended. Otherwise as [`RequestHead::parse`](crate::RequestHead::parse).
-    ///
-    /// # Errors
-    /// As soon as the line is whole that is wrong, whatever the split.
-    pub fn parse(
-        &mut self,
-        input: &[u8],
-        scan: &mut HeadScan,
-        limits: &HeadLimits,
-    ) -> Result<Option<usize>, HeadError> {
-        head::parse(self, input, scan, limits)
-    }
-
+impl StatusLine {
     /// Reads the status line that begins a head, if it is whole and right, and has no tab. Gives
     /// where the first field begins.
     fn plain_line(&mut self, head: &[u8]) -> Option<usize> {
@@ -85,41 +61,27 @@ impl AnswerHead {
         self.reason = Span::new(line.len() - rest.len()..line.len());
         Ok(())
     }
+}
 
-    /// Forgets the answer, keeps the memory.
-    pub fn clear(&mut self) {
-        self.fields.clear();
-        self.version = Version::default();
-        self.status = 0;
-        self.reason = Span::default();
-    }
-
+impl AnswerHead {
     /// The version.
     pub fn version(&self) -> Version {
-        self.version
+        self.line.version
     }
 
     /// The status, 100 to 599.
     pub fn status(&self) -> u16 {
-        self.status
+        self.line.status
     }
 
     /// The reason as received; may be empty. No control bytes but tabs.
     pub fn reason(&self) -> &[u8] {
-        self.reason.of(&self.fields.bytes)
+        self.line.reason.of(&self.fields.bytes)
     }
 }
 
-impl Head for AnswerHead {
-    fn clear(&mut self) {
-        self.clear();
-    }
-
-    fn fields_mut(&mut self) -> &mut Fields {
-        &mut self.fields
-    }
-
-    fn start(
+impl StartLine for StatusLine {
+    fn read(
         &mut self,
         input: &[u8],
         scan: &mut HeadScan,
@@ -139,6 +101,8 @@ impl Head for AnswerHead {
         self.status_line(&input[line])?;
         Ok(true)
     }
+
+    fn finish(&mut self, _fields: &mut Fields) {}
 }
 
 /// RFC 9110 section 15: three digits from 100 to 599; clients take others as they like.

@@ -12,7 +12,7 @@ use crate::answer::AnswerHead;
 use crate::class::is_token;
 use crate::head::Fields;
 use crate::limits::BODY_BYTES_MAX;
-use crate::lists::{decimal, tokens};
+use crate::lists::{decimal, members, tokens};
 use crate::method::{Method, Version};
 use crate::name::Name;
 use crate::request::RequestHead;
@@ -156,14 +156,11 @@ fn declared(fields: &Fields, version: Version) -> Result<Option<Framing>, Framin
 /// RFC 9112 section 6.3: without `chunked` at the end the body has no certain end, status 400;
 /// section 6.1: with it, but with others that are not understood before it, status 501.
 fn refused_codings(fields: &Fields) -> FramingError {
-    let members = || {
-        let values = fields.values(Name::TransferEncoding);
-        values.flat_map(|value| value.split(|&byte| byte == b',')).map(crate::class::trim)
-    };
+    let codings = || fields.values(Name::TransferEncoding).flat_map(members);
     let is_chunked = |member: &[u8]| member.eq_ignore_ascii_case(b"chunked");
-    let is_supportable = members().all(is_token)
-        && members().last().is_some_and(is_chunked)
-        && members().filter(|member| is_chunked(member)).count() == 1;
+    let is_supportable = codings().all(is_token)
+        && codings().last().is_some_and(is_chunked)
+        && codings().filter(|member| is_chunked(member)).count() == 1;
     if is_supportable { FramingError::CodingUnsupported } else { FramingError::CodingInvalid }
 }
 

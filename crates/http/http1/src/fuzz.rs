@@ -1,17 +1,61 @@
 //! What has to hold of heads, whatever their bytes are; for fuzzing.
 
-use crate::answer::AnswerHead;
+use crate::answer::{AnswerHead, StatusLine};
 use crate::class::trim;
-use crate::destination::destination;
 use crate::expectation::expectation;
 use crate::fields::{connection_options, forwarded_fields, forwarded_runs};
 use crate::framing::{answer_framing, request_framing};
-use crate::head::{Fields, HeadLimits, HeadScan};
+use crate::head::{Fields, Head, HeadLimits, HeadScan, StartLine};
 use crate::method::Method;
 use crate::name::Name;
-use crate::request::RequestHead;
+use crate::request::{RequestHead, destination};
 use crate::target::Authority;
 use crate::upgrade::is_websocket_upgrade;
+
+/// A head to the checks.
+trait Fuzzed {
+    /// Everything that a reader can learn from it, as one text.
+    fn meaning(&self) -> String;
+
+    fn canonical(&self) -> Vec<u8>;
+}
+
+/// Checks what holds of requests and of answers alike. Gives the head, if the bytes begin with one,
+/// and how many of them it is.
+fn fuzz_head<L: StartLine>(data: &[u8], limits: &HeadLimits) -> Option<(Head<L>, usize)>
+where
+    Head<L>: Fuzzed,
+{
+    let mut head = Head::<L>::default();
+    let whole = head.parse(data, &mut HeadScan::default(), limits);
+    let mut piecewise = Head::<L>::default();
+    let mut scan = HeadScan::default();
+    let mut seen = Ok(None);
+    // An empty line may come before it.
+    for end in 0..=data.len().min(limits.bytes_max + 3) {
+        // Another head in between, as when a worker has one for all its connections.
+        piecewise.clear();
+        seen = piecewise.parse(&data[..end], &mut scan, limits);
+        if seen != Ok(None) {
+            break;
+        }
+    }
+    assert_eq!(seen, whole);
+    let Ok(Some(used)) = whole else {
+        assert_eq!(head.meaning(), Head::<L>::default().meaning());
+        return None;
+    };
+    assert!(used <= data.len() && head.bytes().len() <= limits.bytes_max);
+    assert!(data[..used].ends_with(head.bytes()));
+    assert_eq!(head.meaning(), piecewise.meaning());
+    let canonical = head.canonical();
+    // The space that a status line may lack.
+    let limits = HeadLimits { bytes_max: limits.bytes_max + 1, ..*limits };
+    let used_of_canonical = piecewise.parse(&canonical, &mut HeadScan::default(), &limits);
+    assert_eq!(used_of_canonical, Ok(Some(canonical.len())));
+    assert_eq!(head.meaning(), piecewise.meaning());
+    Some((head, used))
+}
 
 /// Checks, for any bytes: split anywhere they give the same head or the same error as in one piece,
 /// no more bytes are used than there are, every range is inside the head, and what is understood,
@@ -21,32 +65,21 @@ use crate::upgrade::is_websocket_upgrade;
 /// When one of these does not hold.
 pub fn fuzz_request_head(data: &[u8]) {
     let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 1024 };
-    let mut head = RequestHead::default();
-    let whole = head.parse(data, &mut HeadScan::default(), &limits);
-    let mut piecewise = RequestHead::default();
-    let mut scan = HeadScan::default();
-    let mut seen = Ok(None);
-    for end in 0..=data.len().min(limits.bytes_max + 3) {
-        // Another head in between, as when a worker has one for all its connections.
-        piecewise.clear();
-        seen = piecewise.parse(&data[..end], &mut scan, &limits);
-        if seen != Ok(None) {
-            break;
-        }
+    if let Some((head, used)) = fuzz_head(data, &limits) {
+        assert!(used <= head.bytes().len() + 2);
+        fuzz_destination(&head);
     }
-    assert_eq!(seen, whole);
-    let Ok(Some(used)) = whole else {
-        assert_eq!(head.fuzz_meaning(), RequestHead::default().fuzz_meaning());
-        return;
-    };
-    assert!(used <= data.len() && used <= limits.bytes_max + 2);
-    assert!(data[..used].ends_with(head.bytes()));
-    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
-    let canonical = head.fuzz_canonical();
-    let used = piecewise.parse(&canonical, &mut HeadScan::default(), &limits);
-    assert_eq!(used, Ok(Some(canonical.len())));
-    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
-    fuzz_destination(&head);
+}
+
+/// The same for the head of an answer, before which no byte is skipped.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn fuzz_answer_head(data: &[u8]) {
+    let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 0 };
+    if let Some((head, used)) = fuzz_head::<StatusLine>(data, &limits) {
+        assert_eq!(used, head.bytes().len());
+    }
 }
 
 /// Whatever authority is understood is written as one that is understood in the same way.
@@ -61,9 +94,8 @@ fn fuzz_destination(head: &RequestHead) {
     assert!(path.is_empty() || path == b"*" || path.starts_with(b"/"));
 }
 
-impl RequestHead {
-    /// Everything that a reader can learn from the head, as one text.
-    fn fuzz_meaning(&self) -> String {
+impl Fuzzed for RequestHead {
+    fn meaning(&self) -> String {
         let fields = self.fields_meaning();
         let forwarded: Vec<_> = forwarded_fields(self).map(|field| self.name_of(field)).collect();
         format!(
@@ -80,53 +112,15 @@ impl RequestHead {
         )
     }
 
-    fn fuzz_canonical(&self) -> Vec<u8> {
+    fn canonical(&self) -> Vec<u8> {
         let version = self.version().as_str().as_bytes();
         let start = [self.method_bytes(), b" ", self.target(), b" ", version, b"\r\n"].concat();
         self.fields_canonical(start)
     }
 }
 
-/// Checks, for any bytes: split anywhere they give the same head or the same error as in one piece,
-/// no more bytes are used than there are, every range is inside the head, and what is understood,
-/// written in canonical form, is understood in the same way.
-///
-/// # Panics
-/// When one of these does not hold.
-pub fn fuzz_answer_head(data: &[u8]) {
-    let limits = HeadLimits { bytes_max: 4096, fields_max: 16, target_bytes_max: 0 };
-    let mut head = AnswerHead::default();
-    let whole = head.parse(data, &mut HeadScan::default(), &limits);
-    let mut piecewise = AnswerHead::default();
-    let mut scan = HeadScan::default();
-    let mut seen = Ok(None);
-    for end in 0..=data.len().min(limits.bytes_max + 1) {
-        // Another head in between, as when a worker has one for all its connections.
-        piecewise.clear();
-        seen = piecewise.parse(&data[..end], &mut scan, &limits);
-        if seen != Ok(None) {
-            break;
-        }
-    }
-    assert_eq!(seen, whole);
-    let Ok(Some(used)) = whole else {
-        assert_eq!(head.fuzz_meaning(), AnswerHead::default().fuzz_meaning());
-        return;
-    };
-    assert!(used <= limits.bytes_max);
-    assert_eq!(&data[..used], head.bytes());
-    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
-    let canonical = head.fuzz_canonical();
-    // The space that a status line may lack.
-    let limits = HeadLimits { bytes_max: limits.bytes_max + 1, ..limits };
-    let used = piecewise.parse(&canonical, &mut HeadScan::default(), &limits);
-    assert_eq!(used, Ok(Some(canonical.len())));
-    assert_eq!(head.fuzz_meaning(), piecewise.fuzz_meaning());
-}
-
-impl AnswerHead {
-    /// Everything that a reader can learn from the head, as one text.
-    fn fuzz_meaning(&self) -> String {
+impl Fuzzed for AnswerHead {
+    fn meaning(&self) -> String {
         let methods = [Method::Get, Method::Head, Method::Connect];
         let framings = methods.map(|method| answer_framing(self, method));
         let forwarded: Vec<_> = forwarded_fields(self).map(|field| self.name_of(field)).collect();
@@ -139,7 +133,7 @@ impl AnswerHead {
         )
     }
 
-    fn fuzz_canonical(&self) -> Vec<u8> {
+    fn canonical(&self) -> Vec<u8> {
         let status = format!("{} {} ", self.version().as_str(), self.status());
         self.fields_canonical([status.as_bytes(), self.reason(), b"\r\n"].concat())
     }

@@ -1,7 +1,7 @@
 //! What the heads of requests and answers share: their lines, their fields, and where a head that
 //! arrives in pieces was left. It never looks at what a field means.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use memchr::memchr;
 
@@ -39,69 +39,102 @@ pub struct HeadScan {
     pub(crate) is_started: bool,
 }
 
-/// A head by its start line, for [`parse`].
-pub(crate) trait Head {
-    /// Forgets the message, keeps the memory.
-    fn clear(&mut self);
+/// A head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps the
+/// memory. Its fields are reached through [`Fields`], to which it dereferences.
+#[derive(Clone, Debug, Default)]
+pub struct Head<L> {
+    pub(crate) fields: Fields,
+    pub(crate) line: L,
+}
 
-    fn fields_mut(&mut self) -> &mut Fields;
-
-    /// Reads the start line and sets `scan.begin`; gives `false` if the line is not whole yet.
-    fn start(
+/// What the start line of a head says; empty by default.
+pub trait StartLine: Default {
+    /// Reads the line and sets `scan.begin`; gives `false` if the line is not whole yet.
+    fn read(
         &mut self,
         input: &[u8],
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<bool, HeadError>;
+
+    /// Takes in what the line means together with the fields, once the head is whole.
+    fn finish(&mut self, fields: &mut Fields);
 }
 
-/// Reads a head from the start of `input`: see [`RequestHead::parse`](crate::RequestHead::parse).
-pub(crate) fn parse(
-    head: &mut impl Head,
-    input: &[u8],
-    scan: &mut HeadScan,
-    limits: &HeadLimits,
-) -> Result<Option<usize>, HeadError> {
-    head.clear();
-    let parsed = parse_whole(head, input, scan, limits);
-    if !matches!(parsed, Ok(Some(_))) {
-        // Ranges of a copy that was not taken must not be followed.
-        head.clear();
+impl<L> Deref for Head<L> {
+    type Target = Fields;
+
+    fn deref(&self) -> &Fields {
+        &self.fields
     }
-    parsed
 }
 
-fn parse_whole(
-    head: &mut impl Head,
-    input: &[u8],
-    scan: &mut HeadScan,
-    limits: &HeadLimits,
-) -> Result<Option<usize>, HeadError> {
-    let is_resumed = scan.is_started;
-    let Some(mut end) = walk(head, input, scan, limits)? else { return Ok(None) };
-    if is_resumed {
-        // The lines before were read in an earlier call, perhaps into another head.
-        head.clear();
-        *scan = HeadScan::default();
-        end = walk(head, input, scan, limits)?.expect("it was whole a moment ago");
-    }
-    head.fields_mut().finish(&input[scan.begin as usize..end])?;
-    Ok(Some(end))
-}
-
-fn walk(
-    head: &mut impl Head,
-    input: &[u8],
-    scan: &mut HeadScan,
-    limits: &HeadLimits,
-) -> Result<Option<usize>, HeadError> {
-    if !scan.is_started {
-        if !head.start(input, scan, limits)? {
-            return Ok(None);
+impl<L: StartLine> Head<L> {
+    /// Reads a head from the start of `input`, which is everything received since the last message
+    /// ended. One empty line before a request is skipped, RFC 9112 section 2.2.
+    ///
+    /// Gives how many bytes of `input` were used, or `None` when the head is not whole: call again
+    /// with the same bytes and more, and the same `scan`. Unless it gives `Some`, the head is empty
+    /// and of no meaning.
+    ///
+    /// # Errors
+    /// As soon as the line is whole that is wrong, and for methods and lengths as soon as the byte
+    /// is there. The error does not depend on how the bytes were split.
+    pub fn parse(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<Option<usize>, HeadError> {
+        // The line is read anew as a whole, or cleared below.
+        self.fields.clear();
+        let parsed = self.parse_whole(input, scan, limits);
+        match parsed {
+            Ok(Some(_)) => self.line.finish(&mut self.fields),
+            // Ranges of a copy that was not taken must not be followed.
+            _ => self.clear(),
         }
-        scan.is_started = true;
+        parsed
     }
-    head.fields_mut().walk(input, scan, limits)
+
+    fn parse_whole(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<Option<usize>, HeadError> {
+        let is_resumed = scan.is_started;
+        let Some(mut end) = self.walk(input, scan, limits)? else { return Ok(None) };
+        if is_resumed {
+            // The lines before were read in an earlier call, perhaps into another head.
+            self.fields.clear();
+            *scan = HeadScan::default();
+            end = self.walk(input, scan, limits)?.expect("it was whole a moment ago");
+        }
+        self.fields.finish(&input[scan.begin as usize..end])?;
+        Ok(Some(end))
+    }
+
+    fn walk(
+        &mut self,
+        input: &[u8],
+        scan: &mut HeadScan,
+        limits: &HeadLimits,
+    ) -> Result<Option<usize>, HeadError> {
+        if !scan.is_started {
+            if !self.line.read(input, scan, limits)? {
+                return Ok(None);
+            }
+            scan.is_started = true;
+        }
+        self.fields.walk(input, scan, limits)
+    }
+
+    /// Forgets the message, keeps the memory.
+    pub fn clear(&mut self) {
+        self.fields.clear();
+        self.line = L::default();
+    }
 }
 
 impl HeadScan {

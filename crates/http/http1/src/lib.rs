@@ -17,7 +17,6 @@ mod answer;
 pub mod chunked;
 mod class;
 mod connection;
-mod destination;
 mod error;
 mod expectation;
 mod field;
@@ -49,14 +48,13 @@ mod samples;
 pub use answer::AnswerHead;
 pub use chunked::{ChunkedDecoder, Step, fuzz_chunked, write_chunk_size};
 pub use connection::ConnectionOptions;
-pub use destination::destination;
 pub use error::{ChunkError, HeadError};
 pub use expectation::{Expectation, expectation};
 pub use field::{Field, Span};
 pub use fields::{Run, connection_options, forwarded_fields, forwarded_runs};
 pub use framing::{Framing, FramingError, answer_framing, declared_length, request_framing};
 pub use fuzz::{fuzz_answer_head, fuzz_request_head};
-pub use head::{Fields, HeadLimits, HeadScan};
+pub use head::{Fields, Head, HeadLimits, HeadScan};
 #[cfg(any(test, feature = "corpus"))]
 pub use header_writer::FieldList;
 pub use header_writer::{HeaderWriter, Http1Header};
@@ -67,6 +65,6 @@ pub use origin_request::{
     DESCRIPTIONS, Forwarding, METHOD_OVERRIDES, OriginRequest, REMOVED_UNLESS_TRUSTED,
 };
 pub use proxy_header::{ProxyHeader, ProxyHeaderError, fuzz_proxy_header, parse_proxy_header};
-pub use request::RequestHead;
+pub use request::{RequestHead, destination};
 pub use target::{Authority, Destination, Host, TargetError, TargetForm};
 pub use upgrade::{is_websocket_upgrade, upgrade_accepted, upgrade_protocols};

@@ -5,6 +5,7 @@ mod writer;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
 
 use memchr::memchr;
 
@@ -108,8 +109,8 @@ fn version_1_addresses(line: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
     let mut parts = line.split(' ');
     let mut part = || parts.next().ok_or(ProxyHeaderError::LineInvalid);
     let family = match part()? {
-        "TCP4" => version_1_v4,
-        "TCP6" => version_1_v6,
+        "TCP4" => version_1_address::<Ipv4Addr>,
+        "TCP6" => version_1_address::<Ipv6Addr>,
         _ => return Err(ProxyHeaderError::LineInvalid),
     };
     let (source, destination) = (family(part()?)?, family(part()?)?);
@@ -123,14 +124,8 @@ fn version_1_addresses(line: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
     })
 }
 
-fn version_1_v4(text: &str) -> Result<IpAddr, ProxyHeaderError> {
-    let address = text.parse::<Ipv4Addr>().map_err(|_| ProxyHeaderError::AddressInvalid)?;
-    Ok(IpAddr::V4(address))
-}
-
-fn version_1_v6(text: &str) -> Result<IpAddr, ProxyHeaderError> {
-    let address = text.parse::<Ipv6Addr>().map_err(|_| ProxyHeaderError::AddressInvalid)?;
-    Ok(IpAddr::V6(address))
+fn version_1_address<A: FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, ProxyHeaderError> {
+    text.parse().map(A::into).map_err(|_| ProxyHeaderError::AddressInvalid)
 }
 
 fn port(text: &str) -> Result<u16, ProxyHeaderError> {

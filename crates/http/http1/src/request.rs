@@ -1,23 +1,22 @@
 //! The head of a request: its line, and the fields after it.
 
 use std::borrow::Cow;
-use std::ops::Deref;
 
 use memchr::{memchr, memchr2};
 
 use crate::class::{PATH, QUERY, TOKEN};
 use crate::error::HeadError;
 use crate::field::Span;
-use crate::head::{self, Head};
-use crate::head::{Fields, HeadLimits, HeadScan};
+use crate::head::{Fields, Head, HeadLimits, HeadScan, StartLine};
 use crate::limits::METHOD_BYTES_MAX;
 use crate::line::{bare_cr_or, version};
 use crate::method::{Method, Version};
 use crate::path;
-use crate::target::{self, Located, TargetError, TargetForm};
+use crate::target::{
+    self, Authority, AuthorityAt, Destination, Host, HostAt, Located, TargetError, TargetForm,
+};
 
-/// A request head with its own copy of the bytes. Parsing again, or [`clear`](Self::clear), keeps
-/// the memory. Its fields are reached through [`Fields`], to which it dereferences.
+/// The head of a request.
 ///
 /// Valid by a grammar, yet refused, because origins disagree about them:
 ///
@@ -28,50 +27,21 @@ use crate::target::{self, Located, TargetError, TargetForm};
 /// | minor versions above 1 | RFC 9110 section 2.5 would read them as 1.1 |
 /// | folded values | RFC 9112 section 5.2: a proxy may refuse them |
 /// | methods above 32 bytes, more than 32 connection options | our bound |
+pub type RequestHead = Head<RequestLine>;
+
+/// What the line of a request says.
 #[derive(Clone, Debug)]
-pub struct RequestHead {
-    fields: Fields,
+pub struct RequestLine {
     method: Method,
     version: Version,
     form: TargetForm,
     method_span: Span,
     target_span: Span,
+    /// Read when the head is whole, with its `Host` field.
     destination: Result<Located, TargetError>,
 }
 
-impl Deref for RequestHead {
-    type Target = Fields;
-
-    fn deref(&self) -> &Fields {
-        &self.fields
-    }
-}
-
-impl RequestHead {
-    /// Reads a head from the start of `input`, which is everything received since the last message
-    /// ended. One empty line before it is skipped, RFC 9112 section 2.2.
-    ///
-    /// Gives how many bytes of `input` were used, or `None` when the head is not whole: call again
-    /// with the same bytes and more, and the same `scan`. Unless it gives `Some`, the head is empty
-    /// and of no meaning.
-    ///
-    /// # Errors
-    /// As soon as the line is whole that is wrong, and for methods and lengths as soon as the byte
-    /// is there. The error does not depend on how the bytes were split.
-    pub fn parse(
-        &mut self,
-        input: &[u8],
-        scan: &mut HeadScan,
-        limits: &HeadLimits,
-    ) -> Result<Option<usize>, HeadError> {
-        let end = head::parse(self, input, scan, limits)?;
-        if end.is_some() {
-            let line = (self.method, self.form, self.version);
-            self.destination = target::locate(&mut self.fields, line, self.target_span);
-        }
-        Ok(end)
-    }
-
+impl RequestLine {
     /// Reads the request line that begins a head, if it is whole and right. Gives where the first
     /// field begins.
     fn plain_line(&mut self, head: &[u8], limits: &HeadLimits) -> Option<usize> {
@@ -125,50 +95,40 @@ impl RequestHead {
         self.method_span = Span::new(0..method.len());
         self.target_span = Span::new(method.len() + 1..method.len() + 1 + target.len());
     }
+}
 
-    /// Forgets the request, keeps the memory.
-    pub fn clear(&mut self) {
-        self.fields.clear();
-        self.method = Method::default();
-        self.version = Version::default();
-        self.form = TargetForm::default();
-        self.method_span = Span::default();
-        self.target_span = Span::default();
-        self.destination = Err(TargetError::HostMissing);
-    }
-
+impl RequestHead {
     /// The method.
     pub fn method(&self) -> Method {
-        self.method
+        self.line.method
     }
 
     /// The method as received: a token of 1 to 32 bytes.
     pub fn method_bytes(&self) -> &[u8] {
-        self.method_span.of(&self.fields.bytes)
+        self.line.method_span.of(&self.fields.bytes)
     }
 
     /// The target as received: not empty, and of the bytes that [`target`] lists.
     pub fn target(&self) -> &[u8] {
-        self.target_span.of(&self.fields.bytes)
+        self.line.target_span.of(&self.fields.bytes)
     }
 
     /// What the target looks like. Whether the method may have such a target is said by
     /// [`destination`](crate::destination()).
     pub fn form(&self) -> TargetForm {
-        self.form
+        self.line.form
     }
 
     /// The version.
     pub fn version(&self) -> Version {
-        self.version
+        self.line.version
     }
 
     /// Replaces the path of the destination by its normal form ([`path::normalise`]); the query stays
     /// as it is. [`target`](Self::target) is still the target as received.
     pub fn normalise_path(&mut self) {
-        let Ok(located) = &mut self.destination else { return };
-        let path_and_query = located.path_and_query();
-        let target = path_and_query.of(&self.fields.bytes);
+        let Ok(located) = &mut self.line.destination else { return };
+        let target = located.path_and_query.of(&self.fields.bytes);
         let (path, query) = path::split_query(target);
         if path.starts_with(b"/")
             && let Cow::Owned(normal) = path::normalise(path)
@@ -176,25 +136,36 @@ impl RequestHead {
             let target = [&normal, query].concat();
             let start = self.fields.bytes.len();
             self.fields.bytes.extend_from_slice(&target);
-            located.set_path_and_query(Span::new(start..self.fields.bytes.len()));
+            located.path_and_query = Span::new(start..self.fields.bytes.len());
         }
-    }
-
-    /// What [`destination`](crate::destination()) gives, in ranges for [`view`](Self::view).
-    pub(crate) fn located(&self) -> Result<Located, TargetError> {
-        self.destination
-    }
-
-    pub(crate) fn view(&self, span: Span) -> &[u8] {
-        span.of(&self.fields.bytes)
     }
 }
 
-/// Empty, as after [`clear`](RequestHead::clear).
-impl Default for RequestHead {
+/// Says where a request wants to go, RFC 9112 section 3.2. An absolute target wins over `Host`,
+/// section 3.2.2, but `Host` has to be valid all the same: whoever comes next may look at it. It
+/// was read with the head, so asking again costs nothing.
+///
+/// # Errors
+/// When the target does not fit the method, or the host is not certain. The method matters only
+/// with `*` and `host:port`.
+pub fn destination(head: &RequestHead) -> Result<Destination<'_>, TargetError> {
+    let Located { authority, path_and_query } = head.line.destination?;
+    let view = |span: Span| span.of(&head.fields.bytes);
+    let authority_bytes = authority.map_or(&[][..], |at| view(at.span));
+    let authority = authority.map(|AuthorityAt { span, host, port }| {
+        let host = match host {
+            HostAt::Name(len) => Host::Name(view(Span { len, ..span })),
+            HostAt::V4(address) => Host::V4(address),
+            HostAt::V6(address) => Host::V6(address),
+        };
+        Authority { host, port }
+    });
+    Ok(Destination { authority, authority_bytes, path_and_query: view(path_and_query) })
+}
+
+impl Default for RequestLine {
     fn default() -> Self {
         Self {
-            fields: Fields::default(),
             method: Method::default(),
             version: Version::default(),
             form: TargetForm::default(),
@@ -205,16 +176,8 @@ impl Default for RequestHead {
     }
 }
 
-impl Head for RequestHead {
-    fn clear(&mut self) {
-        self.clear();
-    }
-
-    fn fields_mut(&mut self) -> &mut Fields {
-        &mut self.fields
-    }
-
-    fn start(
+impl StartLine for RequestLine {
+    fn read(
         &mut self,
         input: &[u8],
         scan: &mut HeadScan,
@@ -234,6 +197,11 @@ impl Head for RequestHead {
         let Some(line) = scan.next_line(input, limits)? else { return Ok(false) };
         self.request_line(&input[line], limits)?;
         Ok(true)
+    }
+
+    fn finish(&mut self, fields: &mut Fields) {
+        let line = (self.method, self.form, self.version);
+        self.destination = target::locate(fields, line, self.target_span);
     }
 }
 

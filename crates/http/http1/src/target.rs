@@ -84,16 +84,6 @@ pub(crate) struct Located {
     pub(crate) path_and_query: Span,
 }
 
-impl Located {
-    pub(crate) fn path_and_query(&self) -> Span {
-        self.path_and_query
-    }
-
-    pub(crate) fn set_path_and_query(&mut self, at: Span) {
-        self.path_and_query = at;
-    }
-}
-
 /// What an [`Authority`] is a view of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AuthorityAt {
@@ -391,8 +381,8 @@ fn port(digits: &[u8]) -> Result<u16, TargetError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::destination::destination;
     use crate::error::HeadError;
+    use crate::request::destination;
     use crate::samples::request;
 
     /// The authority and path of a request, or the error, for a target and the fields after it.

@@ -11,6 +11,7 @@ use crate::{Authority, Host};
 pub(crate) const NUMBER_BYTES: usize = 20;
 
 /// Appends a number in decimal.
+#[inline]
 pub fn write_number(out: &mut Vec<u8>, number: u64) {
     let mut digits = [0; NUMBER_BYTES];
     let start = put_number(&mut digits, number);

@@ -2,10 +2,11 @@
 //! tells it what became of that.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use millrace_config::limits::Limits;
-use millrace_dns::{Answered, Bounds, Event as Told, Found, NameError, Names, Order, Sources};
+use millrace_dns::{Bounds, Event as Told, Found, NameError, Names, Order, Sources};
 use millrace_engine::{Address, Engine, Error, Event, Fd, Held, Instant, Token};
 
 use crate::exchange::reason::Reason;
@@ -61,15 +62,20 @@ impl<W: Copy + PartialEq> Resolver<W> {
     }
 
     /// As [`Names::lookup`].
-    pub(crate) fn lookup<E: Engine>(&mut self, engine: &mut E, name: &[u8], waiter: W) -> Answered {
+    pub(crate) fn lookup<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        name: &[u8],
+        waiter: W,
+    ) -> Poll<Found> {
         let now = engine.now();
         let answered = self.names.lookup(name, waiter, now, &mut || engine.random());
         self.obey(engine, now);
-        if answered != Answered::Pending {
+        if answered.is_ready() {
             return answered;
         }
         // It may have come to nothing at once.
-        self.names.take_finished(waiter).map_or(Answered::Pending, Answered::from)
+        self.names.take_finished(waiter).map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Takes a completion whose token is of [`Kind::Name`](millrace_engine::Kind::Name).

@@ -141,12 +141,6 @@ impl Eviction {
         self.counts
     }
 
-    /// From now on all shards together hold `capacity` bytes. What is remembered of objects that
-    /// are not here keeps its bound.
-    pub fn set_capacity(&mut self, capacity: u64) {
-        self.capacity = capacity;
-    }
-
     /// Whether an object of `size` bytes is worth storing. One that is not is remembered, so that
     /// it may be when it is asked for again. `key` is the index's keyed hash of the object's key,
     /// all 64 bits of it random.
@@ -217,11 +211,6 @@ impl Eviction {
         let place = self.take(handle);
         self.entries[handle as usize].size = size;
         self.put(handle, place, hits);
-    }
-
-    /// The object was found fresh again, or became stale early: see [`Eviction::insert`].
-    pub fn set_expires(&mut self, handle: u32, expires: u32) {
-        self.entries[handle as usize].expires = expires;
     }
 
     /// Lets one entry go and names it: the caller's handle is free again. One that expired by `now`
@@ -313,34 +302,26 @@ impl Eviction {
         entry.place = place;
         *entry.hits.get_mut() = hits;
         let (together, size) = (&self.together, entry.size);
-        match place {
-            Place::Probation => {
-                together.put(&together.probation, size);
-                self.probation.push(&mut self.entries, handle);
-            }
-            Place::Main => {
-                together.put(&together.main, size);
-                self.main.push(&mut self.entries, handle);
-            }
+        let (queue, side) = match place {
+            Place::Probation => (&mut self.probation, &together.probation),
+            Place::Main => (&mut self.main, &together.main),
             Place::Nowhere => unreachable!("an entry is put somewhere"),
-        }
+        };
+        together.put(side, size);
+        queue.push(&mut self.entries, handle);
     }
 
     /// Takes an entry out of its queue, and says which that was.
     fn take(&mut self, handle: u32) -> Place {
         let place = std::mem::replace(&mut self.entries[handle as usize].place, Place::Nowhere);
         let (together, size) = (&self.together, self.entries[handle as usize].size);
-        match place {
-            Place::Probation => {
-                together.take(&together.probation, size);
-                self.probation.unlink(&mut self.entries, handle);
-            }
-            Place::Main => {
-                together.take(&together.main, size);
-                self.main.unlink(&mut self.entries, handle);
-            }
+        let (queue, side) = match place {
+            Place::Probation => (&mut self.probation, &together.probation),
+            Place::Main => (&mut self.main, &together.main),
             Place::Nowhere => panic!("handle {handle} is not in use"),
-        }
+        };
+        together.take(side, size);
+        queue.unlink(&mut self.entries, handle);
         place
     }
 }
@@ -477,14 +458,13 @@ mod tests {
     fn what_expired_goes_first() {
         let mut eviction = Eviction::new(100_000);
         for handle in 0..10 {
-            let expires = if handle == 3 { 60 } else { NEVER };
+            let expires = [61, NEVER, NEVER, 60].get(handle as usize).copied().unwrap_or(NEVER);
             // Each in a class of its own, so that each is the end of a list.
             eviction.insert(handle, key(u64::from(handle)), 16 << handle, expires);
         }
         hit_often(&eviction, 3);
         assert_ne!(eviction.evict(59), Some(3));
         assert_eq!(eviction.evict(60), Some(3));
-        eviction.set_expires(0, 61);
         assert_eq!(eviction.evict(61), Some(0));
         assert_eq!(eviction.counts().expired, 2);
     }
@@ -538,7 +518,6 @@ mod tests {
                         eviction.resize(handle, size);
                         held.insert(handle, size);
                     }
-                    (true, 2) => eviction.set_expires(handle, turn + draw(1_000) as u32),
                     (true, _) => eviction.hit(handle),
                     (false, _) if eviction.admit(key(size), size) => {
                         eviction.insert(handle, key(size), size, turn + draw(5_000) as u32);

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(super) struct Together {
     /// What was offered so far: the unit of age. It wraps.
     tick: AtomicU32,
@@ -49,13 +49,7 @@ const MILE_SHIFT: u32 = 10;
 
 impl Together {
     pub(super) fn new() -> Self {
-        Self {
-            tick: AtomicU32::new(0),
-            share: AtomicU32::new(SHARE),
-            entries: AtomicU64::new(0),
-            probation: Side::default(),
-            main: Side::default(),
-        }
+        Self { share: AtomicU32::new(SHARE), ..Self::default() }
     }
 
     pub(super) fn tick(&self) -> u32 {

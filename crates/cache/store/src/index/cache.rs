@@ -9,7 +9,7 @@ use millrace_disk::Subject;
 use millrace_http_cache::{HashKey, Key, Stored};
 
 use super::recent::Recent;
-use super::shard::Shard;
+use super::shard::{Shard, Slot};
 use super::tier::Beneath;
 use crate::evict::{Eviction, PASSES_MAX};
 use crate::object::Object;
@@ -192,13 +192,25 @@ impl Cache {
     fn drop_condemned(&self, tags: &[u64]) {
         for &tag in tags {
             let (index, handle) = ((tag >> 32) as usize, tag as u32);
-            let mut shard = self.lock(index);
-            let key = shard.key_of(handle);
-            let gone = key.map(|key| shard.take_out(key, |slot| slot.handle == handle));
-            self.count(&mut shard);
-            drop(shard);
-            drop(gone);
+            let shard = self.lock(index);
+            if let Some(key) = shard.key_of(handle) {
+                self.take_out(shard, key, |slot| slot.handle == handle);
+            }
         }
+    }
+
+    /// Takes those objects of a key out that `is_gone` says; gives how many. Their memory is given
+    /// back when nobody waits for the lock of the shard.
+    pub(super) fn take_out(
+        &self,
+        mut shard: MutexGuard<'_, Shard>,
+        key: Key,
+        is_gone: impl FnMut(&Slot) -> bool,
+    ) -> usize {
+        let gone = shard.take_out(key, is_gone);
+        self.count(&mut shard);
+        drop(shard);
+        gone.len()
     }
 
     /// Those who waited for a claim or a body whose owner was dropped, in a panic say: whoever takes
@@ -226,10 +238,9 @@ impl Cache {
         if let Some(entry) = shard.keys.get_mut(&key) {
             entry.fetches.iter_mut().for_each(|fetch| fetch.is_outdated = true);
         }
-        let gone = shard.take_out(key, |_| true);
-        self.count(&mut shard);
-        drop((shard, step));
-        gone.len()
+        let count = self.take_out(shard, key, |_| true);
+        drop(step);
+        count
     }
 
     /// What came of an object's body takes its place as a part; or it goes, if it is not there as it
@@ -243,7 +254,8 @@ impl Cache {
         let slot = shard.slot_of(key, &old.body);
         let Some(slot) = slot.filter(|slot| Arc::ptr_eq(&slot.object, old)) else {
             drop(shard);
-            return self.remove_body(key, &old.body);
+            self.remove_body(key, &old.body);
+            return;
         };
         let (handle, before) = (slot.handle, std::mem::replace(&mut slot.object, Arc::new(part)));
         shard.eviction.resize(handle, size);
@@ -258,13 +270,9 @@ impl Cache {
         self.forget_on_disk(key, object);
     }
 
-    /// Takes the object with this body out.
-    pub(super) fn remove_body(&self, key: Key, body: &Arc<Body>) {
-        let mut shard = self.shard(key);
-        let gone = shard.take_out(key, |slot| Arc::ptr_eq(&slot.object.body, body));
-        self.count(&mut shard);
-        drop(shard);
-        drop(gone);
+    /// Takes the object with this body out. Gives whether it was there.
+    pub(super) fn remove_body(&self, key: Key, body: &Arc<Body>) -> bool {
+        self.take_out(self.shard(key), key, |slot| Arc::ptr_eq(&slot.object.body, body)) > 0
     }
 
     /// The object with this body has so many bytes now.

@@ -13,16 +13,16 @@ use crate::object::Object;
 /// nobody finds any more, and who waited for it to [`Cache::take_orphans`].
 #[derive(Debug)]
 pub struct Filling {
-    cache: Arc<Cache>,
-    key: Key,
-    object: Arc<Object>,
+    pub(super) cache: Arc<Cache>,
+    pub(super) key: Key,
+    pub(super) object: Arc<Object>,
     /// `None` once it has ended.
-    filler: Option<Filler>,
+    pub(super) filler: Option<Filler>,
     /// What the object counts as.
-    size: u64,
+    pub(super) size: u64,
     /// [`Cache::number`] when it was stored.
-    number: u64,
-    is_kept: bool,
+    pub(super) number: u64,
+    pub(super) is_kept: bool,
 }
 
 /// What an object of unknown length counts as at first, and grows by.
@@ -43,17 +43,6 @@ pub(super) fn kind(declared: Option<u64>) -> Kind {
 }
 
 impl Filling {
-    pub(super) fn new(
-        cache: Arc<Cache>,
-        key: Key,
-        object: Arc<Object>,
-        filler: Filler,
-        size: u64,
-        number: u64,
-    ) -> Self {
-        Self { cache, key, object, filler: Some(filler), size, number, is_kept: true }
-    }
-
     /// The object as it was stored.
     pub fn object(&self) -> &Arc<Object> {
         &self.object
@@ -182,7 +171,9 @@ impl Filling {
             Some(came) if finish(&mut stored.meta, length, false, self.object.declared).is_ok() => {
                 self.cache.keep_part(self.key, &self.object, stored, came);
             }
-            _ => self.cache.remove_body(self.key, &self.object.body),
+            _ => {
+                self.cache.remove_body(self.key, &self.object.body);
+            }
         }
         woken
     }

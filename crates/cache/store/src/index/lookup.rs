@@ -174,8 +174,7 @@ impl Cache {
         words: Option<u128>,
     ) -> Claim {
         let number = self.claims.fetch_add(1, Ordering::Relaxed);
-        let waiters = Vec::new();
-        entry.fetches.push(Fetch::new(number, words, waiters, false));
+        entry.fetches.push(Fetch { number, words, ..Fetch::default() });
         Claim::new(self.clone(), question.key, number)
     }
 }

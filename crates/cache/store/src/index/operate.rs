@@ -67,7 +67,7 @@ impl Cache {
         self.walk(which, |key, object| {
             count += u64::from(match is_soft {
                 true => self.expire(key, &object, now_ms),
-                false => self.take_out(key, &object),
+                false => self.remove_body(key, &object.body),
             });
             ControlFlow::Continue(())
         });
@@ -156,23 +156,10 @@ impl Cache {
         (found, next)
     }
 
-    fn take_out(&self, key: Key, object: &Object) -> bool {
-        let mut shard = self.shard(key);
-        let gone = shard.take_out(key, |slot| Arc::ptr_eq(&slot.object.body, &object.body));
-        self.count(&mut shard);
-        // Its memory is given back when nobody waits for the lock.
-        drop(shard);
-        !gone.is_empty()
-    }
-
     fn expire(&self, key: Key, object: &Object, now_ms: u64) -> bool {
         let mut shard = self.shard(key);
         let Some(slot) = shard.slot_of(key, &object.body) else { return false };
-        let mut object = (*slot.object).clone();
-        object.stored.meta.expire(now_ms);
-        let before = std::mem::replace(&mut slot.object, Arc::new(object));
-        drop(shard);
-        drop(before);
+        Arc::make_mut(&mut slot.object).stored.meta.expire(now_ms);
         true
     }
 }

@@ -84,7 +84,8 @@ impl Cache {
         drop(shard);
         drop(gone);
         self.shrink(now_ms);
-        let filling = Filling::new(self.clone(), key, object, filler, size, number);
+        let (cache, filler) = (self.clone(), Some(filler));
+        let filling = Filling { cache, key, object, filler, size, number, is_kept: true };
         (Ok(filling), ended.waiters)
     }
 

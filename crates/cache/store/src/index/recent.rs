@@ -89,9 +89,7 @@ impl Recent {
         let tables = self.lock();
         for slot in entry.objects.iter_mut().filter(|slot| slot.heeded < last) {
             if tables.tags.has(&slot.object.tags, slot.heeded) {
-                let mut object = (*slot.object).clone();
-                object.stored.meta.invalidate();
-                slot.object = Arc::new(object);
+                Arc::make_mut(&mut slot.object).stored.meta.invalidate();
             }
             slot.heeded = last;
         }

@@ -1,11 +1,11 @@
 //! A part of the index: what has its lock.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use millrace_body::{Body, Waiter};
-use millrace_http_cache::{HashKey, Key, VariantKey, VaryNames};
+use millrace_http_cache::{HashKey, Key, KeyHasher, VariantKey, VaryNames};
 use millrace_http1::OriginRequest;
 
 use super::numbers::Numbers;
@@ -51,7 +51,7 @@ pub(super) struct Slot {
 }
 
 /// Somebody fetches, and others wait.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Fetch {
     pub(super) number: u64,
     /// What the request says in the fields by which the newest object varies. That may be another
@@ -62,18 +62,7 @@ pub(super) struct Fetch {
     /// It is a disk that fetches.
     pub(super) is_of_disk: bool,
     /// Somebody waited for it as long as he may: that is no reason for others to do so too.
-    is_late: bool,
-}
-
-impl Fetch {
-    pub(super) fn new(
-        number: u64,
-        words: Option<u128>,
-        waiters: Vec<Waiter>,
-        is_of_disk: bool,
-    ) -> Self {
-        Self { number, words, waiters, is_outdated: false, is_of_disk, is_late: false }
-    }
+    pub(super) is_late: bool,
 }
 
 impl Shard {
@@ -104,7 +93,8 @@ impl Shard {
         self.free.push(handle);
     }
 
-    /// Puts an object in, which has heeded what was made invalid up to the number `since`.
+    /// Puts an object in as the newest, which has heeded what was made invalid up to the number
+    /// `since`. Gives the objects of its key.
     pub(super) fn insert(
         &mut self,
         key: Key,
@@ -112,28 +102,14 @@ impl Shard {
         object: Arc<Object>,
         size: u64,
         since: u64,
-    ) {
+    ) -> &mut [Slot] {
         let expires = expires(&object);
         self.eviction.insert(handle, key.0 as u64, size, expires);
         let entry = self.keys.entry(key).or_default();
         entry.pass_until_ms = 0;
         let heeded = heeded(&object, since);
         entry.objects.push(Slot { handle, object, heeded, is_on_disk: false });
-    }
-
-    /// Puts an object in that a disk brought: others under its key are newer.
-    pub(super) fn insert_oldest(
-        &mut self,
-        key: Key,
-        handle: u32,
-        object: Arc<Object>,
-        size: u64,
-        since: u64,
-    ) {
-        self.insert(key, handle, object, size, since);
-        let entry = self.keys.get_mut(&key).expect("it was just put in");
-        entry.objects.rotate_right(1);
-        entry.objects[0].is_on_disk = true;
+        &mut entry.objects
     }
 
     /// Takes those objects of a key out that `is_gone` says.
@@ -291,21 +267,3 @@ const PASSES_MAX: usize = 4096;
 /// Keys of a shard that were made invalid and are told apart: as many unsafe requests may succeed
 /// in a shard while an answer is fetched, before it has to be validated for want of knowledge.
 const OUTDATED_MAX: usize = 1024;
-
-/// Keys are hashes already.
-#[derive(Debug, Default)]
-pub(super) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a key is one number");
-    }
-
-    fn write_u128(&mut self, key: u128) {
-        self.0 = key as u64;
-    }
-}

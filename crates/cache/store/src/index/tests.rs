@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use iolite::Slab;
 use millrace_body::{Read, Reader, Waiter};
 use millrace_http_cache::{
-    Extent, Forward, HashKey, Key, Policy, Receipt, RequestDirectives, Scheme, Stored, TagHash,
-    store, tag_hash,
+    Extent, Forward, HashKey, Key, Policy, Receipt, Received, RequestDirectives, Scheme, Stored,
+    TagHash, store, tag_hash,
 };
 use millrace_http1::{AnswerHead, HeadLimits, HeadScan, OriginRequest, RequestHead};
 
@@ -74,11 +74,23 @@ fn claim(found: Found) -> Claim {
     }
 }
 
+const RECEIPT: Receipt =
+    Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
+
+fn stored(request: &RequestHead, answer: &AnswerHead) -> Stored {
+    let policy = &Policy::default();
+    store(&Received { request, answer, receipt: &RECEIPT, policy }).unwrap()
+}
+
+fn update_by_head(cache: &Arc<Cache>, request: &RequestHead, answer: &AnswerHead, since: u64) {
+    let policy = &Policy::default();
+    let received = Received { request, answer, receipt: &RECEIPT, policy };
+    cache.update_by_head(key(1), &OriginRequest::as_received(request), &received, since);
+}
+
 fn draft(wants: &str, says: &str, declared: Option<u64>) -> Draft {
     let (request, answer) = (request(wants), answer(says));
-    let receipt =
-        Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
-    let stored = store(&request, &answer, &receipt, &Policy::default()).unwrap();
+    let stored = stored(&request, &answer);
     let variant = stored
         .vary
         .as_ref()
@@ -387,16 +399,10 @@ fn a_head_that_was_on_its_way_does_not_undo_what_was_made_invalid() {
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let since = cache.number();
     cache.invalidate(key(1), since);
-    let heads = (request(""), answer("ETag: \"a\"\r\nContent-Length: 4\r\n"));
-    let receipt =
-        Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
-    let head = |since| {
-        let heads = (&OriginRequest::as_received(&heads.0), &heads.1);
-        cache.update_by_head(key(1), heads, since, &receipt, &Policy::default());
-    };
-    head(since);
+    let (request, answer) = (request(""), answer("ETag: \"a\"\r\nContent-Length: 4\r\n"));
+    update_by_head(&cache, &request, &answer, since);
     assert!(matches!(ask(&cache, key(1), "", None), Found::Validate { .. }));
-    head(cache.number());
+    update_by_head(&cache, &request, &answer, cache.number());
     assert!(matches!(ask(&cache, key(1), "", None), Found::Stored(_)));
 }
 
@@ -420,9 +426,7 @@ fn a_validated_object_shares_its_body() {
 
 fn by(request: &RequestHead, says: &str) -> (Stored, AnswerHead) {
     let answer = answer(says);
-    let receipt =
-        Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
-    (store(request, &answer, &receipt, &Policy::default()).unwrap(), answer)
+    (stored(request, &answer), answer)
 }
 
 #[test]
@@ -444,11 +448,8 @@ fn a_head_that_brings_vary_has_all_ask_again() {
     let cache = cache();
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let answer = answer("ETag: \"a\"\r\nContent-Length: 4\r\nVary: Accept-Language\r\n");
-    let receipt =
-        Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
     let request = request("Accept-Language: de\r\n");
-    let heads = (&OriginRequest::as_received(&request), &answer);
-    cache.update_by_head(key(1), heads, cache.number(), &receipt, &Policy::default());
+    update_by_head(&cache, &request, &answer, cache.number());
     let found = ask(&cache, key(1), "Accept-Language: de\r\n", None);
     assert!(matches!(found, Found::Validate { .. }), "{found:?}");
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use millrace_disk::Subject;
 use millrace_http_cache::{
-    Freshened, Key, Policy, Receipt, Space, Stored, TagHash, VaryNames, freshen_by_head,
-    updated_tags,
+    Freshened, Key, Received, Space, Stored, TagHash, VaryNames, freshen_by_head, updated_tags,
 };
 use millrace_http1::{AnswerHead, OriginRequest};
 
@@ -62,10 +61,9 @@ impl Cache {
     pub fn update_by_head(
         &self,
         key: Key,
-        (request, answer): (&OriginRequest<'_>, &AnswerHead),
+        request: &OriginRequest<'_>,
+        received: &Received<'_>,
         since: u64,
-        receipt: &Receipt,
-        policy: &Policy,
     ) {
         let shard = self.shard(key);
         let Some(entry) = shard.keys.get(&key) else { return };
@@ -73,8 +71,8 @@ impl Cache {
         let old = slot.object.clone();
         drop(shard);
         let Some(length) = old.length() else { return };
-        let head = request.head();
-        let freshened = freshen_by_head(head, &old.view(), length, answer, receipt, policy);
+        let Received { answer, receipt, .. } = received;
+        let freshened = freshen_by_head(received, &old.stored, length);
         let is_same_vary = || match VaryNames::of(answer) {
             Ok(vary) => vary.is_none() || vary == old.stored.vary,
             Err(_) => false,
@@ -112,9 +110,7 @@ impl Cache {
         shard.outdated.add(key, number);
         if let Some(entry) = shard.keys.get_mut(&key) {
             for slot in &mut entry.objects {
-                let mut object = (*slot.object).clone();
-                object.stored.meta.invalidate();
-                slot.object = Arc::new(object);
+                Arc::make_mut(&mut slot.object).stored.meta.invalidate();
             }
             entry.fetches.iter_mut().for_each(|fetch| fetch.is_outdated = true);
         }

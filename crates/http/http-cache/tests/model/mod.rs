@@ -4,11 +4,10 @@
 use std::collections::HashMap;
 
 use millrace_http_cache::{
-    ByteRange, CacheStatus, Condition, Extent, Forward, Freshened, HashKey, Key, KeyParts, Lookup,
-    Multipart, Policy, Receipt, Refusal, RequestDirectives, Reuse, Scheme, Selection, Site, Stored,
-    StoredView, VariantKey, combine, condition, finish, freshen, freshen_by_head, invalidated,
-    is_failure, lines, lookup, ranges, remainder, reuse, selected, store, write_not_modified,
-    write_validation,
+    ByteRange, CacheStatus, Extent, Forward, Freshened, HashKey, Key, KeyParts, Multipart, Policy,
+    Receipt, Received, Refusal, RequestDirectives, Reuse, Scheme, Selection, Site, Stored,
+    VariantKey, bypass, combine, finish, freshen, freshen_by_head, invalidated, is_failure,
+    is_not_modified, lines, ranges, remainder, reuse, store, write_not_modified, write_validation,
 };
 use millrace_http1::{
     AnswerHead, HeadLimits, HeadScan, HeaderWriter, Http1Header, Method, Name, OriginRequest,
@@ -39,12 +38,6 @@ struct Variant {
     stored: Stored,
     key: Option<VariantKey>,
     body: Vec<u8>,
-}
-
-impl Variant {
-    fn kept(&self) -> StoredView<'_> {
-        StoredView { meta: &self.stored.meta, head: &self.stored.head }
-    }
 }
 
 /// The cache.
@@ -85,7 +78,7 @@ impl Model {
         let authority = destination.authority.unwrap();
         let site = Site { scheme: Scheme::Http, authority };
         let key = self.key(&site, destination.path_and_query, request);
-        if lookup(request, &self.policy) != Lookup::Cache {
+        if bypass(request, &self.policy).is_some() {
             let reply = self.fetch(request, key, Forward::Method, origin);
             return reply.unwrap_or_else(|| own(502, "fwd=method"));
         }
@@ -158,15 +151,15 @@ impl Model {
         };
         let age = format!("Age: {}\r\n", meta.age_s(self.now_ms)).into_bytes();
         let mut out = Vec::new();
-        if condition(request, meta, head) == Condition::NotModified {
-            write_not_modified(&mut Http1Header::new(&mut out), meta, head);
+        if is_not_modified(request, &variant.stored) {
+            write_not_modified(&mut Http1Header::new(&mut out), &variant.stored);
             return close([out, age].concat(), &hit, Vec::new(), None);
         }
         let length = variant.body.len() as u64;
         let lines = head[meta.lines_at as usize..].to_vec();
         let is_head = request.method() == Method::Head;
         let status = |text: &str| format!("HTTP/1.1 {text}\r\n").into_bytes();
-        match ranges(request, meta, head, length, &HASH) {
+        match ranges(request, &variant.stored, length, &HASH) {
             Selection::Whole => {
                 let body = if is_head { Vec::new() } else { variant.body.clone() };
                 close([head.clone(), age].concat(), &hit, body, Some(length))
@@ -208,8 +201,7 @@ impl Model {
         origin: &mut Origin<'_>,
     ) -> Reply {
         let variant = &self.variants[&key][at];
-        let (meta, head) = (&variant.stored.meta, &variant.stored.head);
-        let rest = remainder(meta, head).filter(|_| request.find(Name::Range).is_none());
+        let rest = remainder(&variant.stored).filter(|_| request.find(Name::Range).is_none());
         let Some(rest) = rest else {
             let reply = self.fetch(request, key, Forward::Partial, origin);
             return reply.unwrap_or_else(|| own(502, "no origin"));
@@ -220,10 +212,9 @@ impl Model {
         let Some(answer) = origin(&head) else { return own(502, "no origin") };
         let receipt = self.receipt();
         if answer.head.status() == 206 {
-            let kept = variant.kept();
-            let joined = combine(request, &kept, &answer.head, &receipt, &self.policy);
+            let joined = combine(&self.received(request, &answer.head, &receipt), &variant.stored);
             if let Ok(stored) = joined {
-                let body = join(&variant.body, meta.extent.unwrap(), &answer);
+                let body = join(&variant.body, variant.stored.meta.extent.unwrap(), &answer);
                 self.variants.get_mut(&key).unwrap()[at] = Variant { stored, key: None, body };
                 return self.serve(key, at, request, origin);
             }
@@ -242,23 +233,22 @@ impl Model {
         origin: &mut Origin<'_>,
     ) -> Option<(u16, Reply)> {
         let mut conditions = Vec::new();
-        let kept = [self.variants[&key][at].kept()];
+        let kept = &self.variants[&key][at].stored;
         let is_head = request.method() == Method::Head;
         let out = &mut Http1Header::new(&mut conditions);
-        let is_asked = !is_head && write_validation(out, &kept);
+        let is_asked = !is_head && write_validation(out, kept);
         let head = forwarded(request, &conditions, !is_asked);
         let answer = origin(&head)?;
         if answer.head.status() != 304 || !is_asked {
             return Some(self.take(request, key, Forward::Stale, answer));
         }
         let receipt = self.receipt();
-        let variants = self.variants.get_mut(&key).unwrap();
-        let variant = &mut variants[at];
-        let kept = [variant.kept()];
-        assert_eq!(selected(&answer.head, &kept), Some(0));
-        match freshen(request, &kept[0], &answer.head, &receipt, &self.policy) {
+        let received = self.received(request, &answer.head, &receipt);
+        let freshened = freshen(&received, &self.variants[&key][at].stored);
+        let variant = &mut self.variants.get_mut(&key).unwrap()[at];
+        match freshened {
             Ok(stored) => variant.stored = stored,
-            Err(refusal) if refusal.drops_stored(kept[0].meta.status) => {
+            Err(refusal) if refusal.drops_stored(variant.stored.meta.status) => {
                 variant.stored.meta.invalidate();
             }
             Err(_) => {}
@@ -309,10 +299,11 @@ impl Model {
     fn update_by_head(&mut self, request: &RequestHead, key: Key, answer: &AnswerHead) {
         let Some(at) = self.find(key, request) else { return };
         let receipt = self.receipt();
+        let variant = &self.variants[&key][at];
+        let received = self.received(request, answer, &receipt);
+        let freshened = freshen_by_head(&received, &variant.stored, variant.body.len() as u64);
         let variant = &mut self.variants.get_mut(&key).unwrap()[at];
-        let length = variant.body.len() as u64;
-        let kept = variant.kept();
-        match freshen_by_head(request, &kept, length, answer, &receipt, &self.policy) {
+        match freshened {
             Freshened::Updated(stored) => variant.stored = stored,
             Freshened::Stale => variant.stored.meta.invalidate(),
             Freshened::Unchanged => {}
@@ -320,7 +311,7 @@ impl Model {
     }
 
     fn keep(&mut self, request: &RequestHead, key: Key, answer: &Answer) -> bool {
-        let mut stored = match store(request, &answer.head, &self.receipt(), &self.policy) {
+        let mut stored = match store(&self.received(request, &answer.head, &self.receipt())) {
             Ok(stored) => stored,
             Err(refusal) => {
                 if refusal.drops_stored(answer.head.status()) {
@@ -346,6 +337,15 @@ impl Model {
         });
         variants.push(Variant { stored, key: variant_key, body: answer.body.clone() });
         true
+    }
+
+    fn received<'a>(
+        &'a self,
+        request: &'a RequestHead,
+        answer: &'a AnswerHead,
+        receipt: &'a Receipt,
+    ) -> Received<'a> {
+        Received { request, answer, receipt, policy: &self.policy }
     }
 
     fn receipt(&self) -> Receipt {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use millrace_engine::{Engine, Key, Kind};
 use millrace_http_cache::{
-    self as rules, Condition, Forward, Receipt, Refusal, Scheme, SetCookie, Site, Stored, combine,
-    condition, extent_of, freshen, group_hash, group_invalidations, invalidated, is_failure,
+    self as rules, Forward, Receipt, Received, Refusal, Scheme, SetCookie, Site, Stored, combine,
+    extent_of, freshen, group_hash, group_invalidations, invalidated, is_failure, is_not_modified,
     tag_hashes, updated_tags,
 };
-use millrace_http1::{Framing, Method, Name, OriginRequest, destination, path};
+use millrace_http1::{
+    AnswerHead, Framing, Method, Name, OriginRequest, RequestHead, destination, path,
+};
 use millrace_store::{BRIEFLY_MS, Cache, Claim, Draft, Filling, Object, Unkept};
 
 use crate::cached::{Answer, now_ms};
@@ -36,6 +38,13 @@ struct Arrival<'a> {
     cache: &'a Arc<Cache>,
     route: &'a CacheRoute,
     receipt: &'a Receipt,
+}
+
+impl<'a> Arrival<'a> {
+    /// The same for the rules: the response, and the request that it answers.
+    fn received(self, request: &'a RequestHead, answer: &'a AnswerHead) -> Received<'a> {
+        Received { request, answer, receipt: self.receipt, policy: &self.route.policy }
+    }
 }
 
 /// Takes in the header of a final response.
@@ -89,7 +98,7 @@ fn went_past<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// A response that goes to its client, and may be stored on its way.
 fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> StoreOutcome {
-    let Arrival { cache, route, receipt } = arrival;
+    let Arrival { cache, route, .. } = arrival;
     let exchange = core.exchange(key);
     make_invalid(exchange, cache, route);
     if exchange.request.method() == Method::Head {
@@ -99,7 +108,7 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
         // A part, and nobody has asked for one.
         return refused(core, key, arrival, Refusal::Range);
     }
-    let stored = match rules::store(&exchange.request, &exchange.answer, receipt, &route.policy) {
+    let stored = match rules::store(&arrival.received(&exchange.request, &exchange.answer)) {
         // Trailers are not stored, and whoever announces some means them to arrive.
         Ok(_) if exchange.answer.find(Name::Trailer).is_some() => {
             return refused(core, key, arrival, Refusal::Trailer);
@@ -133,8 +142,7 @@ fn passed<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
 fn wants_less(exchange: &Exchange) -> bool {
     let Exchange { request, caching, .. } = exchange;
     let has_less = |object: &Object| {
-        request.find(Name::Range).is_some()
-            || condition(request, object.meta(), object.head()) == Condition::NotModified
+        request.find(Name::Range).is_some() || is_not_modified(request, &object.stored)
     };
     caching.asks_for_all && caching.object.as_deref().is_some_and(has_less)
 }
@@ -144,8 +152,7 @@ fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
     let exchange = core.exchange(key);
     let Exchange { request, answer, caching, transaction, .. } = exchange;
     let object = caching.object.clone().expect("what is completed is at hand");
-    let Arrival { route, receipt, .. } = arrival;
-    let stored = combine(request, &object.view(), answer, receipt, &route.policy);
+    let stored = combine(&arrival.received(request, answer), &object.stored);
     let is_certain = matches!(transaction.framing, Framing::Length(_));
     let (Ok(stored), Ok(new), Some(old), Some(bytes), true) =
         (stored, extent_of(answer), object.meta().extent, object.body.bytes(), is_certain)
@@ -169,7 +176,7 @@ fn joined<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> Stor
     core.wake(woken);
     let caching = &mut core.exchange(key).caching;
     (caching.answer, caching.forward_status) = (Answer::Stored, Some(206));
-    caching.adds_fields_for_client = route.policy.set_cookie != SetCookie::Explicit;
+    caching.adds_fields_for_client = arrival.route.policy.set_cookie != SetCookie::Explicit;
     fill::run::begin(core, key, filling, Some(after));
     StoreOutcome::Stored
 }
@@ -243,16 +250,14 @@ fn validated<E: Engine>(core: &mut Core<E>, key: Key, arrival: Arrival<'_>) -> S
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
     let object = caching.object.clone().expect("what is validated is at hand");
-    let kept = [object.view()];
-    let holds = rules::selected(answer, &kept) == Some(0);
-    if !holds || !caching.serve(object.clone(), waiter) {
+    if !caching.serve(object.clone(), waiter) {
         return StoreOutcome::AskAgain;
     }
     let asked_for = caching.key.expect("the caller has found it");
     caching.forward_status = Some(304);
     caching.adds_fields_for_client = true;
     let mut is_personal = false;
-    match freshen(request, &kept[0], answer, receipt, &route.policy) {
+    match freshen(&arrival.received(request, answer), &object.stored) {
         Ok(stored) => {
             let (heads, since) = ((&sent, &*answer), caching.since);
             caching.object = Some(cache.update(asked_for, &object, stored, heads, since));
@@ -367,11 +372,11 @@ fn make_invalid(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute)
 }
 
 /// RFC 9111 section 4.3.5.
-fn update_by_head(exchange: &Exchange, Arrival { cache, route, receipt }: Arrival<'_>) {
-    let Exchange { answer, caching, .. } = exchange;
+fn update_by_head(exchange: &Exchange, arrival: Arrival<'_>) {
+    let Exchange { request, answer, caching, .. } = exchange;
     let asked_for = caching.key.expect("the caller has found it");
-    let heads = (&exchange.origin_request(), answer);
-    cache.update_by_head(asked_for, heads, caching.since, receipt, &route.policy);
+    let (sent, received) = (exchange.origin_request(), arrival.received(request, answer));
+    arrival.cache.update_by_head(asked_for, &sent, &received, caching.since);
 }
 
 fn name(request: &OriginRequest<'_>, route: &CacheRoute) -> Arc<[u8]> {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use millrace_engine::{Engine, Key, Kind};
 use millrace_http_cache::{
-    ByteRange, Condition, Extent, FOR_ONE_CLIENT, Flags, HashKey, Multipart, Selection, condition,
+    ByteRange, Extent, FOR_ONE_CLIENT, Flags, HashKey, Multipart, Selection, is_not_modified,
     lines, ranges, write_not_modified,
 };
 use millrace_http1::{Framing, HeaderWriter, Method, Name, Run, Version, forwarded_runs};
@@ -80,23 +80,24 @@ struct Start<'a, W> {
 
 impl<W: HeaderWriter> Start<'_, W> {
     fn form(&self, exchange: &Exchange, hash: &HashKey, random: impl FnOnce() -> u128) -> Form {
-        let (request, meta, head) = (&exchange.request, self.object.meta(), self.object.head());
-        if condition(request, meta, head) == Condition::NotModified {
+        let (request, stored) = (&exchange.request, &self.object.stored);
+        if is_not_modified(request, stored) {
             return Form::NotModified;
         }
         if request.method() == Method::Head {
             return Form::Head;
         }
-        let length = self.object.length();
+        let (meta, length) = (&stored.meta, self.object.length());
         let selection = match (request.find(Name::Range), length, meta.extent) {
-            (Some(_), Some(length), _) => ranges(request, meta, head, length, hash),
-            (Some(_), None, Some(_)) => ranges(request, meta, head, 0, hash),
+            (Some(_), Some(length), _) => ranges(request, stored, length, hash),
+            (Some(_), None, Some(_)) => ranges(request, stored, 0, hash),
             _ => Selection::Whole,
         };
         match selection {
             Selection::Part(range) => Form::Part(range),
             Selection::Parts(ranges) if self.object.body.bytes().is_some() => {
-                let kind = lines(&head[meta.lines_at as usize..])
+                let kind = stored
+                    .lines()
                     .find(|line| line.known == Name::ContentType)
                     .map_or(&b""[..], |line| line.value);
                 let complete = meta.extent.map_or(length, |extent| extent.complete);
@@ -126,7 +127,7 @@ impl<W: HeaderWriter> Start<'_, W> {
             Form::Unsatisfiable => 416,
         };
         match form {
-            Form::NotModified => write_not_modified(out, meta, head),
+            Form::NotModified => write_not_modified(out, &self.object.stored),
             Form::Head | Form::Whole => {
                 out.stored_response(meta.status, head, meta.lines_at as usize);
             }

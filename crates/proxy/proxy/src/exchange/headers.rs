@@ -61,7 +61,7 @@ pub(crate) fn write_request(
         out.field(b"Range", &rest.range);
         out.field(b"If-Range", &rest.if_range);
     }
-    let asks = |stored: Arc<Object>| write_validation(out, &[stored.view()]);
+    let asks = |stored: Arc<Object>| write_validation(out, &stored.stored);
     let validates = rest.is_none() && stored.is_some_and(asks);
     write_via(out, request.version(), snapshot);
     out.framing(exchange.framing, exchange.framing == Framing::Chunked);

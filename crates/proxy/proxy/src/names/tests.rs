@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use millrace_config::limits::Limits;
-use millrace_dns::{Answered, Found, NameError, Sources};
+use millrace_dns::{Found, NameError, Sources};
 use millrace_engine::{Address, Clock, Engine, EngineOptions, Epoll, Event, Instant, Kind, Wake};
 use millrace_sim::{Actor, Ended, Faults, Plan, Read, Sim, Socket, Turn, World, run};
 
@@ -216,9 +217,8 @@ impl Turn for Worker {
         self.names.handle_deadlines(&mut self.engine, now);
         for (name, waiter) in std::mem::take(&mut self.wanted) {
             match self.names.lookup(&mut self.engine, name.as_bytes(), waiter) {
-                Answered::Pending => {}
-                Answered::Ready(addresses) => self.finish(waiter, Ok(addresses)),
-                Answered::Failed(error) => self.finish(waiter, Err(error)),
+                Poll::Pending => {}
+                Poll::Ready(found) => self.finish(waiter, found),
             }
         }
         while let Some((waiter, found)) = self.names.poll_finished() {
@@ -691,7 +691,7 @@ fn real_turn(engine: &mut Epoll, names: &mut Resolver<u32>) {
 fn a_real_server_is_asked_over_real_sockets() {
     let (address, server) = real_server();
     let (mut engine, mut names) = real(address);
-    assert_eq!(names.lookup(&mut engine, b"www.example", 7), Answered::Pending);
+    assert_eq!(names.lookup(&mut engine, b"www.example", 7), Poll::Pending);
     let (waiter, first) = loop {
         real_turn(&mut engine, &mut names);
         if let Some(finished) = names.poll_finished() {
@@ -706,7 +706,7 @@ fn a_real_server_is_asked_over_real_sockets() {
     }
     server.join().unwrap();
     let both = names.lookup(&mut engine, b"www.example", 8);
-    assert_eq!(both, Answered::Ready(found(&BOTH_ORDERED).unwrap()));
+    assert_eq!(both, Poll::Ready(found(&BOTH_ORDERED)));
     assert_eq!(engine.budget().used(), 0);
 }
 
@@ -714,7 +714,7 @@ fn a_real_server_is_asked_over_real_sockets() {
 fn a_port_where_nobody_listens_is_a_server_that_failed() {
     let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (mut engine, mut names) = real(address);
-    assert_eq!(names.lookup(&mut engine, b"www.example", 7), Answered::Pending);
+    assert_eq!(names.lookup(&mut engine, b"www.example", 7), Poll::Pending);
     let finished = loop {
         real_turn(&mut engine, &mut names);
         if let Some(finished) = names.poll_finished() {

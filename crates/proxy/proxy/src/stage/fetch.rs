@@ -3,6 +3,7 @@
 //! upload), passes interim responses on, and begins again elsewhere where that is sound.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::{Authority, Framing, HeadScan, Version, destination};
@@ -24,7 +25,7 @@ use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::overload::wait_list::{self, Want};
 use crate::transfer::sink::Sink;
 use crate::transfer::{Moved, upload};
-use millrace_dns::{Answered, NameError};
+use millrace_dns::NameError;
 
 /// Handles an event of an exchange that is in this stage.
 #[inline]
@@ -169,12 +170,12 @@ fn open<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Result<(), Rea
         Place::Name(name, port) => (name.clone(), *port),
     };
     match core.names.lookup(&mut core.engine, &name, key) {
-        Answered::Ready(addresses) => dial::race(core, key, addresses, port),
-        Answered::Pending => {
+        Poll::Ready(Ok(addresses)) => dial::race(core, key, addresses, port),
+        Poll::Pending => {
             core.exchange(key).transaction.phase = Phase::Naming;
             Ok(())
         }
-        Answered::Failed(error) => Err(names::reason(error)),
+        Poll::Ready(Err(error)) => Err(names::reason(error)),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use millrace_engine::{Engine, Instant, Key, Kind};
 use millrace_http_cache::{
-    Bypass, Flags, Forward, Lookup, Meta, RequestDirectives, Selection, lookup, may_claim, ranges,
+    Bypass, Flags, Forward, Meta, RequestDirectives, Selection, bypass, may_claim, ranges,
     remainder,
 };
 use millrace_http1::{Method, Name, RequestHead};
@@ -122,7 +122,7 @@ fn ask<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Found> {
     counters.cache_misses.add(1);
     (caching.forward, caching.claim) = (Some(Forward::Partial), claim);
     let wants_all = request.method() == Method::Get && request.find(Name::Range).is_none();
-    let rest = remainder(object.meta(), object.head());
+    let rest = remainder(&object.stored);
     caching.completes = rest.filter(|_| wants_all && object.body.bytes().is_some());
     caching.object = Some(object).filter(|_| caching.completes.is_some());
     None
@@ -174,8 +174,8 @@ fn find(
         return None;
     };
     caching.since = cache.number();
-    if let Lookup::Origin(bypass) = lookup(request, &route.policy) {
-        let is_method = bypass == Bypass::Method;
+    if let Some(why) = bypass(request, &route.policy) {
+        let is_method = why == Bypass::Method;
         caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
         return None;
     }
@@ -205,9 +205,8 @@ fn find(
 /// Whether what is stored is a part of what is asked for, and not enough of it; or enough for
 /// several ranges, which are sent of what has arrived only.
 fn is_absent(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
-    let meta = object.meta();
-    meta.extent.is_some()
-        && match ranges(request, meta, object.head(), 0, cache.hash()) {
+    object.meta().extent.is_some()
+        && match ranges(request, &object.stored, 0, cache.hash()) {
             Selection::Absent => true,
             Selection::Parts(_) => object.body.bytes().is_none(),
             _ => false,

@@ -56,7 +56,8 @@ impl Cache {
             return false;
         }
         all.insert(number, Coming { key, handle, body, since, candidate });
-        let fetch = UnderWay::new(number, words, vec![waiter], true);
+        let (waiters, is_of_disk) = (vec![waiter], true);
+        let fetch = UnderWay { number, words, waiters, is_of_disk, ..UnderWay::default() };
         shard.keys.entry(key).or_default().fetches.push(fetch);
         true
     }
@@ -129,7 +130,10 @@ impl Cache {
             return ended.waiters;
         }
         let size = head.body_bytes + object.overhead();
-        shard.insert_oldest(key, handle, Arc::new(object), size, since);
+        let objects = shard.insert(key, handle, Arc::new(object), size, since);
+        // Others under its key are newer.
+        objects.rotate_right(1);
+        objects[0].is_on_disk = true;
         self.count(&mut shard);
         drop(shard);
         self.shrink(now_ms);
@@ -160,11 +164,7 @@ impl Cache {
 
     /// The rest of a body that has come will not.
     pub(super) fn take_out_cut(&self, key: Key) {
-        let mut shard = self.shard(key);
-        let gone = shard.take_out(key, |slot| slot.object.is_cut());
-        self.count(&mut shard);
-        drop(shard);
-        drop(gone);
+        self.take_out(self.shard(key), key, |slot| slot.object.is_cut());
     }
 
     fn lock_coming(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<u64, Coming>> {
