@@ -103,8 +103,25 @@ impl<E: Engine> Core<E> {
     /// An exchange that its caller knows to be under way, and what it uses.
     #[inline]
     pub(crate) fn parts(&mut self, key: Key) -> Parts<'_, E, Option<&mut Conn>> {
+        self.parts_with(key, |client| client)
+    }
+
+    /// The same for an exchange that has a client.
+    #[inline]
+    pub(crate) fn served(&mut self, key: Key) -> Parts<'_, E, &mut Conn> {
+        self.parts_with(key, |client| {
+            client.expect("a connection outlives its exchanges, and a refresh has none")
+        })
+    }
+
+    #[inline(always)]
+    fn parts_with<'a, C>(
+        &'a mut self,
+        key: Key,
+        of_client: impl FnOnce(Option<&'a mut Conn>) -> C,
+    ) -> Parts<'a, E, C> {
         let exchange = self.exchanges.get_mut(key).expect("the caller's exchange is under way");
-        let client = exchange.conn.and_then(|conn| self.conns.get_mut(conn));
+        let client = of_client(exchange.conn.and_then(|conn| self.conns.get_mut(conn)));
         let origin = exchange.transaction.connection.as_ref();
         let origin = origin.and_then(|it| self.origins.connections.get_mut(it.slot()));
         Parts {
@@ -120,28 +137,6 @@ impl<E: Engine> Core<E> {
             exchange,
             client,
             origin,
-        }
-    }
-
-    /// The same for an exchange that has a client.
-    #[inline]
-    pub(crate) fn served(&mut self, key: Key) -> Parts<'_, E, &mut Conn> {
-        let parts = self.parts(key);
-        let client = parts.client;
-        let client = client.expect("a connection outlives its exchanges, and a refresh has none");
-        Parts {
-            engine: parts.engine,
-            pipes: parts.pipes,
-            timers: parts.timers,
-            shared: parts.shared,
-            counters: parts.counters,
-            out: parts.out,
-            log: parts.log,
-            snapshots: parts.snapshots,
-            drain: parts.drain,
-            exchange: parts.exchange,
-            client,
-            origin: parts.origin,
         }
     }
 
