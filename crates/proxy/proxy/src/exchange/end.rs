@@ -5,29 +5,10 @@ use millrace_engine::{Engine, Key};
 
 use crate::cached::{outcome, waiting};
 use crate::core::{Core, Parts};
-use crate::exchange::reason::Reason;
+use crate::exchange::reason::{Failed, Reason};
 use crate::exchange::stage::{Stage, Step};
 use crate::exchange::{Exchange, Own, Plan};
 use crate::origin::{self, Share, Transaction, h1, side};
-
-/// What failed, by whose fault. Follows from the reason.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Failed {
-    /// The request, or what it requests, is refused: it is malformed, slow or cut, or not allowed.
-    Request,
-    /// The client's connection broke, was too slow, or had to make room.
-    Client,
-    /// No connection to an origin could be opened.
-    Connect,
-    /// The origin ended its connection without a response.
-    Silence,
-    /// The response header is wrong or late.
-    Header,
-    /// The response body ends early, breaks its framing, or stops.
-    Body,
-    /// Millrace itself has no room.
-    Proxy,
-}
 
 /// How much of the response was delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +58,7 @@ const TABLE: [(Failed, [&[Outcome]; 4]); 7] = [
 #[inline(never)]
 pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Step {
     let exchange = core.exchange(key);
-    let (failed, delivered) = (Failed::by(reason), Delivered::of(exchange));
+    let (failed, delivered) = (reason.failed(), Delivered::of(exchange));
     let row = TABLE.iter().find(|(row, _)| *row == failed).expect("each failure has a row");
     let outcomes = row.1[delivered as usize];
     let retries = outcomes.first() == Some(&Retry) && may_retry(core, key, reason);
@@ -107,27 +88,6 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> St
     reset(core, key, reason)
 }
 
-impl Failed {
-    /// Whose failure a reason is.
-    const fn by(reason: Reason) -> Self {
-        use Reason::*;
-        match reason {
-            ClientClosed | ClientTimedOut | Shed | TunnelIdle | Draining => Self::Client,
-            NameUnknown | NameFailed | NameTimedOut | ConnectFailed | OriginUnreachable
-            | ConnectTimedOut | TargetDenied | PortDenied => Self::Connect,
-            OriginClosed => Self::Silence,
-            OriginTimedOut
-            | MalformedAnswer
-            | MalformedAnswerFraming
-            | UpgradeUnasked
-            | TooManyInterim => Self::Header,
-            MalformedAnswerBody | AnswerCut | AnswerTimedOut => Self::Body,
-            Overloaded | OriginBusy => Self::Proxy,
-            _ => Self::Request,
-        }
-    }
-}
-
 impl Delivered {
     fn of(exchange: &Exchange) -> Self {
         match exchange {
@@ -145,7 +105,7 @@ impl Delivered {
 fn may_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
     let Parts { exchange, origin, .. } = core.parts(key);
     let reused = exchange.transaction.reused;
-    let may = match Failed::by(reason) {
+    let may = match reason.failed() {
         Failed::Silence => {
             let unread = origin.is_some_and(|origin| !origin.wire.input.is_empty());
             let silent = exchange.transaction.interim == 0 && !unread;
@@ -258,7 +218,7 @@ mod tests {
     }
 
     fn row_of(reason: Reason) -> &'static [&'static [Outcome]; 4] {
-        let mut rows = TABLE.iter().filter(|(failed, _)| *failed == Failed::by(reason));
+        let mut rows = TABLE.iter().filter(|(failed, _)| *failed == reason.failed());
         let (Some((_, row)), None) = (rows.next(), rows.next()) else {
             panic!("{reason:?} has not exactly one row");
         };
@@ -309,7 +269,7 @@ mod tests {
             row_of(reason);
         }
         for (failed, _) in TABLE {
-            assert!(Reason::ALL.iter().any(|&reason| Failed::by(reason) == failed), "{failed:?}");
+            assert!(Reason::ALL.iter().any(|&reason| reason.failed() == failed), "{failed:?}");
         }
     }
 

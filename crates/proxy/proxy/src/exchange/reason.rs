@@ -178,9 +178,26 @@ impl Reason {
                 | Overloaded
         ) || self.status() == 0
     }
-}
 
-impl Reason {
+    /// Whose failure it is.
+    pub(crate) const fn failed(self) -> Failed {
+        use Reason::*;
+        match self {
+            ClientClosed | ClientTimedOut | Shed | TunnelIdle | Draining => Failed::Client,
+            NameUnknown | NameFailed | NameTimedOut | ConnectFailed | OriginUnreachable
+            | ConnectTimedOut | TargetDenied | PortDenied => Failed::Connect,
+            OriginClosed => Failed::Silence,
+            OriginTimedOut
+            | MalformedAnswer
+            | MalformedAnswerFraming
+            | UpgradeUnasked
+            | TooManyInterim => Failed::Header,
+            MalformedAnswerBody | AnswerCut | AnswerTimedOut => Failed::Body,
+            Overloaded | OriginBusy => Failed::Proxy,
+            _ => Failed::Request,
+        }
+    }
+
     /// The error type of Proxy-Status that says the same (RFC 9209 section 2.3).
     pub const fn error_type(self) -> &'static str {
         use Reason::*;
@@ -207,6 +224,25 @@ impl Reason {
             },
         }
     }
+}
+
+/// What failed, by whose fault. Follows from the reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failed {
+    /// The request, or what it requests, is refused: it is malformed, slow or cut, or not allowed.
+    Request,
+    /// The client's connection broke, was too slow, or had to make room.
+    Client,
+    /// No connection to an origin could be opened.
+    Connect,
+    /// The origin ended its connection without a response.
+    Silence,
+    /// The response header is wrong or late.
+    Header,
+    /// The response body ends early, breaks its framing, or stops.
+    Body,
+    /// Millrace itself has no room.
+    Proxy,
 }
 
 /// The reason phrase of a status that millrace makes itself.

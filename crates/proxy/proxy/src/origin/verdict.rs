@@ -8,7 +8,7 @@
 use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
-use crate::exchange::reason::Reason;
+use crate::exchange::reason::{Failed, Reason};
 use crate::exchange::{Exchange, Plan};
 use crate::origin::shared_health::Cause;
 use crate::origin::{EjectRules, OriginId};
@@ -20,14 +20,17 @@ pub(crate) fn note_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reas
     let Some(id) = transaction.origin.filter(|_| matches!(exchange.plan, Plan::Route(_))) else {
         return;
     };
-    if counts(reason) && !(reason == Reason::OriginClosed && transaction.reused) {
-        if is_response_error(reason)
-            && let Some(counters) = core.origins.counters(id)
-        {
-            counters.response_errors.add(1);
-        }
-        fail(core, key, id, Cause::Reason(reason));
+    // Whether a connection came about: a failure without one is counted as a connect error.
+    let is_of_response = match reason.failed() {
+        Failed::Silence if transaction.reused => return,
+        Failed::Silence | Failed::Header => true,
+        Failed::Connect => false,
+        Failed::Request | Failed::Client | Failed::Body | Failed::Proxy => return,
+    };
+    if is_of_response && let Some(counters) = core.origins.counters(id) {
+        counters.response_errors.add(1);
     }
+    fail(core, key, id, Cause::Reason(reason));
 }
 
 fn fail<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId, cause: Cause) {
@@ -74,38 +77,4 @@ fn is_failure(exchange: &Exchange) -> bool {
     let Plan::Route(index) = exchange.plan else { return false };
     matches!(exchange.answer.status(), 502..=504)
         && exchange.snapshot().route(exchange.service, index).gateway_errors_fail
-}
-
-/// Whether a connection came about and no valid response header: the other reasons of [`counts`]
-/// are counted as connect errors.
-fn is_response_error(reason: Reason) -> bool {
-    use Reason::*;
-    matches!(
-        reason,
-        OriginClosed
-            | OriginTimedOut
-            | MalformedAnswer
-            | MalformedAnswerFraming
-            | UpgradeUnasked
-            | TooManyInterim
-    )
-}
-
-fn counts(reason: Reason) -> bool {
-    use Reason::*;
-    matches!(
-        reason,
-        NameUnknown
-            | NameFailed
-            | NameTimedOut
-            | ConnectFailed
-            | OriginUnreachable
-            | ConnectTimedOut
-            | OriginClosed
-            | OriginTimedOut
-            | MalformedAnswer
-            | MalformedAnswerFraming
-            | UpgradeUnasked
-            | TooManyInterim
-    )
 }
